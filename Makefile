@@ -3,7 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := demo
-SOURCES := kvtrace kvreplay kvdistill tests docs bench examples
+SOURCES := kvtrace kvreplay kvdistill tests docs bench examples hatch_build.py
+# The replay engine, of its C files: made when .venv is, and again when they change.
+ENGINE := kvreplay/native/libreplay.so
+READY := $(VENV)/.ready $(ENGINE)
 
 # `make test` in so many processes; `make fuzz` for so long, twice.
 WORKERS ?= 2
@@ -14,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 # The engines that `make engines` drives; ENGINES="lmcache vllm" takes others. vllm is asked for by name: it is large.
 ENGINES ?= lmcache sglang mooncake
 
-.PHONY: demo test check engines fuzz lint fix bench bench-long docs outputs site dist bpf clean
+.PHONY: demo test check sanitize native engines fuzz lint fix bench bench-long docs outputs site dist wheels bpf clean
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvtrace needs Python 3.11 or later: make PYTHON=python3.x")'
@@ -24,37 +27,50 @@ $(VENV)/.ready: pyproject.toml
 	@$(BIN)/python -m kvtrace.warm
 	@touch $@
 
+$(ENGINE): $(wildcard kvreplay/native/*.c kvreplay/native/*.h) hatch_build.py | $(VENV)/.ready
+	@echo "building the replay engine, $@"
+	@$(BIN)/python hatch_build.py
+
+native: $(READY)
+
 # The main job end to end: trace -> replay on a scratch file -> fio jobs and a report, all under demo/.
-demo: $(VENV)/.ready
+demo: $(READY)
 	@BIN=$(BIN) DEMO=$(DEMO) sh docs/demo.sh
 
 # The same in every run, and within minutes: without what is marked `full`.
-test: $(VENV)/.ready
+test: $(READY)
 	$(PYTEST)
 
-lint: $(VENV)/.ready
+lint: $(READY)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
+	$(BIN)/mypy hatch_build.py
 
-fix: $(VENV)/.ready
+fix: $(READY)
 	$(BIN)/ruff check --fix --quiet $(SOURCES) || true
 	$(BIN)/ruff format $(SOURCES)
 
 # Everything, as CI runs it.
-check: lint
+check: lint sanitize
 	$(PYTEST) --full
 	$(BIN)/python -m pytest --full -m alone
 
+# The engine by gcc's analyzer, and its tests once more by gcc's sanitizers: up to five minutes each.
+sanitize: $(READY)
+	$(BIN)/python tests/project/sanitize.py analyzer
+	$(BIN)/python tests/project/sanitize.py address
+	$(BIN)/python tests/project/sanitize.py thread
+
 # The engines' own code beside our presets: each in an environment of its own below .engines (says what it downloads),
 # driven, recorded and compared request by request; writes the table of docs/validation.md.
-engines: $(VENV)/.ready
+engines: $(READY)
 	@$(BIN)/python tests/engines/environments.py $(ENGINES)
 	$(BIN)/python -m pytest -m engines tests/engines
 
 # A random search: damaged and hostile input on every reader and command, then the property tests with other examples.
 # What fails says how to repeat it: FUZZ_SEED=N FUZZ_CASE=M for input, FUZZ_SEED=N FUZZ_SECONDS=0 for a property.
-fuzz: $(VENV)/.ready
+fuzz: $(READY)
 	$(BIN)/python tests/fuzz/fuzz.py --workers $(WORKERS) --seconds $(FUZZ_SECONDS) \
 		$(if $(FUZZ_SEED),--seed $(FUZZ_SEED)) $(if $(FUZZ_CASE),--case $(FUZZ_CASE)) $(if $(FUZZ_CASES),--cases $(FUZZ_CASES))
 ifeq ($(FUZZ_CASE)$(FUZZ_CASES),)
@@ -64,12 +80,12 @@ ifeq ($(FUZZ_CASE)$(FUZZ_CASES),)
 		[ "$$(date +%s)" -lt "$$end" ]; do :; done
 endif
 
-bench: $(VENV)/.ready
+bench: $(READY)
 	@for b in bench/bench_*.py; do $(BIN)/python $$b || exit 1; done
 
 # Long traces: rows a second, time to the first I/O and memory; ROWS=100 takes 100 million.
 ROWS ?= 10
-bench-long: $(VENV)/.ready
+bench-long: $(READY)
 	$(BIN)/python bench/bench_long.py $(ROWS)
 
 # The probes' object, after a change of their C; needs clang, llvm and libbpf-dev. It is kept in the repository.
@@ -80,23 +96,29 @@ bpf:
 		-c $(BPF)/probes.bpf.c -o $(BPF)/probes.bpf.o
 	llvm-strip --strip-debug $(BPF)/probes.bpf.o
 
-docs: $(VENV)/.ready
+docs: $(READY)
 	$(BIN)/python docs/generate.py
 
 # Runs the commands of the pages in docs/ and writes what they print into them: minutes, of a quiet machine.
-outputs: $(VENV)/.ready
+outputs: $(READY)
 	$(BIN)/python docs/outputs.py
 
 # The documentation as a site, in site/index.html.
-site: $(VENV)/.ready
+site: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "made site/index.html"
 
-# What is published, built from the sdist and tried in an environment of its own.
-dist: $(VENV)/.ready
-	rm -rf dist
-	$(BIN)/python -m build
+# What is published: the sdist, and of it a wheel for each machine by Zig's compiler (100 MB from PyPI), which makes them
+# load with any glibc since 2.28 whatever is on this machine. Tried in an environment of its own.
+dist: wheels
 	@PYTHON=$(PYTHON) sh docs/try_dist.sh
 
+wheels: $(READY)
+	rm -rf dist
+	$(BIN)/python -m build --sdist
+	@for machine in x86_64 aarch64; do KVTRACE_WHEEL_FOR=$$machine \
+		$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist dist/*.tar.gz || exit 1; done
+	@ls -l dist
+
 clean:
-	rm -rf $(VENV) $(DEMO) dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ENGINE) $(DEMO) dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -28,9 +28,8 @@ from typing import Any
 import numpy as np
 from bench_replay import drive, plan_of
 
-from kvreplay.engine.choose import EngineName, choose
-from kvreplay.engine.job import IoEngine
-from kvreplay.plan.plan import READ, WRITE
+from kvreplay.engine.engine import Engine, EngineName, choose
+from kvreplay.native.rows import READ, WRITE
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.modelled import SimulatedTier
 from kvreplay.tiers.sharded import BY_ID, SeveralSpaces, drive_by_id
@@ -54,7 +53,7 @@ class Side:
     cpu_ns: float
     """User and system time an I/O, of all its threads."""
     order_ns: float = 0
-    """Of it: of the thread that orders; fio has none."""
+    """Of it: what the rings' threads did outside the kernel but to make data; fio has none."""
 
 
 def tier_of(paths: list[Path], objects: int) -> SeveralSpaces:
@@ -68,11 +67,11 @@ def tier_of(paths: list[Path], objects: int) -> SeveralSpaces:
     return tier
 
 
-def engine_of(tiers: list[Tier | None], io_bytes: int, submitters: int) -> IoEngine:
+def engine_of(tiers: list[Tier | None], io_bytes: int, submitters: int) -> Engine:
     return choose(EngineName.URING, tiers, DRIVES * DEPTH, io_bytes, submitters=submitters).engine
 
 
-def ours(engine: IoEngine, tier: Tier, op: int, io_bytes: int, version: int) -> Side:
+def ours(engine: Engine, tier: Tier, op: int, io_bytes: int, version: int) -> Side:
     """Move objects of one I/O each, in any order, so that the kernel merges none; less what it takes to begin."""
     ios = (MIB_BY_SIZE[io_bytes] << 20) // io_bytes
     objects = np.random.default_rng(version).permutation(ios) % (DRIVES * DRIVE_BYTES // io_bytes)
@@ -81,21 +80,19 @@ def ours(engine: IoEngine, tier: Tier, op: int, io_bytes: int, version: int) -> 
     return Side(ios * io_bytes / wall_ns * 1e9, (cpu_s - idle[1]) * 1e9 / ios, (order_s - idle[2]) * 1e9 / ios)
 
 
-def new(engine: IoEngine, tier: SeveralSpaces, io_bytes: int, version: int) -> Side:
+def new(engine: Engine, tier: SeveralSpaces, io_bytes: int, version: int) -> Side:
     """Write objects that lie nowhere: each is given its place, which no job of fio's does."""
     for object_id in range(DRIVES * DRIVE_BYTES // io_bytes):
-        tier.delete(object_id)
+        tier.drives[tier.drive_of[object_id]].space.release(object_id)
     found = ours(engine, tier, WRITE, io_bytes, version)
     drive(engine, tier, plan_of(WRITE, np.arange(DRIVES * DRIVE_BYTES // io_bytes), io_bytes, 0))
     return found
 
 
-def _ours(engine: IoEngine, tier: Tier, op: int, length: int, objects: Any, version: int) -> tuple[int, float, float]:
-    """Return how long it took, ns, and the processor time of all threads and of the one that orders, s."""
-    plan, before = plan_of(op, objects, length, version), resource.getrusage(resource.RUSAGE_THREAD)
-    driven, _, cpu_s = drive(engine, tier, plan)
-    after = resource.getrusage(resource.RUSAGE_THREAD)
-    return driven.wall_ns, cpu_s, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+def _ours(engine: Engine, tier: Tier, op: int, length: int, objects: Any, version: int) -> tuple[int, float, float]:
+    """Return how long it took, ns, and the processor time of all threads and of what orders, s."""
+    driven, _, cpu_s = drive(engine, tier, plan_of(op, objects, length, version))
+    return driven.wall_ns, cpu_s, sum(use.user_ns - use.making_ns for use in driven.of("ring")) / 1e9
 
 
 def fio(paths: list[Path], op: int, io_bytes: int, *extra: str) -> Side:

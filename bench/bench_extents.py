@@ -17,9 +17,8 @@ from pathlib import Path
 import numpy as np
 from bench_replay import Side, compare, device_share, drive, plan_of, run_fio, side_of
 
-from kvreplay.engine.choose import EngineName, choose
-from kvreplay.engine.job import IoEngine
-from kvreplay.plan.plan import WRITE
+from kvreplay.engine.engine import Engine, EngineName, choose
+from kvreplay.native.rows import WRITE
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.tier import Holding, StorageOptions
 
@@ -28,7 +27,7 @@ MIB_BY_SIZE = {4 << 10: 128, 16 << 10: 256, 64 << 10: 512, 256 << 10: 1024, 1 <<
 """MiB moved a run, by I/O size."""
 
 
-def ours(engine: IoEngine, tier: ExtentTier, op: int, io_bytes: int, version: int) -> Side:
+def ours(engine: Engine, tier: ExtentTier, op: int, io_bytes: int, version: int) -> Side:
     ios = (MIB_BY_SIZE[io_bytes] << 20) // io_bytes
     plan = plan_of(op, np.random.default_rng(version).permutation(SPACE_BYTES // io_bytes)[:ios], io_bytes, version)
     (driven, _, cpu), share = device_share(Path(tier.target), op, ios * io_bytes, lambda: drive(engine, tier, plan))
@@ -58,7 +57,7 @@ def fio(tier: ExtentTier, op: int, io_bytes: int, depth: int, *extra: str) -> Si
     job = json.loads(done.stdout)["jobs"][0]
     part = job["write" if op else "read"]
     cpu = (job["usr_cpu"] + job["sys_cpu"]) / 100 * part["runtime"] * 1000
-    return Side(part["bw_bytes"], cpu / (total // io_bytes), None, None, share)
+    return Side(part["bw_bytes"], cpu / (total // io_bytes), None, share)
 
 
 def main() -> None:

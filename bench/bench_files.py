@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 from bench_replay import DEPTHS, RUNS, drive, plan_of
 
-from kvreplay.engine.choose import EngineName, choose
-from kvreplay.plan.plan import DELETE, READ, WRITE
+from kvreplay.engine.engine import EngineName, choose
+from kvreplay.native.rows import DELETE, READ, WRITE
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.layout import FileLayout
 from kvreplay.tiers.tier import StorageOptions
@@ -48,8 +48,9 @@ class Side:
 def ours(tier: FileTier, op: int, file_bytes: int, depth: int, name: EngineName) -> Side:
     engine = choose(name, [tier], depth, file_bytes).engine
     plan = plan_of(op, np.arange(FILES), file_bytes, 1)
-    driven, _, cpu, data = drive(engine, tier, plan)
-    return Side(FILES / driven.wall_ns * 1e9, cpu / FILES * 1e6, data.cpu_ns / FILES / 1e3 if op == WRITE else None)
+    driven, _, cpu = drive(engine, tier, plan)
+    making_us = driven.making_ns / FILES / 1e3 if op == WRITE else None
+    return Side(FILES / driven.wall_ns * 1e9, cpu / FILES * 1e6, making_us)
 
 
 def _fio(directory: Path, op: int, file_bytes: int, depth: int, files: int) -> tuple[float, float]:

@@ -31,7 +31,7 @@ def driver(device: CudaDevice, cupy: Any, arena: Arena, size: int, kind: Copy) -
     start.record(stream)
     for index in range(count):
         here, there = memory.ptr + index % OBJECTS * size, other.ptr + index % OBJECTS * size
-        host = arena.places[index % THREADS][0]
+        host = arena.address + index % THREADS * arena.slot_bytes
         to, source = {Copy.H2D: (here, host), Copy.D2H: (host, here), Copy.D2D: (here, there)}[kind]
         cupy.cuda.runtime.memcpyAsync(to, source, size, int(kind), stream.ptr)
     end.record(stream)
@@ -43,7 +43,7 @@ def tier(held: GpuTier, arena: Arena, size: int, op: int) -> float:
     """Return GB/s of the tier's operations from all threads."""
 
     def work(lane: int) -> None:
-        view = arena.views[lane][:size]
+        view = arena.view(arena.address + lane * arena.slot_bytes, size)
         for index in range(lane, count, THREADS):
             handle = held.begin(op, index % OBJECTS)
             if op == WRITE:

@@ -29,8 +29,8 @@ from stores import BUCKET, KEY, SECRET, SERVERS, StoreEndedError
 
 os.environ |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"}
 
-from kvreplay.engine.choose import EngineName, choose
-from kvreplay.plan.plan import READ, WRITE
+from kvreplay.engine.engine import EngineName, choose
+from kvreplay.native.rows import READ, WRITE
 from kvreplay.tiers.objects.address import Address
 from kvreplay.tiers.objects.client import Balance, StoreClient
 from kvreplay.tiers.objects.store import ObjectTier

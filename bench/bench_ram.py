@@ -19,17 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import bench_replay
 import numpy as np
 
 from kvreplay.data.buffers import map_aligned, touch
-from kvreplay.data.copies import copy_threads
-from kvreplay.data.words import Fresh
-from kvreplay.engine.choose import EngineName, choose
-from kvreplay.engine.job import Job, Record
-from kvreplay.plan.plan import READ, WRITE, build_plan
-from kvreplay.run.run import _quiet_interpreter
+from kvreplay.engine.engine import EngineName, choose
+from kvreplay.native.rows import READ, WRITE
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.ram import SINK_BYTES, RamTier
+from kvreplay.tiers.ram import SINK_BYTES, RamTier, copy_threads
 from kvreplay.tiers.tier import Holding, StorageOptions, Tier
 
 RUNS = 5
@@ -94,36 +91,15 @@ def plan_of(size: int, share: int, op: int) -> Any:
             mixed.append(row)
         rows = mixed
     tier, ops, objects, lengths = (np.array(column, np.int64) for column in zip(*rows, strict=True))
-    fill = np.zeros(len(rows), np.int64)
-    return build_plan(
-        {
-            "row": np.arange(len(rows)),
-            "ts_ns": fill,
-            "op": ops,
-            "tier": tier,
-            "object_id": objects,
-            "offset_bytes": fill,
-            "length_bytes": lengths,
-            "request_id": fill - 1,
-            "stage": fill - 1,
-            "version": fill,
-        },
-        [1, 4096],
-        Path("bench"),
-    )
+    return {"tier": tier, "op": ops, "object_id": objects, "length": lengths, "version": np.zeros(len(rows), np.int64)}
 
 
 def drive(engine: Any, tiers: list[Tier], plan: Any) -> Side:
-    record = Record.empty(len(plan), is_open_loop=False)
-    with _quiet_interpreter():
-        driven = engine.drive(
-            Job(plan, None, tiers, record, Fresh.of(time.time_ns())), lambda: None, lambda _done: None
-        )
-    assert driven.completed == len(plan), driven
-    ours = plan.tier == RAM
-    took = (record.completed_ns - record.submitted_ns)[ours] / plan.length[ours] * 2**20
-    other = int(plan.length[~ours].sum()) / driven.wall_ns * 1e9 if not ours.all() else None
-    return Side(float(np.median(took)), int(plan.length[ours].sum()) / driven.wall_ns * 1e9, other)
+    driven, rows, _ = bench_replay.drive(engine, tiers, plan)
+    ours, length = rows["tier"] == RAM, rows["length"]
+    took = (rows["completed_ns"] - rows["submitted_ns"])[ours] / length[ours] * 2**20
+    other = int(length[~ours].sum()) / driven.wall_ns * 1e9 if not ours.all() else None
+    return Side(float(np.median(took)), int(length[ours].sum()) / driven.wall_ns * 1e9, other)
 
 
 def show(text: str, found: list[tuple[Side, Side]], what: str) -> None:
@@ -149,9 +125,9 @@ def bench(directory: Path, names: list[EngineName]) -> None:
             memory = RamTier("cpu", 1 << 20)
             memory.expect(Holding([TOTAL_BYTES]))
             memory.open(TOTAL_BYTES)
-            for index in range(TOTAL_BYTES // size):
-                memory.reserve(index, size)
             tiers: list[Tier] = [memory, files]
+            there = bench_replay.plan_of(WRITE, np.arange(TOTAL_BYTES // size), size, 0)
+            bench_replay.drive(choose(EngineName.AUTO, tiers, 8, 1 << 20).engine, tiers, there)
             share = max(1, 4 * DRIVE_BYTES // size)
             for name in names:
                 engine = choose(name, tiers, 8, 1 << 20).engine

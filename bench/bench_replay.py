@@ -3,7 +3,8 @@
 Sides alternate; printed are medians of three and the medians of each round's ratios. The kernel's own counters
 (/proc/diskstats) must show that the device moved the bytes. A noisy disk makes ratios of 0.8 to 1.25 a draw: mind the
 load that is printed. Ours writes new data each time. fio does too with refill_buffers=1; without, it writes the same
-buffers again and again, and makes nothing: writes are compared with both.
+buffers again and again, and makes nothing: writes are compared with both, and all with and without fixedbufs=1, as
+our buffers are registered.
 fio's buffers lie in huge pages, as ours do and as our jobs ask for: from 4 KiB pages I/Os of 1 MiB reach the device in
 parts, and at depth 1 at 0.4 of the speed.
 Processor time is that of the whole process while it moves bytes, all its threads and the making of data included, and
@@ -13,6 +14,7 @@ Takes ten minutes and 1 GiB below the working directory; sizes in KiB as argumen
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
@@ -31,11 +33,10 @@ from typing import Any
 import numpy as np
 
 from kvdistill.check.device import environment
-from kvreplay.data.words import Fresh
-from kvreplay.engine.choose import EngineName, choose
-from kvreplay.engine.job import Driven, IoEngine, Job, Record
-from kvreplay.engine.workers import precise_timers
-from kvreplay.plan.plan import READ, WRITE, Plan, build_plan
+from kvreplay.data.source import DataSource
+from kvreplay.engine.engine import Engine, EngineName, choose
+from kvreplay.engine.job import Driven, Job
+from kvreplay.native.rows import READ, WRITE, RowRing
 from kvreplay.run.run import _quiet_interpreter
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import device_counters
@@ -58,30 +59,15 @@ class Side:
     """User and system time an I/O, of the whole process."""
     generation_us: float | None
     """Of it: making data; null for fio, which does not say."""
-    starved: float | None
     moved: float | None
     """Bytes the device moved, by those that were asked."""
 
 
-def plan_of(op: int, objects: Any, length: int, version: int, offset: Any = 0, ts: Any = 0) -> Plan:
-    count = len(objects)
-    fill = np.zeros(count, np.int64)
-    return build_plan(
-        {
-            "row": np.arange(count),
-            "ts_ns": fill + ts,
-            "op": fill + op,
-            "tier": fill,
-            "object_id": objects,
-            "offset_bytes": fill + offset,
-            "length_bytes": fill + length,
-            "request_id": fill - 1,
-            "stage": fill - 1,
-            "version": fill + version,
-        },
-        [4096],
-        Path("bench"),
-    )
+def plan_of(op: int, objects: Any, length: int, version: int, offset: Any = 0) -> dict[str, Any]:
+    """Return the columns of rows on one tier."""
+    fill = np.zeros(len(objects), np.int64)
+    values = {"op": op, "object_id": objects, "offset": offset, "length": length, "version": version}
+    return {name: fill + value for name, value in values.items()}
 
 
 def cpu_s() -> float:
@@ -89,15 +75,20 @@ def cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def drive(engine: IoEngine, tier: Tier, plan: Plan, due: Any = None) -> tuple[Driven, Record, float]:
-    record = Record.empty(len(plan), is_open_loop=due is not None)
-    job = Job(plan, due, [tier], record, Fresh.of(time.time_ns()))
+def drive(
+    engine: Engine, tiers: Tier | list[Tier], columns: dict[str, Any], due: Any = None
+) -> tuple[Driven, Any, float]:
+    """Return how it went, the rows, and the processor time, of rows that are due in an open loop."""
+    is_open = due is not None
+    rows = RowRing.of(columns | ({"due_ns": due} if is_open else {}), is_open_loop=is_open)
+    on = tiers if isinstance(tiers, list) else [tiers]
+    job = Job(rows, on, DataSource.of(time.time_ns()), is_open_loop=is_open)
     with _quiet_interpreter():
         before = cpu_s()
         driven = engine.drive(job, lambda: None, lambda _done: None)
         cpu = cpu_s() - before
-    assert driven.completed == len(plan), driven
-    return driven, record, cpu
+    assert driven.completed == len(rows), driven
+    return driven, rows.all, cpu
 
 
 def device_share(directory: Path, op: int, moved: int, run: Callable[[], Any]) -> tuple[Any, float | None]:
@@ -109,7 +100,7 @@ def device_share(directory: Path, op: int, moved: int, run: Callable[[], Any]) -
     return result, (after[op] - before[op]) / moved
 
 
-def ours(engine: IoEngine, tier: FileTier, op: int, io_bytes: int, version: int) -> Side:
+def ours(engine: Engine, tier: FileTier, op: int, io_bytes: int, version: int) -> Side:
     total = MIB_BY_SIZE[io_bytes] << 20
     plan = plan_of(op, np.arange(total // FILE_BYTES), FILE_BYTES, version)
     (driven, _, cpu), share = device_share(Path(tier.target), op, total, lambda: drive(engine, tier, plan))
@@ -118,9 +109,7 @@ def ours(engine: IoEngine, tier: FileTier, op: int, io_bytes: int, version: int)
 
 def side_of(driven: Driven, cpu: float, total: int, ios: int, share: float | None) -> Side:
     """Return one run of ours, of `ios` I/Os and `total` bytes, which took `cpu` seconds of the processors."""
-    making_ns = driven.generation_ns + driven.submitting_generation_ns
-    starved = driven.starved_ns / driven.wall_ns
-    return Side(total / driven.wall_ns * 1e9, cpu / ios * 1e6, making_ns / ios / 1e3, starved, share)
+    return Side(total / driven.wall_ns * 1e9, cpu / ios * 1e6, driven.making_ns / ios / 1e3, share)
 
 
 def fio(tier: FileTier, op: int, io_bytes: int, depth: int, *extra: str) -> Side:
@@ -147,7 +136,7 @@ def fio(tier: FileTier, op: int, io_bytes: int, depth: int, *extra: str) -> Side
     part = job["write" if op else "read"]
     assert part["io_bytes"] == total, part["io_bytes"]
     cpu = (job["usr_cpu"] + job["sys_cpu"]) / 100 * part["runtime"] * 1000
-    return Side(part["bw_bytes"], cpu / (total // io_bytes), None, None, share)
+    return Side(part["bw_bytes"], cpu / (total // io_bytes), None, share)
 
 
 def run_fio(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -176,7 +165,9 @@ def rounds_of(
     op: int, io_bytes: int, depth: int, engine: str, mine: list[Callable[[], Side]], fio: Callable[..., Side]
 ) -> None:
     """Run ours and fio in turn, and print how they compare."""
-    peers = {"fio": (), "fio refill_buffers=1": ("--refill_buffers=1",)} if op == WRITE else {"fio": ()}
+    peers: dict[str, tuple[str, ...]] = {"fio": (), "fio fixedbufs": ("--fixedbufs",)}
+    if op == WRITE:
+        peers |= {f"{name} refill_buffers=1": (*extra, "--refill_buffers=1") for name, extra in peers.items()}
     rounds = []
     for at, ours_ in enumerate(mine):
         sides: dict[str, Callable[[], Side]] = {"": ours_} | {
@@ -196,8 +187,7 @@ def show(rounds: list[dict[str, Side]], engine: str, op: int, io_bytes: int, dep
     shares = [side.moved for sides in rounds for side in sides.values() if side.moved is not None]
     made = ""
     if op == WRITE:
-        starved = middle(s.starved for s in mine) / depth
-        made = f", of it making data {middle(s.generation_us for s in mine):.1f} (starved {starved:.1%})"
+        made = f", of it making data {middle(s.generation_us for s in mine):.1f}"
     print(
         f"{'write' if op else 'read':5} {io_bytes >> 10:5} KiB depth {depth:2}: {engine} "
         f"{middle(s.bytes_per_s for s in mine) / 1e9:.2f} GB/s, "
@@ -260,13 +250,14 @@ def bench_ceiling(directory: Path) -> None:
 
 def bare_sleeps() -> Any:
     """Return by how many µs this machine overshoots a sleep of 500 µs that nothing else is asked of."""
-    before = precise_timers()
+    libc, set_slack = ctypes.CDLL(None), 29
+    libc.prctl(set_slack, 1, 0, 0, 0)
     overshoot = []
     for _ in range(4000):
         until = time.monotonic_ns() + 500_000
         time.sleep(0.0005)
         overshoot.append((time.monotonic_ns() - until) / 1e3)
-    precise_timers(before)
+    libc.prctl(set_slack, 0, 0, 0, 0)
     return np.array(overshoot)
 
 
@@ -279,14 +270,14 @@ def bench_pace(tier: FileTier) -> None:
     for name in (EngineName.AUTO, EngineName.THREADS):
         ts = np.cumsum(rng.exponential(1e9 / per_s, count)).astype(np.int64)
         offset = rng.integers(0, FILE_BYTES // length, count) * length
-        plan = plan_of(READ, rng.integers(0, FILES, count), length, 0, offset, ts)
+        plan = plan_of(READ, rng.integers(0, FILES, count), length, 0, offset)
         # Deep enough that the depth never makes an operation late.
         engine = choose(name, [tier], 128, length).engine
-        _, record, cpu = drive(engine, tier, plan, plan.ts_ns)
-        late = (record.submitted_ns - plan.ts_ns) / 1e3
+        _, rows, cpu = drive(engine, tier, plan, ts)
+        late = (rows["submitted_ns"] - ts) / 1e3
         drift = np.median(late[-count // 20 :]) - np.median(late[: count // 20])
         p50, p99 = np.percentile(late, (50, 99))
-        took = np.percentile(record.completed_ns - record.submitted_ns, 99) / 1e3
+        took = np.percentile(rows["completed_ns"] - rows["submitted_ns"], 99) / 1e3
         print(
             f"open loop, {per_s:,} reads/s of 128 KiB for {count // per_s} s, {engine.name}: lateness "
             f"p50 {p50:.0f} µs, p99 {p99:.0f} µs (target <= 300), max {late.max():.0f} µs, drift {drift:+.0f} µs; "

@@ -1,4 +1,4 @@
-"""Compile, once a version, all that the three programs compile: `python -m kvtrace.warm`.
+"""Compile, once a version, all that kvtrace and kvdistill compile: `python -m kvtrace.warm`.
 
 Python's own byte code is written too, which each start makes anew where Python is told not to write it. Each command
 that compiles is run on something tiny, in this process; its result is thrown away and its code kept, so that no command
@@ -42,10 +42,6 @@ STEPS = (
     "kvtrace validate t.parquet",
     "kvtrace convert t.parquet t.csv --to mlperf",
     "kvtrace convert t.csv i.parquet",
-    "kvreplay run t.parquet --as-fast-as-possible --tier cpu=ram --tier nvme=scratch -o run",
-    # More rows than a replay holds at once.
-    "kvtrace gen --preset vllm-offload-cpu --users 64 --model llama3.1-8b --duration 40s -o l.parquet",
-    "kvreplay run l.parquet --as-fast-as-possible --tier gpu=null --tier cpu=null -o long",
     "kvdistill fio t.parquet --tier cpu -o fio",
     "kvdistill report t.parquet",
 )
@@ -54,7 +50,7 @@ STEPS = (
 
 def warm() -> None:
     """Run the steps in a folder that goes afterwards, and say on stderr which is next."""
-    log("compiling for this machine, once a version: about 30 s")
+    log("compiling for this machine, once a version: about 25 s")
     for program in ("kvtrace", "kvreplay", "kvdistill"):
         compileall.compile_dir(Path(__file__).parents[1] / program, quiet=2)
     before = Path.cwd()

@@ -154,6 +154,8 @@ def _unlike(uses: Any, p: Any, n: int) -> float:
     """Return how far the shares of the hottest places, and the number used, are from draws with probabilities `p`."""
     drawn = np.random.default_rng(_SEED).poisson(p * n)
     drawn = drawn[drawn > 0]
+    if not len(drawn):  # of two or three operations it may draw none, and tells nothing
+        return 1.0
     mine, theirs = _hot_shares(uses), _hot_shares(drawn)
     return max(float(np.abs(mine - theirs).max()), abs(len(drawn) / len(uses) - 1) / 2)
 

@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -20,6 +19,7 @@ import msgspec
 
 from kvdistill.queries.database import MEMORY_LIMIT, PERCENTILE, connect, literal
 from kvdistill.queries.views import register, views_of
+from kvtrace.core.config import nearest
 from kvtrace.core.errors import ConfigError, ProbeUnavailable
 
 if TYPE_CHECKING:
@@ -133,8 +133,7 @@ def named_query(name: str) -> NamedQuery:
     """Return the query called `name`; ConfigError if there is none."""
     found = {query.name: query for query in named_queries()}
     if name not in found:
-        close = get_close_matches(name, found, 1)
-        meant = f"; did you mean {close[0]}?" if close else ";"
+        meant = nearest(name, found) or ";"
         raise ConfigError(f"--query {name}: no such query{meant} `kvdistill sql --list` names them all")
     return found[name]
 

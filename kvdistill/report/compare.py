@@ -14,6 +14,7 @@ from kvdistill.report.probe import TIMES, ProbeReport
 from kvdistill.report.report import JobsReport, Report, RunReport, SweepReport, TraceReport
 from kvdistill.report.request_tables import SERVING_FIGURES, SERVING_TIMES
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.metadata import INSTANT_STORAGE
 from kvtrace.core.run.run_file import RunFile
 from kvtrace.core.run.serving import Serving, ServingTimes
 from kvtrace.core.statistics import FEWEST_TRIALS, UNKNOWN, differing, disagreements, ratio
@@ -22,6 +23,7 @@ _RATES = ("bandwidth_bytes_per_s", "operations_per_s", "operations", "errors")
 _PERCENTILES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
 _MIXED = {"run", "trace"}
 """What is measured stands beside what was simulated: counts, bytes and sizes are of both."""
+_TTFT = "first_token_"
 _FAULTS = ("errors", "requeues", "splits")
 
 
@@ -54,6 +56,8 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     if is_mixed:
         # A trace says what its deletes free, a run what they moved: nothing.
         found = [{key: values for key, values in side.items() if key[1:] != ("delete", "bytes")} for side in found]
+    if unlike := list(_unlike_times(sides)):
+        found = [{of: values for of, values in side.items() if not of[2].startswith(_TTFT)} for side in found]
     keys = list(dict.fromkeys(key for side in found for key in side))
     lines = [
         ComparedLine(
@@ -68,7 +72,7 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
         kind=" and ".join(sorted(set(kinds))),
         trials=[len(side.reports) for side in sides],
         settings=in_order(differing([_settings(side.reports[0]) for side in sides])),
-        warnings=[warning for side, own in zip(sides, found, strict=True) for warning in _warnings(side, own)],
+        warnings=unlike + [said for side, own in zip(sides, found, strict=True) for said in _warnings(side, own)],
         lines=[line for line in lines if any(_says(line.name, side.median) for side in line.sides)],
     )
 
@@ -218,6 +222,18 @@ def _settings(report: Report) -> dict[str, Any]:
         "host": run.host,
         "window.rows": run.window.rows,
     }
+
+
+def _unlike_times(sides: Sequence[ReportedTrials]) -> Iterator[str]:
+    """Yield why modelled times to the first token are not compared: storage takes time in some simulations only."""
+    firsts = [(side.name, side.reports[0]) for side in sides]
+    traces = [(name, of) for name, of in firsts if isinstance(of, TraceReport) and of.first_token]
+    instant = [name for name, of in traces if INSTANT_STORAGE in of.subject.notes]
+    if 0 < len(instant) < len(traces):
+        yield (
+            f"times to the first token are not compared: storage takes no time in {', '.join(instant)} and does in the "
+            "rest; give its tiers times, too (--set tiers.nvme.read_bandwidth=7GB)"
+        )
 
 
 def _warnings(side: ReportedTrials, found: dict[Key, list[float | None]]) -> Iterator[str]:

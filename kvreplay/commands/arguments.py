@@ -187,19 +187,19 @@ class ReplayArguments:
             help="Stamp each 4 KiB block written and check each one read; every wrong one is listed. Slows reads down.",
         ),
     ] = False
-    data: Annotated[
-        str,
-        typer.Option(
-            help="What makes the data of writes: compiled (ours, the fastest at every size) or dgen-py (the library "
-            "that other tools use). Both give each write data of its own."
-        ),
-    ] = "compiled"
     dedup_ratio: Annotated[
         float, typer.Option(help="4 KiB blocks written for each distinct one; 1: no 512 bytes occur twice.")
     ] = 1.0
     compress_ratio: Annotated[
         float, typer.Option(help="By which zstd shrinks each 4 KiB block written; 1: not at all.")
     ] = 1.0
+    stall: Annotated[
+        str,
+        typer.Option(
+            "--stall-timeout",
+            help="End the run, partial, if for so long nothing completes that is in flight or due; 0: never.",
+        ),
+    ] = "10s"
     is_probed: Annotated[
         bool,
         typer.Option(

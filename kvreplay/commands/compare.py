@@ -48,7 +48,6 @@ def compare(
     """
     from kvreplay.config.memory import check_memory
 
-    # Before numba is loaded, which crashes for want of memory.
     check_memory()
     from kvreplay.run.finished import FinishedRun
     from kvreplay.run.pair import SIDES, run_pair

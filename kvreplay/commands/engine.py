@@ -72,7 +72,6 @@ def engine(
     """
     from kvreplay.config.memory import check_memory
 
-    # Before numba is loaded, which crashes for want of memory.
     check_memory()
     from kvreplay.engines.run import EngineOptions, run_engine
     from kvreplay.run.document import run_document

@@ -13,7 +13,7 @@ from kvreplay.commands.arguments import ReplayArguments
 from kvreplay.commands.options import RunAsJson, TraceFile, command_line, targets
 from kvreplay.commands.ranks import RanksArguments, session
 from kvtrace.core.app import emit_json, log, progress, takes_groups
-from kvtrace.core.errors import DeviceError
+from kvtrace.core.errors import FailedOperations
 
 if TYPE_CHECKING:
     # Loaded by the commands alone: --help needs none of it.
@@ -78,7 +78,7 @@ def run(
     with session(ranks) as several:
         from kvreplay.config.memory import check_memory
 
-        check_memory()  # before numba is loaded, which crashes for want of memory
+        check_memory()
         from kvreplay.run.run import replay
 
         config, replaying = how.config(targets(tier), is_kept=keep), replay if several is None else several.replay
@@ -128,7 +128,7 @@ def fail(finished: FinishedRun, output: Path) -> None:
     if finished.run.status == "partial" and finished.error is not None:
         raise finished.error
     if found is not None and found.corrupt_blocks:
-        raise DeviceError(f"{found.corrupt_blocks:,} corrupt blocks were read; {output} lists them")
+        raise FailedOperations(f"{found.corrupt_blocks:,} corrupt blocks were read; {output} lists them")
     if finished.error is not None:
         raise finished.error
 

@@ -9,10 +9,9 @@ import msgspec
 from kvreplay.config.criteria import Criteria
 from kvreplay.config.warmup import parse_warmup
 from kvreplay.data.buffers import buffer_bytes
-from kvreplay.data.generate import Maker
-from kvreplay.data.shaping import check_ratios
-from kvreplay.engine.choose import EngineName, check_name
-from kvreplay.engine.rings.share import check_submitters
+from kvreplay.data.source import check_ratios
+from kvreplay.engine.engine import EngineName, check_name
+from kvreplay.engine.share import check_submitters
 from kvreplay.plan import pacing
 from kvreplay.tiers.layout import FileLayout
 from kvreplay.tiers.objects.address import is_object_store
@@ -98,8 +97,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Thresholds of the health criteria and of the classes of service."""
     requests: str | None = None
     """The trace's requests table, for classes of service and the time to the first token."""
-    data: str = Maker.COMPILED.value
-    """What makes the data of writes."""
+    stall: str = "10s"
+    """For how long nothing may complete though something is in flight or due; 0: for ever."""
     dedup_ratio: float = 1.0
     """Blocks of 4 KiB written for each distinct one."""
     compress_ratio: float = 1.0
@@ -129,6 +128,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--runtime {self.runtime}: write more than 0, such as 300s or 10min")
         return found
 
+    @property
+    def stall_ns(self) -> int | None:
+        """For how long nothing may complete; None: for ever. ConfigError for what is no time."""
+        try:
+            return parse_duration_ns(self.stall) or None
+        except ConfigError as error:
+            raise ConfigError(f"--stall-timeout {self.stall}: {error}") from None
+
 
 def check(config: Config) -> pacing.Pacer:
     """Return the pacer of `config`; ConfigError, naming the option, for a value that cannot be used."""
@@ -151,7 +158,6 @@ def check(config: Config) -> pacing.Pacer:
         ("--fadvise", config.advice, ("none", "sequential", "dontneed")),
         ("--on-error", config.on_error, ("stop", "continue")),
         ("--layout", config.layout, tuple(FileLayout)),
-        ("--data", config.data, tuple(Maker)),
         ("--balance", config.balance, tuple(Balance)),
     ):
         if value not in allowed:
@@ -159,7 +165,7 @@ def check(config: Config) -> pacing.Pacer:
     if config.seed is not None and not 0 <= config.seed <= MAX_SEED:
         raise ConfigError(f"--seed {config.seed}: give 0 to {MAX_SEED}")
     parse_warmup(config.warmup)
-    config.runtime_ns  # noqa: B018 - refuses what is no time
+    config.runtime_ns, config.stall_ns  # noqa: B018 - refuses what is no time
     if config.is_histograms_only and not config.is_probed:
         raise ConfigError("--histograms-only says how to probe; add --probes")
     if config.precondition not in (None, *Precondition):

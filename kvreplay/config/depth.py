@@ -13,9 +13,9 @@ import msgspec
 
 from kvreplay.config.config import MAX_QUEUE_DEPTH, POOL_BYTES, Config
 from kvreplay.data.buffers import buffer_bytes
-from kvreplay.engine.choose import EngineName
+from kvreplay.engine.engine import EngineName
 from kvreplay.tiers.ram import RamTier, available_bytes
-from kvreplay.tiers.tier import RingExtents, Tier, copied, has_times, on_ring
+from kvreplay.tiers.tier import Tier, copied, goes_by_ring, has_times
 
 THREADS = 128
 """In an open loop where each I/O in flight takes a thread."""
@@ -69,5 +69,5 @@ def _in_pool(pool: int, io_bytes: int) -> int:
 
 def _takes_threads(config: Config, tiers: Sequence[Tier | None]) -> bool:
     working = [t for t in tiers if t is not None and has_times(t)]
-    is_ring = all(on_ring(t) or isinstance(t, RingExtents) or copied(t) for t in working)
-    return config.engine == EngineName.THREADS or config.is_verified or not is_ring
+    is_ring = all(goes_by_ring(t) or copied(t) for t in working)
+    return config.engine == EngineName.THREADS or not is_ring

@@ -1,4 +1,4 @@
-"""Whether a replay fits the memory that it may have, before it starts: numba and libc do not outlive a shortage."""
+"""Whether a replay fits the memory that it may have, before it starts: libc and NumPy do not outlive a shortage."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from kvreplay.tiers.ram import available_bytes
 from kvtrace.core.errors import OutOfMemory
 from kvtrace.core.units import format_bytes
 
-PROCESS_BYTES = 256 << 20
+PROCESS_BYTES = 192 << 20
 """What the programs' own code takes resident, in a replay of nothing."""
-PROCESS_ADDRESS_BYTES = 11 << 28
-"""The address space of the same: with libraries, compiled code, and stacks and pools of its threads."""
+PROCESS_ADDRESS_BYTES = 7 << 28
+"""The address space of the same: with libraries, and stacks and pools of its threads."""
 ROW_BYTES = 150
-"""What a planned row takes at most while it is compiled and recorded."""
+"""What a row takes while it is in the ring, and what is made of it as it ends."""
 
 
 def check_memory(rows: int = 0, buffers_bytes: int = 0) -> None:

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from kvreplay.config.memory import ROW_BYTES
-from kvreplay.plan.facts import Facts
+from kvreplay.native.rows import READ, WRITE
 from kvreplay.plan.pacing import Pacer
-from kvreplay.plan.plan import READ, WRITE
 from kvreplay.plan.repeat import Repeated
-from kvreplay.plan.window import TraceWindow
+from kvreplay.plan.window import Facts, TraceWindow
 from kvreplay.tiers.objects.store import ObjectTier
 from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.tier import StorageTier, Tier, modelled
@@ -28,7 +27,7 @@ def repeats_of(reader: Reader, window: TraceWindow, pacer: Pacer, tiers: Sequenc
     """Return how often `window` is to be planned so that it lasts for `runtime_ns`."""
     if pacer.speed is not None:
         return int(runtime_ns * pacer.speed) // Repeated(reader, window.rows, 1).period_ns + 1
-    facts = window.counted()
+    facts = window.facts
     # By the models of tiers that take time, each direction one after the other.
     served_ns = max((_served_ns(facts, tier, at) for at, tier in enumerate(tiers)), default=0.0)
     is_stored = np.array([isinstance(tier, StorageTier | ObjectTier) for tier in tiers])
@@ -41,8 +40,7 @@ def repeats_of(reader: Reader, window: TraceWindow, pacer: Pacer, tiers: Sequenc
 
 def _served_ns(facts: Facts, tier: Tier | None, at: int) -> float:
     """Return the least time that the model of `tier` takes for its operations; 0 without one."""
-    model = None if tier is None else modelled(tier)
-    service = None if model is None else getattr(model, "service", None)
+    service = getattr(tier, "service", None) if modelled(tier) else None
     if service is None:
         return 0.0
     longest = 0.0

@@ -14,16 +14,11 @@ from kvreplay.config.runtime import repeats_of
 from kvreplay.config.tiers import make_tiers
 from kvreplay.config.warmup import Warmup, parse_warmup
 from kvreplay.data.buffers import buffer_bytes
-from kvreplay.data.expect import expect
-from kvreplay.data.generate import DataSource
-from kvreplay.data.verify import Verifier
-from kvreplay.plan.copies import joined
-from kvreplay.plan.facts import Facts
-from kvreplay.plan.loader import WINDOW_ROWS
+from kvreplay.native.rows import WINDOW_ROWS
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.repeat import Repeated
 from kvreplay.plan.requests import Asked, read_asked
-from kvreplay.plan.window import TraceWindow, compile_window
+from kvreplay.plan.window import Facts, TraceWindow, compile_window, joined
 from kvreplay.tiers.layout import FileLayout
 from kvreplay.tiers.placement.hints import placing
 from kvreplay.tiers.sharded import SeveralDrives
@@ -72,13 +67,6 @@ class Setting:
         """What figures leave out."""
         return parse_warmup(self.config.warmup)
 
-    def verifier(self, data: DataSource) -> Verifier | None:
-        """Return the verifier of the run's reads; None unless `data` is stamped."""
-        if data.stamper is None:
-            return None
-        window, padding = self.window, [1 if t is None else t.alignment for t in self.tiers]
-        return Verifier(data.stamper.tag, window.plan, expect(window.plan, window.residency, padding), self.tiers)
-
 
 def settle(
     config: Config,
@@ -107,7 +95,7 @@ def settle(
     shared = {i: (t.drive_of, len(t.drives)) for i, t in enumerate(tiers) if isinstance(t, SeveralDrives)}
     window = compile_window(reader, trace, alignments, limit, shared)
     once = window.rows
-    if config.runtime_ns is not None and len(window.plan):
+    if config.runtime_ns is not None and window.planned_rows:
         repeats = repeats or repeats_of(reader, window, pacer, tiers, config.runtime_ns)
         span_ns = None if pacer.speed is None else int(config.runtime_ns * pacer.speed)
         if repeats > 1 or span_ns is not None:
@@ -117,17 +105,14 @@ def settle(
     if window.rows == 0:
         reason = f"--limit {config.limit} ends before its first row, or within it" if config.limit else "it has no rows"
         raise ConfigError(f"{trace}: nothing to replay: {reason}")
-    if not len(window.plan):
+    if not window.planned_rows:
         raise ConfigError(_nothing_on(reader.meta, window, config))
-    window, unplaced = _placed(window, tiers, config)
+    unplaced = _placed(window.facts, tiers, config)
     if config.layout == FileLayout.VLLM:
-        config = _whole_files(config, window.counted())
+        config = _whole_files(config, window.facts)
     asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
-    is_pooled = window.plan.bulk is not None
-    config, because = with_depth(config, tiers, window.residency.peak_bytes, is_pooled=is_pooled)
-    # What --verify expects of reads is known of all rows; else a window of them is in memory.
-    rows = len(window.plan) if config.is_verified else min(len(window.plan), WINDOW_ROWS)
-    check_memory(rows, buffer_bytes(config.depth, config.io_bytes))
+    config, because = with_depth(config, tiers, window.residency.peak_bytes, is_pooled=window.facts.is_bulk)
+    check_memory(min(window.planned_rows, WINDOW_ROWS), buffer_bytes(config.depth, config.io_bytes))
     rows_once = once if config.runtime else 0
     names = [tier.name for tier in reader.meta.tiers]
     shared_by = joined(reader, alignments, once) if config.node is None else {}
@@ -148,18 +133,16 @@ def _check_node(reader: Reader, node: int | None) -> None:
     raise ConfigError(f"--node {node}: {reader.path} has nodes {min(nodes, default=0)} to {max(nodes, default=0)}")
 
 
-def _placed(window: TraceWindow, tiers: list[Tier | None], config: Config) -> tuple[TraceWindow, tuple[str, ...]]:
-    """Let the tiers know of which writes have streams; return the window, and the tiers that take none."""
-    if window.plan.stream is None or config.is_ignoring_streams:
-        return replace(window, plan=replace(window.plan, stream=None)), ()
+def _placed(facts: Facts, tiers: list[Tier | None], config: Config) -> tuple[str, ...]:
+    """Let the tiers know of which writes have streams; return those that take none."""
     unplaced = []
-    for index in window.counted().placed:
+    for index in () if config.is_ignoring_streams else facts.placed:
         tier = tiers[index]
         if (taking := placing(tier)) is not None:
             taking.place()
         elif tier is not None and not tier.is_simulated:
             unplaced.append(tier.name)
-    return window, tuple(unplaced)
+    return tuple(unplaced)
 
 
 def _whole_files(config: Config, facts: Facts) -> Config:

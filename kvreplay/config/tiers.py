@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from kvreplay.config.config import Config, named
-from kvreplay.plan.plan import tier_indices
 from kvreplay.tiers.claims import check_file, check_shared
 from kvreplay.tiers.device import CudaDevice
 from kvreplay.tiers.devices import check_device
@@ -26,6 +26,18 @@ from kvtrace.core.metadata import Metadata
 
 FILE_SUFFIX = ".dat"
 """A path that is not there yet is to be one file if it ends in this, else a directory."""
+
+
+def tier_indices(names: list[str], targets: dict[str, str], path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (tier index, target) for each of `targets`; ConfigError for a name that the trace lacks."""
+    if not targets:
+        raise ConfigError(
+            f"no --tier given; name a target for one of {', '.join(names)}, such as --tier {names[-1]}=DIR"
+        )
+    for name, target in targets.items():
+        if name not in names:
+            raise ConfigError(f"--tier {name}={target}: {path} has no tier {name!r}; it has {', '.join(names)}")
+        yield names.index(name), target
 
 
 def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> list[Tier | None]:

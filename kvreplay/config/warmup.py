@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from kvreplay.engine.job import NOT_DONE, Record
-from kvreplay.plan.facts import Facts
+from kvreplay.native.rows import NONE, NOT_DONE
 from kvreplay.plan.pacing import Pacer
-from kvreplay.plan.plan import Plan
+from kvreplay.plan.window import Facts
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import parse_duration_ns
 
@@ -25,9 +24,10 @@ class Warmup:
     rows: int | None = None
     time_ns: int | None = None
 
-    def is_measured(self, plan: Plan, record: Record, due_ns: Any) -> Any:
-        """Return bool a planned row: whether it counts. By due time in an open loop, else by submission."""
-        return self.counts(plan.row, record.submitted_ns if due_ns is None else due_ns)
+    def is_measured(self, rows: Any) -> Any:
+        """Return bool for each of `rows` (ROW): whether it counts. By due time in an open loop, else by submission."""
+        due_ns = rows["due_ns"]
+        return self.counts(rows["trace_row"], np.where(due_ns == NONE, rows["submitted_ns"], due_ns))
 
     def counts(self, row: Any, begun_ns: Any) -> Any:
         """Return the same of rows of the trace, by when each was due, in a closed loop submitted, or -1."""

@@ -1,1 +1,1 @@
-"""The data: what writes carry, and what reads must find."""
+"""The data: what writes carry and reads must find, and the memory it passes through."""

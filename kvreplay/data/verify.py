@@ -1,33 +1,27 @@
-"""`--verify`: stamps every 4 KiB block that is written, and checks every block that is read.
+"""`--verify`: what the engine found of the blocks that it checked, and where each bad one lies.
 
-A block starts with five words: the run's tag, object, offset, version and a checksum of the whole block. The
-tag differs from run to run, so that a lost write cannot hide behind an equal block of an earlier run.
+Every block of 4 KiB that is written is stamped, every block that is read is checked (`native/data.c`): tag of the run,
+object, offset, version, and a checksum of the whole block. What a read must find follows from the trace alone.
 """
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache
+import ctypes
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from time import monotonic_ns
 from typing import Any, Protocol
 
 import msgspec
 
-from kvreplay.data.expect import Expected
-from kvreplay.data.shaping import BLOCK_BYTES
-from kvreplay.plan.plan import Plan
+from kvreplay.data.source import BLOCK_BYTES
 from kvtrace.core.run.verification import BadBlock, BlockFault, Verification
 from kvtrace.core.schema import OBJECTS
 from kvtrace.core.tables import objects_path, open_table
 
-_WORDS = BLOCK_BYTES // 8
-_TAG, _OBJECT, _OFFSET, _VERSION, _SUM = range(5)
 MAX_LOCATED = 100_000
 """Bad blocks that run.json lists; more, which would take more than 100 MB, are only counted."""
+_FAULTS = (None, BlockFault.DAMAGED, BlockFault.FOREIGN, BlockFault.STALE, BlockFault.MISPLACED)
+"""By the numbers of replay.h."""
 
 
 class NamedTier(Protocol):
@@ -36,142 +30,68 @@ class NamedTier(Protocol):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stamper:
-    """Marks the blocks of a buffer."""
+class BadBlockStruct(ctypes.Structure):
+    """`BadBlock` of replay.h."""
 
-    tag: int
-
-    def stamp(self, buffer: memoryview, object_id: int, version: int, offset: int) -> None:
-        """Stamp each block of `buffer`: whole blocks, which begin at `offset` of the object."""
-        import numpy as np
-
-        blocks = np.frombuffer(buffer, dtype=np.uint64).reshape(-1, _WORDS)
-        blocks[:, _TAG], blocks[:, _OBJECT], blocks[:, _SUM] = self.tag, object_id, 0
-        blocks[:, _OFFSET] = np.arange(offset, offset + len(buffer), BLOCK_BYTES, dtype=np.uint64)
-        blocks[:, _VERSION] = version & (2**64 - 1)
-        blocks[:, _SUM] = checksums(blocks)
-
-
-def new_tag() -> int:
-    """Return a tag that no other run has."""
-    return int.from_bytes(os.urandom(8), "little")
-
-
-@cache
-def _weights() -> Any:
-    import numpy as np
-
-    # Odd, so that no change of one word can vanish; any fixed generator will do.
-    return np.random.Generator(np.random.SFC64(0)).integers(0, 2**63, _WORDS, dtype=np.uint64) * np.uint64(
-        2
-    ) + np.uint64(1)
-
-
-def checksums(blocks: Any) -> Any:
-    """Return uint64 a row of uint64 `blocks`: a sum of mixed words, each with a weight of its own.
-
-    Folding the high half in first keeps equal changes of top bits in two words from cancelling.
-    """
-    import numpy as np
-
-    mixed = blocks >> np.uint64(32)
-    mixed ^= blocks
-    mixed *= _weights()
-    return mixed.sum(axis=1, dtype=np.uint64)
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("row", "offset_bytes", "found_offset_bytes", "found_object")),
+        *((name, ctypes.c_int32) for name in ("object_id", "tier", "expected", "found_version", "fault", "unused")),
+    )
 
 
 class Verifier:
-    """Checks the blocks that reads return, from many threads, and counts and lists the bad ones."""
+    """What the engine's threads find, in memory that they write."""
 
-    def __init__(self, tag: int, plan: Plan, expected: Expected, tiers: Sequence[NamedTier | None]) -> None:
-        """Check reads of `plan` against `expected`; blocks must carry `tag`."""
-        self._tag, self._expected, self._tiers = tag, expected, tiers
-        self._row, self._tier = memoryview(plan.row), memoryview(plan.tier)
-        self._object = memoryview(plan.object_id)
-        self._lock = threading.Lock()
-        self._checked = self._unwritten = self._check_ns = 0
-        self._by_fault: dict[str, int] = {}
-        self._located: list[BadBlock] = []
+    def __init__(self) -> None:
+        """Have room for MAX_LOCATED bad blocks, which takes memory as they come."""
+        self.blocks: Any = (BadBlockStruct * MAX_LOCATED)()
 
-    def check(self, buffer: memoryview, row: int, offset: int) -> str | None:
-        """Check the blocks of `buffer`, read at `offset` for row `row` of the plan; return the first fault, or None."""
-        import numpy as np
+    def located(self, count: int, tiers: Sequence[NamedTier | None]) -> list[BadBlock]:
+        """Return the first `count` bad blocks that were found, as far as there was room."""
+        return [_located(self.blocks[at], tiers) for at in range(min(count, MAX_LOCATED))]
 
-        started = monotonic_ns()
-        count = len(buffer) // BLOCK_BYTES
-        blocks = np.frombuffer(buffer, dtype=np.uint64, count=count * _WORDS).reshape(-1, _WORDS)
-        wanted, is_written = self._expected.versions(row, offset, count)
-        found = blocks[:, : _SUM + 1]
-        sums = checksums(blocks) - _weights()[_SUM] * (found[:, _SUM] ^ (found[:, _SUM] >> np.uint64(32)))
-        places = np.arange(offset, offset + count * BLOCK_BYTES, BLOCK_BYTES, dtype=np.uint64)
-        is_good = (
-            (sums == found[:, _SUM])
-            & (found[:, _TAG] == self._tag)
-            & (found[:, _OFFSET] == places)
-            & (found[:, _OBJECT] == self._object[row])
-            & (found[:, _VERSION].astype(np.int64) == wanted)
-        )
-        bad = np.flatnonzero(~is_good & is_written)
-        lines = [self._locate(row, offset, int(at), blocks[at], sums[at], wanted[at]) for at in bad]
-        with self._lock:
-            self._checked += int(is_written.sum())
-            self._unwritten += count - int(is_written.sum())
-            self._check_ns += monotonic_ns() - started
-            for line in lines:
-                self._by_fault[line.fault] = self._by_fault.get(line.fault, 0) + 1
-            self._located += lines[: MAX_LOCATED - len(self._located)]
-        if not lines:
-            return None
-        more = f" and {len(bad) - 1:,} more blocks of this I/O" if len(bad) > 1 else ""
-        return f"{describe(lines[0])}{more}"
-
-    def _locate(self, row: int, offset: int, at: int, block: Any, total: Any, wanted: Any) -> BadBlock:
-        tag, obj, place, version = (int(block[i]) for i in (_TAG, _OBJECT, _OFFSET, _VERSION))
-        version -= (version >> 63) << 64
-        here = offset + at * BLOCK_BYTES
-        tier = self._tiers[self._tier[row]]
-        assert tier is not None, "planned rows have a tier"
-        if total != block[_SUM]:
-            fault, is_known = BlockFault.DAMAGED, False
-        elif tag != self._tag:
-            fault, is_known = BlockFault.FOREIGN, False
-        else:
-            fault = BlockFault.STALE if (obj, place) == (self._object[row], here) else BlockFault.MISPLACED
-            is_known = True
-        path: Callable[[int], str] | None = getattr(tier, "path", None)
-        return BadBlock(
-            fault=fault,
-            row=self._row[row],
-            tier=tier.name,
-            object_id=self._object[row],
-            file=path(self._object[row]) if path else None,
-            offset_bytes=here,
-            expected_version=int(wanted),
-            found={"object_id": obj, "offset_bytes": place, "version": version} if is_known else None,
+    def result(
+        self, tiers: Sequence[NamedTier | None], checked: int, unwritten: int, faults: Iterable[int], check_ns: int
+    ) -> Verification:
+        """Return what was found: `faults` are counts by the numbers of replay.h."""
+        by_fault = {fault.value: n for fault, n in zip(_FAULTS, faults, strict=True) if fault is not None and n}
+        corrupt = sum(by_fault.values())
+        return Verification(
+            block_bytes=BLOCK_BYTES,
+            checked_blocks=checked,
+            unwritten_blocks=unwritten,
+            corrupt_blocks=corrupt,
+            by_fault=dict(sorted(by_fault.items())),
+            located=self.located(corrupt, tiers),
+            check_ns=check_ns,
         )
 
-    def result(self) -> Verification:
-        """Return what was found so far."""
-        with self._lock:
-            return Verification(
-                block_bytes=BLOCK_BYTES,
-                checked_blocks=self._checked,
-                unwritten_blocks=self._unwritten,
-                corrupt_blocks=sum(self._by_fault.values()),
-                by_fault=dict(sorted(self._by_fault.items())),
-                located=list(self._located),
-                check_ns=self._check_ns,
-            )
+
+def _located(bad: BadBlockStruct, tiers: Sequence[NamedTier | None]) -> BadBlock:
+    tier, fault = tiers[bad.tier], _FAULTS[bad.fault]
+    assert tier is not None, "planned rows have a tier"
+    assert fault is not None, "a bad block has a fault"
+    path = getattr(tier, "path", None)
+    is_known = fault in (BlockFault.STALE, BlockFault.MISPLACED)
+    found = {"object_id": bad.found_object, "offset_bytes": bad.found_offset_bytes, "version": bad.found_version}
+    return BadBlock(
+        fault=fault,
+        row=bad.row,
+        tier=tier.name,
+        object_id=bad.object_id,
+        file=path(bad.object_id) if path else None,
+        offset_bytes=bad.offset_bytes,
+        expected_version=bad.expected,
+        found=found if is_known else None,
+    )
 
 
-def named(verifier: Verifier | None, trace: Path) -> Verification | None:
-    """Return what `verifier` found, with the names that the objects table beside `trace` gives."""
+def named(found: Verification | None, trace: Path) -> Verification | None:
+    """Return `found` with the names that the objects table beside `trace` gives."""
     import numpy as np
 
-    if verifier is None:
+    if found is None:
         return None
-    found = verifier.result()
     table = objects_path(trace)
     if not found.located or not table.is_file():
         return found

@@ -1,1 +1,1 @@
-"""How operations get to their tiers, in order and in time."""
+"""How operations get to their tiers, in order and in time: the native engine, laid out, started and watched."""

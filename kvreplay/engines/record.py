@@ -11,15 +11,14 @@ import numpy as np
 
 from kvreplay.config.config import Config
 from kvreplay.config.setting import Setting
-from kvreplay.engine.job import ERROR, NOT_DONE, OK, Record
 from kvreplay.engines.events import EngineRecord, FileOperation
-from kvreplay.plan.intake import COLUMNS
+from kvreplay.native.rows import ERROR, NOT_DONE, OK, RowRing
+from kvreplay.plan.loader import MOST_ROWS
 from kvreplay.plan.pacing import ClosedLoop
-from kvreplay.plan.plan import build_plan
-from kvreplay.plan.residency import trace_residency
-from kvreplay.plan.window import TraceWindow
+from kvreplay.plan.window import compile_window
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions, Tier
+from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import create, objects_path, open_table
@@ -48,10 +47,11 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """An engine's operations as a setting and a record, of which the figures and tables of any run are made."""
+    """An engine's operations as a setting and rows, of which the figures and tables of any run are made."""
 
     setting: Setting
-    record: Record
+    rows: RowRing
+    """All that was done."""
     started_ns: int
     """On the monotonic clock."""
     wall_ns: int
@@ -145,20 +145,17 @@ def recording(output: Path, target: Path, recorded: EngineRecord, told: Told, co
     operations = write_trace(output, recorded, told)
     path = output / TRACE_FILE
     reader = open_table(path, TRACE)
-    rows = _rows(reader.batches(COLUMNS))
-    ends = rows["offset_bytes"] + rows["length_bytes"]
-    residency = trace_residency(rows["tier"], rows["op"], rows["object_id"], ends, [1], None, rows["offset_bytes"])
-    span_ns = int(rows["ts_ns"][-1]) if len(operations) else 0
-    window = TraceWindow(build_plan(rows, [1], path), residency, len(operations), True, span_ns, {}, 0)
+    window = compile_window(reader, path, {0: 1}, Limit(), is_done=True)
     setting = Setting(config, ClosedLoop(), reader, window, [_tier(target, config)], path, told.argv)
     first_ns = _first_ns(recorded, operations)
-    record = Record.empty(len(operations), is_open_loop=False)
-    for row, done in enumerate(operations):
-        record.submitted_ns[row] = done.start_ns - first_ns
-        record.completed_ns[row] = NOT_DONE if done.error else done.end_ns - first_ns
-        record.outcome[row] = ERROR if done.error else OK
+    rows = window.loader.begin(window=MOST_ROWS)
+    window.loader.load()
+    rows.all["submitted_ns"] = [done.start_ns - first_ns for done in operations]
+    rows.all["completed_ns"] = [NOT_DONE if done.error else done.end_ns - first_ns for done in operations]
+    rows.all["outcome"] = [ERROR if done.error else OK for done in operations]
+    rows.all["is_ended"] = True
     last_ns = max([done.end_ns for done in operations] + [end for _start, end in recorded.requests], default=first_ns)
-    return Recording(setting, record, first_ns, last_ns - first_ns)
+    return Recording(setting, rows, first_ns, last_ns - first_ns)
 
 
 def _tier(target: Path, config: Config) -> Tier:
@@ -166,15 +163,3 @@ def _tier(target: Path, config: Config) -> Tier:
     tier = FileTier(TIER, target, StorageOptions(is_direct=not config.is_buffered))
     tier.engine, tier.alignment = "other", 1
     return tier
-
-
-def _rows(batches: Iterator[pa.RecordBatch]) -> dict[str, Any]:
-    """Return the columns of a trace as numpy arrays, nulls as -1, each row by its number."""
-    found: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    for batch in batches:
-        for name in COLUMNS:
-            column = batch.column(name)
-            column = getattr(column, "indices", column)
-            found[name].append(column.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64))
-    rows = {name: np.concatenate(parts) if parts else np.empty(0, np.int64) for name, parts in found.items()}
-    return rows | {"row": np.arange(len(rows["op"]), dtype=np.int64)}

@@ -127,7 +127,7 @@ def run_engine(
         probed = end_probes(made.started_ns)
         begun = _begun(wanted, made, service, started, health)
         found = stack.enter_context(RunResults(made.setting, output))
-        found.take(RunPart(0, made.setting.window.plan, made.record, None))
+        found.take(RunPart(0, made.rows.all, is_open_loop=False))
         found.end()
         measured = Measured(
             moved,

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from time import monotonic_ns, sleep
+from time import monotonic_ns
 
 import msgspec
 
 from kvreplay.mpi.ranks import Instant, Ranks
 from kvtrace.core.errors import KvError, RankLost
-from kvtrace.core.units import NS_PER_S
 
 MARGIN_NS = 100_000_000
 """From the latest rank's soonest start to that of all: for the answer to be back everywhere."""
-_AWAKE_NS = 100_000
-"""The last part of the wait is spent awake."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -81,17 +78,10 @@ class Meeting:
         self.start_ns = max(instants, default=monotonic_ns()) + margin_ns + offset_ns
         return self.start_ns
 
-    def wait(self, *, is_open_loop: bool) -> None:
-        """Return when all begin; in an open loop at once, for its operations have their own times."""
-        if self.start_ns is None:
-            return
-        if not is_open_loop:
-            rest_ns = self.start_ns - _AWAKE_NS - monotonic_ns()
-            if rest_ns > 0:
-                sleep(rest_ns / NS_PER_S)
-            while monotonic_ns() < self.start_ns:
-                pass
-        self.late_ns = max(0, monotonic_ns() - self.start_ns)
+    def begun(self) -> None:
+        """Record how late our threads were started; 0 if before the instant on which all agreed: they wait for it."""
+        if self.start_ns is not None:
+            self.late_ns = max(0, monotonic_ns() - self.start_ns)
 
     def leave(self, error: KvError | None) -> None:
         """Meet as often as the others do that we have not met with yet; `error` says why."""

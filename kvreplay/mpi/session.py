@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from kvreplay.config.config import MAX_SEED, Config, check
+from kvreplay.config.tiers import tier_indices
 from kvreplay.config.warmup import parse_warmup
 from kvreplay.mpi import gather, places
 from kvreplay.mpi.dealt.by import Deal
@@ -22,7 +23,6 @@ from kvreplay.mpi.meeting import Elsewhere, Meeting
 from kvreplay.mpi.pooled.files import RANK_FILE, RANKS_FILE, Ordered, RankReport, write_told
 from kvreplay.mpi.pooled.pool import pool, pooled_error
 from kvreplay.mpi.ranks import Ranks
-from kvreplay.plan.plan import tier_indices
 from kvreplay.result import tables
 from kvreplay.run.finished import FinishedRun
 from kvreplay.run.run import replay

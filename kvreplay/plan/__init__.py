@@ -1,1 +1,1 @@
-"""The trace compiled to arrays, which the engine replays."""
+"""The trace as rows for the engine: read once to know what it needs, then again as the run goes on."""

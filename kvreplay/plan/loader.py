@@ -1,145 +1,370 @@
-"""The second pass over a trace: its rows laid into the plan, ahead of the run or all at once."""
+"""The trace in batches, and the second pass over it: its rows laid into the ring that the engine replays from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+import ctypes
+import threading
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from pathlib import Path
+from queue import Queue
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from kvreplay.plan.ahead import ahead
-from kvreplay.plan.chains import IS_BULK, IS_COPY, LINK, NO_CHAIN, OBJECT, Laying, lay
-from kvreplay.plan.facts import Facts
-from kvreplay.plan.held.column import column, let_go, table
-from kvreplay.plan.held.numbering import Numbering
-from kvreplay.plan.intake import Intake
+from kvreplay.native.library import library
+from kvreplay.native.rows import WINDOW_ROWS, RowRing
 from kvreplay.plan.pacing import Pacer
-from kvreplay.plan.plan import ROW_COLUMNS, Plan
-from kvtrace.core.compiled import compile_announced
+from kvreplay.plan.repeat import Repeated
+from kvtrace.core.errors import TraceError
+from kvtrace.core.limit import Limit
+from kvtrace.core.schema import TRACE, Phase, enum_code, numbers
+from kvtrace.core.tables import Reader
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-WINDOW_ROWS = 1 << 18
-"""Rows in memory at once; a plan of no more is loaded whole before it runs."""
-BATCH_ROWS = 1 << 16
+T = TypeVar("T")
+COLUMNS = ("ts_ns", "op", "tier", "phase", "object_id", "offset_bytes", "length_bytes", "request_id", "stage")
+BATCH_ROWS = 1 << 14
 """A reader's batch has no more rows."""
-MOST_ROWS = -NO_CHAIN - 2
-"""Of a plan: rows are told by 32 bits."""
+MOST_ROWS = 2**31 - 2
+"""Of a plan: versions are rows, in 32 bits."""
+MAX_OBJECT_ID = 2**31 - 2
+_TYPES = {"op": "i1", "tier": "i1", "phase": "i1", "stage": "i4", "stream": "i2", "node": "i4"}
+"""Of a batch's columns, as the contract has them; others have 64 bits."""
+_UNBOUND = np.iinfo(np.int64).max
+_AHEAD = 2
+"""Items that are read before they are wanted, at most."""
+_EARLIER, _LARGE_ID, _UNNAMED, _STAGE_FALLS = 1, 2, 3, 4
+
+
+def among(*phases: Phase) -> Any:
+    """Return bool a phase's code: whether it is one of `phases`."""
+    return np.isin(np.arange(len(Phase)), [enum_code(TRACE, "phase", phase) for phase in phases])
+
+
+IS_COPY, IS_BULK = among(Phase.PROMOTE, Phase.STORE, Phase.DEMOTE), among(Phase.SAVE, Phase.RESTORE)
+"""By phase: whether a write of it copies what another tier holds; whether it saves or restores a checkpoint."""
+IS_LOAD = among(Phase.LOAD, Phase.RETRIEVE)
+"""By phase: whether a read of it loads cached KV for its request."""
+
+
+def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
+    return [(name, kind) for name in names.split()]
+
+
+class BatchStruct(ctypes.Structure):
+    """`Batch` of plan.h."""
+
+    _fields_ = (
+        *_fields(ctypes.c_void_p, "ts_ns object_id offset_bytes length_bytes request_id due_ns"),
+        *_fields(ctypes.c_void_p, "stage node stream op tier phase"),
+        *_fields(ctypes.c_int64, "rows at"),
+    )
+
+
+class IntakeStruct(ctypes.Structure):
+    """`Intake` of plan.h."""
+
+    _fields_ = (
+        *_fields(ctypes.c_int64, "most_rows most_ns most_bytes node"),
+        *_fields(ctypes.c_uint64, "copies bulk"),
+        *_fields(ctypes.c_void_p, "has_target padding_bytes skipped left_out"),
+        *_fields(ctypes.c_int64, "repeated_rows rows last_ns moved_bytes"),
+        *_fields(ctypes.c_int32, "fault is_full is_done"),
+    )
+
+
+@cache
+def native() -> ctypes.CDLL:
+    """Return the library, with the functions of plan.c declared."""
+    found, at, number = library(), ctypes.c_void_p, ctypes.c_int64
+    for name, result, arguments in (
+        ("plan_new", at, [ctypes.c_bool]),
+        ("plan_populate", None, [at, number, at, at, at, at]),
+        ("plan_load", number, [at, at, at, at, number]),
+        ("plan_held_bytes", number, [at]),
+        ("plan_free", None, [at]),
+        ("plan_forget", None, [at, number]),
+        ("survey_take", None, [at, at, at, ctypes.c_int]),
+        ("survey_begin_again", None, [at, at, ctypes.c_bool]),
+        ("survey_free", None, [at]),
+        ("return_freed", None, []),
+    ):
+        function = getattr(found, name)
+        function.restype, function.argtypes = result, arguments
+    return found
+
+
+def ahead(items: Iterator[T]) -> Generator[T]:
+    """Yield `items`, a few of which a thread takes ahead; what they raise is raised in their place."""
+    ready: Queue[tuple[T | None, BaseException | None]] = Queue(_AHEAD)
+    is_left = threading.Event()
+
+    def read() -> None:
+        try:
+            for item in items:
+                ready.put((item, None))
+                if is_left.is_set():
+                    return
+            ready.put((None, None))
+        except BaseException as error:  # noqa: BLE001 - raised again by the reader
+            ready.put((None, error))
+
+    thread = threading.Thread(target=read, name="read-ahead", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, error = ready.get()
+            if error is not None:
+                raise error
+            if item is None:
+                return
+            yield item
+    finally:
+        is_left.set()
+        while thread.is_alive():
+            # It may wait for room.
+            while not ready.empty():
+                ready.get()
+            thread.join(0.01)
+
+
+class Intake:
+    """Which rows of a trace are replayed, and how far it was taken: in each pass one."""
+
+    def __init__(
+        self, padding: list[int], targets: Mapping[int, int], limit: Limit, left_out: Any = None, *, is_done: bool
+    ) -> None:
+        """Take rows of the tiers in `targets`, but those `left_out` (bool a row of what is repeated).
+
+        `padding` is by tier, in bytes. In a trace of what was done already (`is_done`), nothing is left out.
+        """
+        self.padding = np.array(padding, np.int64)
+        self._targets = np.array([tier in targets for tier in range(len(padding))], bool)
+        self._skipped, self._left_out = np.zeros(len(padding), np.int64), left_out
+        self.struct = IntakeStruct(
+            most_rows=_UNBOUND if limit.rows is None else limit.rows,
+            most_ns=_UNBOUND if limit.span_ns is None else limit.span_ns,
+            most_bytes=_UNBOUND if limit.moved_bytes is None else limit.moved_bytes,
+            node=-1 if limit.node is None else limit.node,
+            copies=sum(1 << phase for phase in np.flatnonzero(IS_COPY).tolist()),
+            bulk=sum(1 << phase for phase in np.flatnonzero(IS_BULK).tolist()),
+            has_target=self._targets.ctypes.data,
+            padding_bytes=self.padding.ctypes.data,
+            skipped=self._skipped.ctypes.data,
+            left_out=None if left_out is None else left_out.ctypes.data,
+            repeated_rows=0 if left_out is None else len(left_out),
+            is_done=is_done,
+        )
+        self.address = ctypes.addressof(self.struct)
+
+    @property
+    def skipped(self) -> dict[int, int]:
+        """By tier without a target: its rows."""
+        return {tier: int(rows) for tier, rows in enumerate(self._skipped) if rows}
+
+
+class Batch:
+    """Some rows as NumPy arrays by the contract's names, nulls as -1, which native code takes one after the other."""
+
+    def __init__(self, columns: dict[str, Any]) -> None:
+        self.columns = columns
+        places = {name: values.ctypes.data for name, values in columns.items()}
+        self.struct = BatchStruct(**places, rows=len(columns["op"]))
+        self.address = ctypes.addressof(self.struct)
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, names: tuple[str, ...], due_ns: Callable[[Any], Any] | None = None) -> Batch:
+        """Return the columns `names` of an Arrow batch, and when its rows are due, in an open loop."""
+        columns = {name: numbers(batch.column(name), _TYPES.get(name, "i8")) for name in names}
+        due = None if due_ns is None else due_ns(columns["ts_ns"])
+        return cls(columns if due is None else columns | {"due_ns": due})
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether all of its rows were taken."""
+        return bool(self.struct.at == self.struct.rows)
+
+    def check(self, intake: Intake, path: Path) -> None:
+        """Raise TraceError if native code found a row that cannot be replayed."""
+        fault, at = intake.struct.fault, self.struct.at
+        if not fault:
+            return
+        column = {_EARLIER: "ts_ns", _STAGE_FALLS: "stage"}.get(fault, "object_id")
+        value, again = self.columns[column][at], "run kvtrace validate on this trace"
+        message = {
+            _EARLIER: f"{value}: earlier than the row before it; {again}",
+            _LARGE_ID: f"{value}: an object id is at most {MAX_OBJECT_ID}",
+            _UNNAMED: f"object {value} is not in the objects table, whose keys say on which drive it lies",
+            _STAGE_FALLS: f"{value}: request {self.columns['request_id'][at]} was in a later stage before; {again}",
+        }
+        raise TraceError(message[fault], path=path, row=int(intake.struct.rows), column=column)
+
+
+class TraceSource:
+    """A trace as both passes read it; the batches of a short one are kept."""
+
+    def __init__(
+        self, reader: Reader, path: Path, alignments: Mapping[int, int], limit: Limit, *, is_done: bool
+    ) -> None:
+        self.reader, self.path, self.limit, self._alignments, self._is_done = reader, path, limit, alignments, is_done
+        self.padding = [alignments.get(tier, 1) for tier in range(len(reader.meta.tiers))]
+        self.names = COLUMNS + ("stream",) * ("stream" in reader.extras) + ("node",) * (limit.node is not None)
+        self._kept: list[pa.RecordBatch] | None = None
+        self._is_read = False
+
+    def intake(self) -> Intake:
+        """Return what picks rows out, from the first on."""
+        left_out = self.reader.left_out if isinstance(self.reader, Repeated) else None
+        return Intake(self.padding, self._alignments, self.limit, left_out, is_done=self._is_done)
+
+    def each(self, intake: Intake, take: Callable[[Batch], None]) -> None:
+        """Let `take` have the batches, which `intake` picks rows of, until that is full.
+
+        Raises:
+            TraceError: a row that cannot be replayed.
+
+        """
+        with closing(self.batches()) as batches:
+            for batch in batches:
+                rows = Batch.of(batch, self.names)
+                take(rows)
+                rows.check(intake, self.path)
+                if intake.struct.is_full:
+                    return
+
+    def batches(self) -> Generator[pa.RecordBatch]:
+        """Yield the batches; those that are left out the first time are never asked for."""
+        if self._kept is not None:
+            yield from self._kept
+            return
+        kept: list[pa.RecordBatch] = []
+        rows = 0
+        with closing(ahead(self.reader.batches(self.names))) as batches:
+            try:
+                for batch in batches:
+                    rows += batch.num_rows
+                    kept = [*kept, batch] if rows <= WINDOW_ROWS and not self._is_read else []
+                    yield batch
+            finally:
+                self._kept = kept if rows <= WINDOW_ROWS and not self._is_read else None
+                self._is_read = True
 
 
 class Loader:
-    """Lays the rows of a trace into a plan, in their order, by one thread at a time."""
+    """Lays the rows of a trace into a ring, in their order, as far as there is room: one thread at a time."""
 
-    def __init__(
-        self,
-        batches: Callable[[], Iterator[pa.RecordBatch]],
-        intake: Intake,
-        facts: Facts,
-        alignments: list[int],
-        numbers: tuple[Numbering, Numbering],
-        absent: Any,
-        *,
-        is_chained: bool,
-    ) -> None:
-        """Lay what `intake` takes of `batches`, but the `absent` of its rows; `numbers`: those of objects and requests.
-
-        `is_chained` says whether a row waits for another one of its object.
-        """
-        self._batches, self._intake, self._numbers = batches, intake, numbers
-        self.rows, self.is_sliding = facts.rows, facts.rows > WINDOW_ROWS
+    def __init__(self, source: TraceSource, planned: int, populated: tuple[Any, Any, Any]) -> None:
+        """Lay the `planned` rows of `source`; `populated`: tier, object and bytes of what lies there before the run."""
+        self._source, self._planned, self._populated = source, planned, populated
         self._reading: Generator[pa.RecordBatch] | None = None
-        self._laying = laying = Laying(
-            objects=table(max(1, numbers[0].count), OBJECT),
-            requests=table(max(1, numbers[1].count), LINK),
-            is_copy=IS_COPY,
-            is_bulk=IS_BULK,
-            absent=absent,
-        )
-        names = [*ROW_COLUMNS]
-        names += ["stream"] * ("stream" in intake.names) + ["bulk"] * facts.is_bulk
-        if self.is_sliding:
-            names += ["stage_number", "object_number", "stage_ended", "object_ended"]
-        for name in names:
-            setattr(laying, name, column(facts.rows, Laying.fields[name].dtype))
-        self.columns = [getattr(laying, name) for name in names]
-        """All that slide together: item by item of a row."""
-        self.plan = Plan(
-            **{name: getattr(laying, name) for name in ROW_COLUMNS},
-            alignments=np.array(alignments, np.int64),
-            stream=laying.stream if "stream" in names else None,
-            bulk=laying.bulk if facts.is_bulk else None,
-            objects=facts.objects,
-            is_chained=facts.is_staged or is_chained,
-        )
-        self._due_ns: Callable[[Any], Any] | None = None
-        self._due: Any = None
+        self._batch: Batch | None = None
+        self._plan: int | None = None
+        self._free: Callable[[], Any] = lambda: None
+        self._rows = RowRing(0)
+
+    def begin(
+        self,
+        pacer: Pacer | None = None,
+        *,
+        is_ignoring_streams: bool = False,
+        is_verified: bool = False,
+        window: int = WINDOW_ROWS,
+    ) -> RowRing:
+        """Begin the second pass, or begin it again; return the ring, for `window` rows at once, with none laid yet.
+
+        Rows are due as `pacer` says (None: at once). If it `is_verified`, reads have the version that they must find,
+        see `plan_spans` in plan.h.
+        """
+        self.close()
+        self._due_ns = None if pacer is None else pacer.due_ns
+        self._names = tuple(n for n in self._source.names if n != "stream" or not is_ignoring_streams)
+        self._intake = self._source.intake()
+        self._plan = int(native().plan_new(is_verified))
+        self._free = weakref.finalize(self, native().plan_free, self._plan)
+        if is_verified:
+            arrays = zip(self._populated, (np.int8, np.int64, np.int64), strict=True)
+            parts = [np.ascontiguousarray(values, kind) for values, kind in arrays]
+            padding = self._intake.padding.ctypes.data
+            native().plan_populate(self._plan, len(parts[0]), *(part.ctypes.data for part in parts), padding)
+        self._rows = RowRing(self._planned, window)
+        return self._rows
+
+    @property
+    def rows(self) -> RowRing:
+        """The ring; an empty one before `begin`."""
+        return self._rows
 
     @property
     def laid(self) -> int:
-        """How many rows the plan has by now."""
-        return int(self._laying.state["laid"])
-
-    @property
-    def laying(self) -> Laying:
-        """What compiled code sees of it."""
-        return self._laying
+        """How many rows of the plan are laid by now."""
+        return int(self._rows.struct.laid)
 
     @property
     def is_whole(self) -> bool:
         """Whether all rows are laid."""
-        return self.laid == self.rows
+        return self.laid == self._planned
 
-    def paced(self, pacer: Pacer) -> Any:
-        """Return when each row is due (int64), as far as it is laid, and let those that follow be so; None if at once.
+    @property
+    def plan_address(self) -> int:
+        """Where native code finds the `Plan`, until `close` or the next `begin`."""
+        if self._plan is None:
+            raise ValueError("the second pass has not begun")
+        return self._plan
 
-        Given once, before the run.
+    @property
+    def held_bytes(self) -> int:
+        """The memory that rows take at once, and now what is known of the objects that live."""
+        known = 0 if self._plan is None else int(native().plan_held_bytes(self._plan))
+        return int(self._rows.ring.nbytes) + known
+
+    def load(self, until: int | None = None) -> int:
+        """Lay rows until `until` of the plan are (all, without), or the ring is full; return how many are laid.
+
+        Raises:
+            TraceError: the trace is not what it was in the first pass.
+
         """
-        if pacer.speed is None:
-            return None
-        if pacer.speed == 1.0:
-            return self.plan.ts_ns
-        self._due_ns, self._due = pacer.due_ns, column(self.rows, np.int64)
-        self.columns.append(self._due)
-        self._pace(0)
-        return self._due
-
-    def _pace(self, first: int) -> None:
-        if self._due_ns is not None:
-            self._due[first : self.laid] = self._due_ns(self.plan.ts_ns[first : self.laid])
-
-    def load(self, until: int | None = None, low: int = 0) -> None:
-        """Lay rows until there are `until` (all, without), or some more; rows before `low` have ended."""
-        until = self.rows if until is None else min(until, self.rows)
-        if self.laid >= until:
-            return
-        if self._reading is None:
-            self._reading = ahead(self._batches())
-        self._laying.state["low"] = low
-        with compile_announced():
-            for batch in self._reading:
-                first = self.laid
-                self._lay(self._intake.take(batch))
-                self._pace(first)
-                if self.laid >= until:
-                    break
+        plan, intake, rows = self.plan_address, self._intake, self._rows
+        until = self._planned if until is None else min(until, self._planned)
+        while self.laid < until and self.laid - rows.struct.given <= rows.struct.mask:
+            if self._batch is None or self._batch.is_used_up:
+                self._batch = self._next()
+            native().plan_load(plan, intake.address, self._batch.address, rows.address, until)
+            self._batch.check(intake, self._source.path)
+            if intake.struct.is_full:
+                raise self._changed()
         if self.is_whole:
-            self.close()
+            self._stop_reading()
+        return self.laid
 
-    def _lay(self, rows: dict[str, Any]) -> None:
-        columns, (objects, requests) = self._intake.rows_of, self._numbers
-        columns.object_number = objects.of(rows["object_id"])
-        columns.request_number = requests.of(rows["request_id"])
-        lay(self._laying, columns, len(rows["row"]))
+    def forget(self, below: int) -> None:
+        """Note that nobody asks for the rows before `below` any more."""
+        if self._plan is not None:
+            native().plan_forget(self._plan, below)
 
-    def let_go(self) -> None:
-        """Let the kernel have the memory of what is known of all objects and requests."""
-        for of in (self._laying.objects, self._laying.requests):
-            let_go(of)
+    def _next(self) -> Batch:
+        if self._reading is None:
+            self._reading = self._source.batches()
+        batch = next(self._reading, None)
+        if batch is None:
+            raise self._changed()
+        return Batch.of(batch, self._names, self._due_ns)
+
+    def _changed(self) -> TraceError:
+        return TraceError("it has fewer rows to replay than when it was read first", path=self._source.path)
+
+    def _stop_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.close()
+        self._reading = self._batch = None
 
     def close(self) -> None:
-        """Stop reading."""
-        if self._reading is not None:
-            with closing(self._reading):
-                self._reading = None
+        """Stop reading, and free what is known of objects; rows that were laid stay."""
+        self._stop_reading()
+        self._free()
+        self._plan = None

@@ -1,44 +1,191 @@
 """The part of a trace that is replayed: read once to know what it needs, then again to replay it.
 
-The first pass keeps what the tiers hold at once, the second a window of rows: neither grows with the trace.
+The first pass follows the objects of each tier: a replay of a window reads what was written before it, which must be
+written first, and tiers must have room for what lives at once. Neither pass keeps more than what the tiers hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+import ctypes
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from msgspec import UNSET
 
-from kvreplay.plan.ahead import ahead
-from kvreplay.plan.copies import joined
-from kvreplay.plan.facts import Counter, Facts
-from kvreplay.plan.held.freed import return_freed
-from kvreplay.plan.held.numbering import Numbering
-from kvreplay.plan.intake import Intake
-from kvreplay.plan.loader import MOST_ROWS, WINDOW_ROWS, Loader
-from kvreplay.plan.pacing import Pacer
-from kvreplay.plan.plan import Plan
-from kvreplay.plan.repeat import Repeated
-from kvreplay.plan.residency import Follower, Residency
-from kvtrace.core.compiled import compile_announced
+from kvreplay.native.rows import WRITE, RowRing
+from kvreplay.plan.loader import MOST_ROWS, Batch, Intake, Loader, TraceSource, native
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit
+from kvtrace.core.schema import Op
 from kvtrace.core.tables import Reader
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+KIND = np.dtype([("rows", "i8"), ("bytes", "i8"), ("end", "i8")])
+"""Rows of one tier and operation: how many, the bytes that they touch, and the last byte's place and 1, at most."""
+SPAN = np.dtype([("from_bytes", "i8"), ("to_bytes", "i8"), ("version", "i4")], align=True)
+"""`Span` of plan.h."""
+HELD = np.dtype(
+    [
+        ("key", "i8"),
+        ("written", [("one", SPAN), ("many", "i8"), ("count", "i4"), ("room", "i4")]),
+        *((name, "i8") for name in ("held", "needed", "longest", "last_row")),
+        *((name, "?") for name in ("is_entered", "is_reborn", "is_own", "is_gone")),
+    ],
+    align=True,
+)
+"""`Held` of plan.h."""
+_OPS = len(Op)
+_FIRST, _AGAIN, _GROWN = range(3)
+Shared = Mapping[int, tuple[Any, int]]
+"""By tier on several drives: which of them an object id lies on (ints), and how many there are."""
+
+
+class SurveyStruct(ctypes.Structure):
+    """`Survey` of plan.h; of its tables only where the items of `held` are, and how many."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("tiers", "places")),
+        *((name, ctypes.c_void_p) for name in ("base_bytes", "now_bytes", "most_bytes", "first_drive", "named")),
+        *((name, ctypes.c_void_p) for name in ("drive", "kind", "is_placed")),
+        *((name, ctypes.c_int64) for name in ("planned", "last_row", "last_ns", "objects", "absent")),
+        *((name, ctypes.c_int64) for name in ("lost_row", "lost_tier", "lost_object")),
+        *((name, ctypes.c_int32) for name in ("is_bulk", "is_staged", "is_late", "has_grown")),
+        ("held_place", ctypes.c_int64 * 3),
+        ("held_item", ctypes.c_void_p),
+        ("held_used", ctypes.c_int64),
+        ("rest", ctypes.c_int64 * 12),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The rows of a plan, counted."""
+
+    rows: int
+    kinds: Any
+    """KIND by tier and operation."""
+    last_row: int
+    """Of the trace; -1 if there is none, as the next."""
+    last_ns: int
+    placed: tuple[int, ...]
+    """Tiers with writes that belong to a stream."""
+    is_bulk: bool
+    """Whether some rows save or restore checkpoints."""
+    is_staged: bool
+    """Whether a row must wait for another one because of their stages."""
+    objects: int
+    """One more than the highest object id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """The liveness of objects through the replayed rows, a tier and an object at a time."""
+
+    populate_tier: Any
+    """int8 an object to write first: its tier."""
+    populate_object: Any
+    """int64 an object to write first."""
+    populate_bytes: Any
+    """int64: how long it must be."""
+    absent_deletes: int
+    """How many rows delete an object that is not in the tier."""
+    lost_read: tuple[int, int, int] | None
+    """Trace row, tier and object of the first read of bytes that nothing wrote since a delete; null if there is none"""
+    peak_bytes: list[int]
+    """The most live bytes of each tier, padded, the populated ones included."""
+    drive_peak_bytes: list[list[int]]
+    """For each drive of each tier, with every object as long as it will get: what must be free there."""
+    grown: list[dict[int, int]]
+    """By tier, for objects that are written on beyond their end: how long they get at most."""
+    last_deletes: Any
+    """int64: the last row of an object that must be written first, where that deletes it; in their order."""
+
+
+class PlanSurvey:
+    """The first pass: counts rows, and follows the objects of all tiers."""
+
+    def __init__(self, tiers: int, shared: Shared) -> None:
+        drives = [shared[tier][1] if tier in shared else 1 for tier in range(tiers)]
+        self._starts = list(accumulate(drives, initial=tiers))
+        self._tables = {tier: np.ascontiguousarray(drive_of, np.int16) for tier, (drive_of, _) in shared.items()}
+        self._base, self._now, self._most = np.zeros((3, self._starts[-1]), np.int64)
+        self._kinds, self._placed = np.zeros((tiers, _OPS), KIND), np.zeros(tiers, bool)
+        self._known = [
+            np.array(self._starts[:-1], np.int64),
+            np.array([len(self._tables.get(tier, ())) for tier in range(tiers)], np.int64),
+            np.array([self._tables[t].ctypes.data if t in self._tables else 0 for t in range(tiers)], np.int64),
+        ]
+        arrays = (self._base, self._now, self._most, *self._known, self._kinds, self._placed)
+        self.struct = SurveyStruct(tiers, self._starts[-1], *(of.ctypes.data for of in arrays))
+        self.struct.last_row = self.struct.last_ns = self.struct.lost_row = -1
+
+    def take(self, batch: Batch, intake: Intake, which: int = _FIRST) -> None:
+        """Take the next rows; `which` look at them it is."""
+        native().survey_take(ctypes.addressof(self.struct), intake.address, batch.address, which)
+
+    def facts(self) -> Facts:
+        """Return what was counted."""
+        of = self.struct
+        placed = tuple(np.flatnonzero(self._placed).tolist())
+        flags = bool(of.is_bulk), bool(of.is_staged)
+        return Facts(of.planned, self._kinds, of.last_row, of.last_ns, placed, *flags, of.objects)
+
+    def residency(self, source: TraceSource) -> Residency:
+        """Return what was found of objects; rows are read again from `source` if they must be followed once more."""
+        of = self.struct
+        lost = None if of.lost_row < 0 else (of.lost_row, of.lost_tier, of.lost_object)
+        if of.is_late:
+            self._again(source, _AGAIN)
+        peaks = (self._base + self._most)[: of.tiers].tolist()
+        if of.has_grown:
+            self._again(source, _GROWN)
+        drive_peaks = (self._base + self._most).tolist()
+        found = self._found()
+        tier, object_id, is_needed = found["key"] >> 32, found["key"] & 0xFFFFFFFF, found["needed"] > 0
+        grown: list[dict[int, int]] = [{} for _ in range(of.tiers)]
+        for at in np.flatnonzero(found["longest"]).tolist():
+            grown[int(tier[at])][int(object_id[at])] = int(found["longest"][at])
+        return Residency(
+            tier[is_needed].astype(np.int8),
+            object_id[is_needed],
+            found["needed"][is_needed],
+            of.absent,
+            lost,
+            peaks,
+            [drive_peaks[a:b] for a, b in pairwise(self._starts)],
+            grown,
+            np.sort(found["last_row"][is_needed & found["is_gone"]]),
+        )
+
+    def _again(self, source: TraceSource, which: int) -> None:
+        intake = source.intake()
+        native().survey_begin_again(ctypes.addressof(self.struct), intake.address, which == _GROWN)
+        source.each(intake, lambda batch: self.take(batch, intake, which))
+
+    def _found(self) -> Any:
+        """Return HELD, by tier and object, of objects that are needed first, or grow."""
+        if not self.struct.held_used:
+            return np.zeros(0, HELD)
+        items = ctypes.c_char * (self.struct.held_used * HELD.itemsize)
+        every = np.frombuffer(items.from_address(self.struct.held_item), HELD)
+        found = every[(every["key"] >= 0) & ((every["needed"] > 0) | (every["longest"] > 0))]
+        return found[np.argsort(found["key"])]
+
+    def close(self) -> None:
+        """Free the memory."""
+        native().survey_free(ctypes.addressof(self.struct))
+        self.struct = SurveyStruct()
 
 
 @dataclass(frozen=True, slots=True)
 class TraceWindow:
     """The part of the trace that is replayed, and the space that it needs on the tiers."""
 
-    plan: Plan
     residency: Residency
+    facts: Facts
     rows: int
     """Rows of the trace's prefix that the limit admits."""
     is_whole: bool
@@ -47,90 +194,32 @@ class TraceWindow:
     """From the trace's start to its last row in the window."""
     skipped_rows: dict[int, int]
     """By tier without a target: its rows in the window."""
-    absent_deletes: int
-    loader: Loader | None = None
-    """Lays the plan's rows; None if they are all there, as in a record of what was done."""
-    facts: Facts | None = None
+    loader: Loader
+    """Lays the rows for the engine."""
 
     @property
-    def held_bytes(self) -> int:
-        """The memory that rows of the plan take at once, at most."""
-        rows = max(1, len(self.plan))
-        return self.plan.nbytes * min(rows, WINDOW_ROWS if self.loader is not None else rows) // rows
+    def planned_rows(self) -> int:
+        """How many rows are replayed."""
+        return self.facts.rows
 
-    def paced(self, pacer: Pacer) -> Any:
-        """Return when rows are due (int64, as far as they are laid); None if at once."""
-        return pacer.due_ns(self.plan.ts_ns) if self.loader is None else self.loader.paced(pacer)
-
-    def laid_by(self) -> Loader:
-        """Return what lays the rows of the plan."""
-        if self.loader is None:
-            raise ValueError("rows that were recorded are all there")
-        return self.loader
-
-    def counted(self) -> Facts:
-        """Return what is known of all rows."""
-        if self.facts is None:
-            raise ValueError("rows that were recorded are not counted")
-        return self.facts
+    @property
+    def absent_deletes(self) -> int:
+        """How many rows are left out because they delete what is not in the tier."""
+        return self.residency.absent_deletes
 
 
-class _Passes:
-    """What the two passes over a trace read alike."""
-
-    def __init__(self, reader: Reader, path: Path, alignments: Mapping[int, int], limit: Limit) -> None:
-        self.reader, self.path, self._alignments, self.limit = reader, path, alignments, limit
-        self.padding = [alignments.get(i, 1) for i in range(len(reader.meta.tiers))]
-        self.repeats = reader.repeats if isinstance(reader, Repeated) else 1
-        once = reader.rows if isinstance(reader, Repeated) else reader.meta.rows or 0
-        self.most_rows = once * self.repeats if limit.rows is None else min(once * self.repeats, limit.rows)
-        self._kept: list[pa.RecordBatch] | None = [] if self.most_rows <= WINDOW_ROWS else None
-        """The batches of a short trace."""
-
-    def intake(self) -> Intake:
-        """Return what picks the rows out, from the first on."""
-        left_out = self.reader.left_out if isinstance(self.reader, Repeated) else None
-        return Intake(self.reader, self.path, self._alignments, self.limit, left_out)
-
-    def rows(self, intake: Intake) -> Iterator[dict[str, Any]]:
-        """Yield the rows that `intake` picks, of the whole trace."""
-        with closing(ahead(self.reader.batches(intake.names))) as batches:
-            for batch in batches:
-                if self._kept is not None:
-                    self._kept.append(batch)
-                yield intake.take(batch)
-                if intake.is_full:
-                    return
-
-    def again(self) -> Iterator[dict[str, Any]]:
-        """Yield them once more."""
-        intake = self.intake()
-        for batch in self.batches(intake):
-            yield intake.take(batch)
-            if intake.is_full:
-                return
-
-    def forget(self) -> None:
-        """Keep nothing of a trace that is laid whole."""
-        self._kept = []
-
-    def batches(self, intake: Intake) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of the trace once more."""
-        return iter(self._kept) if self._kept is not None else self.reader.batches(intake.names)
-
-
-# Long: the steps of both passes in their order.
 def compile_window(
     reader: Reader,
     path: Path,
-    alignments: dict[int, int],
+    alignments: Mapping[int, int],
     limit: Limit,
-    shared: Mapping[int, tuple[Any, int]] | None = None,
+    shared: Shared | None = None,
+    *,
+    is_done: bool = False,
 ) -> TraceWindow:
-    """Compile the prefix of the trace that `limit` admits, for tiers with `alignments` (padding, bytes).
+    """Return what the prefix of the trace that `limit` admits needs, for tiers with `alignments` (padding, bytes).
 
-    `shared` says, by tier on several drives, which of them an object id lies on and how many there are. A short plan
-    is whole, of a longer one no row is laid yet.
+    If the trace tells what was done already (`is_done`), it need not make sense: no row of it is left out or refused.
 
     Raises:
         TraceError: a row that cannot be replayed, by number and column.
@@ -139,81 +228,69 @@ def compile_window(
     """
     import pyarrow as pa
 
-    return_freed()
-    passes = _Passes(reader, path, alignments, limit)
-    intake, most_rows = passes.intake(), passes.most_rows
-    objects, requests = Numbering(most_rows), Numbering(most_rows)
-    follower = Follower(most_rows, passes.padding, shared or {}, objects)
-    counter = Counter(path, len(passes.padding), most_rows, requests, has_streams="stream" in intake.names)
-    with compile_announced():
-        for rows in passes.rows(intake):
-            _check_named(rows, shared or {}, path)
-            absent = follower.take(rows)
-            counter.take(intake.rows_of, len(absent), absent)
-        residency = follower.result(passes.again)
-        # What Arrow keeps of batches for others to come is as much as a window of rows.
-        pa.default_memory_pool().release_unused()
-    facts = counter.result()
-    if residency.lost_read is not None:
-        _refuse_lost(passes, residency.lost_read, intake.rows)
+    native().return_freed()
+    source = TraceSource(reader, path, alignments, limit, is_done=is_done)
+    survey, intake = PlanSurvey(len(source.padding), shared or {}), source.intake()
+    try:
+        source.each(intake, lambda batch: survey.take(batch, intake))
+        residency, facts = survey.residency(source), survey.facts()
+    finally:
+        survey.close()
+    # What Arrow keeps of batches for others to come is as much as a window of rows.
+    pa.default_memory_pool().release_unused()
+    taken = intake.struct
+    if residency.lost_read is not None and not is_done:
+        raise _lost(source, residency.lost_read, taken.rows)
     if facts.rows > MOST_ROWS:
         raise ConfigError(f"{path}: {facts.rows:,} rows to replay, of {MOST_ROWS:,} at most; replay less with --limit")
-    picked = passes.intake()
-    loader = Loader(
-        lambda: passes.batches(picked),
-        picked,
-        facts,
-        passes.padding,
-        (objects, requests),
-        residency.absent_deletes,
-        is_chained=residency.is_chained,
+    populated = residency.populate_tier, residency.populate_object, residency.populate_bytes
+    loader = Loader(source, facts.rows, populated)
+    return TraceWindow(residency, facts, taken.rows, not taken.is_full, taken.last_ns, intake.skipped, loader)
+
+
+def _lost(source: TraceSource, lost: tuple[int, int, int], rows: int) -> TraceError:
+    """Return that a row (trace row, tier, object) reads what was deleted, in a window of so many rows of the trace."""
+    row, index, object_id = lost
+    why = "run kvtrace validate on this trace"
+    if source.limit.node is not None:
+        why = "another node wrote it again, which --node leaves out; kvreplay run --mpi --deal node goes on"
+    elif several := joined(source.reader, [index], rows).get(index):
+        why = (
+            f"{source.reader.meta.tiers[index].name} is each node's own, and one place cannot stand for those of "
+            f"{several}: give each node a rank, mpirun -n {several} kvreplay run --mpi --deal node"
+        )
+    message = f"reads object {object_id} after it was deleted from its tier, bytes that nothing wrote since; {why}"
+    return TraceError(message, path=source.path, row=row)
+
+
+def joined(reader: Reader, tiers: Collection[int], rows: int) -> dict[int, int]:
+    """Return, of `tiers` that nodes have apart, on how many instances the first `rows` rows lie, where several do.
+
+    One replay stands for several nodes there: their copies of an object are one.
+    """
+    each = {t: reader.meta.tiers[t].instance_nodes for t in tiers}
+    apart = {t: nodes for t, nodes in each.items() if nodes is not UNSET}
+    if not apart or "node" not in reader.extras:
+        return {}
+    found: dict[int, set[int]] = {t: set() for t in apart}
+    for batch in reader.batches(("tier", "node")):
+        tier, node = (batch.column(name).to_numpy()[:rows] for name in ("tier", "node"))
+        for t, nodes in apart.items():
+            found[t] |= set((np.unique(node[tier == t]) // nodes).tolist())
+        rows -= len(tier)
+        if rows <= 0:
+            break
+    return {t: len(instances) for t, instances in found.items() if len(instances) > 1}
+
+
+def populated_rows(residency: Residency, wanted: Any = slice(None)) -> RowRing:
+    """Return rows that write what the window reads but never wrote, or those `wanted` (bool) of it, as version 0."""
+    objects = residency.populate_object[wanted]
+    return RowRing.of(
+        {
+            "op": np.full(len(objects), WRITE, np.int8),
+            "tier": residency.populate_tier[wanted],
+            "object_id": objects,
+            "length": residency.populate_bytes[wanted],
+        }
     )
-    if not loader.is_sliding:
-        loader.load()
-        passes.forget()
-    return TraceWindow(
-        loader.plan,
-        residency,
-        intake.rows,
-        not intake.is_full,
-        intake.last_ns,
-        intake.skipped,
-        len(residency.absent_deletes),
-        loader,
-        facts,
-    )
-
-
-def _refuse_lost(passes: _Passes, lost: int, window_rows: int) -> None:
-    """Raise TraceError for the row that is the one numbered `lost` of those looked at, of so many of the trace."""
-    for rows in passes.again():
-        if lost < len(rows["row"]):
-            index, reader = int(rows["tier"][lost]), passes.reader
-            why = "run kvtrace validate on this trace"
-            if passes.limit.node is not None:
-                why = "another node wrote it again, which --node leaves out; kvreplay run --mpi --deal node goes on"
-            elif several := joined(reader, [index], window_rows).get(index):
-                why = (
-                    f"{reader.meta.tiers[index].name} is each node's own, and one place cannot stand for those of "
-                    f"{several}: give each node a rank, mpirun -n {several} kvreplay run --mpi --deal node"
-                )
-            raise TraceError(
-                f"reads object {rows['object_id'][lost]} after it was deleted from its tier, bytes that nothing wrote "
-                f"since; {why}",
-                path=passes.path,
-                row=int(rows["row"][lost]),
-            )
-        lost -= len(rows["row"])
-
-
-def _check_named(rows: dict[str, Any], shared: Mapping[int, tuple[Any, int]], path: Path) -> None:
-    for tier, (drive_of, _) in shared.items():
-        unnamed = (rows["tier"] == tier) & (rows["object_id"] >= len(drive_of))
-        if unnamed.any():
-            at = int(np.argmax(unnamed))
-            raise TraceError(
-                f"object {rows['object_id'][at]} is not in the objects table, whose keys say on which drive it lies",
-                path=path,
-                row=int(rows["row"][at]),
-                column="object_id",
-            )

@@ -7,7 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from kvreplay.result.pace import DATA, DEPENDENCIES, DRIVE, OURS, QUEUE, SUBMISSION, UNKNOWN, percent
+from kvreplay.result.pace import (
+    BLOCK_QUEUE,
+    BUFFERS,
+    COPYING,
+    DATA,
+    DEPENDENCIES,
+    DRIVE,
+    MEMORY,
+    PROCESSOR,
+    QUEUE,
+    SUBMISSION,
+    UNKNOWN,
+    delays_of,
+    percent,
+)
 from kvtrace.core.run.verdict import Evidence, LimitCause
 
 DOMINANT = 0.5
@@ -16,13 +30,22 @@ NOTABLE = 0.1
 """Of what was lost: less delayed nothing else."""
 BUSY = 0.9
 """Of its time: a device, a thread or threads that were busy for less could have done more."""
+FULL = 0.9
+"""Of the places of a queue: with as many in use it was what bound."""
 IDLE = 0.5
 """A device that was busy for less was not what I/Os waited for."""
 FLAT, RISING = 0.1, 0.5
 """Gains from doubling what is in flight: at most, where the drive is at its limit; at least, where it is not."""
 SLOWED = 8.0
 """Service times this much longer under load: even where they grow from the first I/O on, doubling gained 10 %."""
+REACHED = 0.9
+"""Of a limit above the device."""
+QUEUE_FULL = 0.7
+"""Of the requests that a device's queue takes, on average: it was full, but for what comes and goes."""
 
+
+_SAID = {DRIVE: "service"}
+"""What is said of a share, where its name does not fit all tiers."""
 
 Cause = tuple[LimitCause | None, str | None]
 """The cause and what it was seen by; None and why it is not known; or None twice if nothing held the run back."""
@@ -42,55 +65,110 @@ def judge(evidence: Evidence, *, is_open: bool, has_reached: bool | None, copies
 
 
 def _open(found: Evidence, *, copies: bool) -> Cause:
-    """Judge an open loop by what most of its response times was; if its end is in time, of what came before service."""
-    shares = {name: s for name, s in found.response_shares.items() if found.is_end_late or name != DRIVE}
+    """Judge an open loop by what most of its delays was: of service times what is beyond those unhindered."""
+    shares = delays_of(found.response_shares, found.unhindered_share)
     total = sum(shares.values())
     if not total:
         return None, "what operations waited for is not known"
     top = max(shares, key=lambda name: shares[name])
+    if found.is_end_late and not copies and not _is_throttled(found) and _is_queue_full(found):
+        # Whatever operations waited for then, more of them would not have been served.
+        return LimitCause.DRIVE, _drive_reason(found)
+    waited = {name: f"{percent(share / total)} of the delays was" for name, share in shares.items()}
+    rest = ""
     if shares[top] < DOMINANT * total:
-        parts = ", ".join(f"{name} {percent(part / total)}" for name, part in sorted(shares.items()) if part)
-        return None, f"no part of the delays is half of them: {parts}"
+        parts = sorted(shares.items(), key=lambda part: -part[1])
+        told = [f"{_SAID.get(name, name)} {percent(part / total)}" for name, part in parts if part]
+        rest = f"; of the delays: {', '.join(told)}"
     if copies and top in (DRIVE, QUEUE, DEPENDENCIES):
-        return _copies(found)
-    of = "response times" if found.is_end_late else "delays"
-    waited = {name: f"{percent(share / total)} of the {of} was" for name, share in shares.items()}
-    root = None if top != DEPENDENCIES or _is_drive(found) else _root(found.response_shares)
+        return _and(_copies(found), rest)
+    if top == DEPENDENCIES and not _is_drive(found):
+        # Service times that could not be shorter delayed nothing that could be helped.
+        root = _root({name: s for name, s in shares.items() if name != DRIVE or found.unhindered_share is not None})
+    else:
+        root = None
     if root is not None:
-        cause, reason = _BY_TOP[root](found, waited[root])
-        return cause, f"{reason}; {waited[top]} waiting for earlier operations, themselves delayed by this"
-    return _BY_TOP[top](found, waited[top])
+        behind = f"; {waited[top]} waiting for earlier operations, themselves delayed by this"
+        return _and(_BY_TOP[root](found, waited[root]), behind)
+    return _and(_BY_TOP[top](found, waited[top]), rest)
+
+
+def _and(cause: Cause, more: str) -> Cause:
+    return cause[0], f"{cause[1]}{more}"
 
 
 def _root(shares: Mapping[str, float]) -> str | None:
-    """Return what of our own delayed the operations that others waited for, or None.
+    """Return what delayed the operations that others waited for, or None.
 
     It is most of what was no such wait.
     """
     rest = {name: share for name, share in shares.items() if name != DEPENDENCIES}
     root = max(rest, key=lambda name: rest[name], default=None)
-    if root not in OURS or rest[root] < max(DOMINANT * sum(rest.values()), NOTABLE * sum(shares.values())):
+    if root is None or rest[root] < max(DOMINANT * sum(rest.values()), NOTABLE * sum(shares.values())):
         return None
     return root
 
 
 def _late_data(_found: Evidence, waited: str) -> Cause:
-    return LimitCause.DATA, f"{waited} waiting for the data of writes"
+    return LimitCause.DATA, f"{waited} making the data of writes"
+
+
+def _late_processor(found: Evidence, waited: str) -> Cause:
+    return LimitCause.PROCESSOR, f"{waited} waiting for a processor{_of_processor(found)}"
+
+
+def _of_processor(found: Evidence) -> str:
+    share = found.processor_share
+    return "" if share is None else f": our threads were ready to run and did not for {percent(share)} of the time"
+
+
+def _late_memory(found: Evidence, waited: str) -> Cause:
+    share = "" if found.touch_share is None else f", {percent(found.touch_share)} of the time of the threads that copy"
+    return LimitCause.MEMORY, f"{waited} taking pages for the tier's memory{share}"
+
+
+def _late_copying(found: Evidence, waited: str) -> Cause:
+    return LimitCause.COPY_THREADS, f"{waited} copying of others{_of_copiers(found)}"
+
+
+def _late_block_queue(found: Evidence, waited: str) -> Cause:
+    said = f"{waited} submission that slept in the kernel: {_queue_full(found)}"
+    if _is_throttled(found):
+        return _throttled(found)
+    return LimitCause.DRIVE, f"{said}{_of_device(found)}"
+
+
+def _queue_full(found: Evidence) -> str:
+    return f"the block layer's queue was full for {percent(found.queue_full_share or 0.0)} of the time"
 
 
 def _late_submission(found: Evidence, waited: str) -> Cause:
-    busy = found.submitter_busy_share
     if _is_unread(found):
         return _unread(found)
-    if busy is not None and busy < IDLE:
-        return None, (
-            f"{waited} late submission, with the submitting thread idle {percent(1 - busy)} of the time: others may "
-            "have had its processor"
-        )
+    if _is_cached(found):
+        return LimitCause.DRIVE, f"{waited} late submission, {_in_kernel(found)}"
     return LimitCause.REPLAYER, f"{waited} late submission{_busy(found)}"
 
 
+def _late_buffers(found: Evidence, waited: str) -> Cause:
+    """Judge a run that waited for memory of its buffers: 128 MiB of them were in flight, and it grew."""
+    if _is_throttled(found):
+        return _throttled(found)
+    if _is_drive(found):
+        return LimitCause.DRIVE, _drive_reason(found)
+    busy = min(1.0, found.device_busy_share or 0.0)
+    if busy >= BUSY:
+        # A device that has work all the time does no more of it with more in flight.
+        return LimitCause.DRIVE, f"{_in_flight(found)}, device busy {percent(busy)} of the time"
+    return (
+        LimitCause.REPLAYER,
+        f"{waited} waiting for buffers whose memory was still being touched; {_in_flight(found)}",
+    )
+
+
 def _late_dependencies(found: Evidence, waited: str) -> Cause:
+    if _is_throttled(found):
+        return _throttled(found)
     if _is_drive(found):
         return LimitCause.DRIVE, _drive_reason(found)
     chain = f"{waited} waiting for earlier operations of the same request or object"
@@ -98,24 +176,60 @@ def _late_dependencies(found: Evidence, waited: str) -> Cause:
 
 
 def _closed(found: Evidence, *, copies: bool) -> Cause:
-    """Judge a closed loop by what most of its queue was."""
-    starved, blocked = found.starved_share or 0.0, found.blocked_share or 0.0
-    if copies and starved < DOMINANT:
-        return _copies(found)
+    """Judge a closed loop by what most of its queue was; where it had room, by what the thread that fills it did."""
+    blocked, held, busy = found.blocked_share or 0.0, found.held_share or 0.0, found.submitter_busy_share or 0.0
+    chain = f"{_in_flight(found)}; {percent(blocked)} of the queue's time was"
+    if copies:
+        return _late_dependencies(found, chain) if _is_chain(found) else _copies(found)
     if found.in_flight_mean is None:
         return None, "what was in flight is not known"
-    waited = f"{_in_flight(found)}; {percent(blocked)} of the queue's time was"
-    for share, cause in (
-        (starved, (LimitCause.DATA, f"{percent(starved)} of the queue stood idle for want of the data of writes")),
-        (found.unread_share or 0.0, _unread(found)),
-        (blocked, _late_dependencies(found, waited)),
-    ):
-        if share >= DOMINANT:
-            return cause
-    if found.in_flight_mean >= (1 - DOMINANT) * found.queue_depth:
-        return _full(found, "")
-    is_busy = (found.submitter_busy_share or 0) >= BUSY
-    return LimitCause.REPLAYER if is_busy else None, f"{_in_flight(found)}{_busy(found)}"
+    full = found.in_flight_mean / found.queue_depth
+    cases: list[tuple[bool, Callable[[], Cause]]] = [
+        (full >= FULL or (held >= DOMINANT and busy < BUSY), lambda: _full(found, "")),
+        (_is_unread(found), lambda: _unread(found)),
+        (_top_of_submitter(found) is not None, lambda: _of_submitter(found)),
+        (blocked >= DOMINANT, lambda: _late_dependencies(found, chain)),
+        (busy >= BUSY or (busy >= DOMINANT and busy > held), lambda: _submitting(found)),
+        (full >= 1 - DOMINANT, lambda: _full(found, "")),
+        (blocked >= NOTABLE, lambda: _late_dependencies(found, chain)),
+    ]
+    return next((say() for holds, say in cases if holds), (None, f"{_in_flight(found)}{_busy(found)}"))
+
+
+def _submitting(found: Evidence) -> Cause:
+    """Judge a run whose submitting thread was busy, not making data, while its queue had room."""
+    if _is_cached(found):
+        return LimitCause.DRIVE, f"{_in_flight(found)}, {_in_kernel(found)}"
+    return LimitCause.REPLAYER, f"{_in_flight(found)}{_busy(found)}"
+
+
+def _is_chain(found: Evidence) -> bool:
+    return (found.blocked_share or 0.0) >= DOMINANT and (found.copy_busy_share or 0.0) < DOMINANT
+
+
+def _top_of_submitter(found: Evidence) -> str | None:
+    """Return what the threads that submit did for most of the time, of what is a cause of its own."""
+    shares = {
+        DATA: found.starved_share or 0.0,
+        PROCESSOR: found.processor_share or 0.0,
+        BLOCK_QUEUE: found.queue_full_share or 0.0,
+    }
+    top = max(shares, key=lambda name: shares[name])
+    return top if shares[top] >= DOMINANT else None
+
+
+def _of_submitter(found: Evidence) -> Cause:
+    top = _top_of_submitter(found)
+    if top == BLOCK_QUEUE:
+        return (
+            _throttled(found)
+            if _is_throttled(found)
+            else (LimitCause.DRIVE, f"{_queue_full(found)}{_of_device(found)}")
+        )
+    if top == PROCESSOR:
+        return LimitCause.PROCESSOR, f"{_in_flight(found)}{_of_processor(found)}"
+    made = percent(found.starved_share or 0.0)
+    return LimitCause.DATA, f"{_in_flight(found)}, the submitting thread made data for {made} of the time"
 
 
 def _is_unread(found: Evidence) -> bool:
@@ -128,56 +242,113 @@ def _unread(found: Evidence) -> Cause:
 
 
 def _timeless(found: Evidence) -> Cause:
-    """Judge a closed loop on a tier where nothing takes time."""
+    """Judge a closed loop on a tier where nothing takes time: all that there is, is ours."""
     if _is_unread(found):
         return _unread(found)
-    if (found.submitter_busy_share or 0) >= BUSY:
-        return LimitCause.REPLAYER, f"nothing takes time on the tier{_busy(found)}"
-    return None, f"nothing takes time on the tier{_busy(found)}"
+    return LimitCause.REPLAYER, f"nothing takes time on the tier{_busy(found)}"
 
 
 def _copies(found: Evidence) -> Cause:
+    """Judge a tier in memory by what the threads that copy did."""
     if found.copy_busy_share is None:
         return None, "how busy the threads that copy were is not known"
+    if _is_unread(found):
+        return _unread(found)
+    shares = {
+        MEMORY: found.touch_share or 0.0,
+        DATA: found.starved_share or 0.0,
+        PROCESSOR: found.processor_share or 0.0,
+        COPYING: (found.copying_share or 0.0) + (found.checking_share or 0.0),
+    }
+    top = max(shares, key=lambda name: shares[name])
     said = f"the threads that copy were busy {percent(found.copy_busy_share)} of the time"
+    if top != COPYING and shares[top] >= DOMINANT * found.copy_busy_share > 0:
+        cause, what = {
+            MEMORY: (LimitCause.MEMORY, "taking pages for the tier's memory"),
+            DATA: (LimitCause.DATA, "making the data of writes"),
+            PROCESSOR: (LimitCause.PROCESSOR, "waiting for a processor"),
+        }[top]
+        return cause, f"{said}, {percent(shares[top])} {what}"
     if found.copy_busy_share >= BUSY:
         return LimitCause.COPY_THREADS, said
     if (found.submitter_busy_share or 0) >= BUSY:
         return LimitCause.REPLAYER, f"{said}{_busy(found)}"
-    return None, said
+    return LimitCause.COPY_THREADS, f"{said}, and some of them had all that was due at once"
+
+
+def _of_copiers(found: Evidence) -> str:
+    share = found.copy_busy_share
+    return "" if share is None else f", the threads that copy busy {percent(share)} of the time"
 
 
 def _full(found: Evidence, _waited: str) -> Cause:
     """Judge a run in which as much was in flight as might be."""
+    held = (
+        "" if found.held_share is None else f", which held due operations back {percent(found.held_share)} of the time"
+    )
+    if _is_throttled(found):
+        return _throttled(found)
     if _is_ours(found):
         return LimitCause.REPLAYER, f"{_in_flight(found)}{_busy(found)}{_of_device(found)}"
     if found.queue_depth == 1:
-        return LimitCause.QUEUE_LIMIT, f"one in flight at a time{_of_device(found)}"
+        return LimitCause.QUEUE_LIMIT, f"one in flight at a time{held}{_of_device(found)}"
     if _is_drive(found):
         return LimitCause.DRIVE, _drive_reason(found)
     if found.doubling_gain is not None and found.doubling_gain >= RISING and (found.slowdown or 0) < SLOWED:
         gained = f"twice as much in flight moved {percent(found.doubling_gain)} more"
-        return LimitCause.QUEUE_LIMIT, f"{_in_flight(found)}{_of_device(found)}; {gained}"
-    held = "" if found.held_share is None else f", which bound {percent(found.held_share)} of the time"
-    tells = f"kvreplay sweep --queue-depths tells whether the {found.storage} could take more"
-    return None, f"{_in_flight(found)}{held}{_of_device(found)}; {tells}"
+        return LimitCause.QUEUE_LIMIT, f"{_in_flight(found)}{held}{_of_device(found)}; {gained}"
+    tells = "kvreplay sweep --queue-depths tells whether more would move more"
+    return LimitCause.QUEUE_LIMIT, f"{_in_flight(found)}{held}{_of_device(found)}; {tells}"
 
 
 def _served(found: Evidence, _waited: str) -> Cause:
-    """Judge a run whose response times were service times, with room in the queue."""
+    """Judge a run whose delays were service times, with room in the queue."""
+    if _is_throttled(found):
+        return _throttled(found)
+    if _is_queue_full(found):
+        return LimitCause.DRIVE, _drive_reason(found)
     if _is_ours(found):
         return LimitCause.REPLAYER, f"{_in_flight(found)}{_busy(found)}{_of_device(found)}"
-    if _is_device_idle(found):
-        return None, (
-            f"{_in_flight(found)}{_of_device(found)}: most of it was spent between us and the device (filesystem, "
-            "kernel), which is not measured"
-        )
-    return LimitCause.DRIVE, f"{_in_flight(found)}{_of_device(found)}"
+    if (found.processor_share or 0.0) >= DOMINANT:
+        return LimitCause.PROCESSOR, f"{_in_flight(found)}{_of_processor(found)}{_of_device(found)}"
+    if _is_device_idle(found) and not _is_in_memory(found):
+        above = "most of the service time was spent in filesystem and block layer"
+        return LimitCause.KERNEL, f"{_in_flight(found)}{_of_device(found)}: {above}"
+    service = found.response_shares.get(DRIVE, 0.0)
+    return LimitCause.DRIVE, f"service time {percent(service)} of response, {_in_flight(found)}{_of_device(found)}"
+
+
+def _throttled(found: Evidence) -> Cause:
+    moved = "" if found.throttle_share is None else f", of which {found.throttle_share * 100:.0f} % came through"
+    return LimitCause.THROTTLE, f"{found.throttle}{moved}; {_in_flight(found)}{_of_device(found)}"
+
+
+def _is_throttled(found: Evidence) -> bool:
+    """Return whether a limit above the device held: it was reached, or nearly, and I/Os were long above the device."""
+    if found.throttle is None or (found.throttle_share or 0.0) < REACHED:
+        return found.throttle is not None and _is_device_idle(found)
+    return True
+
+
+def _is_cached(found: Evidence) -> bool:
+    """Return whether the submitting thread was busy copying to and from memory that the kernel holds."""
+    kernel = found.kernel_share or 0.0
+    running = max(kernel, (found.submitter_busy_share or 0.0) - (found.processor_share or 0.0))
+    return _is_in_memory(found) and kernel >= DOMINANT * running > 0
+
+
+def _in_kernel(found: Evidence) -> str:
+    return f"the submitting thread in the kernel, which copies, {percent(found.kernel_share or 0.0)} of the time"
+
+
+def _is_in_memory(found: Evidence) -> bool:
+    """Return whether the tier's data lies where no device need move it."""
+    return found.storage in ("memory", "page cache")
 
 
 def _is_ours(found: Evidence) -> bool:
     """Return whether the submitting thread was busy while the device was not."""
-    return _is_device_idle(found) and (found.submitter_busy_share or 0) >= BUSY
+    return _is_device_idle(found) and (found.submitter_busy_share or 0) >= BUSY and not _is_cached(found)
 
 
 def _is_device_idle(found: Evidence) -> bool:
@@ -190,8 +361,19 @@ def _is_device_idle(found: Evidence) -> bool:
     return found.device_busy_share is not None and found.device_busy_share < IDLE
 
 
+def _is_queue_full(found: Evidence) -> bool:
+    """Return whether the block layer's queue was full: I/Os waited above it for the device to take more."""
+    if found.device_busy_share is not None and found.device_busy_share < BUSY:
+        return False
+    limit, mean = found.device_queue_limit, found.device_queue_mean
+    is_full = limit is not None and mean is not None and mean >= QUEUE_FULL * limit
+    return is_full or (found.queue_full_share or 0.0) >= DOMINANT
+
+
 def _is_drive(found: Evidence) -> bool:
     """Return whether more in flight would not have moved more."""
+    if _is_queue_full(found):
+        return True
     if _is_device_idle(found):
         return False
     if found.doubling_gain is not None and found.doubling_gain <= FLAT:
@@ -202,9 +384,14 @@ def _is_drive(found: Evidence) -> bool:
 
 def _drive_reason(found: Evidence) -> str:
     said = f"{_in_flight(found)}{_of_device(found)}"
+    if _is_queue_full(found):
+        if (found.queue_full_share or 0.0) >= NOTABLE:
+            return f"{said}; {_queue_full(found)}"
+        at_device = f"{found.device_queue_mean:.3g} requests at the device"
+        return f"{said}; {at_device}, whose queue takes {found.device_queue_limit}"
     if found.doubling_gain is not None and found.doubling_gain <= FLAT:
         return f"{said}; twice as much in flight moved {percent(max(0.0, found.doubling_gain))} more"
-    return f"{said}; service times {found.slowdown:.0f} times those of an idle {found.storage}"
+    return f"{said}; service times {found.slowdown:.0f} times those with little in flight"
 
 
 def _in_flight(found: Evidence) -> str:
@@ -218,6 +405,8 @@ def _busy(found: Evidence) -> str:
 
 
 def _of_device(found: Evidence) -> str:
+    if _is_in_memory(found):
+        return ""
     if found.device_time_share is not None and found.device_time_share <= 1:
         return f", device time {percent(found.device_time_share)} of service time"
     if found.device_busy_share is None:
@@ -231,9 +420,14 @@ def _unknown(_found: Evidence, waited: str) -> Cause:
 
 _BY_TOP: dict[str, Callable[[Evidence, str], Cause]] = {
     DATA: _late_data,
+    MEMORY: _late_memory,
+    PROCESSOR: _late_processor,
+    COPYING: _late_copying,
+    BLOCK_QUEUE: _late_block_queue,
     SUBMISSION: _late_submission,
     DEPENDENCIES: _late_dependencies,
     QUEUE: _full,
+    BUFFERS: _late_buffers,
     DRIVE: _served,
     UNKNOWN: _unknown,
 }

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvreplay.config.setting import Setting
-from kvreplay.engine.job import NOT_DONE, OK
-from kvreplay.plan.chains import IS_BULK
+from kvreplay.native.rows import NOT_DONE, OK
+from kvreplay.plan.loader import IS_BULK
 from kvreplay.result.counted.times import EXACT_VALUES, Times
 from kvreplay.result.pace import distribution
 from kvreplay.result.part import RunPart
@@ -69,24 +69,23 @@ class Checkpoints:
 
     def take(self, batch: pa.RecordBatch, part: RunPart, first_row: int) -> None:
         """Take the rows of `part` that save or restore; `batch` has the trace's rows from `first_row` on."""
-        plan, record = part.plan, part.record
-        if plan.bulk is None or not plan.bulk.any():
+        if not part.rows["is_bulk"].any():
             return
-        rows = np.flatnonzero(plan.bulk)
-        at = plan.row[rows] - first_row
-        request, phase = (numbers(batch.column(name))[at] for name in ("request_id", "phase"))
-        keys = np.where(request >= 0, request, -2 - plan.ts_ns[rows])
+        rows = part.rows[part.rows["is_bulk"]]
+        at = rows["trace_row"] - first_row
+        request, phase, ts_ns = (numbers(batch.column(name))[at] for name in ("request_id", "phase", "ts_ns"))
+        keys = np.where(request >= 0, request, -2 - ts_ns)
         _, first, group = np.unique(keys, return_index=True, return_inverse=True)
         for number in np.argsort(first).tolist():
-            here, own = int(first[number]), rows[group == number]
-            begun = int(plan.ts_ns[own].min())
+            here, is_own = int(first[number]), group == number
+            own, begun = rows[is_own], int(ts_ns[is_own].min())
             known = self._known.setdefault(int(keys[here]), _Known(int(phase[here]), int(request[here]), begun))
-            done, sent = own[record.outcome[own] == OK], record.submitted_ns[own]
-            if part.due_ns is not None:
-                known.due_ns = min(known.due_ns, int(part.due_ns[own].min()))
+            done, sent = own[own["outcome"] == OK], own["submitted_ns"]
+            if part.is_open_loop:
+                known.due_ns = min(known.due_ns, int(own["due_ns"].min()))
             known.submitted_ns = min(known.submitted_ns, int(sent[sent != NOT_DONE].min(initial=_NONE)))
-            known.completed_ns = max(known.completed_ns, int(record.completed_ns[own].max()))
-            known.moved += int(plan.length[done].sum())
+            known.completed_ns = max(known.completed_ns, int(own["completed_ns"].max()))
+            known.moved += int(done["length"].sum())
             known.done += len(done)
             known.planned += len(own)
 

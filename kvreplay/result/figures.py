@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvreplay.engine.job import Driven
-from kvreplay.result.counted.count import LATENESS, PER_MIB, RESPONSE, SERVICE
-from kvreplay.result.counted.operations import CountedOperations
+from kvreplay.result.counted.operations import LATENESS, PER_MIB, RESPONSE, SERVICE, CountedOperations
 from kvreplay.result.counted.times import NOTHING
 from kvreplay.result.pace import pace
 from kvreplay.result.verdict import verdict
@@ -29,7 +28,7 @@ DEFINITIONS = {
     "lateness": "submitted_ns - scheduled_ns; null in a closed loop",
     "in_flight_mean": "sum of service times / span_ns: operations in flight, weighted by time",
     "in_flight_max": "the most completed operations of this kind that were in flight at once; null where operations "
-    "were submitted more than 250,000 behind others that follow them in the trace",
+    "were submitted more than 65,000 behind others that follow them in the trace",
     "percentiles": "nearest rank over all completed operations; null with fewer than 1 / (1 - q) of them; of so many "
     "that not all are kept from a histogram, and then percentiles_within says how far off they may be, of their value",
 }
@@ -135,7 +134,7 @@ def summarize(
         skipped_rows=skipped_rows,
         absent_deletes=absent_deletes,
         definitions=DEFINITIONS,
-        generation=None if driven is None or not driven.wall_ns else _generation(driven, queue_depth),
+        generation=None if driven is None or not driven.wall_ns else _generation(driven),
     )
 
 
@@ -150,17 +149,13 @@ def _left_out(asked: str, run: Any) -> WarmupFacts:
     )
 
 
-def _generation(driven: Driven, queue_depth: int) -> Generation:
-    threads_ns = driven.wall_ns * driven.generation_threads
+def _generation(driven: Driven) -> Generation:
+    threads_ns = driven.wall_ns * max(1, len(driven.threads))
     return Generation(
-        generation_ns=driven.generation_ns + driven.submitting_generation_ns,
-        reserve_ns=driven.reserve_ns + driven.submitting_reserve_ns,
-        threads=driven.generation_threads,
-        share_of_threads=driven.generation_ns / threads_ns,
+        generation_ns=driven.making_ns,
+        reserve_ns=driven.reserve_ns,
+        threads=len(driven.threads),
+        share_of_threads=driven.making_ns / threads_ns,
         reserve_share=driven.reserve_ns / threads_ns,
-        starved_share=driven.starved_ns / (driven.wall_ns * queue_depth),
         writes_generated_in_flight=driven.writes_generated_in_flight,
-        submitting_generation_ns=driven.submitting_generation_ns,
-        submitting_reserve_ns=driven.submitting_reserve_ns,
-        submitting_share=(driven.submitting_generation_ns + driven.submitting_reserve_ns) / driven.wall_ns,
     )

@@ -8,38 +8,57 @@ from __future__ import annotations
 
 import fcntl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from kvreplay.data.copies import fence
-from kvreplay.engine.job import NOT_DONE, SKIPPED, Record
-from kvreplay.plan.held.column import column, give_back
-from kvtrace.core.compiled import njit
+from kvreplay.native.rows import NONE, NOT_DONE, RowRing
+from kvreplay.result.counted.times import Shared, call, struct
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, PartialRunFile, read_partial_run, write_run
 from kvtrace.core.units import NS_PER_S
 
 _PERIOD_S = 1.0
-_RETRIES = "retries"
 _MAX_SHARE = 0.01
 """Of the time, at most, goes into looking for what has ended."""
 _BATCH_ROWS = 1 << 14
 """Operations that are appended together, at most."""
-_NONE = -1
+_COLUMNS = {
+    **dict.fromkeys(("place_step", "submitted_step_ns", "service_ns", "ready_ns"), np.int64),
+    "outcome": np.int8,
+    "retries": np.int32,
+}
+JOURNAL_BATCH = struct("place_step submitted_step_ns service_ns ready_ns outcome retries watched room at left")
+"""`JournalBatch` of count.h."""
+_KEPT = np.dtype(
+    [
+        *struct("place submitted_ns completed_ns ready_ns").descr,
+        ("retries", np.int32),
+        ("outcome", np.int8),
+    ]
+)
+"""What is told of a row, which is number `place` of the plan."""
+
+
+class Listener(Protocol):
+    """Who is told of the rows that have ended."""
+
+    told: Shared
+    """`Watched` of count.h."""
+
+    def note(self) -> None:
+        """Take what was put there."""
 
 
 class Journal:
     """Appends completed operations to the stream, from a thread of its own."""
 
-    def __init__(
-        self, output: Path, record: Record, content: PartialRunFile, seen: Callable[[Any], None] | None = None
-    ) -> None:
-        """Write `content` to `output`, which exists, and begin the stream; `seen` takes the rows of each look.
+    def __init__(self, output: Path, rows: RowRing, content: PartialRunFile, listener: Listener | None = None) -> None:
+        """Write `content` to `output`, which exists, and begin the stream; `listener` is told of what each look found.
 
         Raises:
             DeviceError: the disk refuses, or another run is being written there.
@@ -49,18 +68,14 @@ class Journal:
 
         self.trouble: str | None = None
         """Why nothing more is kept; None if all is."""
-        self._arrow, self._record, self._output, self._seen = pa, record, output, seen
-        # By row, whether it is kept; the first that is not; how many were passed by.
-        self._is_kept, self._low, self._passed = column(len(record.outcome), np.bool_), 0, 0
+        self._arrow, self._rows, self._output, self._listener = pa, rows, output, listener
+        self._low = 0
+        """The first row that is not kept."""
         self._lock = threading.Lock()
-        names = ["place_step", "submitted_step_ns", "service_ns"] + ["ready_ns"] * (record.ready_ns is not None)
-        self._schema = pa.schema([*((n, pa.int64()) for n in names), ("outcome", pa.int8()), (_RETRIES, pa.int32())])
-        most = min(_BATCH_ROWS, len(record.outcome))
-        self._places = np.empty(most, np.int64)
-        self._fresh = [np.empty(most, of.type.to_pandas_dtype()) for of in self._schema]
-        self._fresh[-1].fill(0)
-        # What compiled code takes as well where there is none.
-        self._ready_ns = record.submitted_ns if record.ready_ns is None else record.ready_ns
+        self._schema = pa.schema([(name, pa.from_numpy_dtype(kind)) for name, kind in _COLUMNS.items()])
+        most = max(1, min(_BATCH_ROWS, len(rows)))
+        self._fresh = {name: np.empty(most, kind) for name, kind in _COLUMNS.items()}
+        self._batch = Shared(JOURNAL_BATCH, **self._fresh, watched=0 if listener is None else listener.told, room=most)
         try:
             self._file = (output / PARTIAL_OPS_FILE).open("ab")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -97,41 +112,26 @@ class Journal:
 
     def keep(self) -> None:
         """Append the operations that completed since the last call."""
-        record, at, last, low = self._record, self._low, self._record.begun, _NONE
-        place_step, submitted_step_ns, service_ns, *ready_ns, outcome, retries = self._fresh
-        found = []
-        while at < last:
-            at, count, left = _collect(
-                at, last, self._is_kept, record.submitted_ns, record.completed_ns, self._ready_ns, record.outcome,
-                self._places, place_step, submitted_step_ns, service_ns, ready_ns[0] if ready_ns else service_ns,
-                outcome, len(ready_ns),
-            )  # fmt: skip
-            low = left if low == _NONE else low
+        last, low = self._rows.struct.laid, NONE
+        self._batch.set(at=self._low)
+        while self._batch["at"] < last:
+            count = call("journal_take", self._rows.address, self._batch)
+            low = self._batch["left"] if low == NONE else low
             if not count:
                 continue
-            if record.retries:
-                again, places = record.retries, self._places[:count].tolist()
-                retries[:count] = np.fromiter((again.get(row, 0) for row in places), np.int32, count)
-            self._stream.write_batch(
-                self._arrow.RecordBatch.from_arrays(
-                    [self._arrow.array(column[:count]) for column in self._fresh], schema=self._schema
-                )
-            )
-            if self._seen is not None:
-                found.append(self._places[:count].copy())
-        self._low = last if low == _NONE else low
+            columns = [self._arrow.array(column[:count]) for column in self._fresh.values()]
+            self._stream.write_batch(self._arrow.RecordBatch.from_arrays(columns, schema=self._schema))
+        self._low = self._batch["at"] if low == NONE else low
         self._file.flush()
-        if self._seen is not None and found:
-            self._seen(np.concatenate(found))
+        if self._listener is not None:
+            self._listener.note()
 
     def pass_by(self, row: int) -> None:
-        """Append what has completed, and never look at the rows before `row` again."""
+        """Append what has completed, and never look at the rows before `row` again: their places are used anew."""
         if self.trouble is None:
             self._try_to_keep()
         with self._lock:
             self._low = max(self._low, row)
-            give_back(self._is_kept, self._passed, row)
-            self._passed = row
 
     def stop(self) -> None:
         """Append what has completed since the last look, and stop."""
@@ -154,65 +154,15 @@ class Journal:
             self._file.close()
 
 
-@njit
-def _collect(
-    begin: int,
-    end: int,
-    is_kept: Any,
-    submitted_ns: Any,
-    completed_ns: Any,
-    ready_ns: Any,
-    outcome: Any,
-    places: Any,
-    place_step: Any,
-    submitted_step_ns: Any,
-    service_ns: Any,
-    to_ready_ns: Any,
-    to_outcome: Any,
-    has_ready: int,
-) -> tuple[int, int, int]:
-    """Take the rows from `begin` to before `end` that have ended and are not kept, as many as `places` has room for.
-
-    Returns:
-        The first row that was not looked at, how many were taken, and the first that is not kept (-1: none).
-
-    """
-    found, row = 0, begin
-    while row < end and found < len(places):
-        if outcome[row] != SKIPPED and not is_kept[row]:
-            places[found] = row
-            found += 1
-        row += 1
-    # What is measured of an operation is there before its outcome.
-    fence()
-    count, before, before_ns = 0, 0, 0
-    for i in range(found):
-        at = places[i]
-        if submitted_ns[at] == NOT_DONE:
-            continue
-        places[count], to_outcome[count] = at, outcome[at]
-        place_step[count], submitted_step_ns[count] = at - before, submitted_ns[at] - before_ns
-        service_ns[count] = completed_ns[at] - submitted_ns[at]
-        if has_ready:
-            to_ready_ns[count] = ready_ns[at]
-        before, before_ns = at, submitted_ns[at]
-        is_kept[at] = True
-        count += 1
-    left = begin
-    while left < row and is_kept[left]:
-        left += 1
-    return row, count, left if left < row else _NONE
-
-
 @contextmanager
 def journal(
-    output: Path, record: Record, content: PartialRunFile, seen: Callable[[Any], None] | None = None
+    output: Path, rows: RowRing, content: PartialRunFile, listener: Listener | None = None
 ) -> Iterator[Journal]:
-    """Keep a journal of `record` in `output` until the run is written there; a failure leaves it for `recover`.
+    """Keep a journal of `rows` in `output` until the run is written there; a failure leaves it for `recover`.
 
-    `seen` takes the rows that have ended, about once a second.
+    `listener` is told of the rows that have ended, about once a second.
     """
-    kept = Journal(output, record, content, seen)
+    kept = Journal(output, rows, content, listener)
     try:
         yield kept
         kept.remove()
@@ -249,55 +199,48 @@ def unrecovered(path: Path) -> Iterator[PartialRunFile]:
 
 
 class JournaledRecord:
-    """What the journal of a run kept, in a record whose rows are told as they are laid."""
+    """What the journal of a run kept, told of its rows as they are laid."""
 
-    def __init__(self, path: Path, rows: int, *, is_open_loop: bool) -> None:
-        """Look through the journal in `path` of `rows` rows; a last batch that is not whole is left out."""
-        self.record = Record.empty(rows, is_open_loop=is_open_loop, laid=0)
-        ends = [(int(columns["place"][0]), int(columns["place"][-1])) for columns in _batches(path)]
-        self.reached = max((last for _, last in ends), default=NOT_DONE)
+    def __init__(self, path: Path, total: int) -> None:
+        """Look through the journal in `path` of `total` rows; a last batch that is not whole is left out."""
+        ends = [(int(found["place"][0]), int(found["place"][-1])) for found in _batches(path)]
+        self.reached = min(max((last for _, last in ends), default=NOT_DONE), total - 1)
         """The last row that it tells of."""
         firsts = np.array([first for first, _ in ends], np.int64)
         # Of each batch and all after it: nothing more is told of the rows before.
         self._lows = np.minimum.accumulate(firsts[::-1])[::-1].tolist()
         self._batches, self._taken = _batches(path), 0
+        self._ahead = np.zeros(0, _KEPT)
+        """Of rows that are not laid yet."""
 
-    def begin(self, _first: int, last: int) -> None:
-        """Tell what was done of the rows before `last`."""
-        self._begin(last)
+    def begin(self, first: int, rows: Any) -> None:
+        """Put what was done into `rows` (ROW): those of the plan from `first` on, which follow those told before."""
+        last, told = first + len(rows), [self._ahead]
         while self._taken < len(self._lows) and self._lows[self._taken] < last:
-            self._take(next(self._batches))
+            told.append(next(self._batches))
             self._taken += 1
-
-    def _begin(self, last: int) -> None:
-        if last > self.record.begun:
-            self.record.begin(self.record.begun, last)
-
-    def _take(self, columns: dict[str, Any]) -> None:
-        record, place = self.record, columns["place"]
-        self._begin(int(place[-1]) + 1)
-        record.submitted_ns[place] = submitted_ns = np.cumsum(columns["submitted_step_ns"])
-        record.completed_ns[place] = submitted_ns + columns["service_ns"]
-        record.outcome[place] = columns["outcome"]
-        again = columns[_RETRIES] > 0
-        record.retries.update(zip(place[again].tolist(), columns[_RETRIES][again].tolist(), strict=True))
-        if record.ready_ns is not None:
-            record.ready_ns[place] = columns["ready_ns"]
-
-    def columns(self) -> list[Any]:
-        """Return the arrays."""
-        return self.record.columns()
+        known = np.concatenate(told)
+        is_laid = known["place"] < last
+        self._ahead = known[~is_laid]
+        here = known[is_laid]
+        for name in ("submitted_ns", "completed_ns", "ready_ns", "retries", "outcome"):
+            rows[name][here["place"] - first] = here[name]
 
 
-def _batches(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the columns of each whole batch of the journal in `path`, and `place`."""
+def _batches(path: Path) -> Iterator[Any]:
+    """Yield _KEPT of each whole batch of the journal in `path`."""
     import pyarrow as pa
 
     with (path / PARTIAL_OPS_FILE).open("rb") as file, suppress(pa.ArrowInvalid, OSError, StopIteration):
         stream = pa.ipc.open_stream(file)
-        if "place_step" not in stream.schema.names:
+        if stream.schema.names != list(_COLUMNS):
             raise ConfigError(f"{path}: its journal is of another version of kvreplay; recover it with that one")
         while True:
             batch = stream.read_next_batch()
-            columns = {name: batch.column(name).to_numpy() for name in batch.schema.names}
-            yield columns | {"place": np.cumsum(columns["place_step"])}
+            found = np.empty(batch.num_rows, _KEPT)
+            for name in ("ready_ns", "outcome", "retries"):
+                found[name] = batch.column(name).to_numpy()
+            found["place"] = np.cumsum(batch.column("place_step").to_numpy())
+            found["submitted_ns"] = np.cumsum(batch.column("submitted_step_ns").to_numpy())
+            found["completed_ns"] = found["submitted_ns"] + batch.column("service_ns").to_numpy()
+            yield found

@@ -11,10 +11,10 @@ import msgspec
 from msgspec import UnsetType
 
 from kvreplay.config.setting import Setting
-from kvreplay.data.buffers import early_fills, pieces_a_fill, small_page_bytes
-from kvreplay.data.generate import DataSource
-from kvreplay.engine.choose import Chosen
-from kvreplay.engine.rings.share import AUTO
+from kvreplay.data.buffers import small_page_bytes
+from kvreplay.data.source import DataSource
+from kvreplay.engine.engine import Chosen
+from kvreplay.engine.share import AUTO
 from kvreplay.result.mlperf import mlperf
 from kvreplay.result.probed import Probed
 from kvreplay.tiers.extents import FREED_ONLY
@@ -178,8 +178,8 @@ def _engine(setting: Setting, chosen: Chosen) -> EngineNote:
         io_bytes=setting.config.io_bytes,
         buffer_bytes=engine.buffer_bytes,
         buffer_used_bytes=engine.buffer_used_bytes,
-        buffer_small_page_bytes=small_page_bytes(engine.arenas),
-        plan_bytes=setting.window.plan.nbytes if setting.config.is_verified else setting.window.held_bytes,
+        buffer_small_page_bytes=small_page_bytes([engine.arena]),
+        plan_bytes=setting.window.loader.held_bytes,
     )
 
 
@@ -191,7 +191,7 @@ def window_note(setting: Setting) -> WindowNote:
         rows=window.rows,
         is_whole_trace=setting.is_whole_trace,
         span_ns=window.span_ns,
-        planned_rows=len(window.plan),
+        planned_rows=window.planned_rows,
         limit=setting.config.limit,
         node=setting.config.node,
         runtime_ns=setting.config.runtime_ns,
@@ -222,11 +222,9 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
         notes.append(f"skipped {summary.absent_deletes:,} deletes of objects that were never there")
     long = summary.generation.writes_generated_in_flight if summary.generation else 0
     if long:
-        depth, io_bytes = setting.config.depth, setting.config.io_bytes
-        held = early_fills(depth, io_bytes) * pieces_a_fill(depth, io_bytes)
         notes.append(
-            f"{long:,} writes were submitted before all their data was made (more than {held} I/Os each): the rest "
-            "was made within their latency; a larger --io-bytes or --queue-depth avoids it"
+            f"{long:,} writes were longer than one I/O: the data of their later I/Os was made within their latency; a "
+            "larger --io-bytes avoids it"
         )
     runtime_ns = setting.config.runtime_ns
     if runtime_ns and setting.pacer.speed is None and (summary.wall_ns or 0) < runtime_ns and measured.error is None:
@@ -283,7 +281,7 @@ def _buffer_notes(begun: RunBegun) -> list[str]:
     if (
         not small
         or (begun.engine.io_bytes or 0) <= _WHOLE_BYTES
-        or not any(facts.get("is_direct") for _, facts in begun.drives())
+        or not any(facts.get("direct_io") for _, facts in begun.drives())
     ):
         return []
     where = "/sys/kernel/mm/transparent_hugepage/enabled"
@@ -312,7 +310,7 @@ def _storage_notes(begun: RunBegun, deleting: set[str]) -> list[str]:
         f"{facts['target']} (tier {name}): no block device is seen beneath ({facts['filesystem']}), so that O_DIRECT "
         "reached a drive is not confirmed"
         for name, facts in begun.drives()
-        if facts.get("is_direct") and not facts.get("is_drive_beneath", True) and not facts.get("memory_beneath")
+        if facts.get("direct_io") and not facts.get("is_drive_beneath", True) and not facts.get("memory_beneath")
     ]
     notes += [
         f"deletes on {name} only free space, and ask nothing of the device: their times are the replay's own"

@@ -2,56 +2,39 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
-from kvreplay.engine.job import Record
-from kvreplay.plan.plan import LAID_COLUMNS, ROW_COLUMNS, Plan
+import numpy as np
+
+from kvreplay.native.rows import ROW
 
 
 @dataclass(frozen=True, slots=True)
 class RunPart:
     """Consecutive planned rows that have ended, or never will, with what was measured of them.
 
-    The arrays may be slices of longer ones that are used again: whoever takes a part copies what it keeps.
+    They may lie in a ring that is used again: whoever takes a part copies what it keeps.
     """
 
     first: int
-    """Of its rows: how many planned rows there are before it."""
-    plan: Plan
-    """Its rows alone, `row` counted from the start of the trace."""
-    record: Record
-    """Its rows alone; `retries` by their place in the part."""
-    due_ns: Any
-    """int64 a row, from the run's start; None in a closed loop."""
+    """How many planned rows there are before it."""
+    rows: Any
+    """ROW, one after the other; `trace_row` counts from the start of the trace."""
+    is_open_loop: bool
 
     def __len__(self) -> int:
-        return len(self.plan.row)
+        return len(self.rows)
 
-    def within(self, first: int, last: int) -> RunPart:
+    def within(self, first: int, last: int) -> Self:
         """Return its rows from `first` up to `last`, counted in the part."""
-        rows, plan, record = slice(first, last), self.plan, self.record
-        found = {name: column[rows] for name in LAID_COLUMNS if (column := getattr(plan, name)) is not None}
-        return RunPart(
-            self.first + first,
-            replace(plan, **found),
-            Record(
-                record.submitted_ns[rows],
-                record.completed_ns[rows],
-                record.outcome[rows],
-                None if record.ready_ns is None else record.ready_ns[rows],
-                {row - first: count for row, count in [*record.retries.items()] if first <= row < last},
-            ),
-            None if self.due_ns is None else self.due_ns[rows],
-        )
+        return type(self)(self.first + first, self.rows[first:last], self.is_open_loop)
+
+    def kept(self) -> Self:
+        """Return a copy of it that nobody changes."""
+        return type(self)(self.first, self.rows.copy(), self.is_open_loop)
 
     @classmethod
-    def nothing(cls, plan: Plan) -> RunPart:
-        """Return no row of `plan`."""
-        none = {name: getattr(plan, name)[:0] for name in ROW_COLUMNS}
-        return cls(0, replace(plan, **none, stream=None, bulk=None), Record.empty(0, is_open_loop=False), None)
-
-    def kept(self) -> RunPart:
-        """Return a copy of it that nobody changes."""
-        return copy.deepcopy(self)
+    def nothing(cls) -> Self:
+        """Return no row."""
+        return cls(0, np.zeros(0, ROW), is_open_loop=False)

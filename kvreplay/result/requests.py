@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvreplay.config.setting import Setting
-from kvreplay.engine.job import NOT_DONE
-from kvreplay.plan.chains import IS_LOAD
-from kvreplay.plan.plan import READ
+from kvreplay.native.rows import NOT_DONE, READ
+from kvreplay.plan.loader import IS_LOAD
 from kvreplay.plan.requests import NO_QOS, Asked
-from kvreplay.result.counted.count import MOST
-from kvreplay.result.counted.request_times import RequestTimes
-from kvreplay.result.counted.requests import OpenRequests
-from kvreplay.result.counted.trace_rows import LeastLater
+from kvreplay.result.counted.operations import MOST
+from kvreplay.result.counted.requests import OpenRequests, RequestTimes
+from kvreplay.result.counted.tables import LeastLater
 from kvreplay.result.part import RunPart
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import RequestFigures
@@ -67,9 +65,7 @@ class ServedRequests:
             is_own = numbers(batch.column("node"), "i4") == node
             columns["request_id"] = np.where(is_own, columns["request_id"], -1)
         at = 0
-        while (
-            at := self._requests.take(at, first_row, columns, part.plan, part.record, part.due_ns, counts)
-        ) < batch.num_rows:
+        while (at := self._requests.take(at, first_row, columns, part, counts)) < batch.num_rows:
             if self._later is None:
                 self._later = LeastLater(self._setting.reader, self._setting.window.rows)
             yield from self._given(self._requests.pop(self._later.after(first_row + at)))

@@ -15,13 +15,12 @@ import msgspec
 import numpy as np
 
 from kvreplay.config.setting import Setting
-from kvreplay.engine.job import NOT_DONE, Driven
-from kvreplay.plan.plan import ROW_COLUMNS
+from kvreplay.engine.job import Driven
+from kvreplay.native.rows import NOT_DONE
 from kvreplay.result import tables
 from kvreplay.result.checkpoints import Checkpoints
 from kvreplay.result.counted.operations import CountedOperations
-from kvreplay.result.counted.ops_rows import OpsRows
-from kvreplay.result.counted.trace_rows import TraceRows
+from kvreplay.result.counted.tables import ROW_GROUP_ROWS, OpsRows, TraceRows
 from kvreplay.result.figures import summarize
 from kvreplay.result.manifest import table_metadata
 from kvreplay.result.part import RunPart
@@ -50,7 +49,10 @@ class RunResults:
         self._served, self._checkpoints = ServedRequests(setting), Checkpoints()
         self._warmup, self._ops_columns = setting.warmup, tables.ops_columns(setting)
         self._ops_rows = OpsRows(setting, tables.ops_extras(setting))
-        self._trace = TraceRows(setting.reader, tuple(dict.fromkeys(self._ops_columns + COLUMNS)))
+        # When a save without a request began, the trace says alone.
+        bulk_columns = ("ts_ns",) if setting.window.facts.is_bulk else ()
+        columns = tuple(dict.fromkeys(self._ops_columns + COLUMNS + bulk_columns))
+        self._trace = TraceRows(setting.reader, columns)
         self._is_cut = bool(setting.rows_once) and not is_open_loop
         self._unreached: list[RunPart] = []
         """Rows that were not submitted: of a closed loop with --runtime only those count that others follow."""
@@ -64,7 +66,8 @@ class RunResults:
         ):
             # What is said of the run is known at its end.
             meta = msgspec.structs.replace(self.setting.reader.meta, table=table.name)
-            self._writers[table] = self._files.enter_context(create(self._output / file, table, meta, extras))
+            writing = create(self._output / file, table, meta, extras, ROW_GROUP_ROWS)
+            self._writers[table] = self._files.enter_context(writing)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -76,7 +79,7 @@ class RunResults:
         if not self._is_cut:
             self._count(part)
             return
-        sent = np.flatnonzero(part.record.submitted_ns != NOT_DONE)
+        sent = np.flatnonzero(part.rows["submitted_ns"] != NOT_DONE)
         reached = int(sent[-1]) + 1 if len(sent) else 0
         if reached:
             self._count_unreached()
@@ -95,13 +98,12 @@ class RunResults:
         if self._is_cut and not self.rows:
             # Of a run that came to nothing all but the first repeat was a provision.
             for part in self._unreached:
-                self._count(part.within(0, int(np.searchsorted(part.plan.row, self.setting.rows_once))))
-        if self._is_cut and self.rows < len(window.plan):
+                self._count(part.within(0, int(np.searchsorted(part.rows["trace_row"], self.setting.rows_once))))
+        if self._is_cut and self.rows < window.planned_rows:
             # What was planned beyond was a provision, and nothing that was missed, however the run ended.
-            plan = replace(window.plan, **{name: getattr(window.plan, name)[: self.rows] for name in ROW_COLUMNS})
-            self.setting = replace(self.setting, window=replace(window, plan=plan, rows=self._trace.row))
-        nothing = RunPart.nothing(window.plan)
-        self._take_trace(self.setting.window.rows, nothing, np.zeros(0, bool), np.zeros(0, np.int64))
+            came_to = replace(window, facts=replace(window.facts, rows=self.rows), rows=self._trace.row)
+            self.setting = replace(self.setting, window=came_to)
+        self._take_trace(self.setting.window.rows, RunPart.nothing(), np.zeros(0, bool), np.zeros(0, np.int64))
         for batch in self._served.end():
             self._writers[SERVED].write(batch)
         self._operations.end()
@@ -114,18 +116,18 @@ class RunResults:
         warmup = self._warmup
         counts = np.ones(len(part), bool)
         if warmup is not None:
-            counts = warmup.is_measured(part.plan, part.record, part.due_ns)
+            counts = np.ascontiguousarray(warmup.is_measured(part.rows), np.bool_)
         asked = self._operations.take(part, counts)
-        self._take_trace(int(part.plan.row[-1]) + 1, part, counts, asked)
+        self._take_trace(int(part.rows["trace_row"][-1]) + 1, part, counts, asked)
 
     def _take_trace(self, up_to: int, part: RunPart, counts: Any, asked: Any) -> None:
         """Take the trace's rows before `up_to`, of which `part` has those that were planned."""
         self._served.begin()
         for batch in self._trace.up_to(up_to):
             first_row = self._trace.row
-            here = slice(*(int(at) for at in np.searchsorted(part.plan.row, [first_row, first_row + batch.num_rows])))
-            some = part.within(here.start, here.stop)
-            ops = self._ops_rows.batch(batch.select(self._ops_columns), first_row, some, asked[here])
+            first, last = np.searchsorted(part.rows["trace_row"], [first_row, first_row + batch.num_rows]).tolist()
+            some = part.within(first, last)
+            ops = self._ops_rows.batch(batch.select(self._ops_columns), first_row, some, asked[first:last])
             self._writers[OPS].write(ops)
             self._checkpoints.take(batch, some, first_row)
             for served in self._served.take(first_row, batch, part, counts):

@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 
 from kvreplay.config.setting import Setting
-from kvreplay.engine.job import NOT_DONE
-from kvreplay.result.counted.count import OPS as KINDS
+from kvreplay.native.rows import NOT_DONE
+from kvreplay.result.counted.operations import OPS as KINDS
 from kvreplay.result.counted.operations import CountedOperations
-from kvreplay.result.counted.ops_rows import RETRIES
+from kvreplay.result.counted.tables import RETRIES
 from kvreplay.result.journal import is_unrecovered
 from kvreplay.tiers.objects.store import ObjectTier
 from kvtrace.core.errors import DeviceError

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvreplay.config.setting import Setting
-from kvreplay.plan.plan import READ, WRITE
+from kvreplay.native.rows import READ, WRITE
 from kvreplay.result.counted.operations import CountedOperations
 from kvreplay.tiers.devices import is_of_root
 from kvreplay.tiers.host import device_number

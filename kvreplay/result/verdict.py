@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from kvreplay.engine.job import Driven
+from kvreplay.native.rows import READ, WRITE
 from kvreplay.result.cause import judge
-from kvreplay.result.counted.operations import CountedOperations
+from kvreplay.result.counted.operations import RESPONSE, CountedOperations
 from kvreplay.result.levels import levels_of
-from kvreplay.result.pace import SLIP_NS, end_of, is_late, percent
+from kvreplay.result.pace import Spent, end_of, is_late, percent, shares_of
+from kvreplay.tiers.host import FILESYSTEMS_IN_MEMORY, in_memory, queue_limit, throttles
 from kvreplay.tiers.tier import Tier, copied, has_times
 from kvtrace.core.run.figures import Pace
 from kvtrace.core.run.run_file import DeviceIo
@@ -17,6 +21,21 @@ from kvtrace.core.units import NS_PER_S, format_duration, format_rate, format_ra
 
 OBJECT_ENGINE = "s3dlio"
 """The engine of operations that are requests to an object store."""
+ALL = 0.99
+"""Of what was asked: who delivered no less delivered all, but for rounding at the edges of the run."""
+THROTTLED = (0.25, 1.5)
+"""Times a throttle's limit: who moves so much may be held by it. Kernels let less through where I/Os come one by one,
+and more before it takes hold."""
+_WORDS = {
+    None: ("what held it back was not measured", "what they waited for was not measured"),
+    LimitCause.QUEUE_LIMIT: (
+        "the queue limit of {limit} held it back",
+        "they waited for a place in the queue of {limit}",
+    ),
+    LimitCause.PROCESSOR: ("others had the processor that it needed", "they waited for a processor, which others had"),
+    LimitCause.THROTTLE: ("it was throttled above the {storage}", "they were throttled above the {storage}"),
+}
+"""By cause: of a run, and of late operations."""
 SINGLE = 0.9
 """Of a tier's bytes: moved by operations of one I/O, so that operations in flight are places of the queue."""
 
@@ -48,7 +67,7 @@ def verdict(
             evidence,
             is_open=is_open,
             has_reached=has_reached,
-            copies=copied(tier) is not None,
+            copies=copied(tier),
             does_io=has_times(tier),
         )
     rate = next((r for r in rates if tier is not None and r.tier == tier.name), None)
@@ -86,13 +105,17 @@ def _rate(found: CountedOperations, index: int, tier: Tier) -> TierRate:
 
 
 def _slowest(found: CountedOperations) -> int | None:
-    """Return the index of the tier whose operations took the most time, what is no simulation first."""
+    """Return the index of the tier whose operations took the most time, waits included; no simulation first."""
     each = [
-        (not tier.is_simulated, found.total("service_ns", found.at(index)), -index)
+        (not tier.is_simulated, _time_of(found, found.at(index)), -index)
         for index, tier in enumerate(found.tiers)
         if tier is not None and found.total("good", found.at(index))
     ]
     return -max(each)[2] if each else None
+
+
+def _time_of(found: CountedOperations, at: Sequence[int]) -> int:
+    return found.sum_of(RESPONSE, at) if found.is_open_loop else found.total("service_ns", at)
 
 
 def _evidence(
@@ -104,36 +127,90 @@ def _evidence(
     moved: dict[str, DeviceIo],
 ) -> Evidence:
     known: dict[str, Any] = {}
-    if judged is not None:
-        known = {"response_shares": judged.causes, "held_share": judged.held_share}
-        known["is_end_late"] = is_late(judged.end_late_ns, judged.offered_per_s, judged.delivered_per_s)
     tier = None if index is None else found.tiers[index]
+    if judged is not None and index is not None:
+        shares, unhindered = shares_of(found, driven, found.at(index))
+        known = {"response_shares": shares, "unhindered_share": unhindered, "held_share": judged.held_share}
+        known["is_end_late"] = is_late(judged.end_late_ns, judged.offered_per_s, judged.delivered_per_s)
+        known["on_time_share"] = judged.on_time_fraction
     if index is not None and tier is not None and has_times(tier):
         known |= _levels(found, index)
         known |= _of_devices(found, index, tier, moved)
+        if driven is not None:
+            known["throttle"], known["throttle_share"] = _throttle(found, index, tier)
+    device_ns = known.pop("device_ns", None)
     if driven is not None and driven.wall_ns:
+        known |= _of_threads(driven, is_copied=copied(tier))
         places = driven.wall_ns * queue_depth
-        known["starved_share"] = min(1.0, driven.starved_ns / places)
+        if judged is None:
+            known["held_share"] = min(1.0, driven.held_ns / driven.wall_ns)
         if driven.in_use_ns is not None:
             known["in_flight_mean"] = driven.in_use_ns / driven.wall_ns
-            alone = [t for t in found.tiers if t is not None and has_times(t) and copied(t) is None]
-            device_ns = known.pop("device_ns", None)
+            alone = [t for t in found.tiers if t is not None and has_times(t) and not copied(t)]
             if device_ns is not None and len(alone) == 1 and driven.in_use_ns:
                 known["device_time_share"] = device_ns / driven.in_use_ns
         if driven.blocked_ns is not None and judged is None:
             known["unread_share"] = min(1.0, driven.unread_ns / places)
             known["blocked_share"] = min(1.0, driven.blocked_ns / places)
-        if driven.idle_ns is not None:
-            known["submitter_busy_share"] = max(0.0, 1 - driven.idle_ns / driven.wall_ns)
-        if driven.copying_ns is not None and driven.copy_threads:
-            known["copy_busy_share"] = min(1.0, driven.copying_ns / driven.wall_ns / driven.copy_threads)
-    known.pop("device_ns", None)
-    return Evidence(queue_depth=queue_depth, storage=storage_of(None if tier is None else tier.engine), **known)
+    return Evidence(queue_depth=queue_depth, storage=storage_of(tier), **known)
 
 
-def storage_of(engine: str | None) -> str:
-    """Return what a tier whose operations go by `engine` lies on, in words."""
-    return "object store" if engine == OBJECT_ENGINE else "drive"
+def _of_threads(driven: Driven, *, is_copied: bool) -> dict[str, Any]:
+    """Return what the threads did that submit, or copy if the tier in question `is_copied`, as shares of the time."""
+    rings, copiers, wall_ns = driven.of("ring"), driven.of("copier"), driven.wall_ns
+    threads = copiers if is_copied else driven.of("ring", "worker")
+
+    def share(each_ns: Sequence[float]) -> float:
+        return min(1.0, sum(each_ns) / len(each_ns) / wall_ns)
+
+    known: dict[str, Any] = {}
+    if threads:
+        spent = [Spent.of(each, wall_ns) for each in threads]
+        known["starved_share"] = share([each.making_ns for each in spent])
+        known["checking_share"] = share([each.checking_ns for each in spent])
+        known["processor_share"] = share([each.stood_ns for each in spent])
+        if is_copied:
+            known["touch_share"] = share([each.touching_ns for each in spent])
+            known["copying_share"] = share([each.copying_ns for each in spent])
+    if rings:
+        known["submitter_busy_share"] = max(0.0, 1 - share([each.asleep_ns for each in rings]))
+        known["kernel_share"] = share([each.system_ns for each in rings])
+        known["queue_full_share"] = min(1.0, max(each.blocked_ns for each in rings) / wall_ns)
+    if copiers:
+        known["copy_busy_share"] = max(0.0, 1 - share([each.asleep_ns for each in copiers]))
+    return known
+
+
+def _throttle(found: CountedOperations, index: int, tier: Tier) -> tuple[str | None, float | None]:
+    """Return the limit above the devices of a tier that it came nearest to, as the kernel says it, and how near.
+
+    The limits are those at the end of the run.
+    """
+    covered_ns, nearest = found.order.covered_ns(index), ("", 0.0)
+    for number, drive in enumerate(getattr(tier, "drives", [])):
+        for limit in throttles(Path(drive.target)):
+            at = found.at(index, WRITE if limit.is_write else READ, number)
+            # Each operation is at least one I/O.
+            moved = found.total("io_bytes" if limit.is_bytes else "good", at)
+            share = moved * NS_PER_S / covered_ns / limit.per_s if covered_ns else 0.0
+            if nearest[1] < share <= THROTTLED[1]:
+                nearest = limit.where, share
+    return nearest if nearest[1] >= THROTTLED[0] else (None, None)
+
+
+def storage_of(tier: Tier | None) -> str:
+    """Return what a tier lies on, in words."""
+    if tier is None or tier.engine == OBJECT_ENGINE:
+        return "drive" if tier is None else "object store"
+    if copied(tier):
+        return "memory"
+    drives = getattr(tier, "drives", [])
+    if any(getattr(drive, "is_buffered", False) for drive in drives):
+        return "page cache"
+    beneath = next((said for drive in drives if (said := in_memory(Path(drive.target)))), None)
+    if beneath is None:
+        return "drive"
+    return "memory" if beneath in FILESYSTEMS_IN_MEMORY else "device in memory"
 
 
 def _levels(found: CountedOperations, index: int) -> dict[str, Any]:
@@ -147,13 +224,19 @@ def _levels(found: CountedOperations, index: int) -> dict[str, Any]:
 
 def _of_devices(found: CountedOperations, index: int, tier: Tier, moved: dict[str, DeviceIo]) -> dict[str, Any]:
     """Return how busy the devices beneath a tier were while its operations were in flight, the busiest of several."""
-    drives = [moved.get(name) for name in (tier.name, *(d.name for d in getattr(tier, "drives", [])))]
-    known = [d for d in drives if d is not None and d.busy_ns is not None and d.device_ns is not None]
+    drives = {name: moved.get(name) for name in (tier.name, *(d.name for d in getattr(tier, "drives", [])))}
+    known = {n: d for n, d in drives.items() if d is not None and d.busy_ns is not None and d.device_ns is not None}
     at_work = found.order.covered_ns(index)
     if not known or not at_work:
         return {}
-    busy = min(1.0, max((d.busy_ns or 0) for d in known) / at_work)
-    return {"device_busy_share": busy, "device_ns": sum(d.device_ns or 0 for d in known)}
+    fullest = max(known, key=lambda name: known[name].device_ns or 0)
+    target = next((d.target for d in getattr(tier, "drives", []) if d.name == fullest), None)
+    return {
+        "device_busy_share": min(1.0, max((d.busy_ns or 0) for d in known.values()) / at_work),
+        "device_ns": sum(d.device_ns or 0 for d in known.values()),
+        "device_queue_mean": (known[fullest].device_ns or 0) / at_work,
+        "device_queue_limit": None if target is None else queue_limit(Path(target)),
+    }
 
 
 def _sentence(
@@ -168,37 +251,76 @@ def _sentence(
 ) -> str:
     if rate is None:
         return f"{'open loop' if is_open else 'closed loop'}: nothing completed"
-    model, queue_depth = " (SIMULATED)" if rate.is_simulated else "", evidence.queue_depth
-    held = (
-        ""
-        if reason is None
-        else f": {limit_of(cause, rate, f'{queue_depth} ({because})', evidence.storage)} ({reason})"
-    )
-    if not is_open or judged is None:
-        reached = reached_of(rate)
-        return f"{rate.tier}{model} reached {reached} at queue depth {queue_depth}{held}"
-    late = f"{percent(judged.late_fraction)} of operations were late by more than 1 ms"
+    limit = f"{evidence.queue_depth} ({because})"
+    if is_open and judged is not None:
+        is_behind = bool(evidence.is_end_late)
+        found = delivered_of(rate, judged, cause, reason, evidence.storage, limit, is_behind=is_behind)
+        return f"FELL BEHIND: {found}" if is_behind else found
+    held = "" if reason is None else f": {limit_of(cause, rate, limit, evidence.storage)} ({reason})"
+    return f"{named(rate)} reached {reached_of(rate)} at queue depth {evidence.queue_depth}{held}"
+
+
+def named(rate: TierRate) -> str:
+    """Return a tier's name, and whether it is one."""
+    return f"{rate.tier} (SIMULATED)" if rate.is_simulated else rate.tier
+
+
+def delivered_of(
+    rate: TierRate,
+    judged: Pace,
+    cause: LimitCause | None,
+    reason: str | None,
+    storage: str,
+    limit: str,
+    *,
+    is_behind: bool,
+) -> str:
+    """Return what an open loop delivered of what was asked, how much was on time, and who was late by which measure.
+
+    `limit` is that of the queue, `storage` what the tier lies on, `is_behind` whether less was delivered than asked.
+    """
+    said = f"{named(rate)} delivered {_of_asked(rate, is_behind=is_behind)}"
+    if is_behind:
+        said += f", ended {format_duration(judged.end_late_ns)} late"
+    on_time = judged.on_time_fraction
+    if on_time is None:
+        return said
     if judged.kept_pace:
-        return f"{rate.tier}{model} reached the {_asked(rate)} asked and kept pace: {late}"
-    slipped = ""
-    if (judged.end_late_ns or 0) > SLIP_NS:
-        slipped = f"ended {format_duration(judged.end_late_ns)} late, "
-    ours = f"{percent(judged.late_by_itself_fraction)} beyond what they depend on"
-    return f"FELL BEHIND: {rate.tier}{model} sustained {_of_asked(rate)} asked{held}; {slipped}{late}, {ours}"
+        return f"{said}; {percent(on_time)} of operations on time"
+    p99_ns = None if judged.response is None else judged.response.p99_ns
+    times = "" if p99_ns is None else f" (response p99 {format_duration(p99_ns)})"
+    said += f"; {percent(1 - on_time)} of operations late by more than 1 ms{times}"
+    if reason is None:
+        return said
+    limits, waited_for = _words(cause, rate, limit, storage)
+    who = limits if is_behind else waited_for
+    return f"{said}: {who} ({reason})"
 
 
 def limit_of(cause: LimitCause | None, rate: TierRate, limit: str, storage: str) -> str:
     """Return what held a run back in a few words; `limit` is that of the queue, `storage` what the tier lies on."""
-    if cause is None:
-        return "what held it back is unclear"
+    return _words(cause, rate, limit, storage)[0]
+
+
+def _words(cause: LimitCause | None, rate: TierRate, limit: str, storage: str) -> tuple[str, str]:
+    """Return what held a run back, and the same of late operations of a run that delivered what was asked."""
+    if cause in _WORDS:
+        held, waited = _WORDS[cause]
+        return held.format(limit=limit, storage=storage), waited.format(limit=limit, storage=storage)
+    assert cause is not None, "it has words of its own"
+    is_many = cause in (LimitCause.DEPENDENCIES, LimitCause.COPY_THREADS)
+    what = _what(cause, rate, storage)
+    return f"{what} {'are' if is_many else 'is'} the limit", f"they waited for {what}"
+
+
+def _what(cause: LimitCause, rate: TierRate, storage: str) -> str:
     if cause is LimitCause.DRIVE:
-        return "the tier's model is the limit" if rate.is_simulated else f"the {storage} is the limit"
-    if cause is LimitCause.QUEUE_LIMIT:
-        return f"the queue limit of {limit} held it back"
-    if cause in (LimitCause.DEPENDENCIES, LimitCause.COPY_THREADS):
-        of_trace = " in the trace" if cause is LimitCause.DEPENDENCIES else ""
-        return f"{'' if of_trace else 'the '}{cause.value}{of_trace} are the limit"
-    return f"{'' if cause is LimitCause.DATA else 'the '}{cause.value} is the limit"
+        return "the tier's model" if rate.is_simulated else f"the {storage}"
+    if cause is LimitCause.DEPENDENCIES:
+        return "dependencies in the trace"
+    if cause is LimitCause.KERNEL:
+        return "the kernel above the device"
+    return cause.value if cause is LimitCause.DATA else f"the {cause.value}"
 
 
 def reached_of(rate: TierRate) -> str:
@@ -208,16 +330,16 @@ def reached_of(rate: TierRate) -> str:
     return "-" if rate.reached_operations_per_s is None else f"{rate.reached_operations_per_s:,.0f} op/s"
 
 
-def _asked(rate: TierRate) -> str:
-    if rate.asked_bytes_per_s is not None:
-        return format_rate(rate.asked_bytes_per_s)
-    return "load" if rate.asked_operations_per_s is None else f"{rate.asked_operations_per_s:,.0f} op/s"
-
-
-def _of_asked(rate: TierRate) -> str:
-    if rate.asked_bytes_per_s is not None and rate.reached_bytes_per_s is not None:
-        return format_rate_of(rate.reached_bytes_per_s, rate.asked_bytes_per_s)
-    if rate.asked_operations_per_s is None:
-        return f"{reached_of(rate)} of all at once"
-    reached = rate.reached_operations_per_s
-    return f"{'-' if reached is None else f'{reached:,.0f}'} of {rate.asked_operations_per_s:,.0f} op/s"
+def _of_asked(rate: TierRate, *, is_behind: bool) -> str:
+    """Return what a tier delivered of what was asked of it, with the share."""
+    asked, reached = rate.asked_bytes_per_s, rate.reached_bytes_per_s
+    is_bytes = asked is not None and reached is not None
+    if not is_bytes:
+        asked, reached = rate.asked_operations_per_s, rate.reached_operations_per_s
+    if asked is None or reached is None:
+        return f"{reached_of(rate)} of all asked at once"
+    share = reached / asked
+    if share >= ALL and not is_behind:
+        return f"all of the {format_rate(asked) if is_bytes else f'{asked:,.0f} op/s'} asked"
+    both = format_rate_of(reached, asked) if is_bytes else f"{reached:,.0f} of {asked:,.0f} op/s"
+    return f"{both} asked ({percent(min(1.0, share))})"

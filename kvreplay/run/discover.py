@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from kvreplay.engine import ring
+from kvreplay.engine.engine import refusal
 from kvreplay.probes.available import check_available
 from kvreplay.tiers.host import SECTOR_BYTES, active_scheduler, host_facts, sys_text
 from kvreplay.tiers.ram import available_bytes
@@ -94,7 +94,7 @@ def discover(root: Path = Path("/")) -> Discovery:
     """Return what is found on this machine; `root` stands above proc and sys."""
     memory = _meminfo(root)
     gpus, gpu_reason = _gpus()
-    refusal = ring.refusal()
+    refused = refusal()
     found = Discovery(
         host=host_facts(),
         governor=sys_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
@@ -109,7 +109,7 @@ def discover(root: Path = Path("/")) -> Discovery:
         filesystems=_filesystems(root),
         limits={"memlock_bytes": _limit(resource.RLIMIT_MEMLOCK), "open_files": _limit(resource.RLIMIT_NOFILE)},
         is_root=os.geteuid() == 0,
-        io_uring="available" if refusal is None else refusal,
+        io_uring=refused or "available",
         programs={name: shutil.which(name) for name in ("fio", "smartctl", "nvme")},
         gpu_libraries={name: _version(name) for name in ("cupy", "kvikio")},
         probes=_probes(),

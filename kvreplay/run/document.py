@@ -237,12 +237,9 @@ def _after(run: RunFile) -> Iterator[str]:
     for qos, share in ((mlperf and mlperf.qos_compliance) or {}).items():
         yield f"MLPerf QoS compliance, {qos}: {'-' if share is None else percent(share)} within the p95 target"
     if generation is not None:
-        own = generation.submitting_share
         yield (
-            f"making data took {percent(generation.share_of_threads)} of its threads' time and making room "
-            f"{percent(generation.reserve_share)}; submitting threads waited for it "
-            f"{percent(generation.starved_share)} of theirs"
-            + ("" if own is None else f", and made short data and room for it themselves in {percent(own)}")
+            f"making data took {percent(generation.share_of_threads)} of the threads' time, and giving objects their "
+            f"extents {percent(generation.reserve_share)}"
         )
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from kvreplay.config.config import Precondition
 from kvreplay.config.setting import Setting
-from kvreplay.data.buffers import buffer_bytes, write_slots
-from kvreplay.data.shaping import Fill
-from kvreplay.plan.plan import DELETE
+from kvreplay.data.source import Fill
+from kvreplay.native.rows import DELETE
 from kvreplay.run.precondition import precondition
 from kvreplay.tiers.devices import smart
 from kvreplay.tiers.extents import ExtentTier
@@ -60,15 +59,13 @@ def _space(path: Path) -> object:
 
 
 def _ahead_bytes(setting: Setting, tier: int) -> int:
-    """Return the most that writes can be ahead of deletes before them: what lies in buffers, and what is in flight.
+    """Return the most that writes can be ahead of deletes before them: what is in flight.
 
     But no more than the deletes free: without any there is nothing to be ahead of.
     """
-    kinds, depth, io_bytes = setting.window.counted().kinds[tier], setting.config.depth, setting.config.io_bytes
+    kinds, depth = setting.window.facts.kinds[tier], setting.config.depth
     deletes, longest = int(kinds["rows"][DELETE]), int(kinds["end"].max())
-    return min(
-        deletes * longest, write_slots(depth, io_bytes) * longest, buffer_bytes(depth, io_bytes) + (depth + 1) * longest
-    )
+    return min(deletes, depth + 1) * longest
 
 
 def precondition_all(setting: Setting, fill: Fill, interrupted: Interrupted, show: Show) -> list[Preconditioned]:

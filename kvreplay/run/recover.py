@@ -10,11 +10,10 @@ import msgspec
 
 from kvreplay.config.config import Config
 from kvreplay.config.setting import Setting, settle
-from kvreplay.engine.sliding.slider import Slider
 from kvreplay.result.journal import JournaledRecord, unrecovered
 from kvreplay.result.manifest import Measured, window_note
-from kvreplay.result.part import RunPart
 from kvreplay.result.results import RunResults
+from kvreplay.run.feed import Feed
 from kvreplay.run.finished import FinishedRun, Interrupted, write_down
 from kvreplay.run.runtime import rows_left, with_repeats
 from kvreplay.tiers.sharded import BY_KEY, SeveralDrives
@@ -41,14 +40,12 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
     """
     with unrecovered(path) as begun, ExitStack() as stack:
         setting = _setting(begun, path, trace)
-        due_ns = setting.window.paced(setting.pacer)
-        kept = JournaledRecord(path, len(setting.window.plan), is_open_loop=due_ns is not None)
+        window, is_open_loop = setting.window, setting.pacer.speed is not None
+        kept = JournaledRecord(path, window.planned_rows)
         found = stack.enter_context(RunResults(setting, path))
-        loader = setting.window.laid_by()
-        everything = RunPart(0, loader.plan, kept.record, due_ns)
-        kept.begin(0, loader.laid)
-        slider = Slider(loader, kept, lambda first, last: found.take(everything.within(first, last)), is_known=True)
-        slider.finish(rows_left(setting, kept.reached + 1))
+        window.loader.begin(setting.pacer)
+        feed = Feed(window.loader, found.take, is_open_loop=is_open_loop, laid=kept.begin)
+        feed.finish(rows_left(setting, kept.reached + 1))
         found.end()
         error = Interrupted("killed while it ran; recovered from its journal, of which the last seconds may be missing")
         trouble = ["its length is the last completion that was kept; what making data cost died with the process"]
@@ -92,7 +89,7 @@ def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:
             f"not the trace that was replayed; name that with --trace (SHA-256 {begun.trace.sha256}, not {digest})",
             path=where,
         )
-    is_same = setting.reader.meta == begun.trace.metadata and len(setting.window.plan) == begun.window.planned_rows
+    is_same = setting.reader.meta == begun.trace.metadata and setting.window.planned_rows == begun.window.planned_rows
     if not is_same:
         raise TraceError("not the trace that was replayed; name that with --trace", path=where)
     for tier in setting.tiers:

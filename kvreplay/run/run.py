@@ -19,21 +19,20 @@ from kvreplay.config.config import CLOSED_LOOP_DEPTH, Config, check
 from kvreplay.config.setting import Setting, settle
 from kvreplay.config.tiers import check_targets
 from kvreplay.config.warmup import check_warmup
-from kvreplay.data.buffers import Moved
-from kvreplay.data.generate import DataSource, Maker
-from kvreplay.data.verify import named
-from kvreplay.engine.choose import Chosen, check_name, choose
-from kvreplay.engine.job import NOT_DONE, Driven, IoEngine, Job, Record
-from kvreplay.engine.rings.share import check_submitters
-from kvreplay.engine.sliding.slider import AHEAD_ROWS, Slider
-from kvreplay.plan.loader import Loader
-from kvreplay.plan.plan import READ, WRITE, populate_plan
+from kvreplay.data.source import DataSource
+from kvreplay.data.verify import Verifier, named
+from kvreplay.engine.engine import Chosen, Engine, check_name, choose
+from kvreplay.engine.job import Driven, Job
+from kvreplay.engine.share import check_submitters
+from kvreplay.native.rows import NOT_DONE, READ, WRITE
+from kvreplay.plan.window import populated_rows
 from kvreplay.result import tables as results
-from kvreplay.result.journal import Journal, journal
+from kvreplay.result.journal import journal
 from kvreplay.result.manifest import Measured, Preparation, opening, running
 from kvreplay.result.part import RunPart
 from kvreplay.result.probed import beside
 from kvreplay.result.results import RunResults
+from kvreplay.run.feed import Feed
 from kvreplay.run.finished import FinishedRun, Interrupted, write_down
 from kvreplay.run.prepare import device_io, open_tiers, precondition_all, read_devices, read_smart
 from kvreplay.run.runtime import RUNTIME, rows_left, until, with_repeats
@@ -85,13 +84,7 @@ def replay(
         check_targets(config)
     results.check_output(output, is_forced=is_forced)
     setting = settle(config, trace, output, argv, tiers)
-    data = DataSource.of(
-        setting.seed,
-        config.dedup_ratio,
-        config.compress_ratio,
-        is_stamped=config.is_verified,
-        maker=Maker(config.data),
-    )
+    data = DataSource.of(setting.seed, config.dedup_ratio, config.compress_ratio, is_stamped=config.is_verified)
     return _Run(setting, show or _no_show, data, started_ns, watching, together).perform(output)
 
 
@@ -104,7 +97,6 @@ def _no_show(_label: str, _rows: int) -> Iterator[Callable[[float], None]]:
 def _quiet_interpreter() -> Iterator[None]:
     """Disable the garbage collector and shorten the interpreter's thread switch interval."""
     interval = sys.getswitchinterval()
-    gc.collect()
     gc.freeze()
     gc.disable()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -131,13 +123,13 @@ class _Run:
     # Long: the steps of a run in their order.
     def perform(self, output: Path) -> FinishedRun:
         setting = self.setting
-        window, plan = setting.window, setting.window.plan
-        check_warmup(setting.warmup, setting.config.warmup, window.rows, window.counted(), setting.pacer)
-        due_ns, loader = window.paced(setting.pacer), window.laid_by()
+        window, config = setting.window, setting.config
+        check_warmup(setting.warmup, config.warmup, window.rows, window.facts, setting.pacer)
+        is_open_loop, loader = setting.pacer.speed is not None, window.loader
         with ExitStack() as stack:
             interrupted = ended_by(stack.enter_context(noted_signals()), self.together)
             open_tiers(setting, stack)
-            chosen = self._choose(setting.config.depth, is_growing=due_ns is not None)
+            chosen = self._choose(config.depth, is_growing=is_open_loop)
             engine = chosen.engine
             preconditioned = precondition_all(setting, self.data.unstamped, interrupted, self.show)
             lay_out_started_ns = monotonic_ns()
@@ -148,48 +140,53 @@ class _Run:
                 laid_out.note_whole()
             with setting.trace.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            end_probes = stack.enter_context(beside(setting.config, setting.tiers, output))
-            # What --verify expects of reads is worked out for all rows at once.
-            loader.load(None if setting.config.is_verified else AHEAD_ROWS)
-            record = Record.empty(len(plan), is_open_loop=due_ns is not None, laid=loader.laid)
-            verifier = setting.verifier(self.data)
+            end_probes = stack.enter_context(beside(config, setting.tiers, output))
+            rows = loader.begin(
+                setting.pacer, is_ignoring_streams=config.is_ignoring_streams, is_verified=config.is_verified
+            )
             meet(self.together)
             known = chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting), digest
             prepared = Prepared(lay_out_ns=lay_out_ns, total_ns=monotonic_ns() - self.started_ns)
             begun = Preparation(*known, prepared)
             before = read_devices(setting)
-            job = Job(
-                plan,
-                due_ns,
-                setting.tiers,
-                record,
-                self.data.fill,
-                setting.config.on_error == "stop",
-                bulk_depth=setting.config.bulk_depth,
-                check=verifier.check if verifier else None,
-                start=self.together,
-            )
-            watch = None if self.watching is None else Watch(setting, record, due_ns)
+            watch = None if self.watching is None else Watch(setting, is_open_loop=is_open_loop)
             results.make_directory(output, RUN_FILE)
-            note = None if watch is None else watch.take
-            with journal(output, record, running(setting, begun), note) as kept, RunResults(setting, output) as found:
-                slider = _slider(loader, record, due_ns, kept, found, is_kept=setting.config.is_verified)
-                job = job if loader.is_whole else replace(job, slider=slider)
-                driven = stopped or self._watched(engine, job, until(interrupted, setting.config.runtime_ns), watch)
+            with journal(output, rows, running(setting, begun), watch) as kept, RunResults(setting, output) as found:
+
+                def hand(part: RunPart) -> None:
+                    kept.pass_by(part.first + len(part))
+                    found.take(part)
+
+                feed = Feed(loader, hand, is_open_loop=is_open_loop)
+                feed.fill()
+                job = Job(
+                    rows,
+                    setting.tiers,
+                    self.data,
+                    is_open_loop=is_open_loop,
+                    stops_on_error=config.on_error == "stop",
+                    bulk_depth=config.bulk_depth,
+                    verifier=Verifier() if config.is_verified else None,
+                    plan_address=loader.plan_address,
+                    start=self.together,
+                    feed=feed,
+                    stall_ns=config.stall_ns,
+                )
+                driven = stopped or self._watched(engine, job, until(interrupted, config.runtime_ns), watch)
                 kept.stop()
                 moved = device_io(before, read_devices(setting))
-                slider.finish(rows_left(setting, loader.laid))
+                feed.finish(rows_left(setting, loader.laid))
                 found.end()
                 probed = end_probes(None if stopped else driven.started_ns)
                 summary = with_repeats(found.summary(None if stopped else driven, moved=moved), found)
-                trouble = found.warnings(moved) + _unread(driven, setting.config.depth)
+                trouble = found.warnings(moved) + _unread(driven, config.depth)
                 if kept.trouble:
                     trouble.append(f"would not have outlived a kill: {kept.trouble}")
                 measured = Measured(
                     moved,
                     summary,
                     self._error(driven, summary, found.rows, is_populating=stopped is not None, output=output),
-                    named(verifier, setting.trace),
+                    named(driven.verification, setting.trace),
                     read_smart(setting),
                     found.requests,
                     probed,
@@ -205,25 +202,22 @@ class _Run:
             depth,
             config.io_bytes,
             is_growing=is_growing,
-            asked=self._asked(),
+            most=self._most_buffers(config.io_bytes),
             submitters=check_submitters(config.submitters),
         )
 
-    def _asked(self) -> tuple[Moved, Moved]:
-        """Return all reads and writes of the window."""
-        kinds = self.setting.window.counted().kinds
-        reads, writes = (
-            Moved(int(kinds["rows"][:, op].sum()), int(kinds["bytes"][:, op].sum())) for op in (READ, WRITE)
+    def _most_buffers(self, io_bytes: int) -> int:
+        """Return how many buffers the reads and writes of the window fill at most; each may begin within one."""
+        kinds = self.setting.window.facts.kinds
+        return sum(
+            int(2 * kinds["rows"][:, op].sum() + kinds["bytes"][:, op].sum() // io_bytes) for op in (READ, WRITE)
         )
-        return reads, writes
 
-    def _drive(self, engine: IoEngine, job: Job, interrupted: Callable[[], str | None], label: str) -> Driven:
-        with self.show(label, len(job.plan)) as progress, _quiet_interpreter():
+    def _drive(self, engine: Engine, job: Job, interrupted: Callable[[], str | None], label: str) -> Driven:
+        with self.show(label, len(job.rows)) as progress, _quiet_interpreter():
             return engine.drive(job, interrupted, progress)
 
-    def _watched(
-        self, engine: IoEngine, job: Job, interrupted: Callable[[], str | None], watch: Watch | None
-    ) -> Driven:
+    def _watched(self, engine: Engine, job: Job, interrupted: Callable[[], str | None], watch: Watch | None) -> Driven:
         """Drive the measured part, shown by `watch` if there is one."""
         if watch is None or self.watching is None:
             return self._drive(engine, job, interrupted, "replaying")
@@ -239,7 +233,7 @@ class _Run:
             return engine.drive(replace(job, watched=begin), interrupted, note)
 
     def _populate(
-        self, engine: IoEngine, interrupted: Callable[[], str | None], laid_out: LaidOut
+        self, engine: Engine, interrupted: Callable[[], str | None], laid_out: LaidOut
     ) -> tuple[Populated, Driven | None]:
         """Write the objects that the window reads but never writes; return them, and how it was cut short or None.
 
@@ -251,16 +245,15 @@ class _Run:
         there = np.array(wanted)[residency.populate_tier]
         if not there.any():
             return Populated(laid_out.objects, laid_out.bytes, 0), None
-        alignments = {i: t.alignment for i, t in enumerate(tiers) if t is not None}
-        plan = populate_plan(residency, alignments, setting.trace, there)
-        record = Record.empty(len(plan), is_open_loop=False)
+        rows = populated_rows(residency, there)
         if engine.depth > CLOSED_LOOP_DEPTH and setting.pacer.speed is not None and not _has_gpu(tiers):
             # An open loop's limit is far more than populating needs: its buffers would all be touched.
             engine = self._choose(CLOSED_LOOP_DEPTH).engine
-        driven = self._drive(engine, Job(plan, None, tiers, record, self.data.fill), interrupted, "populating")
-        done = np.flatnonzero(record.completed_ns != NOT_DONE)
-        objects, moved = laid_out.objects + len(done), laid_out.bytes + int(plan.length[done].sum())
-        is_whole = driven.failure is None and driven.completed == len(plan)
+        job = Job(rows, tiers, self.data, stall_ns=setting.config.stall_ns)
+        driven = self._drive(engine, job, interrupted, "populating")
+        done = rows.all["completed_ns"] != NOT_DONE
+        objects, moved = laid_out.objects + int(done.sum()), laid_out.bytes + int(rows.all["length"][done].sum())
+        is_whole = driven.failure is None and driven.completed == len(rows)
         return Populated(objects, moved, driven.wall_ns), None if is_whole else driven
 
     def _error(
@@ -268,33 +261,24 @@ class _Run:
     ) -> KvError | None:
         """Return why the run, of which `rows` operations are looked at, is not whole; None if it is."""
         kept = f"what was measured is kept in {output} (partial)"
-        plan = self.setting.window.plan
+        planned = self.setting.window.planned_rows
         stops = driven.failure is not None and not driven.failure.is_corrupt
         if driven.failure is not None and (is_populating or (stops and self.setting.config.on_error == "stop")):
             place = "while populating" if is_populating else f"row {driven.failure.row}"
             return DeviceError(f"{place}: {driven.failure.message}; {kept}")
         is_over = driven.interrupted_by == RUNTIME and not is_populating
-        if driven.interrupted_by is not None and not is_over and (is_populating or driven.completed < len(plan)):
+        if driven.interrupted_by is not None and not is_over and (is_populating or driven.completed < planned):
             return Interrupted(f"interrupted by {driven.interrupted_by}; {kept}")
+        if driven.stalled is not None:
+            return DeviceError(
+                f"nothing completed for {self.setting.config.stall}, though operations were in flight or due: "
+                f"{driven.stalled}; {kept}; --stall-timeout allows more, or 0"
+            )
         if driven.failure is not None:
             count, sent = summary.errors, rows - (summary.not_reached or 0)
             first = f"row {driven.failure.row}: {driven.failure.message}"
             return FailedOperations(f"{count:,} of {sent:,} operations failed, the first at {first}")
         return None
-
-
-def _slider(loader: Loader, record: Record, due_ns: Any, kept: Journal, found: RunResults, *, is_kept: bool) -> Slider:
-    """Return what slides the rows that `loader` lays: those that are over go to the journal, then to the results.
-
-    If rows are to be kept, all go there at the end.
-    """
-
-    def hand(first: int, last: int) -> None:
-        kept.pass_by(last)
-        found.take(everything.within(first, last))
-
-    everything = RunPart(0, loader.plan, record, due_ns)
-    return Slider(loader, record, hand, is_kept=is_kept)
 
 
 def _unread(driven: Driven, depth: int) -> list[str]:

@@ -36,7 +36,7 @@ def rows_left(setting: Setting, laid: int) -> int:
 
     Where the clock ended it, they are those that are `laid`, and one repeat at least.
     """
-    rows = len(setting.window.plan)
+    rows = setting.window.planned_rows
     if not setting.rows_once or setting.pacer.speed is not None:
         return rows
     return min(rows, max(laid, setting.rows_once))

@@ -40,6 +40,10 @@ _LIMITS = {
     LimitCause.DATA: "making data is",
     LimitCause.DEPENDENCIES: "dependencies in the trace are",
     LimitCause.COPY_THREADS: "the copy threads are",
+    LimitCause.PROCESSOR: "the processor, which others had, is",
+    LimitCause.MEMORY: "the first touch of memory is",
+    LimitCause.THROTTLE: "a throttle above the device is",
+    LimitCause.KERNEL: "the kernel above the device is",
 }
 _UNCLEAR = "what limits above it is unclear"
 FULL = 0.8

@@ -57,6 +57,8 @@ def check_target(path: Path, ours: re.Pattern[str] | None = None) -> Path:
     Names that fit `ours` may be there.
     """
     if not path.exists():
+        if path.is_relative_to("/dev"):
+            raise DeviceError(f"{path}: no such device; lsblk lists those of this machine")
         raise DeviceError(f"{path}: no such directory; make an empty one first (mkdir {path})")
     resolved = path.resolve()
     mode = resolved.stat().st_mode

@@ -7,10 +7,8 @@ unwritten extents slower than overwrites, which are what it does in a cache that
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +21,7 @@ from kvreplay.tiers.devices import claim_device, firmware, logical_block_bytes
 from kvreplay.tiers.host import filesystem_facts
 from kvreplay.tiers.placement import hints
 from kvreplay.tiers.space import Header, Space, decode_header, encode_header
-from kvreplay.tiers.tier import NOWHERE, Holding, Region, StorageOptions, place
+from kvreplay.tiers.tier import Holding, Native, NativeDrive, Region, StorageOptions, TierKind
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
 
@@ -31,8 +29,6 @@ SPARE_SHARE = 0.25
 """Space beyond what the replay holds at most, because free extents lie scattered."""
 FREED_ONLY = "free space, ask nothing of the device"
 """What deletes do unless they discard."""
-_WRITE = 1
-_BLKDISCARD = 0x1277
 _ALLOCATED_UNIT_BYTES = 512
 """Of st_blocks."""
 
@@ -41,6 +37,7 @@ class ExtentTier:
     """Objects as extents of the file or device at `path`."""
 
     is_simulated = False
+    has_ring = True
 
     def __init__(self, name: str, path: Path, options: StorageOptions) -> None:
         """Store the tier `name` in the file or device at `path`."""
@@ -96,6 +93,7 @@ class ExtentTier:
         # Now, because it may be gone by the end.
         self._found = filesystem_facts(self._path) | {"device_firmware": firmware(self._path)}
         self._space = Space(self._size_bytes, self.alignment, self.alignment)
+        self._space.expect(self._holding.grown)
 
     def _make_file(self) -> None:
         self._size_bytes = self._used_bytes = max(self._used_bytes, self._filled_bytes)
@@ -137,34 +135,31 @@ class ExtentTier:
             os.fdatasync(self._fd)
             self._note_filled(max(self._filled_bytes, done.start + done.length))
 
-    def reserve(self, object_id: int, end: int) -> None:
-        """Hand the object an extent, as long as it will ever be."""
+    @property
+    def is_buffered(self) -> bool:
+        """Whether the page cache takes part."""
+        return not self._options.is_direct
+
+    @property
+    def space(self) -> Space:
+        """Where objects lie in it."""
         assert self._space is not None, "the tier is open"
-        self._space.reserve(object_id, max(end, self._holding.grown.get(object_id, 0)))
+        return self._space
 
-    def ring_reserve(self, objects: Any, ends: Any) -> tuple[Any, list[tuple[int, OSError]]]:
-        """Hand each of `objects` an extent, as `reserve` does."""
-        import numpy as np
+    def native(self) -> Native:
+        """Return how the engine finds it."""
+        drive = NativeDrive(self._fd, 0 if self._space is None else self._space.address)
+        return Native(
+            TierKind.EXTENTS,
+            [drive],
+            is_synced=self.is_synced,
+            is_discarding=self.is_discarding,
+            write_streams=self.write_streams,
+        )
 
-        assert self._space is not None, "the tier is open"
-        if grown := self._holding.grown:
-            ends = np.maximum(ends, [grown.get(one, 0) for one in objects.tolist()])
-        starts, failed = self._space.reserve_all(objects, ends)
-        # Of a negative number it is NOWHERE.
-        return place(self._fd, starts), failed
-
-    def ring_extent(self, object_id: int) -> tuple[int, int]:
-        """Return our descriptor and where the object begins."""
-        assert self._space is not None, "the tier is open"
-        return self._fd, self._space.start(object_id)
-
-    def ring_places(self, objects: int) -> Any:
-        """Return where each of `objects` lies."""
-        import numpy as np
-
-        assert self._space is not None, "the tier is open"
-        starts = self._space.starts(objects)
-        return np.where(starts < 0, NOWHERE, place(self._fd, starts))
+    def why_no_room(self, object_id: int) -> str:
+        """Return why an object finds no extent."""
+        return self.space.why_no_room(object_id)
 
     def place(self) -> None:
         """Note how many streams the device offers."""
@@ -185,46 +180,11 @@ class ExtentTier:
             why_not = "the kernel offers no write streams there (queue/max_write_streams: FDP, Linux 6.16 or later)"
         return hints.facts(None, 0, why_not) if why_not else hints.facts(hints.STREAMED, self.write_streams)
 
-    def starts(self, objects: Any) -> Any:
-        """Return int64: where each of `objects`, which have their extents, begins."""
-        assert self._space is not None, "the tier is open"
-        return self._space.starts(int(objects.max()) + 1)[objects] if len(objects) else objects
-
-    def begin(self, op: int, object_id: int) -> tuple[int, int]:
-        """Return the object's extent."""
-        return self.ring_extent(object_id)
-
-    def begin_in(self, stream: int, object_id: int) -> tuple[int, int]:
-        """Return the object's extent: plain calls carry no stream."""
-        return self.ring_extent(object_id)
-
-    def write(self, handle: tuple[int, int], offset: int, data: memoryview) -> None:
-        """Write all of `data`."""
-        directio.write_whole(handle[0], handle[1] + offset, data)
-
-    def read(self, handle: tuple[int, int], offset: int, into: memoryview) -> int:
-        """Read until `into` is full."""
-        return directio.read_whole(handle[0], handle[1] + offset, into)
-
-    def end(self, op: int, handle: tuple[int, int]) -> None:
-        """Do nothing, or fdatasync if that is the policy."""
-        if op == _WRITE and self.is_synced:
-            os.fdatasync(handle[0])
-
-    def delete(self, object_id: int) -> None:
-        """Give the object's extent back; discard it on the device if that was asked for."""
-        assert self._space is not None, "the tier is open"
-        if self.is_discarding:
-            # Before the space can be handed out again.
-            extent = self._space.extent(object_id)
-            fcntl.ioctl(self._fd, _BLKDISCARD, struct.pack("=QQ", *extent))
-        self._space.release(object_id)
-
     def facts(self) -> dict[str, Any]:
         """Return the device, how objects lie on it, and what was confirmed of direct I/O."""
         return {
             "is_simulated": False,
-            "is_direct": self._options.is_direct,
+            "is_direct": self._direct is not None and self._direct.is_confirmed,
             "direct_io": msgspec.to_builtins(self._direct),
             "fsync": self._options.fsync,
             "alignment_bytes": self.alignment,

@@ -21,7 +21,7 @@ from kvreplay.tiers.devices import firmware
 from kvreplay.tiers.host import filesystem_facts
 from kvreplay.tiers.layout import MEANINGS, FileLayout, make_directories, path_function
 from kvreplay.tiers.placement import hints
-from kvreplay.tiers.tier import Holding, Region, RingFiles, StorageOptions
+from kvreplay.tiers.tier import Holding, Native, NativeDrive, Region, StorageOptions, TierKind
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
 
@@ -86,6 +86,11 @@ class FileTier:
         self._scratch_fd = os.open(scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
     @property
+    def is_buffered(self) -> bool:
+        """Whether the page cache takes part."""
+        return not self._options.is_direct
+
+    @property
     def drives(self) -> list[FileTier]:
         """Itself: it has one."""
         return [self]
@@ -106,17 +111,20 @@ class FileTier:
         """Return where an object lies."""
         return self._path_of(object_id)
 
-    def ring_path(self, object_id: int) -> bytes:
-        """Return where an object lies, for a ring."""
-        return self.path(object_id).encode()
-
-    def ring_flags(self, op: int) -> int:
-        """Return how to open an object's file, for a ring."""
-        return (self._write_flags if op == _WRITE else self._read_flags) & ~os.O_CLOEXEC
-
-    def ring_files(self) -> RingFiles:
-        """Return how compiled code finds the objects' files."""
-        return RingFiles(self._options.layout, [self._scratch_fd])
+    def native(self) -> Native:
+        """Return how the engine finds it; files that must be written by certain calls are Python's."""
+        if not self.has_ring:
+            return Native(TierKind.PYTHON)
+        return Native(
+            TierKind.FILES,
+            [NativeDrive(self._scratch_fd)],
+            layout=self._options.layout,
+            read_flags=self._read_flags,
+            write_flags=self._write_flags,
+            opened_advice=self.opened_advice,
+            closing_advice=self.closing_advice,
+            is_synced=self.is_synced,
+        )
 
     def reserve(self, object_id: int, end: int) -> None:
         """Do nothing: files grow as they are written."""
@@ -164,7 +172,7 @@ class FileTier:
         """Return filesystem, device, and what was confirmed of direct I/O."""
         return {
             "is_simulated": False,
-            "is_direct": self._options.is_direct,
+            "is_direct": self._direct is not None and self._direct.is_confirmed,
             "direct_io": msgspec.to_builtins(self._direct),
             "fsync": self._options.fsync,
             "fadvise": self._options.advice,

@@ -135,7 +135,7 @@ class GdsTier:
                     "--io-bytes"
                 ) from None
             array = self._device.as_array(memory, arena.nbytes)
-            self._mirrors.append((arena.places[0][0], arena.nbytes, array, memory.ptr))
+            self._mirrors.append((arena.address, arena.nbytes, array, memory.ptr))
 
     def _mirror(self, buffer: memoryview) -> tuple[Any, int, int]:
         """Return the array on the device that mirrors `buffer`, where in it, and the address there."""

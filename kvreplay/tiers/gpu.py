@@ -71,7 +71,7 @@ class Pins:
     def add(self, arenas: Sequence[Arena]) -> None:
         """Pin `arenas`; DeviceError if the driver refuses."""
         for arena in arenas:
-            address = arena.places[0][0]
+            address = arena.address
             try:
                 self._device.pin(address, arena.nbytes)
             except OSError as error:

@@ -16,13 +16,14 @@ SECTOR_BYTES = 512
 _NS_PER_MS = 10**6
 _IN_MEMORY = {0x01021994: "tmpfs", 0x858458F6: "ramfs", 0x958458F6: "hugetlbfs"}
 """Filesystems without a device, by f_type. Source: statfs(2)."""
+FILESYSTEMS_IN_MEMORY = frozenset(_IN_MEMORY.values())
 _STATFS_BYTES = 256
 _MEMORY_DISKS = {"ram": "a RAM disk", "zram": "compressed memory", "nullb": "a null block device"}
 _MAX_LAYERS = 16
 _OCTAL = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
 
 
-LIBRARIES = ("dgen-py", "numpy", "numba", "pyarrow")
+LIBRARIES = ("dgen-py", "numpy", "pyarrow")
 """Those that make data, time and tables: a run says their versions."""
 
 
@@ -301,3 +302,85 @@ def device_counters(target: Path) -> DeviceCounters | None:
             moved = int(fields[5]) * SECTOR_BYTES, int(fields[9]) * SECTOR_BYTES
             return DeviceCounters(*moved, *(time * _NS_PER_MS for time in times_ms))
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """A limit of a control group on what its processes ask of a device."""
+
+    is_write: bool
+    is_bytes: bool
+    """Bytes a second; else I/Os."""
+    per_s: int
+    where: str
+    """As its file says it, and the directory of the group."""
+
+
+def throttles(target: Path, proc: Path = Path("/proc")) -> list[Throttle]:
+    """Return the limits of our control group, and of those above it, on the devices beneath `target`.
+
+    Source: Documentation/admin-guide/cgroup-v2.rst (io.max) and cgroup-v1/blkio-controller.rst (blkio.throttle.*). A
+    group of which this process sees no directory is not known.
+    """
+    numbers = set(_numbers_beneath(target))
+    found = [limit for group in _groups(proc) for limit in (*_io_max(group, numbers), *_blkio(group, numbers))]
+    return list(dict.fromkeys(found))
+
+
+def _numbers_beneath(target: Path) -> Iterator[str]:
+    """Yield the numbers of the disks beneath `target`: of a loop device those of its file, too."""
+    at = _block_directory(target) if target.exists() else None
+    waiting = [] if at is None else [at]
+    for _ in range(_MAX_LAYERS):
+        if not waiting:
+            return
+        at = waiting.pop()
+        disk = at if (at / "queue").is_dir() else at.parent
+        yield from filter(None, [sys_text(disk / "dev")])
+        backing = sys_text(disk / "loop/backing_file")
+        beneath = _block_directory(Path(backing)) if backing and Path(backing).exists() else None
+        waiting += [] if beneath is None else [beneath]
+        waiting += [one.resolve() for one in (at / "slaves").iterdir()] if (at / "slaves").is_dir() else []
+
+
+def _groups(proc: Path) -> Iterator[Path]:
+    """Yield the directories of our control groups that may limit I/O, from our own up to the top of what we see."""
+    mounted = [
+        m for m in mounts(proc) if m.kind == "cgroup2" or (m.kind == "cgroup" and "blkio" in m.options.split(","))
+    ]
+    for line in (sys_text(proc / "self/cgroup") or "").splitlines():
+        _number, controllers, path = line.split(":", 2)
+        kind = "cgroup2" if not controllers else "cgroup" if "blkio" in controllers.split(",") else None
+        for mount in mounted:
+            if mount.kind == kind:
+                top = Path(mount.point)
+                own = top / path.lstrip("/")
+                # Of a namespace of its own, the path may lie outside of what is mounted.
+                own = own if own.is_dir() else top
+                yield from (at for at in (own, *own.parents) if at == top or top in at.parents)
+
+
+def _io_max(group: Path, numbers: set[str]) -> Iterator[Throttle]:
+    for line in (sys_text(group / "io.max") or "").splitlines():
+        number, *limits = line.split()
+        for name, _, value in (limit.partition("=") for limit in limits):
+            if number in numbers and value.isdecimal():
+                is_write, is_bytes = name.startswith("w"), name.endswith("bps")
+                yield Throttle(is_write, is_bytes, int(value), f"io.max {name}={value} of {group}")
+
+
+def _blkio(group: Path, numbers: set[str]) -> Iterator[Throttle]:
+    for of in ("read", "write"):
+        for unit in ("bps", "iops"):
+            name = f"blkio.throttle.{of}_{unit}_device"
+            for line in (sys_text(group / name) or "").splitlines():
+                number, _, value = line.partition(" ")
+                if number in numbers and value.isdecimal():
+                    yield Throttle(of == "write", unit == "bps", int(value), f"{name} {line} of {group}")
+
+
+def queue_limit(target: Path) -> int | None:
+    """Return how many requests the block layer takes for the disk beneath `target` at once; None if it is not seen."""
+    disk = block_device(target) if target.exists() else None
+    text = None if disk is None else sys_text(disk / "queue/nr_requests")
+    return int(text) if text and text.isdecimal() else None

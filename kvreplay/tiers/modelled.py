@@ -5,17 +5,15 @@ The model is the one by which `kvtrace gen` gives a tier's operations their time
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
-from time import monotonic_ns, sleep
 from typing import Any
 
 import msgspec
 
-from kvreplay.plan.plan import DELETE, WRITE
+from kvreplay.tiers.tier import Native, TierKind
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.units import NS_PER_S, format_duration, format_rate, parse_bytes, parse_duration_ns
+from kvtrace.core.units import format_duration, format_rate, parse_bytes, parse_duration_ns
 
 OPTIONS = ("bandwidth", "read_bandwidth", "write_bandwidth", "latency", "concurrency")
 
@@ -32,11 +30,10 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     """Where the numbers come from."""
 
-    def occupied_ns(self, op: int, length_bytes: int) -> int:
-        """Return for how long an operation has the server to itself."""
-        rate = self.write_bytes_per_s if op == WRITE else self.read_bytes_per_s
-        share = self.latency_ns // self.concurrency if self.concurrency else 0
-        return max(length_bytes * NS_PER_S // rate, share)
+    @property
+    def least_ns(self) -> int:
+        """For how long an operation has the server to itself, at least; more if its bytes take longer."""
+        return self.latency_ns // self.concurrency if self.concurrency else 0
 
     def __str__(self) -> str:
         at_once = f", {self.concurrency} at once" if self.concurrency else ""
@@ -75,47 +72,13 @@ class SimulatedTier:
         self.name, self.service = name, service
         self.target = "null" if service is None else "sim"
         self.is_timed = service is not None
-        self._lock = threading.Lock()
-        self._busy_until = [0, 0]
 
-    def serve(self, op: int, length_bytes: int, now_ns: int) -> int:
-        """Return when an operation that comes at `now_ns` (monotonic clock) is done."""
-        if self.service is None or op == DELETE:
-            return now_ns
-        with self._lock:
-            busy_until = max(self._busy_until[op], now_ns) + self.service.occupied_ns(op, length_bytes)
-            self._busy_until[op] = busy_until
-        return busy_until + self.service.latency_ns
-
-    def wait(self, op: int, length_bytes: int, now_ns: int) -> int:
-        """Sleep until the operation is done; return when it was by the model, not when the sleep ended."""
-        done_ns = self.serve(op, length_bytes, now_ns)
-        rest_ns = done_ns - monotonic_ns()
-        if rest_ns > 0:
-            sleep(rest_ns / NS_PER_S)
-        return done_ns
+    def native(self) -> Native:
+        """Return how the engine does its operations."""
+        return Native(TierKind.NOTHING if self.service is None else TierKind.MODELLED, service=self.service)
 
     def open(self, peak_bytes: int) -> None:
         """Do nothing: there is room for everything."""
-
-    def reserve(self, object_id: int, end: int) -> None:
-        """Do nothing."""
-
-    def begin(self, op: int, object_id: int) -> None:
-        """Do nothing."""
-
-    def write(self, handle: Any, offset: int, data: memoryview) -> None:
-        """Do nothing."""
-
-    def read(self, handle: Any, offset: int, into: memoryview) -> int:
-        """Report the whole length as read."""
-        return len(into)
-
-    def end(self, op: int, handle: Any) -> None:
-        """Do nothing."""
-
-    def delete(self, object_id: int) -> None:
-        """Do nothing."""
 
     def facts(self) -> dict[str, Any]:
         """Return that nothing moved, and the model of its times."""

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-import itertools
+import os
 import resource
-import threading
 from pathlib import Path
 from typing import Any
 
 from kvreplay.data.buffers import huge_bytes, map_aligned, touch
 from kvreplay.tiers.host import sys_text
 from kvreplay.tiers.space import Space
-from kvreplay.tiers.tier import NOWHERE, Holding
+from kvreplay.tiers.tier import Holding, Native, NativeDrive, TierKind
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
 
 SINK_BYTES = 128 << 20
 """Reads are copied to a place this large in turn: a small one would stay in the processor's cache."""
-PAGE_BYTES = 4096
+PAGE_BYTES, LINE_BYTES = 4096, 64
 _SPARE_BYTES = 1 << 40
-"""Addresses beyond what the replay holds at most: free room lies scattered, and small objects take whole pages."""
+"""Addresses beyond what the replay holds at most: free room lies scattered, and verified objects take whole pages."""
+
+_SPREAD_BYTES = 2 << 20
+"""Touched beyond what the replay holds at most, and a 64th of that: objects lie on lines of the cache, and apart."""
+
+MOST_COPIERS = 8
+"""Few threads come near a socket's bandwidth, and more would only take processors."""
+
+
+def copy_threads() -> int:
+    """Return how many threads copy to and from memory: half of the processors that we may use."""
+    return max(1, min(MOST_COPIERS, len(os.sched_getaffinity(0)) // 2))
 
 
 class RamTier:
@@ -40,7 +50,6 @@ class RamTier:
         """
         self.name = name
         self.alignment = PAGE_BYTES if is_verified else 1
-        self.is_copied = self.is_copied and not is_verified
         self._is_verified = is_verified
         self._io_bytes, self._is_huge = io_bytes, False
         self._holding = Holding([0])
@@ -48,7 +57,6 @@ class RamTier:
         self._memory: Any = None
         self._sink: Any = None
         self._address = self._touched_bytes = 0
-        self._lock = threading.Lock()
 
     def expect(self, holding: Holding) -> None:
         """Note what the replay will hold here."""
@@ -72,10 +80,11 @@ class RamTier:
         self._sink = sink.reshape(slots, self._io_bytes)
         touch(self._sink.ctypes.data, self._sink.nbytes)
         self._is_huge = (huge_bytes(self._sink.ctypes.data) or 0) > 0
-        self._turn = itertools.cycle(range(slots))
         self._touched_bytes = self._holding.peak_bytes[0]
         spare = _SPARE_BYTES if available is None else min(_SPARE_BYTES, available - need)
         self._map(-(-(self._touched_bytes + max(spare, PAGE_BYTES)) // PAGE_BYTES) * PAGE_BYTES)
+        spread = _SPREAD_BYTES if self._touched_bytes else 0
+        self._touched_bytes = min(self._touched_bytes + self._touched_bytes // 64 + spread, int(self._memory.nbytes))
         touch(self._address, self._touched_bytes)
 
     def _map(self, size: int) -> None:
@@ -88,71 +97,29 @@ class RamTier:
             ) from None
         self._memory = self._numpy.frombuffer(mapping, dtype=self._numpy.uint8)[first : first + size]
         self._address = int(self._memory.ctypes.data)
-        self._space = Space(size, PAGE_BYTES, 0)
+        # Whole pages would take memory that the peak has none of, which the replay had to touch.
+        self._space = Space(size, PAGE_BYTES if self._is_verified else LINE_BYTES, 0)
+        self._space.expect(self._holding.grown)
 
-    def reserve(self, object_id: int, end: int) -> None:
-        """Hand the object its room, as long as it will ever be; touched, so that no copy waits for pages."""
-        assert self._space is not None, "the tier is open"
-        self._space.reserve(object_id, max(end, self._holding.grown.get(object_id, 0)))
-        start, length = self._space.extent(object_id)
-        with self._lock:
-            beyond, self._touched_bytes = self._touched_bytes, max(self._touched_bytes, start + length)
-        if start + length > beyond:
-            touch(self._address + max(start, beyond), start + length - max(start, beyond))
+    def native(self) -> Native:
+        """Return how the engine finds it."""
+        space = 0 if self._space is None else self._space.address
+        sink = (int(self._sink.ctypes.data), int(self._sink.nbytes)) if self._sink is not None else (0, 0)
+        return Native(TierKind.MEMORY, [NativeDrive(-1, space, self._address, self._touched_bytes)], sink=sink)
 
-    def copy_sink(self) -> tuple[int, int]:
-        """Address and size of the place that reads are copied to, in turn."""
-        return int(self._sink.ctypes.data), int(self._sink.nbytes)
-
-    def copy_place(self, object_id: int) -> int:
-        """Return the object's address."""
-        assert self._space is not None, "the tier is open"
-        return self._address + self._space.start(object_id)
-
-    def copy_places(self, objects: int) -> Any:
-        """Return the addresses of `objects`."""
-        assert self._space is not None, "the tier is open"
-        starts = self._space.starts(objects)
-        return self._numpy.where(starts < 0, NOWHERE, self._address + starts)
-
-    def begin(self, op: int, object_id: int) -> Any:
-        """Return the object's memory."""
-        assert self._space is not None, "the tier is open"
-        start, length = self._space.extent(object_id)
-        return self._memory[start : start + length]
-
-    def write(self, handle: Any, offset: int, data: memoryview) -> None:
-        """Copy `data` into the object; numpy lets other threads run meanwhile."""
-        handle[offset : offset + len(data)] = self._numpy.frombuffer(data, dtype=self._numpy.uint8)
-
-    def read(self, handle: Any, offset: int, into: memoryview) -> int:
-        """Copy out of the object to the next place of the sink; `into` would be a cached one."""
-        source = handle[offset : offset + len(into)]
-        if self._is_verified:
-            self._numpy.frombuffer(into, dtype=self._numpy.uint8)[: len(source)] = source
-            return len(source)
-        self._sink[next(self._turn), : len(source)] = source
-        return len(source)
-
-    def end(self, op: int, handle: Any) -> None:
-        """Do nothing."""
-
-    def delete(self, object_id: int) -> None:
-        """Give the object's room back."""
-        assert self._space is not None, "the tier is open"
-        self._space.release(object_id)
+    def why_no_room(self, object_id: int) -> str:
+        """Return why an object finds no room."""
+        return "" if self._space is None else self._space.why_no_room(object_id)
 
     def facts(self) -> dict[str, Any]:
         """Return how reads and writes are done."""
-        from kvreplay.data.copies import copy_threads
-
         sink = None if self._is_verified else SINK_BYTES
         pages = "on huge pages" if self._is_huge else "on small pages: the kernel gives no huge ones"
         return {
             "is_simulated": False,
             "read_sink_bytes": sink,
             "has_huge_pages": self._is_huge,
-            "copy_threads": copy_threads() if self.is_copied else None,
+            "copy_threads": copy_threads(),
             "highest_bytes": None if self._space is None else self._space.highest_bytes,
             "note": f"copies between DRAM buffers, {pages}",
         }

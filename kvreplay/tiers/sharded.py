@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.tier import NOWHERE, Drive, Holding, RingFiles
+from kvreplay.tiers.tier import Drive, Holding, Native, TierKind, native_of
 from kvtrace.core.schema import OBJECTS, TRACE
 from kvtrace.core.tables import objects_path, open_table
 
@@ -132,6 +133,19 @@ class SeveralDrives:
         for drive in self._drives:
             drive.place()
 
+    @property
+    def has_ring(self) -> bool:
+        """Whether a ring may do operations on all."""
+        return all(drive.has_ring for drive in self._drives)
+
+    def native(self) -> Native:
+        """Return how the engine finds all drives."""
+        each = [native_of(drive) for drive in self._drives]
+        if any(of.kind is TierKind.PYTHON for of in each):
+            return Native(TierKind.PYTHON)
+        drives = [drive for of in each for drive in of.drives]
+        return replace(each[0], drives=drives, drive_of=self.drive_of, write_streams=self.write_streams)
+
     def begin(self, op: int, object_id: int) -> tuple[Any, Any]:
         """Begin on the object's drive."""
         drive = self._drives[self._of[object_id]]
@@ -177,37 +191,9 @@ class SeveralDirectories(SeveralDrives):
 
     _drives: Sequence[FileTier]
 
-    @property
-    def has_ring(self) -> bool:
-        """Whether a ring may do operations on all."""
-        return all(drive.has_ring for drive in self._drives)
-
-    @property
-    def opened_advice(self) -> int | None:
-        """What to advise of a file's pages once it is open."""
-        return self._drives[0].opened_advice
-
-    @property
-    def closing_advice(self) -> int | None:
-        """And before it is closed."""
-        return self._drives[0].closing_advice
-
     def path(self, object_id: int) -> str:
         """Return where an object lies."""
         return self._drives[self._of[object_id]].path(object_id)
-
-    def ring_path(self, object_id: int) -> bytes:
-        """Return where an object lies, for a ring."""
-        return self._drives[self._of[object_id]].ring_path(object_id)
-
-    def ring_flags(self, op: int) -> int:
-        """Return how to open an object's file, for a ring."""
-        return self._drives[0].ring_flags(op)
-
-    def ring_files(self) -> RingFiles:
-        """Return how compiled code finds the objects' files."""
-        each = [drive.ring_files() for drive in self._drives]
-        return RingFiles(each[0].layout, [files.directories[0] for files in each], self.drive_of)
 
 
 class SeveralSpaces(SeveralDrives):
@@ -220,28 +206,6 @@ class SeveralSpaces(SeveralDrives):
         """Whether a delete asks something of the device."""
         return any(drive.is_discarding for drive in self._drives)
 
-    def ring_reserve(self, objects: Any, ends: Any) -> tuple[Any, list[tuple[int, OSError]]]:
-        """Make room on the objects' drives."""
-        import numpy as np
-
-        places, failed, drive_of = np.full(len(objects), NOWHERE, np.int64), [], self.drive_of[objects]
-        for at, drive in enumerate(self._drives):
-            there = np.flatnonzero(drive_of == at)
-            if len(there):
-                places[there], bad = drive.ring_reserve(objects[there], ends[there])
-                failed += [(int(there[i]), error) for i, error in bad]
-        return places, failed
-
-    def ring_extent(self, object_id: int) -> tuple[int, int]:
-        """Return the descriptor of the object's drive and where on it the object begins."""
-        return self._drives[self._of[object_id]].ring_extent(object_id)
-
-    def ring_places(self, objects: int) -> Any:
-        """Return where each of `objects` lies."""
-        import numpy as np
-
-        found, drive_of = np.full(objects, NOWHERE, np.int64), self.drive_of[:objects]
-        for at, drive in enumerate(self._drives):
-            there = np.flatnonzero(drive_of == at)
-            found[there] = drive.ring_places(objects)[there]
-        return found
+    def why_no_room(self, object_id: int) -> str:
+        """Return why an object finds no extent on its drive."""
+        return self._drives[self._of[object_id]].why_no_room(object_id)

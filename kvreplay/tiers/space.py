@@ -1,181 +1,92 @@
 """The space of one file or device: its header block, and extents, the lowest free one that is long enough.
 
 The header says that the target is ours and how far it has been written: by it a later run knows the leftovers of a
-killed one, and need not write again what is already written.
+killed one, and need not write again what is already written. Extents are given and taken back in C (`native/space.c`).
 """
 
 from __future__ import annotations
 
-import errno
-import threading
+import ctypes
 import zlib
-from array import array
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from kvtrace.core.allocator import FreeSpace, give, take
-from kvtrace.core.compiled import njit
+from kvreplay.native.library import library
 from kvtrace.core.units import format_bytes
-
-_FEW = 1024
-_NOWHERE = -1
 
 
 class Space:
-    """Where each object lies in `size_bytes`; called from many threads."""
+    """Where each object lies in `size_bytes`; the engine's threads share it."""
 
     def __init__(self, size_bytes: int, unit_bytes: int, reserved_bytes: int) -> None:
         """Hand out whole units of `unit_bytes`; the first `reserved_bytes`, whole units too, are never handed out."""
-        from kvtrace.core import allocator
+        self._lib, self._size_bytes = library(), size_bytes
+        self._lib.space_open.restype = ctypes.c_void_p
+        self._lib.space_reserve.restype = self._lib.space_find.restype = ctypes.c_int64
+        sizes = map(ctypes.c_int64, (size_bytes, unit_bytes, reserved_bytes))
+        self.address = int(self._lib.space_open(*sizes))
+        """Of the structure."""
 
-        if unit_bytes % allocator.GRANULE_BYTES:
-            raise ValueError(f"unit_bytes(={unit_bytes}) must be a multiple of {allocator.GRANULE_BYTES}")
-        self._allocator, self._size_bytes, self._unit_bytes = allocator, size_bytes, unit_bytes
-        self._free = allocator.new_space(_FEW)
-        self._lock = threading.Lock()
-        # By object id: 16 bytes each, where a dictionary takes 150.
-        self._starts, self._lengths = array("q"), array("q")
-        self._objects = self._live_bytes = 0
-        self.highest_bytes = 0
-        """The end of the highest byte that was ever handed out."""
-        # Both are compiled at their first call, which must not lie in a run.
-        allocator.release(self._free, self._allocate(unit_bytes), unit_bytes)
-        self._allocate(reserved_bytes)
+    def __del__(self) -> None:
+        if getattr(self, "address", 0):
+            self._lib.space_close(ctypes.c_void_p(self.address))
 
-    def _allocate(self, length: int) -> int:
-        return int(self._allocator.allocate(self._free, length))
+    def expect(self, grown: Mapping[int, int]) -> None:
+        """Note how long objects get at most that are written on beyond their end: their extents are that long."""
+        for object_id, length in grown.items():
+            self._call("space_expect", object_id, length)
+
+    def _call(self, name: str, *numbers: int) -> int:
+        return int(getattr(self._lib, name)(ctypes.c_void_p(self.address), *map(ctypes.c_int64, numbers)))
+
+    def reserve(self, object_id: int, length: int) -> int:
+        """Hand out an extent of `length` bytes, rounded up; return where it begins, or minus an errno.
+
+        An object that has one as long keeps it. ENOSPC: no free extent is long enough; EFBIG: it has a shorter one.
+        """
+        return self._call("space_reserve", object_id, length)
+
+    def reserve_all(self, objects: Any, lengths: Any) -> Any:
+        """Return what `reserve` does for each of `objects` (int64 both)."""
+        import numpy as np
+
+        ids, wanted = (np.ascontiguousarray(each, np.int64) for each in (objects, lengths))
+        starts = np.empty(len(ids), np.int64)
+        places = [ctypes.c_void_p(each.ctypes.data) for each in (ids, wanted, starts)]
+        self._lib.space_reserve_all(ctypes.c_void_p(self.address), *places, ctypes.c_int64(len(ids)))
+        return starts
 
     def start(self, object_id: int) -> int:
-        """Return where an object begins; FileNotFoundError if it is not there."""
-        start = self._starts[object_id] if object_id < len(self._starts) else _NOWHERE
-        if start < 0:
-            raise FileNotFoundError(errno.ENOENT, f"object {object_id} is not there")
-        return start
+        """Return where an object begins, or minus ENOENT."""
+        return int(self._lib.space_find(ctypes.c_void_p(self.address), ctypes.c_int64(object_id), None))
 
-    def starts(self, objects: int) -> Any:
-        """Return int64 for each of `objects`: where it begins, or a negative number."""
-        import numpy as np
+    def release(self, object_id: int) -> int:
+        """Take an object's extent back; return 0, or minus ENOENT."""
+        return self._call("space_release", object_id)
 
-        found = np.full(objects, _NOWHERE, np.int64)
-        with self._lock:
-            count = min(objects, len(self._starts))
-            found[:count] = self._starts[:count]
-        return found
+    def _facts(self) -> tuple[int, int, int]:
+        found = [ctypes.c_int64() for _ in range(3)]
+        self._lib.space_facts(ctypes.c_void_p(self.address), *map(ctypes.byref, found))
+        objects, live_bytes, highest_bytes = (each.value for each in found)
+        return objects, live_bytes, highest_bytes
 
-    def extent(self, object_id: int) -> tuple[int, int]:
-        """Return where an object begins and how long it is; FileNotFoundError if it is not there."""
-        return self.start(object_id), self._lengths[object_id]
+    @property
+    def highest_bytes(self) -> int:
+        """The end of the highest byte that was ever handed out."""
+        return self._facts()[2]
 
-    def reserve(self, object_id: int, length: int) -> None:
-        """Hand out an extent of `length` bytes, rounded up; an object that has one as long keeps it.
-
-        Raises:
-            OSError: no free extent is long enough, or the object has a shorter one.
-
-        """
-        length = -(-length // self._unit_bytes) * self._unit_bytes
-        with self._lock:
-            self._make_room(object_id)
-            if self._starts[object_id] >= 0:
-                if self._lengths[object_id] < length:
-                    raise OSError(errno.EFBIG, f"object {object_id} has {self._lengths[object_id]} bytes, not {length}")
-                return
-            start = self._allocate(length)
-            if start + length > self._size_bytes:
-                self._allocator.release(self._free, start, length)
-                raise OSError(errno.ENOSPC, self._full(length))
-            self._starts[object_id], self._lengths[object_id] = start, length
-            self._objects += 1
-            self._live_bytes += length
-            self.highest_bytes = max(self.highest_bytes, start + length)
-
-    def reserve_all(self, objects: Any, lengths: Any) -> tuple[Any, list[tuple[int, OSError]]]:
-        """Do what `reserve` does for each of `objects` (int64).
-
-        Returns where they begin (int64; negative: nowhere), and the index of each that failed, and why.
-        """
-        import numpy as np
-
-        wanted, failed, done = -(-lengths // self._unit_bytes) * self._unit_bytes, [], 0
-        begins = np.full(len(objects), _NOWHERE, np.int64)
-        while done < len(objects):
-            with self._lock:
-                self._make_room(int(objects[done:].max()), len(objects) - done)
-                starts, known = (np.frombuffer(numbers, np.int64) for numbers in (self._starts, self._lengths))
-                counts = np.zeros(3, np.int64)
-                done = _reserve_all(self._free, starts, known, objects, wanted, begins, done, self._size_bytes, counts)
-                # The array cannot grow as long as someone looks at it.
-                del starts, known
-                self._objects += int(counts[0])
-                self._live_bytes += int(counts[1])
-                self.highest_bytes = max(self.highest_bytes, int(counts[2]))
-            if done < len(objects):
-                try:
-                    self.reserve(int(objects[done]), int(lengths[done]))
-                except OSError as error:
-                    failed.append((done, error))
-                done += 1
-        return begins, failed
-
-    def _make_room(self, object_id: int, more: int = 1) -> None:
-        if object_id >= len(self._starts):
-            nowhere = array("q", [_NOWHERE]) * (object_id + 1 - len(self._starts) + len(self._starts) // 2)
-            self._starts.extend(nowhere)
-            self._lengths.extend(nowhere)
-        # There can be one free extent more than objects, and the allocator takes two for itself on the way.
-        while self._objects + more + 3 > self._free.room:
-            self._free.grow()
-
-    def _full(self, length: int) -> str:
+    def why_no_room(self, object_id: int) -> str:
+        """Return why an object finds no extent, and what to do."""
+        objects, live_bytes, _ = self._facts()
+        if self.start(object_id) >= 0:
+            return f"object {object_id} has a shorter extent"
         return (
-            f"no free extent of {format_bytes(length)}: {self._objects:,} objects hold "
-            f"{format_bytes(self._live_bytes)} of {format_bytes(self._size_bytes)}; name a larger target"
+            f"no free extent is long enough: {objects:,} objects hold {format_bytes(live_bytes)} of "
+            f"{format_bytes(self._size_bytes)}; name a larger target"
         )
-
-    def release(self, object_id: int) -> None:
-        """Take an object's extent back; FileNotFoundError if it has none."""
-        with self._lock:
-            start, length = self.extent(object_id)
-            self._starts[object_id] = _NOWHERE
-            self._allocator.release(self._free, start, length)
-            self._objects -= 1
-            self._live_bytes -= length
-
-
-@njit
-def _reserve_all(
-    free: FreeSpace,
-    starts: Any,
-    lengths: Any,
-    objects: Any,
-    wanted: Any,
-    begins: Any,
-    first: int,
-    size_bytes: int,
-    counts: Any,
-) -> int:
-    """Hand out extents of `wanted` bytes to `objects` from `first` on, up to one that fails; return how far it went.
-
-    `begins` takes where they begin. `counts` (int64) are added to: new objects, their bytes; the highest end.
-    """
-    for i in range(first, len(objects)):
-        one, length = objects[i], wanted[i]
-        if starts[one] >= 0:
-            if lengths[one] < length:
-                return i
-            begins[i] = starts[one]
-            continue
-        start = take(free, length)
-        if start + length > size_bytes:
-            give(free, start, length)
-            return i
-        starts[one], lengths[one], begins[i] = start, length, start
-        counts[0] += 1
-        counts[1] += length
-        counts[2] = max(counts[2], start + length)
-    return len(objects)
 
 
 _MAGIC = b"Written by kvreplay: this file or device is its own and will be overwritten.\n"

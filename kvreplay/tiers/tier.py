@@ -1,10 +1,11 @@
-"""The protocols of tiers: what an engine asks of any tier, and of storage, io_uring and GPU tiers."""
+"""What an engine asks of any tier, and how it finds those that it serves without Python."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Protocol, runtime_checkable
 
 from kvreplay.data.buffers import Arena
@@ -47,25 +48,94 @@ class Holding:
     """By drive: the most at once of all tiers that share its space."""
 
 
-@dataclass(frozen=True, slots=True)
-class RingFiles:
-    """How compiled code finds the files of a tier."""
+class TierKind(IntEnum):
+    """How the engine does a tier's operations, by the numbers of replay.h."""
 
-    layout: FileLayout
-    directories: Sequence[int]
-    """By drive: the descriptor of the directory that the layout's names lie below."""
+    NOTHING = 0
+    """They take no time, and nothing moves."""
+    EXTENTS = 1
+    """Objects are extents of open files or devices."""
+    FILES = 2
+    """Each object is a file of its own."""
+    MEMORY = 3
+    """Objects lie in memory; threads copy to and from there."""
+    MODELLED = 4
+    """Nothing moves, and a model says the times."""
+    PYTHON = 5
+    """The tier's own methods do them."""
+
+
+class ServiceTimes(Protocol):
+    """A model of an operation's time: each direction is one first-come server."""
+
+    @property
+    def read_bytes_per_s(self) -> int:
+        """Of reads."""
+
+    @property
+    def write_bytes_per_s(self) -> int:
+        """Of writes."""
+
+    @property
+    def latency_ns(self) -> int:
+        """Of one operation, after it has had the server."""
+
+    @property
+    def least_ns(self) -> int:
+        """For how long an operation has the server, at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeDrive:
+    """One directory, file or device of a tier, or its memory, as the engine finds it."""
+
+    fd: int = -1
+    """Of the file or device; of the directory that names are relative to."""
+    space: int = 0
+    """The address of its `Space`; 0 where objects are files."""
+    base: int = 0
+    """The address of memory."""
+    touched_bytes: int = 0
+    """Of memory: up to where the kernel has given it pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A tier that is open, as the engine finds it."""
+
+    kind: TierKind
+    drives: Sequence[NativeDrive] = ()
     drive_of: Any = None
     """uint8 an object id; None where there is one drive."""
+    layout: FileLayout | None = None
+    read_flags: int = 0
+    write_flags: int = 0
+    opened_advice: int | None = None
+    """What to advise of a file's pages once it is open, for posix_fadvise(2); None: nothing."""
+    closing_advice: int | None = None
+    """And before it is closed."""
+    is_synced: bool = False
+    """Whether a write is synchronized before it counts as done."""
+    is_discarding: bool = False
+    """Whether a delete asks something of the device."""
+    write_streams: int = 0
+    """That a request may name."""
+    sink: tuple[int, int] = (0, 0)
+    """Address and bytes of where reads of memory are copied to, in turn."""
+    service: ServiceTimes | None = None
 
 
-NOWHERE = -1
-FD_SHIFT = 48
-"""A place is a descriptor, then where in its file an object begins."""
+@runtime_checkable
+class NativeTier(Protocol):
+    """A tier whose operations the engine does without Python."""
+
+    def native(self) -> Native:
+        """Return how, once it is open."""
 
 
-def place(fd: int, start: Any) -> Any:
-    """Return a descriptor and where an object begins as one number; for an array of starts, an array."""
-    return fd << FD_SHIFT | start
+def native_of(tier: object) -> Native:
+    """Return how the engine does the operations of `tier`."""
+    return tier.native() if isinstance(tier, NativeTier) else Native(TierKind.PYTHON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +148,7 @@ class Region:
 
 
 class Tier(Protocol):
-    """A place that holds objects; everything but `open` and `close` is called from many threads."""
+    """A place that holds objects."""
 
     name: str
     target: str
@@ -91,6 +161,16 @@ class Tier(Protocol):
 
     def open(self, peak_bytes: int) -> None:
         """Claim the target and check that `peak_bytes` fit; DeviceError if they do not."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what run.json says of this tier."""
+
+    def close(self) -> None:
+        """Give up the target and remove our own files."""
+
+
+class PythonTier(Tier, Protocol):
+    """A tier whose operations are done by its own methods, from many threads."""
 
     def reserve(self, object_id: int, end: int) -> None:
         """Make room for an object up to byte `end`, before its write is submitted; not measured."""
@@ -109,12 +189,6 @@ class Tier(Protocol):
 
     def delete(self, object_id: int) -> None:
         """Remove the object and free what it took."""
-
-    def facts(self) -> dict[str, Any]:
-        """Return what run.json says of this tier."""
-
-    def close(self) -> None:
-        """Give up the target and remove our own files."""
 
 
 @runtime_checkable
@@ -149,81 +223,14 @@ def drives_of(tiers: list[Tier | None]) -> Iterator[Drive]:
             yield from tier.drives
 
 
-@runtime_checkable
-class RingExtents(Protocol):
-    """A tier whose objects are extents of open files, which a ring reads and writes in place."""
-
-    engine: str
-    is_synced: bool
-    """Whether a write is synchronized before it counts as done."""
-    is_discarding: bool
-    """Whether a delete asks something of the device."""
-
-    def ring_extent(self, object_id: int) -> tuple[int, int]:
-        """Return the descriptor of the object's file and where in it the object begins; OSError if there is none."""
-
-    def ring_reserve(self, objects: Any, ends: Any) -> tuple[Any, list[tuple[int, OSError]]]:
-        """Do what `reserve` does for each of `objects` up to byte `ends` (int64).
-
-        Returns the `place` of each (int64; NOWHERE: none), and the index of each that failed, and why.
-        """
-
-    def ring_places(self, objects: int) -> Any:
-        """Return int64 for each of `objects`: its `place`, or NOWHERE."""
-
-    def delete(self, object_id: int) -> None:
-        """Give the object's space back."""
+def goes_by_ring(tier: Tier | None) -> bool:
+    """Return whether a ring does the operations of `tier`."""
+    return bool(getattr(tier, "has_ring", False))
 
 
-@runtime_checkable
-class CopiedTier(Protocol):
-    """A tier whose objects lie in memory, so that threads of compiled code may do its operations."""
-
-    is_copied: bool
-    """Whether they may, in this run."""
-
-    def copy_sink(self) -> tuple[int, int]:
-        """Address and size of the place that reads are copied to, in turn."""
-
-    def copy_place(self, object_id: int) -> int:
-        """Return the object's address; OSError if it has none."""
-
-    def copy_places(self, objects: int) -> Any:
-        """Return int64 for each of `objects`: its address, or NOWHERE."""
-
-
-def copied(tier: Tier | None) -> CopiedTier | None:
-    """Return `tier` if threads of compiled code may do its operations, else None."""
-    return tier if isinstance(tier, CopiedTier) and tier.is_copied else None
-
-
-@runtime_checkable
-class RingTier(Protocol):
-    """A tier of files, on which the kernel can do whole operations from an io_uring."""
-
-    engine: str
-    is_synced: bool
-    """Whether a written file is synchronized before it is closed."""
-    has_ring: bool
-    """Whether a ring may do its operations; not where they are to be certain calls of the system."""
-    opened_advice: int | None
-    """What to advise of a file's pages once it is open, for posix_fadvise(2); None: nothing."""
-    closing_advice: int | None
-    """And before it is closed."""
-
-    def ring_path(self, object_id: int) -> bytes:
-        """Return the path of the object's file."""
-
-    def ring_flags(self, op: int) -> int:
-        """Return how to open it, for open(2); without O_CLOEXEC, which places of a ring do not take."""
-
-    def ring_files(self) -> RingFiles:
-        """Return how compiled code finds the objects' files."""
-
-
-def on_ring(tier: Tier | None) -> RingTier | None:
-    """Return `tier` if a ring may do its operations on files, else None."""
-    return tier if isinstance(tier, RingTier) and tier.has_ring else None
+def copied(tier: Tier | None) -> bool:
+    """Return whether threads copy the data of `tier` to and from memory."""
+    return bool(getattr(tier, "is_copied", False))
 
 
 @runtime_checkable
@@ -251,18 +258,11 @@ class WholeTier(Protocol):
         """Return how many requests the calling thread sent again since it last asked."""
 
 
-class ModelledTier(Protocol):
-    """A tier where nothing moves, and operations take the time that a model says."""
-
-    def wait(self, op: int, length_bytes: int, now_ns: int) -> int:
-        """Sleep while the operation takes; return when it is done by the model, on the monotonic clock."""
-
-
-def modelled(tier: Tier | None) -> ModelledTier | None:
-    """Return `tier` if a model says its times, else None."""
-    return tier if getattr(tier, "is_timed", False) else None  # type: ignore[return-value]
+def modelled(tier: Tier | None) -> bool:
+    """Return whether a model says the times of `tier`."""
+    return bool(getattr(tier, "is_timed", False))
 
 
 def has_times(tier: Tier) -> bool:
     """Return whether its operations have times: measured ones, or a model's."""
-    return not tier.is_simulated or modelled(tier) is not None
+    return not tier.is_simulated or modelled(tier)

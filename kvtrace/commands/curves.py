@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvtrace.commands.options import AsJson, KvDtype, RequestFile, Seed, SourceArguments, percent
+from kvtrace.commands.options import AsJson, KvDtype, MaxRequests, RequestFile, Seed, SourceArguments, percent
 from kvtrace.core.app import emit_json, takes_groups
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes, format_count, parse_duration_ns
@@ -103,6 +103,7 @@ def mrc(
         ),
     ] = None,
     plot_to: Annotated[Path | None, typer.Option("--plot", help="Draw it: *.svg, *.png or *.pdf.")] = None,
+    max_requests: MaxRequests = None,
     seed: Seed = 42,
     as_json: AsJson = False,
     *,
@@ -130,7 +131,7 @@ def mrc(
     shape, chosen = find_model(model, kv_dtype), _named(policy)
     if plot_to is not None:
         check_plot(plot_to)
-    requests = source.read(file, seed)
+    requests = source.read(file, seed, max_requests)
     with compile_announced():
         found = curves.sweep(requests, shape, chunk_tokens, points, chosen, sample)
     if plot_to is not None:

@@ -73,6 +73,7 @@ def gen(
 
     worn = drive.read()
     scenario = prepare(file, fleet.over(stack), users, run, source, turns, events=event or ())
+    fleet.check(scenario.preset)
     simulation, config = scenario.simulation(), scenario.config
     describe = trace_output.describer(simulation, config, ["kvtrace", *sys.argv[1:]])
     with compile_announced(), progress("simulating", scenario.span_ns(simulation)) as tick:

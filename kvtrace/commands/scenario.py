@@ -109,6 +109,11 @@ class FleetArguments:
         }
         return [f"fleet.{name}={value}" for name, value in given.items() if value is not None]
 
+    def check(self, preset: Preset) -> None:
+        """Raise ConfigError if a router was said, and `preset` has one node to choose from."""
+        if self.router is not None and preset.fleet.nodes == 1:
+            raise ConfigError(f"--router {self.router}: there is one node; say how many, such as --nodes 8")
+
     def over(self, stack: StackArguments) -> StackArguments:
         """Return `stack` with these settings before its own."""
         return replace(stack, settings=[*self.settings(), *(stack.settings or ())])

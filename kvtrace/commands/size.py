@@ -91,6 +91,8 @@ def size(
     is_ordered = file is not None and target.first_token is None
     scenario = prepare(file, stack, users, run, source, turns, gpu="instant" if is_ordered else None)
     scenario.refuse_fleet("kvtrace size")
+    if file is not None and scenario.load.requests is not None:
+        scenario.load.requests.check_shared()
     wanted = Stack(scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns, worn)
     question = Question(target, axes, _prices(price or [], list(wanted.roles)), sample)
     _check_times(target, wanted.preset)
@@ -133,6 +135,8 @@ def _capacities(text: str, flag: str) -> list[int | None]:
 
     found: list[int | None] = []
     for part in text.split(","):
+        if (said := part.strip()) != "0" and said[-1:].isdigit():
+            raise ConfigError(f"{flag} {said}: {said} what? {said}GiB, or unlimited")
         capacity = None if part.strip() in ("unlimited", "inf") else parse_bytes(part)
         if capacity is not None and capacity > MAX_CAPACITY_BYTES:
             raise ConfigError(f"{flag} {part.strip()}: at most {MAX_CAPACITY_BYTES} bytes, or unlimited")

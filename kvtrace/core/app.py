@@ -46,7 +46,7 @@ SECTIONS = {
     "Limits": "from to busiest whole max-requests max-runtime warmup on-error trials pause capacity",
     "Target": "target destroy-data overwrite-signature discard precondition keep space huge-pages fio-version endpoint "
     "balance retries log-version bucket host hosts",
-    "Data": "data dedup-ratio compress-ratio",
+    "Data": "dedup-ratio compress-ratio",
     "Checks": "verify criteria requests read-p99 dry-run break-rules check check-seconds check-bytes check-null",
     "Probes": "probes histograms-only",
     "Training": "ranks every mtbf",

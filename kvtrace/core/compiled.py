@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _ROOT = Path(__file__).parents[2]
-_PROGRAMS = ("kvtrace", "kvreplay", "kvdistill")
-_SECONDS = {"kvtrace": 8, "kvreplay": 7, "kvdistill": 3}
+_PROGRAMS = ("kvtrace", "kvdistill")
+_SECONDS = {"kvtrace": 8, "kvdistill": 3}
 """That each program's longest command compiles on an idle core of 2024; see bench/bench_startup.py."""
 _IMPORT = re.compile(rb"^(?:from|import) (kv[\w.]+)(?: import (.*))?", re.MULTILINE)
 
@@ -163,9 +163,6 @@ half of all time; whoever calls from Python holds the arrays.
 allocating = _compiled(_KeptWhole, nogil=True)
 """The same for a function that makes arrays, or takes memory as one."""
 
-holding = _compiled(_nrt=False)
-"""As `njit`, for a function shorter than it would take a thread to get the interpreter's lock back."""
-
 
 class _Unset:
     """numba's code generator, but for the environment: only code that runs by itself has one."""
@@ -268,7 +265,7 @@ def array_at(dtype: Any) -> Any:
     return at
 
 
-int64s, int32s, uint32s, int8s, uint8s = (array_at(k) for k in (np.int64, np.int32, np.uint32, np.int8, np.uint8))
+int64s = array_at(np.int64)
 
 
 class _Uninterrupted(event.Listener):

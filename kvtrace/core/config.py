@@ -68,26 +68,32 @@ def to_struct(tree: dict[str, Any], kind: type[T], where: str) -> T:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return "; did you mean ...?" with the one of `names` most like `name`; nothing if none is like it.
+    """Return "; did you mean ...?" with those of `names` that begin with `name`, else the one most like it; or nothing.
 
-    >>> nearest("chunk_token", ["chunk_tokens", "tiers"])
+    Of dotted names the last part is compared, unless `name` is dotted, too; the outermost counts.
+
+    >>> nearest("chunk_token", ["chunk_tokens", "tiers.NAME.policy"])
     '; did you mean chunk_tokens?'
+    >>> nearest("policy", ["chunk_tokens", "tiers.NAME.policy"])
+    '; did you mean tiers.NAME.policy?'
     """
-    found = difflib.get_close_matches(name, sorted(set(names)), n=1)
-    return f"; did you mean {found[0]}?" if found else ""
+    by_depth = sorted(set(names), key=lambda each: (-each.count("."), each))
+    whole = {each if "." in name else each.rpartition(".")[2]: each for each in by_depth}
+    found = [last for last in whole if last.startswith(name)] or difflib.get_close_matches(name, whole, n=1)
+    return f"; did you mean {' or '.join(whole[last] for last in found)}?" if found else ""
 
 
-def _field_names(kind: msgspec.inspect.Type) -> Iterator[str]:
-    """Yield the names of the fields of the struct `kind`, and of those that it holds."""
+def _field_names(kind: msgspec.inspect.Type, within: str = "") -> Iterator[str]:
+    """Yield the names of the fields of the struct `kind`, and of those that it holds, as --set has them."""
     if isinstance(kind, msgspec.inspect.StructType):
         for field in kind.fields:
-            yield field.encode_name
-            yield from _field_names(field.type)
+            yield within + field.encode_name
+            yield from _field_names(field.type, f"{within}{field.encode_name}.")
     elif isinstance(kind, msgspec.inspect.VarTupleType):
-        yield from _field_names(kind.item_type)
+        yield from _field_names(kind.item_type, f"{within}NAME.")
     elif isinstance(kind, msgspec.inspect.UnionType):
         for one in kind.types:
-            yield from _field_names(one)
+            yield from _field_names(one, within)
 
 
 def override(tree: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class ProbeUnavailable(KvError):  # noqa: N818 - it says what is so, and nothing
 
 
 class FailedOperations(KvError):  # noqa: N818 - it names a result, which is kept
-    """A replay reached its end, but some of its operations failed; its figures are of the others."""
+    """A replay reached its end, but operations failed or read corrupt blocks; its figures are of the others."""
 
     exit_code = 6
 

@@ -248,6 +248,10 @@ def computing_notes(notes: list[str]) -> list[str]:
     return [note for note in notes if note.startswith("computing")]
 
 
+INSTANT_STORAGE = "times are virtual: storage operations take none, and no tier queues"
+"""The note of a trace whose tiers have no model of time: no modelled time of its requests contains any of storage."""
+
+
 def stream_note(tier: str, streams: str) -> str:
     """Return the note of a trace that says what tells the writes of `tier` apart."""
     return f"streams: writes to {tier} are told apart by {streams} (column stream)"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 META_KEY = b"kvtrace"
 # Level 1 halves the file against level 0 at a third of level 3's cost (measured, 8 columns, 1 Mi-row groups).
 ZSTD_LEVEL = 1
-BATCH_ROWS = 1 << 16
+BATCH_ROWS = 1 << 14
 # Measured on 50 M trace rows: pages of pyarrow's 20,000 rows cost 15 % more time than pages as long as a row group,
 # and dictionaries of numbers a quarter more than plain numbers, which zstd makes as small.
 _PAGE_ROWS = 1 << 20

@@ -24,11 +24,9 @@ replaced while compiled code runs; what stands in records and tables can change.
 
 from __future__ import annotations
 
-import functools
 import operator
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import numba.extending
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
@@ -272,46 +270,3 @@ def _set(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 @lower_builtin(len, _TableType)
 def _len(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return cgutils.create_struct_proxy(sig.args[0])(context, builder, args[0]).length
-
-
-def record_at(dtype: np.dtype[Any]) -> Any:
-    """Return a compiled function: (address) to the record of `dtype` there, its fields read and set in place."""
-    record = from_dtype(dtype)
-
-    @numba.extending.intrinsic
-    def at(typing: Any, address: Any) -> Any:
-        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.inttoptr(arguments[0], context.get_value_type(record))
-
-        return record(types.int64), code
-
-    return at
-
-
-@numba.extending.intrinsic
-def prefetch(typing: Any, item: Any) -> Any:
-    """Compiled: ask for the memory of a record, which is read or written soon."""
-
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        number = ir.IntType(32)
-        place = builder.bitcast(arguments[0], cgutils.voidptr_t)
-        kind = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
-        asked = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        # To be written, kept in all caches, data.
-        builder.call(asked, [place, number(1), number(3), number(1)])
-        return context.get_dummy_value()
-
-    return types.void(item), code
-
-
-def fields_of(array: Any) -> Any:
-    """Return the first record of a structured array as an object whose attributes are its fields, shared with it.
-
-    One is read in a tenth of the time that `array[0]["name"]` takes.
-    """
-    return _structure(array.dtype).from_buffer(array)
-
-
-@functools.cache
-def _structure(dtype: np.dtype[Any]) -> Any:
-    return np.ctypeslib.as_ctypes_type(dtype)

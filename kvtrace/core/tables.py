@@ -42,10 +42,12 @@ class Encoder(Protocol):
 class Writer:
     """A table being written; rows are gathered into row groups of one size, so bytes never depend on batches."""
 
-    def __init__(self, table: Table, meta: Metadata, encoder: Encoder, extras: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, table: Table, meta: Metadata, encoder: Encoder, extras: tuple[str, ...] = (), group_rows: int = 0
+    ) -> None:
         """Write rows of `table` with the columns `extras` through `encoder`, and `meta` at the end."""
         self.table, self.meta, self.rows = table, msgspec.structs.replace(meta, schema_version=table.version(extras)), 0
-        self._extras = extras
+        self._extras, self._group_rows = extras, group_rows or ROW_GROUP_ROWS
         self._encoder, self._pending, self._pending_rows, self._is_whole = encoder, [], 0, False
 
     _pending: list[pa.RecordBatch]
@@ -60,7 +62,7 @@ class Writer:
         self._pending.append(batch)
         self._pending_rows += batch.num_rows
         self.rows += batch.num_rows
-        if self._pending_rows >= ROW_GROUP_ROWS:
+        if self._pending_rows >= self._group_rows:
             self._flush(whole=False)
 
     def update(self, **fields: Any) -> None:
@@ -74,9 +76,9 @@ class Writer:
 
         rows = pa.Table.from_batches(self._pending, arrow_schema(self.table, self._extras))
         start = 0
-        while rows.num_rows - start >= ROW_GROUP_ROWS or (whole and start < rows.num_rows):
-            self._encoder.write(rows.slice(start, ROW_GROUP_ROWS))
-            start += ROW_GROUP_ROWS
+        while rows.num_rows - start >= self._group_rows or (whole and start < rows.num_rows):
+            self._encoder.write(rows.slice(start, self._group_rows))
+            start += self._group_rows
         rest = rows.slice(start)
         self._pending, self._pending_rows = rest.to_batches(), rest.num_rows
 
@@ -95,10 +97,13 @@ class Writer:
 
 
 @contextmanager
-def create(path: Path | str, table: Table, meta: Metadata, extras: tuple[str, ...] = ()) -> Iterator[Writer]:
+def create(
+    path: Path | str, table: Table, meta: Metadata, extras: tuple[str, ...] = (), group_rows: int = 0
+) -> Iterator[Writer]:
     """Yield a `Writer` of `table` for `path`; the file appears there only if the block ends without an error.
 
-    The file has those columns of the table's `extras` that are named here, in the table's order.
+    The file has those columns of the table's `extras` that are named here, in the table's order, in row groups of
+    `group_rows` if that is given: a row group lies in memory until it is encoded.
     """
     path = Path(path)
     format_ = _format(path)
@@ -109,7 +114,7 @@ def create(path: Path | str, table: Table, meta: Metadata, extras: tuple[str, ..
             else csv.CsvEncoder(temporary, table, extras)
         )
         try:
-            writer = Writer(table, meta, encoder, extras)
+            writer = Writer(table, meta, encoder, extras, group_rows)
             yield writer
             writer.finish()
         finally:
@@ -187,4 +192,5 @@ def _format(path: Path) -> str:
     for suffix in SUFFIXES:
         if path.name.endswith(suffix) and path.name != suffix:
             return suffix
-    raise ConfigError(f"{path}: unknown file type; name it *{' or *'.join(SUFFIXES)}")
+    what = "kvtrace gen FILE --source FORMAT reads requests; a trace is named" if path.exists() else "name it"
+    raise ConfigError(f"{path}: unknown file type; {what} *{' or *'.join(SUFFIXES)}")

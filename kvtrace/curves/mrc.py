@@ -79,6 +79,7 @@ def sweep(
     tokens, or by default the source's own blocks, of all ranks and layers together. As in `gen`, only full chunks
     are stored: a block that a prompt ends in is no object. Bytes charge every layer for every token.
     """
+    requests.check_shared()
     if chunk_tokens is None and not requests.block_tokens:
         raise ConfigError("the source names no blocks: say how many tokens a chunk has, with --chunk-tokens")
     if policy == Policy.TTL:

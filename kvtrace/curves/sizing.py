@@ -3,7 +3,8 @@
 The tiers of a hierarchy are no stack that one pass would serve at every capacity: which objects count as used in a tier
 depends on what the faster ones hold, so that a larger tier may lack what a smaller one holds. So each point is a
 simulation, the one that `gen` runs, with the same counters. Where all of them would take long, each is made of samples
-of the objects, and the answer is then simulated in full.
+of the objects. From the best point of the grid on, capacities that were not asked for are searched for a better one, in
+simulations of the whole load.
 """
 
 from __future__ import annotations
@@ -26,8 +27,12 @@ _SAMPLED_REFERENCES = 5_000_000
 """Likewise, of all samples: some 2 s on two processors."""
 _FEWEST_SAMPLED = 20_000
 _MOST_THREADS = 8
-_PARTS = 4
-"""Of the step between two capacities, in the end."""
+_CLOSE = 1.02
+"""What is answered is at most so many times what reaches the target."""
+_DIGITS = 3
+"""Of a capacity that is searched: as it is printed."""
+_HALVINGS = 14
+"""Of the capacity that holds everything, in a search by price."""
 _ROUND_BYTES: Final = (10**9, 10**6, 10**3, 1)
 # Of the default axes, as shares of the smallest power of two GB (of a small load MB or kB) that holds everything.
 _SHARES = {"dram": (256, 32), "nvme": (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)}
@@ -103,7 +108,7 @@ class _Run:
     def __init__(self, stack: Stack, question: Question, done: Callable[[int, int], None]) -> None:
         self.stack, self.question, self._tell = stack, question, done
         self.pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), thread_name_prefix="size")
-        self._asked = self._done = 0
+        self._asked = self._done = self._most = 0
         self._samples: list[Chains] = []
 
     def answer(self) -> Sizing:
@@ -111,17 +116,21 @@ class _Run:
         ceiling = self._start(stack.simulate, dict.fromkeys(stack.roles))
         most = ceiling.result().live_bytes if chains is None else len(chains.tokens) * stack.chunk_bytes
         axes = {role: self.question.axes.get(role) or self._axis(role, most) for role in stack.roles}
+        self._most = _rounded(2 * most)
         grid = [dict(zip(axes, of, strict=True)) for of in itertools.product(*axes.values())]
         rate = self._rate(len(grid))
         points = self._points(grid, rate, ceiling)
-        if between := self._between(points, axes):
-            points = sorted([*points, *self._points(between, rate, ceiling)], key=lambda of: _sizes(of.capacities))
         best = self._result(ceiling)
         if not best.lookups:
             raise ConfigError(
                 "no request looks anything up: none could find what another has left, whatever the capacity"
             )
-        return Sizing(self._choose(points), best, points, self.stack.labels)
+        chosen = self._choose(points)
+        if chosen is not None:
+            chosen = self._searched(chosen, axes)
+            if all(of.capacities != chosen.capacities for of in points):
+                points = sorted([*points, chosen], key=lambda of: _sizes(of.capacities))
+        return Sizing(chosen, best, points, self.stack.labels)
 
     def _points(self, grid: Sequence[Capacities], rate: float, ceiling: Future[Any]) -> list[Point]:
         """Return each point of `grid`, simulated in full or of samples of a share `rate` of the objects."""
@@ -138,17 +147,73 @@ class _Run:
     def _of_full(self, point: Future[Any], optimum: Future[Any]) -> Point:
         return replace(self._result(point), optimal_hit_ratio=self._result(optimum))
 
-    def _between(self, points: Sequence[Point], axes: dict[str, list[int | None]]) -> list[Capacities]:
-        """Return points between what seems the answer and its smaller neighbour, along an axis of our choice."""
-        *_, role = axes
-        likely = next((of for of in sorted(points, key=_preference) if self._may_meet(of)), None)
-        if role in self.question.axes or likely is None:
-            return []
-        at = axes[role].index(likely.capacities[role])
-        low, high = axes[role][at - 1] if at else None, likely.capacities[role]
-        if low is None or high is None:
-            return []
-        return [likely.capacities | {role: low + (high - low) * part // _PARTS} for part in range(1, _PARTS)]
+    def _searched(self, chosen: Point, axes: dict[str, list[int | None]]) -> Point:
+        """Return the best point that reaches the target: the last capacity that was not given is searched.
+
+        With prices the other capacity is searched, too, unless it is given: in steps of 2, then finer around the best.
+        """
+        free = [role for role in axes if role not in self.question.axes]
+        if not free or None in chosen.capacities.values():
+            return chosen
+        inner = free[-1]
+        outer = next((role for role in axes if role != inner), None)
+        best = chosen
+        if outer is not None and self.question.price is not None:
+            given = [of for of in axes[outer] if of is not None]
+            steps = [0, *(max(given) >> n for n in reversed(range(_HALVINGS)))] if outer in free else given
+            # The least of the other axis first: what costs more by itself than the best so far is not tried at all.
+            best = self._best_of(best, outer, steps[:1], inner)
+            while (better := self._best_of(best, outer, steps, inner)) is not best:
+                best = better
+            for part in (2, 4, 8, 16) if outer in free else ():
+                at = best.capacities[outer] or 0
+                best = self._best_of(best, outer, [_rounded(at * 2 ** (sign / part)) for sign in (-1, 1)], inner)
+        if best is chosen:
+            best = self._least(chosen, inner)
+        return best if best is chosen else replace(best, optimal_hit_ratio=self.stack.optimum(best.capacities))
+
+    def _best_of(self, best: Point, outer: str, sizes: Sequence[int], inner: str) -> Point:
+        """Return the best of `best` and the points with `sizes`: each is tried with all that 2 % less money buys."""
+        fixed: list[Capacities] = [{outer: size} for size in sizes if size != best.capacities[outer]]
+        tried = [of | {inner: most} for of in fixed if (most := self._affordable(best, of, inner)) is not None]
+        for point in map(self._result, [self._start(self.stack.simulate, of) for of in tried]):
+            priced = self._priced(point)
+            if self.question.target.is_met(priced) and _preference(priced) < _preference(best):
+                best = self._least(priced, inner)
+        return best
+
+    def _least(self, best: Point, inner: str) -> Point:
+        """Return `best` with the least of `inner` that reaches the target, to within 2 %: two simulations at a time."""
+        low, ratio, smallest = -1, 1.5, self.stack.chunk_bytes
+        while True:
+            high = best.capacities[inner] or 0
+            if high <= max(low * _CLOSE, smallest):
+                return best
+            if low < 0:
+                least = high / ratio
+                parts, ratio = (least if least > smallest else 0, high / 1.06), ratio**2
+            else:
+                step = (high / max(low, smallest)) ** (1 / 3)
+                parts = (high / step**2, high / step)
+            sizes = sorted({size for part in parts if low < (size := _rounded(part)) < high})
+            if not sizes:
+                return best
+            started = [self._start(self.stack.simulate, best.capacities | {inner: size}) for size in sizes]
+            for size, point in zip(sizes, [self._priced(self._result(of)) for of in started], strict=True):
+                if self.question.target.is_met(point):
+                    best = point
+                    break
+                low = size
+
+    def _affordable(self, best: Point, fixed: Capacities, inner: str) -> int | None:
+        """Return how much of `inner` beside `fixed` costs 2 % less than `best`; None if `fixed` alone costs more."""
+        price = self.question.price
+        if price is None or best.price is None:
+            return None
+        left = best.price / _CLOSE - sum(price[role] * (of or 0) for role, of in fixed.items())
+        if left < 0:
+            return None
+        return min(self._most, _rounded(left / price[inner])) if price[inner] else best.capacities[inner]
 
     def _may_meet(self, point: Point) -> bool:
         return self.question.target.is_met(point, point.hit_ratio_error)
@@ -225,6 +290,12 @@ class _Run:
         if price is None or None in sizes.values():
             return point
         return replace(point, price=sum(price[role] * (of or 0) for role, of in sizes.items()))
+
+
+def _rounded(size: float) -> int:
+    """Return `size` cut to the digits that are printed, so that the printed command gives the printed figures."""
+    unit: int = 10 ** max(0, len(str(int(size))) - _DIGITS)
+    return int(size) // unit * unit
 
 
 def _sizes(capacities: Capacities) -> list[float]:

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvtrace.core.errors import TraceError
+from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.requests.turns.waits import Waits
 
 Ints = NDArray[np.int64]
@@ -72,6 +72,15 @@ class Requests:
     def __len__(self) -> int:
         """Return the number of requests."""
         return len(self.arrival_ns)
+
+    def check_shared(self) -> None:
+        """Raise ConfigError if nothing says which prompts share a prefix: hits could only be assumed to be none."""
+        if not self.block_tokens and self.session_id is None and self.waits is None:
+            raise ConfigError(
+                f"{self.origin.get('kind', 'the source')}: it does not say which prompts share a prefix (no block ids, "
+                "no sessions), so hits cannot be known; name a source that does, such as mooncake, bailian or agentic, "
+                "or leave FILE out for synthetic users"
+            )
 
 
 MAX_TOKENS: Final = 2**31 - 1

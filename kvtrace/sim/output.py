@@ -17,7 +17,7 @@ import numpy as np
 
 from kvtrace.core import metadata
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.metadata import Metadata
+from kvtrace.core.metadata import INSTANT_STORAGE, Metadata
 from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, Table, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
 from kvtrace.model.serving import in_words
@@ -265,12 +265,7 @@ def _notes(simulation: Simulation) -> list[str]:
     notes = [*(requests.notes if requests else ()), *simulation.model.notes]
     has_service = any(any(tier.rates_bytes_per_s) for tier in preset.tiers)
     notes.append(
-        "times are virtual: "
-        + (
-            "operations take what the tiers' service model says"
-            if has_service
-            else "storage operations take none, and no tier queues"
-        )
+        "times are virtual: operations take what the tiers' service model says" if has_service else INSTANT_STORAGE
     )
     if simulation.load.incidents:
         notes.append("what was lost with a node or a drive leaves its tier by deletes of phase lose, which nobody did")

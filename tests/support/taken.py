@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvreplay.plan.plan import Plan
+from kvreplay.native.rows import NONE, RowRing
 from kvreplay.result.counted.operations import CountedOperations
 from kvreplay.result.part import RunPart
 from kvreplay.result.results import RunResults
@@ -18,7 +18,33 @@ if TYPE_CHECKING:
 
     from kvreplay.config.setting import Setting
     from kvreplay.config.warmup import Warmup
-    from kvreplay.engine.job import Record
+
+MEASURED = ("submitted_ns", "completed_ns", "outcome", "ready_ns", "retries")
+
+
+def rows_of(count: int, **columns: Any) -> Any:
+    """Return ROW of so many reads of 1000 bytes each on one tier, or of what `columns` say, done or not."""
+    known = {
+        "op": np.zeros(count, np.int8),
+        "object_id": np.arange(count, dtype=np.int32),
+        "length": np.full(count, 1000, np.int64),
+        **{name: values for name, values in columns.items() if name not in MEASURED and values is not None},
+    }
+    rows = RowRing.of(known, is_open_loop="due_ns" in known).all
+    for name in MEASURED:
+        if name in columns:
+            rows[name] = columns[name]
+    return rows
+
+
+def planned(made: Setting, **measured: Any) -> Any:
+    """Return ROW of the rows that `made` replays, with what was measured of them."""
+    loader = made.window.loader
+    rows = loader.begin(made.pacer).all
+    loader.load()
+    for name, values in measured.items():
+        rows[name] = NONE if values is None else values
+    return rows
 
 
 def parts(whole: RunPart, cuts: Iterable[int] = ()) -> list[RunPart]:
@@ -27,45 +53,24 @@ def parts(whole: RunPart, cuts: Iterable[int] = ()) -> list[RunPart]:
     return [whole.within(first, last) for first, last in pairwise(edges)]
 
 
-def take(made: Setting, record: Record, due_ns: Any, output: Path, cuts: Iterable[int] = ()) -> RunResults:
-    """Return the results of a run, whose tables are in `output`."""
+def take(made: Setting, rows: Any, output: Path, cuts: Iterable[int] = ()) -> RunResults:
+    """Return the results of a run that came to `rows`, whose tables are in `output`."""
     output.mkdir(exist_ok=True)
     with RunResults(made, output) as found:
-        for part in parts(RunPart(0, made.window.plan, record, due_ns), cuts):
+        for part in parts(RunPart(0, rows, made.pacer.speed is not None), cuts):
             found.take(part)
         found.end()
     return found
 
 
-def plan_of(count: int, **columns: Any) -> Plan:
-    """Return a plan of so many reads of 1000 bytes each on one tier, or of what `columns` say."""
-    known = {
-        "row": np.arange(count),
-        "ts_ns": np.zeros(count, np.int64),
-        "op": np.zeros(count, np.int8),
-        "tier": np.zeros(count, np.int8),
-        "object_id": np.arange(count, dtype=np.int32),
-        "offset": np.zeros(count, np.int64),
-        "length": np.full(count, 1000, np.int64),
-        **{name: np.zeros(count, np.int32) for name in ("version", "stage_links", "object_links")},
-    }
-    return Plan(**(known | columns), alignments=np.ones(1, np.int64))
-
-
 def counted(
-    plan: Plan,
-    record: Record,
-    due_ns: Any,
-    tiers: Sequence[Any],
-    warmup: Warmup | None = None,
-    cuts: Iterable[int] = (),
+    rows: Any, tiers: Sequence[Any], warmup: Warmup | None = None, cuts: Iterable[int] = ()
 ) -> CountedOperations:
-    """Return what is counted of operations."""
-    found = CountedOperations(tiers, is_open_loop=due_ns is not None, io_bytes=4096)
-    for part in parts(RunPart(0, plan, record, due_ns), cuts):
-        counts = np.ones(len(part), bool)
-        if warmup is not None:
-            counts = warmup.is_measured(part.plan, part.record, part.due_ns)
+    """Return what is counted of operations: of an open loop if they are due."""
+    is_open = bool((rows["due_ns"] != NONE).any())
+    found = CountedOperations(tiers, is_open_loop=is_open, io_bytes=4096)
+    for part in parts(RunPart(0, rows, is_open), cuts):
+        counts = np.ones(len(part), bool) if warmup is None else warmup.is_measured(part.rows)
         found.take(part, counts)
     found.end()
     return found

@@ -19,8 +19,8 @@ import msgspec
 import numpy as np
 
 from kvreplay.mpi.dealt.by import Deal
-from kvreplay.mpi.dealt.owners import OWN_SCHEMA, assign, find_needless
-from kvreplay.plan.plan import DELETE
+from kvreplay.mpi.dealt.owners import OWN, SHARED, assign, find_needless
+from kvreplay.native.rows import DELETE
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
 from kvtrace.core.run.ranks import DealNote
@@ -139,7 +139,7 @@ class _Pass:
         self._reader, self._by, self._asked, self._sessions = reader, by, asked, sessions
         self._dealt: dict[tuple[int, int], int] = {}
         """Rank by what is dealt: a node, or whether a user is a session, and its number."""
-        self.own = np.zeros(0, OWN_SCHEMA)
+        self.own = np.zeros(0, OWN)
         """By object."""
         self._of_request = np.zeros(0, np.int16)
         """By request: the rank + 1; -1 if several."""
@@ -189,12 +189,9 @@ class _Pass:
         self.own = _grown(self.own, int(objects.max()) + 1, "object_id")
         self.requests = max(self.requests, int(requests.max()) + 1)
         self._of_request = _grown(self._of_request, int(requests.max()) + 1, "request_id")
-        ranks = np.empty(len(objects), np.int16)
         stages = np.where(rows["stage"] < 0, -1, requests)
-        assign(
-            wanted.astype(np.int16), rows["op"], objects, stages, rows["length_bytes"],
-            self._asked.ranks, self.own, self._of_request, self.counts, ranks,
-        )  # fmt: skip
+        wanted = wanted.astype(np.int16)
+        ranks = assign(rows, wanted, stages, self._asked.ranks, self.own, self._of_request, self.counts)
         self.rows_of += np.bincount(ranks, minlength=self._asked.ranks)
         moved = np.where(rows["op"] == DELETE, 0, rows["length_bytes"])
         self.bytes_of += np.bincount(ranks, moved, minlength=self._asked.ranks).astype(np.int64)
@@ -255,17 +252,11 @@ def _needless(
     tiers = len(reader.meta.tiers)
     place = np.full(len(first.own), -1, np.int32)
     place[shared] = np.arange(len(shared))
-    deleted = np.full(len(shared) * tiers, -1, np.int64)
-    written = np.zeros(len(deleted), np.int64)
-    is_elsewhere = np.zeros(len(deleted), bool)
-    again, found = _Pass(reader, by, asked, sessions), []
+    known = np.zeros(len(shared) * tiers, SHARED)
+    known["deleted_row"] = -1
+    again, found = _Pass(reader, by, asked, sessions), list[int]()
     for rows, ranks in again.batches():
-        lost = np.empty(len(ranks), np.int64)
-        count = find_needless(
-            rows["op"], rows["tier"], rows["object_id"], rows["offset_bytes"], rows["length_bytes"],
-            ranks, rank, again.rows, tiers, place, deleted, written, is_elsewhere, lost,
-        )  # fmt: skip
-        found += lost[:count].tolist()
+        found += find_needless(rows, ranks, rank, again.rows, tiers, place, known)
     return found
 
 

@@ -1,104 +1,72 @@
-"""Whose each row of a dealt trace is, row by row, in compiled code: what goes to whom depends on what went before."""
+"""Whose each row of a dealt trace is, row by row, in native code: what goes to whom depends on what went before."""
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from kvreplay.plan.plan import DELETE, WRITE
-from kvtrace.core.compiled import njit
+from kvreplay.native.library import library
 
-OWN_SCHEMA = np.dtype([("first", np.int16), ("owner", np.int16), ("is_shared", np.int8)])
+OWN = np.dtype([("first", np.int16), ("owner", np.int16), ("is_shared", np.int8)], align=True)
 """Of an object: the rank + 1 that touched it first, the one that wrote it last, whether several touch it."""
+SHARED = np.dtype([("deleted_row", np.int64), ("written_bytes", np.int64), ("is_elsewhere", np.int64)])
+"""Of an object that several ranks touch, in a tier: for one of them, the row that deleted it (-1: none), how much it
+wrote since from the start on, and whether another one wrote it since."""
+_COLUMNS = ("op", "tier", "object_id", "offset_bytes", "length_bytes", "request")
 
 
-@njit
+class DealtStruct(ctypes.Structure):
+    """`Dealt` of deal.c."""
+
+    _fields_ = (
+        ("rows", ctypes.c_int64),
+        ("first_row", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in _COLUMNS),
+    )
+
+
+@cache
+def _native() -> ctypes.CDLL:
+    found, at, number = library(), ctypes.c_void_p, ctypes.c_int64
+    found.deal_assign.argtypes, found.deal_assign.restype = [at, at, number, at, at, at, at], None
+    found.deal_find_needless.argtypes = [at, at, ctypes.c_int16, number, at, at, at]
+    found.deal_find_needless.restype = number
+    return found
+
+
+def _dealt(rows: Mapping[str, Any], first_row: int = 0) -> Any:
+    places = {name: rows[name].ctypes.data for name in _COLUMNS if name in rows}
+    return ctypes.byref(DealtStruct(rows=len(rows["op"]), first_row=first_row, **places))
+
+
 def assign(
-    wanted: Any,
-    op: Any,
-    object_id: Any,
-    request: Any,
-    length: Any,
-    count: int,
-    own: Any,
-    of_request: Any,
-    counts: Any,
-    ranks: Any,
-) -> None:
-    """Put into `ranks` the rank of each row, of `count`: `wanted`, the object's owner (-1), or by the object (-2).
+    rows: Mapping[str, Any], wanted: Any, request: Any, count: int, own: Any, of_request: Any, counts: Any
+) -> Any:
+    """Return int16 the rank of each row, of `count`: `wanted` (int16), the object's owner (-1), or by the object (-2).
 
-    `own` and `of_request` (rank + 1; -1 if several) go on from batch to batch; `counts` adds up the rows, and their
-    bytes, that touch an object which another rank touched first. `request` is -1 where a row waits for no other.
+    `own` (OWN an object) and `of_request` (int16 a request: rank + 1; -1 if several) go on from batch to batch;
+    `counts` adds up the rows, and their bytes, that touch an object which another rank touched first. `request` (int64)
+    is -1 where a row waits for no other.
     """
-    for row in range(len(wanted)):
-        object_ = object_id[row]
-        rank = wanted[row]
-        if rank == -1 and own[object_].owner:
-            rank = own[object_].owner - 1
-        elif rank < 0:
-            # Consecutive objects of one request would meet the same rank by their numbers alone.
-            rank = (object_ * 0x9E3779B1 >> 16) % count
-        ranks[row] = rank
-        if own[object_].first == 0:
-            own[object_].first = rank + 1
-            own[object_].owner = rank + 1
-        elif own[object_].first != rank + 1:
-            own[object_].is_shared = 1
-            counts[0] += 1
-            counts[1] += 0 if op[row] == DELETE else length[row]
-        if op[row] == WRITE:
-            own[object_].owner = rank + 1
-        asker = request[row]
-        if asker >= 0:
-            if of_request[asker] == 0:
-                of_request[asker] = rank + 1
-            elif of_request[asker] != rank + 1:
-                of_request[asker] = -1
+    ranks = np.empty(len(wanted), np.int16)
+    arrays = (array.ctypes.data for array in (own, of_request, counts, ranks))
+    _native().deal_assign(_dealt({**rows, "request": request}), wanted.ctypes.data, count, *arrays)
+    return ranks
 
 
-@njit
 def find_needless(
-    op: Any,
-    tier: Any,
-    object_id: Any,
-    offset: Any,
-    length: Any,
-    ranks: Any,
-    rank: int,
-    first_row: int,
-    tiers: int,
-    place: Any,
-    deleted: Any,
-    written: Any,
-    is_elsewhere: Any,
-    found: Any,
-) -> int:
-    """Put into `found` the deletes of `rank` whose object it reads later although only others wrote it since.
+    rows: Mapping[str, Any], ranks: Any, rank: int, first_row: int, tiers: int, place: Any, shared: Any
+) -> list[int]:
+    """Return the deletes of `rank` whose object it reads later although only others wrote it since.
 
-    By object that several touch (`place`, -1 for others) and tier: the row that deleted it, how much of it `rank` wrote
-    since, and whether another rank wrote it since. Returns how many were found.
+    `place` (int32 an object) tells where it stands among those that several touch, or -1; `shared` (SHARED, by such an
+    object and tier) goes on from batch to batch.
     """
-    count = 0
-    for row in range(len(op)):
-        at = place[object_id[row]]
-        if at < 0:
-            continue
-        at = at * tiers + tier[row]
-        end = offset[row] + length[row]
-        if ranks[row] != rank:
-            if op[row] == WRITE:
-                is_elsewhere[at] = True
-        elif op[row] == DELETE:
-            deleted[at] = first_row + row
-            written[at] = 0
-            is_elsewhere[at] = False
-        elif deleted[at] >= 0:
-            if op[row] == WRITE:
-                if offset[row] <= written[at]:
-                    written[at] = max(written[at], end)
-            elif is_elsewhere[at] and end > written[at]:
-                found[count] = deleted[at]
-                deleted[at] = -1
-                count += 1
-    return count
+    found = np.empty(len(ranks), np.int64)
+    arrays = (array.ctypes.data for array in (place, shared, found))
+    count = _native().deal_find_needless(_dealt(rows, first_row), ranks.ctypes.data, rank, tiers, *arrays)
+    return [int(row) for row in found[:count]]

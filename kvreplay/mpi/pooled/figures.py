@@ -93,4 +93,13 @@ def pooled_pace(runs: Sequence[RunFile], found: RankOperations) -> Pace | None:
         cause=late.cause,
         causes={name: sum(pace.causes.get(name, 0) * w for pace, w in weights) / whole for name in sorted(names)},
         held_share=mean([pace.held_share for pace, _ in known]),
+        on_time_fraction=_weighted([(pace.on_time_fraction, count) for pace, count in known]),
+        unhindered_share=_weighted([(pace.unhindered_share, weight) for pace, weight in weights]),
     )
+
+
+def _weighted(each: Sequence[tuple[float | None, float]]) -> float | None:
+    """Return the mean of values by their weights; null if one is not known."""
+    known = [(value, weight) for value, weight in each if value is not None]
+    whole = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / whole if len(known) == len(each) and whole else None

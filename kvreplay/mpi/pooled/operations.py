@@ -8,8 +8,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from kvreplay.engine.job import OK
 from kvreplay.mpi.pooled.part import PartRun
+from kvreplay.native.rows import OK
 from kvreplay.result.counted.times import Times
 from kvtrace.core.run.run_file import OPS_FILE, RunFile
 from kvtrace.core.schema import OPS, Op, numbers

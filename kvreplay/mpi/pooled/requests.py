@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 
 from kvreplay.config.criteria import Criteria
-from kvreplay.engine.job import OK
 from kvreplay.mpi.pooled.operations import is_measured, late_of, rows_of
 from kvreplay.mpi.pooled.part import PartRun
-from kvreplay.plan.chains import IS_BULK, IS_LOAD
-from kvreplay.plan.plan import READ
-from kvreplay.result.counted.request_times import RequestTimes
+from kvreplay.native.rows import OK, READ
+from kvreplay.plan.loader import IS_BULK, IS_LOAD
+from kvreplay.result.counted.requests import RequestTimes
 from kvtrace.core.run.figures import RequestFigures
 from kvtrace.core.run.run_file import SERVED_FILE
 from kvtrace.core.schema import OPS, SERVED, enum_code, numbers

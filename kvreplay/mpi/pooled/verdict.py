@@ -4,20 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
+from typing import Any
 
 from kvreplay.mpi.pooled.part import PartRun
 from kvreplay.result.cause import judge
-from kvreplay.result.pace import SLIP_NS, percent
-from kvreplay.result.verdict import limit_of, reached_of
+from kvreplay.result.verdict import delivered_of, limit_of, named, reached_of
 from kvtrace.core.run.figures import Figures, Pace
 from kvtrace.core.run.ranks import Straggler
 from kvtrace.core.run.run_file import DeviceIo, RunFile
 from kvtrace.core.run.verdict import Evidence, LimitCause, RunVerdict, TierRate
 from kvtrace.core.statistics import mean, total
-from kvtrace.core.units import NS_PER_S, format_duration, format_rate, format_rate_of
+from kvtrace.core.units import NS_PER_S, format_duration
 
 BEHIND_SHARE, BEHIND_NS = 0.05, 50_000_000
 """Of the median rank's time, and in all: who ends later by less holds nobody up."""
+_MEANS = (
+    "held_share",
+    "starved_share",
+    "unread_share",
+    "blocked_share",
+    "submitter_busy_share",
+    "copy_busy_share",
+    "unhindered_share",
+    "queue_full_share",
+    "kernel_share",
+    "processor_share",
+    "touch_share",
+    "copying_share",
+    "checking_share",
+)
+"""Shares of `Evidence` of which all ranks together have the average."""
+_MOST = (
+    "device_busy_share",
+    "is_end_late",
+    "device_queue_mean",
+    "device_queue_limit",
+)
+"""Of these they have what the rank with the most has."""
 MORE = 1.2
 """Times what the median rank has, or takes."""
 
@@ -32,9 +55,9 @@ def pooled_verdict(
     """Return the verdict of all ranks; `late` is the one that held them up."""
     runs = [part.run for part in parts if part.run is not None]
     tier = _slowest(figures)
-    rates = [_rate(name, figures, runs) for name in dict.fromkeys(f.tier for f in figures)]
+    rates = [_rate(name, figures, runs) for name in dict.fromkeys(f.tier for f in figures if f.operations)]
     rate = next((each for each in rates if each.tier == tier), None)
-    evidence = _evidence(runs, device_io, tier)
+    evidence = _evidence(runs, device_io, tier, pace)
     cause: LimitCause | None = None
     reason: str | None = "nothing completed"
     if rate is not None:
@@ -94,7 +117,7 @@ def _span(of_tier: Sequence[Figures], runs: Sequence[RunFile], tier: str) -> int
     return max([*spans, *walls], default=0) or None
 
 
-def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str | None) -> Evidence:
+def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str | None, pace: Pace | None) -> Evidence:
     """Return the ranks' evidence together: what is counted added up, shares of time on average.
 
     Ranks on one device saw all that it did, each; here it counts once.
@@ -108,26 +131,27 @@ def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str
     is_known = all(e.device_time_share is not None for e in each)
     gains = [e.doubling_gain for e in each if e.doubling_gain is not None]
     slowdowns = [e.slowdown for e in each if e.slowdown is not None]
+    throttled = max((e for e in each if e.throttle is not None), key=lambda e: e.throttle_share or 0.0, default=None)
     names = sorted({name for e in each for name in e.response_shares})
-    busy = [e.device_busy_share for e in each if e.device_busy_share is not None]
-    ended_late = [e.is_end_late for e in each if e.is_end_late is not None]
+    together: dict[str, Any] = {name: mean([getattr(e, name) for e in each]) for name in _MEANS}
+    together |= {name: _most([getattr(e, name) for e in each]) for name in _MOST}
     return Evidence(
         queue_depth=sum(e.queue_depth for e in each),
         storage=each[0].storage if each else "drive",
         in_flight_mean=total([e.in_flight_mean for e in each]),
-        held_share=mean([e.held_share for e in each]),
-        starved_share=mean([e.starved_share for e in each]),
-        unread_share=mean([e.unread_share for e in each]),
-        blocked_share=mean([e.blocked_share for e in each]),
-        submitter_busy_share=mean([e.submitter_busy_share for e in each]),
-        copy_busy_share=mean([e.copy_busy_share for e in each]),
-        device_busy_share=max(busy) if busy else None,
         device_time_share=device_ns / in_use_ns if is_known and device_ns is not None and in_use_ns else None,
         doubling_gain=median(gains) if len(gains) == len(each) and gains else None,
         slowdown=median(slowdowns) if len(slowdowns) == len(each) and slowdowns else None,
-        is_end_late=any(ended_late) if ended_late else None,
         response_shares={n: sum(e.response_shares.get(n, 0) for e in each) / len(each) for n in names},
+        on_time_share=None if pace is None else pace.on_time_fraction,
+        throttle=None if throttled is None else throttled.throttle,
+        throttle_share=None if throttled is None else throttled.throttle_share,
+        **together,
     )
+
+
+def _most(each: Sequence[Any]) -> Any:
+    return max((one for one in each if one is not None), default=None)
 
 
 def _sentence(
@@ -142,31 +166,14 @@ def _sentence(
     who = f"{count} rank{'' if count == 1 else 's'}"
     if rate is None:
         return f"{who}: nothing completed"
-    model = " (SIMULATED)" if rate.is_simulated else ""
-    held = (
-        ""
-        if reason is None
-        else f": {limit_of(cause, rate, f'{evidence.queue_depth} (all ranks)', evidence.storage)} ({reason})"
-    )
+    limit = f"{evidence.queue_depth} (all ranks)"
     behind = "" if late is None else f"; rank {late.rank} ended {format_duration(late.behind_ns)} later: {late.reason}"
     if pace is None:
+        held = "" if reason is None else f": {limit_of(cause, rate, limit, evidence.storage)} ({reason})"
         at = f"at queue depth {evidence.queue_depth} in all"
-        return f"{who}: {rate.tier}{model} reached {reached_of(rate)} {at}{held}{behind}"
-    said = f"{percent(pace.late_fraction)} of operations were late by more than 1 ms"
-    asked = _asked(rate)
-    if pace.kept_pace:
-        return f"{who}: {rate.tier}{model} reached the {asked} asked and all kept pace: {said}"
-    slipped = f"ended {format_duration(pace.end_late_ns)} late, " if (pace.end_late_ns or 0) > SLIP_NS else ""
-    part = asked
-    if rate.asked_bytes_per_s is not None and rate.reached_bytes_per_s is not None:
-        part = format_rate_of(rate.reached_bytes_per_s, rate.asked_bytes_per_s)
-    return f"{who} FELL BEHIND: {rate.tier}{model} sustained {part} asked{held}; {slipped}{said}{behind}"
-
-
-def _asked(rate: TierRate) -> str:
-    if rate.asked_bytes_per_s is not None:
-        return format_rate(rate.asked_bytes_per_s)
-    return "load" if rate.asked_operations_per_s is None else f"{rate.asked_operations_per_s:,.0f} op/s"
+        return f"{who}: {named(rate)} reached {reached_of(rate)} {at}{held}{behind}"
+    said = delivered_of(rate, pace, cause, reason, evidence.storage, limit, is_behind=bool(evidence.is_end_late))
+    return f"{who}{' FELL BEHIND' if evidence.is_end_late else ''}: {said}{behind}"
 
 
 def straggler(parts: Sequence[PartRun]) -> Straggler | None:

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from kvreplay.config.setting import Setting
-from kvreplay.data.generate import DataSource
-from kvreplay.data.shaping import Fill
+from kvreplay.data.source import DataSource, Fill
 from kvreplay.run.precondition import BulkWriter
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.sharded import SeveralDrives
@@ -120,11 +119,11 @@ def _populated_drives(setting: Setting) -> Iterator[tuple[ExtentTier, Any, Any]]
 
 def _place(drive: ExtentTier, objects: Any, lengths: Any) -> Extents:
     """Give `objects` their extents; return what of these is theirs now, by their starts."""
-    failed = drive.ring_reserve(objects, lengths)[1]
-    if failed:
-        at, error = failed[0]
-        raise DeviceError(f"{drive.target}: no room to populate object {objects[at]}: {error.strerror or error}")
-    starts = drive.starts(objects)
+    starts = drive.space.reserve_all(objects, lengths)
+    for at in np.flatnonzero(starts < 0)[:1]:
+        raise DeviceError(
+            f"{drive.target}: no room to populate object {objects[at]}: {drive.why_no_room(int(objects[at]))}"
+        )
     order = np.argsort(starts, kind="stable")
     starts = starts[order]
     padded = -(-lengths[order] // drive.alignment) * drive.alignment

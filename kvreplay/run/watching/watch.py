@@ -16,10 +16,8 @@ from typing import Any
 import numpy as np
 
 from kvreplay.config.setting import Setting
-from kvreplay.engine.job import OK, Record
-from kvreplay.plan.plan import DELETE
+from kvreplay.result.counted.times import Shared, call, struct
 from kvreplay.tiers.tier import has_times
-from kvtrace.core.compiled import njit
 from kvtrace.core.schema import Op
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.core.units import NS_PER_S
@@ -29,9 +27,11 @@ LAST_NS = 5 * NS_PER_S
 BOUNDS_NS = tuple(16_000 << at for at in range(22))
 """Upper bounds of the histogram of response times: 16 µs to 34 s, doubling."""
 _OPS = tuple(op.value for op in Op)
-_KEPT = 4096
+_KEPT = 1024
 """Of the times of one look, so many at most are kept, evenly: a fast run is looked at a hundred times a second."""
-_COUNTS = np.dtype([(name, "i8") for name in ("operations", "errors", "bytes", "response_ns")])
+_COUNTS = struct("operations errors bytes response_ns")
+WATCHED = struct("totals buckets bound response_ns late_ns bounds room sampled seen step is_open_loop")
+"""`Watched` of count.h."""
 
 
 @dataclass(slots=True)
@@ -81,26 +81,39 @@ _MOST_LEFT_NS = 86_400 * NS_PER_S
 
 
 class Watch:
-    """What a run has come to so far; `take` is called by one thread, the rest by others."""
+    """What a run has come to so far; `note` is called by one thread, the rest by others."""
 
-    def __init__(self, setting: Setting, record: Record, due_ns: Any) -> None:
+    def __init__(self, setting: Setting, is_open_loop: bool) -> None:
         """Watch the run of `setting`, which begins now."""
         self.setting = setting
         self._kinds: dict[tuple[str, str], int] = {}
         """Of tiers and operations: their number in these."""
         self._totals: Any = np.zeros(len(setting.tiers) * len(_OPS), _COUNTS)
         self._buckets: Any = np.zeros((len(self._totals), len(BOUNDS_NS) + 1), np.int64)
+        self.told = Shared(
+            WATCHED,
+            totals=self._totals.copy(),
+            buckets=self._buckets.copy(),
+            bound=np.array(BOUNDS_NS),
+            response_ns=np.zeros(_KEPT, np.int64),
+            late_ns=np.zeros(_KEPT, np.int64),
+            bounds=len(BOUNDS_NS),
+            room=_KEPT,
+            step=1,
+            is_open_loop=is_open_loop,
+        )
+        """Rows are put there as they end, by one thread, which then calls `note`."""
         self.in_flight: Callable[[], int] | None = None
         """Set by the engine; its counter can be read at any time."""
         self.completed = 0.0
         """Rows; set by the engine now and then."""
-        self._record, self._due_ns = record, due_ns
+        self._is_open = is_open_loop
         self._simulated = {t.name for t in setting.tiers if t is not None and t.is_simulated}
         self._timeless = {t.name for t in setting.tiers if t is not None and not has_times(t)}
         self._lock = threading.Lock()
         self._started_ns = monotonic_ns()
         self._looks: deque[tuple[int, dict[tuple[str, str], tuple[int, int]], Any, Any]] = deque()
-        for index, op in np.argwhere(setting.window.counted().kinds["rows"]).tolist():
+        for index, op in np.argwhere(setting.window.facts.kinds["rows"]).tolist():
             tier = setting.tiers[index]
             if tier is not None:
                 self._kinds[tier.name, _OPS[op]] = index * len(_OPS) + op
@@ -114,20 +127,25 @@ class Watch:
             self._looks.append((self._started_ns, self._counts(), None, None))
 
     def take(self, rows: Any) -> None:
-        """Count the planned `rows`, which have ended since the last call."""
-        plan, record, is_open = self.setting.window.plan, self._record, self._due_ns is not None
-        since = self._due_ns if is_open else record.submitted_ns
-        step = 1 + len(rows) // _KEPT
-        times, late = (np.empty(-(-len(rows) // step), np.int64) for _ in range(2))
+        """Count `rows` (ROW), which have ended since the last call."""
+        call("watch_take", self.told, np.ascontiguousarray(rows), len(rows))
+        self.note()
+
+    def note(self) -> None:
+        """Count what `told` was told of since the last call."""
+        totals, buckets = self.told.arrays["totals"], self.told.arrays["buckets"]
+        times, late = (self.told.arrays[name][: self.told["sampled"]].copy() for name in ("response_ns", "late_ns"))
         with self._lock:
-            good = _count(
-                rows, plan.tier, plan.op, plan.length, record.outcome, record.submitted_ns, record.completed_ns, since,
-                self._totals, self._buckets, step, times, late,
-            )  # fmt: skip
+            for name in _COUNTS.names or ():
+                self._totals[name] += totals[name]
+            self._buckets += buckets
             now = monotonic_ns()
-            self._looks.append((now, self._counts(), times[:good], late if is_open else None))
+            self._looks.append((now, self._counts(), times, late if self._is_open else None))
             while len(self._looks) > 2 and self._looks[1][0] < now - LAST_NS:  # noqa: PLR2004 - a start and an end
                 self._looks.popleft()
+        totals.fill(0)
+        buckets.fill(0)
+        self.told.set(sampled=0, seen=0, step=1)
 
     def snapshot(self) -> dict[tuple[str, str], Totals]:
         """Return what has ended so far by tier and operation, as it stood at one moment."""
@@ -144,7 +162,7 @@ class Watch:
             looks, started_ns = list(self._looks), self._started_ns
         elapsed = monotonic_ns() - started_ns
         runtime_ns = self.setting.config.runtime_ns
-        rows = len(self.setting.window.plan)
+        rows = self.setting.window.planned_rows
         share = min(1.0, elapsed / runtime_ns if runtime_ns else self.completed / max(1, rows))
         left = runtime_ns - elapsed if runtime_ns else int(elapsed / share - elapsed) if share else None
         responses = [times for *_, times, _late in looks[1:] if times is not None]
@@ -180,48 +198,6 @@ class Watch:
 
 Watching = Callable[[Watch], AbstractContextManager[Any]]
 """Shows a run for as long as its context lasts."""
-
-
-@njit
-def _count(
-    rows: Any,
-    tier: Any,
-    op: Any,
-    length: Any,
-    outcome: Any,
-    submitted_ns: Any,
-    completed_ns: Any,
-    since_ns: Any,
-    totals: Any,
-    buckets: Any,
-    step: int,
-    times: Any,
-    late: Any,
-) -> int:
-    """Count `rows`, and take the response times of each `step` of them, and how late they were; return how many."""
-    good = 0
-    for i in range(len(rows)):
-        row = rows[i]
-        at = tier[row] * len(_OPS) + op[row]
-        total = totals[at]
-        if i % step == 0:
-            late[i // step] = submitted_ns[row] - since_ns[row]
-        if outcome[row] != OK:
-            total.errors += 1
-            continue
-        time = completed_ns[row] - since_ns[row]
-        total.operations += 1
-        total.response_ns += time
-        if op[row] != DELETE:
-            total.bytes += length[row]
-        bucket, bound = 0, BOUNDS_NS[0]
-        while bucket < len(BOUNDS_NS) and bound < time:
-            bucket, bound = bucket + 1, 2 * bound
-        buckets[at, bucket] += 1
-        if i % step == 0:
-            times[good] = time
-            good += 1
-    return good
 
 
 def _p99(parts: list[Any]) -> int | None:

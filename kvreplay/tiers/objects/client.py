@@ -6,7 +6,6 @@ one. Those made here are counted.
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import errno
 import os
@@ -15,13 +14,16 @@ import threading
 from collections.abc import Callable
 from enum import StrEnum
 from time import monotonic_ns, sleep
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvreplay.tiers.objects.address import Address
 from kvreplay.tiers.objects.credentials import find_credentials, without_secrets
 from kvreplay.tiers.objects.requests import Answer, RequestCounts, answer_of
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import NS_PER_S
+
+if TYPE_CHECKING:
+    import asyncio
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
 """Before the first repeat of a request, and before any: each wait is twice the one before it, less up to half of it."""
@@ -149,6 +151,8 @@ class StoreClient:
             self._loops.pop().close()
 
     def _get_into(self, uri: str, into: memoryview) -> None:
+        import asyncio
+
         async def wait() -> None:
             await self._api.get_into_async(uri, into, expected_len=len(into))
 

@@ -10,7 +10,7 @@ import mmap
 from dataclasses import dataclass
 from typing import Any
 
-from kvreplay.plan.plan import READ, WRITE
+from kvreplay.native.rows import READ, WRITE
 from kvreplay.tiers.layout import FileLayout, path_function
 from kvreplay.tiers.objects.client import StoreClient, copy, seconds
 from kvreplay.tiers.tier import Holding

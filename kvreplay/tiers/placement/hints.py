@@ -34,6 +34,11 @@ class PlacingTier(Protocol):
     def place(self) -> None:
         """Take note, before `open`, that writes have streams."""
 
+
+@runtime_checkable
+class HintingTier(Protocol):
+    """A tier whose own methods write, and that gives what they open the hint of a stream."""
+
     def begin_in(self, stream: int, object_id: int) -> Any:
         """Return a handle for writing the object as part of `stream`, as `begin` does."""
 

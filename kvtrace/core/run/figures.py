@@ -70,7 +70,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an open loop kept to the trace's times, and what kept it from that."""
 
     kept_pace: bool
-    """Its end did not slip, and hardly an operation was late by itself, or for hardly any of the response times."""
+    """It delivered what was offered, and hardly an operation was late by its response time: `on_time_fraction`."""
     late_fraction: float
     """Operations submitted more than 1 ms after they were due."""
     late_by_itself_fraction: float
@@ -88,32 +88,35 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """What most of the delay was: one of `causes`; null if it kept pace."""
     causes: dict[str, float] = {}
     """Shares of the response times added up: drive (service time), dependencies (earlier operations of the request or
-    object), queue (as much in flight as may be), data (not made yet), submission (ours)."""
+    object), queue (as much in flight as may be), block queue (the block layer's was full), buffers (whose
+    memory was still being touched), data (not made yet), memory
+    (pages of memory tiers touched first), processor (others had it), copying (of other operations), submission (ours).
+    Those before submission are shares of time that the engine's threads counted."""
     held_share: float | None = None
     """Of the run's time: something due waited because as much was in flight as may be; null if not known."""
+    on_time_fraction: float | None = None
+    """Of the operations that completed well: those whose response time was at most 1 ms more than twice what one of
+    their kind and length takes unhindered (of the quickest 5 %); null in runs of earlier versions."""
+    unhindered_share: float | None = None
+    """Of the response times added up: what the operations take unhindered; null in runs of earlier versions."""
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """What making the data cost."""
+    """What making the data of writes cost."""
 
     generation_ns: int
+    """Of all threads together."""
     reserve_ns: int
-    """Making room for objects, on the same threads."""
+    """Giving objects their extents."""
     threads: int
+    """Those that submit, or copy: each makes the data of its own writes."""
     share_of_threads: float
-    """Of the time of the threads that make data."""
+    """Of their time."""
     reserve_share: float
-    starved_share: float
-    """Of the time of the submitting threads: idle because a write's data was not there."""
+    starved_share: float | None = None
+    """Of the submitting threads' time: idle because a write's data was not there; null where each makes its own."""
     writes_generated_in_flight: int
-    """Writes longer than the buffers: their later data was made while they ran, within their latency."""
-    submitting_generation_ns: int | None = None
-    """Of generation_ns: on the submitting thread, which makes data shorter than 256 KiB itself; null, as the next two,
-    in runs of earlier versions."""
-    submitting_reserve_ns: int | None = None
-    """Of reserve_ns: on the submitting thread."""
-    submitting_share: float | None = None
-    """Of the submitting thread's time: making data and room itself."""
+    """Writes of several I/Os: the data of the later ones was made while they ran, within their latency."""
 
 
 class WarmupFacts(msgspec.Struct, frozen=True, kw_only=True):

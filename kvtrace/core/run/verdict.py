@@ -22,6 +22,14 @@ class LimitCause(StrEnum):
     """The order that the trace asks for: earlier operations of the same request or object."""
     COPY_THREADS = "copy threads"
     """The threads that copy to and from memory tiers."""
+    PROCESSOR = "processor"
+    """Our threads were ready to run, and others had their processors."""
+    MEMORY = "first touch of memory"
+    """The kernel gave pages to memory that nothing had written to yet."""
+    THROTTLE = "throttle"
+    """A limit above the device: of the control group of the process."""
+    KERNEL = "kernel above the device"
+    """Filesystem and block layer: I/Os were long there, and short at the device."""
 
 
 class TierRate(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,13 +54,13 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     queue_depth: int
     """The limit of what may be in flight."""
     storage: str = "drive"
-    """What the tier lies on, in words: drive, or object store."""
+    """What the tier lies on, in words: drive, object store, memory, page cache, or device in memory."""
     in_flight_mean: float | None = None
     """I/Os, over the run; copies to and from memory take no place."""
     held_share: float | None = None
     """Open loop: something due waited because as much was in flight as may be."""
     starved_share: float | None = None
-    """Of the places of the queue times time: idle because a write's data was not made."""
+    """Of the time of the threads that submit, or copy: making the data of writes. Of processor time, as the others."""
     unread_share: float | None = None
     """Of the queue's time: idle because the next rows of the trace were not there yet."""
     blocked_share: float | None = None
@@ -75,7 +83,33 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     is_end_late: bool | None = None
     """Open loop: its last operation ended late, and less was delivered than asked; null in a closed loop."""
     response_shares: dict[str, float] = {}
-    """As `causes` of `pace`; empty in a closed loop."""
+    """As `causes` of `pace`, of the tier that the verdict speaks of; empty in a closed loop."""
+    unhindered_share: float | None = None
+    """Of the response times of the tier: what its operations take unhindered; null in a closed loop."""
+    on_time_share: float | None = None
+    """As `on_time_fraction` of `pace`; null in a closed loop."""
+    queue_full_share: float | None = None
+    """The submitting thread slept in io_uring_enter with submissions in hand: the block layer's queue was full. Of
+    several that with the most."""
+    kernel_share: float | None = None
+    """The submitting thread ran in the kernel, where it submits and where caches are copied; as `submitter_busy_share`.
+    """
+    processor_share: float | None = None
+    """The threads that submit, or copy, were ready to run or in the middle of something, and had no processor."""
+    touch_share: float | None = None
+    """The threads that copy had the kernel give pages to memory; null without them."""
+    copying_share: float | None = None
+    """They copied, each on average; null without them."""
+    checking_share: float | None = None
+    """The threads that submit, or copy, checked what reads brought."""
+    device_queue_mean: float | None = None
+    """Requests at the device while operations were in flight, by its own counters; of several the fullest."""
+    device_queue_limit: int | None = None
+    """Requests that its queue takes (nr_requests)."""
+    throttle: str | None = None
+    """A limit above the device that was reached, or nearly; null if none is known to have been."""
+    throttle_share: float | None = None
+    """What was moved, of that limit."""
 
 
 class RunVerdict(msgspec.Struct, frozen=True, kw_only=True):

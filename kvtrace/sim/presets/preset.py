@@ -191,6 +191,9 @@ def load_preset(
     if gpu is not None:
         tree = {key: value for key, value in tree.items() if key not in COMPUTING + BATCH} | {"gpu": gpu}
     tree = override(tree, settings)
+    if isinstance(tree.get("gpu"), str):
+        # Data sheets write H100: the same GPU, and so the same configuration.
+        tree["gpu"] = tree["gpu"].lower()
     if not all(name in tree for name in COMPUTING):
         modelled = times(str(tree.get("gpu", GPU)))
         is_step_said = "decode_ns_per_token" in tree

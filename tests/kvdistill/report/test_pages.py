@@ -250,6 +250,20 @@ def test_traces_are_compared_by_their_hits(tmp_path):
     assert float(found[1]) > float(found[2])
 
 
+def test_times_of_storage_that_takes_none_are_not_compared_with_those_of_one_that_does(tmp_path):
+    for preset in ("vllm-fs", "vllm-obj"):
+        run_cli("kvtrace", "gen", "--preset", preset, "--model", "tiny-1b", "--users", "3", "--duration", "20s",
+                "-o", tmp_path / f"{preset}.parquet")  # fmt: skip
+    fs, obj = tmp_path / "vllm-fs.parquet", tmp_path / "vllm-obj.parquet"
+    found = json.loads(run_cli("kvdistill", "compare", fs, obj, "--json").stdout)
+    assert found["warnings"][0].startswith(
+        "times to the first token are not compared: storage takes no time in vllm-fs"
+    )
+    assert not [line for line in found["lines"] if line["name"].startswith("first_token")]
+    alike = json.loads(run_cli("kvdistill", "compare", fs, fs, "--json").stdout)
+    assert [line for line in alike["lines"] if line["name"].startswith("first_token")]
+
+
 def test_a_comparison_is_a_page_too(tmp_path):
     a, b = side(tmp_path, "a", [1e6, 1.01e6, 0.99e6]), side(tmp_path, "b", [0.8e6, 0.81e6, 0.79e6])
     out = tmp_path / "c.html"

@@ -9,9 +9,7 @@ import zstandard
 from conftest import write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.data.generate import DataSource
-from kvreplay.data.shaping import check_ratios
-from kvreplay.data.words import Fresh
+from kvreplay.data.source import DataSource, check_ratios
 from kvreplay.run.run import replay
 from kvreplay.tiers.claims import SCRATCH
 from kvtrace.core.errors import ConfigError
@@ -40,9 +38,9 @@ def blocks(parts: list[bytes], size: int) -> list[bytes]:
 def test_blocks_repeat_as_often_as_asked_and_over_objects(ratio: float) -> None:
     parts = made(24, dedup_ratio=ratio)
     found = blocks(parts, 4096)
-    # The pool's 256 blocks come on top of those that occur once.
-    expected = len(found) / (len(found) / ratio + 256)
-    assert len(found) / len(set(found)) == pytest.approx(expected, rel=0.02)
+    # The pool's 256 blocks come on top of those that occur once, each of which is drawn by itself.
+    singles, deviation = len(found) / ratio, (len(found) / ratio * (1 - 1 / ratio)) ** 0.5
+    assert abs(len(set(found)) - 256 - singles) < 3 * deviation
     assert set(blocks(parts[:1], 4096)) & set(blocks(parts[1:], 4096))
 
 
@@ -53,9 +51,9 @@ def test_the_counts_are_those_of_the_bytes() -> None:
         buffer = bytearray(MIB + 100)
         data.fill(memoryview(buffer), obj, 1, 0)
         parts.append(bytes(buffer[:MIB]))
-    assert data.shaper is not None
-    facts = data.shaper.facts()
-    assert facts.made_blocks == 8 * 256
+    facts = data.facts().shape
+    assert facts is not None
+    assert facts.made_blocks == 8 * 256, "whole blocks"
     assert facts.distinct_blocks == len(set(blocks(parts, 4096)))
 
 
@@ -71,11 +69,31 @@ def test_zstd_shrinks_each_block_as_asked_and_no_sector_repeats(ratio: float) ->
 
 
 def test_without_ratios_the_bytes_are_the_generators() -> None:
-    plain = bytearray(MIB)
-    Fresh.of(3)(memoryview(plain), 0, 1, 0)
-    assert made(1) == [bytes(plain)]
+    assert DataSource.of(3).facts().shape is None
+    assert made(1, dedup_ratio=1.0, compress_ratio=1.0) == made(1)
+    thinned, plain = made(1, compress_ratio=2.0)[0], made(1)[0]
+    head = len(thinned[:512].rstrip(b"\0"))
+    assert 16 <= head < 512
+    assert thinned == b"".join(plain[at : at + head] + bytes(512 - head) for at in range(0, MIB, 512))
     both = {"dedup_ratio": 2.0, "compress_ratio": 2.0}
     assert made(2, **both) == made(2, **both)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"dedup_ratio": 3.0}, {"compress_ratio": 2.5}, {"dedup_ratio": 2, "compress_ratio": 3}]
+)
+def test_it_is_the_same_however_it_is_cut(asked: dict[str, Any]) -> None:
+    data, whole = DataSource.of(3, **asked), made(6, 40_000, **asked)[5]
+    for at, length in ((0, 1), (511, 3), (4000, 200), (4096, 4096), (5000, 30_000), (39_999, 1)):
+        part = bytearray(length)
+        data.fill(memoryview(part), 5, 1, at)
+        assert bytes(part) == whole[at : at + length]
+
+
+@pytest.mark.parametrize("level", [1, 3, 9])
+def test_repeated_blocks_are_no_shorter_by_themselves(level: int) -> None:
+    compressor = zstandard.ZstdCompressor(level=level)
+    assert all(len(compressor.compress(block)) >= 4096 for block in blocks(made(2, dedup_ratio=4.0), 4096))
 
 
 def test_a_run_records_and_writes_what_was_asked(tmp_path: Path) -> None:

@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from rings import SEED, needs_uring
+from rings import ENGINES, content, drive, engine_of, held, memory_of, rows_of, space_in
 
 from kvreplay.data.buffers import (
     FIRST_BYTES,
     HUGE_PAGE_BYTES,
     Arena,
-    Moved,
-    arenas,
     growing,
     huge_bytes,
     map_aligned,
     small_page_bytes,
     touch,
 )
-from kvreplay.data.words import Fresh
-from kvreplay.engine.choose import ThreadEngine, UringEngine
-from kvreplay.engine.job import Job, Record
-from kvreplay.plan.plan import READ, WRITE, build_plan
-from kvreplay.tiers.extents import ExtentTier
+from kvreplay.native.rows import DELETE, READ, WRITE
 from kvreplay.tiers.ram import RamTier
-from kvreplay.tiers.tier import Holding, StorageOptions
+from kvreplay.tiers.tier import Holding
 
 MIB = 1 << 20
 ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -63,7 +55,7 @@ def test_all_of_a_mapping_lies_on_huge_pages(size: int, pages: int) -> None:
 @needs_huge_pages
 def test_the_engines_buffers_lie_on_them() -> None:
     arena = Arena(3, MIB)
-    found = huge_bytes(arena.places[0][0])
+    found = huge_bytes(arena.address)
     assert found in (0, 2 * MIB, 4 * MIB)
     small = small_page_bytes([arena])
     assert small is not None
@@ -72,119 +64,124 @@ def test_the_engines_buffers_lie_on_them() -> None:
 
 def test_buffers_that_were_not_asked_to_lie_on_huge_pages_do_not() -> None:
     arena = Arena(3, MIB)
-    base = arena.places[0][0] // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
+    base = arena.address // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
     size = ctypes.c_size_t(2 * HUGE_PAGE_BYTES)
     # Given back, and touched again as small pages.
     assert ctypes.CDLL(None).madvise(ctypes.c_void_p(base), size, mmap.MADV_NOHUGEPAGE) == 0
     assert ctypes.CDLL(None).madvise(ctypes.c_void_p(base), size, mmap.MADV_DONTNEED) == 0
-    touch(arena.places[0][0], 3 * MIB)
+    touch(arena.address, 3 * MIB)
     assert small_page_bytes([arena]) == 3 * MIB
 
 
 def resident_bytes(arena: Arena) -> int:
     """Return how much of an arena the kernel has given memory to."""
     pages = (ctypes.c_ubyte * (arena.nbytes // mmap.PAGESIZE))()
-    assert ctypes.CDLL(None).mincore(ctypes.c_void_p(arena.places[0][0]), ctypes.c_size_t(arena.nbytes), pages) == 0
+    assert ctypes.CDLL(None).mincore(ctypes.c_void_p(arena.address), ctypes.c_size_t(arena.nbytes), pages) == 0
     return sum(page & 1 for page in pages) * mmap.PAGESIZE
 
 
 def test_buffers_that_grow_are_touched_before_as_many_are_in_use() -> None:
     arena = Arena(512, MIB, is_growing=True)
-    assert (arena.first, arena.is_whole) == (FIRST_BYTES // MIB, False)
+    assert (arena.first, arena.touched, arena.usable) == (FIRST_BYTES // MIB,) * 3
     # Whole huge pages, and no more.
     assert FIRST_BYTES <= resident_bytes(arena) <= FIRST_BYTES + HUGE_PAGE_BYTES
-    arena.views[0][:4] = arena.views[100][:4] = b"kept"
-    arena.keep_ahead(arena.first // 2)
+    views = [arena.view(arena.address + at * MIB, 4) for at in (0, 100)]
+    views[0][:] = views[1][:] = b"kept"
+    arena.grow(arena.first // 2)
     assert resident_bytes(arena) <= FIRST_BYTES + 2 * HUGE_PAGE_BYTES
-    arena.keep_ahead(70)
+    arena.grow(140)
     assert 140 * MIB <= resident_bytes(arena) <= 144 * MIB
-    assert bytes(arena.views[0][:4]) == bytes(arena.views[100][:4]) == b"kept"
-    arena.keep_ahead(400)
-    assert arena.is_whole
+    assert arena.usable == 140
+    assert bytes(views[0]) == bytes(views[1]) == b"kept"
+    arena.grow(1000)
+    assert (arena.touched, arena.usable) == (512, 512)
     assert resident_bytes(arena) >= 512 * MIB
-    assert Arena(8, MIB).is_whole
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 10_000)), min_size=1, max_size=9),
-    st.sampled_from([512, 4096]),
-)
-def test_rows_fill_no_more_buffers_than_is_said(rows: list[tuple[int, int]], slot_bytes: int) -> None:
-    filled = sum((start + length - 1) // slot_bytes - start // slot_bytes + 1 for start, length in rows)
-    assert filled <= Moved(len(rows), sum(length for _, length in rows)).most(slot_bytes)
+    assert Arena(8, MIB).usable == 8
 
 
 @pytest.mark.parametrize("is_growing", [False, True])
-def test_buffers_that_no_row_fills_are_not_touched(is_growing: bool) -> None:
-    # A save of 100 MiB, before which a marker is read.
-    asked = Moved(1, 4096), Moved(4, 100 * MIB)
-    reads, writes = arenas(64, MIB, is_growing=is_growing, asked=asked)
-    assert (reads.touched, writes.touched) == (2, 108)
-    assert resident_bytes(reads) <= 2 * MIB + HUGE_PAGE_BYTES
-    assert reads.is_whole
-    depths: list[int] = []
-    with growing((reads, writes), lambda: (2, 4), depths.append):
+def test_buffers_that_no_row_fills_are_not_touched(*, is_growing: bool) -> None:
+    arena = Arena(64, MIB, is_growing=is_growing, most=2)
+    assert arena.touched == 2
+    assert resident_bytes(arena) <= 2 * MIB + HUGE_PAGE_BYTES
+    # As many may all the same be in flight as at any time.
+    allowed: list[int] = []
+    with growing(arena, lambda: 2, allowed.append):
         pass
-    # Writes may all the same be as many in flight as at any time.
-    assert depths == [64]
-    assert reads.touched == 2
-    none, _ = arenas(64, MIB, asked=(Moved(0, 0), Moved(1, 1)))
-    assert none.touched == 1
+    assert (allowed, arena.touched, arena.used) == ([64], 2, 2)
+    assert Arena(64, MIB, most=0).touched == 1
 
 
-@pytest.mark.parametrize("make", [ThreadEngine, pytest.param(UringEngine, marks=needs_uring)])
+def test_who_watches_touches_four_times_as_many_as_are_used_and_lets_them_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    arena, used, allowed, grown = Arena(512, MIB, is_growing=True), [100], [], threading.Event()
+
+    def let(count: int) -> None:
+        allowed.append(count)
+        if count >= 400:
+            grown.set()
+
+    with growing(arena, lambda: used[0], let):
+        assert grown.wait(60)
+    # In steps: the first of them may be used while the last is touched.
+    assert allowed == [128, 160, 192, 224, 256, 288, 320, 352, 384, 416]
+    assert (arena.touched, arena.used_bytes) == (416, 100 * MIB)
+
+    def refuse(_self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    whole = Arena(256, MIB, is_growing=True)
+    with growing(whole, lambda: 1, allowed.append):
+        assert allowed[-1] == 256, "where none can be started, all are touched"
+
+
+@pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("count", [20, 200])
-def test_an_engine_uses_as_many_buffers_as_are_in_flight_and_says_so(tmp_path: Path, make: Any, count: int) -> None:
-    tier = ExtentTier("nvme", tmp_path / "space", StorageOptions(is_direct=False))
-    tier.expect(Holding([count * MIB]))
-    tier.open(count * MIB)
-    engine = make(128, MIB, is_growing=True)
-    assert engine.buffer_used_bytes is None
-    fill = np.zeros(count, np.int64)
-    try:
+def test_an_engine_uses_as_many_buffers_as_are_in_flight_and_says_so(tmp_path: Path, name: str, count: int) -> None:
+    engine = engine_of(name, 256, MIB, is_growing=True)
+    assert (engine.buffer_used_bytes, engine.buffer_bytes) == (None, 256 * MIB)
+    with space_in(tmp_path / "space", count * MIB) as tier:
         for op in (WRITE, READ):
-            rows = {
-                **dict.fromkeys(("ts_ns", "tier", "offset_bytes"), fill),
-                **dict.fromkeys(("request_id", "stage"), fill - 1),
-                "row": np.arange(count),
-                "object_id": np.arange(count),
-                "op": fill + op,
-                "length_bytes": fill + MIB,
-            }
-            plan = build_plan(rows, [4096], Path("t"))
-            record = Record.empty(count, is_open_loop=False)
-            driven = engine.drive(Job(plan, None, [tier], record, Fresh.of(SEED)), lambda: None, lambda _: None)
+            rows = rows_of([{"op": op, "object_id": obj, "length": MIB} for obj in range(count)])
+            driven = drive(engine, rows, [tier])
             assert (driven.failure, driven.completed) == (None, count)
-    finally:
-        tier.close()
-    reads, writes = engine.arenas
-    assert reads.used is not None
-    assert writes.used is not None
-    assert 1 <= reads.used <= count
-    assert 1 <= writes.used <= count
-    assert engine.buffer_used_bytes == (reads.used + writes.used) * MIB < engine.buffer_bytes
-    # None was in use that was not touched before, and no more than twice as many were touched.
-    assert reads.used <= reads.touched <= max(reads.first, 2 * reads.used)
-    assert resident_bytes(reads) <= reads.touched * MIB + HUGE_PAGE_BYTES
+    arena = engine.arena
+    assert arena.used is not None
+    assert 1 <= arena.used <= count
+    assert engine.buffer_used_bytes == arena.used * MIB < engine.buffer_bytes
+    # None was in use that was not touched before, and no more than four times as many, and a step, were touched.
+    assert arena.used <= arena.touched <= max(arena.first, 4 * arena.used + 32)
+    assert resident_bytes(arena) <= arena.touched * MIB + HUGE_PAGE_BYTES
 
 
 def test_memory_that_is_not_mapped_has_none() -> None:
     assert huge_bytes(0) is None
 
 
+@pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("size", [4096, 3 * MIB + 4096])
-def test_an_object_keeps_its_content_as_it_grows(size: int) -> None:
+def test_an_object_keeps_its_content_as_it_grows(name: str, size: int) -> None:
     tier = RamTier("cpu", 4 * MIB, is_verified=True)
     tier.expect(Holding([size + 4096], {7: size + 4096}))
     tier.open(size)
-    content = np.random.default_rng(1).integers(0, 256, size, np.uint8)
-    tier.reserve(7, size)
-    tier.write(tier.begin(1, 7), 0, memoryview(content))
-    tier.reserve(7, size + 4096)
-    back = np.zeros(size, np.uint8)
-    assert tier.read(tier.begin(0, 7), 0, memoryview(back)) == size
-    assert (back == content).all()
-    assert tier.facts()["note"].startswith("copies between DRAM buffers, ")
-    tier.delete(7)
-    with pytest.raises(FileNotFoundError):
-        tier.begin(0, 7)
+    stated = [{"op": WRITE, "object_id": 7, "length": size}]
+    stated += [{"op": WRITE, "object_id": 7, "offset": size, "length": 4096}]
+    rows = rows_of([*stated, {"op": READ, "object_id": 7, "length": size + 4096}])
+    try:
+        assert drive(engine_of(name, 4, 64 << 10), rows, [tier]).failure is None
+        assert held(tier, 7, size + 4096) == content(7, 1, size) + content(7, 2, 4096, size)
+        assert tier.facts()["note"].startswith("copies between DRAM buffers, ")
+        gone = rows_of([{"op": DELETE, "object_id": 7}, {"op": READ, "object_id": 7, "length": 1}])
+        failure = drive(engine_of(name, 4, 64 << 10), gone, [tier]).failure
+        assert failure is not None
+        assert failure.message == "read of object 7: object 7 is not there"
+    finally:
+        tier.close()
+
+
+def test_memory_beyond_what_was_expected_is_there_too() -> None:
+    """Room that deletes left in pieces is not touched again; what no one expected is touched when it is first used."""
+    with memory_of(4096) as tier:
+        rows = rows_of([{"op": WRITE, "object_id": obj, "length": 100_000} for obj in range(50)])
+        assert drive(engine_of("threads", 4), rows, [tier]).failure is None
+        assert all(held(tier, obj, 100_000) == content(obj, obj + 1, 100_000) for obj in range(50))

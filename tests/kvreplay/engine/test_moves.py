@@ -22,10 +22,12 @@ def row(op: str, tier: int, phase: str, obj: int = 0) -> Any:
     return (0, op, tier, phase, obj, 0, LENGTH, None, None, 0)
 
 
-def versions(tmp_path: Path, rows: list[Any], tiers: tuple[int, ...]) -> list[int]:
-    trace = write_trace(tmp_path / "t.parquet", rows)
-    window = compile_window(open_table(trace, TRACE), trace, dict.fromkeys(tiers, 4096), Limit())
-    found: list[int] = window.plan.version.tolist()
+def versions(tmp_path: Path, stated: list[Any], tiers: tuple[int, ...]) -> list[int]:
+    trace = write_trace(tmp_path / "t.parquet", stated)
+    loader = compile_window(open_table(trace, TRACE), trace, dict.fromkeys(tiers, 4096), Limit()).loader
+    rows = loader.begin()
+    loader.load()
+    found: list[int] = rows.all["version"].tolist()
     return found
 
 
@@ -44,13 +46,13 @@ def test_a_copy_has_its_sources_version(tmp_path: Path) -> None:
         row("write", CPU, "store"),
         row("write", NVME, "store", obj=1),
     ]
-    # The newest prefill is version 2; object 1 comes from nowhere that is replayed.
-    assert versions(tmp_path, rows, (GPU, CPU, NVME)) == [1, 1, 0, 1, 0, 0, 0, 1, 2, 2, 1]
+    # A version is the row and 1 of what brought the data; object 1 comes from nowhere that is replayed.
+    assert versions(tmp_path, rows, (GPU, CPU, NVME)) == [1, 1, 0, 1, 0, 0, 0, 1, 9, 9, 11]
 
 
 def test_without_its_source_a_copy_is_new_data(tmp_path: Path) -> None:
     again = [row("write", NVME, "store"), row("delete", NVME, "evict"), row("write", NVME, "demote")]
-    assert versions(tmp_path, again, (NVME,)) == [1, 0, 2]
+    assert versions(tmp_path, again, (NVME,)) == [1, 0, 3]
 
 
 def test_what_was_there_before_moves_too(tmp_path: Path) -> None:

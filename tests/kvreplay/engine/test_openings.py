@@ -2,119 +2,79 @@
 
 from __future__ import annotations
 
-import threading
-from pathlib import Path
-from typing import Any
-
-import numpy as np
 import pytest
-from rings import IO, SEED, needs_uring
+from rings import ENGINES, IO, PythonFiles, drive, engine_of, rows_of
 
-from kvreplay.data.words import Fresh
-from kvreplay.engine.choose import ThreadEngine, UringEngine
-from kvreplay.engine.job import ERROR, OK, Job, Record
-from kvreplay.engine.threads import ThreadSubmitter
-from kvreplay.engine.workers import Opened
-from kvreplay.plan.plan import READ, WRITE, build_plan
-from kvreplay.tiers.ram import RamTier
-from kvreplay.tiers.tier import CopiedTier
+from kvreplay.native.rows import DELETE, ERROR, OK, READ, WRITE
 
 PIECES = 6
 
 
-class Guarded:
-    """A tier of which object 0 cannot be opened; notes which pieces came, and with what in hand."""
-
-    name = target = "guarded"
-    engine, alignment, is_simulated = "threads", 4096, False
-
-    def __init__(self) -> None:
-        self.moved: list[tuple[Any, int]] = []
-        self._lock = threading.Lock()
-
-    def reserve(self, object_id: int, end: int) -> None:
-        pass
-
-    def begin(self, _op: int, object_id: int) -> str:
-        if object_id == 0:
-            raise PermissionError(13, "Permission denied")
-        return f"handle of {object_id}"
-
-    def write(self, handle: Any, offset: int, _data: memoryview) -> None:
-        self._note(handle, offset)
-
-    def read(self, handle: Any, offset: int, into: memoryview) -> int:
-        self._note(handle, offset)
-        return len(into)
-
-    def end(self, _op: int, handle: Any) -> None:
-        self._note(handle, -1)
-
-    def _note(self, handle: Any, offset: int) -> None:
-        with self._lock:
-            self.moved.append((handle, offset))
-
-
-def plan_of(rows: list[tuple[int, int]]) -> Any:
-    op, obj = np.array(rows, np.int64).T.copy()
-    count = len(rows)
-    zeros = np.zeros(count, np.int64)
-    return build_plan(
-        {"row": np.arange(count), "op": op, "object_id": obj, "length_bytes": zeros + PIECES * IO}
-        | {"ts_ns": zeros, "tier": zeros, "offset_bytes": zeros, "request_id": zeros - 1, "stage": zeros - 1},
-        [4096],
-        Path("t"),
-    )
-
-
-def drive(engine: Any, tier: Any, rows: list[tuple[int, int]]) -> tuple[Any, Record]:
-    record = Record.empty(len(rows), is_open_loop=False)
-    job = Job(plan_of(rows), None, [tier], record, Fresh.of(SEED), stops_on_error=False)
-    return engine.drive(job, lambda: None, lambda _done: None), record
-
-
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Have all pieces of an operation done, as by threads that were waiting, as soon as it is said to be open."""
-    rows: list[int] = []
-    tell = ThreadSubmitter._told
-
-    def at_once(self: ThreadSubmitter, item: Opened) -> None:
-        rows.append(item.flight.row)
-        tell(self, item)
-        while True:
-            with self._lock:
-                submission = self._pump.next_piece(self._out)
-                step = None if submission is None else self._step(submission)
-            if step is None:
-                return
-            self._workers.do(step)
-            with self._lock:
-                self._answer(step)
-
-    monkeypatch.setattr(ThreadSubmitter, "_told", at_once)
-    return rows
-
-
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("depth", [1, 2, PIECES, 4 * PIECES])
 @pytest.mark.parametrize("op", [READ, WRITE])
-def test_no_thread_goes_on_with_what_could_not_be_opened(told: list[int], op: int) -> None:
-    tier = Guarded()
-    driven, record = drive(ThreadEngine(PIECES, IO), tier, [(op, 0), (op, 1)])
-    assert (driven.completed, record.outcome.tolist()) == (2, [ERROR, OK])
-    name = "write" if op == WRITE else "read"
-    assert driven.failure.message == f"{name} of object 0: Permission denied"
-    assert told == [1], "only what is open is said to be"
-    offsets = [*range(0, PIECES * IO, IO), -1]
-    assert sorted(tier.moved) == sorted(("handle of 1", at) for at in offsets)
+def test_nothing_is_done_with_what_could_not_be_opened(name: str, depth: int, op: int) -> None:
+    tier = PythonFiles()
+    rows = rows_of([{"op": op, "object_id": obj, "length": PIECES * IO} for obj in (0, 1, 0, 2)])
+    driven = drive(engine_of(name, depth), rows, [tier], stops_on_error=False)
+    assert (driven.completed, rows.all["outcome"].tolist()) == (4, [ERROR, OK, ERROR, OK])
+    what = "write" if op == WRITE else "read"
+    assert driven.failure is not None
+    assert driven.failure.message == f"{what} of object 0: Permission denied"
+    assert {obj for _, obj, _, _ in tier.of("read", "write", "end")} == {1, 2}
+    for obj in (1, 2):
+        of = [call for call in tier.of("begin", "read", "write", "end") if call[1] == obj]
+        assert of[0][0] == "begin"
+        assert of[-1][0] == "end"
+        assert sorted(of[1:-1]) == [(what, obj, at, IO) for at in range(0, PIECES * IO, IO)]
+    assert len(tier.of("reserve")) == (4 if op == WRITE else 0)
 
 
-@needs_uring
-@pytest.mark.parametrize("op", [READ, WRITE])
-def test_nor_does_one_beside_a_ring(op: int) -> None:
-    tier = Guarded()
-    assert not isinstance(tier, CopiedTier)
-    assert isinstance(RamTier("cpu", IO), CopiedTier), "which would be copied, not opened"
-    driven, record = drive(UringEngine(PIECES, IO), tier, [(op, 0), (op, 1)])
-    assert (driven.completed, record.outcome.tolist()) == (2, [ERROR, OK])
-    assert {handle for handle, _ in tier.moved} == {"handle of 1"}
-    assert len(tier.moved) == PIECES + 1
+@pytest.mark.parametrize("name", ENGINES)
+def test_what_takes_one_buffer_is_opened_moved_and_ended_at_once(name: str) -> None:
+    tier = PythonFiles()
+    stated = [{"op": op, "object_id": 1, "length": 4096} for op in (WRITE, READ, DELETE)]
+    drive(engine_of(name, 4), rows_of(stated), [tier])
+    assert [call[0] for call in tier.calls] == ["reserve", "begin", "write", "end", "begin", "read", "end", "delete"]
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("bulk_depth", [1, 2, None])
+def test_a_checkpoint_keeps_to_its_depth_and_leaves_places_to_others(name: str, bulk_depth: int | None) -> None:
+    stated = [{"op": WRITE, "object_id": obj, "length": 60 * IO, "is_bulk": True} for obj in (1, 2)]
+    stated += [{"op": READ, "object_id": 3, "length": IO}, {"op": WRITE, "object_id": 4, "length": IO}]
+    tier, rows = PythonFiles(), rows_of(stated)
+    driven = drive(engine_of(name, 8), rows, [tier], bulk_depth=bulk_depth)
+    assert (driven.failure, driven.completed) == (None, 4)
+    most = max(tier.most[1], tier.most[2])
+    assert most == bulk_depth if bulk_depth else most > 2
+    # The short ones wait for no hundred pieces.
+    assert rows.all["completed_ns"][2:].max() < rows.all["completed_ns"][:2].min()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("depth", [1, 3])
+def test_what_may_go_goes_in_the_order_of_the_trace(name: str, depth: int) -> None:
+    tier = PythonFiles()
+    rows = rows_of([{"op": READ, "object_id": obj, "length": 4096} for obj in range(1, 60)])
+    drive(engine_of(name, depth), rows, [tier])
+    begun = [obj for _, obj, _, _ in tier.of("begin")]
+    assert begun == sorted(begun) if depth == 1 else max(abs(obj - at - 1) for at, obj in enumerate(begun)) < depth
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("is_bulk", [False, True])
+def test_no_more_files_are_open_than_fill_the_queue(name: str, is_bulk: bool) -> None:
+    # Each write has four queues of pieces: to open more than the next would take their space too soon.
+    depth, count = 8, 24
+    tier = PythonFiles()
+    stated = [
+        {"op": WRITE, "object_id": obj, "length": 4 * depth * IO, "is_bulk": is_bulk} for obj in range(1, count + 1)
+    ]
+    driven = drive(engine_of(name, depth), rows_of(stated), [tier])
+    assert (driven.failure, driven.completed) == (None, count)
+    opened = most = 0
+    for call in tier.of("begin", "end"):
+        opened += 1 if call[0] == "begin" else -1
+        most = max(most, opened)
+    assert 1 <= most <= depth // 2

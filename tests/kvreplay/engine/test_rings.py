@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import resource
@@ -10,27 +11,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from conftest import write_trace
 from hypothesis import given
 from hypothesis import strategies as st
-from rings import IO, needs_uring
+from rings import IO, drive, engine_of, needs_uring, rows_of, space_in
 
 from kvreplay.config.config import Config
-from kvreplay.engine import ring
-from kvreplay.engine.rings import rings as served
-from kvreplay.engine.rings import share as sharing
-from kvreplay.engine.rings.rings import ServedRing
-from kvreplay.engine.rings.share import OfTier, Share, check_submitters, share
+from kvreplay.engine import engine as engines
+from kvreplay.engine import share as sharing
+from kvreplay.engine.share import OfTier, Share, check_submitters, share
+from kvreplay.native.rows import WRITE
 from kvreplay.run.finished import FinishedRun
 from kvreplay.run.run import replay
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.layout import FileLayout
 from kvreplay.tiers.sharded import BY_ID, SeveralDirectories, drive_by_id
-from kvreplay.tiers.tier import StorageOptions, place
-from kvtrace.core.errors import ConfigError
+from kvreplay.tiers.tier import StorageOptions
+from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import objects_path, read_table
 
@@ -71,11 +70,11 @@ def tiers(tmp_path: Path) -> Iterator[list[Any]]:
         FileTier(f"d{at}", path, StorageOptions(is_direct=False, layout=FileLayout.FLAT))
         for at, path in enumerate(targets(tmp_path, 4))
     ]
-    for drive in made:
-        drive.open(0)
+    for one in made:
+        one.open(0)
     yield [None, SeveralDirectories("nvme", made[:3], drive_by_id(100, 3), BY_ID), made[3]]
-    for drive in made:
-        drive.close()
+    for one in made:
+        one.close()
 
 
 @pytest.mark.parametrize(
@@ -113,7 +112,7 @@ def test_auto_takes_a_ring_a_drive_as_far_as_there_are_processors(
 
 
 @given(drives=st.integers(1, 12), rings=st.integers(2, 12), obj=st.integers(0, 10**6))
-def test_compiled_code_and_python_name_the_same_kind_of_ring(drives: int, rings: int, obj: int) -> None:
+def test_an_object_has_a_ring_that_is_there(drives: int, rings: int, obj: int) -> None:
     first = tuple(at % rings for at in range(drives))
     counts = tuple(max(1, len(range(at, rings, drives))) for at in range(drives))
     of = OfTier(drive_by_id(10**6 + 1, drives) if drives > 1 else None, first, counts, drives)
@@ -150,7 +149,7 @@ def test_the_same_comes_of_a_run_however_many_submit(tmp_path: Path, suffix: str
         assert engine.submitters
         assert [note.is_own_thread for note in engine.submitters] == [submitters > 1] * submitters
         assert engine.submitters_because == f"--submitters {submitters}"
-        assert all((note.cpu is None) is (submitters == 1) for note in engine.submitters)
+        assert all(note.cpu in os.sched_getaffinity(0) for note in engine.submitters)
         named = {target for note in engine.submitters for target in note.targets or ()}
         assert named == (set() if submitters == 1 else set(map(str, drives)))
         assert not [note for note in found.run.notes if "submitters" in note]
@@ -183,19 +182,23 @@ def test_its_time_ends_all_rings(tmp_path: Path) -> None:
     found = run(tmp_path, ROWS[:120], targets(tmp_path, 2, ".dat"), submitters="2", runtime="200ms")
     assert found.error is None
     assert (found.summary.operations or 0) > 0
-    assert not [t for t in threading.enumerate() if t.name == "kvreplay ring"]
+    assert not [t for t in threading.enumerate() if t.name.startswith("kvreplay-")]
 
 
 @needs_uring
 def test_a_drive_that_fails_ends_the_run_on_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drives, full = targets(tmp_path, 2, ".dat"), os.open("/dev/full", os.O_RDWR)
-    reserve = ExtentTier.ring_reserve
+    native = ExtentTier.native
 
-    def on_full(tier: ExtentTier, objects: Any, ends: Any) -> Any:
-        places, failed = reserve(tier, objects, ends)
-        return (np.full_like(places, place(full, 0)) if tier.target == str(drives[1]) else places), failed
+    def on_full(tier: ExtentTier) -> Any:
+        found = native(tier)
+        return (
+            dataclasses.replace(found, drives=[dataclasses.replace(found.drives[0], fd=full)])
+            if tier.target == str(drives[1])
+            else found
+        )
 
-    monkeypatch.setattr(ExtentTier, "ring_reserve", on_full)
+    monkeypatch.setattr(ExtentTier, "native", on_full)
     drive_of = drive_by_id(200, 2).tolist()
     good = [obj for obj in range(200) if drive_of[obj] == 0]
     objects = [*good[:5], drive_of.index(1), *good[5:]]
@@ -212,6 +215,7 @@ def test_a_drive_that_fails_ends_the_run_on_all(tmp_path: Path, monkeypatch: pyt
 
 
 @needs_uring
+@pytest.mark.alone
 def test_who_waits_for_a_deadline_sleeps(tmp_path: Path) -> None:
     drives = targets(tmp_path, 2, ".dat")
     rows = [row("write", i % 8, IO, ts=i * 100_000_000) for i in range(16)]
@@ -227,61 +231,29 @@ def test_who_waits_for_a_deadline_sleeps(tmp_path: Path) -> None:
 
 
 @needs_uring
-def test_where_threads_cannot_serve_one_ring_does_all_and_the_run_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_by_threads_says_that_rings_were_asked_for_in_vain(tmp_path: Path) -> None:
+    run(tmp_path, ROWS[:20], targets(tmp_path, 1))
+    tiers = {"nvme": str(tmp_path / "drive0")}
+    config = Config(tiers=tiers, io_bytes=IO, is_buffered=True, engine="threads", submitters="2")
+    threads = replay(config, tmp_path / "t.parquet", tmp_path / "threads", [])
+    assert "--submitters 2 was not used: without io_uring each thread submits for itself" in threads.run.notes
+
+
+@needs_uring
+@pytest.mark.parametrize("rings", [1, 2])
+def test_what_ends_a_rings_thread_ends_the_run_with_its_reason(
+    tmp_path: Path, rings: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise ring.RingRefused("the locked-memory limit leaves no room for an io_uring (ulimit -l)")
+    class Failing:
+        def __getattr__(self, name: str) -> Any:
+            return (lambda *_: errno.ENOMEM) if name == "ring_run" else getattr(real, name)
 
-    monkeypatch.setattr(served.ServedRing, "__init__", refuse)
-    found = run(tmp_path, ROWS[:20], targets(tmp_path, 2), submitters="2")
-    assert found.error is None
-    assert found.run.engine.submitters_refused == "the locked-memory limit leaves no room for an io_uring (ulimit -l)"
-    assert [note.is_own_thread for note in found.run.engine.submitters or ()] == [False]
-    said = "--submitters 2 was not used, one ring served all: the locked-memory limit leaves no room"
-    assert [note for note in found.run.notes if note.startswith(said)]
-    threads = replay(
-        Config(
-            tiers={"nvme": str(tmp_path / "drive0")}, io_bytes=IO, is_buffered=True, engine="threads", submitters="2"
-        ),
-        tmp_path / "t.parquet",
-        tmp_path / "threads",
-        [],
-    )
-    said = "--submitters 2 was not used: without io_uring each thread submits for itself"
-    assert said in threads.run.notes
-
-
-@needs_uring
-def test_what_ends_a_rings_thread_is_told() -> None:
-    told: list[BaseException] = []
-    with ServedRing(8, files=1) as one:
-        assert (one.room, one.cpu) == (8, None)
-        one._fields.fd = -1
-        one.put(0, 0, 0, 0, 0, 0, 0, 1)
-        one.serve(None, told.append)
-        one.enter(0)
-        one.stop()
-    assert [error.errno for error in told if isinstance(error, OSError)] == [errno.EBADF]
-
-
-@needs_uring
-def test_a_ring_that_is_full_takes_more_when_its_thread_has_submitted() -> None:
-    with ServedRing(8, files=1) as one:
-        one.serve(None, print)
-        for number in range(100):
-            if not one.room:
-                one.enter(0)
-            one.put(0, 0, 0, 0, 0, 0, 0, number)
-            one.reap()
-        one.enter(0)
-        one.stop()
-        assert one.cpu is not None
-        assert one.room == 8
-
-
-def test_no_ring_is_no_fault() -> None:
-    none = served.Rings()
-    assert (none.queued, none.completions, none.cpus()) == (False, 0, [])
-    none.submit()
-    assert np.count_nonzero(none._polled["fd"]) == 0
+    real = engines.library()
+    monkeypatch.setattr(engines, "library", Failing)
+    before = threading.active_count()
+    with (
+        space_in(tmp_path / "space", 1 << 20) as tier,
+        pytest.raises(DeviceError, match="io_uring_enter: Cannot alloc"),
+    ):
+        drive(engine_of("uring", 4, rings=rings), rows_of([{"op": WRITE, "object_id": 1, "length": 1}]), [tier])
+    assert threading.active_count() == before

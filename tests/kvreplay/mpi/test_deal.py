@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from conftest import trace_meta, write_trace
 
 from kvreplay.mpi.dealt.by import Deal, parse_deal
 from kvreplay.mpi.dealt.deal import DealAsked, Part, deal
+from kvreplay.mpi.dealt.owners import OWN, SHARED, DealtStruct
+from kvreplay.native.library import library
 from kvreplay.plan.window import compile_window
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit, parse_limit
@@ -205,3 +208,9 @@ def test_a_part_is_a_trace_with_the_objects_beside_it_and_no_counters_of_the_who
         "file": "t.parquet", "rank": 1, "ranks": 2, "dealt_by": "user", "rows": 5, "period_ns": 50, "requests": 5,
     }  # fmt: skip
     assert objects_path(part.path).is_file()
+
+
+def test_structures_are_as_long_in_c_as_in_python():
+    assert library().sizeof_Own() == OWN.itemsize
+    assert library().sizeof_Shared() == SHARED.itemsize
+    assert library().sizeof_Dealt() == ctypes.sizeof(DealtStruct)

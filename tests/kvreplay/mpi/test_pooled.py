@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 from conftest import run_cli, write_trace
 from ranks import on_ranks
+from run_files import distribution as distribution_of
+from run_files import figures
 
 from kvreplay.config.config import Config
 from kvreplay.mpi.dealt.by import Deal
 from kvreplay.mpi.pooled import notes
 from kvreplay.mpi.pooled.pool import pool
 from kvreplay.mpi.pooled.requests import Covered
+from kvreplay.mpi.pooled.verdict import pooled_verdict
 from kvreplay.result.pace import distribution
 from kvtrace.core.run.run_file import RunFile, read_run
 from kvtrace.core.schema import OPS, SERVED
@@ -215,3 +218,9 @@ def test_ranks_that_outnumber_processors_are_told_of_if_they_began_apart() -> No
     (said,) = crowded([0, 2_500_000, 10_000], 2)
     assert said.startswith("3 ranks share 2 CPUs of a: ")
     assert said.endswith("began 2.50 ms apart")
+
+
+def test_ranks_that_came_to_no_operation_say_that_and_not_that_nothing_takes_time() -> None:
+    found = pooled_verdict([], [figures(operations=0, latency=distribution_of(None, 0))], None, {}, None)
+    assert (found.cause, found.reason) == (None, "nothing completed")
+    assert "takes time" not in found.sentence

@@ -1,4 +1,4 @@
-"""What a plan says a row waits for, what must be populated, how much lies in a tier, where a limit cuts."""
+"""What rows of a plan say, what must be populated, how much lies in a tier, where a limit cuts."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from chains import chains_of, unmet_of
 from conftest import write_trace
+from followed import trace_residency
 
-from kvreplay.plan.window import TraceWindow, compile_window
+from kvreplay.native.rows import NONE, NOT_DONE, SKIPPED
+from kvreplay.plan.pacing import OpenLoop
+from kvreplay.plan.window import TraceWindow, compile_window, populated_rows
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit, parse_limit
 from kvtrace.core.schema import TRACE
@@ -26,6 +28,12 @@ def compiled(path: Path, rows: list[Any], alignments: dict[int, int], limit: str
     return compile_window(open_table(trace, TRACE), trace, alignments, parse_limit(limit))
 
 
+def laid(window: TraceWindow, **options: Any) -> Any:
+    rows = window.loader.begin(**options)
+    assert window.loader.load() == window.planned_rows == len(rows)
+    return rows.all
+
+
 def row(
     op: str,
     tier: int,
@@ -36,44 +44,142 @@ def row(
     stage: int | None = None,
     ts: int = 0,
     offset: int = 0,
+    phase: str = "load",
 ) -> Any:
-    return (ts, op, tier, "load", obj, offset, length, request, stage, 0)
+    return (ts, op, tier, phase, obj, offset, length, request, stage, 0)
 
 
-def test_a_stage_waits_for_the_nearest_stage_that_is_replayed(tmp_path: Path) -> None:
+def test_rows_say_what_the_trace_says_and_that_nothing_was_done(tmp_path: Path) -> None:
     rows = [
-        row("read", NVME, 0, request=7, stage=0),
         row("read", GPU, 1, request=7, stage=1),
-        row("write", NVME, 2, request=7, stage=2),
-        row("write", NVME, 3, request=8, stage=5),
+        row("read", NVME, 3, 700, request=7, stage=2, ts=10, offset=50, phase="restore"),
+        row("write", NVME, 2, ts=30, stage=4),
+        row("write", NVME, 2, ts=31, request=9),
     ]
-    plan = compiled(tmp_path, rows, {NVME: 4096}).plan
-    assert plan.row.tolist() == [0, 2, 3]
-    assert unmet_of(plan) == [0, 1, 0]
+    window = compiled(tmp_path, rows, {NVME: 4096})
+    first, second, third = laid(window, pacer=OpenLoop(2.0))
+    said = (
+        "trace_row",
+        "due_ns",
+        "offset",
+        "length",
+        "request",
+        "stage",
+        "object_id",
+        "op",
+        "tier",
+        "phase",
+        "is_bulk",
+    )
+    assert [first[name].item() for name in said] == [1, 5, 50, 700, 7, 2, 3, 0, NVME, 11, True]
+    # A stage of no request is none.
+    assert [second[name].item() for name in said] == [2, 15, 0, 4096, NONE, NONE, 2, 1, NVME, 1, False]
+    assert (third["request"], third["stage"], third["due_ns"]) == (9, NONE, 15)
+    for of in (first, second, third):
+        assert (of["submitted_ns"], of["completed_ns"], of["outcome"]) == (NOT_DONE, NOT_DONE, SKIPPED)
+        assert (of["stream"], of["ready_ns"], of["retries"], of["unmet"]) == (NONE, 0, 0, 0)
+        assert of["group"].tolist() == of["waits_with"].tolist() == [NONE, NONE]
+        assert not of["is_journaled"]
+        assert not of["is_ended"]
+    assert laid(window)["due_ns"].tolist() == [NONE] * 3
+    assert (window.facts.is_staged, window.facts.is_bulk, window.facts.objects) == (False, True, 4)
+    assert (window.facts.last_row, window.facts.last_ns) == (3, 31)
 
 
-def test_a_demotion_keeps_its_order_across_tiers_and_reads_of_an_object_share_a_group(tmp_path: Path) -> None:
+def test_a_request_that_has_several_stages_on_tiers_with_targets_is_staged(tmp_path: Path) -> None:
+    rows = [row("write", GPU, 0, request=40, stage=0), row("write", NVME, 1, request=40, stage=1)]
+    assert not compiled(tmp_path, rows, {NVME: 1}).facts.is_staged
+    assert compiled(tmp_path, rows, {NVME: 1, GPU: 1}).facts.is_staged
+
+
+def test_the_last_stage_that_there_may_be_does_not_fall(tmp_path: Path) -> None:
+    last = 2**31 - 1
+    rows = [row("write", NVME, n, request=1, stage=stage) for n, stage in enumerate([last, last, last - 1])]
+    assert not compiled(tmp_path, rows[:2], {NVME: 1}).facts.is_staged
+    with pytest.raises(TraceError, match=f"row 2, column stage: {last - 1}: request 1 was in a later stage"):
+        compiled(tmp_path, rows, {NVME: 1})
+
+
+def test_rows_are_counted_by_tier_and_operation(tmp_path: Path) -> None:
+    rows = [row("write", CPU, 0, 10), row("write", NVME, 1, 100, offset=50), row("write", NVME, 1, 3)]
+    kinds = compiled(tmp_path, rows, {CPU: 1, NVME: 4096}).facts.kinds
+    assert kinds.tolist() == [
+        [(0, 0, 0)] * 3,
+        [(0, 0, 0), (1, 10, 10), (0, 0, 0)],
+        [(0, 0, 0), (2, 103, 150), (0, 0, 0)],
+    ]
+
+
+def test_a_write_brings_a_version_of_its_own_unless_it_copies_what_another_tier_holds(tmp_path: Path) -> None:
     rows = [
-        row("write", CPU, 5),
-        row("read", CPU, 5),
-        row("read", CPU, 5),
-        row("write", NVME, 5),
-        row("delete", CPU, 5),
+        row("write", CPU, 1, phase="prefill"),
+        row("write", NVME, 1, phase="demote"),
+        row("write", NVME, 2, phase="demote"),
+        row("read", CPU, 3),
+        row("write", NVME, 3, phase="store"),
+        row("write", NVME, 3, phase="store"),
+        row("write", CPU, 1, phase="promote"),
+        row("write", CPU, 1, phase="decode"),
+        row("delete", CPU, 3),
+        row("delete", NVME, 3),
+        row("write", NVME, 3, phase="store"),
     ]
-    plan = compiled(tmp_path, rows, {CPU: 1, NVME: 4096}).plan
-    assert chains_of(plan.object_links.tolist()) == [[[0], [1, 2], [3], [4]]]
-    assert unmet_of(plan) == [0, 1, 1, 1, 1]
+    # Of object 3 the first copy brings what was populated; the next one is not of another tier.
+    window = compiled(tmp_path, rows, {CPU: 1, NVME: 4096})
+    assert laid(window)["version"].tolist() == [1, 1, 3, 0, 0, 6, 1, 8, 0, 0, 11]
 
 
-def test_versions_number_the_writes_of_an_object_over_all_tiers(tmp_path: Path) -> None:
-    rows = [
-        row("write", CPU, 1),
-        row("write", CPU, 0),
-        row("write", NVME, 1),
-        row("read", NVME, 1),
-        row("write", CPU, 1),
-    ]
-    assert compiled(tmp_path, rows, {CPU: 1, NVME: 4096}).plan.version.tolist() == [1, 1, 2, 0, 3]
+def test_a_ring_takes_rows_as_others_are_given_back(tmp_path: Path) -> None:
+    window = compiled(tmp_path, [row("write", NVME, n, n + 1) for n in range(3000)], {NVME: 1})
+    loader = window.loader
+    rows = loader.begin(window=1024)
+    assert (loader.load(10), loader.laid, loader.is_whole) == (10, 10, False)
+    assert loader.load() == loader.load() == 1024
+    rows.struct.given = 500
+    assert loader.load() == 1524
+    assert rows.within(1200, 1524)["length"].tolist() == list(range(1201, 1525))
+    rows.struct.given = 1524
+    assert loader.load(2000) == 2000
+    rows.struct.given = 2000
+    assert (loader.load(), loader.is_whole) == (3000, True)
+    assert loader.held_bytes > rows.ring.nbytes
+    assert len(loader.begin()) == 3000
+    assert loader.load() == 3000
+    loader.close()
+    with pytest.raises(ValueError, match="not begun"):
+        loader.load()
+
+
+def test_a_long_trace_is_read_twice_a_short_one_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = write_trace(tmp_path / "t.parquet", [row("write", NVME, n) for n in range(100)])
+    for most, times in ((100, 1), (99, 3)):
+        monkeypatch.setattr("kvreplay.plan.loader.WINDOW_ROWS", most)
+        reader, read = open_table(trace, TRACE), []
+        batches = reader.batches
+        reader.batches = lambda names, of=batches, seen=read: seen.append(names) or of(names)
+        window = compile_window(reader, trace, {NVME: 4096}, Limit())
+        for _ in range(2):
+            assert laid(window)["object_id"].tolist() == list(range(100))
+        assert len(read) == times
+
+
+def test_what_is_populated_is_written_as_the_content_before_the_run(tmp_path: Path) -> None:
+    rows = [row("read", NVME, 3, 100), row("read", CPU, 9, 50), row("write", NVME, 4), row("read", NVME, 7, 10)]
+    found = compiled(tmp_path, rows, {CPU: 1, NVME: 4096}).residency
+    names = ("tier", "object_id", "length", "op", "version", "offset", "request", "due_ns")
+    every = [tuple(of[name].item() for name in names) for of in populated_rows(found).all]
+    ends = (1, 0, 0, NONE, NONE)
+    assert every == [(CPU, 9, 50, *ends), (NVME, 3, 100, *ends), (NVME, 7, 10, *ends)]
+    some = populated_rows(found, found.populate_object == 3)
+    assert some.all["object_id"].tolist() == [3]
+    assert some.struct.laid == len(some) == 1
+
+
+def test_what_was_done_already_need_not_make_sense(tmp_path: Path) -> None:
+    rows = [row("delete", NVME, 9), row("write", NVME, 1), row("delete", NVME, 1), row("read", NVME, 1)]
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    window = compile_window(open_table(trace, TRACE), trace, {NVME: 1}, Limit(), is_done=True)
+    assert (laid(window)["trace_row"].tolist(), window.absent_deletes) == ([0, 1, 2, 3], 0)
 
 
 def test_what_is_read_before_it_is_written_is_populated_to_its_longest_read(tmp_path: Path) -> None:
@@ -108,7 +214,7 @@ def test_the_peak_counts_live_bytes_padded_with_overwrites_once_and_deletes_take
 def test_a_delete_of_what_was_never_there_is_left_out_and_counted(tmp_path: Path) -> None:
     window = compiled(tmp_path, [row("delete", NVME, 9), row("write", NVME, 1), row("delete", NVME, 1)], {NVME: 4096})
     assert window.absent_deletes == 1
-    assert window.plan.row.tolist() == [1, 2]
+    assert laid(window)["trace_row"].tolist() == [1, 2]
 
 
 def test_reading_after_the_delete_names_the_row(tmp_path: Path) -> None:
@@ -178,10 +284,22 @@ def test_limits_know_their_unit() -> None:
     assert parse_limit(None) == Limit()
 
 
-def test_a_planned_row_and_what_is_measured_of_it_stay_under_70_bytes(tmp_path: Path) -> None:
-    rows = [row("read" if i % 3 else "write", NVME, i % 50, request=i // 4, stage=i % 4) for i in range(1000)]
-    plan = compiled(tmp_path, rows, {NVME: 4096}).plan
-    measured = 8 + 8 + 1
-    assert len(plan) == 1000
-    assert plan.nbytes / len(plan) + measured <= 70
-    assert plan.row.dtype == np.int64
+def test_an_object_that_is_not_named_on_several_drives_and_an_id_that_is_too_large_are_refused(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", [row("write", NVME, 1), row("write", NVME, 2)])
+    with pytest.raises(TraceError, match=r"row 1, column object_id: object 2 is not in the objects table"):
+        compile_window(open_table(trace, TRACE), trace, {NVME: 1}, Limit(), {NVME: ([0, 1], 2)})
+    none = np.zeros(2, np.int64)
+    with pytest.raises(TraceError, match=r"row 1, column object_id: 2147483647: an object id is at most 2147483646"):
+        trace_residency(none, none, np.array([2**31 - 2, 2**31 - 1]), none, [1])
+
+
+def test_a_trace_that_lost_rows_between_the_passes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = write_trace(tmp_path / "t.parquet", [row("write", NVME, n) for n in range(100)])
+    monkeypatch.setattr("kvreplay.plan.loader.WINDOW_ROWS", 9)
+    reader = open_table(trace, TRACE)
+    window = compile_window(reader, trace, {NVME: 4096}, Limit())
+    batches = reader.batches
+    reader.batches = lambda names: (batch.slice(0, 50) for batch in batches(names))
+    window.loader.begin()
+    with pytest.raises(TraceError, match="fewer rows"):
+        window.loader.load()

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import fields
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from chains import chains_of
+from followed import batch_of, trace_residency
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvreplay.plan.held.numbering import Numbering
-from kvreplay.plan.plan import DELETE, READ, WRITE, build_plan
-from kvreplay.plan.residency import Follower, Residency, trace_residency
+from kvreplay.native.rows import DELETE, READ, WRITE
+from kvreplay.plan.loader import Intake
+from kvreplay.plan.window import PlanSurvey, Residency
+from kvtrace.core.limit import Limit
 
 PADDINGS = [1, 512, 4096]
 DRIVES = 3
 SPARSE = 10**8
-ALONE = -1
-"""The label of a row that shares its group with no other."""
 Rows = list[tuple[int, int, int, int]]
 
 OPS = st.sampled_from([READ, WRITE, WRITE, DELETE])
@@ -31,6 +28,10 @@ rows_strategy = st.lists(st.tuples(st.integers(0, 2), OPS, st.integers(0, 5), st
 def columns(rows: Rows, spread: int = 1) -> list[Any]:
     tier, op, obj, end = np.array(rows, np.int64).reshape(-1, 4).T.copy()
     return [tier, op, obj * spread, end]
+
+
+def lost_row(found: Residency) -> int | None:
+    return None if found.lost_read is None else found.lost_read[0]
 
 
 def padded(length: int, tier: int) -> int:
@@ -65,7 +66,7 @@ def test_what_must_be_there_first_and_the_most_at_once_are_what_following_each_o
     spread = SPARSE if is_sparse else 1
     found = trace_residency(*columns(rows, spread), PADDINGS)
     needed, lost = first_needs(rows)
-    assert found.lost_read == lost
+    assert lost_row(found) == lost
     populated = zip(found.populate_tier.tolist(), found.populate_object.tolist(), found.populate_bytes, strict=True)
     assert {(tier, obj // spread): length for tier, obj, length in populated} == needed
     held = dict(needed)
@@ -78,7 +79,7 @@ def test_what_must_be_there_first_and_the_most_at_once_are_what_following_each_o
         held[tier, obj] = after
         live[tier] += padded(after, tier) - padded(before, tier)
         most[tier] = max(most[tier], live[tier])
-    assert found.absent_deletes.tolist() == np.flatnonzero(absent).tolist()
+    assert found.absent_deletes == sum(absent)
     assert found.peak_bytes == most
 
 
@@ -111,7 +112,7 @@ def test_bytes_that_were_never_written_are_needed_first(rows: list[tuple[int, in
             lost = index if lost is None else lost
         elif touched - written[key]:
             needed[key] = max(needed.get(key, 0), start + count, 1)
-    assert found.lost_read == lost
+    assert lost_row(found) == lost
     populated = zip(found.populate_tier.tolist(), found.populate_object.tolist(), found.populate_bytes, strict=True)
     assert {(t, n): length for t, n, length in populated} == needed
 
@@ -158,75 +159,36 @@ def test_batches_of_any_length_come_to_the_same(
     rows: list[tuple[int, int, int, int, int]], lengths: list[int], is_sparse: bool
 ) -> None:
     tier, op, obj, offset, length = np.array(rows, np.int64).reshape(-1, 5).T.copy()
-    obj *= SPARSE if is_sparse else 1
     shared = {1: (np.array([1, 0, 2], np.uint8), DRIVES)}
+    if is_sparse:
+        # As far apart as ids may be, where no table says on which drive they lie.
+        obj, shared = obj * SPARSE, {}
     whole = trace_residency(tier, op, obj, offset + length, PADDINGS, shared, offset)
-    all_rows = {
-        "tier": tier, "op": op, "object_id": obj, "offset_bytes": offset, "length_bytes": length,
-        "row": np.arange(len(op)),
-    }  # fmt: skip
-
-    def batches() -> list[dict[str, Any]]:
-        ends = np.cumsum(np.resize(lengths, len(op) + 1))
-        cuts = [0, *(int(e) for e in ends if e < len(op)), len(op)]
-        return [{name: column[a:b] for name, column in all_rows.items()} for a, b in pairwise(cuts)]
-
-    follower = Follower(len(op), PADDINGS, shared, Numbering(len(op)))
-    for batch in batches():
-        follower.take(batch)
-    found = follower.result(batches)
+    ends = np.cumsum(np.resize(lengths, len(op) + 1))
+    cuts = [int(e) for e in ends if e < len(op)]
+    found = trace_residency(tier, op, obj, offset + length, PADDINGS, shared, offset, cuts)
     for field in fields(Residency):
         one, other = (getattr(residency, field.name) for residency in (whole, found))
         assert str(one) == str(other) if isinstance(one, list) else np.array_equal(one, other), field.name
-    before: dict[int, int] = {}
-    is_chained = False
-    absent = set(found.absent_deletes.tolist())
-    for at, (o, key) in enumerate(zip(op.tolist(), obj.tolist(), strict=True)):
-        if at not in absent:
-            is_chained = is_chained or (key in before and not op[before[key]] == o == READ)
-            before[key] = at
-    assert found.is_chained == is_chained
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(st.integers(-1, 4), st.integers(0, 1), st.integers(0, 4), OPS), max_size=40), st.booleans())
-def test_neighbours_of_a_chain_share_a_group_if_they_are_of_one_stage_or_both_read(
-    rows: list[tuple[int, int, int, int]], is_sparse: bool
-) -> None:
-    spread, stages = SPARSE if is_sparse else 1, dict.fromkeys(range(-1, 5), 0)
-    columns_of: dict[str, list[int]] = {"request_id": [], "stage": [], "object_id": [], "op": []}
-    for request, more, obj, op in rows:
-        stages[request] += more
-        columns_of["request_id"].append(request * (spread if request > 0 else 1))
-        columns_of["stage"].append(stages[request] if request >= 0 else -1)
-        columns_of["object_id"].append(obj * spread)
-        columns_of["op"].append(op)
-    arrays = {name: np.array(values, np.int64) for name, values in columns_of.items()}
-    none = np.zeros(len(rows), np.int64)
-    places = {"row": np.arange(len(rows)), "ts_ns": none, "tier": none, "offset_bytes": none, "length_bytes": none}
-    plan = build_plan(arrays | places, [1], Path())
-    for links, key, label in (
-        (plan.stage_links, "request_id", columns_of["stage"]),
-        (plan.object_links, "object_id", [0 if op == READ else ALONE for op in columns_of["op"]]),
-    ):
-        chains: dict[int, list[list[int]]] = {}
-        for row, number in enumerate(columns_of[key]):
-            if number < 0:
-                continue
-            groups = chains.setdefault(number, [])
-            if groups and label[row] == label[groups[-1][-1]] != ALONE:
-                groups[-1].append(row)
-            else:
-                groups.append([row])
-        assert chains_of(links.tolist()) == list(chains.values())
-    assert plan.is_chained == bool((plan.stage_links > 0).any() or (plan.object_links > 0).any())
+def test_what_is_there_before_the_first_row_does_not_grow_up_to_its_length() -> None:
+    """That object 0 is needed is known when it was written twice already."""
+    rows = [(2, WRITE, 0, 10), (2, WRITE, 0, 15), (2, READ, 0, 30), (2, WRITE, 1, 10), (2, WRITE, 1, 15)]
+    found = trace_residency(*columns(rows), PADDINGS)
+    assert found.populate_bytes.tolist() == [30]
+    assert found.grown == [{}, {}, {1: 15}]
+    assert found.peak_bytes == [0, 0, 2 * 4096]
 
 
-def test_sparse_ids_have_numbers_of_their_own_and_others_stay() -> None:
-    numbering = Numbering(3)
-    assert numbering.of(np.array([5, -1, 3])).tolist() == [5, -1, 3]
-    assert numbering.count == 6
-    found = numbering.of(np.array([7 * SPARSE, -1, 3, 7 * SPARSE, 9 * SPARSE])).tolist()
-    assert found[1:4] == [-1, 3, found[0]]
-    assert sorted({*found}) == [-1, 3, numbering.count - 2, numbering.count - 1]
-    assert numbering.of(np.array([9 * SPARSE])).tolist() == [found[4]]
+def test_memory_follows_what_lives() -> None:
+    rounds, live = 200, 100
+    number = np.arange(rounds * live).reshape(rounds, live)
+    obj = np.hstack([number, number]).ravel()
+    op = np.tile(np.repeat([WRITE, DELETE], live), rounds)
+    none = np.zeros(len(op), np.int64)
+    survey, taken = PlanSurvey(1, {}), Intake([1], {0: 1}, Limit(), is_done=False)
+    survey.take(batch_of({"tier": none, "op": op, "object_id": obj, "length_bytes": none + 5}), taken)
+    assert survey.facts().rows == 2 * rounds * live
+    assert survey.struct.held_used == live
+    survey.close()

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from taken import counted, plan_of
+from taken import counted, rows_of
 
-from kvreplay.engine.job import Driven, Record
+from kvreplay.engine.job import Driven, ThreadUse
+from kvreplay.native.rows import NOT_DONE
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop, choose
 from kvreplay.result.figures import figures
 from kvreplay.result.pace import distribution, pace, percent
@@ -18,6 +19,12 @@ from kvtrace.core.errors import ConfigError
 
 MS = 1_000_000
 TIERS = [RamTier("cpu", 4096)]
+
+
+class Uncopied(RamTier):
+    """A tier whose operations are submitted."""
+
+    is_copied = False
 
 
 def test_percentiles_are_nearest_rank_of_all_values() -> None:
@@ -41,9 +48,10 @@ def test_a_percentile_needs_enough_samples(count: int, known: int) -> None:
 def test_bandwidth_and_depth_are_over_the_span_of_the_operations() -> None:
     # Three reads of 1000 bytes: 0-2 s, 1-3 s, 3-4 s; the fourth failed and counts for nothing but an error.
     second = 10**9
-    submitted, completed = np.array([0, 1, 3, 2]) * second, np.array([2, 3, 4, -1]) * second
-    record = Record(submitted, completed, np.array([0, 0, 0, 1], np.int8), None)
-    (read,) = figures(counted(plan_of(4), record, None, TIERS))
+    submitted, completed = np.array([0, 1, 3, 2]) * second, np.array([2, 3, 4, 0]) * second
+    completed[3] = NOT_DONE
+    rows = rows_of(4, submitted_ns=submitted, completed_ns=completed, outcome=[0, 0, 0, 1])
+    (read,) = figures(counted(rows, TIERS))
     assert (read.operations, read.errors, read.planned, read.bytes) == (3, 1, 4, 3000)
     assert (read.span_ns, read.bandwidth_bytes_per_s, read.operations_per_s) == (4 * second, 750.0, 0.75)
     # The second begins before the first has ended, the third as the second ends.
@@ -57,42 +65,61 @@ def test_lateness_is_judged_with_and_without_waits() -> None:
     submitted = np.array([0, 5, 10, 13]) * MS
     # The second waited until 5 ms for an earlier operation; the last was late by itself; one was never sent.
     ready = np.array([0, 5, 0, 0]) * MS
-    record = Record(np.append(submitted, -1), np.full(5, -1), np.full(5, 1, np.int8), np.append(ready, 0))
-    judged = pace(counted(plan_of(5), record, np.append(due, 0), TIERS))
+    known = {"submitted_ns": np.append(submitted, -1), "outcome": 1, "ready_ns": np.append(ready, 0)}
+    judged = pace(counted(rows_of(5, due_ns=np.append(due, 0), **known), TIERS))
     assert judged is not None
     assert (judged.late_fraction, judged.late_by_itself_fraction, judged.kept_pace) == (0.5, 0.25, False)
     assert judged.lateness.max_ns == 5 * MS
-    assert pace(counted(plan_of(5), record, None, TIERS)) is None
+    assert pace(counted(rows_of(5, **known), TIERS)) is None
 
 
-def driven(wall_ns: int, *, held_ns: int = 0, lacking_ns: int = 0) -> Driven:
-    return Driven(wall_ns, 0, None, None, 0, 0, 1, 0, 0, 0, held_ns=held_ns, lacking_ns=lacking_ns)
+def used(kind: str = "ring", **known: int) -> ThreadUse:
+    """Return what a thread did that had nothing to do but what is known."""
+    nothing = dict.fromkeys((name for name in ThreadUse.__dataclass_fields__ if name != "kind"), 0)
+    return ThreadUse(**{"kind": kind, **nothing, **known})
 
 
-def loop_of(submitted: list[int], completed: list[int], ready: list[int]) -> Record:
+def driven(wall_ns: int, *, held_ns: int = 0, kind: str = "copier", **known: int) -> Driven:
+    """Return how a job went of one thread, of which something is known; the rest of the time it ran in user mode."""
+    known = {"user_ns": wall_ns} | known
+    return Driven(wall_ns, 0, None, None, 0, [used(kind, **known)], held_ns=held_ns)
+
+
+def loop_of(submitted: list[int], completed: list[int], ready: list[int]) -> dict[str, Any]:
     times = [np.array(ms, np.int64) * MS for ms in (submitted, completed, ready)]
-    return Record(times[0], times[1], np.zeros(len(submitted), np.int8), times[2])
+    return {"submitted_ns": times[0], "completed_ns": times[1], "ready_ns": times[2], "outcome": 0}
 
 
 DUE = np.arange(5) * 10 * MS
 """100 operations a second."""
-BEHIND: dict[str, tuple[Record, Driven]] = {
+BEHIND: dict[str, tuple[dict[str, Any], Driven]] = {
     # The first takes 5 ms, the others queue up in the drive.
-    "drive": (loop_of([0, 10, 20, 30, 40], [5, 100, 200, 300, 400], [0] * 5), driven(400 * MS)),
+    "drive": (loop_of([0, 10, 20, 30, 40], [5, 100, 200, 300, 400], [0] * 5), driven(400 * MS, kind="ring")),
     # Each takes 5 ms and waits for the one before, which a stage of 100 ms separates from it.
     "dependencies": (loop_of([0, 100, 200, 300, 400], [5, 105, 205, 305, 405], [0, 100, 200, 300, 400]),
                      driven(405 * MS)),
     # The same, nothing to wait for but the queue, the data or us.
-    "queue": (loop_of([0, 100, 200, 300, 400], [5, 105, 205, 305, 405], [0] * 5), driven(405 * MS, held_ns=380 * MS)),
-    "data": (loop_of([0, 100, 200, 300, 400], [5, 105, 205, 305, 405], [0] * 5), driven(405 * MS, lacking_ns=380 * MS)),
-    "submission": (loop_of([0, 100, 200, 300, 400], [5, 105, 205, 305, 405], [0] * 5), driven(405 * MS)),
+    **{
+        cause: (loop_of([0, 100, 200, 300, 400], [5, 105, 205, 305, 405], [0] * 5), driven(405 * MS, **did))
+        for cause, did in {
+            "queue": {"kind": "ring", "held_ns": 380 * MS},
+            "block queue": {"kind": "ring", "blocked_ns": 380 * MS, "enter_ns": 390 * MS, "user_ns": 15 * MS},
+            "data": {"kind": "ring", "making_ns": 380 * MS},
+            # Of a thread that was ready to run for most of the time, the clock said that it made data.
+            "processor": {"kind": "ring", "making_ns": 380 * MS, "user_ns": 20 * MS, "waited_ns": 385 * MS},
+            "submission": {"kind": "ring"},
+            "memory": {"kind": "copier", "touching_ns": 380 * MS, "system_ns": 380 * MS, "user_ns": 25 * MS},
+            "copying": {"kind": "copier", "copying_ns": 380 * MS},
+        }.items()
+    },
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("cause", BEHIND)
 def test_a_run_whose_end_slips_fell_behind_whatever_the_cause(cause: str) -> None:
     record, how = BEHIND[cause]
-    found = pace(counted(plan_of(5), record, DUE, TIERS), how)
+    tiers = TIERS if how.of("copier") else [Uncopied("nvme", 4096)]
+    found = pace(counted(rows_of(5, due_ns=DUE, **record), tiers), how)
     assert found is not None
     assert (found.kept_pace, found.cause) == (False, cause)
     # Five operations in 40 ms were asked for; the last is late by more than 300 ms.
@@ -100,14 +127,14 @@ def test_a_run_whose_end_slips_fell_behind_whatever_the_cause(cause: str) -> Non
     assert found.delivered_per_s is not None
     assert found.delivered_per_s < 16.1
     assert found.response is not None
-    assert found.response.max_ns == int((record.completed_ns - DUE).max())
+    assert found.response.max_ns == int((record["completed_ns"] - DUE).max())
     assert sum(found.causes.values()) == pytest.approx(1)
 
 
 def test_an_end_that_takes_its_usual_time_has_not_slipped() -> None:
     # Each takes 100 ms, the last as well: 125 op/s were asked for and delivered.
     record = loop_of([0, 10, 20, 30, 40], [100, 110, 120, 130, 140], [0] * 5)
-    found = pace(counted(plan_of(5), record, DUE, TIERS), driven(140 * MS))
+    found = pace(counted(rows_of(5, due_ns=DUE, **record), TIERS), driven(140 * MS))
     assert found is not None
     assert (found.kept_pace, found.cause, found.end_late_ns, found.delivered_per_s) == (True, None, 0, 125)
 
@@ -115,30 +142,63 @@ def test_an_end_that_takes_its_usual_time_has_not_slipped() -> None:
 def test_a_load_that_was_reached_is_held_back_by_nothing() -> None:
     record = loop_of([0, 10, 20, 30, 40], [5, 15, 25, 35, 45], [0] * 5)
     how: dict[str, Any] = {"queue_depth": 8, "because": "--queue-depth", "moved": {}}
-    kept = counted(plan_of(5), record, DUE, TIERS)
+    kept = counted(rows_of(5, due_ns=DUE, **record), TIERS)
     found = verdict(kept, driven(45 * MS), pace(kept, driven(45 * MS)), **how)
-    assert found.sentence == (
-        "cpu reached the 125 kB/s asked and kept pace: 0.0 % of operations were late by more than 1 ms"
-    )
+    assert found.sentence == "cpu delivered all of the 125 kB/s asked; 100.0 % of operations on time"
     assert (found.has_reached, found.cause, found.reason, found.tier) == (True, None, None, "cpu")
     # The same asked twice as fast.
-    behind = counted(plan_of(5), record, DUE // 2, TIERS)
+    behind = counted(rows_of(5, due_ns=DUE // 2, **record), TIERS)
     found = verdict(behind, driven(45 * MS), pace(behind, driven(45 * MS, held_ns=20 * MS)), **how)
-    assert found.sentence.startswith("FELL BEHIND: cpu sustained 125 of 250 kB/s asked: ")
-    assert found.sentence.endswith(
-        "; ended 20.0 ms late, 80.0 % of operations were late by more than 1 ms, 80.0 % beyond what they depend on"
+    assert found.sentence.startswith(
+        "FELL BEHIND: cpu delivered 125 of 250 kB/s asked (50.0 %), ended 20.0 ms late; 60.0 % of operations late by "
+        "more than 1 ms: "
     )
-    nothing = Record(np.full(1, -1), np.full(1, -1), np.full(1, 3, np.int8), np.zeros(1, np.int64))
-    found = verdict(counted(plan_of(1), nothing, DUE[:1], TIERS), None, None, **how)
+    found = verdict(counted(rows_of(1, due_ns=DUE[:1]), TIERS), None, None, **how)
     assert (found.sentence, found.cause, found.tier) == ("open loop: nothing completed", None, None)
+
+
+def test_an_operation_is_late_by_its_response_time() -> None:
+    # 400 reads, of which the quickest take 1 ms: on time is up to 1 ms more than twice that.
+    due = np.arange(400) * 10 * MS
+    response = np.full(400, 1 * MS)
+    response[40:80] = 3 * MS - 50_000
+    response[80:90] = 3 * MS + 50_000
+    known: dict[str, Any] = {"due_ns": due, "submitted_ns": due, "ready_ns": 0, "outcome": 0}
+    for later_ns, late in ((0, 0.025), (10**9, 1.0)):
+        # Submitted when due, or all of them a second later: what waits before submission is as late.
+        how = known | {"submitted_ns": due + later_ns, "completed_ns": due + later_ns + response}
+        found = pace(counted(rows_of(400, **how), TIERS))
+        assert found is not None
+        assert found.on_time_fraction == pytest.approx(1 - late, abs=1e-9)
+        assert not found.kept_pace
+        assert found.unhindered_share == pytest.approx(400 * MS / (response + later_ns).sum(), rel=0.01)
+    how = known | {"completed_ns": due + np.minimum(response, 3 * MS - 50_000)}
+    found = pace(counted(rows_of(400, **how), TIERS))
+    assert found is not None
+    assert (found.kept_pace, found.on_time_fraction, found.cause) == (True, 1, None)
+
+
+def test_long_operations_have_longer_to_be_on_time() -> None:
+    # Of 64 KiB in 0.1 ms, and of 64 MiB in 50 ms: neither is late.
+    lengths = np.where(np.arange(200) % 2, 64 << 20, 64 << 10)
+    due = np.arange(200) * 100 * MS
+    service = np.where(lengths > MS, 50 * MS, MS // 10)
+    known: dict[str, Any] = {"due_ns": due, "submitted_ns": due, "ready_ns": 0, "outcome": 0, "length": lengths}
+    found = pace(counted(rows_of(200, completed_ns=due + service, **known), TIERS))
+    assert found is not None
+    assert (found.kept_pace, found.on_time_fraction) == (True, 1)
+    late = np.where(np.arange(200) == 6, 2 * MS, 0)
+    found = pace(counted(rows_of(200, completed_ns=due + service + late, **known), TIERS))
+    assert found is not None
+    assert found.on_time_fraction == pytest.approx(0.995)
 
 
 def test_response_times_count_from_when_operations_were_due() -> None:
     record = loop_of([5, 20], [9, 40], [0, 0])
-    (read,) = figures(counted(plan_of(2), record, np.array([0, 10]) * MS, TIERS))
+    (read,) = figures(counted(rows_of(2, due_ns=np.array([0, 10]) * MS, **record), TIERS))
     assert read.response is not None
     assert (read.latency.max_ns, read.response.max_ns, read.judged) == (20 * MS, 30 * MS, read.response)
-    (closed,) = figures(counted(plan_of(2), record, None, TIERS))
+    (closed,) = figures(counted(rows_of(2, **record), TIERS))
     assert (closed.response, closed.judged) == (None, closed.latency)
 
 

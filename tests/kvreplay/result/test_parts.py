@@ -13,21 +13,21 @@ import pytest
 from conftest import write_trace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from taken import counted, plan_of, take
+from taken import counted, planned, rows_of, take
 
 from kvreplay.config.config import Config
 from kvreplay.config.setting import Setting
-from kvreplay.engine.job import OK, Record
+from kvreplay.native.rows import DELETE, OK
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop
-from kvreplay.plan.plan import DELETE
 from kvreplay.plan.window import compile_window
-from kvreplay.result.counted import operations, ops_rows, order, requests, seconds, trace_rows
+from kvreplay.result import results
+from kvreplay.result.counted import operations, requests
+from kvreplay.result.counted import tables as made_tables
 from kvreplay.result.counted.times import ERROR, Times
 from kvreplay.result.figures import figures
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import StorageOptions
-from kvtrace.core import tables
 from kvtrace.core.limit import Limit
 from kvtrace.core.run.figures import Distribution
 from kvtrace.core.schema import OPS, SERIES, SERVED, TRACE
@@ -43,17 +43,16 @@ ROWS = 400
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(order, "WAITING", 128)
-    monkeypatch.setattr(order, "_HEAP_AT_FIRST", 2)
-    monkeypatch.setattr(seconds, "WAITING", 16)
+    monkeypatch.setattr(operations, "WAITING", 128)
+    monkeypatch.setattr(operations, "ENDED_WAITING", 16)
     monkeypatch.setattr(requests, "_AT_FIRST", 8)
-    for module in (tables, ops_rows):
+    for module in (results, made_tables):
         monkeypatch.setattr(module, "ROW_GROUP_ROWS", 64)
-    monkeypatch.setattr(trace_rows, "BATCH_ROWS", 48)
-    monkeypatch.setattr(ops_rows, "_ROOM", 64 + 2 * 48)
+    monkeypatch.setattr(made_tables, "BATCH_ROWS", 48)
+    monkeypatch.setattr(made_tables, "_ROOM", 64 + 2 * 48)
 
 
-def measured(rng: np.random.Generator, count: int) -> tuple[Record, Any]:
+def measured(rng: np.random.Generator, count: int) -> dict[str, Any]:
     """Return what a run of so many rows might have come to: hardly in order, a few failed, the last not reached."""
     due = np.sort(rng.integers(0, 3 * S, count))
     ready = due + rng.integers(0, 40_000_000, count) * (rng.random(count) < 0.3)
@@ -63,7 +62,8 @@ def measured(rng: np.random.Generator, count: int) -> tuple[Record, Any]:
     completed[(outcome == 1) | (outcome == 2)] = -1
     unreached = np.arange(count) >= count - rng.integers(0, 30)
     outcome[unreached], submitted[unreached], completed[unreached] = 3, -1, -1
-    return Record(submitted, completed, outcome, ready), due
+    names = ("submitted_ns", "completed_ns", "outcome", "ready_ns", "due_ns")
+    return dict(zip(names, (submitted, completed, outcome, ready, due), strict=True))
 
 
 def setting(tmp_path: Path, rng: np.random.Generator, **config: Any) -> Setting:
@@ -96,11 +96,11 @@ def test_parts_come_to_what_the_whole_comes_to(tmp_path: Path, is_open: bool, wa
     for seed in range(4):
         rng = np.random.default_rng(seed)
         made = setting(tmp_path, rng, is_open=is_open, warmup=warmup)
-        record, due = measured(rng, len(made.window.plan))
-        due = due if is_open else None
+        known = measured(rng, len(planned(made)))
+        rows = planned(made, **(known if is_open else known | {"due_ns": None}))
         results = []
-        for name, cuts in (("whole", []), ("parts", rng.integers(0, len(made.window.plan), 12).tolist())):
-            found = take(made, record, due, tmp_path / name, cuts)
+        for name, cuts in (("whole", []), ("parts", rng.integers(0, len(rows), 12).tolist())):
+            found = take(made, rows, tmp_path / name, cuts)
             written = [
                 read_table(tmp_path / name / file, table).to_pydict()
                 for file, table in (("ops.parquet", OPS), ("series.parquet", SERIES), ("requests.parquet", SERVED))
@@ -108,41 +108,41 @@ def test_parts_come_to_what_the_whole_comes_to(tmp_path: Path, is_open: bool, wa
             results.append((found.summary(None, 4 * S), found.requests, written, found.rows, found.last_completed_ns))
         assert results[0] == results[1]
         # Each row has what was measured of it, whatever buffers its columns lay in before they were encoded.
-        ops, plan = results[0][2][0], made.window.plan
+        ops, at = results[0][2][0], rows["trace_row"]
         assert ops["row"] == list(range(ROWS))
-        known = {"scheduled_ns": due, "submitted_ns": record.submitted_ns, "completed_ns": record.completed_ns}
-        for name, values in known.items():
+        for name, own in (("scheduled_ns", "due_ns"), ("submitted_ns", "submitted_ns"), ("completed_ns",) * 2):
             expected = np.full(ROWS, -1)
-            if values is not None:
-                expected[plan.row] = values
+            expected[at] = rows[own]
+            assert is_open or name != "scheduled_ns" or (expected == -1).all()
             assert ops[name] == [None if value < 0 else value for value in expected.tolist()]
         is_done = np.zeros(ROWS, bool)
-        is_done[plan.row[record.outcome == OK]] = True
+        is_done[at[rows["outcome"] == OK]] = True
         moved = np.zeros(ROWS, np.int64)
-        moved[plan.row] = np.where(plan.op == DELETE, 0, plan.length)
+        moved[at] = np.where(rows["op"] == DELETE, 0, rows["length"])
         assert ops["bytes"] == [n if done else None for n, done in zip(moved.tolist(), is_done.tolist(), strict=True)]
 
 
 def test_what_is_counted_is_what_plain_arrays_say() -> None:
     for seed in range(6):
         rng = np.random.default_rng(seed)
-        record, due = measured(rng, 600)
+        known = measured(rng, 600)
         op = rng.integers(0, 2, 600).astype(np.int8)
-        plan = plan_of(600, op=op, length=rng.integers(1, 10_000, 600))
-        found = counted(plan, record, due, [RamTier("cpu", 4096)], cuts=rng.integers(0, 600, 5).tolist())
-        good = record.outcome == 0
+        every = rows_of(600, op=op, length=rng.integers(1, 10_000, 600), **known)
+        found = counted(every, [RamTier("cpu", 4096)], cuts=rng.integers(0, 600, 5).tolist())
+        submitted, completed, outcome, ready, due = known.values()
+        good = outcome == 0
         for each, code in zip(figures(found), (0, 1), strict=True):
             rows = np.flatnonzero(good & (op == code))
-            latency = record.completed_ns[rows] - record.submitted_ns[rows]
+            latency = completed[rows] - submitted[rows]
             assert each.latency == naive(latency)
-            assert each.response == naive(record.completed_ns[rows] - due[rows])
-            assert each.lateness == naive(record.submitted_ns[rows] - due[rows])
-            assert each.in_flight_max == most_at_once(record.submitted_ns[rows], record.completed_ns[rows])
-        sent = record.submitted_ns >= 0
-        assert found.lateness == naive((record.submitted_ns - due)[sent])
-        free = np.minimum(np.maximum(due, record.ready_ns), record.submitted_ns)
-        assert found.order.covered_ns(0) == covered(record.submitted_ns[good], record.completed_ns[good])
-        assert found.order.waited_ns == covered(free[good], record.submitted_ns[good])
+            assert each.response == naive(completed[rows] - due[rows])
+            assert each.lateness == naive(submitted[rows] - due[rows])
+            assert each.in_flight_max == most_at_once(submitted[rows], completed[rows])
+        sent = submitted >= 0
+        assert found.lateness == naive((submitted - due)[sent])
+        free = np.minimum(np.maximum(due, ready), submitted)
+        assert found.order.covered_ns(0) == covered(submitted[good], completed[good])
+        assert found.order.waited_ns == covered(free[good], submitted[good])
 
 
 def naive(values: Any) -> Distribution:
@@ -168,8 +168,8 @@ def test_operations_that_come_too_late_leave_what_they_would_change_unknown() ->
     count = 600
     submitted = np.arange(1, count + 1) * 1000
     submitted[-1] = 5
-    record = Record(submitted, submitted + 1500, np.zeros(count, np.int8), None)
-    (read,) = figures(counted(plan_of(count), record, None, [RamTier("cpu", 4096)]))
+    rows = rows_of(count, submitted_ns=submitted, completed_ns=submitted + 1500, outcome=OK)
+    (read,) = figures(counted(rows, [RamTier("cpu", 4096)]))
     assert (read.operations, read.in_flight_max, read.latency.count) == (count, None, count)
 
 
@@ -212,17 +212,16 @@ def test_a_distribution_is_exact_up_to_its_limit_and_says_when_it_is_not() -> No
 
 def test_a_run_of_many_operations_says_so_of_each_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "EXACT_VALUES", 1000)
-    record, due = measured(np.random.default_rng(3), 600)
+    known = measured(np.random.default_rng(3), 600)
     op = (np.arange(600) < 570).astype(np.int8)
-    read, write = figures(counted(plan_of(600, op=op), record, due, [RamTier("cpu", 4096)]))
+    read, write = figures(counted(rows_of(600, op=op, **known), [RamTier("cpu", 4096)]))
     assert write.latency.percentiles_within == ERROR
-    assert write.latency.max_ns == naive(write_latency(record, op)).max_ns
+    assert write.latency.max_ns == naive(write_latency(known, op)).max_ns
     assert isinstance(read.latency.percentiles_within, msgspec.UnsetType)
 
 
-def write_latency(record: Record, op: Any) -> Any:
-    rows = (record.outcome == 0) & (op == 1)
-    return (record.completed_ns - record.submitted_ns)[rows]
+def write_latency(known: dict[str, Any], op: Any) -> Any:
+    return (known["completed_ns"] - known["submitted_ns"])[(known["outcome"] == 0) & (op == 1)]
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -236,7 +235,6 @@ def test_time_in_flight_of_a_request_is_the_union_of_its_operations(
     window = compile_window(reader, trace, {1: 1}, Limit())
     made = Setting(Config(tiers={}), ClosedLoop(), reader, window, [None, RamTier("cpu", 4096), None], trace, [])
     start, length = np.array(spans, np.int64).T
-    record = Record(start, start + length, np.zeros(len(spans), np.int8), None)
-    take(made, record, None, tmp_path / "run")
+    take(made, planned(made, submitted_ns=start, completed_ns=start + length, outcome=OK), tmp_path / "run")
     (found,) = read_table(tmp_path / "run" / "requests.parquet", SERVED).column("storage_ns").to_pylist()
     assert found == covered(start, start + length)

@@ -10,17 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import run_cli, trace_batch, trace_meta, write_trace
-from taken import take
+from taken import planned, take
 
 from kvreplay.config.config import Config
 from kvreplay.config.criteria import Criteria, Targets
 from kvreplay.config.setting import Setting
 from kvreplay.config.warmup import Warmup
-from kvreplay.engine.job import Record
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop, Pacer
 from kvreplay.plan.requests import read_asked
 from kvreplay.plan.window import compile_window
-from kvreplay.result.counted.request_times import RequestTimes
+from kvreplay.result.counted.requests import RequestTimes
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError
@@ -82,7 +81,7 @@ def requests_table(path: Path, *, config: dict[str, Any] = CONFIG) -> Path:
     return path
 
 
-def setting(tmp_path: Path, pacer: Pacer, **meta: Any) -> tuple[Setting, Record, Any]:
+def setting(tmp_path: Path, pacer: Pacer, **meta: Any) -> tuple[Setting, Any]:
     base = trace_meta()
     fields = {"config": CONFIG, "config_sha256": describe(TRACE, "", [], CONFIG).config_sha256, "model": MODEL} | meta
     trace = tmp_path / "t.parquet"
@@ -91,22 +90,19 @@ def setting(tmp_path: Path, pacer: Pacer, **meta: Any) -> tuple[Setting, Record,
     reader = open_table(trace, TRACE)
     window = compile_window(reader, trace, {2: 1}, Limit())
     asked = read_asked(requests_table(tmp_path / "r.parquet"), reader.meta)
-    record = Record(np.array(SUBMITTED) * MS, np.array(COMPLETED) * MS, np.zeros(len(SUBMITTED), np.int8), None)
     tiers = [None, None, FileTier("nvme", tmp_path, StorageOptions())]
     made = Setting(Config(tiers={}), pacer, reader, window, tiers, trace, [], asked)
-    return made, record, pacer.due_ns(window.plan.ts_ns)
+    return made, planned(made, submitted_ns=np.array(SUBMITTED) * MS, completed_ns=np.array(COMPLETED) * MS, outcome=0)
 
 
-def served(tmp_path: Path, made: Setting, record: Record, due_ns: Any) -> list[dict[str, Any]]:
-    take(made, record, due_ns, tmp_path / "run")
+def served(tmp_path: Path, made: Setting, rows: Any) -> list[dict[str, Any]]:
+    take(made, rows, tmp_path / "run")
     return read_table(tmp_path / "run" / "requests.parquet", SERVED).to_pylist()
 
 
-def requests(
-    tmp_path: Path, made: Setting, record: Record, due_ns: Any, criteria: Criteria | None = None
-) -> RequestFigures:
+def requests(tmp_path: Path, made: Setting, rows: Any, criteria: Criteria | None = None) -> RequestFigures:
     config = Config(tiers={}, criteria=criteria or Criteria())
-    return take(replace(made, config=config), record, due_ns, tmp_path / "run").requests
+    return take(replace(made, config=config), rows, tmp_path / "run").requests
 
 
 def test_the_first_token_waits_for_the_loads_and_the_rest_of_the_prompt(tmp_path: Path) -> None:
@@ -117,11 +113,11 @@ def test_the_first_token_waits_for_the_loads_and_the_rest_of_the_prompt(tmp_path
 
 
 def test_in_an_open_loop_it_counts_from_the_arrival(tmp_path: Path) -> None:
-    made, record, due_ns = setting(tmp_path, OpenLoop(0.5))
-    record.submitted_ns[:4] += MS
-    record.completed_ns[:4] += MS
+    made, rows = setting(tmp_path, OpenLoop(0.5))
+    rows["submitted_ns"][:4] += MS
+    rows["completed_ns"][:4] += MS
     # The arrival is at 0, 1 ms before the first load was submitted.
-    assert served(tmp_path, made, record, due_ns)[0]["first_token_ns"] == 6 * MS + 188 * NS_PER_TOKEN
+    assert served(tmp_path, made, rows)[0]["first_token_ns"] == 6 * MS + 188 * NS_PER_TOKEN
 
 
 def test_entries_of_a_turn_hold_the_tokens_of_their_bytes(tmp_path: Path) -> None:
@@ -132,15 +128,15 @@ def test_entries_of_a_turn_hold_the_tokens_of_their_bytes(tmp_path: Path) -> Non
 
 
 def test_a_load_that_failed_leaves_it_unknown(tmp_path: Path) -> None:
-    made, record, due_ns = setting(tmp_path, ClosedLoop())
-    record.outcome[2] = 1
-    assert served(tmp_path, made, record, due_ns)[0]["first_token_ns"] is None
+    made, rows = setting(tmp_path, ClosedLoop())
+    rows["outcome"][2] = 1
+    assert served(tmp_path, made, rows)[0]["first_token_ns"] is None
 
 
 def test_classes_are_judged_by_their_targets(tmp_path: Path) -> None:
-    made, record, due_ns = setting(tmp_path, ClosedLoop())
+    made, rows = setting(tmp_path, ClosedLoop())
     criteria = Criteria(qos_batch=Targets("900us", "1s", "1s", "1s"))
-    found = requests(tmp_path, made, record, due_ns, criteria)
+    found = requests(tmp_path, made, rows, criteria)
     # In flight: 0 to 5 and 6 to 8 ms; 7 to 8; 9 to 10.
     assert (found.storage.count, found.storage.max_ns, found.storage.p50_ns) == (3, 7 * MS, MS)
     assert [(c.qos, c.storage.max_ns, c.share_within_p95_target, c.verdict) for c in found.classes] == [
@@ -152,9 +148,9 @@ def test_classes_are_judged_by_their_targets(tmp_path: Path) -> None:
 
 
 def test_in_an_open_loop_classes_are_judged_by_the_response_time(tmp_path: Path) -> None:
-    made, record, due_ns = setting(tmp_path, OpenLoop(1.0))
+    made, rows = setting(tmp_path, OpenLoop(1.0))
     criteria = Criteria(qos_interactive=Targets("8ms", "1s", "1s", "1s"))
-    found = requests(tmp_path, made, record, due_ns, criteria)
+    found = requests(tmp_path, made, rows, criteria)
     # Request 0 is in flight from 0 to 5 and from 6 to 8 ms, its write due at 1 ms; 1 is due at 2, done at 8 ms.
     assert found.response is not None
     assert (found.storage.max_ns, found.response.max_ns) == (7 * MS, 8 * MS)
@@ -165,9 +161,9 @@ def test_in_an_open_loop_classes_are_judged_by_the_response_time(tmp_path: Path)
 
 
 def test_a_request_that_did_not_end_has_no_storage_time(tmp_path: Path) -> None:
-    made, record, due_ns = setting(tmp_path, ClosedLoop())
-    record.outcome[2] = 1
-    found = requests(tmp_path, made, record, due_ns)
+    made, rows = setting(tmp_path, ClosedLoop())
+    rows["outcome"][2] = 1
+    found = requests(tmp_path, made, rows)
     assert (found.storage.count, found.storage.max_ns, [c.storage.count for c in found.classes]) == (2, MS, [0, 1])
     assert found.classes[0].share_within_p95_target is None
 
@@ -183,16 +179,16 @@ def test_a_class_with_enough_requests_passes_or_fails() -> None:
 
 
 def test_requests_that_the_warm_up_touches_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, record, due_ns = setting(tmp_path, ClosedLoop())
+    made, rows = setting(tmp_path, ClosedLoop())
     monkeypatch.setattr(Setting, "warmup", Warmup(rows=5))
-    found = requests(tmp_path, made, record, due_ns)
+    found = requests(tmp_path, made, rows)
     assert (found.requests, [c.qos for c in found.classes]) == (2, ["batch"])
 
 
 def test_why_there_is_no_first_token_is_said(tmp_path: Path) -> None:
-    made, record, due_ns = setting(tmp_path, ClosedLoop(), config={}, model=None)
-    assert [row["first_token_ns"] for row in served(tmp_path, made, record, due_ns)] == [None] * 3
-    found = requests(tmp_path, made, record, due_ns)
+    made, rows = setting(tmp_path, ClosedLoop(), config={}, model=None)
+    assert [row["first_token_ns"] for row in served(tmp_path, made, rows)] == [None] * 3
+    found = requests(tmp_path, made, rows)
     assert found.first_token_reason is not None
     assert found.first_token_reason.startswith("the trace models no computing time")
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from conftest import run_cli, trace_meta, write_trace
-from taken import take
+from taken import planned, take
 
 from kvreplay.config.config import Config
 from kvreplay.config.criteria import Criteria, read_criteria
 from kvreplay.config.setting import Setting
-from kvreplay.engine.job import Record
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop
 from kvreplay.plan.window import compile_window
 from kvreplay.result.mlperf import mlperf
@@ -55,19 +54,19 @@ ROWS = [
 TIMES: Sequence[tuple[int, int]] = ((0, 400), (100, 200), (600, 1200), (700, -1), (1300, 1400))
 
 
-def setting(tmp_path: Path, **meta: Any) -> tuple[Setting, Record]:
+def setting(tmp_path: Path, **meta: Any) -> tuple[Setting, Any]:
     trace = write_trace(tmp_path / "t.parquet", ROWS, **meta)
     reader = open_table(trace, TRACE)
     tier = FileTier("nvme", tmp_path, StorageOptions())
     window = compile_window(reader, trace, {2: 4096}, Limit())
     submitted, completed = np.array(TIMES, dtype=np.int64).T * MS
     completed[3] = -1
-    record = Record(submitted, completed, np.array([0, 0, 0, 1, 0], np.int8), None)
-    return Setting(Config(tiers={}), ClosedLoop(), reader, window, [None, None, tier], trace, []), record
+    made = Setting(Config(tiers={}), ClosedLoop(), reader, window, [None, None, tier], trace, [])
+    return made, planned(made, submitted_ns=submitted, completed_ns=completed, outcome=[0, 0, 0, 1, 0])
 
 
 def test_a_request_is_served_while_any_of_its_operations_is_in_flight(tmp_path: Path) -> None:
-    take(*setting(tmp_path), None, tmp_path / "run")
+    take(*setting(tmp_path), tmp_path / "run")
     found = read_table(tmp_path / "run" / "requests.parquet", SERVED).to_pylist()
     # Request 7: 0 to 400 ms, the second read within, and 600 to 1200: 1000 of its 1200 ms.
     assert found[0] == {
@@ -107,7 +106,7 @@ def test_a_request_is_served_while_any_of_its_operations_is_in_flight(tmp_path: 
 
 
 def test_each_second_has_its_operations(tmp_path: Path) -> None:
-    take(*setting(tmp_path), None, tmp_path / "run")
+    take(*setting(tmp_path), tmp_path / "run")
     found = read_table(tmp_path / "run" / "series.parquet", SERIES).to_pylist()
     assert found == [
         {
@@ -150,16 +149,16 @@ def test_each_second_has_its_operations(tmp_path: Path) -> None:
 
 
 def test_latency_per_mib_scales_each_operation(tmp_path: Path) -> None:
-    made, record = setting(tmp_path)
-    found = take(made, record, None, tmp_path / "run").summary(None)
+    made, rows = setting(tmp_path)
+    found = take(made, rows, tmp_path / "run").summary(None)
     by = {f.op: f.latency_per_mib for f in found.figures}
     # 400 ms for 2 MiB, 100 ms for 1 MiB.
     assert (by["read"].count, by["read"].mean_ns, by["read"].max_ns) == (2, 150 * MS, 200 * MS)
     assert (by["write"].max_ns, by["delete"].count) == (600 * MS, 0)
 
 
-def judged(made: Setting, record: Record, output: Path, criteria: Criteria, due: Any = None) -> Mlperf:
-    found = take(made, record, due, output)
+def judged(made: Setting, rows: Any, output: Path, criteria: Criteria) -> Mlperf:
+    found = take(made, rows, output)
     return mlperf(made, found.summary(None), criteria, found.requests)
 
 
@@ -167,9 +166,9 @@ STATS = {"output_tokens": 500, "lookups": 10, "tiers": [{"hits": 2}, {"hits": 1}
 
 
 def test_the_benchmarks_figures_are_by_its_definitions(tmp_path: Path) -> None:
-    made, record = setting(tmp_path, stats=STATS)
-    record.outcome[3], record.completed_ns[3] = 0, 1000 * MS
-    found = judged(made, record, tmp_path / "run", Criteria(hit_rate=0.5))
+    made, rows = setting(tmp_path, stats=STATS)
+    rows["outcome"][3], rows["completed_ns"][3] = 0, 1000 * MS
+    found = judged(made, rows, tmp_path / "run", Criteria(hit_rate=0.5))
     # Reads of 400, 100 and 300 ms and a write of 600 ms; the delete is none of the benchmark's.
     assert found.throughput.storage_io_ns == 1400 * MS
     assert found.throughput.storage_throughput_tokens_per_s == pytest.approx(500 / 1.4)
@@ -186,8 +185,8 @@ def test_the_benchmarks_figures_are_by_its_definitions(tmp_path: Path) -> None:
 
 
 def test_tokens_are_null_when_only_a_part_was_measured(tmp_path: Path) -> None:
-    made, record = setting(tmp_path, stats=STATS)
-    found = judged(made, record, tmp_path / "run", Criteria()).throughput
+    made, rows = setting(tmp_path, stats=STATS)
+    found = judged(made, rows, tmp_path / "run", Criteria()).throughput
     assert (found.tokens, found.storage_throughput_tokens_per_s) == (None, None)
     assert found.reason == "only a part of the trace was measured, and the trace counts tokens as a whole"
 
@@ -198,9 +197,9 @@ def test_p95_is_judged_at_the_threshold(tmp_path: Path) -> None:
     reader = open_table(trace, TRACE)
     window = compile_window(reader, trace, {1: 1}, Limit())
     made = Setting(Config(tiers={}), ClosedLoop(), reader, window, [None, RamTier("cpu", 4096), None], trace, [])
-    record = Record(np.zeros(20, np.int64), np.arange(1, 21) * MS, np.zeros(20, np.int8), None)
+    rows = planned(made, submitted_ns=0, completed_ns=np.arange(1, 21) * MS, outcome=0)
     for limit, verdict in (("19ms", "fail"), ("20ms", "pass")):
-        found = {c.name: c.verdict for c in judged(made, record, tmp_path / "run", Criteria(cpu_p95=limit)).criteria}
+        found = {c.name: c.verdict for c in judged(made, rows, tmp_path / "run", Criteria(cpu_p95=limit)).criteria}
         assert found["cpu_p95_ns"] == verdict
 
 
@@ -212,9 +211,8 @@ def test_in_an_open_loop_the_response_time_is_judged(tmp_path: Path) -> None:
     made = Setting(Config(tiers={}), OpenLoop(), reader, window, [None, RamTier("cpu", 4096), None], trace, [])
     # Each is in flight for 1 ms, and was due 500 ms before that: what a drive that is behind makes of it.
     submitted = np.full(20, 500 * MS)
-    record = Record(submitted, submitted + MS, np.zeros(20, np.int8), np.zeros(20, np.int64))
-    due = np.zeros(20, np.int64)
-    found = judged(made, record, tmp_path / "run", Criteria(), due)
+    rows = planned(made, submitted_ns=submitted, completed_ns=submitted + MS, outcome=0, due_ns=np.zeros(20, np.int64))
+    found = judged(made, rows, tmp_path / "run", Criteria())
     verdicts = {c.name: (c.measured, c.verdict) for c in found.criteria}
     assert verdicts["cpu_p95_ns"] == (501 * MS, "fail")
     assert found.latencies[0].total.p95_ns == MS

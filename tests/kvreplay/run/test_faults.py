@@ -11,19 +11,15 @@ from collections import Counter
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 from conftest import run_cli, write_trace
-from run_files import run_file, summary
 from waiting import wait_for
 
 from kvreplay.config.config import Config
-from kvreplay.engine import ring
-from kvreplay.engine.choose import ThreadEngine, UringEngine
-from kvreplay.engine.job import ERROR, OK, Record
+from kvreplay.engine.engine import Engine, refusal
 from kvreplay.result import journal as journals
 from kvreplay.result import tables
-from kvreplay.result.journal import Journal, JournaledRecord, journal, unrecovered
+from kvreplay.result.journal import Journal
 from kvreplay.run.document import run_document
 from kvreplay.run.recover import recover
 from kvreplay.run.run import replay
@@ -32,7 +28,7 @@ from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.sharded import drive_by_id
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
-from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, PartialRunFile, RunBegun, Running, read_run
+from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, read_run
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import objects_path, read_table
 
@@ -49,7 +45,7 @@ def row(op: str, obj: int, length: int = IO, ts: int = 0, stage: int | None = No
 
 @pytest.fixture(params=["threads", "uring"])
 def engine(request: pytest.FixtureRequest) -> str:
-    if request.param == "uring" and (why := ring.refusal()) is not None:
+    if request.param == "uring" and (why := refusal()) is not None:
         pytest.skip(f"no io_uring: {why}")
     return str(request.param)
 
@@ -153,68 +149,6 @@ def test_what_was_killed_on_several_drives_is_recovered_by_the_rule_it_ran_by(tm
     assert {f.tier: f.operations for f in found.drives} == by_id
 
 
-def record_of(outcomes: list[int]) -> Record:
-    record = Record.empty(len(outcomes), is_open_loop=True)
-    for at, outcome in enumerate(outcomes):
-        if outcome in (OK, ERROR):
-            record.submitted_ns[at], record.outcome[at] = 10 * at, outcome
-            record.completed_ns[at] = 10 * at + 5 if outcome == OK else -1
-            record.ready_ns[at] = at
-    return record
-
-
-def journaled(path: Path, rows: int) -> Record:
-    """Return what the journal in `path` kept, told row by row."""
-    kept = JournaledRecord(path, rows, is_open_loop=True)
-    for row in range(rows):
-        kept.begin(row, row + 1)
-    return kept.record
-
-
-def test_a_journal_keeps_each_operation_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journals, "_PERIOD_S", 3600.0)
-    record = record_of([3, 0, 3, 1, 0])
-    record.retries[3] = 1
-    known = {name: getattr(run_file(summary([])), name) for name in RunBegun.__struct_fields__}
-    begun = PartialRunFile(**known, running=Running("/trace"))
-
-    def fail() -> None:
-        with journal(tmp_path, record, begun) as kept:
-            kept.keep()
-            kept.keep()
-            # A row that ends after later ones, and was asked of an object store again.
-            record.retries[0] = 2
-            record.submitted_ns[0], record.completed_ns[0], record.outcome[0], record.ready_ns[0] = 0, 5, OK, 0
-            kept.keep()
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    with (tmp_path / PARTIAL_OPS_FILE).open("rb") as file:
-        places = [b.column("place_step").to_numpy().cumsum().tolist() for b in pa.ipc.open_stream(file)]
-    assert places == [[1, 3, 4], [0]]
-    found = journaled(tmp_path, 5)
-    assert found.outcome.tolist() == [0, 0, 3, 1, 0]
-    assert found.retries == {0: 2, 3: 1}
-    assert found.completed_ns.tolist() == [5, 15, -1, -1, 45]
-    assert found.ready_ns.tolist() == [0, 1, 0, 3, 4]
-    # A kill in the middle of a batch costs that batch.
-    whole = (tmp_path / PARTIAL_OPS_FILE).read_bytes()
-    (tmp_path / PARTIAL_OPS_FILE).write_bytes(whole[:-20])
-    assert journaled(tmp_path, 5).outcome.tolist() in ([0, 0, 3, 1, 0], [3, 0, 3, 1, 0])
-    (tmp_path / PARTIAL_OPS_FILE).write_bytes(whole[: len(whole) // 2])
-    assert journaled(tmp_path, 5).outcome.tolist() in ([3, 0, 3, 1, 0], [3, 3, 3, 3, 3])
-    with unrecovered(tmp_path) as content:
-        assert content == begun
-
-
-def test_two_runs_cannot_write_to_one_directory(tmp_path: Path) -> None:
-    first = Journal(tmp_path, record_of([0]), {})
-    with pytest.raises(DeviceError, match="another kvreplay writes its run there"):
-        Journal(tmp_path, record_of([0]), {})
-    first.close()
-
-
 def test_a_journal_that_cannot_be_written_stops_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_self: Journal) -> None:
         raise OSError(28, "No space left on device")
@@ -251,12 +185,12 @@ def test_a_signal_before_the_first_operation_leaves_a_run_of_no_time(
     (tmp_path / "d").mkdir()
     config = Config(tiers={"nvme": str(tmp_path / "d")}, is_buffered=True, speed=speed, engine=engine)
     # As where the signal comes before the clock has moved on.
-    drive = UringEngine.drive if engine == "uring" else ThreadEngine.drive
+    drive = Engine.drive
 
     def at_once(*args: Any) -> Any:
         return dataclasses.replace(drive(*args), wall_ns=0)
 
-    monkeypatch.setattr(UringEngine if engine == "uring" else ThreadEngine, "drive", at_once)
+    monkeypatch.setattr(Engine, "drive", at_once)
     finished = replay(config, trace, tmp_path / "run", [])
     assert str(finished.error).startswith("interrupted by SIGTERM")
     summary = finished.summary
@@ -291,26 +225,33 @@ def test_a_full_drive_keeps_what_was_measured(tmp_path: Path, engine: str) -> No
         (point / "d").mkdir()
 
         class Filling(FileTier):
-            def path(self, object_id: int) -> str:
-                if object_id == 2:
-                    fill(point / "other")
-                return super().path(object_id)
+            """Files beside; to write one fills the filesystem of the others."""
+
+            has_ring = False
+
+            def begin(self, op: int, object_id: int) -> int:
+                fill(point / "other")
+                return super().begin(op, object_id)
 
         rows = [
             row("write", 0, stage=0),
             row("write", 1, 2 * IO, stage=1),
             row("delete", 0, stage=2),
-            row("write", 2, 20 * IO, stage=3),
-            row("write", 3, stage=4),
+            (0, "write", 1, "load", 9, 0, IO, 1, 3, 0),
+            row("write", 2, 20 * IO, stage=4),
+            row("write", 3, stage=5),
         ]
         trace = write_trace(tmp_path / "t.parquet", rows)
-        tier = Filling("nvme", point / "d", StorageOptions(is_direct=False))
-        config = Config(tiers={"nvme": str(point / "d")}, io_bytes=IO, engine=engine, is_buffered=True)
-        outcome = replay(config, trace, tmp_path / "run", [], tiers=[None, None, tier])
+        (tmp_path / "beside").mkdir()
+        tier = FileTier("nvme", point / "d", StorageOptions(is_direct=False))
+        beside = Filling("cpu", tmp_path / "beside", StorageOptions(is_direct=False))
+        targets = {"nvme": str(point / "d"), "cpu": str(tmp_path / "beside")}
+        config = Config(tiers=targets, io_bytes=IO, engine=engine, is_buffered=True)
+        outcome = replay(config, trace, tmp_path / "run", [], tiers=[None, beside, tier])
         assert isinstance(outcome.error, DeviceError)
-        assert "row 3: write of object 2: No space left on device" in str(outcome.error)
+        assert "row 4: write of object 2: No space left on device" in str(outcome.error)
         found = [o["outcome"] for o in read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()]
-        assert found == ["ok", "ok", "ok", "error", "skipped"]
+        assert found == ["ok", "ok", "ok", "ok", "error", "skipped"]
         assert outcome.run.status == "partial"
         assert list((point / "d").iterdir()) == [], "our files went"
         assert (point / "other").stat().st_size > 0, "the other program's did not"

@@ -11,13 +11,13 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 from conftest import write_trace
+from taken import planned
 
 from kvreplay.config.config import Config
 from kvreplay.config.setting import settle
-from kvreplay.engine.job import ERROR, OK, Record
+from kvreplay.native.rows import ERROR, OK
 from kvreplay.run.run import replay
 from kvreplay.run.watching.live import line_of, table_of
 from kvreplay.run.watching.metrics import COUNTERS, GAUGES, RESPONSE, parse_address, serving
@@ -44,14 +44,12 @@ def trace(tmp_path: Path) -> Path:
 def watch(trace: Path, tmp_path: Path) -> Watch:
     """All but the last read have ended: each 2 ms after it was due, 1 ms late; one failed."""
     setting = settle(Config(tiers={"cpu": "ram"}, speed=1.0), trace, tmp_path / "run", [])
-    due = setting.pacer.due_ns(setting.window.plan.ts_ns)
-    outcome = np.full(204, OK, np.int8)
-    outcome[10] = ERROR
-    completed = due + 2 * MS
-    completed[10] = -1
-    watch = Watch(setting, Record(due + MS, completed, outcome, np.zeros(204, np.int64)), due)
-    watch.take(np.arange(100))
-    watch.take(np.arange(100, 203))
+    rows = planned(setting, outcome=OK)
+    rows["submitted_ns"], rows["completed_ns"] = rows["due_ns"] + MS, rows["due_ns"] + 2 * MS
+    rows["outcome"][10], rows["completed_ns"][10] = ERROR, -1
+    watch = Watch(setting, is_open_loop=True)
+    watch.take(rows[:100])
+    watch.take(rows[100:203])
     watch.completed, watch.in_flight = 203, lambda: 1
     return watch
 
@@ -72,10 +70,10 @@ def test_what_has_ended_is_counted_by_tier_and_operation(watch: Watch) -> None:
 
 def test_a_look_at_many_operations_keeps_some_of_their_times(trace: Path, tmp_path: Path) -> None:
     setting = settle(Config(tiers={"cpu": "ram"}), trace, tmp_path / "run", [])
-    some = Record(np.zeros(204, np.int64), np.full(204, MS), np.full(204, OK, np.int8), None)
-    watch = Watch(setting, some, None)
+    rows = planned(setting, submitted_ns=0, completed_ns=MS, outcome=OK)
+    watch = Watch(setting, is_open_loop=False)
     for _ in range(2):
-        watch.take(np.arange(204).repeat(100))
+        watch.take(rows.repeat(100))
     assert sum(t.operations for t in watch.snapshot().values()) == 2 * 20_400
     assert watch.look().response_p99_ns == MS
     # A run of millions of operations a second is looked at a hundred times a second.
@@ -100,7 +98,7 @@ def test_a_line_and_a_table_say_the_same(watch: Watch) -> None:
 
 def test_nothing_known_yet_is_a_dash(trace: Path, tmp_path: Path) -> None:
     setting = settle(Config(tiers={"cpu": "ram"}), trace, tmp_path / "run", [])
-    line = line_of(Watch(setting, Record.empty(204, is_open_loop=False), None).look(), is_open=False)
+    line = line_of(Watch(setting, is_open_loop=False).look(), is_open=False)
     assert "cpu read - - op/s" in line
     assert "service p99 -; in flight - of 8" in line
     assert " left" not in line

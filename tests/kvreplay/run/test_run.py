@@ -19,10 +19,12 @@ from conftest import run_cli, write_trace
 from waiting import wait_for
 
 from kvreplay.config.config import Config
-from kvreplay.engine import ring
+from kvreplay.data.source import DataSource
+from kvreplay.engine.engine import refusal
 from kvreplay.run.finished import FinishedRun, Interrupted
 from kvreplay.run.run import replay
 from kvreplay.tiers.claims import MARKER, SCRATCH
+from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import is_on_drive
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import StorageOptions
@@ -32,6 +34,7 @@ from kvtrace.core.schema import OPS
 from kvtrace.core.tables import open_table, read_table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 IO = 16384
@@ -58,29 +61,50 @@ def drive(tmp_path: Path) -> Path:
     return directory
 
 
-class FakeTier(RamTier):
-    """Host memory that notes what it is asked, takes a moment, and fails on request."""
+class FakeTier:
+    """A tier of Python's in memory that notes what it is asked, takes a moment, and fails on request."""
 
-    is_copied = False
+    engine, target = "memory", "fake"
+    alignment, is_simulated = 1, False
 
     def __init__(self, name: str, *, fails_on: int | None = None, seed: int = 0) -> None:
-        super().__init__(name, IO)
-        self.calls: list[tuple[str, int]] = []
+        self.name, self.calls, self.held = name, list[tuple[str, int]](), dict[int, bytearray]()
         self._fails_on, self._rng = fails_on, random.Random(seed)  # noqa: S311 - a test's choices
 
-    def write(self, handle: Any, offset: int, data: memoryview) -> None:
-        time.sleep(self._rng.random() / 2000)
-        super().write(handle, offset, data)
+    def open(self, peak_bytes: int) -> None:
+        """Do nothing."""
+
+    def facts(self) -> dict[str, Any]:
+        return {"is_simulated": False}
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def reserve(self, object_id: int, end: int) -> None:
+        held = self.held.setdefault(object_id, bytearray())
+        held.extend(bytes(max(0, end - len(held))))
 
     def begin(self, op: int, object_id: int) -> Any:
         self.calls.append(("write" if op else "read", object_id))
         if object_id == self._fails_on:
             raise OSError(28, "No space left on device")
-        return super().begin(op, object_id)
+        return self.held[object_id]
+
+    def write(self, handle: Any, offset: int, data: memoryview) -> None:
+        time.sleep(self._rng.random() / 2000)
+        handle[offset : offset + len(data)] = data
+
+    def read(self, handle: Any, offset: int, into: memoryview) -> int:
+        found = handle[offset : offset + len(into)]
+        into[: len(found)] = found
+        return len(found)
+
+    def end(self, op: int, handle: Any) -> None:
+        """Do nothing."""
 
     def delete(self, object_id: int) -> None:
         self.calls.append(("delete", object_id))
-        super().delete(object_id)
+        del self.held[object_id]
 
 
 def row(
@@ -158,7 +182,7 @@ def test_stages_and_conflicts_keep_their_order(tmp_path: Path, speed: float | No
 @pytest.fixture(params=["threads", "uring"])
 def engine(request: pytest.FixtureRequest) -> str:
     """Each engine in turn; io_uring only where the kernel gives it."""
-    if request.param == "uring" and (why := ring.refusal()) is not None:
+    if request.param == "uring" and (why := refusal()) is not None:
         pytest.skip(f"no io_uring: {why}")
     return str(request.param)
 
@@ -215,15 +239,12 @@ def test_the_device_did_the_work(tmp_path: Path, drive: Path) -> None:
 
 
 def test_what_is_kept_is_what_was_generated_and_deletes_deleted(tmp_path: Path, drive: Path) -> None:
-    from kvreplay.data.words import Fresh
-
     rows = [row("write", 2, 7, 40_000), row("write", 2, 7, 40_000), row("write", 2, 8), row("delete", 2, 8)]
     run(tmp_path, rows, targets={"nvme": str(drive)}, is_kept=True, seed=3)
     files = list((drive / SCRATCH).rglob("*.kv"))
     assert [(p.name, p.stat().st_size) for p in files] == [(f"{7:016x}.kv", 40_960)]
     expected = bytearray(40_960)
-    fill = Fresh.of(3)
-    fill(memoryview(expected), 7, 2, 0)
+    DataSource.of(3).fill(memoryview(expected), 7, 2, 0)
     assert files[0].read_bytes() == expected
     # The next run knows them as ours and clears them away.
     outcome, _ = run(tmp_path, rows[:1], targets={"nvme": str(drive)})
@@ -231,22 +252,21 @@ def test_what_is_kept_is_what_was_generated_and_deletes_deleted(tmp_path: Path, 
     assert list(drive.iterdir()) == []
 
 
-def test_memory_gives_back_what_was_written(tmp_path: Path) -> None:
+def test_a_tier_of_pythons_holds_what_was_written_whole_and_in_part(tmp_path: Path) -> None:
     tier = FakeTier("cpu")
-    outcome, _ = run(tmp_path, [row("write", 1, 1, 40_000), row("write", 1, 1, 50_000)], [None, tier, None])
+    rows = [row("write", 1, 1, 40_000), row("write", 1, 1, 20_000, offset=30_000), row("read", 1, 1, 50_000)]
+    outcome, _ = run(tmp_path, rows, [None, tier, None], seed=3)
     assert outcome.error is None
+    expected = bytearray(50_000)
+    DataSource.of(3).fill(memoryview(expected)[:40_000], 1, 1, 0)
+    DataSource.of(3).fill(memoryview(expected)[30_000:], 1, 2, 30_000)
+    assert tier.held[1] == expected
+
+
+def test_memory_is_given_back(tmp_path: Path) -> None:
+    tier = RamTier("cpu", IO)
+    assert run(tmp_path, [row("write", 1, 1, 40_000)], [None, tier, None])[0].error is None
     assert tier._memory is None, "closing frees"
-    tier.open(0)
-    tier.reserve(1, 10)
-    handle = tier.begin(1, 1)
-    tier.write(handle, 2, memoryview(b"abcd"))
-    assert tier.read(handle, 3, memoryview(bytearray(3))) == 3
-    assert bytes(tier._sink[0, :3]) == b"bcd"
-    tier.reserve(1, 20)
-    assert bytes(tier.begin(0, 1)[2:6]) == b"abcd"
-    tier.delete(1)
-    with pytest.raises(FileNotFoundError):
-        tier.begin(0, 1)
 
 
 def test_what_the_window_never_wrote_is_populated_and_not_measured(tmp_path: Path, drive: Path) -> None:
@@ -297,39 +317,41 @@ def test_on_error_continue_counts_and_goes_on(tmp_path: Path) -> None:
     assert outcome.summary.errors == outcome.summary.figures[0].errors == 1
 
 
-def test_a_file_that_came_up_short_is_short(tmp_path: Path, drive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kvreplay.tiers.files import FileTier
+class Beside(FakeTier):
+    """Does something to its neighbour as object 99 is written, between the stages before and after."""
 
-    monkeypatch.setattr(FileTier, "read", lambda *_: 4096)
-    outcome, ops = run(tmp_path, [row("read", 2, 0, 10_000)], targets={"nvme": str(drive)}, engine="threads")
-    assert ops[0]["outcome"] == "short"
+    def __init__(self, act: Callable[[], None]) -> None:
+        super().__init__("cpu")
+        self._act = act
+
+    def begin(self, op: int, object_id: int) -> Any:
+        if object_id == 99:
+            self._act()
+        return super().begin(op, object_id)
+
+
+def staged(rows: list[Any]) -> list[Any]:
+    """Return `rows` as stages of one request, one after the other."""
+    return [(*r[:7], 0, stage, 0) for stage, r in enumerate(rows)]
+
+
+def test_a_file_that_came_up_short_is_short(tmp_path: Path, drive: Path, engine: str) -> None:
+    files = FileTier("nvme", drive, StorageOptions(is_direct=False))
+    beside = Beside(lambda: os.truncate(files.path(0), 4096))
+    rows = staged([row("write", 2, 0, 10_000), row("write", 1, 99), row("read", 2, 0, 10_000)])
+    outcome, ops = run(tmp_path, rows, [None, beside, files], engine=engine)
+    assert [o["outcome"] for o in ops] == ["ok", "ok", "short"]
     assert "only 4096 of 12288 bytes" in str(outcome.error)
 
 
 def test_a_directory_that_vanishes_costs_nothing_that_was_measured(tmp_path: Path, drive: Path, engine: str) -> None:
-    from kvreplay.tiers.files import FileTier
-
-    class Vanishing(FileTier):
-        # Not in `path`, which is asked for ahead, too, when room is made.
-        def ring_path(self, object_id: int) -> bytes:
-            self._vanish(object_id)
-            return super().ring_path(object_id)
-
-        def begin(self, op: int, object_id: int) -> int:
-            self._vanish(object_id)
-            return super().begin(op, object_id)
-
-        def _vanish(self, object_id: int) -> None:
-            if object_id == 5:
-                shutil.rmtree(drive, ignore_errors=True)
-
-    tier = Vanishing("nvme", drive, StorageOptions())
-    # The fifth takes two I/Os, for Python opens its file.
-    rows = [row("write", 2, i, 2 * IO if i == 5 else 4096, ts=i) for i in range(9)]
-    outcome, ops = run(tmp_path, rows, [None, None, tier], queue_depth=1, engine=engine)
+    tier = FileTier("nvme", drive, StorageOptions())
+    beside = Beside(lambda: shutil.rmtree(drive, ignore_errors=True))
+    rows = [row("write", 1, 99) if i == 5 else row("write", 2, i, 2 * IO if i == 6 else 4096) for i in range(10)]
+    outcome, ops = run(tmp_path, staged(rows), [None, beside, tier], queue_depth=1, engine=engine)
     assert isinstance(outcome.error, DeviceError)
-    assert "row 5: write of object 5: No such file or directory" in str(outcome.error)
-    assert [o["outcome"] for o in ops] == ["ok"] * 5 + ["error"] + ["skipped"] * 3
+    assert "row 6: write of object 6: No such file or directory" in str(outcome.error)
+    assert [o["outcome"] for o in ops] == ["ok"] * 6 + ["error"] + ["skipped"] * 3
     assert outcome.run.device_io == {"nvme": DeviceIo(read_bytes=None, written_bytes=None)}
 
 
@@ -352,13 +374,11 @@ def test_a_system_that_starts_no_more_threads_ends_the_run_instead_of_hanging(
         run(tmp_path, [row("write", 1, i, ts=i) for i in range(9)], targets={"cpu": "ram"}, engine=engine)
 
 
-def test_writes_longer_than_the_buffers_are_named(tmp_path: Path) -> None:
-    rows = [row("write", 1, 0, 1024 * IO), row("write", 1, 1, 4000 * IO)]
+def test_writes_longer_than_one_io_are_named(tmp_path: Path) -> None:
+    rows = [row("write", 1, 0, IO), row("write", 1, 1, 40 * IO)]
     outcome, _ = run(tmp_path, rows, targets={"cpu": "ram"})
     assert outcome.error is None
-    assert outcome.run.notes[0].startswith(
-        "1 writes were submitted before all their data was made (more than 1024 I/Os each)"
-    )
+    assert outcome.run.notes[0].startswith("1 writes were longer than one I/O: the data of their later I/Os was made")
 
 
 def test_a_fault_of_ours_ends_the_run_instead_of_hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

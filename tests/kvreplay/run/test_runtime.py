@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from chains import chains_of
 from conftest import run_cli, write_trace
 from waiting import wait_for
 
@@ -63,6 +62,14 @@ def planned(tmp_path: Path, **config: Any) -> Any:
     return settle(Config(tiers={"nvme": str(tmp_path / "d")}, **config), trace, tmp_path / "run", [])
 
 
+def laid(setting: Any) -> Any:
+    """Return the rows of the plan."""
+    loader = setting.window.loader
+    rows = loader.begin(setting.pacer)
+    loader.load()
+    return rows.all
+
+
 def test_a_closed_loop_on_a_model_is_planned_for_no_more_than_the_model_takes(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", ROWS)
     rows = {}
@@ -76,22 +83,24 @@ def test_a_closed_loop_on_a_model_is_planned_for_no_more_than_the_model_takes(tm
 
 def test_an_open_loop_is_repeated_up_to_the_time_and_cut_there(tmp_path: Path) -> None:
     setting = planned(tmp_path, speed=1.0, runtime="25ms")
-    plan = setting.window.plan
+    plan = laid(setting)
     # Row 5 would leave the next repeat nothing to read; it stays out of each. 18.7 + 5 ms is the last row in time.
-    assert plan.row.tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 18]
+    assert plan["trace_row"].tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 18]
     expected = [(repeat * PERIOD_MS + ROWS[at][0] / MS) for repeat in range(3) for at in (0, 1, 2, 3, 4, 6)][:-1]
-    assert plan.ts_ns / MS == pytest.approx(np.array(expected), abs=1e-4)
-    assert plan.object_id.tolist() == [1, 1, 9, 9, 9, 1] * 2 + [1, 1, 9, 9, 9]
+    assert plan["due_ns"] / MS == pytest.approx(np.array(expected), abs=1e-4)
+    assert plan["object_id"].tolist() == [1, 1, 9, 9, 9, 1] * 2 + [1, 1, 9, 9, 9]
     # What a repeat writes is a new version, and only what the first needs is populated.
-    assert plan.version[plan.object_id == 9].tolist() == [0, 0, 1, 0, 0, 2, 0, 0, 3]
+    written = [at + 1 for at in np.flatnonzero((plan["object_id"] == 9) & (plan["op"] == 1)).tolist()]
+    assert plan["version"][plan["object_id"] == 9].tolist() == [0, 0, written[0], 0, 0, written[1], 0, 0, written[2]]
     assert setting.window.residency.populate_object.tolist() == [9]
     assert (setting.window.is_whole, setting.rows_once) == (False, 7)
     # Requests of a repeat are its own: stage 1 of the second waits for stage 0 of the second.
-    groups = [group for groups in chains_of(plan.stage_links.tolist()) for group in groups]
-    assert [[at in group for group in groups].count(True) for at in (0, 1, 6, 7, 12, 13)] == [1] * 6
-    assert len({tuple(group) for group in groups if set(group) & {0, 1, 6, 7, 12, 13}}) == 6
+    of = [(plan["request"][at].item(), plan["stage"][at].item()) for at in (0, 1, 6, 7, 12, 13)]
+    assert [stage for _, stage in of] == [0, 1] * 3
+    assert [of[at][0] == of[at + 1][0] >= 0 for at in (0, 2, 4)] == [True] * 3
+    assert len({request for request, _ in of}) == 3
     cut = planned(tmp_path, speed=2.0, runtime="2ms")
-    assert cut.window.plan.row.tolist() == [0, 1]
+    assert laid(cut)["trace_row"].tolist() == [0, 1]
     with pytest.raises(ConfigError, match="--runtime 0s: write more than 0"):
         planned(tmp_path, runtime="0s")
 

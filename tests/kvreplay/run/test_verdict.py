@@ -61,10 +61,52 @@ def test_tokens_a_second_need_every_storage_tier(tmp_path: Path) -> None:
     assert (found[2]["tokens"], found[2]["reason"]) == (500, None)
 
 
-class Full(RamTier):
-    """Memory that is full for objects from number 16 on."""
+class PythonRam:
+    """Memory whose operations are Python's."""
 
-    is_copied = False
+    engine, target, alignment = "threads", "ram", 1
+    is_simulated = False
+
+    def __init__(self, name: str, io_bytes: int, *, is_verified: bool = False) -> None:
+        """Hold objects of at most one I/O each; never `is_verified`."""
+        assert not is_verified
+        self.name, self._io_bytes = name, io_bytes
+        self._objects: dict[int, bytearray] = {}
+
+    def open(self, peak_bytes: int) -> None:
+        assert peak_bytes >= 0
+
+    def facts(self) -> dict[str, Any]:
+        return {"is_simulated": False}
+
+    def close(self) -> None:
+        pass
+
+    def reserve(self, object_id: int, end: int) -> None:
+        assert end <= self._io_bytes
+        self._objects.setdefault(object_id, bytearray(self._io_bytes))
+
+    def begin(self, op: int, object_id: int) -> bytearray:
+        assert op in (0, 1)
+        return self._objects[object_id]
+
+    def write(self, handle: bytearray, offset: int, data: memoryview) -> None:
+        handle[offset : offset + len(data)] = data
+
+    def read(self, handle: bytearray, offset: int, into: memoryview) -> int:
+        into[:] = handle[offset : offset + len(into)]
+        return len(into)
+
+    def end(self, op: int, handle: bytearray) -> None:
+        assert op in (0, 1)
+        assert handle is not None
+
+    def delete(self, object_id: int) -> None:
+        del self._objects[object_id]
+
+
+class Full(PythonRam):
+    """Memory that is full for objects from number 16 on."""
 
     def begin(self, op: int, object_id: int) -> Any:
         if object_id >= 16:
@@ -140,21 +182,19 @@ def test_an_open_loop_has_no_queue_limit_but_what_it_has_room_for(
     small = msgspec.structs.replace(opened, io_bytes=65536)
     assert settled(small) == (1024, "the most")
     assert settled(msgspec.structs.replace(opened, queue_depth=8)) == (8, "--queue-depth")
-    memory: list[Any] = [RamTier("cpu", 4096, is_verified=True), tiers[1]]
+    memory: list[Any] = [PythonRam("cpu", 4096), tiers[1]]
     assert settled(opened, among=memory) == (128, "a thread each")
     assert settled(opened, among=[RamTier("cpu", 4096), tiers[1]])[0] == 1024
     monkeypatch.setattr("kvreplay.config.depth.resource.getrlimit", lambda _: (300, 1024))
     assert settled(small) == (256, "open files, ulimit -n")
-    # 1 MiB each: 256 take 770 MiB of buffers, 128 take 386 MiB; half of what a tier in memory leaves is 512 MiB.
-    monkeypatch.setattr("kvreplay.config.depth.available_bytes", lambda: 2 << 30)
+    # 1 MiB each; a quarter of what a tier in memory leaves is 192 MiB, and 80 MiB.
+    monkeypatch.setattr("kvreplay.config.depth.available_bytes", lambda: 768 << 20)
     assert settled(opened) == (128, "memory for buffers")
-    assert settled(opened, 1 << 30, memory)[0] == 64
+    assert settled(opened, 448 << 20, [RamTier("cpu", 4096), tiers[1]])[0] == 64
 
 
 def test_a_queue_limit_that_made_a_run_late_is_named(tmp_path: Path) -> None:
-    class Slow(RamTier):
-        is_copied = False  # its Python is called
-
+    class Slow(PythonRam):
         def read(self, handle: Any, offset: int, into: memoryview) -> int:
             time.sleep(0.01)
             return super().read(handle, offset, into)
@@ -170,7 +210,9 @@ def test_a_queue_limit_that_made_a_run_late_is_named(tmp_path: Path) -> None:
     limited, free = found
     assert limited.summary.pace is not None
     assert (limited.summary.pace.kept_pace, limited.summary.pace.cause) == (False, "queue")
-    assert " of 2, which bound " in limited.summary.verdict
+    assert "FELL BEHIND: cpu delivered " in limited.summary.verdict
+    assert ": the queue limit of 2 (--queue-depth) held it back (in flight " in limited.summary.verdict
+    assert " of 2, which held due operations back " in limited.summary.verdict
     assert (limited.summary.pace.held_share or 0) > 0.5
     assert free.summary.pace is not None
     assert (free.engine.queue_depth, free.summary.pace.held_share) == (128, 0)
@@ -193,8 +235,8 @@ def test_a_throttled_tier_is_the_limit_and_a_short_queue_before_it_is_not(tmp_pa
     # 131 MB/s are asked for. The first tier moves 80 MB/s whatever is in flight.
     slow = asked_of(tmp_path, "sim:bandwidth=80MB,latency=10us", gap_ns=500_000, rows=1000, speed=1.0, queue_depth=32)
     assert (slow.cause, slow.has_reached, slow.tier) == (LimitCause.DRIVE, False, "nvme")
-    assert "nvme (SIMULATED) sustained " in slow.sentence
-    assert " MB/s asked: the tier's model is the limit (in flight " in slow.sentence
+    assert slow.sentence.startswith("FELL BEHIND: nvme (SIMULATED) delivered ")
+    assert ": the tier's model is the limit (in flight " in slow.sentence
     (rate,) = slow.tiers
     assert rate.asked_bytes_per_s is not None
     assert rate.reached_bytes_per_s is not None

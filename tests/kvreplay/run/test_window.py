@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from conftest import write_trace
-from taken import counted, plan_of
+from taken import counted, rows_of
 
 from kvreplay.config.config import Config
 from kvreplay.config.warmup import Warmup, parse_warmup
-from kvreplay.engine.job import Record
 from kvreplay.result.figures import summarize
 from kvreplay.run import precondition as preconditioning
 from kvreplay.run.precondition import MAX_ROUNDS, Precondition, is_steady, precondition
@@ -33,16 +32,15 @@ def rows(count: int, length: int = 4096) -> list[Any]:
     return [(i * 10_000_000, "write", 2, "store", i, 0, length, None, None, 0) for i in range(count)]
 
 
-PLAN = plan_of(4, op=np.full(4, 1, np.int8), length=np.array([1000, 2000, 4000, 8000]), row=np.array([0, 2, 4, 6]))
-
-
-def record() -> Record:
-    return Record(np.array([0, 1, 2, 3]) * S, np.array([2, 2, 4, 4]) * S, np.zeros(4, np.int8), None)
+def measured(**columns: Any) -> Any:
+    known = {"op": np.full(4, 1, np.int8), "length": [1000, 2000, 4000, 8000], "trace_row": [0, 2, 4, 6], "outcome": 0}
+    known |= {"submitted_ns": np.arange(4) * S, "completed_ns": np.array([2, 2, 4, 4]) * S}
+    return rows_of(4, **(known | columns))
 
 
 @pytest.mark.parametrize("warmup", [Warmup(rows=3), Warmup(time_ns=2 * S)])
 def test_the_warm_up_is_in_no_figure(warmup: Warmup) -> None:
-    operations = counted(PLAN, record(), None, [RamTier("cpu", 4096)], warmup)
+    operations = counted(measured(), [RamTier("cpu", 4096)], warmup)
     found = summarize(operations, None, queue_depth=1, skipped_rows={}, absent_deletes=0, warmup="x")
     (write,) = found.figures
     # Rows 4 and 6 remain: 12,000 bytes from 2 to 4 s.
@@ -54,7 +52,7 @@ def test_the_warm_up_is_in_no_figure(warmup: Warmup) -> None:
 
 def test_an_open_loop_warms_up_by_due_times() -> None:
     due = np.array([0, 1, 1, 1]) * S
-    assert Warmup(time_ns=S).is_measured(PLAN, record(), due).tolist() == [False, True, True, True]
+    assert Warmup(time_ns=S).is_measured(measured(due_ns=due)).tolist() == [False, True, True, True]
 
 
 def test_a_run_keeps_the_warm_up_in_its_operations(tmp_path: Path) -> None:

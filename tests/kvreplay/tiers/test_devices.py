@@ -13,7 +13,7 @@ import pytest
 from conftest import write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.engine import ring
+from kvreplay.engine.engine import refusal as ring_refusal
 from kvreplay.run.finished import FinishedRun
 from kvreplay.run.run import replay
 from kvreplay.tiers import devices
@@ -202,7 +202,7 @@ ROWS = [
 @pytest.mark.parametrize("engine", ["threads", "uring"])
 @pytest.mark.parametrize("is_discarding", [False, True])
 def test_a_replay_on_a_device(tmp_path: Path, loop: Path, engine: str, is_discarding: bool) -> None:
-    if engine == "uring" and (why := ring.refusal()) is not None:
+    if engine == "uring" and (why := ring_refusal()) is not None:
         pytest.skip(f"no io_uring: {why}")
     outcome = run(tmp_path, ROWS, loop, engine=engine, is_discarding=is_discarding, is_verified=True)
     assert outcome.error is None
@@ -225,7 +225,7 @@ def test_a_replay_on_a_device(tmp_path: Path, loop: Path, engine: str, is_discar
 @pytest.mark.root
 @pytest.mark.parametrize("engine", ["threads", "uring"])
 def test_the_device_takes_the_space_once_before_the_replay(tmp_path: Path, loop: Path, engine: str) -> None:
-    if engine == "uring" and (why := ring.refusal()) is not None:
+    if engine == "uring" and (why := ring_refusal()) is not None:
         pytest.skip(f"no io_uring: {why}")
     rows = [row("read", i, 10 * IO) for i in range(40)] + [row("write", 99, 5 * IO)]
     counters = Path(f"/sys/block/{loop.name}/stat")
@@ -278,11 +278,30 @@ def test_no_read_is_of_a_hole(tmp_path: Path, loop: Path) -> None:
 def test_a_device_that_did_not_move_what_was_asked_is_warned_of(tmp_path: Path, loop: Path) -> None:
     from kvreplay.run.document import run_document
     from kvreplay.tiers.extents import ExtentTier
-    from kvreplay.tiers.tier import StorageOptions
+    from kvreplay.tiers.tier import Native, StorageOptions, TierKind
 
     class Cached(ExtentTier):
-        def read(self, handle: Any, offset: int, into: memoryview) -> int:  # noqa: ARG002 - as the protocol has it
+        """Writes, and answers reads without the device."""
+
+        has_ring = False
+
+        def native(self) -> Native:
+            return Native(TierKind.PYTHON)
+
+        def reserve(self, object_id: int, end: int) -> None:
+            assert self.space.reserve(object_id, end) > 0
+
+        def begin(self, _op: int, object_id: int) -> int:
+            return self.space.start(object_id)
+
+        def write(self, handle: int, offset: int, data: memoryview) -> None:
+            assert os.pwrite(self._fd, data, handle + offset) == len(data)
+
+        def read(self, _handle: int, _offset: int, into: memoryview) -> int:
             return len(into)
+
+        def end(self, _op: int, _handle: int) -> None:
+            pass
 
     rows = [(0, op, 2, "load", 0, 0, 8 << 20, None, None, 0) for op in ("write", "read")]
     trace = write_trace(tmp_path / "t.parquet", rows)
@@ -401,29 +420,36 @@ def test_preconditioning_takes_the_whole_device(tmp_path: Path, loop: Path) -> N
 @pytest.mark.parametrize("engine", ["threads", "uring"])
 def test_a_device_error_keeps_what_was_measured(tmp_path: Path, loop: Path, engine: str) -> None:
     """A loop device answers reads behind the end of its file with EIO."""
-    if engine == "uring" and (why := ring.refusal()) is not None:
+    if engine == "uring" and (why := ring_refusal()) is not None:
         pytest.skip(f"no io_uring: {why}")
     from kvreplay.tiers.extents import ExtentTier
+    from kvreplay.tiers.files import FileTier
     from kvreplay.tiers.tier import StorageOptions
 
-    class Failing(ExtentTier):
-        def delete(self, object_id: int) -> None:
+    class Shortening(FileTier):
+        """Files; to write one shortens the file below the loop device."""
+
+        has_ring = False
+
+        def begin(self, op: int, object_id: int) -> int:
             os.truncate(tmp_path / "backing", 4096)
-            super().delete(object_id)
+            return super().begin(op, object_id)
 
     # Long enough that no read ahead or cache of the file below can answer.
     rows = [
         *[row("write", i, ts=i) for i in range(10)],
         row("read", 3, ts=10),
-        row("delete", 9, ts=11),
+        (11, "write", 1, "load", 9, 0, IO, None, None, 0),
         row("read", 4, ts=12),
         row("read", 5, ts=13),
     ]
     rows = [(*r[:7], 1, at, 0) for at, r in enumerate(rows)]
     trace = write_trace(tmp_path / "t.parquet", rows)
-    tier = Failing("nvme", loop, StorageOptions(is_destroying=True))
-    config = Config(tiers={"nvme": str(loop)}, io_bytes=IO, engine=engine)
-    outcome = replay(config, trace, tmp_path / "run", [], tiers=[None, None, tier])
+    (tmp_path / "d").mkdir()
+    tier = ExtentTier("nvme", loop, StorageOptions(is_destroying=True))
+    beside = Shortening("cpu", tmp_path / "d", StorageOptions(is_direct=False))
+    config = Config(tiers={"nvme": str(loop), "cpu": str(tmp_path / "d")}, io_bytes=IO, engine=engine)
+    outcome = replay(config, trace, tmp_path / "run", [], tiers=[None, beside, tier])
     assert isinstance(outcome.error, DeviceError)
     assert "row 12: read of object 4: Input/output error" in str(outcome.error)
     assert (outcome.run.status, outcome.summary.operations, outcome.summary.not_reached) == ("partial", 12, 1)

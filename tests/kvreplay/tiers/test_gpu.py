@@ -13,7 +13,7 @@ import pytest
 from conftest import gpu_reason, run_cli, write_trace
 
 from kvreplay.config.config import Config, check
-from kvreplay.engine import ring
+from kvreplay.engine.engine import refusal
 from kvreplay.run.finished import FinishedRun
 from kvreplay.run.run import replay
 from kvreplay.tiers.device import Copy, CudaDevice
@@ -128,8 +128,8 @@ def test_copies_within_the_gpu_touch_no_host_memory(tmp_path: Path) -> None:
 
 
 def test_a_gpu_stands_beside_files(tmp_path: Path) -> None:
-    if ring.refusal() is not None:
-        pytest.skip(f"no io_uring: {ring.refusal()}")
+    if refusal() is not None:
+        pytest.skip(f"no io_uring: {refusal()}")
     (tmp_path / "d").mkdir()
     demotion = [row("read", 0, phase="demote"), row("write", 0, tier=2, phase="demote"), row("read", 0, tier=2)]
     trace = write_trace(tmp_path / "t.parquet", [row("write", 0, phase="prefill"), *demotion])
@@ -214,8 +214,8 @@ def gds(tmp_path: Path, device: StandIn, library: Callable[[], Any] = Library, *
 
 @pytest.mark.parametrize("engine", ["threads", "uring"])
 def test_files_by_cufile_hold_what_was_written(tmp_path: Path, engine: str) -> None:
-    if engine == "uring" and ring.refusal() is not None:
-        pytest.skip(f"no io_uring: {ring.refusal()}")
+    if engine == "uring" and refusal() is not None:
+        pytest.skip(f"no io_uring: {refusal()}")
     device = StandIn()
     rows = [*ROWS, (0, "write", 0, "decode", 1, 40_960, 4096, None, None, 0), row("read", 1, length=45_056)]
     outcome, ops = run(tmp_path, gds(tmp_path, device), rows, is_verified=True, engine=engine)

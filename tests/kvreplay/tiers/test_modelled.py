@@ -6,11 +6,13 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from conftest import run_cli, trace_meta, write_trace
+from rings import ENGINES, drive, engine_of, rows_of
 
 from kvreplay.config.config import named
-from kvreplay.engine import ring
+from kvreplay.engine.engine import refusal
 from kvreplay.tiers.modelled import ASSUMED, Service, SimulatedTier, service_of
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OPS
@@ -33,25 +35,55 @@ def row(op: str, obj: int, length: int, *, tier: int = 0, stage: int | None = No
     return (0, op, tier, "load", obj, 0, length, None if stage is None else 1, stage, 0)
 
 
-def test_each_direction_is_a_first_come_server() -> None:
-    tier = SimulatedTier("gpu", service())
-    # 1,000 bytes at 1 GB/s take 1,000 ns; the second waits for the first, the write for neither.
-    assert tier.serve(READ, 1000, 0) == 1100
-    assert tier.serve(READ, 1000, 400) == 2100
-    assert tier.serve(WRITE, 1000, 400) == 2500
-    # The read server was free at 2,000.
-    assert tier.serve(READ, 500, 3000) == 3600
-    assert tier.serve(DELETE, 1000, 3000) == 3000
+def served(done: Any, occupied_ns: int, latency_ns: int) -> list[int]:
+    """Return when operations of one direction must have ended, by when each was submitted."""
+    found, busy = [], 0
+    for row in np.sort(done, order="completed_ns"):
+        busy = max(busy, int(row["submitted_ns"])) + occupied_ns
+        found.append(busy + latency_ns)
+    return found
 
 
-def test_concurrency_bounds_the_rate_of_short_operations() -> None:
-    tier = SimulatedTier("gpu", service(latency_ns=1000, concurrency=4))
-    # Four at once of 1,000 ns each: one every 250 ns, though 10 bytes take 10.
-    assert [tier.serve(READ, 10, 0) for _ in range(3)] == [1250, 1500, 1750]
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("depth", [1, 4, 32])
+def test_each_direction_is_a_first_come_server(name: str, depth: int) -> None:
+    tier = SimulatedTier("gpu", service(latency_ns=200_000))
+    # 50,000 bytes at 1 GB/s take 50 us, at half of that 100 us; a delete takes no time.
+    stated = [{"op": (READ, WRITE, READ, DELETE)[i % 4], "object_id": i, "length": 50_000} for i in range(120)]
+    rows = rows_of(stated)
+    driven = drive(engine_of(name, depth), rows, [tier])
+    done = rows.all
+    assert (driven.failure, driven.completed) == (None, 120)
+    for op, occupied_ns in ((READ, 50_000), (WRITE, 100_000)):
+        of = done[done["op"] == op]
+        assert sorted(of["completed_ns"].tolist()) == served(of, occupied_ns, 200_000)
+        took = of["completed_ns"] - of["submitted_ns"]
+        assert took.min() >= occupied_ns + 200_000
+        if depth == 1:
+            assert set(took.tolist()) == {occupied_ns + 200_000}, "nobody waits for the server"
+        elif depth == 32:
+            # Four threads on a busy machine may come one by one.
+            assert took.max() > occupied_ns + 200_000, "but beside others"
+    gone = done[done["op"] == DELETE]
+    assert (gone["completed_ns"] == gone["submitted_ns"]).all()
 
 
-def test_no_model_is_no_time() -> None:
-    assert SimulatedTier("gpu").serve(READ, 10**12, 5) == 5
+@pytest.mark.parametrize("name", ENGINES)
+def test_concurrency_bounds_the_rate_of_short_operations(name: str) -> None:
+    tier = SimulatedTier("gpu", service(latency_ns=1_000_000, concurrency=4))
+    # Four at once of 1 ms each: one every 250 us, though 10 bytes take 10 ns.
+    rows = rows_of([{"op": READ, "object_id": i, "length": 10} for i in range(40)])
+    drive(engine_of(name, 16), rows, [tier])
+    assert sorted(rows.all["completed_ns"].tolist()) == served(rows.all, 250_000, 1_000_000)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_no_model_is_no_time(name: str) -> None:
+    rows = rows_of([{"op": i % 3, "object_id": i, "length": 10**12} for i in range(3000)])
+    driven = drive(engine_of(name, 1), rows, [SimulatedTier("gpu")])
+    assert driven.completed == 3000
+    assert (rows.all["submitted_ns"] == rows.all["completed_ns"]).all()
+    assert (np.diff(rows.all["completed_ns"]) >= 0).all()
 
 
 MODEL = {
@@ -107,8 +139,8 @@ def test_targets_that_are_no_path() -> None:
 
 @pytest.mark.parametrize("engine", ["threads", "uring"])
 def test_a_modelled_replay_is_marked_in_every_output(tmp_path: Path, engine: str) -> None:
-    if engine == "uring" and ring.refusal() is not None:
-        pytest.skip(f"no io_uring: {ring.refusal()}")
+    if engine == "uring" and refusal() is not None:
+        pytest.skip(f"no io_uring: {refusal()}")
     rows = [row("write", 0, MIB, stage=0), row("read", 0, MIB, stage=1), row("delete", 0, MIB, stage=2)]
     trace = write_trace(tmp_path / "t.parquet", [*rows, row("write", 1, 4096, tier=1)])
     (tmp_path / "d").mkdir()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kvreplay.engine.rings import share as sharing
-from kvreplay.engine.rings.share import Share
+from kvreplay.engine import share as sharing
+from kvreplay.engine.share import Share
 from kvreplay.tiers.host import node_cpus, node_of, numa_node
 
 

@@ -13,7 +13,7 @@ import pytest
 from conftest import trace_batch, trace_meta, write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.engine import ring
+from kvreplay.engine.engine import refusal
 from kvreplay.run.finished import FinishedRun
 from kvreplay.run.run import replay
 from kvreplay.tiers.claims import MARKER, SCRATCH
@@ -177,7 +177,7 @@ def test_a_device_without_write_streams_is_named(tmp_path, loop, options, why):
 @pytest.mark.parametrize("length", [IO, 5 * IO])
 def test_requests_of_writes_name_their_stream(tmp_path, loop, monkeypatch, is_verified, length):
     """A device with streams is not at hand: one without refuses just those writes that name one."""
-    if (why := ring.refusal()) is not None:
+    if (why := refusal()) is not None:
         pytest.skip(f"no io_uring: {why}")
     if not has_write_streams(loop):
         pytest.skip("the kernel has no write streams; 6.16 has")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvreplay.config.config import Config
-from kvreplay.engine import ring
+from kvreplay.engine.engine import refusal
 from kvreplay.run.finished import FinishedRun
 from kvreplay.run.run import replay
 from kvreplay.tiers.claims import MARKER, SCRATCH, claim, release
@@ -40,7 +40,7 @@ ROWS = [
 
 @pytest.fixture(params=["threads", "uring"])
 def engine(request: pytest.FixtureRequest) -> str:
-    if request.param == "uring" and (why := ring.refusal()) is not None:
+    if request.param == "uring" and (why := refusal()) is not None:
         pytest.skip(f"no io_uring: {why}")
     return str(request.param)
 

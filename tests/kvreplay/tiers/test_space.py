@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 
 import numpy as np
@@ -13,39 +14,70 @@ UNIT = 4096
 
 def test_many_at_once_get_what_one_after_the_other_gets() -> None:
     rng = random.Random(2)  # noqa: S311 - a test's choices
+    seen: set[int] = set()
     for _ in range(20):
         one, all_ = Space(200 * UNIT, UNIT, UNIT), Space(200 * UNIT, UNIT, UNIT)
         for _ in range(12):
             objects = [rng.randrange(60) for _ in range(rng.randrange(1, 20))]
             lengths = [rng.randrange(1, 12 * UNIT) for _ in objects]
-            expected, failed = [], []
-            for i, (obj, length) in enumerate(zip(objects, lengths, strict=True)):
-                try:
-                    one.reserve(obj, length)
-                    expected.append(one.start(obj))
-                except OSError as error:
-                    expected.append(-1)
-                    failed.append((i, str(error)))
-            begins, found = all_.reserve_all(np.array(objects), np.array(lengths))
-            assert begins.tolist() == expected
-            assert [(i, str(error)) for i, error in found] == failed
-            assert all_.starts(60).tolist() == one.starts(60).tolist()
+            expected = [one.reserve(obj, length) for obj, length in zip(objects, lengths, strict=True)]
+            assert all_.reserve_all(np.array(objects), np.array(lengths)).tolist() == expected
+            seen |= {-number for number in expected if number < 0}
+            assert [all_.start(obj) for obj in range(60)] == [one.start(obj) for obj in range(60)]
             assert all_.highest_bytes == one.highest_bytes
             for obj in rng.sample(range(60), 15):
-                if one.starts(60)[obj] >= 0:
-                    assert all_.extent(obj) == one.extent(obj)
-                    one.release(obj)
-                    all_.release(obj)
-    assert failed, "some found no room"
+                there = one.start(obj) >= 0
+                assert one.release(obj) == all_.release(obj) == (0 if there else -errno.ENOENT)
+    assert seen == {errno.ENOSPC, errno.EFBIG}, "some found no room"
 
 
 def test_room_for_many_at_once_grows_the_table_of_objects_and_of_free_extents() -> None:
     space = Space(1 << 40, UNIT, UNIT)
     objects = np.arange(5000) * 3
-    begins, failed = space.reserve_all(objects, np.full(5000, UNIT))
-    assert not failed
+    begins = space.reserve_all(objects, np.full(5000, UNIT))
     assert begins.tolist() == [UNIT * (1 + i) for i in range(5000)]
     for obj in objects[::2].tolist():
         space.release(obj)
-    again, _ = space.reserve_all(objects[::2], np.full(2500, UNIT))
+    again = space.reserve_all(objects[::2], np.full(2500, UNIT))
     assert sorted(again.tolist()) == begins[::2].tolist()
+
+
+class Model:
+    """First fit, one byte map of units."""
+
+    def __init__(self, units: int) -> None:
+        self.free, self.at = [False] + [True] * (units - 1), {}
+
+    def reserve(self, obj: int, length: int) -> int:
+        units = -(-length // UNIT)
+        if obj in self.at:
+            start, had = self.at[obj]
+            return start * UNIT if units <= had else -errno.EFBIG
+        for start in range(len(self.free) - units + 1):
+            if all(self.free[start : start + units]):
+                self.free[start : start + units] = [False] * units
+                self.at[obj] = start, units
+                return start * UNIT
+        return -errno.ENOSPC
+
+    def release(self, obj: int) -> int:
+        if obj not in self.at:
+            return -errno.ENOENT
+        start, units = self.at.pop(obj)
+        self.free[start : start + units] = [True] * units
+        return 0
+
+
+def test_space_is_first_fit_however_it_is_scattered() -> None:
+    rng = random.Random(3)  # noqa: S311 - a test's choices
+    for units in (10, 100, 400):
+        space, model = Space(units * UNIT, UNIT, UNIT), Model(units)
+        for _ in range(3000):
+            obj = rng.randrange(units)
+            if rng.random() < 0.5:
+                length = rng.randrange(1, 5 * UNIT)
+                assert space.reserve(obj, length) == model.reserve(obj, length)
+            else:
+                assert space.release(obj) == model.release(obj)
+            probe = rng.randrange(units)
+            assert space.start(probe) == (model.at[probe][0] * UNIT if probe in model.at else -errno.ENOENT)

@@ -69,7 +69,9 @@ def test_every_point_is_what_gen_counts(requests, tmp_path, preset):
         given = ["--users", "6", "--duration", "60s"]
     given += ["--model", "tiny-1b", "--set", "tiers.gpu.capacity=64MiB", *options]
     stated = [
-        part for tier, of in axes.items() for part in (f"--{ROLES[tier]}", ",".join(str(c or "unlimited") for c in of))
+        part
+        for tier, of in axes.items()
+        for part in (f"--{ROLES[tier]}", ",".join(f"{c}B" if c else "unlimited" for c in of))
     ]
     found = sized(*given, "--preset", preset, *stated, "--target-hit", "1%")
     assert len(found["points"]) == 2 ** len(tiers)
@@ -163,12 +165,14 @@ def test_the_least_dram_is_chosen_and_with_prices_the_cheapest(requests):
 def test_between_two_capacities_of_ours_the_answer_is_found_closer(requests):
     found = sized(requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "25%")
     line = [p for p in found["points"] if p["capacities"]["dram"] == found["chosen"]["capacities"]["dram"]]
-    assert len(line) == 13
+    assert len(line) == 11
     sizes = [p["capacities"]["nvme"] for p in line]
     assert sizes == sorted(sizes)
     at = sizes.index(found["chosen"]["capacities"]["nvme"])
     assert found["chosen"]["hit_ratio"] >= 0.25 > line[at - 1]["hit_ratio"]
-    assert sizes[at] <= 1.25 * sizes[at - 1]
+    closer = ["--dram", f"{line[at]['capacities']['dram']}B", "--nvme", f"{int(sizes[at] / 1.03)}B"]
+    less = sized(requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "25%", *closer)
+    assert less["chosen"] is None
 
 
 def test_a_target_that_no_capacity_reaches(requests):
@@ -273,6 +277,8 @@ REFUSED = {
     "endurance": (["--target-hit", "1%", "--endurance", "5y"], "--endurance 5y: write 1DWPD,5y, or bytes in all"),
     "no endurance": (["--target-hit", "1%", "--endurance", "0DWPD,5y"], "--endurance 0DWPD,5y: must be > 0"),
     "capacity": (["--target-hit", "1%", "--nvme", "many"], "'many' is not a size"),
+    "capacity of what": (["--target-hit", "1%", "--dram", "1GiB,64"], "--dram 64: 64 what? 64GiB, or unlimited"),
+    "fraction of what": (["--target-hit", "1%", "--nvme", "1.5"], "--nvme 1.5: 1.5 what? 1.5GiB, or unlimited"),
     "no such tier": (
         ["--target-hit", "1%", "--preset", "llm-d-fs", "--dram", "1GiB"], "--dram: the preset has no such tier, only",
     ),
@@ -286,6 +292,19 @@ REFUSED = {
     "page": (["--target-hit", "1%", "--html", "size.pdf"], "--html size.pdf: name it *.html"),
     "model": (["--target-hit", "1%", "--model", "llama-3.1-71b"], "the nearest are"),
 }  # fmt: skip
+
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n"
+
+
+@pytest.mark.parametrize("command", [["size", "--target-hit", "30%", "--model", "tiny-1b"], ["mrc"]])
+def test_hits_that_a_file_cannot_tell_are_not_said_to_be_none(tmp_path, command):
+    path = tmp_path / "a.csv"
+    path.write_text(AZURE)
+    done = run_cli("kvtrace", *command, path, "--source", "azure", check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "azure: it does not say which prompts share a prefix" in done.stderr
+    assert "so hits cannot be known; name a source that does" in done.stderr
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -338,3 +357,20 @@ def test_beside_an_object_store_it_is_the_drive_that_is_sized():
     shown = size(*few, "--dram", "64MiB", "--nvme", "128MiB", "--target-hit", "0.1%").stdout
     assert shown.startswith("67.1 MB of DRAM and 134 MB of NVMe: ")
     assert "--set tiers.nvme.capacity=134217728" in shown
+
+
+@pytest.mark.parametrize("preset", ["vllm-fs", "lmcache-disk"])
+@pytest.mark.parametrize("price", [(4, 0.1), (1, 1), (0.1, 4)])
+def test_no_point_of_a_brute_force_is_cheaper(requests, preset, price):
+    given = [requests, *GIVEN, "--preset", preset, "--target-hit", "25%"]
+    given += [
+        part for role, of in zip(("dram", "nvme"), price, strict=True) for part in ("--price", f"{role}={of}/GiB")
+    ]
+    found = sized(*given)["chosen"]
+    top = 1.2 * max(point["capacities"]["nvme"] for point in sized(*given)["points"] if point["price"])
+    sizes = ",".join(f"{int(top * 0.75**n)}B" for n in range(19)) + ",0"
+    every = sized(*given, "--dram", sizes, "--nvme", sizes)["points"]
+    assert len(every) == 400
+    least = min(point["price"] for point in every if point["hit_ratio"] >= 0.25)
+    assert found["hit_ratio"] >= 0.25
+    assert found["price"] <= 1.02 * least

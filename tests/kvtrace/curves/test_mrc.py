@@ -96,10 +96,19 @@ def test_how_much_the_conversation_trace_needs(monkeypatch, capsys):
     assert most["capacity_objects"] == len(counted)
 
 
+def test_as_many_requests_as_are_asked_for(tmp_path):
+    path = tmp_path / "r.jsonl"
+    lines = [{"timestamp": n, "input_length": 1024, "output_length": 1, "hash_ids": [n, n + 1]} for n in range(9)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = run_cli("kvtrace", "mrc", path, "--source", "mooncake", "--max-requests", "4", "--json")
+    assert (json.loads(done.stdout)["requests"], json.loads(done.stdout)["references"]) == (4, 8)
+
+
 def test_a_source_without_blocks_needs_a_chunk_size(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n")
-    done = run_cli("kvtrace", "mrc", path, "--source", "azure", check=False)
+    path = tmp_path / "s.json"
+    turns = [{"from": "human", "value": "a question"}, {"from": "gpt", "value": "an answer"}]
+    path.write_text(json.dumps([{"id": "one", "conversations": turns * 2}]))
+    done = run_cli("kvtrace", "mrc", path, "--source", "sharegpt", check=False)
     assert done.returncode == 2
     assert "--chunk-tokens" in done.stderr
 

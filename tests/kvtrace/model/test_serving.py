@@ -90,6 +90,12 @@ def test_engines_compute_by_default_and_users_wait_for_it(gen):
     assert found["stats"]["requests"] < faster["stats"]["requests"] < instant["stats"]["requests"]
 
 
+@pytest.mark.parametrize("gpu", ["h100", "instant"])
+def test_a_gpu_in_capitals_is_the_same_configuration(gen, gpu):
+    (_, small), (_, large) = gen("--gpu", gpu), gen("--gpu", gpu.capitalize())
+    assert (large.config, large.config_sha256, large.notes) == (small.config, small.config_sha256, small.notes)
+
+
 def test_set_overrides_the_roofline(gen):
     found, meta = gen("--set", "decode_ns_per_token=5")
     assert found["serving"]["overridden"] == ["decode_ns_per_token"]

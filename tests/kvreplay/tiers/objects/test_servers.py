@@ -61,7 +61,7 @@ def keys(url: str, prefix: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "options",
-    [(), ("--io-bytes", "4MiB", "--speed", "1"), ("--engine", "uring", "--queue-depth", "1", "--data", "dgen-py")],
+    [(), ("--io-bytes", "4MiB", "--speed", "1"), ("--engine", "uring", "--queue-depth", "1")],
     ids=["in buffers of 1 MiB", "in one buffer", "one at a time"],
 )
 def test_what_is_put_comes_back_whole_and_in_ranges(tmp_path, url, options):

@@ -1,0 +1,184 @@
+"""Data for writes: incompressible, no 512-byte block twice in a run, and the same bytes for the same seed.
+
+dgen-py fills an arena with the run's seed; each 512 bytes that are written are a part of it xor a key of seed, object,
+version and place (`native/data.c`), which costs one pass over the bytes. Where ratios are asked for, blocks of 4 KiB
+repeat, as arrays deduplicate them, out of a pool that the whole run shares, and each 512 bytes have a random head and a
+tail of zeros, so that none is all zeros. How far zstd gets is measured, not assumed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kvreplay.native.library import library
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.run.run_file import DataNote, ShapeNote
+
+Fill = Callable[[memoryview, int, int, int], None]
+"""Puts data into a buffer: buffer, object id, version, offset."""
+
+ARENA_BYTES = 1 << 20
+"""Stays in a processor's caches; what is written does not repeat with it, because each 512 bytes have a key."""
+BLOCK_BYTES, SECTOR_BYTES, POOL_BLOCKS = 4096, 512, 256
+MAX_DEDUP_RATIO, MAX_COMPRESS_RATIO = 1000.0, 20.0
+ZSTD_LEVEL = 3
+GENERATOR = "dgen-py: an arena of 1 MiB by the seed, xor a key for each 512 bytes of seed, object, version and place"
+_SAMPLE_BLOCKS, _SAMPLE_OBJECT = 64, -2
+_MIN_HEAD_BYTES = 16
+_MASK = 2**64 - 1
+
+
+class DataStruct(ctypes.Structure):
+    """`Data` of replay.h."""
+
+    _fields_ = (
+        ("arena", ctypes.c_void_p),
+        ("arena_sectors", ctypes.c_int64),
+        ("seed", ctypes.c_uint64),
+        ("copies_below", ctypes.c_uint64),
+        ("head_bytes", ctypes.c_int64),
+        ("tag", ctypes.c_uint64),
+        ("is_stamped", ctypes.c_int64),
+        ("made_blocks", ctypes.c_int64),
+        ("single_blocks", ctypes.c_int64),
+        ("pool_used", ctypes.c_uint64 * 4),
+    )
+
+
+def check_ratios(dedup_ratio: float, compress_ratio: float, *, is_verified: bool) -> None:
+    """Raise ConfigError for ratios that cannot be had."""
+    if not 1 <= dedup_ratio <= MAX_DEDUP_RATIO:
+        raise ConfigError(f"--dedup-ratio {dedup_ratio:g}: give 1 (no block twice) to {MAX_DEDUP_RATIO:g}")
+    if not 1 <= compress_ratio <= MAX_COMPRESS_RATIO:
+        raise ConfigError(f"--compress-ratio {compress_ratio:g}: give 1 (incompressible) to {MAX_COMPRESS_RATIO:g}")
+    if is_verified and dedup_ratio > 1:
+        raise ConfigError("--verify marks every block, so none occurs twice; leave --dedup-ratio or --verify out")
+
+
+def _arena(seed: int) -> Any:
+    """Return ARENA_BYTES (uint8) of dgen-py's data."""
+    # Before the first import: its pool of threads would take the cores that submit.
+    os.environ["DGEN_THREADS"] = "1"
+    import dgen_py
+    import numpy as np
+
+    arena = np.empty(ARENA_BYTES, np.uint8)
+    written = dgen_py.Generator(size=ARENA_BYTES, seed=seed, max_threads=1).fill_chunk(arena.data.cast("B"))
+    if written != ARENA_BYTES:
+        raise RuntimeError(f"dgen-py filled {written} of {ARENA_BYTES} bytes")
+    return arena
+
+
+@dataclass(frozen=True, slots=True)
+class DataSource:
+    """The data of a run."""
+
+    seed: int
+    struct: DataStruct
+    """What C makes data by, and counts."""
+    dedup_ratio: float
+    compress_ratio: float
+    measured_compress_ratio: float | None
+    _arena: Any
+
+    @classmethod
+    def of(
+        cls, seed: int, dedup_ratio: float = 1.0, compress_ratio: float = 1.0, *, is_stamped: bool = False
+    ) -> DataSource:
+        """Return the data of `seed`, of the ratios asked for; each block is stamped if `is_stamped`."""
+        arena = _arena(seed)
+        struct = DataStruct(
+            arena=arena.ctypes.data,
+            arena_sectors=ARENA_BYTES // SECTOR_BYTES,
+            seed=seed & _MASK,
+            head_bytes=SECTOR_BYTES,
+        )
+        found = cls(seed, struct, dedup_ratio, compress_ratio, None, arena)
+        measured = None
+        if dedup_ratio > 1 or compress_ratio > 1:
+            struct.head_bytes, measured = found._head(compress_ratio)
+            struct.copies_below = min(_MASK, int((1 - 1 / dedup_ratio) * 2.0**64))
+        if is_stamped:
+            # Of no other run: a lost write cannot hide behind an equal block of an earlier one.
+            struct.tag, struct.is_stamped = int.from_bytes(os.urandom(8), "little"), 1
+        return cls(seed, struct, dedup_ratio, compress_ratio, measured, arena)
+
+    def fill(self, buffer: memoryview, object_id: int, version: int, offset: int) -> None:
+        """Fill `buffer` with the bytes of (object_id, version) from `offset` on."""
+        if len(buffer):
+            to = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+            arguments = map(ctypes.c_int64, (len(buffer), offset, object_id, version))
+            library().data_make(ctypes.byref(self.struct), ctypes.c_void_p(to), *arguments)
+
+    def unstamped(self, buffer: memoryview, object_id: int, version: int, offset: int) -> None:
+        """Do the same without the marks of `--verify`, for what belongs to no object."""
+        plain = DataStruct.from_buffer_copy(self.struct)
+        plain.is_stamped = 0
+        DataSource(self.seed, plain, 1, 1, None, self._arena).fill(buffer, object_id, version, offset)
+
+    def _head(self, ratio: float) -> tuple[int, float]:
+        """Return the random bytes of each 512 that bring zstd nearest to `ratio` on a sample, and its ratio there."""
+        import numpy as np
+
+        sample = np.empty((_SAMPLE_BLOCKS, BLOCK_BYTES), np.uint8)
+        self.fill(sample.data.cast("B"), _SAMPLE_OBJECT, 0, 0)
+
+        def found(head: int) -> float:
+            thinned = sample.copy()
+            thinned.reshape(-1, SECTOR_BYTES)[:, head:] = 0
+            return zstd_ratio(thinned)
+
+        if ratio == 1:
+            return SECTOR_BYTES, found(SECTOR_BYTES)
+        low, high = _MIN_HEAD_BYTES, SECTOR_BYTES
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if found(middle) >= ratio else (low, middle)
+        head = min((low, high), key=lambda each: abs(found(each) - ratio))
+        return head, found(head)
+
+    def facts(self) -> DataNote:
+        """Return what run.json says of the data."""
+        packing = "compressible" if self.compress_ratio > 1 else "incompressible"
+        repeats = self.dedup_ratio > 1
+        repeating = "blocks repeat" if repeats else "no 512-byte block twice, but in copies between tiers"
+        return DataNote(
+            generator=GENERATOR,
+            seed=self.seed,
+            piece_bytes=None,
+            note=f"{packing}; {repeating}",
+            shape=self._shape(),
+            stamped_block_bytes=BLOCK_BYTES if self.struct.is_stamped else None,
+        )
+
+    def _shape(self) -> ShapeNote | None:
+        """Return the ratios asked for, and the blocks made so far; None if none was asked for."""
+        if self.measured_compress_ratio is None:
+            return None
+        made, single = int(self.struct.made_blocks), int(self.struct.single_blocks)
+        if not self.struct.copies_below:
+            made = single = 0
+        distinct = single + sum(int(word).bit_count() for word in self.struct.pool_used)
+        return ShapeNote(
+            dedup_ratio=self.dedup_ratio,
+            compress_ratio=self.compress_ratio,
+            block_bytes=BLOCK_BYTES,
+            made_blocks=made,
+            distinct_blocks=distinct,
+            measured_dedup_ratio=made / distinct if distinct else None,
+            random_bytes_per_512=int(self.struct.head_bytes),
+            measured_compress_ratio=self.measured_compress_ratio,
+        )
+
+
+def zstd_ratio(blocks: Any) -> float:
+    """Return bytes of `blocks` / their size after zstd, each by itself."""
+    import zstandard
+
+    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
+    after = sum(len(compressor.compress(block.tobytes())) for block in blocks)
+    return float(blocks.size / after)

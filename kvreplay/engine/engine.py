@@ -1,0 +1,468 @@
+"""The native engine, driven: a job laid out for C, its threads started, watched and ended.
+
+`--engine uring` has one thread an io_uring, `--engine threads` one an I/O in flight; both take steps of the same
+operations in the same order (`native/loop.c`). Python runs in no loop but where a tier is Python's (`tasks`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from time import monotonic_ns, sleep
+from typing import Any
+
+from kvreplay.data.buffers import Arena, buffer_bytes, growing
+from kvreplay.data.verify import MAX_LOCATED, describe
+from kvreplay.engine.job import Driven, Failure, Job, ThreadUse
+from kvreplay.engine.share import Share, alone, share
+from kvreplay.engine.structs import DOINGS, JobStruct, TaskStruct, TierTable, UseStruct
+from kvreplay.engine.tasks import PythonTiers
+from kvreplay.native.library import library
+from kvreplay.native.rows import NONE, SHORT, WRITE
+from kvreplay.tiers.ram import copy_threads
+from kvreplay.tiers.tier import DeviceTier, Tier, TierKind, native_of
+from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.run.run_file import SubmitterNote
+
+SPIN_NS = 50_000
+"""The last part of the way to a due time is not slept through: waking up takes about so long."""
+LEAD_NS = 10_000_000
+"""How long after its threads an open loop's clock starts."""
+_POLL_S = 0.02
+_OPS = ("read", "write", "delete")
+_DISABLED = Path("/proc/sys/kernel/io_uring_disabled")
+_TOO_OLD, _NO_FILES = -1, -2
+
+
+def refusal() -> str | None:
+    """Return why the kernel gives no usable io_uring to this process; None if it does."""
+    return _why(library().ring_refusal())
+
+
+def _why(code: int) -> str | None:
+    """Return what a code of the ring's set-up means; None for 0."""
+    release, why = os.uname().release, None
+    if code in (errno.EPERM, errno.EACCES):
+        try:
+            disabled = _DISABLED.read_text(encoding="ascii").strip()
+        except OSError:
+            disabled = "0"
+        if disabled != "0":
+            why = f"sysctl kernel.io_uring_disabled={disabled} forbids io_uring"
+    known = {
+        0: None,
+        _TOO_OLD: f"this kernel's io_uring ({release}) is too old; 5.19 is new enough",
+        _NO_FILES: f"this kernel ({release}) has no sparse file tables; 5.19 has",
+        errno.ENOSYS: "the kernel was built without io_uring, or a seccomp filter hides it",
+        errno.EPERM: "io_uring is not permitted here (a seccomp filter, as containers have)",
+        errno.EACCES: "io_uring is not permitted here (a seccomp filter, as containers have)",
+        errno.ENOMEM: "the locked-memory limit leaves no room for an io_uring (ulimit -l)",
+    }
+    return why or known.get(code, f"io_uring_setup: {os.strerror(abs(code))}")
+
+
+class Engine:
+    """Drives jobs to their end; memory is bounded by queue depth and I/O size."""
+
+    def __init__(
+        self, depth: int, io_bytes: int, *, rings: Share | None, is_growing: bool = False, most: int | None = None
+    ) -> None:
+        """Allocate the buffers; `rings` says whose I/O goes by which io_uring, None: each thread does its own.
+
+        With `is_growing` buffers are touched as more are in use; `most` are filled at all (None: all).
+        """
+        self.depth, self.io_bytes, self.rings = depth, io_bytes, rings
+        self.name = "threads" if rings is None else "uring"
+        self.arena = Arena(depth, io_bytes, is_growing=is_growing, most=most)
+        self.buffer_bytes = buffer_bytes(depth, io_bytes)
+        self._cpus: list[int | None] = [None] * (0 if rings is None else rings.rings)
+        self._is_deferred = False
+        self.unregistered: str | None = None
+        if rings is not None:
+            self._pinned_bytes = self.arena.first * io_bytes
+            code = library().ring_pins(ctypes.c_void_p(self.arena.address), ctypes.c_int64(self._pinned_bytes))
+            if code == errno.ENOMEM:
+                self.unregistered = f"the locked-memory limit is below {self._pinned_bytes >> 20} MiB (ulimit -l)"
+            elif code:
+                self.unregistered = f"the kernel refused to register the buffers: {os.strerror(code)}"
+
+    @property
+    def buffer_used_bytes(self) -> int | None:
+        """What was in use of the buffers at once, at most, since the engine was made; None before any job."""
+        return self.arena.used_bytes
+
+    def facts(self) -> dict[str, Any]:
+        """Return which path I/O takes, for run.json."""
+        shared = self.rings
+        if shared is None:
+            return {}
+        return {
+            "is_deferred_taskrun": self._is_deferred,
+            "has_registered_buffers": self.unregistered is None,
+            "unregistered_because": self.unregistered,
+            "spin_ns": SPIN_NS,
+            "submitters_because": shared.because,
+            "submitters_refused": shared.refused,
+            "submitters": [
+                SubmitterNote(
+                    targets=list(targets) or None,
+                    is_own_thread=shared.rings > 1,
+                    numa_node=shared.node(at),
+                    cpus=None if (cpus := shared.cpus(at)) is None else sorted(cpus),
+                    cpu=self._cpus[at],
+                )
+                for at, targets in enumerate(shared.targets)
+            ],
+        }
+
+    def drive(self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
+        """Do the job; `interrupted` names what asks to stop, `progress` takes the rows done."""
+        return _Drive(self, job).drive(interrupted, progress)
+
+    def note(self, cpus: Sequence[int], *, is_deferred: bool) -> None:
+        """Note where the rings' threads ran, and what the kernel allowed."""
+        self._cpus, self._is_deferred = list(cpus), is_deferred
+
+
+class _Drive:
+    """One job, from its layout to its end."""
+
+    def __init__(self, engine: Engine, job: Job) -> None:
+        self._engine, self._job, self._lib = engine, job, library()
+        shared = engine.rings
+        self._rings = 0 if shared is None else shared.rings
+        of_tiers = () if shared is None else shared.of_tiers
+        self._tiers = TierTable(job.tiers, self._rings, of_tiers, is_placed=shared is not None)
+        # Where there is no ring somebody must end even what takes no time.
+        self._workers = engine.depth if self._tiers.workers or not self._rings else 0
+        self._copiers = copy_threads() if self._tiers.has_copies else 0
+        self._uses: Any = (UseStruct * (self._rings + self._workers + self._copiers))()
+        self.struct = JobStruct(
+            rows=job.rows.address,
+            tier=self._tiers.address,
+            data=ctypes.addressof(job.data.struct),
+            buffers=engine.arena.address,
+            io_bytes=engine.io_bytes,
+            depth=engine.depth,
+            bulk_depth=min(engine.depth, job.bulk_depth or engine.depth),
+            rings=self._rings,
+            copiers=self._copiers,
+            registered_bytes=0 if shared is None or engine.unregistered else engine.arena.first * engine.io_bytes,
+            is_open_loop=job.is_open_loop,
+            stops_on_error=job.stops_on_error,
+            is_checking=job.verifier is not None,
+            plan=job.plan_address,
+            use=ctypes.addressof(self._uses),
+            bad=None if job.verifier is None else ctypes.addressof(job.verifier.blocks),
+            bad_room=MAX_LOCATED if job.verifier else 0,
+            failed_row=NONE,
+            allowed_places=engine.arena.usable,
+        )
+        self._python = PythonTiers(job, engine.arena)
+        self._threads: list[threading.Thread] = []
+        self._left, self._lock, self._is_over = 0, threading.Lock(), threading.Event()
+        self._died: BaseException | None = None
+        self._handle: ctypes.c_void_p = ctypes.c_void_p()
+
+    def drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
+        """Do the job; returns when nothing is in flight any more."""
+        lib, job = self._lib, self._job
+        lib.engine_open.restype = ctypes.c_void_p
+        # A ring by itself is woken by its eventfd; workers sleep on a condition, which whoever wakes them must lock.
+        is_shared = len(self._uses) > 1 or not self._rings
+        self._handle = ctypes.c_void_p(lib.engine_open(ctypes.byref(self.struct), int(is_shared)))
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(growing(self._engine.arena, lambda: int(self.struct.most_places), self._let_use))
+                if job.feed is not None:
+                    stack.enter_context(job.feed.running(lambda: lib.engine_wake(self._handle)))
+                return self._run(interrupted, progress)
+        finally:
+            if not any(thread.is_alive() for thread in self._threads):
+                lib.engine_close(self._handle)
+
+    def _let_use(self, count: int) -> None:
+        self.struct.allowed_places = count
+        self._lib.engine_wake(self._handle)
+
+    def _run(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
+        struct, job = self.struct, self._job
+        reason = stalled = None
+        try:
+            self._start()
+            soonest_ns = monotonic_ns() + (LEAD_NS if job.is_open_loop else 0)
+            start_ns = soonest_ns if job.start is None else job.start.agree(soonest_ns)
+            self._python.start_ns = start_ns
+            if job.watched is not None:
+                job.watched(lambda: int(struct.in_flight) + int(struct.copying))
+            reason = self._asked(interrupted)
+            struct.start_ns = start_ns
+            if job.start is not None:
+                job.start.begun()
+            watchdog = _Watchdog(self, job)
+            while not self._is_over.wait(_POLL_S):
+                reason = reason or self._asked(interrupted)
+                if stalled is None and not struct.is_stopped and (stalled := watchdog.look()) is not None:
+                    self._stop()
+                    if not self._is_over.wait(1):
+                        break
+                progress(int(struct.completed))
+            progress(int(struct.completed))
+        finally:
+            self._stop()
+            if stalled is None:
+                for thread in self._threads:
+                    thread.join()
+        if self._died is not None:
+            raise self._died
+        if reason is None and job.feed is not None:
+            reason = job.feed.trouble
+        return self._driven(reason, stalled, start_ns)
+
+    def _asked(self, interrupted: Callable[[], str | None]) -> str | None:
+        """Return what asks to stop, if anything does; it is done."""
+        reason = interrupted() or (self._job.feed and self._job.feed.trouble) or None
+        if reason is not None:
+            self._stop()
+        return reason
+
+    def _stop(self) -> None:
+        self.struct.is_stopped = self.struct.is_stopped or int(self.struct.completed < len(self._job.rows))
+        self._lib.engine_wake(self._handle)
+
+    # --- threads
+
+    def _start(self) -> None:
+        """Start all threads; return when each is ready to begin."""
+        bodies = [partial(self._serve_ring, ring) for ring in range(self._rings)]
+        for at in range(self._rings, len(self._uses)):
+            # The lanes behind those of the rings.
+            lane = self._rings + (at >= self._rings + self._workers)
+            bodies.append(partial(self._work, lane, at))
+        self._left = len(bodies)
+        for at, body in enumerate(bodies):
+            name = f"kvreplay-{self._kind(at)}-{at}"
+            thread = threading.Thread(target=self._guard, args=(body,), name=name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self.struct.is_stopped = 1
+                raise DeviceError(
+                    f"cannot start {len(bodies)} threads ({error}); lower --queue-depth, or raise the limit (ulimit -u)"
+                ) from error
+            self._threads.append(thread)
+        while any(use.doing == 0 for use in self._uses) and not self._is_over.is_set():
+            sleep(5e-5)
+
+    def _guard(self, body: Callable[[], None]) -> None:
+        try:
+            body()
+        except BaseException as error:  # noqa: BLE001 - raised again by who drives
+            self._died = self._died or error
+            self._stop()
+        finally:
+            with self._lock:
+                self._left -= 1
+                if not self._left or self._died is not None:
+                    self._is_over.set()
+
+    def _serve_ring(self, ring: int) -> None:
+        shared = self._engine.rings
+        cpus = shared.cpus(ring) if shared is not None and self._rings > 1 else None
+        if cpus is not None:
+            os.sched_setaffinity(0, cpus)
+        code = self._lib.ring_run(self._handle, ring)
+        if code:
+            raise DeviceError(_why(code) if code < 0 else f"io_uring_enter: {os.strerror(code)}")
+
+    def _work(self, lane: int, at: int) -> None:
+        lib, handle, task = self._lib, self._handle, TaskStruct()
+        use, asked = ctypes.byref(self._uses[at]), ctypes.byref(task)
+        lib.use_begin(handle, use)
+        while lib.work(handle, lane, use, asked):
+            self._python.perform(task)
+        lib.use_end(handle, use)
+
+    # --- what came of it
+
+    def doings(self) -> str:
+        """Return what each thread is doing, those that do the same together."""
+        counts: dict[str, int] = {}
+        for at, use in enumerate(self._uses):
+            said = f"{self._kind(at)} {DOINGS[use.doing]}"
+            counts[said] = counts.get(said, 0) + 1
+        return ", ".join(f"{count} {said}" for said, count in counts.items())
+
+    def _kind(self, at: int) -> str:
+        return "ring" if at < self._rings else "worker" if at < self._rings + self._workers else "copier"
+
+    def _driven(self, reason: str | None, stalled: str | None, start_ns: int) -> Driven:
+        struct, job = self.struct, self._job
+        self._engine.note([use.cpu for use in self._uses[: self._rings]], is_deferred=bool(struct.is_deferred))
+        wall_ns = monotonic_ns() - start_ns
+        if stalled is None:
+            # A thread that was stopped before the start knows no time of its end.
+            wall_ns = min(wall_ns, max((use.ended_ns for use in self._uses), default=0))
+        found = None
+        if job.verifier is not None:
+            check_ns = sum(use.checking_ns for use in self._uses)
+            counts = int(struct.checked_blocks), int(struct.unwritten_blocks)
+            found = job.verifier.result(job.tiers, *counts, struct.faults, check_ns)
+        return Driven(
+            wall_ns=max(0, wall_ns),
+            completed=int(struct.completed),
+            failure=self._failure(),
+            interrupted_by=reason,
+            started_ns=start_ns,
+            threads=[self._thread_use(at) for at in range(len(self._uses))],
+            in_use_ns=int(struct.in_use_ns),
+            held_ns=int(struct.held_ns),
+            growing_ns=int(struct.growing_ns),
+            blocked_ns=int(struct.blocked_ns),
+            unread_ns=int(struct.unread_ns),
+            reserve_ns=int(struct.reserve_ns),
+            writes_generated_in_flight=int(struct.long_writes),
+            stalled=stalled,
+            verification=found,
+        )
+
+    def _thread_use(self, at: int) -> ThreadUse:
+        use = self._uses[at]
+        names = [name for name in ThreadUse.__dataclass_fields__ if name not in ("kind", "waited_ns")]
+        known = {name: int(getattr(use, name)) for name in names}
+        return ThreadUse(kind=self._kind(at), waited_ns=None if use.waited_ns == NONE else int(use.waited_ns), **known)
+
+    def _failure(self) -> Failure | None:
+        """Return the first operation that failed; a block that was corrupt only if none did."""
+        struct, job = self.struct, self._job
+        if struct.failed_row != NONE:
+            row = int(struct.failed_trace_row)
+            text = self._python.texts.get(row) or self._text()
+            return Failure(row, f"{_OPS[struct.failed_op]} of object {struct.failed_object}: {text}")
+        if job.verifier is None or not struct.bad_blocks:
+            return None
+        bad = job.verifier.located(1, job.tiers)[0]
+        others = int(struct.bad_blocks) - 1
+        more = f" and {others:,} more blocks" if others else ""
+        return Failure(bad.row, f"read of object {bad.object_id}: {describe(bad)}{more}", is_corrupt=True)
+
+    def _text(self) -> str:
+        s, tier = self.struct, self._job.tiers[self.struct.failed_tier]
+        if s.failed_outcome == SHORT:
+            return f"only {s.failed_moved} of {s.failed_bytes} bytes came from offset {s.failed_from_bytes}"
+        if s.failed_errno == 0 and s.failed_op == WRITE:
+            return f"the device took only {s.failed_moved} of {s.failed_bytes} bytes"
+        if s.failed_errno == errno.ENOENT and _is_space(tier):
+            return f"object {s.failed_object} is not there"
+        why = getattr(tier, "why_no_room", None)
+        if s.failed_errno in (errno.ENOSPC, errno.EFBIG) and not s.failed_bytes and why is not None:
+            return f"no room: {why(s.failed_object)}"
+        return os.strerror(s.failed_errno)
+
+
+def _is_space(tier: Tier | None) -> bool:
+    return tier is not None and native_of(tier).kind in (TierKind.EXTENTS, TierKind.MEMORY)
+
+
+class _Watchdog:
+    """Sees that a job goes on: something completes, or nothing is in flight or due."""
+
+    def __init__(self, of: _Drive, job: Job) -> None:
+        self._of, self._stall_ns, self._rows = of, job.stall_ns, job.rows
+        self._seen, self._since = -1, monotonic_ns()
+
+    def look(self) -> str | None:
+        """Return what each thread is doing if nothing has completed for too long, else None."""
+        struct, now = self._of.struct, monotonic_ns()
+        moved = int(struct.completed) + int(struct.moved_steps)
+        if moved != self._seen or not (struct.in_flight or struct.copying or self._is_due(now)):
+            self._seen, self._since = moved, now
+        if self._stall_ns is None or now - self._since < self._stall_ns:
+            return None
+        return self._of.doings()
+
+    def _is_due(self, now: int) -> bool:
+        """Return whether the first row that has not ended is due."""
+        first, start_ns = int(self._rows.struct.ended), int(self._of.struct.start_ns)
+        if first >= self._rows.struct.laid:
+            return False
+        return bool(self._rows.within(first, first + 1)["due_ns"][0] <= now - start_ns)
+
+
+class EngineName(StrEnum):
+    """What `--engine` takes."""
+
+    AUTO = "auto"
+    THREADS = "threads"
+    URING = "uring"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The engine of a run, and why it is this one."""
+
+    engine: Engine
+    because: str
+
+
+def check_name(text: str) -> EngineName:
+    """Return the engine that `--engine` names; ConfigError if there is none."""
+    try:
+        return EngineName(text)
+    except ValueError:
+        raise ConfigError(f"--engine {text}: choose {', '.join(EngineName)}") from None
+
+
+def choose(
+    wanted: EngineName,
+    tiers: Sequence[Tier | None],
+    depth: int,
+    io_bytes: int,
+    *,
+    is_growing: bool = False,
+    most: int | None = None,
+    submitters: int | None = 1,
+) -> Chosen:
+    """Return the engine to run with; tell the tiers of files which it is, and those on a GPU of its buffers.
+
+    With `is_growing` its buffers are touched as more are in use, and of all only the `most` that are filled; those on a
+    GPU cannot be. `submitters` rings are wanted, or one a drive where there are processors for that (None).
+
+    Raises:
+        DeviceError: io_uring was asked for by name and the kernel does not give it.
+
+    """
+    if any(isinstance(t, DeviceTier) for t in tiers):
+        is_growing, most = False, None
+    refused = None if wanted is EngineName.THREADS else refusal()
+    if wanted is EngineName.URING and refused is not None:
+        raise DeviceError(f"--engine uring: {refused}; say --engine threads")
+    because = "auto" if wanted is EngineName.AUTO else f"--engine {wanted}"
+    is_ring = wanted is not EngineName.THREADS
+    if wanted is EngineName.AUTO and _is_for_threads(tiers):
+        is_ring, because = False, "no tier has files, devices or memory, which io_uring's loop is for"
+    elif is_ring and refused is not None:
+        is_ring, because = False, f"no io_uring: {refused}"
+    rings = (share(tiers, submitters) or alone("one ring for all")) if is_ring else None
+    engine = Engine(depth, io_bytes, rings=rings, is_growing=is_growing, most=most)
+    for tier in tiers:
+        if getattr(tier, "engine", None) in ("threads", "uring"):
+            tier.engine = engine.name  # type: ignore[union-attr]
+        if isinstance(tier, DeviceTier):
+            tier.pin([engine.arena])
+    return Chosen(engine, because)
+
+
+def _is_for_threads(tiers: Sequence[Tier | None]) -> bool:
+    """Return whether tiers do something, and none of it is for a ring or for copies."""
+    kinds = [native_of(t).kind for t in tiers if t is not None]
+    working = [kind for kind in kinds if kind is not TierKind.NOTHING]
+    return bool(working) and all(kind in (TierKind.MODELLED, TierKind.PYTHON) for kind in working)

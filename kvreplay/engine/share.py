@@ -1,0 +1,134 @@
+"""Which drive's I/O goes by which ring: one that the submitting thread enters, or several with their own.
+
+A thread that orders and one that enters the kernel cost two switches an I/O more than one that does both: several are
+for drives that together do more than one processor can submit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvreplay.tiers.host import device_number, node_cpus, numa_node
+from kvreplay.tiers.sharded import SeveralDrives
+from kvreplay.tiers.tier import Drive, StorageTier, Tier, goes_by_ring
+from kvtrace.core.errors import ConfigError
+
+AUTO = "auto"
+MOST_SUBMITTERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class OfTier:
+    """By which rings a tier's I/O goes."""
+
+    drive_of: Any = None
+    """uint8 an object id; None where there is one drive."""
+    first: tuple[int, ...] = (0,)
+    """By drive: the first of its rings."""
+    counts: tuple[int, ...] = (1,)
+    """By drive: how many they are; its objects take them in turn, by their ids."""
+    step: int = 1
+    """From one of them to the next."""
+
+    def ring(self, object_id: int) -> int:
+        """Return the ring of an object's I/O."""
+        drive = 0 if self.drive_of is None else int(self.drive_of[object_id])
+        return self.first[drive] + self.step * (object_id % self.counts[drive])
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The rings of a job, and who has which."""
+
+    because: str
+    of_tiers: tuple[OfTier, ...] = ()
+    targets: tuple[tuple[str, ...], ...] = ((),)
+    """By ring: the drives it serves."""
+    refused: str | None = None
+    """Why there are not as many as were asked for; None if there are."""
+
+    @property
+    def rings(self) -> int:
+        """How many there are; of one, the submitting thread enters the kernel itself."""
+        return len(self.targets)
+
+    def node(self, ring: int) -> int | None:
+        """Return the NUMA node of the ring's drives; None if that is not known, or they lie on several."""
+        nodes = {numa_node(Path(target)) for target in self.targets[ring]}
+        return nodes.pop() if len(nodes) == 1 else None
+
+    def cpus(self, ring: int) -> set[int] | None:
+        """Return the processors near the ring's drives that we may use; None: all, no others are farther."""
+        node = self.node(ring)
+        near = None if node is None else node_cpus(node)
+        return None if near is None else near & os.sched_getaffinity(0) or None
+
+
+def check_submitters(text: str) -> int | None:
+    """Return the number that `--submitters` gives, None for auto; ConfigError if it is neither."""
+    if text == AUTO:
+        return None
+    if text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_SUBMITTERS:
+        return int(text)
+    raise ConfigError(f"--submitters {text}: give 1 to {MOST_SUBMITTERS}, or {AUTO}")
+
+
+def alone(because: str, refused: str | None = None) -> Share:
+    """Return the share of one ring that does all."""
+    return Share(because, refused=refused)
+
+
+def share(tiers: Sequence[Tier | None], wanted: int | None) -> Share:
+    """Share the drives of `tiers` out to `wanted` rings; None: one a drive, where there are processors for that."""
+    if wanted == 1:
+        return alone("--submitters 1")
+    drives: list[Drive] = []
+    for tier in tiers:
+        if goes_by_ring(tier):
+            assert isinstance(tier, StorageTier), "only storage goes by a ring"
+            drives += tier.drives
+    devices = [_device(Path(drive.target)) for drive in drives]
+    kinds = list(dict.fromkeys(devices))
+    count, because = wanted, f"--submitters {wanted}"
+    if count is None:
+        spare = len(os.sched_getaffinity(0)) - 1
+        count = min(len(kinds), spare, MOST_SUBMITTERS)
+        because = f"{AUTO}: {len(kinds)} drives, and {spare} processors beside that of the thread that orders"
+    if not drives:
+        why = "no tier has files or devices that a ring reads and writes"
+        return alone(because, None if wanted is None else why)
+    if count <= 1:
+        return alone(because)
+    # Drives of one device share a ring, unless there are rings enough.
+    of_drive = [kinds.index(device) for device in devices] if len(kinds) >= count else list(range(len(drives)))
+    return _dealt(tiers, drives, of_drive, count, because)
+
+
+def _dealt(tiers: Sequence[Tier | None], drives: list[Drive], of_drive: list[int], count: int, because: str) -> Share:
+    """Deal `count` rings to the drives, by what `of_drive` says is one; each has every so many'th, or a part of one."""
+    step = max(of_drive) + 1
+    targets: list[list[str]] = [[] for _ in range(count)]
+    places = []
+    for drive, at in zip(drives, of_drive, strict=True):
+        own = list(range(at, count, step)) or [at % count]
+        places.append((own[0], len(own)))
+        for ring in own:
+            targets[ring].append(drive.target)
+    of_tiers, next_place = [], iter(places)
+    for tier in tiers:
+        if not goes_by_ring(tier):
+            of_tiers.append(OfTier())
+            continue
+        assert isinstance(tier, StorageTier), "as above"
+        first, counts = zip(*(next(next_place) for _ in tier.drives), strict=True)
+        drive_of = tier.drive_of if isinstance(tier, SeveralDrives) else None
+        of_tiers.append(OfTier(drive_of, first, counts, step))
+    return Share(because, tuple(of_tiers), tuple(map(tuple, targets)))
+
+
+def _device(target: Path) -> object:
+    return device_number(target) if target.exists() else str(target)

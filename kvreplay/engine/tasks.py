@@ -1,0 +1,110 @@
+"""Steps on tiers that are Python's: object stores, GPUs, and files by certain calls. Each is done by one thread."""
+
+from __future__ import annotations
+
+import errno
+from time import monotonic_ns
+from typing import Any, cast
+
+from kvreplay.data.buffers import Arena
+from kvreplay.engine.job import Job
+from kvreplay.engine.structs import CLOSE, ERASE, MOVE, OPEN, WHOLE, TaskStruct
+from kvreplay.native.rows import DELETE, WRITE
+from kvreplay.tiers.placement.hints import HintingTier
+from kvreplay.tiers.tier import DeviceTier, PythonTier, WholeTier
+
+
+class PythonTiers:
+    """The tiers of a job that are Python's; called from many threads, each with a task of its own."""
+
+    def __init__(self, job: Job, arena: Arena) -> None:
+        """Serve the tiers of `job`, whose data lies in `arena`."""
+        self.start_ns = 0
+        """The run's start on the monotonic clock."""
+        self.texts: dict[int, str] = {}
+        """By row of the trace: why it failed."""
+        self._tiers, self._arena = job.tiers, arena
+        self._handles: dict[int, Any] = {}
+        # Whether a tier has a form takes longer to find out than to make 4 KiB of data.
+        self._whole = [t if isinstance(t, WholeTier) else None for t in job.tiers]
+        self._device = [t if isinstance(t, DeviceTier) else None for t in job.tiers]
+        self._hinting = [t if isinstance(t, HintingTier) else None for t in job.tiers]
+
+    def perform(self, task: TaskStruct) -> None:
+        """Do a task, and put into it how that went."""
+        task.error = task.moved = task.retries = 0
+        task.submitted_ns = -1
+        try:
+            self._perform(task)
+        except OSError as error:
+            task.error = error.errno or errno.EIO
+            self.texts.setdefault(task.row, error.strerror or str(error))
+        except MemoryError as error:
+            task.error = errno.ENOMEM
+            self.texts.setdefault(task.row, f"no room: {error}")
+        task.completed_ns = monotonic_ns() - self.start_ns
+        whole = self._whole[task.tier]
+        if whole is not None:
+            task.retries = whole.take_retries()
+        task.is_answer = 1
+
+    def _perform(self, task: TaskStruct) -> None:
+        tier = cast("PythonTier", self._tiers[task.tier])
+        if task.act in (OPEN, WHOLE, ERASE):
+            if task.op == WRITE:
+                self._reserve(tier, task)
+            if task.act == WHOLE:
+                self._stage(task)
+            task.submitted_ns = monotonic_ns() - self.start_ns
+        if task.op == DELETE:
+            tier.delete(task.object)
+            return
+        if task.act in (OPEN, WHOLE):
+            self._handles[task.flight] = self._begin(tier, task)
+        try:
+            if task.act in (MOVE, WHOLE) and task.bytes:
+                if task.act == MOVE:
+                    self._stage(task)
+                self._move(tier, task)
+        finally:
+            if task.act in (CLOSE, WHOLE):
+                self._end(tier, task)
+
+    def _reserve(self, tier: PythonTier, task: TaskStruct) -> None:
+        try:
+            tier.reserve(task.object, task.whole_to_bytes)
+        except OSError as error:
+            raise OSError(error.errno or errno.ENOSPC, f"no room: {error}") from None
+
+    def _stage(self, task: TaskStruct) -> None:
+        tier = self._device[task.tier]
+        if tier is not None and task.op == WRITE and task.bytes:
+            tier.stage(self._arena.view(task.buffer, task.bytes))
+
+    def _begin(self, tier: PythonTier, task: TaskStruct) -> Any:
+        """Begin an operation; a write as part of its stream, if it has one."""
+        whole, hinting = self._whole[task.tier], self._hinting[task.tier]
+        if whole is not None:
+            at = task.whole_from_bytes, task.whole_to_bytes
+            return whole.begin_whole(task.op, task.object, *at, is_split=task.pieces > 1)
+        if hinting is not None and task.op == WRITE and task.stream >= 0:
+            return hinting.begin_in(task.stream, task.object)
+        return tier.begin(task.op, task.object)
+
+    def _move(self, tier: PythonTier, task: TaskStruct) -> None:
+        handle, data = self._handles[task.flight], self._arena.view(task.buffer, task.bytes)
+        if task.op == WRITE:
+            tier.write(handle, task.from_bytes, data)
+            task.moved = task.bytes
+        else:
+            task.moved = tier.read(handle, task.from_bytes, data)
+
+    def _end(self, tier: PythonTier, task: TaskStruct) -> None:
+        handle, whole = self._handles.pop(task.flight), self._whole[task.tier]
+        try:
+            if whole is not None and task.act == CLOSE and task.op == WRITE and not task.is_failed:
+                # Until now its data was gathered, which is no work of the tier's.
+                task.submitted_ns = monotonic_ns() - self.start_ns
+                whole.end_whole(task.op, handle)
+        finally:
+            tier.end(task.op, handle)

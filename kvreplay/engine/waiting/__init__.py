@@ -1,1 +1,0 @@
-"""Which rows wait for which, compiled."""

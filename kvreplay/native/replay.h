@@ -1,0 +1,328 @@
+// The replay engine's contract: what Python lays out and reads, and what the C files ask of each other.
+//
+// A row of a trace becomes a Row in a ring of rows, waits in its chains (order.c), becomes a Flight when it starts
+// (loop.c), moves in pieces of at most io_bytes, and ends with its times in the Row. Whoever moves bytes is a loop: one
+// thread with an io_uring (uring.c), or one of many that do one piece at a time (threads.c). All take from one Order.
+//
+// Units are in the names: _ns counts from the run's start unless it says otherwise, _bytes are bytes. NONE is -1.
+#ifndef KVREPLAY_REPLAY_H
+#define KVREPLAY_REPLAY_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+enum { NONE = -1, PAGE_BYTES = 4096, BLOCK_BYTES = 4096, SECTOR_BYTES = 512 };
+enum { READ, WRITE, DELETE, OPS };                                  // Row.op, as the trace's closed set
+enum { OK, FAILED, SHORT, SKIPPED, CORRUPT };                       // Row.outcome, as the table ops has them
+enum { VERSION_BEFORE = 0, VERSION_MIXED = -2, VERSION_NEVER = -3 };// Row.version beside the numbers of writes
+
+// --- rows ---------------------------------------------------------------------------------------------------------
+
+typedef struct {            // one operation of the trace: what is asked, and what came of it
+    int64_t trace_row;      // its place in the trace
+    int64_t due_ns;         // NONE in a closed loop
+    int64_t offset_bytes, length_bytes;
+    int64_t request;        // the trace's id; NONE
+    int64_t ready_ns;       // when the last row that it waited for ended; 0: it waited for none
+    int64_t submitted_ns;   // before the system call that carried its first I/O; NONE
+    int64_t completed_ns;   // NONE
+    int32_t object;
+    int32_t version;        // of a write: what it brings; of a read, with --verify: what it must find
+    int32_t stage;          // of its request; NONE
+    int32_t stream;         // the write stream it belongs to; NONE
+    int32_t group[2];       // order.c: its groups, by chain
+    int32_t waits_with[2];  // order.c: the next row (its place in the ring) that waits for the same group
+    int16_t retries;        // requests that an object store refused and that were sent again
+    int8_t op, tier, phase;
+    int8_t outcome;         // SKIPPED until it is known; written last
+    uint8_t is_bulk;        // it saves or restores a checkpoint
+    uint8_t is_journaled;
+    uint8_t is_ended;
+    uint8_t unmet;          // order.c: groups that it still waits for
+} Row;
+
+typedef struct {            // a ring of rows: `laid` runs ahead, `given` follows; row n lies at row[n & mask]
+    Row *row;
+    int64_t mask;
+    int64_t total;          // rows of the whole plan
+    _Atomic int64_t laid;   // rows that are there
+    _Atomic int64_t ended;  // all rows before it have ended
+    _Atomic int64_t given;  // all rows before it were handed on: their places are free
+} Rows;
+
+static inline Row *row_at(Rows *rows, int64_t number) { return &rows->row[number & rows->mask]; }
+
+// --- memory, and a table of numbers by number (table.c) -------------------------------------------------------------------------
+
+typedef struct { int64_t key, value; } Entry;
+typedef struct { Entry *entry; int64_t size, count; } Table;   // all zeros is an empty one; keys are >= 0
+
+void *grown(void *memory, int64_t count, size_t size);         // realloc; both end the process where there is no memory
+void *zeros(int64_t count, size_t size);
+void table_free(Table *t);
+int64_t *table_find(Table *t, int64_t key);                    // NULL if it is not there
+int64_t *table_put(Table *t, int64_t key, int64_t fresh);      // made with `fresh` if it is not there
+void table_drop(Table *t, int64_t key);
+void table_prefetch(Table *t, int64_t key);
+
+static inline uint64_t mixed(uint64_t n) {                     // SplitMix64's output function
+    n = (n ^ n >> 30) * 0xBF58476D1CE4E5B9ULL;
+    n = (n ^ n >> 27) * 0x94D049BB133111EBULL;
+    return n ^ n >> 31;
+}
+
+int64_t now_ns(void);                                          // monotonic clock
+
+// --- the data of writes (data.c) ------------------------------------------------------------------------------------
+
+typedef struct {            // what makes the bytes of (object, version, place), and checks them
+    const uint8_t *arena;   // filled by dgen-py with the run's seed; whole sectors
+    int64_t arena_sectors;
+    uint64_t seed;
+    uint64_t copies_below;  // a block whose hash is below it is one of the pool's, so that it occurs again; 0: none is
+    int64_t head_bytes;     // of each sector: the rest is zeros, so that it compresses; SECTOR_BYTES: none
+    uint64_t tag;           // of the run, in each block's stamp
+    int64_t is_stamped;     // with --verify
+    _Atomic int64_t made_blocks, single_blocks; // of those made while copies_below is set
+    _Atomic uint64_t pool_used[4];              // a bit for each block of the pool
+} Data;
+
+enum { GOOD_BLOCK, DAMAGED, FOREIGN, STALE, MISPLACED };
+typedef struct {            // a block that was not what was written there
+    int64_t row, offset_bytes, found_offset_bytes, found_object;
+    int32_t object, tier, expected, found_version, fault, unused;
+} BadBlock;
+
+void data_make(Data *d, void *to, int64_t bytes, int64_t offset, int64_t object, int64_t version);
+int data_check(const Data *d, const void *block, int64_t offset, int64_t object, int64_t version, BadBlock *bad);
+
+// --- the space of a file, a device or memory (space.c) --------------------------------------------------------------
+
+typedef struct Space Space; // which extents are free, and which object has which
+int64_t space_reserve(Space *s, int64_t object, int64_t bytes);  // where it begins; -ENOSPC, or -EFBIG if it has less
+int64_t space_find(Space *s, int64_t object, int64_t *bytes);    // where it begins; -ENOENT
+int64_t space_release(Space *s, int64_t object);                 // 0, or -ENOENT
+
+// --- tiers ----------------------------------------------------------------------------------------------------------
+
+typedef enum { NOTHING, EXTENTS, FILES, MEMORY, MODELLED, PYTHON } TierKind;
+
+typedef struct {            // one directory, file or device of a tier; or its memory
+    Space *space;           // of extents and memory
+    int64_t base;           // of memory: its address
+    int64_t touched_bytes;  // of memory: up to where the kernel has given it pages
+    int32_t fd;             // of the file or device; of the directory that names are relative to
+    int32_t first_loop, loops, loop_step; // whose rings its objects go by, in turn
+} Drive;
+
+typedef struct { int32_t at, shift, of_hash, unused; } Digit;    // a hexadecimal digit of an object's name
+
+typedef struct {
+    int32_t kind;           // TierKind
+    int32_t lane[OPS];      // whose loops do it; RINGS_LANE: the ring of the object's drive
+    int64_t padding_bytes;  // offsets and ends are padded to it
+    int64_t drives;
+    Drive *drive;
+    const uint8_t *drive_of;    // by object; NULL where there is one drive
+    const char *name;       // FILES: a path with zeros for its digits
+    const Digit *digit;
+    int64_t name_bytes, digits;
+    uint64_t spread;        // the multiplier of the hash
+    int32_t read_flags, write_flags, opened_advice, closing_advice; // advice: NONE for none
+    int32_t is_synced;      // fdatasync before a write counts as done
+    int32_t is_discarding;  // a delete discards its extent of the device
+    int32_t write_streams;  // that a request may name; 0: none
+    int32_t unused;
+    void *sink;             // MEMORY: where reads are copied to, in turn
+    int64_t sink_bytes;
+    int64_t read_bytes_per_s, write_bytes_per_s, latency_ns, occupied_ns; // MODELLED; occupied_ns: at least, an operation
+} Tier;
+
+enum { RINGS_LANE = -2 };
+
+// --- operations under way (order.c, loop.c) -------------------------------------------------------------------------
+
+typedef enum { OPEN, MOVE, CLOSE, ERASE, WHOLE } Act;   // WHOLE: open, move and close of an operation of one piece
+
+typedef struct Flight {     // an operation between its start and its end
+    int64_t number;         // of its row
+    Row *row;
+    Tier *tier;
+    Drive *drive;
+    int64_t from_bytes, to_bytes;   // padded
+    int64_t needed_to_bytes;        // the byte after the last that the trace asks for
+    int64_t base;           // where the object begins in its file, or in memory
+    int64_t last_ns;        // the latest end of a piece
+    int32_t pieces, next_piece, out;
+    int32_t promised;       // pieces that are still to go, at most as many as may be in flight
+    int32_t fd;             // an extent's or an open file's; of a ring: its place among the ring's files
+    int32_t id, lane;
+    bool is_failed, is_listed, is_bulk, is_stamped;
+    struct Flight *next;    // in a lane's list, or among the free ones
+} Flight;
+
+typedef struct {            // one thing to do for a flight, and what came of it
+    Flight *flight;
+    int64_t from_bytes, bytes;      // of the object
+    int64_t result;         // bytes moved, or minus an errno
+    int64_t ended_ns;
+    int32_t act, place;
+} Step;
+
+typedef struct { int64_t *number, count, room; } Heap;
+
+typedef struct {            // places of the queue: each step holds one, and with it a buffer
+    int32_t *free, count, all, most;    // `most` were in use at once
+    int32_t allowed, flights;           // in use at once at most, by now; operations under way
+} Places;
+
+typedef struct {            // ready rows for the loops of one kind, and what of them is under way
+    Heap ready;
+    Places *places;
+    Flight *first, *last;   // operations with pieces that may go, the oldest first
+    Flight *bulk;           // those of checkpoints: after all others, the one with the fewest pieces in flight first
+    Flight *closing;        // whose last piece has come
+    int64_t promised[2];    // by is_bulk, of all its flights: enough of them, and no other file is opened
+    bool is_full;           // its first ready write finds no room before something more has ended
+    pthread_cond_t woken;
+    int32_t sleepers, has_leader;
+    int32_t event_fd;       // wakes a ring's loop; NONE
+    _Atomic int32_t is_asleep;
+} Lane;
+
+typedef struct {            // rows of a chain that may run together
+    int64_t key, opened_ns, done_ns;
+    int32_t left, first, next, label;
+    bool is_open, is_retiring;
+    int8_t chain;
+} Group;
+
+typedef struct { int64_t cursor; int32_t group, unused; } Retiring;
+typedef enum { FREE_TO_GO, GROWING, HELD, BLOCKED, UNREAD } Waiting;    // why nothing more is in flight
+
+typedef struct {            // what of the trace may go, in its order
+    pthread_mutex_t lock;
+    bool is_shared;         // by several threads
+    Rows *rows;
+    int64_t cursor;         // rows that were looked at
+    int64_t ready;          // rows in all heaps
+    Table chain[2];         // the last group of a request, and of an object
+    Group *group;
+    int32_t groups, free_group;
+    Retiring *retiring;     // groups that nothing follows, in the order of their ends: a ring
+    int64_t retiring_first, retiring_count, retiring_room;
+} Order;
+
+// --- a job ------------------------------------------------------------------------------------------------------------
+
+typedef enum { STARTING, MAKING_DATA, IN_ENTER, WAITING, MOVING, IN_PYTHON, CHECKING, ENDED, DOINGS } Doing;
+
+typedef struct {            // what one thread did with its time
+    int64_t enter_ns;       // in io_uring_enter, or in calls that move data
+    int64_t blocked_ns;     // of it: asleep with submissions in hand
+    int64_t making_ns;      // data of writes
+    int64_t copying_ns;     // from memory to memory
+    int64_t touching_ns;    // pages that the memory of a tier did not have yet
+    int64_t checking_ns;    // what reads brought
+    int64_t asleep_ns;      // with nothing to do: until something completes or is due
+    int64_t waited_ns;      // of all: for a processor (schedstat); NONE where the kernel does not tell
+    int64_t user_ns, system_ns;
+    int64_t minor_faults, major_faults;
+    int64_t ended_ns;       // of the run
+    int32_t cpu;
+    _Atomic int32_t doing;
+} Use;
+
+typedef struct {            // Python lays it out; counters below are the engine's, and may be read at any time
+    Rows *rows;
+    Tier *tier;
+    Data *data;
+    uint8_t *buffers;       // `depth` of io_bytes
+    int64_t io_bytes;
+    int64_t depth, bulk_depth;
+    int64_t rings, copiers; // lanes: rings, then that of the workers, then that of the copiers
+    int64_t registered_bytes;       // of the buffers, from the first on
+    int64_t is_open_loop, stops_on_error, is_checking;
+    _Atomic int64_t start_ns;       // on the monotonic clock: what times count from; 0: not yet
+    void *plan;             // for plan_spans; NULL
+    Use *use;               // by loop: rings, workers, copiers
+    BadBlock *bad;
+    int64_t bad_room;
+    _Atomic int64_t is_stopped;
+    _Atomic int64_t completed, moved_steps, in_flight, copying;
+    _Atomic int64_t failed_row, failed_errno, failed_outcome, failed_from_bytes, failed_bytes, failed_moved;
+    int64_t failed_trace_row, failed_op, failed_object, failed_tier; // of the first that failed; failed_row: NONE before
+    _Atomic int64_t bad_blocks, checked_blocks, unwritten_blocks;
+    _Atomic int64_t faults[5];
+    _Atomic int64_t allowed_places; // how many buffers are touched
+    int64_t most_places;
+    int64_t in_use_ns, held_ns, blocked_ns, unread_ns, reserve_ns;
+    int64_t growing_ns;     // something due waited for memory of buffers that was still being touched
+    int64_t long_writes;    // submitted before all their data was made
+    int64_t is_deferred;    // the kernel allowed DEFER_TASKRUN
+} Job;
+
+typedef struct Engine {
+    Job *job;
+    Order order;
+    Lane *lane;
+    int32_t lanes, workers_lane, copies_lane;
+    Places places, copy_places;
+    Flight *flight, *free_flight;
+    int64_t counted_ns;
+    int64_t full_due_ns;    // all places were taken at the last look, and more is due from then on; INT64_MAX
+    int64_t latest_ns;      // of all ends: what is told of without looking at the clock begins no sooner
+    Waiting waiting;
+    int64_t model_busy_ns[64][2];
+    pthread_mutex_t bad_lock;
+} Engine;
+
+typedef struct {            // a step for a tier that is Python's
+    int64_t act, flight, row, op, tier, object, stream;
+    int64_t from_bytes, bytes, whole_from_bytes, whole_to_bytes, needed_to_bytes, pieces;
+    int64_t is_failed;
+    void *buffer;
+    int64_t version;
+    // What Python answers.
+    int64_t is_answer, moved, error, submitted_ns, completed_ns, retries;
+    Step step;
+} Task;
+
+// order.c
+void order_open(Order *o, Rows *rows, bool is_shared);
+void order_close(Order *o);
+bool order_look(Engine *e, Lane *lane);                         // whether it stopped though more could be looked at
+void order_leave(Engine *e, int64_t number, int64_t now);
+void heap_push(Heap *h, int64_t number);
+int64_t heap_pop(Heap *h);
+
+// loop.c
+int64_t run_ns(const Engine *e);                                // since the run's start
+void lock(Engine *e);
+void unlock(Engine *e);
+bool take_step(Engine *e, int lane, int64_t now, Step *step, int64_t *next_ns);
+void end_step(Engine *e, Step *step);
+bool can_not_grow(int error);
+void stamp(Step *step, int64_t now);
+void make_data(Engine *e, Use *use, const Step *step);
+void check_data(Engine *e, Use *use, const Step *step, const void *data, int64_t bytes);
+bool is_over(const Engine *e);
+uint8_t *buffer_of(const Engine *e, int32_t place);
+Lane *lane_of(Engine *e, const Row *row);
+void lane_wake(Lane *lane);
+void wake_all(Engine *e);
+int32_t write_name(const Tier *t, int64_t object, char *name);  // the path; returns the directory's descriptor
+
+// threads.c
+void use_begin(Engine *e, Use *use);                            // and wait for the start
+void use_end(Engine *e, Use *use);
+void perform(Engine *e, Use *use, Step *step);                  // a step by plain calls
+
+enum { SPIN_NS = 50000, LONGEST_SLEEP_NS = 100000000, NAME_BYTES = 256 };
+
+#endif

@@ -1,0 +1,108 @@
+"""The rows of a plan as C and NumPy both see them: what is asked of each operation, and what came of it.
+
+A ring of them is as long as what is under way at once, however long the trace; `replay.h` says what each field is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+NONE = -1
+NOT_DONE = NONE
+READ, WRITE, DELETE = 0, 1, 2
+"""The codes of `op`, in the order of the contract's closed set."""
+OK, ERROR, SHORT, SKIPPED, CORRUPT = 0, 1, 2, 3, 4
+"""The codes of `outcome`, in the order of the contract's closed set."""
+VERSION_BEFORE, VERSION_MIXED, VERSION_NEVER = 0, -2, -3
+"""Of `version`: what lay there before the run; several, which a list tells; nothing that was ever written."""
+ROW = np.dtype(
+    [
+        *((name, np.int64) for name in ("trace_row", "due_ns", "offset", "length", "request")),
+        *((name, np.int64) for name in ("ready_ns", "submitted_ns", "completed_ns")),
+        *((name, np.int32) for name in ("object_id", "version", "stage", "stream")),
+        ("group", np.int32, 2),
+        ("waits_with", np.int32, 2),
+        ("retries", np.int16),
+        *((name, np.int8) for name in ("op", "tier", "phase", "outcome")),
+        *((name, np.bool_) for name in ("is_bulk", "is_journaled", "is_ended")),
+        ("unmet", np.uint8),
+    ],
+    align=True,
+)
+"""`Row` of replay.h; `offset` and `length` are bytes."""
+FEWEST, WINDOW_ROWS = 1 << 10, 1 << 16
+"""Rows in memory at once: at least, and of a plan of any length at most."""
+
+
+class RowsStruct(ctypes.Structure):
+    """`Rows` of replay.h."""
+
+    _fields_ = (
+        ("row", ctypes.c_void_p),
+        ("mask", ctypes.c_int64),
+        ("total", ctypes.c_int64),
+        ("laid", ctypes.c_int64),
+        ("ended", ctypes.c_int64),
+        ("given", ctypes.c_int64),
+    )
+
+
+class RowRing:
+    """A ring of rows; the loader lays them, an engine ends them, and whoever hands them on gives their places back."""
+
+    def __init__(self, total: int, window: int = WINDOW_ROWS) -> None:
+        """Make room for a plan of `total` rows, `window` (a power of two) of them at once."""
+        size = FEWEST
+        while size < min(total, window):
+            size *= 2
+        self.ring: Any = np.zeros(size, ROW)
+        self.struct = RowsStruct(self.ring.ctypes.data, size - 1, total, 0, 0, 0)
+
+    @classmethod
+    def of(cls, columns: dict[str, Any], *, is_open_loop: bool = False) -> RowRing:
+        """Return rows that are all there, of columns by name; what is not named is nothing, or 0.
+
+        `trace_row` counts up unless it is given; `due_ns` is NONE in a closed loop.
+        """
+        total = len(columns["op"])
+        found = cls(total, max(total, FEWEST))
+        rows = found.ring[:total]
+        rows["trace_row"] = np.arange(total)
+        for name in ("request", "stage", "stream", "due_ns"):
+            rows[name] = NONE
+        for name, values in columns.items():
+            rows[name] = values
+        if not is_open_loop:
+            rows["due_ns"] = NONE
+        begin(rows)
+        found.struct.laid = total
+        return found
+
+    def __len__(self) -> int:
+        return int(self.struct.total)
+
+    @property
+    def address(self) -> int:
+        """Where the structure lies."""
+        return ctypes.addressof(self.struct)
+
+    def within(self, first: int, last: int) -> Any:
+        """Return the rows from `first` to before `last`, as a view, up to where the ring begins again."""
+        mask = int(self.struct.mask)
+        start = first & mask
+        return self.ring[start : min(start + last - first, mask + 1)]
+
+    @property
+    def all(self) -> Any:
+        """The rows of a plan that is there as a whole."""
+        return self.ring[: len(self)]
+
+
+def begin(rows: Any) -> None:
+    """Note of `rows` that nothing was done."""
+    rows["submitted_ns"] = rows["completed_ns"] = NOT_DONE
+    rows["outcome"], rows["ready_ns"] = SKIPPED, 0
+    rows["is_journaled"] = rows["is_ended"] = False

@@ -1,0 +1,379 @@
+// Loops that do one step at a time by plain calls: those of `--engine threads`, copies to and from memory, tiers that
+// are models, and tiers that are Python's, whose steps go out as tasks. And the engine's beginning and end.
+#include "replay.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+enum { MODE = 0600, TOUCHED_AT_ONCE = 2 << 20 };
+
+// --- what a thread uses ---------------------------------------------------------------------------------------------
+
+static int64_t waited_ns(void) {    // for a processor, since the thread began
+    char name[64], text[96] = "";
+    long long run, waited;
+    snprintf(name, sizeof name, "/proc/self/task/%ld/schedstat", syscall(SYS_gettid));
+    int fd = open(name, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return NONE;
+    ssize_t came = read(fd, text, sizeof text - 1);
+    close(fd);
+    return came > 0 && sscanf(text, "%lld %lld", &run, &waited) == 2 ? waited : NONE;
+}
+
+static void note_usage(Use *use, int sign) {
+    struct rusage r;
+    getrusage(RUSAGE_THREAD, &r);
+    use->user_ns += sign * (r.ru_utime.tv_sec * 1000000000 + r.ru_utime.tv_usec * 1000);
+    use->system_ns += sign * (r.ru_stime.tv_sec * 1000000000 + r.ru_stime.tv_usec * 1000);
+    use->minor_faults += sign * r.ru_minflt;
+    use->major_faults += sign * r.ru_majflt;
+}
+
+EXPORT void use_begin(Engine *e, Use *use) {
+    struct timespec look_again = {0, 50000};
+    prctl(PR_SET_TIMERSLACK, 1);
+    use->waited_ns = waited_ns();
+    use->doing = WAITING;
+    while (!e->job->start_ns && !e->job->is_stopped) nanosleep(&look_again, NULL);
+    note_usage(use, -1);
+}
+
+EXPORT void use_end(Engine *e, Use *use) {
+    use->ended_ns = run_ns(e);
+    int64_t waited = waited_ns();
+    use->waited_ns = waited == NONE || use->waited_ns == NONE ? NONE : waited - use->waited_ns;
+    note_usage(use, 1);
+    use->cpu = sched_getcpu();
+    use->doing = ENDED;
+}
+
+// --- steps by plain calls -------------------------------------------------------------------------------------------
+
+static int64_t move_all(int fd, uint8_t *data, int64_t bytes, int64_t at, bool is_write) {
+    int64_t done = 0;
+    while (done < bytes) {
+        size_t rest = (size_t)(bytes - done);
+        ssize_t moved = is_write ? pwrite(fd, data + done, rest, at + done) : pread(fd, data + done, rest, at + done);
+        if (moved < 0 && errno == EINTR) continue;
+        if (moved < 0) return -errno;
+        done += moved;
+        // What ends within a block has come to the end of the file.
+        if (moved == 0 || (!is_write && done % SECTOR_BYTES)) break;
+    }
+    return done;
+}
+
+static int64_t open_file(const Step *s) {
+    const Tier *t = s->flight->tier;
+    char name[NAME_BYTES];
+    int directory = write_name(t, s->flight->row->object, name), fd;
+    int how = s->flight->row->op == WRITE ? t->write_flags : t->read_flags;
+    do fd = openat(directory, name, how | O_CLOEXEC, MODE);
+    while (fd < 0 && errno == EINTR);
+    if (fd < 0) return -errno;
+    if (t->opened_advice != NONE) posix_fadvise(fd, 0, 0, t->opened_advice);
+    return fd;
+}
+
+static int64_t close_file(const Step *s, int fd, int64_t result) {
+    const Tier *t = s->flight->tier;
+    if (t->is_synced && s->flight->row->op == WRITE && result >= 0 && fdatasync(fd) < 0) result = -errno;
+    if (t->closing_advice != NONE) posix_fadvise(fd, 0, 0, t->closing_advice);
+    if (close(fd) < 0 && result >= 0) result = -errno;
+    return result;
+}
+
+static int64_t discard(const Step *s) {
+    Flight *f = s->flight;
+    int64_t bytes, start = space_find(f->drive->space, f->row->object, &bytes);
+    if (start < 0) return start;
+    uint64_t range[2] = {(uint64_t)start, (uint64_t)bytes};
+    if (ioctl(f->drive->fd, BLKDISCARD, range) < 0) return -errno;
+    return space_release(f->drive->space, f->row->object);  // only now may it be handed out again
+}
+
+static int64_t do_file(Engine *e, const Step *s) {
+    Flight *f = s->flight;
+    uint8_t *data = buffer_of(e, s->place);
+    bool is_write = f->row->op == WRITE;
+    int64_t result;
+    switch (s->act) {
+    case ERASE: {
+        char name[NAME_BYTES];
+        int directory = write_name(f->tier, f->row->object, name);
+        return unlinkat(directory, name, 0) < 0 ? -errno : 0;
+    }
+    case OPEN:
+        if ((result = open_file(s)) < 0) return result;
+        f->fd = (int32_t)result;
+        if (is_write && fallocate(f->fd, 0, f->from_bytes, f->to_bytes - f->from_bytes) < 0 && !can_not_grow(errno))
+            return close_file(s, f->fd, -errno);
+        return 0;
+    case WHOLE:
+        if ((result = open_file(s)) < 0) return result;
+        return close_file(s, (int)result, move_all((int)result, data, s->bytes, s->from_bytes, is_write));
+    case CLOSE:
+        result = close_file(s, f->fd, f->is_failed ? -EIO : 0);
+        f->fd = NONE;
+        return f->is_failed ? 0 : result;   // what failed before has been told
+    default: return move_all(f->fd, data, s->bytes, s->from_bytes, is_write);
+    }
+}
+
+// A model's server in each direction: what comes later waits; then the latency.
+static int64_t serve_model(Engine *e, const Step *s, int64_t now) {
+    const Tier *t = s->flight->tier;
+    Row *r = s->flight->row;
+    int64_t rate = r->op == WRITE ? t->write_bytes_per_s : t->read_bytes_per_s;
+    int64_t occupied = (int64_t)((__int128)r->length_bytes * 1000000000 / rate);
+    if (occupied < t->occupied_ns) occupied = t->occupied_ns;
+    lock(e);
+    int64_t *busy = &e->model_busy_ns[r->tier & 63][r->op == WRITE];
+    *busy = (*busy > now ? *busy : now) + occupied;
+    int64_t done = *busy + t->latency_ns;
+    unlock(e);
+    return done;
+}
+
+static bool sleep_until(const Engine *e, int64_t until_ns) {    // false: the job was stopped before
+    for (int64_t now = run_ns(e); now < until_ns; now = run_ns(e)) {
+        int64_t at = (until_ns - now < LONGEST_SLEEP_NS ? until_ns : now + LONGEST_SLEEP_NS) + e->job->start_ns;
+        struct timespec t = {at / 1000000000, at % 1000000000};
+        if (e->job->is_stopped) return false;
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
+    }
+    return true;
+}
+
+// Do a step of an extent, a file or a model in this thread.
+void perform(Engine *e, Use *use, Step *s) {
+    Flight *f = s->flight;
+    int64_t started = run_ns(e);
+    stamp(s, started);
+    use->doing = MOVING;
+    if (f->tier->kind == MODELLED) {
+        s->result = 0;
+        s->ended_ns = serve_model(e, s, started);
+        use->doing = WAITING;
+        if (!sleep_until(e, s->ended_ns)) s->flight = NULL;     // it did not complete
+        use->asleep_ns += run_ns(e) - started;
+        return;
+    }
+    if (f->tier->kind == FILES) s->result = do_file(e, s);
+    else if (s->act == ERASE) s->result = discard(s);
+    else if (s->act == CLOSE) s->result = fdatasync(f->fd) < 0 ? -errno : 0;
+    else s->result = move_all(f->fd, buffer_of(e, s->place), s->bytes, f->base + s->from_bytes, f->row->op == WRITE);
+    s->ended_ns = run_ns(e);
+    use->enter_ns += s->ended_ns - started;
+    if (e->job->is_checking && s->result > 0 && f->row->op == READ)
+        check_data(e, use, s, buffer_of(e, s->place), s->result);
+}
+
+// --- copies to and from memory --------------------------------------------------------------------------------------
+
+// Pages that the tier's memory did not have when the run began: none in most runs.
+static void touch(Engine *e, const Flight *f) {
+    Drive *d = f->drive;
+    int64_t to = f->base + f->to_bytes - d->base;
+    lock(e);
+    int64_t from = d->touched_bytes / PAGE_BYTES * PAGE_BYTES;
+    if (to > d->touched_bytes) d->touched_bytes = to = (to + TOUCHED_AT_ONCE - 1) / TOUCHED_AT_ONCE * TOUCHED_AT_ONCE;
+    else from = to;
+    unlock(e);
+    if (to > from) madvise((void *)(d->base + from), (size_t)(to - from), MADV_POPULATE_WRITE);
+}
+
+static void copy(Engine *e, Use *use, Step *s, uint8_t *scratch, int64_t *sink_at) {
+    Flight *f = s->flight;
+    Tier *t = f->tier;
+    Row *r = f->row;
+    uint8_t *place = (uint8_t *)(f->base + s->from_bytes);
+    if (r->op == WRITE) {
+        int64_t before = now_ns();
+        touch(e, f);
+        int64_t started = now_ns();
+        use->touching_ns += started - before;
+        use->doing = MAKING_DATA;
+        data_make(e->job->data, scratch, s->bytes, s->from_bytes, r->object, r->version);
+        use->making_ns += now_ns() - started;
+    }
+    int64_t started = run_ns(e);
+    stamp(s, started);
+    use->doing = MOVING;
+    if (r->op == WRITE) memcpy(place, scratch, (size_t)s->bytes);
+    else if (e->job->is_checking) memcpy(scratch, place, (size_t)s->bytes);
+    else {
+        if (*sink_at + s->bytes > t->sink_bytes) *sink_at = 0;
+        memcpy((uint8_t *)t->sink + *sink_at, place, (size_t)s->bytes);
+        *sink_at += s->bytes;
+    }
+    s->result = s->bytes;
+    s->ended_ns = run_ns(e);
+    use->copying_ns += s->ended_ns - started;
+    if (r->op == READ && e->job->is_checking) check_data(e, use, s, scratch, s->bytes);
+}
+
+// --- a loop of one step at a time -----------------------------------------------------------------------------------
+
+// Wait, with the lock held, until something may be there for this lane. One thread watches the clock for all.
+static void rest(Engine *e, Lane *l, Use *use, int64_t now, int64_t next_ns) {
+    bool leads = !l->has_leader && next_ns != INT64_MAX;
+    int64_t until = now + LONGEST_SLEEP_NS, started = now_ns();
+    if (leads && next_ns - SPIN_NS < until) until = next_ns - SPIN_NS;
+    if (until > now) {
+        int64_t at = until + e->job->start_ns;
+        struct timespec t = {at / 1000000000, at % 1000000000};
+        use->doing = WAITING;
+        if (leads) l->has_leader = true;
+        l->sleepers++;
+        pthread_cond_timedwait(&l->woken, &e->order.lock, &t);
+        l->sleepers--;
+        if (leads) l->has_leader = false;
+        use->asleep_ns += now_ns() - started;
+    } else {    // the last part of the way to a due time is not slept through: waking up takes about as long
+        unlock(e);
+        sched_yield();
+        lock(e);
+        use->asleep_ns += now_ns() - started;
+    }
+}
+
+static void ask_python(Engine *e, Task *t, const Step *s) {
+    const Flight *f = s->flight;
+    const Row *r = f->row;
+    *t = (Task){.act = s->act, .flight = f->id, .row = r->trace_row, .op = r->op, .tier = r->tier, .object = r->object,
+                .stream = r->stream, .from_bytes = s->from_bytes, .bytes = s->bytes, .whole_from_bytes = f->from_bytes,
+                .whole_to_bytes = f->to_bytes, .needed_to_bytes = f->needed_to_bytes, .pieces = f->pieces,
+                .is_failed = f->is_failed, .buffer = buffer_of(e, s->place), .version = r->version,
+                .submitted_ns = NONE, .step = *s};
+}
+
+static void take_answer(Engine *e, Use *use, Task *t) {
+    Step *s = &t->step;
+    Flight *f = s->flight;
+    s->result = t->error ? -t->error : t->moved;
+    s->ended_ns = t->completed_ns;
+    if (e->job->is_checking && s->result > 0 && f->row->op == READ && (s->act == MOVE || s->act == WHOLE))
+        check_data(e, use, s, buffer_of(e, s->place), s->result);
+    lock(e);    // others may answer for pieces of the same operation
+    if (t->submitted_ns != NONE) f->row->submitted_ns = t->submitted_ns;
+    f->row->retries = (int16_t)(f->row->retries + t->retries);
+    end_step(e, s);
+    unlock(e);
+    t->is_answer = 0;
+}
+
+// Do steps of a lane until the job is over (0) or one is Python's (1), which comes back as the answer in `task`.
+EXPORT int work(Engine *e, int lane, Use *use, Task *task) {
+    Lane *l = &e->lane[lane];
+    uint8_t *scratch = NULL;
+    int64_t sink_at = 0;
+    if (task->is_answer) take_answer(e, use, task);
+    if (lane == e->copies_lane) {
+        scratch = grown(NULL, e->job->io_bytes, 1);
+        memset(scratch, 1, (size_t)e->job->io_bytes);   // so that no copy waits for the kernel's pages
+        sink_at = (use - e->job->use) * e->job->io_bytes;
+    }
+    lock(e);
+    while (!is_over(e) || l->closing) {
+        Step s;
+        int64_t next_ns, now = run_ns(e);
+        if (!take_step(e, lane, now, &s, &next_ns)) {
+            if (!is_over(e)) rest(e, l, use, now, next_ns);
+            continue;
+        }
+        if (l->sleepers) pthread_cond_signal(&l->woken);    // there may be more, and somebody must watch the clock
+        unlock(e);
+        s.result = 0;
+        if (lane == e->copies_lane) copy(e, use, &s, scratch, &sink_at);
+        else {
+            if (s.flight->row->op == WRITE && s.bytes) make_data(e, use, &s);
+            if (s.flight->tier->kind == PYTHON) {
+                ask_python(e, task, &s);
+                use->doing = IN_PYTHON;
+                return 1;
+            }
+            perform(e, use, &s);
+        }
+        lock(e);
+        if (s.flight) end_step(e, &s);
+    }
+    unlock(e);
+    free(scratch);
+    return 0;
+}
+
+// --- the engine -----------------------------------------------------------------------------------------------------
+
+static void open_places(Places *p, int32_t count) {
+    *p = (Places){.free = zeros(count + 1, sizeof(int32_t)), .count = count, .all = count, .allowed = count};
+    for (int32_t i = 0; i < count; i++) p->free[i] = count - 1 - i;     // the first are taken first, and again
+}
+
+#define SIZE_OF(kind) EXPORT size_t sizeof_##kind(void) { return sizeof(kind); }
+SIZE_OF(Row) SIZE_OF(Rows) SIZE_OF(Data) SIZE_OF(BadBlock) SIZE_OF(Drive) SIZE_OF(Digit) SIZE_OF(Tier) SIZE_OF(Use)
+SIZE_OF(Job) SIZE_OF(Task)
+
+EXPORT Engine *engine_open(Job *j, int is_shared) {
+    Engine *e = zeros(1, sizeof(Engine));
+    e->job = j;
+    order_open(&e->order, j->rows, is_shared);
+    e->workers_lane = (int32_t)j->rings;
+    e->full_due_ns = INT64_MAX;
+    e->copies_lane = e->workers_lane + 1;
+    e->lanes = e->copies_lane + 1;
+    e->lane = zeros(e->lanes, sizeof(Lane));
+    open_places(&e->places, (int32_t)j->depth);
+    open_places(&e->copy_places, (int32_t)j->copiers);
+    pthread_condattr_t how;
+    pthread_condattr_init(&how);
+    pthread_condattr_setclock(&how, CLOCK_MONOTONIC);
+    for (int i = 0; i < e->lanes; i++) {
+        Lane *l = &e->lane[i];
+        l->places = i == e->copies_lane ? &e->copy_places : &e->places;
+        l->event_fd = i < j->rings ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : NONE;
+        pthread_cond_init(&l->woken, &how);
+    }
+    int32_t flights = (int32_t)(j->depth + j->copiers);
+    e->flight = zeros(flights, sizeof(Flight));
+    for (int32_t i = flights - 1; i >= 0; i--) {
+        e->flight[i].id = i;
+        e->flight[i].next = e->free_flight;
+        e->free_flight = &e->flight[i];
+    }
+    return e;
+}
+
+EXPORT void engine_wake(Engine *e) {    // rows were laid, or the job is to stop
+    lock(e);
+    wake_all(e);
+    unlock(e);
+}
+
+EXPORT void engine_close(Engine *e) {   // when no loop runs any more
+    for (Flight *f = e->flight; f < e->flight + e->job->depth + e->job->copiers; f++)
+        if (f->row && f->tier->kind == FILES && f->lane == e->workers_lane && f->fd >= 0) close(f->fd);
+    for (int i = 0; i < e->lanes; i++) {
+        if (e->lane[i].event_fd != NONE) close(e->lane[i].event_fd);
+        pthread_cond_destroy(&e->lane[i].woken);
+        free(e->lane[i].ready.number);
+    }
+    order_close(&e->order);
+    free(e->places.free), free(e->copy_places.free), free(e->lane), free(e->flight), free(e);
+}

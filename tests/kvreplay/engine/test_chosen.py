@@ -1,0 +1,76 @@
+"""Which engine a run gets, and what is said where it gets none."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+from rings import IO, PythonFiles, files_in, needs_uring
+
+from kvreplay.engine import engine as engines
+from kvreplay.engine.engine import EngineName, check_name, choose
+from kvreplay.tiers.modelled import Service, SimulatedTier
+from kvreplay.tiers.ram import RamTier
+from kvtrace.core.errors import ConfigError, DeviceError
+
+MODEL = Service(read_bytes_per_s=1, write_bytes_per_s=1, latency_ns=0, source="test")
+
+
+@needs_uring
+def test_auto_takes_what_there_is_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with files_in(tmp_path / "d") as tier:
+        chosen = choose(EngineName.AUTO, [None, tier], 2, IO)
+        assert (chosen.engine.name, chosen.because, tier.engine) == ("uring", "auto", "uring")
+        chosen = choose(EngineName.THREADS, [tier], 2, IO)
+        assert (chosen.engine.name, chosen.because, tier.engine) == ("threads", "--engine threads", "threads")
+        monkeypatch.setattr("kvreplay.engine.engine.refusal", lambda: "sysctl says no")
+        chosen = choose(EngineName.AUTO, [tier], 2, IO)
+        assert (chosen.engine.name, chosen.because, tier.engine) == (
+            "threads",
+            "no io_uring: sysctl says no",
+            "threads",
+        )
+        assert chosen.engine.facts() == {}
+        with pytest.raises(DeviceError, match="--engine uring: sysctl says no; say --engine threads"):
+            choose(EngineName.URING, [tier], 2, IO)
+    with pytest.raises(ConfigError, match="--engine aio: choose auto, threads, uring"):
+        check_name("aio")
+
+
+@needs_uring
+@pytest.mark.parametrize("kind", ["python", "model", "memory", "verified", "null", "none"])
+def test_what_no_ring_moves_goes_by_threads_unless_one_is_asked_for(kind: str) -> None:
+    tiers = {
+        "python": PythonFiles(),
+        "model": SimulatedTier("sim", MODEL),
+        "memory": RamTier("cpu", IO),
+        "verified": RamTier("cpu", IO, is_verified=True),
+        "null": SimulatedTier("null"),
+        "none": None,
+    }
+    chosen = choose(EngineName.AUTO, [None, tiers[kind]], 2, IO)
+    said = "no tier has files, devices or memory, which io_uring's loop is for"
+    expected = ("threads", said) if kind in ("python", "model") else ("uring", "auto")
+    assert (chosen.engine.name, chosen.because) == expected
+    asked = choose(EngineName.URING, [None, tiers[kind]], 2, IO)
+    assert (asked.engine.name, asked.because) == ("uring", "--engine uring")
+
+
+def test_a_refusal_names_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = iter([errno.EPERM, errno.EPERM, errno.ENOSYS, errno.ENOMEM, -1, -2, errno.EINVAL, 0])
+
+    class Kernel:
+        ring_refusal = staticmethod(lambda: next(codes))
+
+    monkeypatch.setattr(engines, "library", Kernel)
+    monkeypatch.setattr(engines, "_DISABLED", tmp_path / "sysctl")
+    assert engines.refusal() == "io_uring is not permitted here (a seccomp filter, as containers have)"
+    (tmp_path / "sysctl").write_text("2\n")
+    assert engines.refusal() == "sysctl kernel.io_uring_disabled=2 forbids io_uring"
+    said = [engines.refusal() for _ in range(6)]
+    assert said[0] == "the kernel was built without io_uring, or a seccomp filter hides it"
+    assert said[1] == "the locked-memory limit leaves no room for an io_uring (ulimit -l)"
+    assert "too old; 5.19 is new enough" in str(said[2])
+    assert "has no sparse file tables" in str(said[3])
+    assert said[4:] == ["io_uring_setup: Invalid argument", None]

@@ -1,0 +1,40 @@
+"""What C and Python must agree on: the sizes and places of what they share."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+
+from kvreplay.data.source import DataStruct
+from kvreplay.data.verify import BadBlockStruct
+from kvreplay.engine.structs import DigitStruct, DriveStruct, JobStruct, TaskStruct, TierStruct, UseStruct
+from kvreplay.native.library import library
+from kvreplay.native.rows import ROW, RowRing, RowsStruct
+
+STRUCTS = {
+    "Rows": RowsStruct, "Data": DataStruct, "BadBlock": BadBlockStruct, "Drive": DriveStruct, "Digit": DigitStruct,
+    "Tier": TierStruct, "Use": UseStruct, "Job": JobStruct, "Task": TaskStruct,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_structures_are_as_long_in_c(name):
+    size = getattr(library(), f"sizeof_{name}")
+    size.restype = ctypes.c_size_t
+    assert size() == ctypes.sizeof(STRUCTS[name])
+
+
+def test_a_row_is_as_long_in_c():
+    size = library().sizeof_Row
+    size.restype = ctypes.c_size_t
+    assert size() == ROW.itemsize
+
+
+def test_a_ring_of_rows_is_a_power_of_two_and_holds_the_last_ones():
+    rows = RowRing(5000, 2048)
+    assert len(rows.ring) == 2048
+    rows.ring["trace_row"] = range(2048)
+    assert rows.within(2040, 2060)["trace_row"].tolist() == list(range(2040, 2048)), "up to where it begins again"
+    assert rows.within(2048 + 3, 2048 + 5)["trace_row"].tolist() == [3, 4]
+    assert len(RowRing(3).ring) == 1024

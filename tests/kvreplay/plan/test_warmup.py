@@ -1,0 +1,42 @@
+"""Which rows of a plan a warm-up leaves out."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvreplay.config.warmup import check_warmup, parse_warmup
+from kvreplay.native.rows import NONE, READ, RowRing
+from kvreplay.plan.pacing import ClosedLoop, OpenLoop, Pacer
+from kvreplay.plan.window import Facts
+from kvtrace.core.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("warmup", "closed", "paced"),
+    [
+        ("8", [False, True, True, True], [False, True, True, True]),
+        # In a closed loop by when it was submitted; what never was counts as well.
+        ("5us", [False, False, True, True], [False, True, True, True]),
+    ],
+)
+def test_rows_and_time_are_left_out(warmup: str, closed: list[bool], paced: list[bool]) -> None:
+    columns = {"op": [READ] * 4, "trace_row": [7, 8, 9, 10], "due_ns": [0, 5000, 6000, 9000]}
+    for is_open_loop, expected in ((False, closed), (True, paced)):
+        rows = RowRing.of(columns, is_open_loop=is_open_loop).all
+        rows["submitted_ns"] = [100, 4999, 5000, NONE]
+        found = parse_warmup(warmup)
+        assert found is not None
+        assert found.is_measured(rows).tolist() == expected
+
+
+@pytest.mark.parametrize(("text", "pacer", "is_all"), [
+    ("10", ClosedLoop(), True), ("9", ClosedLoop(), False), ("1us", ClosedLoop(), False),
+    ("501ns", OpenLoop(2.0), True), ("500ns", OpenLoop(2.0), False),
+])  # fmt: skip
+def test_a_warm_up_of_all_that_is_replayed_is_refused(text: str, pacer: Pacer, is_all: bool) -> None:
+    facts = Facts(3, None, 9, 1000, (), is_bulk=False, is_staged=False, objects=1)
+    if not is_all:
+        check_warmup(parse_warmup(text), text, 20, facts, pacer)
+        return
+    with pytest.raises(ConfigError, match=f"--warmup {text} leaves nothing to measure of the 20 rows"):
+        check_warmup(parse_warmup(text), text, 20, facts, pacer)

@@ -1,0 +1,184 @@
+"""What count.c counts against a few lines of plain Python, and its structures against Python's."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from taken import counted, rows_of
+
+import kvreplay.native
+from kvreplay.native.library import library
+from kvreplay.native.rows import CORRUPT, DELETE, ERROR, OK, ROW, SHORT, SKIPPED
+from kvreplay.result import journal
+from kvreplay.result.counted import operations, requests, tables, times
+from kvreplay.result.counted.operations import LATENESS, PER_MIB, RESPONSE, SERVICE, CountedOperations
+from kvreplay.run.watching.watch import WATCHED
+from kvtrace.core.statistics import QUANTILES, nearest_rank
+
+S = 10**9
+TIERS = [
+    SimpleNamespace(name="nvme", alignment=4096, is_simulated=False),
+    SimpleNamespace(name="null", alignment=1, is_simulated=True),
+]
+KINDS = ("Kind", "Run", "Second", "Ended", "Level", "Wait", "Done", "InFlight", "Covered", "InOrder", "Counting")
+STRUCTS = {
+    "Times": times.TIMES,
+    **{
+        name: getattr(operations, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper())
+        for name in [
+            "Kind",
+            "Run",
+            "Second",
+            "Ended",
+            "Level",
+            "Wait",
+            "Done",
+            "InFlight",
+            "Covered",
+            "InOrder",
+            "Counting",
+        ]
+    },
+    "Request": requests.REQUEST,
+    "Span": requests.SPAN,
+    "Requests": requests.REQUESTS,
+    "OpsColumns": tables.OPS_COLUMNS,
+    "Watched": WATCHED,
+    "JournalBatch": journal.JOURNAL_BATCH,
+}
+
+
+def test_structures_are_the_same_in_c_and_python() -> None:
+    header = (Path(kvreplay.native.__path__[0]) / "count.h").read_text(encoding="utf-8")
+    plain = re.sub(r"//[^\n]*", "", header)
+    bodies = {name: body for body, name in re.findall(r"typedef struct \{([^}]*)\} (\w+);", plain)}
+    assert bodies.keys() == STRUCTS.keys()
+    sizes = (ctypes.c_int64 * len(STRUCTS)).in_dll(library(), "count_sizes")
+    for (name, dtype), size in zip(STRUCTS.items(), sizes, strict=True):
+        # All fields are int64, double or an address: the order of the names is that of the offsets.
+        fields = [re.sub(r"\[.*\]", "", f) for f in re.findall(r"(\w+(?:\[\w+\])?)\s*[,;]", bodies[name])]
+        assert [n for n in fields if n not in ("const", "int64_t")] == list(dtype.names or ()), name
+        assert dtype.itemsize == size, name
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[Any, list[int]]:
+    """Return rows of a random run, and where it is cut into parts."""
+    count, seed = draw(st.integers(1, 300)), draw(st.integers(0, 2**32))
+    rng, is_open = np.random.default_rng(seed), draw(st.booleans())
+    submitted = np.sort(rng.integers(0, 3 * S, count)) + rng.integers(0, 1 + draw(st.integers(0, S)), count)
+    completed = submitted + (10 ** rng.uniform(0, 9, count)).astype(np.int64) * (rng.random(count) < 0.9)
+    outcome = rng.choice([OK, OK, OK, ERROR, SHORT, SKIPPED, CORRUPT], count).astype(np.int8)
+    completed[np.isin(outcome, (ERROR, SHORT))] = -1
+    submitted[outcome == SKIPPED] = completed[outcome == SKIPPED] = -1
+    due = np.sort(rng.integers(0, 3 * S, count)) if is_open else None
+    rows = rows_of(
+        count, op=rng.integers(0, 3, count), tier=rng.integers(0, 2, count), offset=rng.integers(0, 20_000, count),
+        length=rng.integers(0, 20_000, count), trace_row=np.cumsum(rng.integers(1, 4, count)), due_ns=due,
+        submitted_ns=submitted, completed_ns=completed, outcome=outcome, ready_ns=rng.integers(0, 3 * S, count),
+    )  # fmt: skip
+    return rows, sorted(rng.integers(0, count, 3).tolist())
+
+
+@settings(max_examples=150, deadline=None)
+@given(runs(), st.booleans())
+def test_what_is_counted_is_what_plain_python_counts(run: tuple[Any, list[int]], is_small: bool) -> None:
+    rows, cuts = run
+    with pytest.MonkeyPatch.context() as patch:
+        if is_small:
+            patch.setattr(operations, "ENDED_WAITING", 8)
+        found = counted(rows, TIERS, cuts=cuts)
+    check(found, [{name: row[name].item() for name in ROW.names if row[name].ndim == 0} for row in rows])
+
+
+def check(found: CountedOperations, rows: list[dict[str, Any]]) -> None:
+    is_open, sent = rows[0]["due_ns"] >= 0, [r for r in rows if r["submitted_ns"] >= 0]
+    failed = [r for r in rows if r["outcome"] in (ERROR, SHORT, CORRUPT)]
+    run = found.run[0]
+    assert (run["rows"], run["sent"], run["failed"]) == (len(rows), len(sent), len(failed))
+    assert run["last_sent_row"] == (sent[-1]["trace_row"] if sent else -1)
+    assert run["last_ns"] == max(0, *(max(r["submitted_ns"], r["completed_ns"]) for r in rows), 0)
+    if is_open:
+        late = [r["submitted_ns"] - r["due_ns"] for r in sent]
+        assert run["late"] == sum(ns > 1_000_000 for ns in late)
+        own = [r["submitted_ns"] - max(r["due_ns"], r["ready_ns"]) for r in sent]
+        assert run["late_by_itself"] == sum(ns > 1_000_000 for ns in own)
+        assert found.lateness.count == len(late)
+        assert found.lateness.max_ns in (None, max([0, *late]))
+    seconds = Counter[tuple[int, int, str]]()
+    for at in range(len(TIERS) * operations.OPS):
+        tier, op = divmod(at, operations.OPS)
+        here = [r for r in rows if (r["tier"], r["op"]) == (tier, op)]
+        good, kind = [r for r in here if r["outcome"] == OK], found.kinds[at]
+        assert (kind["planned"], kind["good"], kind["errors"]) == (len(here), len(good), sum(r in failed for r in here))
+        assert kind["bytes"] == sum(r["length"] for r in good)
+        io_bytes = [asked(r) if tier == 0 else -1 for r in good]
+        assert kind["io_bytes"] == sum(-1 if op == DELETE else n for n in io_bytes)
+        service = [r["completed_ns"] - r["submitted_ns"] for r in good]
+        assert kind["service_ns"] == sum(service)
+        # Of what takes no time, none is kept in a closed loop.
+        timed = good if tier == 0 or is_open else []
+        same(found, at, SERVICE, [r["completed_ns"] - r["submitted_ns"] for r in timed])
+        moved = [r for r in timed if op != DELETE and r["length"]]
+        same(found, at, PER_MIB, [int((r["completed_ns"] - r["submitted_ns"]) * (2**20 / r["length"])) for r in moved])
+        if is_open:
+            same(found, at, RESPONSE, [r["completed_ns"] - r["due_ns"] for r in good])
+            same(found, at, LATENESS, [r["submitted_ns"] - r["due_ns"] for r in good])
+        if tier == 0:
+            overlaps = [sum(o["submitted_ns"] <= r["submitted_ns"] < o["completed_ns"] for o in good) for r in good]
+            assert found.order.most_at_once(at) == max([0, *overlaps])
+            for r in here:
+                if r["submitted_ns"] >= 0:
+                    when = r["submitted_ns"] if r["completed_ns"] < 0 else r["completed_ns"]
+                    seconds[when // S, at, "operations" if r["outcome"] == OK else "errors"] += 1
+    told = Counter[tuple[int, int, str]]()
+    for second, at, each in zip(*found.seconds.found(), strict=True):
+        for name in ("operations", "errors"):
+            told[int(second), int(at), name] += int(each[name])
+        alone = [
+            r["completed_ns"] - r["submitted_ns"] for r in rows
+            if r["outcome"] == OK and r["tier"] == 0 and r["op"] == at and r["completed_ns"] // S == second
+        ]  # fmt: skip
+        assert (each["latency_ns"], each["most_ns"]) == (sum(alone), max([0, *alone]))
+        rank = nearest_rank(len(alone), 9900)
+        assert each["p99_ns"] == (-1 if rank is None else sorted(alone)[rank - 1])
+    assert +told == seconds
+
+
+def asked(row: dict[str, Any]) -> int:
+    """Return the bytes asked of a tier that pads to 4096."""
+    end = row["offset"] + row["length"]
+    return -(-end // 4096) * 4096 - row["offset"] // 4096 * 4096 if row["length"] else 0
+
+
+def same(found: CountedOperations, at: int, what: int, values: list[int]) -> None:
+    told, ordered = found.distribution(what, [at]), sorted(values)
+    assert (told.count, told.max_ns) == (len(values), max(0, ordered[-1]) if values else None)
+    if values:
+        assert told.mean_ns == sum(values) / len(values)
+        ranks = [nearest_rank(len(values), part) for part in QUANTILES.values()]
+        quantiles = (told.p50_ns, told.p95_ns, told.p99_ns, told.p99_9_ns, told.p99_99_ns)
+        assert list(quantiles) == [None if rank is None else ordered[rank - 1] for rank in ranks]
+
+
+def test_the_order_of_submission_is_found_in_any_disorder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "WAITING", 1000)
+    for seed, reach in enumerate((1, 3, 100, 400, 100_000)):
+        rng = np.random.default_rng(seed)
+        submitted = np.arange(5000) * 1000 + rng.integers(0, reach * 1000, 5000)
+        rows = rows_of(5000, submitted_ns=submitted, completed_ns=submitted + rng.integers(0, 50_000, 5000), outcome=OK)
+        order = counted(rows, [TIERS[0]]).order
+        # One that comes more than half of those that wait behind is late.
+        assert (order.most_at_once(0) is None) == (reach > 1000)
+        levels = order.levels(0)["submitted_ns"]
+        assert np.array_equal(levels, np.sort(submitted)) == (reach <= 1000)
+        assert np.array_equal(np.sort(levels), np.sort(submitted))
