@@ -157,7 +157,8 @@ static __always_inline void sweep(u64 now)
         if (!state || state->queue_ns != at.queue_ns || state->is_gone)
             continue;
         struct request *rq = (void *)at.rq;
-        if (state->is_in_flight && now - state->issue_ns > SURE_AFTER_NS && BPF_CORE_READ(rq, state) == MQ_RQ_IDLE) {
+        s64 since_issue_ns = now - state->issue_ns;     /* < 0: another processor issued it after our `now` */
+        if (state->is_in_flight && since_issue_ns > SURE_AFTER_NS && BPF_CORE_READ(rq, state) == MQ_RQ_IDLE) {
             leave_flight(state);
             state->is_gone = 1;
         } else {
@@ -166,17 +167,21 @@ static __always_inline void sweep(u64 now)
     }
 }
 
+/* The kernel uses a request again only after its end: this use's was not seen, and must not leak. */
+static __always_inline void end_unseen(struct request_state *before)
+{
+    count(before->direction, ENDS_NOT_SEEN, 1);
+    leave_flight(before);
+    keep_event(before, 0, 0);
+}
+
 static __always_inline void on_queue(struct request *rq)
 {
     u64 key = (u64)rq;
     u32 dev = device_of(rq->q->disk);
     struct request_state *before = bpf_map_lookup_elem(&requests, &key);
-    /* The kernel uses a request again only after its end: this one's was not seen, and must not leak. */
-    if (before && before->issue_ns) {
-        count(before->direction, ENDS_NOT_SEEN, 1);
-        leave_flight(before);
-        keep_event(before, 0, 0);
-    }
+    if (before && before->issue_ns)
+        end_unseen(before);
     if (!is_on() || !is_probed(dev) || !is_mine()) {
         /* Its memory may have been another's request before. */
         if (before)
@@ -234,6 +239,12 @@ static __always_inline void on_first_issue(struct request *rq, struct request_st
 static __always_inline void on_issue(struct request *rq, struct request_state *state)
 {
     u64 key = (u64)rq, now = bpf_ktime_get_ns(), is_first = !state->issue_ns;
+    if (!is_first && !state->requeue_ns) {
+        /* Another use of it, whose queueing was not seen: so are those of others while the probes are taken off. */
+        end_unseen(state);
+        bpf_map_delete_elem(&requests, &key);
+        return;
+    }
     if (state->requeue_ns) {
         u64 waited = now - state->requeue_ns;
         count(state->direction, REQUEUED_SUM, waited);

@@ -140,9 +140,12 @@ def test_requests_whose_end_is_not_seen_leave_the_count(place):
             process.stdin.write("go\n")
             process.stdin.flush()
             wait_until_blocked(process.pid)
-            # As a probe ends: counts are read when nothing changes them any more.
+            # As a probe ends: counts are read when nothing changes them any more. Others go on while it is taken off.
             for program in PROGRAMS:
                 programs.detach(program)
+                if program == "block_rq_insert":
+                    command = ["dd", f"if={directory / 'data'}", "of=/dev/null", "bs=4k", "count=1000", "iflag=direct"]
+                    subprocess.run(command, check=True, capture_output=True)
             found = block_figures(programs, shared(programs)[0], {}, 11)
         process.communicate("end\n")
     read = found.directions["read"]
