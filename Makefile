@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := demo
 SOURCES := kvtrace kvreplay kvdistill tests docs bench examples hatch_build.py
-# The replay engine, of its C files: made when .venv is, and again when they change.
-ENGINE := kvreplay/native/libreplay.so
-READY := $(VENV)/.ready $(ENGINE)
+# The library of the C files: made when .venv is, and again when they change.
+NATIVE := kvtrace/core/native/libkvtrace.so
+READY := $(VENV)/.ready $(NATIVE)
 
 # `make test` in so many processes; `make fuzz` for so long, twice.
 WORKERS ?= 2
@@ -24,11 +24,10 @@ $(VENV)/.ready: pyproject.toml
 	@echo "setting up $(VENV): this downloads about 400 MB once"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@$(BIN)/python -m kvtrace.warm
 	@touch $@
 
-$(ENGINE): $(wildcard kvreplay/native/*.c kvreplay/native/*.h) hatch_build.py | $(VENV)/.ready
-	@echo "building the replay engine, $@"
+$(NATIVE): $(shell find kvtrace kvreplay kvdistill -name '*.[ch]') hatch_build.py | $(VENV)/.ready
+	@echo "building $@"
 	@$(BIN)/python hatch_build.py
 
 native: $(READY)

@@ -1,4 +1,4 @@
-"""How the replay engine's C files become a library when kvtrace is installed: by `cc`, else by Zig's from PyPI.
+"""How the C files of the three programs become a library when kvtrace is installed: by `cc`, else by Zig's from PyPI.
 
 hatchling loads this for wheels and editable installs; `python hatch_build.py [FILE]` builds by hand, beside the sources
 unless FILE is said. CC and CFLAGS are heeded; with KVTRACE_WHEEL_FOR=aarch64 Zig makes a release's wheel for that.
@@ -22,13 +22,16 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-NATIVE = Path(__file__).resolve().parent / "kvreplay" / "native"
-LIBRARY = NATIVE / "libreplay.so"
+ROOT = Path(__file__).resolve().parent
+CORE = "kvtrace/core/native"
+FOLDERS = (CORE, "kvtrace/native", "kvreplay/native", "kvdistill/native")
+LIBRARY = ROOT / CORE / "libkvtrace.so"
 ZIG = "ziglang>=0.15,<0.18"
 GLIBC = "2.28"
 """The oldest that Zig's library loads with: that of Debian 10 and RHEL 8."""
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O3", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
-FLAGS += ["-Wall", "-Wextra", "-Werror"]
+# The same numbers on any machine: sums wrap, and no product is rounded with the sum it goes into.
+FLAGS += ["-fwrapv", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]
 PROBE = """
 #include <linux/io_uring.h>
 #include <pthread.h>
@@ -41,12 +44,26 @@ int probe(void) { return IORING_SETUP_DEFER_TASKRUN + IORING_RSRC_REGISTER_SPARS
 
 def sources() -> list[Path]:
     """Return the C files and their headers."""
-    return sorted(path for path in NATIVE.iterdir() if path.suffix in (".c", ".h"))
+    found = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.[ch]"))
+    return sorted(found, key=lambda path: path.relative_to(ROOT).as_posix())
 
 
 def sources_sha256() -> str:
     """Return the hash of the sources as they are; the library's `sources_sha256()` is of those that it was made of."""
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources())).hexdigest()
+
+
+def _compiles(command: list[str]) -> bool:
+    """Return whether the compiler `command` makes the PROBE without a word."""
+    with tempfile.TemporaryDirectory() as place:
+        probe = [*command, *FLAGS, "-x", "c", "-", "-o", str(Path(place, "probe.so"))]
+        found = subprocess.run(probe, input=PROBE, capture_output=True, text=True, check=False)
+    return not found.returncode and not found.stderr
+
+
+def whole_program(compiler: list[str]) -> list[str]:
+    """Return the compiler's option to look at all files at once, if it has one: calls between them cost 5 to 10 %."""
+    return next(([option] for option in ("-flto=auto", "-flto") if _compiles([*compiler, option])), [])
 
 
 def own_compiler() -> list[str] | None:
@@ -56,10 +73,8 @@ def own_compiler() -> list[str] | None:
     for name in ("cc", "gcc", "clang"):
         if not shutil.which(name):
             continue
-        with tempfile.TemporaryDirectory() as place:
-            command = [name, *FLAGS, "-x", "c", "-", "-o", str(Path(place, "probe.so"))]
-            if not subprocess.run(command, input=PROBE, capture_output=True, text=True, check=False).returncode:
-                return [name]
+        if _compiles([name]):
+            return [name]
     return None
 
 
@@ -81,8 +96,10 @@ def build(to: Path, machine: str | None = None) -> str:
     command = [
         *compiler,
         *FLAGS,
+        *whole_program(compiler),
         f'-DSOURCES_SHA256="{sources_sha256()}"',
-        f"-ffile-prefix-map={NATIVE.parents[1]}=.",
+        f"-ffile-prefix-map={ROOT}=.",
+        f"-I{ROOT / CORE}",
         *shlex.split(os.environ.get("CFLAGS", "")),
         *(str(path) for path in sources() if path.suffix == ".c"),
         *("-o", str(made), f"-Wl,-soname,{LIBRARY.name}", "-lm"),
@@ -124,7 +141,7 @@ class NativeBuildHook(BuildHookInterface[Any]):
         else:
             self.place = tempfile.TemporaryDirectory()
             to = Path(self.place.name, LIBRARY.name)
-            build_data["force_include"][str(to)] = f"kvreplay/native/{LIBRARY.name}"
+            build_data["force_include"][str(to)] = f"{CORE}/{LIBRARY.name}"
         tag = build(to, machine)
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{tag}"

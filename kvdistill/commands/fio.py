@@ -40,13 +40,12 @@ def profile(
     from kvdistill.profile.sources import distil_source
     from kvdistill.report.jobs_document import profile_document
     from kvtrace.core.app import progress
-    from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.files import write_json
     from kvtrace.core.limit import parse_window
 
     scratched = tempfile.TemporaryDirectory(prefix="kvdistill-")
-    with scratched as scratch, compile_announced(), progress(f"distil {source.name}"):
+    with scratched as scratch, progress(f"distil {source.name}"):
         found = distil_source(source, tier, parse_window(limit, begin, end, busiest), Path(scratch)).profile
     write_json(output, found)
     log(f"wrote {output}")
@@ -150,7 +149,6 @@ def fio(
     from kvdistill.jobs.job import JobOptions
     from kvdistill.jobs.write import CheckOptions, Wanted
     from kvdistill.report.jobs_document import written_document
-    from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.limit import parse_window
     from kvtrace.core.units import parse_bytes, parse_duration_ns
@@ -173,8 +171,7 @@ def fio(
         is_whole=is_whole,
     )
     source, tier = _source(source, gen, tier, output)
-    with compile_announced():
-        result = write_jobs(source, tier, output, parse_window(limit, begin, end, busiest), wanted)
+    result = write_jobs(source, tier, output, parse_window(limit, begin, end, busiest), wanted)
     if json:
         emit_json(result)
     else:

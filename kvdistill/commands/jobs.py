@@ -13,7 +13,6 @@ from kvtrace.core.app import emit_json, log
 from kvtrace.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    # Loads numba.
     from kvdistill.jobs.make import StoreJobs
 
 Output = Annotated[
@@ -55,16 +54,14 @@ def warp(
     """
     from kvdistill.jobs.make import write_warp
     from kvdistill.jobs.warp import JOB, WarpOptions
-    from kvtrace.core.compiled import compile_announced
     from kvtrace.core.limit import parse_window
     from kvtrace.core.metadata import without_outputs
 
     options = WarpOptions(host, bucket, _runtime_ns(max_runtime))
     argv = without_outputs(["kvdistill", *sys.argv[1:]])
-    with compile_announced():
-        written = write_warp(
-            source, tier, output, options, parse_window(limit, begin, end, busiest), has_csv=has_csv, argv=argv
-        )
+    written = write_warp(
+        source, tier, output, options, parse_window(limit, begin, end, busiest), has_csv=has_csv, argv=argv
+    )
     _show(written, output, JOB, run, json=json)
 
 
@@ -96,16 +93,14 @@ def sai3(
     """
     from kvdistill.jobs.make import write_sai3
     from kvdistill.jobs.sai3 import WORKLOAD, Sai3Options
-    from kvtrace.core.compiled import compile_announced
     from kvtrace.core.limit import parse_window
     from kvtrace.core.metadata import without_outputs
 
     options = Sai3Options(target, _runtime_ns(max_runtime))
     argv = without_outputs(["kvdistill", *sys.argv[1:]])
-    with compile_announced():
-        written = write_sai3(
-            source, tier, output, options, parse_window(limit, begin, end, busiest), hosts=hosts, argv=argv
-        )
+    written = write_sai3(
+        source, tier, output, options, parse_window(limit, begin, end, busiest), hosts=hosts, argv=argv
+    )
     _show(written, output, WORKLOAD, run, json=json)
 
 

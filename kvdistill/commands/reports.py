@@ -65,7 +65,6 @@ def report(
     kvdistill report run --json
     """
     from kvdistill.report.output import check_names, read_reports, write_report
-    from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.document.text import csv_lines
     from kvtrace.core.document.text import markdown as as_markdown
@@ -76,8 +75,7 @@ def report(
     outputs = output or []
     check_names(outputs)
     worn = parse_endurance(endurance)
-    with compile_announced():
-        results, documents, plain = read_reports(paths, buckets, worn)
+    results, documents, plain = read_reports(paths, buckets, worn)
     for path in outputs:
         write_report(documents, path, plain)
         log(f"wrote {path}")
@@ -114,13 +112,11 @@ def compare(
     from dataclasses import replace
 
     from kvdistill.report.output import check_names, read_comparison, write_report
-    from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
 
     outputs = output or []
     check_names(outputs)
-    with compile_announced():
-        compared, document = read_comparison(paths)
+    compared, document = read_comparison(paths)
     for path in outputs:
         write_report([document], path)
         log(f"wrote {path}")

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvdistill.profile.profile import DirectionProfile, Profile
-from kvtrace.core.compiled import allocating
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.native.library import I8, function
 from kvtrace.core.statistics import Slot, slot_of
 from kvtrace.core.units import NS_PER_S, format_count
 
@@ -23,6 +23,7 @@ MAX_OPS = 2_000_000
 _GRANULE_BYTES = 4096
 _EXACT_SIZES = 256
 _FIRST_US = 1
+_model = function("reuse_model_place", int, I8, I8, int, I8, I8, I8, returns=int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def draw(profile: Profile, runtime_ns: int, seed: int) -> Drawn:
     reserved = np.zeros(int(classes.max()) + 1, dtype=np.int64)
     np.maximum.at(reserved, classes, -(-length // _GRANULE_BYTES) * _GRANULE_BYTES)
     offset, span_bytes = _place(classes, distance, reserved, np.bincount(classes))
-    return Drawn(_times(profile, count, runtime_ns, rng), is_read, offset, length, int(span_bytes))
+    return Drawn(_times(profile, count, runtime_ns, rng), is_read, offset, length, span_bytes)
 
 
 def _sizes(direction: DirectionProfile, count: int, rng: np.random.Generator) -> Any:
@@ -131,94 +132,11 @@ def _classes(length: NDArray[np.int64]) -> Any:
     return index if len(sizes) <= _EXACT_SIZES else np.unique(slot_of(length), return_inverse=True)[1]
 
 
-@allocating
-def _add(tree: Any, base: int, size: int, index: int, value: int) -> None:
-    """Add `value` at `index` (from 1) of the Fenwick tree of `size` that begins after `base`."""
-    while index <= size:
-        tree[base + index] += value
-        index += index & -index
-
-
-@allocating
-def _sum(tree: Any, base: int, index: int) -> int:
-    total = 0
-    while index > 0:
-        total += tree[base + index]
-        index -= index & -index
-    return total
-
-
-@allocating
-def _find(tree: Any, base: int, size: int, target: int) -> int:
-    """Return the lowest index up to which the tree sums to at least `target`; `size` + 1 if none does."""
-    index, step = 0, 1
-    while step * 2 <= size:
-        step *= 2
-    while step:
-        if index + step <= size and tree[base + index + step] < target:
-            index += step
-            target -= tree[base + index]
-        step //= 2
-    return index + 1
-
-
-@allocating
-def _place(classes: Any, distance: Any, reserved: Any, sizes: Any) -> Any:
+def _place(classes: Any, distance: Any, reserved: Any, uses: Any) -> tuple[NDArray[np.int64], int]:
     """Return an address for each operation, and the end of the highest.
 
-    Places lie in a stack by their last use. An operation takes the place of its class whose depth in the stack, in
-    bytes, is nearest to its distance; one without a distance, or whose distance the stack does not reach yet, takes a
-    new place.
+    Of each class, `reserved` are a place's bytes and `uses` its operations.
     """
-    n, kinds = len(classes), len(sizes)
-    base = np.zeros(kinds + 1, dtype=np.int64)
-    for c in range(kinds):
-        base[c + 1] = base[c] + sizes[c] + 1
-    zero, one = base[0], base[0] + 1  # of the arrays' type: numba compiles a function anew for each literal
-    # By class: which uses, in order, are the last ones of their places, and at what step they were.
-    last = np.zeros(base[kinds], dtype=np.int64)
-    steps = np.zeros(base[kinds], dtype=np.int64)
-    used, alive = np.zeros(kinds, dtype=np.int64), np.zeros(kinds, dtype=np.int64)
-    stack, place = np.zeros(n + 1, dtype=np.int64), np.zeros(n, dtype=np.int64)
-    # Distances that were beyond the stack when their turn came; a later operation without a distance takes them.
-    owed, debts = np.zeros(n, dtype=np.int64), 0
-    total, end = 0, 0
-    for i in range(n):
-        c, away = classes[i], distance[i]
-        if away > total:
-            owed[debts] = away
-            debts, away = debts + 1, -1
-        elif away < 0 and debts > 0 and owed[debts - 1] <= total:
-            debts -= 1
-            away = owed[debts]
-        if away < 0 or alive[c] == 0:
-            place[i] = end
-            end += reserved[c]
-        else:
-            wanted = _find(stack, zero, n, max(1, total - away))
-            low, high = 0, used[c]
-            while low < high:
-                middle = (low + high) // 2
-                if steps[base[c] + middle + 1] <= wanted:
-                    low = middle + 1
-                else:
-                    high = middle
-            rank = _sum(last, base[c], low)
-            use = _find(last, base[c], sizes[c], max(rank, 1))
-            if rank < alive[c]:
-                above = _find(last, base[c], sizes[c], rank + 1)
-                if rank == 0 or steps[base[c] + above] - wanted < wanted - steps[base[c] + use]:
-                    use = above
-            step = steps[base[c] + use]
-            place[i] = place[step - 1]
-            _add(last, base[c], sizes[c], use, -one)
-            _add(stack, zero, n, step, -reserved[c])
-            alive[c] -= 1
-            total -= reserved[c]
-        used[c] += 1
-        alive[c] += 1
-        total += reserved[c]
-        steps[base[c] + used[c]] = i + 1
-        _add(last, base[c], sizes[c], used[c], one)
-        _add(stack, zero, n, i + 1, reserved[c])
-    return place, end
+    kinds, distances, bytes_, ops = (np.ascontiguousarray(part, I8) for part in (classes, distance, reserved, uses))
+    address = np.empty(len(kinds), dtype=np.int64)
+    return address, int(_model(len(kinds), kinds, distances, len(ops), bytes_, ops, address))

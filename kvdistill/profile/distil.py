@@ -168,7 +168,7 @@ def _direction(
     has_zones: bool = True,
 ) -> DirectionProfile:
     from kvdistill.profile.distributions import equal_mass_zones
-    from kvtrace.core.allocator import GRANULE_BYTES
+    from kvdistill.profile.placement import GRANULE_BYTES
 
     which = {"op": op, "from_ns": from_ns, "to_ns": to_ns, "process": process}
     sizes = query(db, "profile_sizes", **which)

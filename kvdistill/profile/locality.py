@@ -1,6 +1,6 @@
 """Locality of a trace or of placed operations: live bytes by tier, reuse distances, hot blocks.
 
-One pass, compiled by numba; memory is bounded by the number of objects and by how many accesses are looked at.
+One pass; memory is bounded by the number of objects and by how many accesses are looked at.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from kvdistill.profile import reuse
 from kvdistill.profile.operations import DELETE, READ
 from kvdistill.profile.profile import Locality, Reuse
 from kvdistill.profile.reuse import reuse_distances
-from kvtrace.core.compiled import allocating
 from kvtrace.core.errors import TraceError
-from kvtrace.core.schema import MOST, OPS, TRACE, enum_code
+from kvtrace.core.native.library import I1, I8, function
+from kvtrace.core.schema import OPS, TRACE, enum_code
 from kvtrace.core.statistics import SLOTS, count, nearest_rank, to_slots
 from kvtrace.core.tables import Reader
 
 MAX_ACCESSES = 4_000_000
 """Reads and writes of a tier whose reuse is looked at; a longer trace is cut here, which bounds time and memory."""
 _COLUMNS = ("op", "tier", "object_id", "offset_bytes", "length_bytes")
-_READ, _WRITE, _DELETE = (enum_code(TRACE, "op", op) for op in ("read", "write", "delete"))
+_READ, _DELETE = (enum_code(TRACE, "op", op) for op in ("read", "delete"))
 _OK = enum_code(OPS, "outcome", "ok")
+_TIER = np.dtype([(name, I8) for name in ("live", "peak", "is_written")])
+_enter = function("locality_enter", int, I1, I1, I8, I8, int, _TIER, I8, returns=bool)
 
 
 class LiveBytes(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,9 +71,7 @@ def trace_locality(reader: Reader, tiers: int, path: Path) -> TraceLocality:
         TraceError: more lies in a tier than can be reckoned with.
 
     """
-    sizes = np.zeros((tiers, 1 << 10), dtype=np.int64)
-    live, peak = np.zeros(tiers, dtype=np.int64), np.zeros(tiers, dtype=np.int64)
-    is_written = np.zeros(tiers, dtype=np.bool_)
+    found, sizes = np.zeros(tiers, _TIER), np.zeros(tiers << 10, dtype=np.int64)
     kept: list[list[tuple[Any, Any, Any]]] = [[] for _ in range(tiers)]
     counts = [0] * tiers
     for batch in reader.batches(_COLUMNS):
@@ -80,15 +80,13 @@ def trace_locality(reader: Reader, tiers: int, path: Path) -> TraceLocality:
         objects, reach, length = rows[2].to_numpy(), rows[3].to_numpy() + rows[4].to_numpy(), rows[4].to_numpy()
         if not len(op):
             continue
-        if objects.max() >= sizes.shape[1]:
-            grown = np.zeros((tiers, max(2 * sizes.shape[1], int(objects.max()) + 1)), dtype=np.int64)
-            grown[:, : sizes.shape[1]] = sizes
-            sizes = grown
-        if not _live(op, tier, objects, reach, sizes, live, peak, is_written):
+        if (missing := (int(objects.max()) + 1) * tiers - len(sizes)) > 0:
+            sizes = np.concatenate([sizes, np.zeros(max(missing, len(sizes)), dtype=np.int64)])
+        if not _enter(len(op), op, tier, objects, reach, tiers, found, sizes):
             raise TraceError("what lies in a tier is more than can be reckoned with", path=path, column="offset_bytes")
         _keep(kept, counts, op, tier, objects, length, op != _DELETE)
     return TraceLocality(
-        live=[LiveBytes(peak=int(peak[i]), end=int(live[i])) if is_written[i] else None for i in range(tiers)],
+        live=[LiveBytes(peak=peak, end=live) if is_written else None for live, peak, is_written in found.tolist()],
         reuse=[_reuse(kept[i], counts[i]) for i in range(tiers)],
     )
 
@@ -124,24 +122,6 @@ def _keep(
         if rest > 0 and len(picked):
             picked = picked[:rest]
             kept[index].append((op[picked] == _READ, objects[picked], length[picked]))
-
-
-@allocating
-def _live(op: Any, tier: Any, objects: Any, reach: Any, sizes: Any, live: Any, peak: Any, is_written: Any) -> bool:
-    """Enter rows; return whether the sums still fit."""
-    for i in range(len(op)):
-        t, thing = tier[i], objects[i]
-        if op[i] == _READ:
-            continue
-        is_written[t] = True
-        before = sizes[t, thing]
-        after = 0 if op[i] == _DELETE else max(before, reach[i])
-        sizes[t, thing] = after
-        live[t] += after - before
-        if live[t] > MOST:
-            return False
-        peak[t] = max(peak[t], live[t])
-    return True
 
 
 def _reuse(parts: list[tuple[Any, Any, Any]], accesses: int) -> ObjectReuse | None:

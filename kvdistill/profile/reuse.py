@@ -1,4 +1,4 @@
-"""Locality of a stream of operations: hot blocks and reuse distances, over 128 KiB blocks; compiled by numba."""
+"""Locality of a stream of operations: hot blocks and reuse distances, over 128 KiB blocks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvtrace.core.compiled import allocating
+from kvtrace.core.native.library import I8, function
 
 BLOCK_BYTES = 128 * 1024
 MAX_ACCESSES = 8_000_000
 """Block accesses looked at; a longer stream is cut here, which bounds memory."""
+_distances = function("reuse_distances", int, I8, I8, int, I8)
 
 
 def block_accesses(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -43,36 +44,11 @@ def median_reuse(blocks: NDArray[np.int64]) -> float | None:
     return float(np.median(recurring)) if len(recurring) else None
 
 
-@allocating
-def reuse_distances(things: Any, weights: Any, count: int) -> Any:
+def reuse_distances(things: Any, weights: Any, count: int) -> NDArray[np.int64]:
     """Return for each access the summed weight of the distinct others since the last one to its thing; -1 for a first.
 
-    `things` are numbers below `count`; `weights` are what each access makes its thing weigh. By a Fenwick tree over
-    the last accesses.
+    `things` are numbers below `count`; `weights` are what each access makes its thing weigh.
     """
-    n = len(things)
-    tree = np.zeros(n + 1, dtype=np.int64)
-    last = np.full(count, -1, dtype=np.int64)
-    distances = np.full(n, -1, dtype=np.int64)
-    live = 0
-    for i in range(n):
-        before = last[things[i]]
-        if before >= 0:
-            # Things whose last access is after `before`: all that are live, less those up to it.
-            upto, k = 0, before + 1
-            while k > 0:
-                upto += tree[k]
-                k -= k & -k
-            distances[i] = live - upto
-            k = before + 1
-            while k <= n:
-                tree[k] -= weights[before]
-                k += k & -k
-            live -= weights[before]
-        last[things[i]] = i
-        live += weights[i]
-        k = i + 1
-        while k <= n:
-            tree[k] += weights[i]
-            k += k & -k
+    distances = np.empty(len(things), dtype=np.int64)
+    _distances(len(things), np.ascontiguousarray(things, I8), np.ascontiguousarray(weights, I8), int(count), distances)
     return distances

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kvreplay.native.library import library
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.native.library import library
 from kvtrace.core.run.run_file import DataNote, ShapeNote
 
 Fill = Callable[[memoryview, int, int, int], None]

@@ -25,11 +25,11 @@ from kvreplay.engine.job import Driven, Failure, Job, ThreadUse
 from kvreplay.engine.share import Share, alone, share
 from kvreplay.engine.structs import DOINGS, JobStruct, TaskStruct, TierTable, UseStruct
 from kvreplay.engine.tasks import PythonTiers
-from kvreplay.native.library import library
 from kvreplay.native.rows import NONE, SHORT, WRITE
 from kvreplay.tiers.ram import copy_threads
 from kvreplay.tiers.tier import DeviceTier, Tier, TierKind, native_of
 from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.native.library import library
 from kvtrace.core.run.run_file import SubmitterNote
 
 SPIN_NS = 50_000

@@ -10,13 +10,11 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include <time.h>
 
-#define EXPORT __attribute__((visibility("default")))
+#include "core.h"
 
-enum { NONE = -1, PAGE_BYTES = 4096, BLOCK_BYTES = 4096, SECTOR_BYTES = 512 };
+enum { PAGE_BYTES = 4096, BLOCK_BYTES = 4096, SECTOR_BYTES = 512 };
 enum { READ, WRITE, DELETE, OPS };                                  // Row.op, as the trace's closed set
 enum { OK, FAILED, SHORT, SKIPPED, CORRUPT };                       // Row.outcome, as the table ops has them
 enum { VERSION_BEFORE = 0, VERSION_MIXED = -2, VERSION_NEVER = -3 };// Row.version beside the numbers of writes
@@ -57,26 +55,13 @@ typedef struct {            // a ring of rows: `laid` runs ahead, `given` follow
 
 static inline Row *row_at(Rows *rows, int64_t number) { return &rows->row[number & rows->mask]; }
 
-// --- memory, and a table of numbers by number (table.c) -------------------------------------------------------------------------
+// --- time --------------------------------------------------------------------------------------------------------------
 
-typedef struct { int64_t key, value; } Entry;
-typedef struct { Entry *entry; int64_t size, count; } Table;   // all zeros is an empty one; keys are >= 0
-
-void *grown(void *memory, int64_t count, size_t size);         // realloc; both end the process where there is no memory
-void *zeros(int64_t count, size_t size);
-void table_free(Table *t);
-int64_t *table_find(Table *t, int64_t key);                    // NULL if it is not there
-int64_t *table_put(Table *t, int64_t key, int64_t fresh);      // made with `fresh` if it is not there
-void table_drop(Table *t, int64_t key);
-void table_prefetch(Table *t, int64_t key);
-
-static inline uint64_t mixed(uint64_t n) {                     // SplitMix64's output function
-    n = (n ^ n >> 30) * 0xBF58476D1CE4E5B9ULL;
-    n = (n ^ n >> 27) * 0x94D049BB133111EBULL;
-    return n ^ n >> 31;
+static inline int64_t now_ns(void) {                           // monotonic clock
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
-
-int64_t now_ns(void);                                          // monotonic clock
 
 // --- the data of writes (data.c) ------------------------------------------------------------------------------------
 
@@ -100,13 +85,6 @@ typedef struct {            // a block that was not what was written there
 
 void data_make(Data *d, void *to, int64_t bytes, int64_t offset, int64_t object, int64_t version);
 int data_check(const Data *d, const void *block, int64_t offset, int64_t object, int64_t version, BadBlock *bad);
-
-// --- the space of a file, a device or memory (space.c) --------------------------------------------------------------
-
-typedef struct Space Space; // which extents are free, and which object has which
-int64_t space_reserve(Space *s, int64_t object, int64_t bytes);  // where it begins; -ENOSPC, or -EFBIG if it has less
-int64_t space_find(Space *s, int64_t object, int64_t *bytes);    // where it begins; -ENOENT
-int64_t space_release(Space *s, int64_t object);                 // 0, or -ENOENT
 
 // --- tiers ----------------------------------------------------------------------------------------------------------
 

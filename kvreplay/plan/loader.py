@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from kvreplay.native.library import library
 from kvreplay.native.rows import WINDOW_ROWS, RowRing
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.repeat import Repeated
 from kvtrace.core.errors import TraceError
 from kvtrace.core.limit import Limit
+from kvtrace.core.native.library import library
 from kvtrace.core.schema import TRACE, Phase, enum_code, numbers
 from kvtrace.core.tables import Reader
 

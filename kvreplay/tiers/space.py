@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from kvreplay.native.library import library
+from kvtrace.core.native.library import library
 from kvtrace.core.units import format_bytes
 
 

@@ -45,7 +45,6 @@ def admission(
     """
     import msgspec
 
-    from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
 
     worn = drive.read()
@@ -56,7 +55,7 @@ def admission(
         raise ConfigError(f"--preset {stack.preset} has one tier, so that no slower one could refuse anything")
     filters, notes = _filters(tier)
     rows = []
-    with compile_announced(), progress("simulating", len(filters)) as tick:
+    with progress("simulating", len(filters)) as tick:
         for setting in filters:
             preset = msgspec.structs.replace(scenario.preset, tiers=(*faster, setting))
             simulation = replace(scenario, preset=preset).simulation()

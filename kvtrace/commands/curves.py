@@ -47,15 +47,13 @@ def sim(
     requests = source.read(file, seed)
     if not requests.block_tokens:
         raise ConfigError(f"{file} has no block ids, and sim counts blocks: use gen")
-    from kvtrace.core.compiled import compile_announced
     from kvtrace.curves.optimal import OPTIMAL
     from kvtrace.curves.stack import policy_hits
     from kvtrace.sim.chains import block_chains, chunk_chains
 
-    with compile_announced():
-        chains = chunk_chains(requests, requests.block_tokens) if full_blocks else block_chains(requests)
-        hits = policy_hits(chains, capacities, chosen, arrival_ns=requests.arrival_ns, ttl_ns=ttl_ns)
-        best = policy_hits(chains, capacities, OPTIMAL)
+    chains = chunk_chains(requests, requests.block_tokens) if full_blocks else block_chains(requests)
+    hits = policy_hits(chains, capacities, chosen, arrival_ns=requests.arrival_ns, ttl_ns=ttl_ns)
+    best = policy_hits(chains, capacities, OPTIMAL)
     references, points = len(chains.slots), list(zip(capacities, hits, best, strict=True))
     if as_json:
         results = [{"capacity_blocks": c, "hits": h, "optimal_hits": b} for c, h, b in points]
@@ -122,7 +120,6 @@ def mrc(
     kvtrace mrc conversation.jsonl --source mooncake --chunk-tokens 256 --plot mrc.svg
     kvtrace mrc conversation.jsonl --source mooncake --policy s3fifo --sample 0.1
     """
-    from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.plots import check_plot
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.curves import mrc as curves
@@ -132,8 +129,7 @@ def mrc(
     if plot_to is not None:
         check_plot(plot_to)
     requests = source.read(file, seed, max_requests)
-    with compile_announced():
-        found = curves.sweep(requests, shape, chunk_tokens, points, chosen, sample)
+    found = curves.sweep(requests, shape, chunk_tokens, points, chosen, sample)
     if plot_to is not None:
         curves.plot(found, plot_to, f"{policy} over {file.name}, {model}, {found.object_tokens} tokens an object")
     if as_json:
@@ -173,7 +169,7 @@ def _document(found: HitCurve, policy: str) -> Document:
 
 def _named(policy: str) -> str:
     from kvtrace.curves.optimal import OPTIMAL
-    from kvtrace.sim.policies.policies import Policy
+    from kvtrace.sim.policies import Policy
 
     known = [*Policy, OPTIMAL]
     if policy not in known:
@@ -182,7 +178,7 @@ def _named(policy: str) -> str:
 
 
 def _policy(name: str, ttl: str | None) -> tuple[str, int]:
-    from kvtrace.sim.policies.policies import Policy
+    from kvtrace.sim.policies import Policy
     from kvtrace.sim.presets.tier import MAX_TTL_NS
 
     policy = _named(name)

@@ -66,7 +66,6 @@ def gen(
         return
     training.refuse(stack.preset)
     from kvtrace.commands.documents.generated import generated
-    from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.sim import output as trace_output
     from kvtrace.trace.costs import monthly_costs
@@ -76,7 +75,7 @@ def gen(
     fleet.check(scenario.preset)
     simulation, config = scenario.simulation(), scenario.config
     describe = trace_output.describer(simulation, config, ["kvtrace", *sys.argv[1:]])
-    with compile_announced(), progress("simulating", scenario.span_ns(simulation)) as tick:
+    with progress("simulating", scenario.span_ns(simulation)) as tick:
         meta = trace_output.write(output, simulation, describe, requests_out, tick)
     for note in meta.notes:
         log(f"note: {note}")

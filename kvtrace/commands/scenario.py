@@ -98,7 +98,7 @@ class FleetArguments:
 
     def settings(self) -> list[str]:
         """Return what was given as settings of the preset."""
-        from kvtrace.sim.routers.routers import Router
+        from kvtrace.sim.routers import Router
 
         router = None if self.router is None else member(Router, self.router, "--router")
         given = {
@@ -324,10 +324,8 @@ def _open_loop(
     """Return the requests of an open loop of synthetic users; None if they are in a closed loop, made as they go."""
     if until_ns is None or not users.open_loop(source):
         return None
-    from kvtrace.core.compiled import compile_announced
 
-    with compile_announced():
-        return users.requests(source, until_ns, max_context_tokens, run.seed, run.max_requests, workload.request_kind)
+    return users.requests(source, until_ns, max_context_tokens, run.seed, run.max_requests, workload.request_kind)
 
 
 def _overlapping(
@@ -335,14 +333,12 @@ def _overlapping(
 ) -> Requests:
     if until_ns is None:
         raise ValueError("without a file there is a duration")
-    from kvtrace.core.compiled import compile_announced
     from kvtrace.users import overlapping
 
-    with compile_announced():
-        return overlapping.make(
-            *(count, until_ns, max_context_tokens, run.seed),
-            decode_ns_per_token=preset.decode_ns_per_token,
-            max_requests=run.max_requests,
-            kind=preset.workload.request_kind,
-            mean_think_ns=preset.workload.mean_think_ns,
-        )
+    return overlapping.make(
+        *(count, until_ns, max_context_tokens, run.seed),
+        decode_ns_per_token=preset.decode_ns_per_token,
+        max_requests=run.max_requests,
+        kind=preset.workload.request_kind,
+        mean_think_ns=preset.workload.mean_think_ns,
+    )

@@ -74,7 +74,6 @@ def size(
     kvtrace size --users 100 --preset lmcache-disk --target-ttft p99=2s --endurance 1DWPD,5y
     """
     from kvtrace.commands.documents.sizes import document, first_line
-    from kvtrace.core.compiled import compile_announced
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.curves.points import Stack
     from kvtrace.curves.sizing import Question, answer
@@ -96,7 +95,7 @@ def size(
     wanted = Stack(scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns, worn)
     question = Question(target, axes, _prices(price or [], list(wanted.roles)), sample)
     _check_times(target, wanted.preset)
-    with compile_announced(), progress("simulating", 1.0) as tick:
+    with progress("simulating", 1.0) as tick:
         found = answer(wanted, question, lambda done, of: tick(done / of))
     for note in scenario.load.requests.notes if scenario.load.requests else ():
         log(f"note: {note}")

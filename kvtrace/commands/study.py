@@ -198,7 +198,6 @@ def _simulate_all(
     with_traces: bool,
 ) -> None:  # fmt: skip
     """Fill `results`, by configuration: what was kept, then what is simulated now, as it is ready."""
-    from kvtrace.core.compiled import compile_announced
     from kvtrace.study.configuration import FILE
     from kvtrace.study.kept import Results, files_sha256, key_of
     from kvtrace.study.runner import INSTALL, Failed, Task, by_dask, has_dask, in_turn
@@ -230,7 +229,7 @@ def _simulate_all(
         count = 1
     is_here = scheduler is None and count <= 1
     made = in_turn(tasks, simulate) if is_here else by_dask(tasks, simulate, count, scheduler)
-    with compile_announced(), progress("simulating", len(tasks)) as tick:
+    with progress("simulating", len(tasks)) as tick:
         for at, (task, found) in enumerate(made, 1):
             if not isinstance(found, Failed):
                 kept.store(task.key, found)

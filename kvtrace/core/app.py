@@ -148,7 +148,7 @@ def run(app: typer.Typer, program: str) -> NoReturn:
     """Run `app` and leave with its exit code; every error a user can cause is one line on stderr."""
     PROGRAM.set(program)
     signal.signal(signal.SIGTERM, _terminated)
-    # Python looks for garbage whenever it has made 700 more objects: 0.1 s and more of a start that loads numba.
+    # Python looks for garbage whenever it has made 700 more objects: 0.1 s and more of a start.
     gc.set_threshold(_GARBAGE_OBJECTS)
     try:
         code = app(standalone_mode=False, prog_name=program)

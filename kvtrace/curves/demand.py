@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from kvtrace.core.compiled import njit
+from kvtrace.core.native.library import I1, I8, function
 from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance, nearest_rank
 from kvtrace.core.units import NS_PER_S
 from kvtrace.sim.simulation import Flush, Simulation
-from kvtrace.sim.tiers.rows import POPULATE, READ, WRITE
 
 _P99 = 9900
+_count = function("count_by_second", I8, I1, I1, I1, I8, int, I8, int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Meter:
         if len(rows["ts_ns"]):
             self._room_for(int(rows["ts_ns"].max()) // NS_PER_S + 1)
             columns = (rows[name] for name in ("ts_ns", "op", "tier", "phase", "length_bytes"))
-            _count(*columns, self._counts.reshape(-1), self._tiers)
+            _count(*columns, len(rows["ts_ns"]), self._counts.reshape(-1), self._tiers)
 
     def _room_for(self, seconds: int) -> None:
         self._seconds = max(self._seconds, seconds)
@@ -143,20 +143,3 @@ def tier_demand(
         life_years=None if per_day is None or endurance is None else endurance.life_years(worn_bytes, per_day),
         instances=instances,
     )
-
-
-@njit
-def _count(ts_ns: Any, op: Any, tier: Any, phase: Any, length: Any, counts: Any, tiers: int) -> int:
-    """Add each read and write to `counts`, [second, tier, direction, bytes and operations]."""
-    second, begin_ns, end_ns = 0, 0, NS_PER_S
-    for i in range(len(ts_ns)):
-        if phase[i] == POPULATE or (op[i] != READ and op[i] != WRITE):
-            continue
-        if not begin_ns <= ts_ns[i] < end_ns:
-            second = ts_ns[i] // NS_PER_S
-            begin_ns = second * NS_PER_S
-            end_ns = begin_ns + NS_PER_S
-        at = ((second * tiers + tier[i]) * 2 + (op[i] == WRITE)) * 2
-        counts[at] += length[i]
-        counts[at + 1] += 1
-    return 0

@@ -16,7 +16,7 @@ from kvtrace.curves.stack import LruCurve, lru_curve
 from kvtrace.model.shape import ModelShape, bytes_per_token
 from kvtrace.requests.requests import Requests
 from kvtrace.sim.chains import chunk_chains
-from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.policies import Policy
 
 # Of one sample, if the user says nothing: 20 points then take seconds.
 SAMPLED_REFERENCES = 1_000_000

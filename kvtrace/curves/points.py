@@ -17,10 +17,10 @@ from kvtrace.curves.optimal import optimal_uses
 from kvtrace.curves.sampling import HASH_VALUES, T95, sample_of
 from kvtrace.curves.simulated import Worn, simulated
 from kvtrace.model.shape import ModelShape
+from kvtrace.native.records import UNBOUNDED
 from kvtrace.sim.chains import Chains, chunk_chains
-from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Preset
-from kvtrace.sim.records import UNBOUNDED
 from kvtrace.sim.setup import has_times, sizes_of, tier_limits
 from kvtrace.sim.simulation import Load, Simulation
 

@@ -15,7 +15,7 @@ import numpy as np
 from kvtrace.curves.stack import LruCurve, policy_uses
 from kvtrace.curves.uses import Uses
 from kvtrace.sim.chains import Chains
-from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.policies import Policy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

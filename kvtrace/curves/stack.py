@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvtrace.core.compiled import allocating, inner, njit
+from kvtrace.core.native.library import I4, I8, Address, function
 from kvtrace.curves.optimal import OPTIMAL, optimal_uses
 from kvtrace.curves.uses import Uses
+from kvtrace.native.records import NONE, UNBOUNDED, World
 from kvtrace.sim.chains import Chains
 from kvtrace.sim.empty import new_links, new_slots, new_tiers
-from kvtrace.sim.policies.policies import Policy
-from kvtrace.sim.policies.queues import expiry_ns, on_hit, on_insert, on_remove, queue_of, victim
-from kvtrace.sim.records import NONE, UNBOUNDED, World
+from kvtrace.sim.policies import Policy
 from kvtrace.sim.setup import set_policies
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+_use_lru = function("use_lru", I8, int, I4, I8, int, I8, I8)
+_use_tier = function("use_tier", Address, I8)
+_find_distances = function("find_distances", I8, int, I4, int, int, I4, I8, I8, I8)
 
 
 def lru_hits(chains: Chains, capacities: Sequence[int | None]) -> list[int]:
@@ -61,88 +65,20 @@ def policy_uses(
     arrival_ns = np.zeros(len(chains.offsets) - 1, np.int64) if arrival_ns is None else arrival_ns
     found = []
     for capacity in capacities:
-        limit = UNBOUNDED if capacity is None else capacity
+        limit, uses = UNBOUNDED if capacity is None else capacity, np.zeros(2, np.int64)
         if policy is Policy.LRU:
-            found.append(Uses(*_lru(chains.offsets, chains.slots, sizes, limit, np.full(count, NONE))))
+            last, requests = np.full(count, NONE), len(chains.offsets) - 1
+            _use_lru(chains.offsets, requests, chains.slots, sizes, limit, last, uses)
+            found.append(Uses(*uses.tolist()))
             continue
         world = World(offsets=chains.offsets, chains=chains.slots, arrival_ns=arrival_ns, slots=new_slots(sizes))
         world.tiers, world.queues = new_tiers([limit], [limit])
         world.links, world.notes = new_links(count, 1, has_policies=True)
         world.tiers["ttl_ns"] = ttl_ns
         set_policies(world, [policy])
-        found.append(Uses(*_uses(world)))
+        _use_tier(world, uses)
+        found.append(Uses(*uses.tolist()))
     return found
-
-
-@njit
-def _lru(offsets: Any, chain: Any, sizes: Any, limit: int, last: Any) -> tuple[int, int]:
-    """Return hits and inserts of LRU, without lists: the references themselves are the queue.
-
-    An object is live if `last` holds where it was last used. The least recent one is found by going on through the
-    references from where the one before was found, past those whose object was used again since, or has left.
-    """
-    hits, inserts, used, oldest = 0, 0, 0, 0
-    for request in range(len(offsets) - 1):
-        is_leading = True
-        for i in range(offsets[request], offsets[request + 1]):
-            slot = chain[i]
-            if last[slot] != NONE:
-                last[slot] = i
-                hits += is_leading
-                continue
-            is_leading = False
-            size = sizes[slot]
-            if size > limit:
-                continue
-            while used + size > limit:
-                leaving = chain[oldest]
-                if last[leaving] == oldest:
-                    last[leaving] = NONE
-                    used -= sizes[leaving]
-                oldest += 1
-            last[slot] = i
-            used += size
-            inserts += 1
-    return hits, inserts
-
-
-@inner
-def _take_out(world: World, slot: int, is_evicted: int) -> None:
-    on_remove(world, 0, slot, is_evicted)
-    world.slots[slot].live = 0
-    world.tiers[0].used -= world.slots[slot].size
-
-
-@njit
-def _uses(world: World) -> tuple[int, int]:
-    """Return hits and inserts of the one tier, which all chains go through in order."""
-    hits, inserts, tier = 0, 0, world.tiers[0]
-    for request in range(len(world.offsets) - 1):
-        now, is_leading = world.arrival_ns[request], True
-        _expire(world, now)
-        for i in range(world.offsets[request], world.offsets[request + 1]):
-            slot = world.chains[i]
-            what = world.slots[slot]
-            if what.live:
-                on_hit(world, 0, slot)
-                hits += is_leading
-                continue
-            is_leading = False
-            if what.size > tier.limit:
-                continue
-            while tier.used + what.size > tier.limit:
-                _take_out(world, victim(world, 0, slot), 1)
-            on_insert(world, 0, slot, now)
-            what.live = 1
-            tier.used += what.size
-            inserts += 1
-    return hits, inserts
-
-
-@inner
-def _expire(world: World, now: int) -> None:
-    while expiry_ns(world, 0) <= now:
-        _take_out(world, queue_of(world, 0, 0).tail, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,48 +99,10 @@ def lru_curve(chains: Chains) -> LruCurve:
     objects since, itself included) is at most c. A reference is in the leading run if that is so of it and of
     all before it in its request, that is, if the largest distance so far is at most c. (Mattson et al., 1970.)
     """
-    count = len(chains.tokens)
-    leading, own = _distances(chains.offsets, chains.slots, count)
+    count, references, requests = len(chains.tokens), len(chains.slots), len(chains.offsets) - 1
+    # By distance: of references, as the largest so far in their request and by itself; the last is that of first ones.
+    leading, own = np.zeros(count + 2, np.int64), np.zeros(count + 2, np.int64)
+    tree, last = np.zeros(references + 1, np.int32), np.full(count, NONE)
+    _find_distances(chains.offsets, requests, chains.slots, references, count, tree, last, leading, own)
     hits, present = np.cumsum(leading[:-1]), np.cumsum(own[:-1])
     return LruCurve(len(chains.slots), hits, len(chains.slots) - present)
-
-
-@allocating
-def _distances(offsets: Any, chain: Any, count: int) -> tuple[Any, Any]:
-    """Return how many references have each stack distance, as the largest so far in their request and by itself.
-
-    Index count + 1 is a first reference. A Fenwick tree over positions counts the objects used since.
-    """
-    n = len(chain)
-    tree = np.zeros(n + 1, np.int32)
-    last = np.full(count, -1, np.int64)
-    leading, own = np.zeros(count + 2, np.int64), np.zeros(count + 2, np.int64)
-    live = 0
-    for request in range(len(offsets) - 1):
-        largest = 0
-        for i in range(offsets[request], offsets[request + 1]):
-            slot = chain[i]
-            at = last[slot]
-            if at < 0:
-                distance = count + 1
-                live += 1
-            else:
-                before = 0
-                j = at + 1
-                while j > 0:
-                    before += tree[j]
-                    j -= j & -j
-                distance = live - before + 1
-                j = at + 1
-                while j <= n:
-                    tree[j] -= 1
-                    j += j & -j
-            j = i + 1
-            while j <= n:
-                tree[j] += 1
-                j += j & -j
-            last[slot] = i
-            largest = max(largest, distance)
-            own[distance] += 1
-            leading[largest] += 1
-    return leading, own

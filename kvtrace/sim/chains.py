@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvtrace.core.compiled import njit
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.native.library import I4, I8, function
 from kvtrace.requests.requests import NONE, Requests
 
 if TYPE_CHECKING:
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 MAX_OBJECTS = 2**31 - 1
 _BATCH = 1 << 18
+
+_number = function("number_names", I8, int, I4, I4, int, I8, int, int, returns=int)
+_place_names = function("place_names", I4, int, I8, int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,8 @@ class Numbers:
     def add(self, names: NDArray[np.int64]) -> None:
         """Give `names`, the next ones, their numbers."""
         while len(names):
-            done = int(_number(names, self.found[self._done :], self._table, self._names, self.count))
+            known = (self._table, len(self._table), self._names, len(self._names), self.count)
+            done = int(_number(names, len(names), self.found[self._done :], *known))
             self._done += done
             self.count = int(max(self.count, self.found[self._done - done : self._done].max(initial=-1) + 1))
             names = names[done:]
@@ -135,40 +139,8 @@ class Numbers:
         self._names, self._table = np.empty(2 * len(names), dtype=np.int64), np.empty(0, dtype=np.int32)
         self._names[: self.count] = names
         self._table = np.full(2 * room, NONE, dtype=np.int32)
-        _place_all(self._table, self._names, self.count)
+        _place_names(self._table, len(self._table), self._names, self.count)
 
     def chains(self, offsets: NDArray[np.int64], tokens: int) -> Chains:
         """Return what was numbered as chains of objects of so many `tokens`."""
         return Chains(offsets, self.found, np.broadcast_to(np.int64(tokens), self.count))
-
-
-@njit
-def _place(table: Any, names: Any, name: int) -> int:
-    """Return where the number of `name` stands in `table`, or the empty place where it would."""
-    mask = len(table) - 1
-    mixed = np.uint64(name) * np.uint64(0x9E3779B97F4A7C15)
-    at = np.int64(mixed >> np.uint64(20)) & mask
-    while table[at] >= 0 and names[table[at]] != name:
-        at = (at + 1) & mask
-    return int(at)
-
-
-@njit
-def _number(wanted: Any, found: Any, table: Any, names: Any, count: int) -> int:
-    """Put the numbers of `wanted` into `found`, as far as there is room for new names; return how many were."""
-    for i in range(len(wanted)):
-        at = _place(table, names, wanted[i])
-        if table[at] < 0:
-            if count == len(names):
-                return i
-            names[count] = wanted[i]
-            table[at] = count
-            count += 1
-        found[i] = table[at]
-    return len(wanted)
-
-
-@njit
-def _place_all(table: Any, names: Any, count: int) -> None:
-    for number in range(count):
-        table[_place(table, names, names[number])] = number

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from kvtrace.core.statistics import QUANTILES, nearest_rank
+from kvtrace.native.records import World
 from kvtrace.sim.fleet import report
-from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Preset
 from kvtrace.sim.presets.tier import Admission, TierSetting
-from kvtrace.sim.records import World
 
 
 def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from kvtrace.core.structures import Structure
-from kvtrace.sim.records import LINK, NONE, NOTE, QUEUE, QUEUES, SLOT, TIER
+from kvtrace.core.native.structs import Structure
+from kvtrace.native.records import LINK, NONE, NOTE, QUEUE, QUEUES, SLOT, TIER
 
 
 def new_contexts(count: int) -> Any:
@@ -22,6 +22,12 @@ def new_contexts(count: int) -> Any:
     with suppress(OSError):  # of a kernel without huge pages
         memory.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(memory, np.int64)[:count]
+
+
+def make_rows(columns: Any, rows: int) -> None:
+    """Make new, empty columns of so many `rows`."""
+    for name, dtype in columns.tables.items():
+        setattr(columns, name, np.empty(rows, dtype))
 
 
 class Rooms:

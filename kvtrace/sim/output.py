@@ -23,11 +23,11 @@ from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
 from kvtrace.model.serving import in_words
 from kvtrace.model.shape import PieceKind, pieces
 from kvtrace.requests import own_table
-from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, as_config
 from kvtrace.sim.setup import Load
 from kvtrace.sim.simulation import Flush, Simulation
-from kvtrace.sim.tiers.streams import StreamLabels
+from kvtrace.sim.streams import StreamLabels
 from kvtrace.users.workload import notes as workload_notes
 
 if TYPE_CHECKING:

@@ -10,17 +10,17 @@ import numpy as np
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.shape import ModelShape, Piece, PieceKind, bytes_per_token_per_rank, pieces, stored_ranks
+from kvtrace.native import records
+from kvtrace.native.records import ASKED, EVENT, FOLLOWER, NONE, WAIT, WAITING, World
 from kvtrace.requests.requests import Requests
 from kvtrace.requests.turns.waits import Waits
-from kvtrace.sim import empty, records
+from kvtrace.sim import empty
 from kvtrace.sim.chains import Chains, chunk_chains, conversations
-from kvtrace.sim.events import ASKED, EVENT, WAIT
 from kvtrace.sim.fleet.incidents import Incident, steps_of
 from kvtrace.sim.fleet.start import set_fleet, set_happenings, spread
-from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
 from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, bytes_of
-from kvtrace.sim.records import NONE, Knobs, World
 from kvtrace.users import synthetic
 from kvtrace.users.workload import Library, Popularity, ServingMode
 
@@ -101,6 +101,7 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     """Return the state of a simulation before its start; `rows` is the size of the buffers."""
     requests = load.requests
     count = load.users if requests is None else ROOM
+    rows = max(rows, sizes.ranks)
     world = World(actors=np.zeros(count, records.ACTOR), pieces=sizes.pieces)
     _set_knobs(world.knobs, preset, model, load, library, sizes)
     _set_tiers(world, preset)
@@ -109,7 +110,7 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     _set_requests(world, load)
     if load.waits is not None:
         world.knobs.follows = True
-        world.control["coming"] = world.following.follow(load.waits, world.arrival_ns)
+        world.control["coming"] = _follow(world.following, load.waits, world.arrival_ns)
     world.actors["entry"] = world.actors["prompt"] = NONE
     world.actors["context"] = np.arange(count)
     if len(world.contexts) == 0:
@@ -123,7 +124,7 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     )
     _schedule(world, starts, load.until_ns)
     world.retrieved = np.zeros(count * world.knobs.top_chunks, np.int64)
-    world.rows.room_for(rows)
+    empty.make_rows(world.rows, rows)
     world.made_size = np.empty(rows, np.int64)
     world.made_kind = np.zeros(rows if world.knobs.bucketed else 0, np.int8)
     world.row_offsets = np.zeros(rows if world.knobs.bucketed else 0, np.int64)
@@ -133,7 +134,6 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     world.chain, world.where = np.empty(room, np.int64), np.empty(room, np.int8)
     world.wanted = np.empty(len(preset.tiers) + 1, records.WANTED)
     control = world.control
-    control["pending"] = NONE
     control["min_size"], control["max_size"] = records.UNBOUNDED, 0
     made = world.slots["size"][: control["next_object"]]
     if preset.entry is Entry.CHUNK:
@@ -159,7 +159,7 @@ def _schedule(world: World, starts: Any, until_ns: int) -> None:
     world.control["heap_size"] = len(order)
 
 
-def _set_knobs(knobs: Knobs, p: Preset, model: ModelShape, load: Load, library: Library, sizes: Sizes) -> None:
+def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Library, sizes: Sizes) -> None:
     w, requests, is_chunk = p.workload, load.requests, p.entry is Entry.CHUNK
     knobs.source = records.USERS
     if requests is not None:
@@ -243,7 +243,7 @@ def _set_tiers(world: World, preset: Preset) -> None:
 
 
 def set_policies(world: World, policies: Sequence[Policy]) -> None:
-    """Give the tiers the operations of their policies, compiled if need be."""
+    """Give the tiers the operations of their policies."""
     for of, policy in zip(world.tiers, policies, strict=True):
         for name, address in policy.addresses().items():
             of[name] = address
@@ -289,6 +289,24 @@ def _set_requests(world: World, load: Load) -> None:
     world.conversations = np.zeros(count, records.CONVERSATION)
     world.conversations["context"] = NONE
     world.conversations["remaining"] = np.bincount(world.conversation, minlength=count)
+
+
+def _follow(following: Any, waits: Waits, arrival_ns: Any) -> int:
+    """Let requests wait as `waits` says; return how many wait for none, and so come at `arrival_ns`, in order."""
+    count, order = len(arrival_ns), np.argsort(waits.before, kind="stable")
+    ends = np.cumsum(np.bincount(waits.before, minlength=count))
+    following.first = np.concatenate([np.zeros(1, np.int64), ends])
+    following.followers = np.zeros(len(waits), FOLLOWER)
+    for name, values in (("request", waits.row), ("delay_ns", waits.delay_ns), ("is_of_start", waits.is_of_start)):
+        following.followers[name] = values[order]
+    following.waiting = np.zeros(count, WAITING)
+    following.coming, following.came = np.zeros(count, EVENT), np.zeros(count, EVENT)
+    following.waiting["left"] = np.bincount(waits.row, minlength=count)
+    following.waiting["ready_ns"] = waits.not_before_ns
+    firsts = np.flatnonzero(following.waiting["left"] == 0)
+    # What is in order is a heap.
+    following.coming["when"][: len(firsts)], following.coming["actor"][: len(firsts)] = arrival_ns[firsts], firsts
+    return len(firsts)
 
 
 def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:

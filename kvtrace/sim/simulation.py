@@ -11,17 +11,20 @@ about 100 bytes a request, 4 a reference to a block, and 12 a distinct block; wh
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.native.library import Address, function
 from kvtrace.model.shape import ModelShape
-from kvtrace.sim import counters, empty, loop, records, setup
-from kvtrace.sim.events import EVENT, WAIT
+from kvtrace.native import records
+from kvtrace.native.records import EVENT, WAIT
+from kvtrace.sim import counters, empty, setup
 from kvtrace.sim.fleet import start
 from kvtrace.sim.fleet.around import Around
 from kvtrace.sim.presets.preset import Entry, Preset
@@ -33,6 +36,8 @@ __all__ = ["FOREVER_NS", "Flush", "Load", "Simulation", "Sink"]
 ROWS = 1 << 18
 _CONTEXTS = 1 << 12
 """Moved at a time."""
+_simulate = function("simulate", Address)
+_ASK = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_int64, ctypes.c_int64)
 SPARE = 2
 """Buffers of so many rows that are kept to be used again."""
 
@@ -42,13 +47,13 @@ class Flush:
     """What the simulation made since the last flush; the arrays are the taker's to keep."""
 
     rows: dict[str, Any]
-    """Trace rows, an array a column of records.RowColumns; request and stage NONE for background work."""
+    """Trace rows, an array a column of world.h's RowColumns; request and stage NONE for background work."""
     object_bytes: Any
     """int64: sizes of the next objects, one rank's bytes each, `ranks` objects a slot."""
     is_other: Any
     """int8 beside `object_bytes`: 1 for buckets and the files beside them; None if none ever are."""
     log: Any
-    """Requests of users, events.ASKED."""
+    """Requests of users, records.ASKED."""
     now_ns: int
 
     @property
@@ -144,51 +149,58 @@ class Simulation:
     def run(self, sink: Sink, progress: Callable[[float], None] = lambda _ns: None) -> None:
         """Simulate to the end; `sink` takes the rows, `progress` the virtual time, ns."""
         setup.set_policies(self.world, [tier.policy for tier in self.preset.tiers])
-        for code in self._codes():
-            if code in (records.DONE, records.ROWS_FULL):
-                sink(self._flush())
-                progress(float(self.now_ns))
+        failed: list[BaseException] = []
 
-    def _codes(self) -> Iterator[int]:
-        make_room = {
-            records.SLOTS_FULL: self._grow_slots,
-            records.ACTORS_FULL: self._grow_actors,
-            records.CONTEXTS_FULL: self._grow_contexts,
-            records.CHAIN_FULL: self._grow_chain,
-            records.FREQUENCIES_FULL: self._grow_frequencies,
+        def flush(_need: int) -> None:
+            sink(self._flush())
+            progress(float(self.now_ns))
+
+        asked: dict[int, Callable[[int], None]] = {
+            records.FLUSH: flush,
+            records.MORE_SLOTS: self._grow_slots,
+            records.MORE_ACTORS: self._grow_actors,
+            records.MORE_CONTEXTS: self._grow_contexts,
+            records.WIDER_CONTEXTS: self._widen_contexts,
+            records.LONGER_CHAIN: self._grow_chain,
+            records.MORE_COUNTS: self._grow_counts,
         }
-        while True:
-            code = loop.run(self.world)
-            yield code
-            if code == records.DONE:
-                return
-            if code in make_room:
-                make_room[code]()
+
+        def answer(what: int, need: int) -> bool:
+            try:
+                asked[what](need)
+            except BaseException as error:  # noqa: BLE001 - C ends first: what was raised goes on behind it
+                failed.append(error)
+            return not failed
+
+        ask = _ASK(answer)
+        self.world.ask = ctypes.cast(ask, ctypes.c_void_p).value
+        _simulate(self.world)
+        if failed:
+            raise failed[0]
+        flush(0)
 
     def _flush(self) -> Flush:
         now, control = self.world, self.world.control
         made, logged, rows = (int(control[name]) for name in ("made", "logged", "rows"))
-        # Larger buffers, if one request needs more than they hold.
-        need, room = int(control["need"]), len(now.rows.ts_ns)
-        if rows < room // 2 and room >= need:
+        room = len(now.rows.ts_ns)
+        if rows < room // 2:
             columns = {name: column[:rows].copy() for name, column in now.rows.arrays.items()}
         else:
             columns = {name: column[:rows] for name, column in now.rows.arrays.items()}
-            if room >= need and self._spare:
-                now.rows.use(self._spare.popleft())
+            if self._spare:
+                for name, column in self._spare.popleft().items():
+                    setattr(now.rows, name, column)
             else:
-                now.rows.room_for(room if room >= need else need + need // 4)
+                empty.make_rows(now.rows, room)
         sizes = np.repeat(now.made_size[:made] // self.parts, self.parts)
         is_other = np.repeat(now.made_kind[:made], self.parts) if now.knobs.bucketed else None
-        if len(now.made_size) < need:
-            now.made_size = np.empty(need + need // 4, np.int64)
         if now.knobs.bucketed:
             columns["offset_bytes"] = now.row_offsets[:rows]
-            now.row_offsets = np.zeros(len(now.rows.ts_ns), np.int64)
+            now.row_offsets = np.zeros(room, np.int64)
             now.made_kind = np.zeros(len(now.made_size), np.int8)
         if now.fleet.count > 1:
             columns["node"] = now.fleet.row_nodes[:rows]
-            now.fleet.row_nodes = np.empty(len(now.rows.ts_ns), np.int32)
+            now.fleet.row_nodes = np.empty(room, np.int32)
         flush = Flush(columns, sizes, is_other, now.log[:logged].copy(), self.now_ns)
         if self.has_times:
             self._first_tokens.append(now.first_token[: control["answered"]].copy())
@@ -203,11 +215,11 @@ class Simulation:
         if flush.room == len(self.world.rows.ts_ns) and len(self._spare) < SPARE:
             self._spare.append({name: flush.rows[name].base for name in self.world.rows.arrays})
 
-    def _grow_slots(self) -> None:
+    def _grow_slots(self, need: int) -> None:
         """Add half as many slots, or as many as are needed; the new ones are free."""
         now, control = self.world, self.world.control
         old, count, tiers = len(now.slots), int(control["free"]), len(now.tiers)
-        more = max(old // 2, int(control["need"]))
+        more = max(old // 2, need)
         self._rooms.extend(now, "free", more)
         now.free[count : count + more] = np.arange(old + more - 1, old - 1, -1)
         control["free"] = count + more
@@ -223,7 +235,7 @@ class Simulation:
             start.forget_copies(self._rooms.extend(now.fleet, "copies", more))
             start.grow_places(now)
 
-    def _grow_actors(self) -> None:
+    def _grow_actors(self, _need: int) -> None:
         """Double the requests that may be in flight; the new ones are idle."""
         now = self.world
         old = len(now.actors)
@@ -235,19 +247,25 @@ class Simulation:
         now.decoding = np.concatenate([now.decoding, np.zeros(old, WAIT)])
         now.retrieved = np.zeros(2 * len(now.retrieved), np.int64)
 
-    def _grow_contexts(self) -> None:
-        """Make room for longer conversations, or for more; only what is used is copied, so the rest takes no memory."""
-        now, need = self.world, int(self.world.control["need"])
-        width = now.knobs.context_width
-        before = now.contexts.reshape(-1, width)
-        old = rows = len(before)
-        if need:
-            now.knobs.context_width = max(need, 2 * width)
-        else:
-            rows = 2 * old
-            now.idle_contexts = np.concatenate([np.arange(rows - 1, old - 1, -1), np.zeros(old, np.int64)])
-            now.control["idle_contexts"] = old
-        contexts = empty.new_contexts(rows * now.knobs.context_width).reshape(rows, -1)
+    def _grow_contexts(self, _need: int) -> None:
+        """Make room for twice as many conversations."""
+        now = self.world
+        old = len(now.contexts) // now.knobs.context_width
+        now.idle_contexts = np.concatenate([np.arange(2 * old - 1, old - 1, -1), np.zeros(old, np.int64)])
+        now.control["idle_contexts"] = old
+        self._move_contexts(2 * old, now.knobs.context_width)
+
+    def _widen_contexts(self, need: int) -> None:
+        """Make room for longer conversations."""
+        width = self.world.knobs.context_width
+        self._move_contexts(len(self.world.contexts) // width, max(need, 2 * width))
+
+    def _move_contexts(self, rows: int, width: int) -> None:
+        """Lay contexts out anew; only what is used is copied, so the rest takes no memory."""
+        now = self.world
+        before = now.contexts.reshape(-1, now.knobs.context_width)
+        now.knobs.context_width = width
+        contexts = empty.new_contexts(rows * width).reshape(rows, width)
         used = now.conversations if len(now.conversations) else now.actors
         used = used[["context", "length"]][used["length"] > 0]
         for first in range(0, len(used), _CONTEXTS):
@@ -255,18 +273,17 @@ class Simulation:
             of, place = np.repeat(part["context"], part["length"]), _places(part["length"])
             entries = contexts[of, place] = before[of, place]
             is_slot = entries >= 0
-            now.slots["home"][entries[is_slot]] = (of * now.knobs.context_width + place)[is_slot]
+            now.slots["home"][entries[is_slot]] = (of * width + place)[is_slot]
         now.contexts = contexts.reshape(-1)
 
-    def _grow_chain(self) -> None:
+    def _grow_chain(self, need: int) -> None:
         """Make room for a longer prompt."""
-        more = 2 * int(self.world.control["need"])
-        self.world.chain, self.world.where = np.empty(more, np.int64), np.empty(more, np.int8)
+        self.world.chain, self.world.where = np.empty(2 * need, np.int64), np.empty(2 * need, np.int8)
 
-    def _grow_frequencies(self) -> None:
-        """Make room for half as many objects more, or as many as are needed."""
+    def _grow_counts(self, need: int) -> None:
+        """Make room to count half as many objects more, or as many as are needed."""
         now = self.world
-        room = max(int(now.control["need"]), len(now.frequencies) * 3 // 2)
+        room = max(need, len(now.frequencies) * 3 // 2)
         if len(now.fleet.counted):
             start.grow_counts(now, room)
             return

@@ -12,6 +12,7 @@ from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, TraceError
 from kvtrace.core.files import read_json, write_json
+from kvtrace.core.native.library import sources_sha256
 from kvtrace.curves.simulated import Simulated
 from kvtrace.requests.requests import sha256_of
 from kvtrace.study.configuration import FILE, Configuration, Value
@@ -85,7 +86,7 @@ def _sha256(files: tuple[tuple[Path, int, int], ...]) -> str:
 @cache
 def program_sha256() -> str:
     """Return the SHA-256 of all that makes a result: our sources, and the libraries that draw and compile."""
-    digest = hashlib.sha256(f"{__version__} {version('numpy')} {version('numba')}".encode())
+    digest = hashlib.sha256(f"{__version__} {version('numpy')} {sources_sha256()}".encode())
     for path in sorted(path for kind in ("*.py", "*.toml") for path in _ROOT.rglob(kind)):
         digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from kvtrace.core.compiled import njit
+from kvtrace.core.native.library import I4, I8, function
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from numpy.typing import NDArray
 
 _SEEDS = (1, 2)
+_HASH = np.dtype([("low", I8), ("high", I8)])
+_number = function("keys_number", I4, int, _HASH, int, int, I8, I8, I8, returns=int)
+_place_all = function("keys_place_all", I4, int, _HASH, int)
 
 
 class KeyNumbers:
@@ -29,10 +33,10 @@ class KeyNumbers:
         import pyarrow as pa
 
         self.count = 0
-        self.sizes = np.zeros(1024, dtype=np.int64)
-        # The number at each place, or -1; and each number's hash, in two halves.
+        self.sizes: NDArray[np.int64] = np.zeros(1024, dtype=np.int64)
+        # The number at each place, or -1; and each number's hash.
         self._table = np.full(4096, -1, dtype=np.int32)
-        self._hashes = np.zeros((2, 1024), dtype=np.int64)
+        self._hashes: NDArray[np.void] = np.zeros(1024, dtype=_HASH)
         self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - __exit__ closes it
         self._schema = pa.schema([pa.field("key", pa.string())])
         self._spool = pa.ipc.new_stream(self._file, self._schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
@@ -55,7 +59,7 @@ class KeyNumbers:
         self._grow(len(names))
         ids = np.empty(len(names), dtype=np.int64)
         before = self.count
-        self.count = int(_number(self._table, self._hashes, low, high, ids, before))
+        self.count = _number(self._table, len(self._table), self._hashes, before, len(names), low, high, ids)
         is_new = pa.array(ids >= before)
         self._spool.write_batch(pa.RecordBatch.from_arrays([names.filter(is_new)], schema=self._schema))
         return ids
@@ -71,11 +75,10 @@ class KeyNumbers:
             room *= 2
         if room > len(self._table):
             self._table = np.full(room, -1, dtype=np.int32)
-            _place_all(self._table, self._hashes, self.count)
+            _place_all(self._table, room, self._hashes, self.count)
         if wanted > len(self.sizes):
-            length = max(wanted, len(self.sizes) * 3 // 2)
-            self.sizes = np.pad(self.sizes, (0, length - len(self.sizes)))
-            self._hashes = np.pad(self._hashes, ((0, 0), (0, length - self._hashes.shape[1])))
+            more = max(wanted, len(self.sizes) * 3 // 2) - len(self.sizes)
+            self.sizes, self._hashes = np.pad(self.sizes, (0, more)), np.pad(self._hashes, (0, more))
 
     def batches(self) -> Iterator[pa.StringArray]:
         """Yield all names in the order of their numbers; none can be numbered afterwards."""
@@ -85,31 +88,3 @@ class KeyNumbers:
         self._file.seek(0)
         for batch in pa.ipc.open_stream(self._file):
             yield batch.column(0)
-
-
-@njit
-def _place(table: Any, hashes: Any, low: int, high: int) -> int:
-    """Return where the number of a hash stands in `table`, or the empty place where it would."""
-    mask = len(table) - 1
-    at = low & mask
-    while table[at] >= 0 and (hashes[0, table[at]] != low or hashes[1, table[at]] != high):
-        at = (at + 1) & mask
-    return at
-
-
-@njit
-def _number(table: Any, hashes: Any, low: Any, high: Any, ids: Any, count: int) -> int:
-    for i in range(len(ids)):
-        at = _place(table, hashes, low[i], high[i])
-        if table[at] < 0:
-            hashes[0, count], hashes[1, count] = low[i], high[i]
-            table[at] = count
-            count += 1
-        ids[i] = table[at]
-    return count
-
-
-@njit
-def _place_all(table: Any, hashes: Any, count: int) -> None:
-    for number in range(count):
-        table[_place(table, hashes, hashes[0, number], hashes[1, number])] = number

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import UNSET
 
-from kvtrace.core.compiled import njit
+from kvtrace.core.native.library import I1, I4, I8, function
 from kvtrace.core.parquet import DENSE_SLACK
-from kvtrace.core.schema import MOST, TRACE, Op, enum_code
 from kvtrace.core.units import INT64_MAX
 from kvtrace.sim.chains import Numbers
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from kvtrace.core.metadata import TierFacts
 
-_READ, _WRITE = enum_code(TRACE, "op", Op.READ), enum_code(TRACE, "op", Op.WRITE)
 NO_STAGE = -(2**31)
 
 (
@@ -69,33 +67,40 @@ class Ledger:
     total_rows: int
     is_strict: bool = True
     rows: int = 0
-    live_bytes: NDArray[np.int64] = field(init=False)
-    """Of each tier, all its instances together; so are the peaks."""
-    peak_bytes: NDArray[np.int64] = field(init=False)
     objects: int = 0
     requests: int = 0
     extents: NDArray[np.int64] = field(init=False)
     """The bytes that each object had in any tier, at its largest."""
+    _tiers: NDArray[np.void] = field(init=False)
     _sizes: NDArray[np.int64] = field(init=False)
+    """Live bytes of an object in a tier, or in an instance of it."""
     _instances: NDArray[np.int64] = field(init=False)
     """Live bytes of each instance of a tier; of one node alone, of each tier."""
     _places: _Places | None = None
     """In a trace of several nodes: which of them has which tiers of its own."""
     _stages: NDArray[np.int32] = field(init=False)
-    _state: NDArray[np.int64] = field(init=False)
+    _state: NDArray[np.void] = field(init=False)
 
     def __post_init__(self) -> None:
         """Start with nothing live."""
-        n = len(self.tiers)
-        self.live_bytes, self.peak_bytes = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+        self._tiers = np.zeros(len(self.tiers), _TIER)
+        self._tiers["capacity"] = [INT64_MAX if t.capacity_bytes is None else t.capacity_bytes for t in self.tiers]
         if any(tier.instance_nodes is not UNSET for tier in self.tiers):
             self._places = _Places(self.tiers)
-        self._sizes = np.zeros((n if self._places is None else 1, 1024), dtype=np.int64)
-        self._instances = np.zeros(n, dtype=np.int64)
-        self.extents = np.zeros(1024, dtype=np.int64)
+        self._sizes, self.extents = np.zeros(1024, dtype=np.int64), np.zeros(1024, dtype=np.int64)
+        self._instances = np.zeros(len(self.tiers), dtype=np.int64)
         self._stages = np.full(1024, -1, dtype=np.int32)
-        # last time, last row, and the "before" value of a fault
-        self._state = np.zeros(3, dtype=np.int64)
+        self._state = np.zeros(1, _STATE)
+
+    @property
+    def live_bytes(self) -> NDArray[np.int64]:
+        """Of each tier, all its instances together; so are the peaks."""
+        return self._tiers["live"]
+
+    @property
+    def peak_bytes(self) -> NDArray[np.int64]:
+        """The most that was live at once."""
+        return self._tiers["peak"]
 
     def apply(self, batch: pa.RecordBatch) -> Fault | None:
         """Enter the rows of `batch`; return the first fault, or None."""
@@ -104,31 +109,30 @@ class Ledger:
         top_request = int(columns["request_id"].max(initial=-1))
         self.objects = max(self.objects, top_object + 1)
         self.requests = max(self.requests, top_request + 1)
-        line, cell, instance = columns["tier"], columns["object_id"], columns["tier"]
-        if self._places is not None:
+        if self._places is None:
+            instance = columns["tier"].astype(np.int64)
+            cell = columns["object_id"] * len(self.tiers) + instance
+        else:
             instance, cell = self._places.of(batch, columns)
-            line = np.zeros(len(cell), np.int64)
             self._instances = _grown(self._instances, self._places.instances, 0)
         self._sizes = _grown(self._sizes, int(cell.max(initial=-1)) + 1, 0)
         self.extents = _grown(self.extents, self.objects, 0)
         self._stages = _grown(self._stages, min(self.requests, self.total_rows + DENSE_SLACK), -1)
-        capacity = np.array(
-            [INT64_MAX if t.capacity_bytes is None else t.capacity_bytes for t in self.tiers], dtype=np.int64
-        )
-        code, at = _enter(
-            *(columns[name] for name in _NAMES), line, cell, instance, capacity, self._sizes, self.extents,
-            self._stages, self._instances, self.live_bytes, self.peak_bytes, self._state, self.is_strict,
+        code = _enter(
+            batch.num_rows, *columns.values(), cell, instance, self._tiers, self._sizes, self._instances, self.extents,
+            len(self._stages), self._stages, self._state, self.is_strict,
         )  # fmt: skip
-        fault = None if code == OK else self._fault(code, at, columns)
+        fault = None if code == OK else self._fault(code, columns)
         self.rows += batch.num_rows
         return fault
 
-    def _fault(self, code: int, at: int, columns: dict[str, Any]) -> Fault:
-        row = {name: int(columns[name][at]) for name in _NAMES}
+    def _fault(self, code: int, columns: dict[str, Any]) -> Fault:
+        _, at, before = self._state[0].tolist()
+        row = {name: int(column[at]) for name, column in columns.items()}
         tier = self.tiers[row["tier"]]
         column, text = FAULTS[code]
         message = text.format(
-            **row, before=int(self._state[2]), end=row["offset_bytes"] + row["length_bytes"],
+            **row, before=before, end=row["offset_bytes"] + row["length_bytes"],
             tier_name=tier.name, capacity=tier.capacity_bytes,
         )  # fmt: skip
         return Fault(self.rows + at, column, message)
@@ -153,115 +157,36 @@ class _Places:
         node = np.zeros(len(tier), np.int64)
         if "node" in batch.schema.names:
             node = batch.column("node").to_numpy().astype(np.int64)
-        instance = self._instances.of((node // self._shared[tier]) * (len(self._shared) + 1) + tier)
-        return instance, self._cells.of((instance.astype(np.int64) << _OBJECT_BITS) + columns["object_id"])
+        instance = self._instances.of((node // self._shared[tier]) * (len(self._shared) + 1) + tier).astype(np.int64)
+        return instance, self._cells.of((instance << _OBJECT_BITS) + columns["object_id"]).astype(np.int64)
 
 
 _OBJECT_BITS = 38
-_NAMES = ("ts_ns", "op", "tier", "object_id", "offset_bytes", "length_bytes", "request_id", "stage")
+_COLUMNS = {
+    "ts_ns": I8, "op": I1, "tier": I1, "object_id": I8, "offset_bytes": I8, "length_bytes": I8, "request_id": I8,
+    "stage": I4,
+}  # fmt: skip
+_TIER = np.dtype([(name, I8) for name in ("capacity", "live", "peak")])
+_STATE = np.dtype([(name, I8) for name in ("last_ns", "fault_row", "before")])
+_enter = function(
+    "ledger_enter", int, *_COLUMNS.values(), I8, I8, _TIER, I8, I8, I8, int, I4, _STATE, bool, returns=int
+)  # fmt: skip
 
 
 def _columns(batch: pa.RecordBatch) -> dict[str, Any]:
     columns = {}
-    for name in _NAMES:
+    for name, dtype in _COLUMNS.items():
         array = batch.column(name)
         if name == "op":
             array = array.indices
         if array.null_count:
             array = array.fill_null(NO_STAGE if name == "stage" else -1)
-        columns[name] = array.to_numpy()
+        columns[name] = np.ascontiguousarray(array.to_numpy(), dtype)
     return columns
 
 
 def _grown(array: Any, wanted: int, fill: int) -> Any:
-    have = array.shape[-1]
-    if wanted <= have:
+    if wanted <= len(array):
         return array
-    room = np.full((*array.shape[:-1], max(wanted, 2 * have) - have), fill, dtype=array.dtype)
-    return np.concatenate([array, room], axis=-1)
-
-
-@njit
-def _enter(
-    ts_ns: Any, op: Any, tier: Any, object_id: Any, offset: Any, length: Any, request: Any, stage: Any,
-    line: Any, cell: Any, instance: Any, capacity: Any, sizes: Any, extents: Any, stages: Any, instances: Any,
-    live: Any, peak: Any, state: Any, is_strict: bool,
-) -> tuple[int, int]:  # fmt: skip
-    for i in range(len(ts_ns)):
-        t, o = tier[i], object_id[i]
-        at, place = line[i], cell[i]
-        if request[i] < -1 or request[i] >= len(stages):
-            return REQUEST_NOT_DENSE, i
-        held = sizes[at, place]
-        if is_strict:
-            code = _check(ts_ns[i], op[i], held, offset[i], length[i], request[i], stage[i], stages, state)
-            if code != OK:
-                return code, i
-        state[0] = ts_ns[i]
-        if op[i] == _WRITE:
-            grown = max(held, offset[i] + length[i]) - held
-            sizes[at, place] = held + grown
-            extents[o] = max(extents[o], held + grown)
-            live[t] += grown
-            instances[instance[i]] += grown
-            if live[t] > MOST:
-                state[2] = live[t]
-                return OVERFLOW, i
-            peak[t] = max(peak[t], live[t])
-            if is_strict and instances[instance[i]] > capacity[t]:
-                state[2] = instances[instance[i]]
-                return OVER_CAPACITY, i
-        elif op[i] != _READ:
-            sizes[at, place] = 0
-            live[t] -= held
-            instances[instance[i]] -= held
-    return OK, 0
-
-
-@njit
-def _check(
-    ts_ns: int,
-    op: int,
-    held: int,
-    offset: int,
-    length: int,
-    request: int,
-    stage: int,
-    stages: Any,
-    state: Any,
-) -> int:
-    if ts_ns < state[0]:
-        state[2] = state[0]
-        return TIME_BACKWARDS
-    state[2] = held
-    if op == _READ:
-        if held == 0:
-            return READ_ABSENT
-        if offset + length > held:
-            return READ_PAST_END
-    elif op == _WRITE:
-        if offset > held:
-            return WRITE_GAP
-    elif held == 0:
-        return DELETE_ABSENT
-    elif length != held:
-        return DELETE_SIZE
-    return _check_stage(request, stage, stages, state)
-
-
-@njit
-def _check_stage(request: int, stage: int, stages: Any, state: Any) -> int:
-    if request < 0:
-        return OK if stage == NO_STAGE else STAGE_ALONE
-    if stage == NO_STAGE:
-        return STAGE_MISSING
-    reached = stages[request]
-    state[2] = reached
-    if reached < 0 and stage != 0:
-        return STAGE_FIRST
-    if stage < reached:
-        return STAGE_BACK
-    if stage > reached + 1:
-        return STAGE_GAP
-    stages[request] = stage
-    return OK
+    room = np.full(max(wanted - len(array), len(array)), fill, dtype=array.dtype)
+    return np.concatenate([array, room])

@@ -10,13 +10,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from kvtrace.core.compiled import njit
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.native.library import I8, function
 from kvtrace.core.schema import RequestKind
 from kvtrace.core.units import format_duration
+from kvtrace.native.records import USER
 from kvtrace.requests.requests import NONE, Requests
 from kvtrace.users.arrivals import ArrivalProcess, Process
-from kvtrace.users.synthetic import CONTINUE_PER_MILLE, MAX_TURNS, draw, make_users, next_turn
+from kvtrace.users.synthetic import CONTINUE_PER_MILLE, MAX_TURNS, make_users
 
 LIVE_CONVERSATIONS: Final = 64
 MAX_LIVE: Final = 10**7
@@ -24,8 +25,7 @@ MAX_LIVE: Final = 10**7
 _TURN = np.dtype([(name, "i8") for name in ("session", "turn", "input", "output", "qos", "kind")])
 _PLACE = np.dtype([(name, "i8") for name in ("user", "done", "history")])
 """A place for a conversation: its user (NONE: none yet), turns that are over, and tokens so far."""
-# The user number whose draws say which conversation goes on: no user has it.
-_LOT = -1
+_take_turns = function("take_turns", _TURN, int, _PLACE, int, I8, USER, int, int, int, returns=bool)
 
 
 def make(
@@ -88,39 +88,11 @@ def _turns(count: int, live: int, max_context_tokens: int, seed: int, kind: Requ
     places["user"] = NONE
     progress = np.zeros(2, dtype=np.int64)
     users, _ = make_users(min(count, live) + count // 4 + 1, seed, kind=kind)
-    while not _take_turns(turns, places, progress, users, seed, max_context_tokens):
+    while not _take_turns(*(turns, count, places, live, progress, users, len(users)), seed, max_context_tokens):
         more, _ = make_users(2 * len(users), seed, kind=kind)
         more[: len(users)] = users
         users = more
     return turns
-
-
-@njit
-def _take_turns(turns: Any, places: Any, progress: Any, users: Any, seed: int, max_context_tokens: int) -> bool:
-    """Make turns from `progress` (rows, users) on; return whether all are made, or `users` may not suffice."""
-    row, next_user = progress[0], progress[1]
-    while row < len(turns) and next_user < len(users):
-        place, new_tokens, output_tokens = places[draw(seed, _LOT, row, 0, len(places) - 1)], 0, 0
-        is_new = place.user == NONE
-        if not is_new:
-            user = place.user
-            is_new, new_tokens, output_tokens = next_turn(
-                users[user], seed, user, place.done, place.history, max_context_tokens
-            )
-        if is_new:
-            place.user, place.done, place.history = next_user, 0, 0
-            _, new_tokens, output_tokens = next_turn(users[next_user], seed, next_user, 0, 0, max_context_tokens)
-            next_user += 1
-        made, me = turns[row], users[place.user]
-        made.session, made.turn = place.user, place.done
-        made.input, made.output = place.history + new_tokens, output_tokens
-        made.qos, made.kind = me.qos, me.kind
-        place.done += 1
-        place.history += new_tokens + output_tokens
-        row += 1
-    progress[0], progress[1] = row, next_user
-    is_done: bool = row == len(turns)
-    return is_done
 
 
 def _notes(arrivals: ArrivalProcess, origin: dict[str, Any], max_context_tokens: int) -> tuple[str, ...]:

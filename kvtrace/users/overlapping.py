@@ -11,12 +11,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from kvtrace.core.compiled import njit
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.native.library import I8, function
 from kvtrace.core.schema import REQUESTS, Qos, RequestKind, enum_code
 from kvtrace.core.units import format_duration
+from kvtrace.native.records import USER
 from kvtrace.requests.requests import Requests
-from kvtrace.users.synthetic import make_users, next_turn, think_ns
+from kvtrace.users.synthetic import make_users
 
 _ASKED = np.dtype([(name, "i8") for name in ("time_ns", "user", "rank", "conversation", "turn", "input", "output")])
 """A request as it is asked; `rank` is that of its class, and conversations are numbered for each user."""
@@ -24,6 +25,9 @@ _ASKED = np.dtype([(name, "i8") for name in ("time_ns", "user", "rank", "convers
 _CLASSES: Final = (Qos.INTERACTIVE, Qos.RESPONSIVE, Qos.BATCH)
 _ROOM: Final = 1 << 12
 _MOST_ASKED: Final = 10**7
+
+_ask = function("ask_overlapping", _ASKED, int, USER, I8, int, int, int, int, returns=int)
+_serve = function("serve_by_class", I8, I8, _ASKED, int, I8, I8, I8, int, I8, int, int, int, returns=int)
 
 
 def make(
@@ -46,7 +50,9 @@ def make(
     users, starts = make_users(count, seed, kind=kind, mean_think_ns=mean_think_ns)
     ranks = np.array([_CLASSES.index(name) for name in _in_order_of_code()])
     asked = np.empty(_ROOM, _ASKED)
-    while (rows := _ask(asked, users.copy(), starts, seed, until_ns, max_context_tokens)) > len(asked):
+    while (rows := _ask(asked, len(asked), users.copy(), starts, count, seed, until_ns, max_context_tokens)) > len(
+        asked
+    ):
         if rows > _MOST_ASKED:
             raise ConfigError(f"{count} users ask more than {_MOST_ASKED:,} times: shorten --duration or take fewer")
         asked = np.empty(2 * len(asked), _ASKED)
@@ -58,7 +64,9 @@ def make(
     heads = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
     begun, times = np.empty(rows, np.int64), np.empty(rows, np.int64)
     servers = np.zeros(count, np.int64)
-    served = _serve(begun, times, asked, queues, heads, ends, servers, until_ns, decode_ns_per_token)
+    served = _serve(
+        *(begun, times, asked, rows, queues, heads, ends, len(ends), servers, count), until_ns, decode_ns_per_token
+    )
     served = min(served, max_requests or served)
     if not served:
         raise ConfigError(f"nobody asks within {format_duration(until_ns)} with seed {seed}: raise the duration")
@@ -67,62 +75,6 @@ def make(
 
 def _in_order_of_code() -> list[Qos]:
     return sorted(_CLASSES, key=lambda name: enum_code(REQUESTS, "qos", name))
-
-
-@njit
-def _ask(asked: Any, users: Any, starts: Any, seed: int, until_ns: int, max_context_tokens: int) -> int:
-    """Fill `asked` with what each user asks before `until_ns`; return how many rows that takes, or one too many."""
-    row = 0
-    for user in range(len(users)):
-        me, time_ns = users[user], starts[user]
-        conversation, turn, history = -1, 0, 0
-        while time_ns < until_ns:
-            if row == len(asked):
-                return row + 1
-            is_new, new_tokens, output = next_turn(me, seed, user, turn, history, max_context_tokens)
-            if is_new:
-                conversation, turn, history = conversation + 1, 0, 0
-            line = asked[row]
-            line.time_ns, line.user, line.conversation, line.turn = time_ns, user, conversation, turn
-            line.input, line.output = history + new_tokens, output
-            turn, history, row = turn + 1, history + new_tokens + output, row + 1
-            time_ns += max(1, think_ns(me, seed, user))
-    return row
-
-
-@njit
-def _serve(
-    begun: Any,
-    times: Any,
-    asked: Any,
-    queues: Any,
-    heads: Any,
-    ends: Any,
-    servers: Any,
-    until_ns: int,
-    decode_ns_per_token: int,
-) -> int:
-    """Let each of `servers`, which says when it is free, take what has waited longest of the first class that waits.
-
-    `queues[heads[rank]:ends[rank]]` are the rows of `asked` of one class. Return how many were begun.
-    """
-    for served in range(len(asked)):
-        server = np.argmin(servers)
-        now, chosen = servers[server], -1
-        for rank in range(len(ends)):
-            if heads[rank] == ends[rank]:
-                continue
-            is_first = chosen < 0 or asked[queues[heads[rank]]].time_ns < asked[queues[heads[chosen]]].time_ns
-            is_waiting = chosen >= 0 and asked[queues[heads[chosen]]].time_ns <= now
-            if is_first and not is_waiting:
-                chosen = rank
-        row = queues[heads[chosen]]
-        heads[chosen] += 1
-        begun[served], times[served] = row, max(now, asked[row].time_ns)
-        if times[served] >= until_ns:
-            return served
-        servers[server] = times[served] + asked[row].output * decode_ns_per_token
-    return len(asked)
 
 
 def _requests(served: Any, times: Any, users: Any, asked: int, decode_ns_per_token: int) -> Requests:

@@ -46,7 +46,7 @@ def environment(kind: str, library: Path, log: Path) -> dict[str, str]:
     # Programs that were not compiled for it need it first; and C++, whose exceptions it watches.
     preloaded = [runtime(name) for name in (*RUNTIMES[kind], "libstdc++.so")]
     return os.environ | found | {
-        "LD_PRELOAD": " ".join(preloaded), "KVREPLAY_NATIVE": str(library), "PYTHONMALLOC": "malloc",
+        "LD_PRELOAD": " ".join(preloaded), "KVTRACE_NATIVE": str(library), "PYTHONMALLOC": "malloc",
     }  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def main() -> int:
     """Build, run, and print what was found."""
     kind, rest = sys.argv[1], sys.argv[3:]
     with tempfile.TemporaryDirectory() as place:
-        library, log = Path(place, "libreplay.so"), Path(place, "found")
+        library, log = Path(place, "libkvtrace.so"), Path(place, "found")
         build = os.environ | {"CC": "gcc", "CFLAGS": FLAGS[kind]}
         subprocess.run([sys.executable, "hatch_build.py", str(library)], cwd=ROOT, env=build, check=True)
         if kind == "analyzer":

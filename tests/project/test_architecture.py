@@ -14,13 +14,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ("kvtrace", "kvreplay", "kvdistill")
-HEAVY = {"numpy", "pyarrow", "polars", "duckdb", "numba", "dgen_py", "rich", "zstandard", "pandas"}
+HEAVY = {"numpy", "pyarrow", "polars", "duckdb", "dgen_py", "rich", "zstandard", "pandas"}
 
 FLOW = {
     "kvtrace": [
         "core",
         "core.run",
         "core.document",
+        "native",
         "requests",
         "requests.engines",
         "users",
@@ -52,7 +53,7 @@ FLOW = {
     "kvdistill": ["queries", "formats", "profile", "jobs", "check", "report", "commands", ""],
 }
 """Each program's folders in the order of the flow, its command line (the top level) last."""
-SHARED = ("kvtrace.core", "kvtrace.core.run", "kvtrace.core.document")
+SHARED = ("kvtrace.core", "kvtrace.core.native", "kvtrace.core.run", "kvtrace.core.document")
 MOST_FILES = 15
 MOST_LINES = 900
 MOST_FUNCTION_LINES = 60

@@ -8,7 +8,7 @@ bytes, None without a bound.
 
 from __future__ import annotations
 
-from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.policies import Policy
 
 
 class Fifo:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvtrace.sim.fleet.setting import Scope
 from kvtrace.sim.presets.preset import Entry
-from kvtrace.sim.routers.routers import Router
+from kvtrace.sim.routers import Router
 
 if TYPE_CHECKING:
     from oracle import Batch, Oracle, Plan, Tier

@@ -17,7 +17,7 @@ from queues import Queue
 
 from kvtrace.model.shape import Piece, PieceKind
 from kvtrace.sim.fleet.setting import Scope
-from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
 from kvtrace.sim.presets.tier import Admission, Recency
 from kvtrace.users.workload import ServingMode

@@ -43,7 +43,6 @@ def begin(timeout: str) -> Ranks:
         os.setsid()
         # Open MPI has its processes write to a terminal of its own, whose width and colours are nobody's.
         os.environ.setdefault("TTY_COMPATIBLE", "0")
-        os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
         return SeveralRanks(theirs)
     theirs.close()
     from kvreplay.mpi.beside.relay import Relay

@@ -179,7 +179,7 @@ class Relay:
             return None
         self._tell(wire.Ping())
         if (used := _cpu_ticks(self._pid)) != self._used:
-            # It may have no time to answer, as while it compiles.
+            # It may have no time to answer.
             self._used, self._ponged = used, now
         deaf_s = now - self._ponged
         if deaf_s > _DEAF_S:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kvreplay.native.library import library
+from kvtrace.core.native.library import library
 
 OWN = np.dtype([("first", np.int16), ("owner", np.int16), ("is_shared", np.int8)], align=True)
 """Of an object: the rank + 1 that touched it first, the one that wrote it last, whether several touch it."""

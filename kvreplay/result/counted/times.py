@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from msgspec import UNSET
 
-from kvreplay.native.library import library
+from kvtrace.core.native.library import library
 from kvtrace.core.run.figures import Distribution
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 
 from kvtrace.core.schema import TRACE, Op, Phase, enum_code
+from kvtrace.native.records import FOUND
 from kvtrace.sim.fleet.incidents import Incident
 from kvtrace.sim.fleet.setting import FleetSetting
-from kvtrace.sim.records import FOUND
 
 SECOND_NS: Final = 10**9
 WINDOW_NS: Final = 60 * SECOND_NS

@@ -1,7 +1,7 @@
 """What happens to a fleet at a time: nodes and racks lost and joined, drives replaced, the store out of reach.
 
 One is written TIME:KIND and what it is about, `300s:node-lost:7`. All are laid out before the start as steps, one a
-node or tier, which the simulation takes at their times (`strike.py`).
+node or tier, which the simulation takes at their times (`native/fleet.c`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from typing import Final
 from kvtrace.core.config import nearest
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_duration, parse_duration_ns
+from kvtrace.native.records import BACK, EMPTIED, GONE, JOINED, LOST
 from kvtrace.sim.fleet.setting import FleetSetting, Scope
 from kvtrace.sim.presets.tier import TierSetting
 
 MEMORY: Final = ("gpu", "cpu")
 """Tiers of these names are no drives."""
-LOST, JOINED, EMPTIED, GONE, BACK = range(5)
-"""What a step does: to a node, to a node's or a rack's tier, or to the store."""
 
 
 class Kind(StrEnum):

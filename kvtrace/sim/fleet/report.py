@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from kvtrace.native.records import World
 from kvtrace.sim.fleet.setting import FleetSetting, Scope
 from kvtrace.sim.fleet.start import all_tiers
-from kvtrace.sim.records import World
 
 COUNTED = (
     *("used", "hits", "hit_bytes", "written_bytes", "deleted_bytes", "read_bytes", "populated_bytes", "looked_up"),

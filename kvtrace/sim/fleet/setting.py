@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from kvtrace.core.units import parse_bytes
-from kvtrace.sim.routers.routers import Router
+from kvtrace.sim.routers import Router
 
 MAX_NODES = 16_000
 MAX_WEIGHT = 1000.0

@@ -7,15 +7,27 @@ from typing import Any
 
 import numpy as np
 
-from kvtrace.sim.events import BATCH
-from kvtrace.sim.fleet.incidents import EMPTIED, LOST, Move, absent
-from kvtrace.sim.fleet.nodes import COPY, NODE
+from kvtrace.core.native.library import I8, Address, function
+from kvtrace.native.records import (
+    BATCH,
+    COPY,
+    COPY_COLUMNS,
+    EMPTIED,
+    FOUND,
+    HAPPENING,
+    LOST,
+    NODE,
+    NONE,
+    SEEN,
+    UNBOUNDED,
+    World,
+)
+from kvtrace.sim.fleet.incidents import Move, absent
 from kvtrace.sim.fleet.setting import FleetSetting, Scope
-from kvtrace.sim.records import FOUND, HAPPENING, NONE, SEEN, TIER, UNBOUNDED, World
-from kvtrace.sim.tiers.admission import count_again
-from kvtrace.sim.tiers.copies import COLUMNS, enter_all
 
 MILLION = 1_000_000
+_count_again = function("count_again", I8, int, SEEN, I8, int, SEEN)
+_enter_all = function("enter_all", Address)
 ROOM = 1 << 10
 """Of counts of objects, to start with."""
 
@@ -43,7 +55,6 @@ def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows
     fleet.winners = _tournament(count)
     fleet.runs = np.zeros(2 * count, np.int64)
     fleet.row_nodes = np.empty(rows, np.int32)
-    fleet.tiers_here, fleet.queues_here = world.tiers.view(np.int64), world.queues.view(np.int64)
     if fleet.scoped:
         fleet.copies = np.empty(len(world.slots), COPY)
         forget_copies(fleet.copies)
@@ -90,11 +101,11 @@ def spread(world: World) -> None:
     fleet = world.fleet
     if fleet.count > 1:
         racks = -(-fleet.count // fleet.rack_nodes)
-        fleet.tiers = np.tile(fleet.tiers_here, fleet.count + racks)
+        fleet.tiers = np.tile(world.tiers, fleet.count + racks)
         # Each place has a queue of its own.
-        last = fleet.tiers.view(TIER)[len(world.tiers) - 1 :: len(world.tiers)]
+        last = fleet.tiers[len(world.tiers) - 1 :: len(world.tiers)]
         last["queue_first"] = np.concatenate([np.arange(fleet.count), np.arange(racks)]) * last["queue_limit"]
-        fleet.queues = np.tile(fleet.queues_here, fleet.count + racks)
+        fleet.queues = np.tile(world.queues, fleet.count + racks)
 
 
 def forget_copies(copies: Any) -> None:
@@ -107,15 +118,15 @@ def grow_counts(world: World, room: int) -> None:
     counted, frequencies = world.fleet.counted, world.frequencies
     size = 1 << (room - 1).bit_length()
     world.fleet.counted, world.frequencies = np.zeros(size, np.int64), np.zeros(size, SEEN)
-    count_again(world.fleet.counted, world.frequencies, counted, frequencies)
+    _count_again(world.fleet.counted, size, world.frequencies, counted, len(counted), frequencies)
 
 
 def grow_places(world: World) -> None:
     """Make room to find as many copies as there are slots."""
     fleet, slots = world.fleet, len(world.slots)
     if 2 * slots > len(fleet.places):
-        fleet.places = np.full(COLUMNS << (2 * slots // COLUMNS).bit_length(), NONE, np.int32)
-        enter_all(world)
+        fleet.places = np.full(COPY_COLUMNS << (2 * slots // COPY_COLUMNS).bit_length(), NONE, np.int32)
+        _enter_all(world)
 
 
 def all_tiers(world: World) -> tuple[Any, Any]:
@@ -123,7 +134,7 @@ def all_tiers(world: World) -> tuple[Any, Any]:
     fleet, tiers = world.fleet, world.tiers
     if fleet.count <= 1 or not len(fleet.tiers):
         return tiers.reshape(1, -1), np.ones((1, len(tiers)), bool)
-    found = fleet.tiers.view(tiers.dtype).reshape(-1, len(tiers)).copy()
+    found = fleet.tiers.reshape(-1, len(tiers)).copy()
     node = int(world.control["node"])
     is_one = np.zeros(found.shape, bool)
     for t in range(len(tiers)):

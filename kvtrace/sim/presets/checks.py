@@ -8,7 +8,7 @@ from typing import Final
 
 from kvtrace.core.config import check_ranges
 from kvtrace.sim.fleet.setting import FLEET_RANGES, FleetSetting, Scope
-from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.tier import (
     BYTES_PER_US,
     IN_ORDER,

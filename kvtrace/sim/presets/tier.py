@@ -9,7 +9,7 @@ import msgspec
 
 from kvtrace.core.units import parse_bytes, parse_duration_ns
 from kvtrace.sim.fleet.setting import Scope
-from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.policies import Policy
 
 # With these, what is computed from a preset still fits 64 bits.
 MAX_CAPACITY_BYTES = 2**61

@@ -9,8 +9,8 @@ import pytest
 from kvreplay.data.source import DataStruct
 from kvreplay.data.verify import BadBlockStruct
 from kvreplay.engine.structs import DigitStruct, DriveStruct, JobStruct, TaskStruct, TierStruct, UseStruct
-from kvreplay.native.library import library
 from kvreplay.native.rows import ROW, RowRing, RowsStruct
+from kvtrace.core.native.library import library
 
 STRUCTS = {
     "Rows": RowsStruct, "Data": DataStruct, "BadBlock": BadBlockStruct, "Drive": DriveStruct, "Digit": DigitStruct,

@@ -14,11 +14,11 @@ from conftest import write_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvreplay.native.library import library
 from kvreplay.native.rows import DELETE, VERSION_BEFORE, VERSION_MIXED, WRITE
 from kvreplay.plan.loader import BatchStruct, IntakeStruct, native
 from kvreplay.plan.window import HELD, SPAN, SurveyStruct, compile_window
 from kvtrace.core.limit import Limit
+from kvtrace.core.native.library import library
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from taken import counted, rows_of
 
 import kvreplay.native
-from kvreplay.native.library import library
 from kvreplay.native.rows import CORRUPT, DELETE, ERROR, OK, ROW, SHORT, SKIPPED
 from kvreplay.result import journal
 from kvreplay.result.counted import operations, requests, tables, times
 from kvreplay.result.counted.operations import LATENESS, PER_MIB, RESPONSE, SERVICE, CountedOperations
 from kvreplay.run.watching.watch import WATCHED
+from kvtrace.core.native.library import library
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 
 S = 10**9

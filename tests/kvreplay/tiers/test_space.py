@@ -42,11 +42,22 @@ def test_room_for_many_at_once_grows_the_table_of_objects_and_of_free_extents() 
     assert sorted(again.tolist()) == begins[::2].tolist()
 
 
+def test_the_lowest_hole_is_taken_and_neighbours_join() -> None:
+    space = Space(1 << 62, UNIT, 0)
+    assert [space.reserve(obj, n * UNIT) for obj, n in enumerate((1, 2, 3, 1))] == [n * UNIT for n in (0, 1, 3, 6)]
+    space.release(0)
+    assert space.reserve(4, 2 * UNIT) == 7 * UNIT, "the hole of one unit is too small"
+    space.release(2)
+    space.release(1)
+    assert space.reserve(5, 6 * UNIT) == 0, "three freed neighbours are one hole"
+    assert space.highest_bytes == 9 * UNIT
+
+
 class Model:
     """First fit, one byte map of units."""
 
     def __init__(self, units: int) -> None:
-        self.free, self.at = [False] + [True] * (units - 1), {}
+        self.free, self.at, self.highest = [False] + [True] * (units - 1), {}, 0
 
     def reserve(self, obj: int, length: int) -> int:
         units = -(-length // UNIT)
@@ -56,7 +67,7 @@ class Model:
         for start in range(len(self.free) - units + 1):
             if all(self.free[start : start + units]):
                 self.free[start : start + units] = [False] * units
-                self.at[obj] = start, units
+                self.at[obj], self.highest = (start, units), max(self.highest, (start + units) * UNIT)
                 return start * UNIT
         return -errno.ENOSPC
 
@@ -81,3 +92,4 @@ def test_space_is_first_fit_however_it_is_scattered() -> None:
                 assert space.release(obj) == model.release(obj)
             probe = rng.randrange(units)
             assert space.start(probe) == (model.at[probe][0] * UNIT if probe in model.at else -errno.ENOENT)
+            assert space.highest_bytes == model.highest

@@ -224,7 +224,7 @@ def test_help_imports_no_heavy_library():
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     loaded = set(out.rpartition("LOADED ")[2].split())
     assert "kvtrace.cli" in loaded
-    assert not loaded & {"numpy", "pyarrow", "numba", "duckdb", "polars", "zstandard", "rich", "dgen_py"}
+    assert not loaded & {"numpy", "pyarrow", "duckdb", "polars", "zstandard", "rich", "dgen_py"}
 
 
 # Same seed, same bytes.

@@ -13,7 +13,7 @@ from kvtrace.core.tables import open_table
 from kvtrace.curves.stack import lru_hits, policy_hits
 from kvtrace.requests import mooncake
 from kvtrace.sim.chains import Chains, block_chains
-from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.policies import Policy
 from kvtrace.trace.inventory import check, take
 
 pytestmark = pytest.mark.traces

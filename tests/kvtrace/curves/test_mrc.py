@@ -16,7 +16,7 @@ from kvtrace.curves.stack import lru_curve, lru_hits, policy_uses
 from kvtrace.curves.uses import Uses
 from kvtrace.requests import mooncake
 from kvtrace.sim.chains import Chains, block_chains
-from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.policies import Policy
 
 
 def chains_of(requests: list[list[int]]) -> Chains:

@@ -23,7 +23,7 @@ from kvtrace.model.catalogue import find_model
 from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.chains import Chains
 from kvtrace.sim.output import trace_batch
-from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Placement, load_preset
 from kvtrace.sim.presets.tier import TierSetting
 from kvtrace.sim.simulation import Load, Simulation

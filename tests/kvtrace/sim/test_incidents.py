@@ -23,7 +23,7 @@ from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.fleet.incidents import Incident, Kind, parse, steps_of
 from kvtrace.sim.fleet.setting import FleetSetting, Scope
 from kvtrace.sim.presets.tier import Admission
-from kvtrace.sim.routers.routers import Router
+from kvtrace.sim.routers import Router
 from kvtrace.sim.simulation import Load
 
 

@@ -12,7 +12,7 @@ from test_queues import QUEUES
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
-from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Match, Placement, _check
 from kvtrace.sim.presets.tier import Recency
 from kvtrace.sim.simulation import Load

@@ -1,4 +1,4 @@
-"""A new eviction policy is one file and one line of the registry: here MRU, added to a copy of the program."""
+"""A new eviction policy is one C file and one line of the registry: here MRU, added to a copy of the program."""
 
 from __future__ import annotations
 
@@ -11,44 +11,50 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 
-MRU = '''"""MRU: the one used last leaves first."""
+MRU = """// MRU: the one used last leaves first.
+#include "../sim.h"
 
-from kvtrace.sim.policies.fifo import on_insert, on_remove
-from kvtrace.sim.policies.queues import enter, leave, operation, queue_of
+Operation fifo_on_insert, fifo_on_remove;
 
-__all__ = ["choose", "on_hit", "on_insert", "on_remove"]
+EXPORT int64_t mru_on_insert(World *w, int64_t t, int64_t slot, int64_t now) { return fifo_on_insert(w, t, slot, now); }
 
+EXPORT int64_t mru_on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted) {
+    return fifo_on_remove(w, t, slot, is_evicted);
+}
 
-@operation
-def on_hit(world, t, slot, _):
-    leave(world, t, slot)
-    enter(world, t, slot, 0)
-    return 0
+EXPORT int64_t mru_on_hit(World *w, int64_t t, int64_t slot, int64_t with) {
+    leave(w, t, slot);
+    enter(w, t, slot, 0);
+    return with;
+}
 
-
-@operation
-def choose(world, t, _incoming, _):
-    return queue_of(world, t, 0).head
-'''
+EXPORT int64_t mru_choose(World *w, int64_t t, int64_t incoming, int64_t with) {
+    (void)incoming, (void)with;
+    return queue_of(w, t, 0)->head;
+}
+"""
 
 
 def test_a_file_and_a_line_make_a_policy(tmp_path):
-    shutil.copytree(ROOT / "kvtrace", tmp_path / "kvtrace", ignore=shutil.ignore_patterns("__pycache__"))
-    policies = tmp_path / "kvtrace" / "sim" / "policies"
-    (policies / "mru.py").write_text(MRU)
-    registry = (policies / "policies.py").read_text()
-    (policies / "policies.py").write_text(registry.replace('    TTL = "ttl"\n', '    TTL = "ttl"\n    MRU = "mru"\n'))
+    for program in ("kvtrace", "kvreplay", "kvdistill"):
+        shutil.copytree(ROOT / program, tmp_path / program, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    (tmp_path / "kvtrace" / "native" / "policies" / "mru.c").write_text(MRU)
+    policies = tmp_path / "kvtrace" / "sim" / "policies.py"
+    policies.write_text(policies.read_text().replace('    TTL = "ttl"\n', '    TTL = "ttl"\n    MRU = "mru"\n'))
+    environment = {name: value for name, value in os.environ.items() if name != "KVTRACE_NATIVE"}
+    shutil.copy(ROOT / "hatch_build.py", tmp_path)
+    build = [sys.executable, tmp_path / "hatch_build.py"]
+    subprocess.run(build, cwd=tmp_path, env=environment | {"CFLAGS": "-O1 -fno-lto"}, check=True)
     # Room for two: c takes b's place, a hits, d takes a's, b takes d's, c hits. LRU hits nothing.
     lines = [{"timestamp": n, "input_length": 512, "output_length": 1, "hash_ids": [ord(c)]} for n, c in
              enumerate("abcadbc")]  # fmt: skip
     (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     hits = {}
     for policy in ("mru", "lru"):
         done = subprocess.run(
             [sys.executable, "-m", "kvtrace.cli", "sim", "r.jsonl", "--source", "mooncake", "--policy", policy,
              "--capacity-blocks", "2", "--json"],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+            cwd=tmp_path, env=environment | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         hits[policy] = json.loads(done.stdout)["results"][0]["hits"]

@@ -24,7 +24,7 @@ from kvtrace.sim.output import trace_batch
 from kvtrace.sim.presets.preset import load_preset
 from kvtrace.sim.presets.tier import Streams
 from kvtrace.sim.simulation import Load, Simulation
-from kvtrace.sim.tiers.streams import StreamLabels
+from kvtrace.sim.streams import StreamLabels
 
 S = 10**9
 

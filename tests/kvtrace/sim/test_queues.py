@@ -13,7 +13,7 @@ from test_oracle import ADMISSIONS, SEMANTICS, presets, request_lists
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.output import trace_batch
-from kvtrace.sim.policies.policies import Policy
+from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Placement, Promotion, load_preset
 from kvtrace.sim.simulation import Load, Simulation
 from kvtrace.trace.ledger import Ledger

@@ -7,29 +7,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvtrace.core.structures import Structure, table
+from kvtrace.native.records import World
 from kvtrace.sim.empty import Rooms
-
-
-class Held(Structure):
-    """A table."""
-
-    numbers = table("i8")
 
 
 @pytest.mark.parametrize("is_seen", [False, True])
 def test_what_stands_in_a_table_stays_when_it_grows(is_seen: bool) -> None:
-    owner, rooms, views = Held(numbers=np.arange(3)), Rooms(), list[Any]()
+    owner, rooms, views = World(idle=np.arange(3)), Rooms(), list[Any]()
     for more in (5, 100_000, 1, 300_000):
-        count = len(owner.numbers)
-        added = rooms.extend(owner, "numbers", more)
+        count = len(owner.idle)
+        added = rooms.extend(owner, "idle", more)
         assert len(added) == more
         assert not added.any()
         added[:] = np.arange(count, count + more)
         del added
         if is_seen:
             # As a frame that waits to be collected has it.
-            views.append(owner.numbers)
-        assert (owner.numbers == np.arange(count + more)).all()
+            views.append(owner.idle)
+        assert (owner.idle == np.arange(count + more)).all()
     for view in views:
         assert (view == np.arange(len(view))).all()

@@ -12,7 +12,7 @@ from simulated import brief, kvtrace, preset_of, requests_of, simulate_fleet
 from kvtrace.core.errors import ConfigError
 from kvtrace.sim.fleet.setting import FleetSetting, Scope
 from kvtrace.sim.presets.preset import load_preset
-from kvtrace.sim.routers.routers import Router
+from kvtrace.sim.routers import Router
 from kvtrace.sim.simulation import Load, Simulation
 
 

@@ -25,7 +25,7 @@ def queued(count, until_ns, seed, decode_ns):
     """Return (begun at, user, its conversation, turn, input, output), one an answer, with a heap for a queue."""
     users, starts = make_users(count, seed)
     table = np.empty(10_000, overlapping._ASKED)
-    rows = overlapping._ask(table, users.copy(), starts, seed, until_ns, CONTEXT)
+    rows = overlapping._ask(table, len(table), users.copy(), starts, count, seed, until_ns, CONTEXT)
     asked = [
         (int(row["time_ns"]), nth, RANK[int(users[row["user"]]["qos"])], row) for nth, row in enumerate(table[:rows])
     ]

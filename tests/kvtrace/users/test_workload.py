@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 from simulated import ONE_BYTE, TWO_HEADS, brief, kvtrace, mlperf_of, preset_of, requests_of, simulate
 
-from kvtrace.core.compiled import njit
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.native.library import I8, function
 from kvtrace.core.schema import OBJECTS
 from kvtrace.core.statistics import endurance
 from kvtrace.core.tables import objects_path, open_table, read_table
 from kvtrace.model.catalogue import find_model
+from kvtrace.native.records import USER
 from kvtrace.sim.presets.preset import Placement, Promotion, load_preset, preset_names
 from kvtrace.sim.simulation import Load
-from kvtrace.users.synthetic import make_users, pick, pick_distinct
+from kvtrace.users.synthetic import make_users
 from kvtrace.users.workload import Popularity, ServingMode, Workload, library_of
 
 S = 10**9
@@ -182,15 +183,17 @@ def test_what_was_populated_is_not_worn_out_every_day():
     assert endurance(simulation.stats(), 60 * S, None)[0]["written_bytes_per_day"] == 0
 
 
-@njit
+PICK = function("pick", I8, int, USER, int, int, returns=int)
+PICK_DISTINCT = function("pick_distinct", I8, int, int, int, int, USER, int, int, returns=int)
+
+
 def pick_many(found, weights, users):
     for i in range(len(found)):
-        found[i] = pick(weights, users[0], 3, 0)
+        found[i] = PICK(weights, len(weights), users, 3, 0)
 
 
-@njit
 def pick_chunks(chosen, count, is_zipf, users):
-    return pick_distinct(chosen, 0, len(chosen), count, is_zipf, users[0], 3, 0)
+    return PICK_DISTINCT(chosen, 0, len(chosen), count, is_zipf, users, 3, 0)
 
 
 def test_popularity_is_drawn_from_whole_weights():

@@ -1,0 +1,99 @@
+"""The shared library that the C files of the three programs make when kvtrace is installed, and calls of it.
+
+    reuse = function("reuse_distances", I8, I8, int, I8)
+    reuse(things, weights, len(things), distances)
+
+Arrays are refused that are not of the named dtype, or whose items do not lie one after the other. A call lets other
+threads of Python run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvtrace.core.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FILE = Path(os.environ.get("KVTRACE_NATIVE") or Path(__file__).parent / "libkvtrace.so")
+"""Another one is that of a sanitizer's, in tests."""
+_ROOT = Path(__file__).parents[3]
+_FOLDERS = ("kvtrace/core/native", "kvtrace/native", "kvreplay/native", "kvdistill/native")
+I1, I2, I4, I8 = (np.dtype(f"i{size}") for size in (1, 2, 4, 8))
+_NUMBERS = {int: ctypes.c_int64, float: ctypes.c_double, bool: ctypes.c_bool}
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """Return the library; DeviceError, saying what to do, if it was not built, or its sources changed since."""
+    try:
+        if (_ROOT / "hatch_build.py").exists():  # in a checkout
+            built = FILE.stat().st_mtime
+            sources = (source for folder in _FOLDERS for source in (_ROOT / folder).rglob("*.[ch]"))
+            if any(source.stat().st_mtime > built for source in sources):
+                raise DeviceError(f"{FILE} is older than its sources; run make native")
+        return ctypes.CDLL(str(FILE), use_errno=True)
+    except OSError as error:
+        message = f"kvtrace's compiled part cannot be loaded ({error}); install it again: pip install --force-reinstall"
+        raise DeviceError(f"{message} kvtrace") from None
+
+
+def sources_sha256() -> str:
+    """Return of which C files the library was made."""
+    found = library().sources_sha256
+    found.restype = ctypes.c_char_p
+    return str(found().decode())
+
+
+class function:  # noqa: N801 - reads as what it stands for
+    """A function of the library, looked up when it is first called.
+
+    `takes` are int (int64), float, bool, the dtype of an array's items, or Address (a Structure, or None); so is what
+    it `returns`, but for arrays.
+    """
+
+    def __init__(self, name: str, *takes: Any, returns: Any = None) -> None:
+        self.name, self._takes, self._returns = name, takes, returns
+
+    @functools.cached_property
+    def _call(self) -> Callable[..., Any]:
+        found = library()[self.name]
+        found.argtypes = [_kind(take) for take in self._takes]
+        found.restype = None if self._returns is None else _kind(self._returns)
+        return found
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call it."""
+        return self._call(*arguments)
+
+    @property
+    def address(self) -> int:
+        """Where its code is."""
+        return ctypes.cast(library()[self.name], ctypes.c_void_p).value or 0
+
+
+def has_function(name: str) -> bool:
+    """Return whether the library has a function of this name."""
+    return hasattr(library(), name)
+
+
+class Address:
+    """The address of something that has one: a Structure."""
+
+    @staticmethod
+    def from_param(value: Any) -> ctypes.c_void_p:
+        """Return it as ctypes passes it."""
+        return ctypes.c_void_p(None if value is None else value.address)
+
+
+def _kind(of: Any) -> Any:
+    if of in _NUMBERS:
+        return _NUMBERS[of]
+    return of if of is Address else np.ctypeslib.ndpointer(of, flags="C_CONTIGUOUS")

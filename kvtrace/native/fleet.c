@@ -1,0 +1,308 @@
+// The fleet around the tiers: whose are at hand, which node serves a request and what it found there, the hand-over of
+// a computed prompt from a node that prefills, over the link, to one that decodes, and what happens to nodes: they go
+// and come, drives and the store lose what they hold or reach.
+//
+// What is lost leaves its tier by rows of phase `lose`, for nobody can read it any more: so a trace stays one that can
+// be checked and replayed. What is under way at a node that is lost begins again, at once, as a request that comes
+// then.
+#include "sim.h"
+
+#include <string.h>
+
+// --- the change from one node to another: its tiers, and those of its rack, become World.tiers ----------------------
+
+// Put tier `t` away where `old` is kept, and take the one that is kept at `new`.
+static void change_tier(World *w, int64_t t, int64_t old, int64_t new) {
+    Fleet *fleet = &w->fleet;
+    Tier *tier = &w->tiers[t];
+    Queue *queues = queue_of(w, t, 0);
+    int64_t groups = tier->groups, free_group = tier->free_group;
+    fleet->tiers[old] = *tier;
+    memcpy(&fleet->queues[old * QUEUES], queues, QUEUES * sizeof(Queue));
+    *tier = fleet->tiers[new];
+    memcpy(queues, &fleet->queues[new * QUEUES], QUEUES * sizeof(Queue));
+    // LFU's groups are numbered alike in all places: their notes are in one table.
+    tier->groups = groups, tier->free_group = free_group;
+}
+
+void change_node(World *w, int64_t node) {
+    Fleet *fleet = &w->fleet;
+    int64_t here = w->control.node;
+    int64_t rack = fleet->count + here / fleet->rack_nodes, next_rack = fleet->count + node / fleet->rack_nodes;
+    if (fleet->due_count) {
+        note_due(w, here, fleet->scoped & ~fleet->racked);
+        fleet->due[node] = UNBOUNDED;
+        if (rack != next_rack) {
+            note_due(w, rack, fleet->racked);
+            fleet->due[next_rack] = UNBOUNDED;
+        }
+    }
+    for (int64_t t = 0; t < w->tiers_count; t++) {
+        bool is_racked = fleet->racked & (1 << t);
+        int64_t old = is_racked ? rack : here, new = is_racked ? next_rack : node;
+        if (fleet->scoped & (1 << t) && old != new)
+            change_tier(w, t, old * w->tiers_count + t, new * w->tiers_count + t);
+    }
+    w->control.node = node;
+}
+
+// --- which node serves the next request, and what that does to it ---------------------------------------------------
+
+// Send the actor's request, whose `n` objects are in `chain`, to the node that the router says.
+void route(World *w, int64_t actor, int64_t n) {
+    Actor *me = &w->actors[actor];
+    me->node = w->fleet.router(w, actor, n, 0);
+    Node *node = &w->fleet.nodes[me->node];
+    node->outstanding++;
+    node->waiting++;
+    node->active_tokens += me->input;
+    node->requests++;
+    node->turns++;
+    node->input_tokens += me->input;
+    move(w, me->node);
+    see_all(w, n);
+}
+
+// Count what the node of the actor's request found: `chain[:end]`, of so many objects `looked_up`.
+void account(World *w, int64_t actor, int64_t end, int64_t looked_up) {
+    Actor *me = &w->actors[actor];
+    Fleet *fleet = &w->fleet;
+    Node *node = &fleet->nodes[me->node];
+    node->lookups += looked_up;
+    node->prefilling_tokens += me->missed_tokens;
+    node->computed_tokens += me->missed_tokens;
+    for (int64_t i = 0; i < end; i++) {
+        int64_t t = w->where[i];
+        if (t == NONE) continue;
+        if (fleet->scoped & ~fleet->racked & (1 << t)) node->local_hits++;
+        else node->shared_hits++;
+    }
+}
+
+// Note what the actor's request found: `chain[:end]`, of so many objects `looked_up`.
+void note_found(World *w, int64_t actor, int64_t end, int64_t looked_up) {
+    Actor *me = &w->actors[actor];
+    if (w->control.found == w->found_count) have(w, FLUSH, 1);
+    Found *note = &w->found[w->control.found++];
+    note->ts_ns = w->control.now, note->lookups = looked_up, note->computed_tokens = me->missed_tokens;
+    note->restarted = me->restarts > 0;
+    note->local_hits = note->shared_hits = 0;
+    for (int64_t i = 0; i < end; i++) {
+        int64_t t = w->where[i];
+        if (t == NONE) continue;
+        if (w->fleet.own & (1 << t)) note->local_hits++;
+        else note->shared_hits++;
+    }
+}
+
+// How long it is until a node joins that may be sent requests; NONE if none ever does.
+int64_t until_open(World *w) {
+    for (int64_t i = w->control.happened; i < w->happenings_count; i++) {
+        Happening *step = &w->happenings[i];
+        if (step->kind == JOINED && step->place < w->fleet.entrances) return step->when - w->control.now;
+    }
+    return NONE;
+}
+
+// --- the hand-over of a computed prompt -----------------------------------------------------------------------------
+
+// The decoding node with the fewest requests; of several, the one that has had the fewest.
+static int64_t find_taker(World *w) {
+    Node *nodes = w->fleet.nodes;
+    int64_t found = NONE;
+    for (int64_t k = w->fleet.entrances; k < w->fleet.count; k++) {
+        bool is_less = found == NONE || nodes[k].outstanding < nodes[found].outstanding;
+        bool is_next = is_less || (nodes[k].outstanding == nodes[found].outstanding && is_fresher(w, k, found));
+        if (is_open(w, k) && is_next) found = k;
+    }
+    return found;
+}
+
+// Let the actor's request be served by `taker` from now on.
+static void pass_on(World *w, int64_t actor, int64_t sender, int64_t taker) {
+    Actor *me = &w->actors[actor];
+    Node *nodes = w->fleet.nodes;
+    nodes[sender].outstanding--;
+    nodes[sender].active_tokens -= me->input;
+    nodes[taker].outstanding++;
+    nodes[taker].active_tokens += me->input;
+    nodes[taker].requests++;
+    nodes[taker].turns++;
+    me->node = taker;
+}
+
+// Append rows of the link, which is the tier after all others, for what of `chain[:n]` is sent.
+static void emit_sent(World *w, int64_t n, int64_t op, int64_t phase, int64_t request, int64_t stage) {
+    for (int64_t i = 0; i < n; i++) {
+        if (!w->where[i]) continue;
+        int64_t slot = w->chain[i];
+        emit(w, w->control.now, op, w->tiers_count, phase, slot, size_of(w, slot), request, stage);
+    }
+}
+
+// Put what was sent into the node's fastest tier; return whether any of it found room.
+static bool keep_sent(World *w, int64_t n, int64_t request, int64_t stage) {
+    int64_t now = w->control.now;
+    bool is_any = false;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t slot = w->chain[i];
+        if (!w->where[i] || w->slots[slot].size > w->tiers[0].largest) continue;
+        if (w->knobs.is_write_back) make_room_by_demotion(w, 0, slot, now);
+        if (!(w->slots[slot].live & 1) && make_room(w, 0, slot, now)) {
+            follow(w, 0, i);
+            write_slot(w, 0, slot, now, PHASE_PROMOTE, request, stage);
+            is_any = true;
+        }
+    }
+    return is_any;
+}
+
+// Send what the decoding node lacks of the request's prompt to it; return the time that takes.
+//
+// It is written to the link, read from it, and put into the node's fastest tier. The node that sends is one server.
+int64_t hand_over(World *w, int64_t actor) {
+    Actor *me = &w->actors[actor];
+    int64_t now = w->control.now, sender = me->node, taker = find_taker(w), n = gather(w, actor), sent = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (w->chain[i] < 0) w->chain[i] = give_slot(w, home_of(w, actor, i));
+    move(w, taker);
+    see_all(w, n);
+    for (int64_t i = 0; i < n; i++) {
+        w->where[i] = 1 - (live_in(w, w->chain[i]) & 1);
+        // What stands twice in a prompt goes once.
+        int64_t before = w->where[i] && me->retrieved_objects ? i : 0;
+        for (int64_t k = 0; k < before; k++)
+            if (w->chain[k] == w->chain[i]) w->where[i] = 0;
+        sent += w->where[i] * size_of(w, w->chain[i]);
+    }
+    pass_on(w, actor, sender, taker);
+    if (sent == 0) return 0;
+    move(w, sender);
+    emit_sent(w, n, OP_WRITE, PHASE_STORE, me->request, me->stage);
+    move(w, taker);
+    see_all(w, n);
+    emit_sent(w, n, OP_READ, PHASE_LOAD, me->request, me->stage + 1);
+    emit_sent(w, n, OP_DELETE, PHASE_EVICT, NONE, NONE);
+    me->stage += 2;
+    if (keep_sent(w, n, me->request, me->stage)) me->stage++;
+    Node *node = &w->fleet.nodes[sender];
+    node->sent_bytes += sent;
+    if (w->fleet.link_bytes_per_us == 0) return 0;
+    node->link_busy_ns = max_of(node->link_busy_ns, now) + sent * 1000 / w->fleet.link_bytes_per_us;
+    return node->link_busy_ns - now;
+}
+
+// --- what happens to nodes, drives and the store --------------------------------------------------------------------
+
+// Lose all that tier `t` of `node` holds, and what its policy remembers.
+static void empty_tier(World *w, int64_t node, int64_t t) {
+    move(w, node);
+    Tier *tier = &w->tiers[t];
+    for (int64_t number = 0; number < QUEUES; number++) {
+        while (queue_of(w, t, number)->tail != NONE) {
+            int64_t slot = queue_of(w, t, number)->tail;
+            if (w->slots[slot].live & (1 << t)) {
+                if (w->pins_count) w->pins[slot].until_ns = 0;
+                lose(w, t, slot, w->control.now);
+            } else {
+                tier->forget(w, t, slot, 0);
+            }
+        }
+    }
+    tier->target = 0.0, tier->has_evicted = 0, tier->hand = NONE, tier->goal = NONE, tier->behind = 0;
+}
+
+static bool is_on(World *w, int64_t actor, int64_t node) {     // its request is being served there
+    Actor *me = &w->actors[actor];
+    return me->node == node && me->step > STEP_LOAD;
+}
+
+// Let the requests that are on `node` begin again, now.
+static void fail_over(World *w, int64_t node) {
+    Control *control = &w->control;
+    int64_t count = 0;
+    for (int64_t i = 0; i < control->heap_size; i++) {
+        Event event = w->heap[i];
+        if (!is_on(w, event.actor, node)) push(w->heap, count++, event.when, event.actor);
+    }
+    for (int64_t actor = 0; actor < w->actors_count; actor++) {
+        if (!is_on(w, actor, node)) continue;
+        Actor *me = &w->actors[actor];
+        me->step = STEP_LOAD, me->new = 0, me->first_step = NONE;
+        me->restarts++;
+        push(w->heap, count++, control->now, actor);
+    }
+    control->heap_size = count;
+}
+
+// Lose what the node's own tiers hold, and let its requests begin again.
+static void lose_node(World *w, int64_t node) {
+    Fleet *fleet = &w->fleet;
+    Control *control = &w->control;
+    Node *what = &fleet->nodes[node];
+    if (!what->is_up) return;
+    for (int64_t t = 0; t < w->tiers_count; t++) {
+        if (!(fleet->own & (1 << t))) continue;
+        empty_tier(w, node, t);
+        Tier *tier = &w->tiers[t];
+        tier->read_busy_ns = tier->write_busy_ns = control->now;
+        while (tier->waiting > 0) take_first(w, t);
+        tier->beat_ns = 0;
+        if (w->knobs.filtered & (1 << t)) forget_counts(w, t);
+    }
+    move(w, node);
+    what->is_up = what->outstanding = what->waiting = 0;
+    what->prefilling_tokens = what->active_tokens = 0;
+    what->prefill_busy_ns = what->link_busy_ns = control->now;
+    control->open -= node < fleet->entrances;
+    disband(w);
+    fail_over(w, node);
+}
+
+// Let `node` serve, its tiers empty.
+static void join_node(World *w, int64_t node) {
+    Node *nodes = w->fleet.nodes;
+    if (nodes[node].is_up) return;
+    int64_t least = nodes[node].turns;
+    bool is_any = false;
+    for (int64_t k = 0; k < w->fleet.count; k++) {
+        if (nodes[k].is_up && (!is_any || nodes[k].turns < least)) {
+            least = nodes[k].turns;
+            is_any = true;
+        }
+    }
+    nodes[node].is_up = 1, nodes[node].turns = max_of(nodes[node].turns, least);
+    w->control.open += node < w->fleet.entrances;
+}
+
+// Put tier `t` out of reach, or back; without a queue, what is to be stored there is not.
+static void set_reach(World *w, int64_t t, bool is_gone) {
+    Control *control = &w->control;
+    Tier *tier = &w->tiers[t];
+    int64_t now = control->now;
+    bool is_queued = w->knobs.queued & (1 << t);
+    if (is_gone) {
+        control->gone = 1 << t, control->gone_largest = tier->largest;
+        if (!is_queued) tier->largest = -1;
+        return;
+    }
+    control->gone = 0, tier->largest = control->gone_largest;
+    if (is_queued) {
+        tier->write_busy_ns = max_of(tier->write_busy_ns, now);
+        if (tier->beat_ns && tier->beat_ns < now) tier->beat_ns = up_by(now, tier->heartbeat_ns) * tier->heartbeat_ns;
+    }
+}
+
+// Do the step that is due.
+void happen(World *w) {
+    Control *control = &w->control;
+    Happening *step = &w->happenings[control->happened];
+    catch_up(w, control->now);
+    if (step->kind == EMPTIED) empty_tier(w, step->place, step->tier);
+    else if (step->kind == LOST) lose_node(w, step->place);
+    else if (step->kind == JOINED) join_node(w, step->place);
+    else set_reach(w, step->tier, step->kind == GONE);
+    pack(w);
+    control->happened++;
+    control->happen_ns = control->happened < w->happenings_count ? w->happenings[control->happened].when : UNBOUNDED;
+}

@@ -1,0 +1,37 @@
+"""What the simulation knows, as Python lays it out and reads it: the records and constants of world.h."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kvtrace.core.native.structs import Structure, header
+
+WORLD = header(Path(__file__).parent / "world.h")
+UNBOUNDED = 2**62
+NONE = -1
+
+FLUSH, MORE_SLOTS, MORE_ACTORS, LONGER_CHAIN, WIDER_CONTEXTS, MORE_CONTEXTS, MORE_COUNTS = range(7)
+"""What the simulation asks for."""
+USERS, CONVERSATIONS, CHAINS = range(3)
+"""Knobs.source."""
+QUEUES, COPY_COLUMNS = 4, 16
+LOST, JOINED, EMPTIED, GONE, BACK = range(5)
+"""Happening.kind: to a node, to a node's or a rack's tier, or to the store."""
+
+TIER, QUEUE, SLOT, LINK, NOTE = map(WORLD.dtype, ("Tier", "Queue", "Slot", "Link", "Note"))
+OFFER, MEMBER, SEEN, PIN = map(WORLD.dtype, ("Offer", "Member", "Seen", "Pin"))
+ACTOR, CONVERSATION, ITEM, PIECE = map(WORLD.dtype, ("Actor", "Conversation", "Item", "Piece"))
+WANTED, FIRST_TOKEN, FOUND, HAPPENING = map(WORLD.dtype, ("Wanted", "FirstToken", "Found", "Happening"))
+EVENT, BATCH, WAIT, ASKED = map(WORLD.dtype, ("Event", "Batch", "Wait", "Asked"))
+FOLLOWER, WAITING, USER, NODE, COPY = map(WORLD.dtype, ("Follower", "Waiting", "User", "Node", "Copy"))
+
+
+class World(Structure):
+    """All state of a simulation."""
+
+    def __init__(self, **tables: Any) -> None:
+        """Make one of zeros, with these tables."""
+        super().__init__(WORLD, "World")
+        for name, table in tables.items():
+            setattr(self, name, table)

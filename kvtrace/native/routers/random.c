@@ -1,0 +1,11 @@
+// Random: any node, with the same chance, drawn by the number of the request.
+#include "../sim.h"
+
+#define DRAWER (-((int64_t)1 << 40))    // no user draws by this number
+
+EXPORT int64_t random_choose(World *w, int64_t actor, int64_t n, int64_t with) {
+    (void)n, (void)with;
+    int64_t left = draw(w->knobs.seed, DRAWER, w->actors[actor].request, 0, count_open(w) - 1), node = 0;
+    while (!is_open(w, node) || left > 0) left -= is_open(w, node++);
+    return node;
+}

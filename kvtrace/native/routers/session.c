@@ -1,0 +1,20 @@
+// Session affinity: a conversation stays on its node, by rendezvous hashing: the one whose draw by the number of the
+// conversation is largest.
+//
+// As with a ring of consistent hashing, which vLLM's production stack routes sessions by, a node that is lost moves
+// only its own conversations, and one that joins takes an equal share of each other's.
+#include "../sim.h"
+
+#define DRAWER (-((int64_t)1 << 41))    // no user draws by this number, nor by those below: one a node
+#define MOST ((int64_t)1 << 62)
+
+EXPORT int64_t session_choose(World *w, int64_t actor, int64_t n, int64_t with) {
+    (void)n, (void)with;
+    int64_t found = NONE, largest = NONE;
+    for (int64_t node = 0; node < w->fleet.entrances; node++) {
+        if (!is_open(w, node)) continue;
+        int64_t lot = draw(w->knobs.seed, DRAWER - node, w->actors[actor].session, 0, MOST);
+        if (lot > largest) found = node, largest = lot;
+    }
+    return found;
+}

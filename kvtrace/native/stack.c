@@ -1,0 +1,100 @@
+// Hits and inserts against capacity: of one cache at a given capacity, and of LRU at every capacity in one pass.
+//
+// Requests are in order: number n touches the objects chain[offsets[n]:offsets[n + 1]], of which those count as hits
+// that are found before the first that is not. `uses` are the hits and the inserts.
+#include "sim.h"
+
+// LRU without lists: the references themselves are the queue.
+//
+// An object is live if `last` holds where it was last used, not NONE. The least recent one is found by going on through
+// the references from where the one before was found, past those whose object was used again since, or has left.
+EXPORT void use_lru(const int64_t *offsets, int64_t requests, const int32_t *chain, const int64_t *sizes, int64_t limit,
+    int64_t *last, int64_t *uses) {
+    int64_t hits = 0, inserts = 0, used = 0, oldest = 0;
+    for (int64_t request = 0; request < requests; request++) {
+        bool is_leading = true;
+        for (int64_t i = offsets[request]; i < offsets[request + 1]; i++) {
+            int64_t slot = chain[i], size = sizes[slot];
+            if (last[slot] != NONE) {
+                last[slot] = i;
+                hits += is_leading;
+                continue;
+            }
+            is_leading = false;
+            if (size > limit) continue;
+            for (; used + size > limit; oldest++) {
+                int64_t leaving = chain[oldest];
+                if (last[leaving] == oldest) {
+                    last[leaving] = NONE;
+                    used -= sizes[leaving];
+                }
+            }
+            last[slot] = i;
+            used += size;
+            inserts++;
+        }
+    }
+    uses[0] = hits, uses[1] = inserts;
+}
+
+static void take_out(World *w, int64_t slot, int64_t is_evicted) {
+    on_remove(w, 0, slot, is_evicted);
+    w->slots[slot].live = 0;
+    w->tiers[0].used -= w->slots[slot].size;
+}
+
+// Of the one tier, with its policy, which all requests go through in order.
+EXPORT void use_tier(World *w, int64_t *uses) {
+    Tier *tier = &w->tiers[0];
+    int64_t hits = 0, inserts = 0;
+    for (int64_t request = 0; request < w->offsets_count - 1; request++) {
+        int64_t now = w->arrival_ns[request];
+        bool is_leading = true;
+        while (expiry_ns(w, 0) <= now) take_out(w, queue_of(w, 0, 0)->tail, 0);
+        for (int64_t i = w->offsets[request]; i < w->offsets[request + 1]; i++) {
+            int64_t slot = w->chains[i];
+            Slot *what = &w->slots[slot];
+            if (what->live) {
+                on_hit(w, 0, slot);
+                hits += is_leading;
+                continue;
+            }
+            is_leading = false;
+            if (what->size > tier->limit) continue;
+            while (tier->used + what->size > tier->limit) take_out(w, victim(w, 0, slot), 1);
+            on_insert(w, 0, slot, now);
+            what->live = 1;
+            tier->used += what->size;
+            inserts++;
+        }
+    }
+    uses[0] = hits, uses[1] = inserts;
+}
+
+// Count how many references have each stack distance, as the largest so far in their request (`leading`) and by itself
+// (`own`), both of objects + 2 zeros: index objects + 1 is a first reference.
+//
+// `tree`, a Fenwick tree over positions, of references + 1 zeros, counts the objects used since; `last` is NONE for
+// each object.
+EXPORT void find_distances(const int64_t *offsets, int64_t requests, const int32_t *chain, int64_t references,
+    int64_t objects, int32_t *tree, int64_t *last, int64_t *leading, int64_t *own) {
+    int64_t live = 0;
+    for (int64_t request = 0; request < requests; request++) {
+        int64_t largest = 0;
+        for (int64_t i = offsets[request]; i < offsets[request + 1]; i++) {
+            int64_t at = last[chain[i]], distance = objects + 1;
+            if (at < 0) live++;
+            else {
+                int64_t before = 0;
+                for (int64_t j = at + 1; j > 0; j -= j & -j) before += tree[j];
+                distance = live - before + 1;
+                for (int64_t j = at + 1; j <= references; j += j & -j) tree[j]--;
+            }
+            for (int64_t j = i + 1; j <= references; j += j & -j) tree[j]++;
+            last[chain[i]] = i;
+            largest = max_of(largest, distance);
+            own[distance]++;
+            leading[largest]++;
+        }
+    }
+}

@@ -1,0 +1,67 @@
+"""The eviction policies by name. To add one: a line in `Policy`, and a file of its name in `kvtrace/native/policies/`.
+
+The file has four operations, called for tier `t` only if it has the policy; each begins with the policy's name:
+
+    EXPORT int64_t mru_on_hit(World *w, int64_t t, int64_t slot, int64_t);      // `slot`, live in tier `t`, was used
+    EXPORT int64_t mru_on_insert(World *w, int64_t t, int64_t slot, int64_t now);   // `slot` is now live in tier `t`
+    EXPORT int64_t mru_choose(World *w, int64_t t, int64_t incoming, int64_t);  // which slot makes room; it is removed
+    EXPORT int64_t mru_on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted);    // `slot` leaves tier `t`
+
+A policy that remembers what it evicted (ghosts) also has `forget`: `slot`, live in no tier, is given to another object.
+Operations that only go through one list are those of fifo.c. `queues.c` has the lists, World.links and World.notes what
+a policy may keep of each slot.
+
+All policies count bytes, need no clock but TTL, and draw no random numbers. LRU has no file: it is in queues.c.
+Compared with libcachesim 0.3.5, the same references give the same hits, objects of any sizes:
+
+- lru; fifo; clock (one bit); sieve; lfu (a count starts anew with each insertion, ties go to what has had its count
+  for longest) are the same.
+- s3fifo (10 % small queue, 90 % ghosts, two uses to be moved to the main queue, counts to 3) is the same, except that
+  libcachesim refuses objects as large as the small queue, and this puts them in like any other.
+- arc is the same for objects of one unit. For others libcachesim still moves its target by max(1, ratio of the ghost
+  lists) bytes on a ghost hit, which is next to nothing beside objects of megabytes. This moves it by so many times the
+  object's size, so that objects of one size do as in the paper (Megiddo and Modha, FAST 2003), whatever that size.
+- ttl: what is written expires `ttl` later, read or not; to make room, what expires first leaves first.
+
+A ghost is forgotten when its slot is given back, that is when nobody can ask for it any more; what leaves its tier
+other than by eviction never becomes one.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from kvtrace.core.native.library import function, has_function
+
+_OPERATIONS = ("on_hit", "on_insert", "choose", "on_remove", "forget")
+
+
+class Policy(StrEnum):
+    """Which object a tier gives up to make room; see above."""
+
+    LRU = "lru"
+    """The one not used for longest."""
+    LFU = "lfu"
+    """The one used least often since it was written; of several, the one that has been so for longest."""
+    FIFO = "fifo"
+    """The one written first."""
+    CLOCK = "clock"
+    """As fifo, but one that was used is spared once for it."""
+    S3FIFO = "s3fifo"
+    """New ones pass through a tenth of the tier, and stay if used twice there, or asked for again soon after."""
+    SIEVE = "sieve"
+    """A hand goes from old to new, over and over, past those used since it last came by."""
+    ARC = "arc"
+    """Those used once and those used more often share the tier as the misses of either suggest."""
+    TTL = "ttl"
+    """The one written first; and each is deleted `ttl` after it was written, whatever room there is."""
+
+    @property
+    def keeps_ghosts(self) -> bool:
+        """Whether it remembers what it evicted."""
+        return has_function(f"{self}_forget")
+
+    def addresses(self) -> dict[str, int]:
+        """Return where its operations are, by the tier's fields for them; all 0 for LRU."""
+        names = {name: f"{self}_{name}" for name in _OPERATIONS}
+        return {name: function(full).address if has_function(full) else 0 for name, full in names.items()}

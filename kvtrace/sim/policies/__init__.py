@@ -1,1 +1,0 @@
-"""Eviction policies, one a file."""

@@ -1,1 +1,0 @@
-"""Routers: which node of a fleet serves a request, one router a file."""

@@ -1,0 +1,89 @@
+"""C structs as Python lays them out, and what it may hand to C."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kvtrace.core.native.library import I4, I8, function
+from kvtrace.core.native.structs import Header, Structure
+from kvtrace.core.schema import TRACE, Op, Phase, enum_code
+from kvtrace.native import records
+from kvtrace.native.records import PIECE, WORLD, World
+
+HEADER = """
+// A comment with typedef struct { int64_t no; } No;
+enum { FEW, MANY = 7, MORE };
+typedef struct { int8_t kind; int32_t a, b; double *share; } Item;   // the pointer is 8 bytes
+typedef struct { int16_t n; TABLE(Item, items); Item first; } Part;
+struct Whole {
+    Part part;      // with a table
+    int64_t seed, end;
+};
+"""
+
+
+def test_a_header_says_what_its_structs_are():
+    said = Header(HEADER)
+    assert said.constants == {"FEW": 0, "MANY": 7, "MORE": 8}
+    assert said.dtype("Item") == np.dtype([("kind", "i1"), ("a", "i4"), ("b", "i4"), ("share", "i8")], align=True)
+    whole = Structure(said, "Whole")
+    whole.seed, whole.part.items = 5, np.ones(3, said.dtype("Item"))
+    whole.part.first.a = 9
+    assert (whole.seed, whole.part.items_count, whole.part.first.a) == (5, 3, 9)
+    assert whole.part.memory["items"] == whole.part.items.ctypes.data
+    with pytest.raises(AttributeError, match="no field 'size'"):
+        _ = whole.size
+    with pytest.raises(AttributeError, match="cannot be set"):
+        whole.ende = 1
+
+
+def test_c_lays_the_world_out_as_numpy_does(tmp_path):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    lines = ['#include <stddef.h>\n#include "world.h"']
+    for name in WORLD.tables:
+        of = WORLD.dtype(name)
+        lines.append(f'_Static_assert(sizeof({name}) == {of.itemsize}, "{name}");')
+        lines += [
+            f'_Static_assert(offsetof({name}, {field}) == {at[1]}, "{name}.{field}");'
+            for field, at in (of.fields or {}).items()
+        ]
+    assert len(lines) > 400
+    (tmp_path / "layout.c").write_text("\n".join(lines))
+    folder = Path(records.__file__).parent
+    subprocess.run([compiler, "-fsyntax-only", f"-I{folder}", tmp_path / "layout.c"], check=True)
+
+
+def test_the_rows_have_the_schemas_codes():
+    for kind, prefix, column in ((Op, "OP_", "op"), (Phase, "PHASE_", "phase")):
+        codes = {name: value for name, value in WORLD.constants.items() if name.startswith(prefix)}
+        assert codes == {f"{prefix}{one.name}": enum_code(TRACE, column, one) for one in kind}
+
+
+def test_constants_are_those_of_the_header():
+    named = {name: value for name, value in vars(records).items() if name in WORLD.constants}
+    assert len(named) >= 18
+    assert named == {name: WORLD.constants[name] for name in named}
+
+
+def test_arrays_that_c_would_misread_are_refused():
+    call = function("place_names", I4, int, I8, int)
+    table, names = np.full(4, -1, np.int32), np.array([5, 6])
+    call(table, 4, names, 2)
+    assert sorted(table) == [-1, -1, 0, 1]
+    for wrong in (names.astype(np.int32), np.arange(4)[::2], [5, 6]):
+        with pytest.raises(ctypes.ArgumentError):
+            call(table, 4, wrong, 2)
+
+
+def test_what_a_world_is_given_becomes_a_table():
+    world = World(pieces=[(1, 2, 3, 4, 5)])
+    assert world.pieces.dtype == PIECE
+    assert world.pieces["window"].tolist() == [3]
