@@ -53,17 +53,17 @@ def sources_sha256() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources())).hexdigest()
 
 
-def _compiles(command: list[str]) -> bool:
+def _compiles(command: list[str], env: dict[str, str] | None = None) -> bool:
     """Return whether the compiler `command` makes the PROBE without a word."""
     with tempfile.TemporaryDirectory() as place:
         probe = [*command, *FLAGS, "-x", "c", "-", "-o", str(Path(place, "probe.so"))]
-        found = subprocess.run(probe, input=PROBE, capture_output=True, text=True, check=False)
+        found = subprocess.run(probe, input=PROBE, capture_output=True, text=True, check=False, env=env)
     return not found.returncode and not found.stderr
 
 
-def whole_program(compiler: list[str]) -> list[str]:
-    """Return the compiler's option to look at all files at once, if it has one: calls between them cost 5 to 10 %."""
-    return next(([option] for option in ("-flto=auto", "-flto") if _compiles([*compiler, option])), [])
+def whole_program(compiler: list[str], env: dict[str, str]) -> list[str]:
+    """Return the compiler's option to look at all files at once, if it has one: the simulation calls across them."""
+    return next(([option] for option in ("-flto=auto", "-flto") if _compiles([*compiler, option], env)), [])
 
 
 def own_compiler() -> list[str] | None:
@@ -94,9 +94,7 @@ def build(to: Path, machine: str | None = None) -> str:
     compiler = compiler or zig_compiler(machine)
     made = to.with_name(f"{to.name}.{os.getpid()}")  # moved into place when it is whole: others may build or load it
     command = [
-        *compiler,
         *FLAGS,
-        *whole_program(compiler),
         f'-DSOURCES_SHA256="{sources_sha256()}"',
         f"-ffile-prefix-map={ROOT}=.",
         f"-I{ROOT / CORE}",
@@ -106,8 +104,8 @@ def build(to: Path, machine: str | None = None) -> str:
     ]
     try:
         with tempfile.TemporaryDirectory() as cache:  # Zig's C library, made for this: 60 MB that nothing else needs
-            zig = dict.fromkeys(("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"), cache)
-            subprocess.run(command, env=zig | os.environ, check=True)
+            env = dict.fromkeys(("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"), cache) | os.environ
+            subprocess.run([*compiler, *whole_program(compiler, env), *command], env=env, check=True)
         tag = platform_tag(made.read_bytes(), machine)
         made.rename(to)
     finally:

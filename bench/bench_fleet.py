@@ -1,7 +1,7 @@
 """How fast a fleet is simulated as nodes are added, and how much memory it takes.
 
 Each fleet serves 32 users a node of llama3.1-70b on four ranks under vllm-fs, its file tier shared by all, and is
-simulated without writing a trace: an event is a row. A shorter run has compiled all before. The largest fleet's time is
+simulated without writing a trace: an event is a row. The largest fleet's time is
 shorter than the others', and said.
 """
 
@@ -43,7 +43,6 @@ def simulate(nodes: int, seconds: int) -> tuple[float, int]:
 
 def one(nodes: int, seconds: int) -> None:
     """Print a line of a fleet, simulated in this process."""
-    simulate(min(nodes, 2), 1)
     took_s, rows = simulate(nodes, seconds)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(

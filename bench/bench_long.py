@@ -1,6 +1,6 @@
 """Long traces: how fast one is simulated and written, and what its replay takes before its first I/O, and of memory.
 
-Each step is a process of its own, timed from start to end, with its greatest resident size; a step before has compiled.
+Each step is a process of its own, timed from start to end, with its greatest resident size.
 A replay on null tiers shows the cost of rows alone, beside one of 1,000 rows, which is what the programs' code takes;
 one on a file, twice, what writing its space costs once. So many million rows as the arguments say (10; `10 100 1000`
 takes each in turn), so much space as --space says (2GiB; 0 leaves that out) below the working directory.
@@ -79,9 +79,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix="bench-") as name:
         folder = Path(name)
         trace, small = folder / "long.parquet", folder / "small.parquet"
-        # What is compiled once a version is not what is measured: a trace that slides, and then a short one.
         took("kvtrace", "gen", *PRESET, "--duration", "100s", "-o", trace, folder=folder)
-        replay("compiled", trace, *null)
         replay("1,000 rows on null tiers", trace, *null, "--limit", "1000")
         for millions in options.millions:
             duration = f"{int(millions * 1e6) // ROWS_PER_S + 1}s"

@@ -1,8 +1,8 @@
 """How fast the simulation is, with the ratio of each figure to its target and to libcachesim.
 
 Each side of a comparison takes turns with the other in one run; figures are medians. A `gen` is timed from start to
-end of the process: imports, simulation, Parquet of the trace and its objects table, renaming. Its compile is not: a
-run before has done it. User CPU time is of all threads, and suffers less than wall time from others on the machine.
+end of the process: imports, simulation, Parquet of the trace and its objects table, renaming. User CPU time is of all
+threads, and suffers less than wall time from others on the machine.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def bench_parts(directory: Path) -> None:
             with create(directory / "p.parquet", TRACE, describe(TRACE, "bench", [], {})) as writer:
                 for flush in kept:
                     writer.write(trace_batch(flush.rows))
-            # The first compiles.
+            # The first warms caches.
             if run:
                 times["simulating"].append(middle - start)
                 times["encoding"].append(time.process_time() - middle)

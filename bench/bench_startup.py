@@ -1,4 +1,4 @@
-"""What a newcomer waits for: processor seconds of each command's first use, on an empty cache, and of its second.
+"""What each command takes on a small input: processor seconds and peak memory of the whole process, and its target.
 
 Beside it, `kvtrace sim` on a real trace against PyPI's kvcache-simulator, where both are there. Processor time is of
 all threads, user and system, and suffers less than wall time from others on the machine.
@@ -27,56 +27,69 @@ SIM_SECONDS = 0.7
 
 
 class Command(NamedTuple):
-    """A command line, and the processor seconds that its first use may take."""
+    """A command line, and what it may take."""
 
     text: str
-    most_s: float
+    most_s: float | None = None
+    most_bytes: int | None = None
 
 
+_AS, _NULL = "--source mooncake --preset vllm-fs --model tiny-1b", "--tier gpu=null --tier cpu=null --tier nvme=null"
 COMMANDS = (
-    Command("kvtrace gen --users 32 --duration 60s -o first.parquet", 20),
-    Command("kvtrace sim requests.jsonl --source mooncake --policy lru --capacity-blocks 2", 20),
-    Command("kvtrace sim requests.jsonl --source mooncake --policy s3fifo --capacity-blocks 2", 20),
-    Command("kvtrace mrc requests.jsonl --source mooncake", 20),
-    Command("kvtrace validate t.parquet", 20),
-    Command("kvreplay run t.parquet --as-fast-as-possible --tier gpu=null --tier cpu=null --tier nvme=null -o run", 8),
-    Command("kvdistill profile t.parquet --tier nvme -o profile.json", 5),
-    Command("kvdistill fio t.parquet --tier nvme -o fio", 5),
-    Command("kvdistill warp t.parquet --tier nvme -o warp", 5),
-    Command("kvdistill sai3 t.parquet --tier nvme -o sai3", 5),
-    Command("kvdistill report t.parquet", 5),
-    Command("kvdistill compare t.parquet t.parquet", 5),
+    Command("kvtrace --help", 0.2),
+    Command("kvtrace info small.parquet", 0.35),
+    Command(
+        "kvtrace gen requests.jsonl --source mooncake --preset vllm-fs --model tiny-1b -o g.parquet", 0.6, 100_000_000
+    ),
+    Command("kvtrace sim requests.jsonl --source mooncake --policy s3fifo --capacity-blocks 2"),
+    Command("kvtrace mrc requests.jsonl --source mooncake"),
+    Command("kvtrace validate small.parquet"),
+    Command(
+        "kvreplay run small.parquet --as-fast-as-possible --tier cpu=null --tier nvme=null -o run", 0.6, 130_000_000
+    ),
+    Command("kvdistill profile small.parquet --tier nvme -o profile.json"),
+    Command("kvdistill fio small.parquet --tier nvme -o fio", 0.8),
+    Command("kvdistill report small.parquet"),
 )
+"""small.parquet has some 1,000 rows."""
 
 
-def seconds(text: str, folder: Path, cache: Path) -> tuple[float, float]:
-    """Run a command line in `folder`; return its processor and its wall seconds."""
+class Used(NamedTuple):
+    """What a process took."""
+
+    cpu_s: float
+    wall_s: float
+    peak_bytes: int
+
+
+def used(text: str, folder: Path) -> Used:
+    """Run a command line in `folder`; return what it took."""
     program, *arguments = text.split()
-    for made in ("run", "fio", "warp", "sai3"):
+    for made in ("run", "fio"):
         shutil.rmtree(folder / made, ignore_errors=True)
-    return timed(
-        [sys.executable, "-m", f"{program}.cli", *arguments], folder, os.environ | {"XDG_CACHE_HOME": str(cache)}
-    )
+    for made in ("g.parquet", "g.objects.parquet", "g.requests.parquet", "profile.json"):
+        (folder / made).unlink(missing_ok=True)
+    return timed([sys.executable, "-m", f"{program}.cli", *arguments], folder)
 
 
-def timed(command: list[str], folder: Path, environment: dict[str, str]) -> tuple[float, float]:
-    """Run `command` in `folder`; return its processor and its wall seconds."""
+def timed(command: list[str], folder: Path) -> Used:
+    """Run `command` in `folder`; return what it took."""
     start = time.perf_counter()
-    child = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    child = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _pid, status, usage = os.wait4(child.pid, 0)
     assert status == 0, command
-    return usage.ru_utime + usage.ru_stime, time.perf_counter() - start
+    return Used(usage.ru_utime + usage.ru_stime, time.perf_counter() - start, usage.ru_maxrss * 1024)
 
 
-def bench_first_use(folder: Path) -> None:
-    for n, command in enumerate(COMMANDS):
-        cache = folder / f"cache{n}"
-        first, again = (seconds(command.text, folder, cache)[0] for _ in range(2))
-        print(
-            f"{command.text}: first {first:.1f} s of processor time, then {again:.2f} s; "
-            f"{command.most_s / first:.1f}x the target of {command.most_s:g} s",
-            flush=True,
-        )
+def bench_commands(folder: Path) -> None:
+    for command in COMMANDS:
+        runs = [used(command.text, folder) for _ in range(RUNS)]
+        cpu_s, peak = statistics.median(run.cpu_s for run in runs), statistics.median(run.peak_bytes for run in runs)
+        targets = [f"{command.most_s / cpu_s:.2f}x the target of {command.most_s:g} s"] if command.most_s else []
+        if command.most_bytes:
+            targets.append(f"{command.most_bytes / peak:.2f}x that of {command.most_bytes / 1e6:.0f} MB")
+        taken = f"{cpu_s:.2f} s of processor time (first {runs[0].cpu_s:.2f}), peak {peak / 1e6:.0f} MB"
+        print(f"{command.text}: {'; '.join([taken, *targets])}", flush=True)
 
 
 def bench_sim(folder: Path) -> None:
@@ -87,21 +100,21 @@ def bench_sim(folder: Path) -> None:
     peer = shutil.which("kvcache-simulator", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     runs, peers = [], []
     for _ in range(RUNS + 1):
-        runs.append(seconds(ours, folder, folder / "cache"))
+        runs.append(used(ours, folder))
         if peer is not None:
             said = f"run --trace {CONVERSATION} --model deepseek-v3 --block-size 512 --policies lru --budgets-gib 1000"
-            peers.append(timed([peer, *said.split(), "--no-progress", "-o", os.devnull], folder, dict(os.environ)))
+            peers.append(timed([peer, *said.split(), "--no-progress", "-o", os.devnull], folder))
     # The first of each fills caches: theirs compiles a C++ program.
-    used, wall = (statistics.median(run[which] for run in runs[1:]) for which in (0, 1))
+    cpu_s, wall = (statistics.median(run[which] for run in runs[1:]) for which in (0, 1))
     print(
-        f"kvtrace sim, {CONVERSATION.name}, lru: {wall:.2f} s wall, {used:.2f} s of processor time; "
+        f"kvtrace sim, {CONVERSATION.name}, lru: {wall:.2f} s wall, {cpu_s:.2f} s of processor time; "
         f"{SIM_SECONDS / wall:.2f}x the target of {SIM_SECONDS} s"
     )
     if not peers:
         print("kvcache-simulator: skipped, it is not installed (pip install kvcache-simulator)")
         return
-    used, its_wall = (statistics.median(run[which] for run in peers[1:]) for which in (0, 1))
-    print(f"kvcache-simulator, in turn: {its_wall:.2f} s wall, {used:.2f} s; ours takes {wall / its_wall:.2f}x")
+    cpu_s, its_wall = (statistics.median(run[which] for run in peers[1:]) for which in (0, 1))
+    print(f"kvcache-simulator, in turn: {its_wall:.2f} s wall, {cpu_s:.2f} s; ours takes {wall / its_wall:.2f}x")
 
 
 def main() -> None:
@@ -109,9 +122,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "requests.jsonl").write_text(REQUESTS, encoding="utf-8")
-        made = "kvtrace gen --users 8 --duration 20s --model tiny-1b --set tiers.gpu.capacity=256MiB "
-        seconds(f"{made} --set tiers.cpu.capacity=512MiB -o t.parquet", folder, folder / "cache")
-        bench_first_use(folder)
+        used(f"kvtrace gen requests.jsonl {_AS} -o small.parquet", folder)
+        bench_commands(folder)
         bench_sim(folder)
 
 

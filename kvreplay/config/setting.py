@@ -147,7 +147,7 @@ def _placed(facts: Facts, tiers: list[Tier | None], config: Config) -> tuple[str
 
 def _whole_files(config: Config, facts: Facts) -> Config:
     """Return `config` with I/Os as long as the longest operation: vLLM moves a file in one call."""
-    longest = -(-int(facts.kinds["end"].max()) // PAGE_BYTES) * PAGE_BYTES
+    longest = -(-int(facts.kinds["end_bytes"].max()) // PAGE_BYTES) * PAGE_BYTES
     return msgspec.structs.replace(config, io_bytes=max(config.io_bytes, longest))
 
 

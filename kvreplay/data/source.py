@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from kvreplay.native.rows import REPLAY
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import library
 from kvtrace.core.run.run_file import DataNote, ShapeNote
@@ -32,21 +33,7 @@ _MIN_HEAD_BYTES = 16
 _MASK = 2**64 - 1
 
 
-class DataStruct(ctypes.Structure):
-    """`Data` of replay.h."""
-
-    _fields_ = (
-        ("arena", ctypes.c_void_p),
-        ("arena_sectors", ctypes.c_int64),
-        ("seed", ctypes.c_uint64),
-        ("copies_below", ctypes.c_uint64),
-        ("head_bytes", ctypes.c_int64),
-        ("tag", ctypes.c_uint64),
-        ("is_stamped", ctypes.c_int64),
-        ("made_blocks", ctypes.c_int64),
-        ("single_blocks", ctypes.c_int64),
-        ("pool_used", ctypes.c_uint64 * 4),
-    )
+DataStruct = REPLAY.struct("Data")
 
 
 def check_ratios(dedup_ratio: float, compress_ratio: float, *, is_verified: bool) -> None:
@@ -78,7 +65,7 @@ class DataSource:
     """The data of a run."""
 
     seed: int
-    struct: DataStruct
+    struct: Any
     """What C makes data by, and counts."""
     dedup_ratio: float
     compress_ratio: float

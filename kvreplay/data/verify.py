@@ -6,7 +6,6 @@ object, offset, version, and a checksum of the whole block. What a read must fin
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from kvreplay.data.source import BLOCK_BYTES
+from kvreplay.native.rows import REPLAY
 from kvtrace.core.run.verification import BadBlock, BlockFault, Verification
 from kvtrace.core.schema import OBJECTS
 from kvtrace.core.tables import objects_path, open_table
@@ -30,21 +30,12 @@ class NamedTier(Protocol):
     name: str
 
 
-class BadBlockStruct(ctypes.Structure):
-    """`BadBlock` of replay.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("row", "offset_bytes", "found_offset_bytes", "found_object")),
-        *((name, ctypes.c_int32) for name in ("object_id", "tier", "expected", "found_version", "fault", "unused")),
-    )
-
-
 class Verifier:
     """What the engine's threads find, in memory that they write."""
 
     def __init__(self) -> None:
         """Have room for MAX_LOCATED bad blocks, which takes memory as they come."""
-        self.blocks: Any = (BadBlockStruct * MAX_LOCATED)()
+        self.blocks: Any = (REPLAY.struct("BadBlock") * MAX_LOCATED)()
 
     def located(self, count: int, tiers: Sequence[NamedTier | None]) -> list[BadBlock]:
         """Return the first `count` bad blocks that were found, as far as there was room."""
@@ -67,7 +58,7 @@ class Verifier:
         )
 
 
-def _located(bad: BadBlockStruct, tiers: Sequence[NamedTier | None]) -> BadBlock:
+def _located(bad: Any, tiers: Sequence[NamedTier | None]) -> BadBlock:
     tier, fault = tiers[bad.tier], _FAULTS[bad.fault]
     assert tier is not None, "planned rows have a tier"
     assert fault is not None, "a bad block has a fault"
@@ -78,8 +69,8 @@ def _located(bad: BadBlockStruct, tiers: Sequence[NamedTier | None]) -> BadBlock
         fault=fault,
         row=bad.row,
         tier=tier.name,
-        object_id=bad.object_id,
-        file=path(bad.object_id) if path else None,
+        object_id=bad.object,
+        file=path(bad.object) if path else None,
         offset_bytes=bad.offset_bytes,
         expected_version=bad.expected,
         found=found if is_known else None,

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from kvreplay.data.buffers import Arena
 from kvreplay.engine.job import Job
-from kvreplay.engine.structs import CLOSE, ERASE, MOVE, OPEN, WHOLE, TaskStruct
+from kvreplay.engine.structs import CLOSE, ERASE, MOVE, OPEN, WHOLE
 from kvreplay.native.rows import DELETE, WRITE
 from kvreplay.tiers.placement.hints import HintingTier
 from kvreplay.tiers.tier import DeviceTier, PythonTier, WholeTier
@@ -30,7 +30,7 @@ class PythonTiers:
         self._device = [t if isinstance(t, DeviceTier) else None for t in job.tiers]
         self._hinting = [t if isinstance(t, HintingTier) else None for t in job.tiers]
 
-    def perform(self, task: TaskStruct) -> None:
+    def perform(self, task: Any) -> None:
         """Do a task, and put into it how that went."""
         task.error = task.moved = task.retries = 0
         task.submitted_ns = -1
@@ -48,7 +48,7 @@ class PythonTiers:
             task.retries = whole.take_retries()
         task.is_answer = 1
 
-    def _perform(self, task: TaskStruct) -> None:
+    def _perform(self, task: Any) -> None:
         tier = cast("PythonTier", self._tiers[task.tier])
         if task.act in (OPEN, WHOLE, ERASE):
             if task.op == WRITE:
@@ -70,18 +70,18 @@ class PythonTiers:
             if task.act in (CLOSE, WHOLE):
                 self._end(tier, task)
 
-    def _reserve(self, tier: PythonTier, task: TaskStruct) -> None:
+    def _reserve(self, tier: PythonTier, task: Any) -> None:
         try:
             tier.reserve(task.object, task.whole_to_bytes)
         except OSError as error:
             raise OSError(error.errno or errno.ENOSPC, f"no room: {error}") from None
 
-    def _stage(self, task: TaskStruct) -> None:
+    def _stage(self, task: Any) -> None:
         tier = self._device[task.tier]
         if tier is not None and task.op == WRITE and task.bytes:
             tier.stage(self._arena.view(task.buffer, task.bytes))
 
-    def _begin(self, tier: PythonTier, task: TaskStruct) -> Any:
+    def _begin(self, tier: PythonTier, task: Any) -> Any:
         """Begin an operation; a write as part of its stream, if it has one."""
         whole, hinting = self._whole[task.tier], self._hinting[task.tier]
         if whole is not None:
@@ -91,7 +91,7 @@ class PythonTiers:
             return hinting.begin_in(task.stream, task.object)
         return tier.begin(task.op, task.object)
 
-    def _move(self, tier: PythonTier, task: TaskStruct) -> None:
+    def _move(self, tier: PythonTier, task: Any) -> None:
         handle, data = self._handles[task.flight], self._arena.view(task.buffer, task.bytes)
         if task.op == WRITE:
             tier.write(handle, task.from_bytes, data)
@@ -99,7 +99,7 @@ class PythonTiers:
         else:
             task.moved = tier.read(handle, task.from_bytes, data)
 
-    def _end(self, tier: PythonTier, task: TaskStruct) -> None:
+    def _end(self, tier: PythonTier, task: Any) -> None:
         handle, whole = self._handles.pop(task.flight), self._whole[task.tier]
         try:
             if whole is not None and task.act == CLOSE and task.op == WRITE and not task.is_failed:

@@ -427,11 +427,6 @@ EXPORT void plan_free(Plan *p) {
     free(p);
 }
 
-EXPORT size_t sizeof_Batch(void) { return sizeof(Batch); }
-EXPORT size_t sizeof_Intake(void) { return sizeof(Intake); }
-EXPORT size_t sizeof_Survey(void) { return sizeof(Survey); }
-EXPORT size_t sizeof_Held(void) { return sizeof(Held); }
-EXPORT size_t sizeof_Span(void) { return sizeof(Span); }
 
 // What is freed goes back to the kernel at once: batches of rows, which live for a moment, do not add up. Other C
 // libraries than glibc are left as they are.

@@ -1,4 +1,4 @@
-"""The rows of a plan as C and NumPy both see them: what is asked of each operation, and what came of it.
+"""The structs of the engine's headers, and the rows of a plan: what is asked of each operation, and what came of it.
 
 A ring of them is as long as what is under way at once, however long the trace; `replay.h` says what each field is.
 """
@@ -6,10 +6,16 @@ A ring of them is as long as what is under way at once, however long the trace; 
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from kvtrace.core.native import library
+from kvtrace.core.native.structs import header
+
+_HERE = Path(__file__).parent
+REPLAY = header(Path(library.__file__).parent / "core.h", _HERE / "replay.h", _HERE / "plan.h")
 NONE = -1
 NOT_DONE = NONE
 READ, WRITE, DELETE = 0, 1, 2
@@ -37,19 +43,6 @@ FEWEST, WINDOW_ROWS = 1 << 10, 1 << 16
 """Rows in memory at once: at least, and of a plan of any length at most."""
 
 
-class RowsStruct(ctypes.Structure):
-    """`Rows` of replay.h."""
-
-    _fields_ = (
-        ("row", ctypes.c_void_p),
-        ("mask", ctypes.c_int64),
-        ("total", ctypes.c_int64),
-        ("laid", ctypes.c_int64),
-        ("ended", ctypes.c_int64),
-        ("given", ctypes.c_int64),
-    )
-
-
 class RowRing:
     """A ring of rows; the loader lays them, an engine ends them, and whoever hands them on gives their places back."""
 
@@ -59,7 +52,7 @@ class RowRing:
         while size < min(total, window):
             size *= 2
         self.ring: Any = np.zeros(size, ROW)
-        self.struct = RowsStruct(self.ring.ctypes.data, size - 1, total, 0, 0, 0)
+        self.struct = REPLAY.struct("Rows")(self.ring.ctypes.data, size - 1, total, 0, 0, 0)
 
     @classmethod
     def of(cls, columns: dict[str, Any], *, is_open_loop: bool = False) -> RowRing:

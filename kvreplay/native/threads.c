@@ -326,10 +326,6 @@ static void open_places(Places *p, int32_t count) {
     for (int32_t i = 0; i < count; i++) p->free[i] = count - 1 - i;     // the first are taken first, and again
 }
 
-#define SIZE_OF(kind) EXPORT size_t sizeof_##kind(void) { return sizeof(kind); }
-SIZE_OF(Row) SIZE_OF(Rows) SIZE_OF(Data) SIZE_OF(BadBlock) SIZE_OF(Drive) SIZE_OF(Digit) SIZE_OF(Tier) SIZE_OF(Use)
-SIZE_OF(Job) SIZE_OF(Task)
-
 EXPORT Engine *engine_open(Job *j, int is_shared) {
     Engine *e = zeros(1, sizeof(Engine));
     e->job = j;

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from kvreplay.native.rows import WINDOW_ROWS, RowRing
+from kvreplay.native.rows import REPLAY, WINDOW_ROWS, RowRing
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.repeat import Repeated
 from kvtrace.core.errors import TraceError
@@ -50,32 +50,6 @@ IS_COPY, IS_BULK = among(Phase.PROMOTE, Phase.STORE, Phase.DEMOTE), among(Phase.
 """By phase: whether a write of it copies what another tier holds; whether it saves or restores a checkpoint."""
 IS_LOAD = among(Phase.LOAD, Phase.RETRIEVE)
 """By phase: whether a read of it loads cached KV for its request."""
-
-
-def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
-    return [(name, kind) for name in names.split()]
-
-
-class BatchStruct(ctypes.Structure):
-    """`Batch` of plan.h."""
-
-    _fields_ = (
-        *_fields(ctypes.c_void_p, "ts_ns object_id offset_bytes length_bytes request_id due_ns"),
-        *_fields(ctypes.c_void_p, "stage node stream op tier phase"),
-        *_fields(ctypes.c_int64, "rows at"),
-    )
-
-
-class IntakeStruct(ctypes.Structure):
-    """`Intake` of plan.h."""
-
-    _fields_ = (
-        *_fields(ctypes.c_int64, "most_rows most_ns most_bytes node"),
-        *_fields(ctypes.c_uint64, "copies bulk"),
-        *_fields(ctypes.c_void_p, "has_target padding_bytes skipped left_out"),
-        *_fields(ctypes.c_int64, "repeated_rows rows last_ns moved_bytes"),
-        *_fields(ctypes.c_int32, "fault is_full is_done"),
-    )
 
 
 @cache
@@ -146,7 +120,7 @@ class Intake:
         self.padding = np.array(padding, np.int64)
         self._targets = np.array([tier in targets for tier in range(len(padding))], bool)
         self._skipped, self._left_out = np.zeros(len(padding), np.int64), left_out
-        self.struct = IntakeStruct(
+        self.struct = REPLAY.struct("Intake")(
             most_rows=_UNBOUND if limit.rows is None else limit.rows,
             most_ns=_UNBOUND if limit.span_ns is None else limit.span_ns,
             most_bytes=_UNBOUND if limit.moved_bytes is None else limit.moved_bytes,
@@ -173,8 +147,9 @@ class Batch:
 
     def __init__(self, columns: dict[str, Any]) -> None:
         self.columns = columns
-        places = {name: values.ctypes.data for name, values in columns.items()}
-        self.struct = BatchStruct(**places, rows=len(columns["op"]))
+        named = {"object_id": "object", "request_id": "request"}
+        places = {named.get(name, name): values.ctypes.data for name, values in columns.items()}
+        self.struct = REPLAY.struct("Batch")(**places, rows=len(columns["op"]))
         self.address = ctypes.addressof(self.struct)
 
     @classmethod

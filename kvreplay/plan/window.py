@@ -16,48 +16,19 @@ from typing import Any
 import numpy as np
 from msgspec import UNSET
 
-from kvreplay.native.rows import WRITE, RowRing
+from kvreplay.native.rows import REPLAY, WRITE, RowRing
 from kvreplay.plan.loader import MOST_ROWS, Batch, Intake, Loader, TraceSource, native
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.schema import Op
 from kvtrace.core.tables import Reader
 
-KIND = np.dtype([("rows", "i8"), ("bytes", "i8"), ("end", "i8")])
-"""Rows of one tier and operation: how many, the bytes that they touch, and the last byte's place and 1, at most."""
-SPAN = np.dtype([("from_bytes", "i8"), ("to_bytes", "i8"), ("version", "i4")], align=True)
-"""`Span` of plan.h."""
-HELD = np.dtype(
-    [
-        ("key", "i8"),
-        ("written", [("one", SPAN), ("many", "i8"), ("count", "i4"), ("room", "i4")]),
-        *((name, "i8") for name in ("held", "needed", "longest", "last_row")),
-        *((name, "?") for name in ("is_entered", "is_reborn", "is_own", "is_gone")),
-    ],
-    align=True,
-)
-"""`Held` of plan.h."""
+KIND, SPAN, HELD = map(REPLAY.dtype, ("Kind", "Span", "Held"))
+"""Of plan.h; of KIND, the byte behind the last that is touched is `end_bytes`."""
 _OPS = len(Op)
 _FIRST, _AGAIN, _GROWN = range(3)
 Shared = Mapping[int, tuple[Any, int]]
 """By tier on several drives: which of them an object id lies on (ints), and how many there are."""
-
-
-class SurveyStruct(ctypes.Structure):
-    """`Survey` of plan.h; of its tables only where the items of `held` are, and how many."""
-
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("tiers", "places")),
-        *((name, ctypes.c_void_p) for name in ("base_bytes", "now_bytes", "most_bytes", "first_drive", "named")),
-        *((name, ctypes.c_void_p) for name in ("drive", "kind", "is_placed")),
-        *((name, ctypes.c_int64) for name in ("planned", "last_row", "last_ns", "objects", "absent")),
-        *((name, ctypes.c_int64) for name in ("lost_row", "lost_tier", "lost_object")),
-        *((name, ctypes.c_int32) for name in ("is_bulk", "is_staged", "is_late", "has_grown")),
-        ("held_place", ctypes.c_int64 * 3),
-        ("held_item", ctypes.c_void_p),
-        ("held_used", ctypes.c_int64),
-        ("rest", ctypes.c_int64 * 12),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +90,7 @@ class PlanSurvey:
             np.array([self._tables[t].ctypes.data if t in self._tables else 0 for t in range(tiers)], np.int64),
         ]
         arrays = (self._base, self._now, self._most, *self._known, self._kinds, self._placed)
-        self.struct = SurveyStruct(tiers, self._starts[-1], *(of.ctypes.data for of in arrays))
+        self.struct = REPLAY.struct("Survey")(tiers, self._starts[-1], *(of.ctypes.data for of in arrays))
         self.struct.last_row = self.struct.last_ns = self.struct.lost_row = -1
 
     def take(self, batch: Batch, intake: Intake, which: int = _FIRST) -> None:
@@ -144,20 +115,20 @@ class PlanSurvey:
             self._again(source, _GROWN)
         drive_peaks = (self._base + self._most).tolist()
         found = self._found()
-        tier, object_id, is_needed = found["key"] >> 32, found["key"] & 0xFFFFFFFF, found["needed"] > 0
+        tier, object_id, is_needed = found["key"] >> 32, found["key"] & 0xFFFFFFFF, found["needed_bytes"] > 0
         grown: list[dict[int, int]] = [{} for _ in range(of.tiers)]
-        for at in np.flatnonzero(found["longest"]).tolist():
-            grown[int(tier[at])][int(object_id[at])] = int(found["longest"][at])
+        for at in np.flatnonzero(found["longest_bytes"]).tolist():
+            grown[int(tier[at])][int(object_id[at])] = int(found["longest_bytes"][at])
         return Residency(
             tier[is_needed].astype(np.int8),
             object_id[is_needed],
-            found["needed"][is_needed],
+            found["needed_bytes"][is_needed],
             of.absent,
             lost,
             peaks,
             [drive_peaks[a:b] for a, b in pairwise(self._starts)],
             grown,
-            np.sort(found["last_row"][is_needed & found["is_gone"]]),
+            np.sort(found["last_row"][is_needed & (found["is_gone"] > 0)]),
         )
 
     def _again(self, source: TraceSource, which: int) -> None:
@@ -167,17 +138,17 @@ class PlanSurvey:
 
     def _found(self) -> Any:
         """Return HELD, by tier and object, of objects that are needed first, or grow."""
-        if not self.struct.held_used:
+        if not self.struct.held.used:
             return np.zeros(0, HELD)
-        items = ctypes.c_char * (self.struct.held_used * HELD.itemsize)
-        every = np.frombuffer(items.from_address(self.struct.held_item), HELD)
-        found = every[(every["key"] >= 0) & ((every["needed"] > 0) | (every["longest"] > 0))]
+        items = ctypes.c_char * (self.struct.held.used * HELD.itemsize)
+        every = np.frombuffer(items.from_address(self.struct.held.item), HELD)
+        found = every[(every["key"] >= 0) & ((every["needed_bytes"] > 0) | (every["longest_bytes"] > 0))]
         return found[np.argsort(found["key"])]
 
     def close(self) -> None:
         """Free the memory."""
         native().survey_free(ctypes.addressof(self.struct))
-        self.struct = SurveyStruct()
+        self.struct = REPLAY.struct("Survey")()
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def _ahead_bytes(setting: Setting, tier: int) -> int:
     But no more than the deletes free: without any there is nothing to be ahead of.
     """
     kinds, depth = setting.window.facts.kinds[tier], setting.config.depth
-    deletes, longest = int(kinds["rows"][DELETE]), int(kinds["end"].max())
+    deletes, longest = int(kinds["rows"][DELETE]), int(kinds["end_bytes"].max())
     return min(deletes, depth + 1) * longest
 
 

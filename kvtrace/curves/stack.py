@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvtrace.core.native.library import I4, I8, Address, function
+from kvtrace.core.native.library import I4, I8, StructAt, function
 from kvtrace.curves.optimal import OPTIMAL, optimal_uses
 from kvtrace.curves.uses import Uses
 from kvtrace.native.records import NONE, UNBOUNDED, World
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _use_lru = function("use_lru", I8, int, I4, I8, int, I8, I8)
-_use_tier = function("use_tier", Address, I8)
+_use_tier = function("use_tier", StructAt, I8)
 _find_distances = function("find_distances", I8, int, I4, int, int, I4, I8, I8, I8)
 
 

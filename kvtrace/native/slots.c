@@ -4,6 +4,8 @@
 // The object's slot then says where the object is live as the node at hand sees it, once that has looked (`see`).
 #include "sim.h"
 
+#include <string.h>
+
 // --- copies, by the place that has them -----------------------------------------------------------------------------
 //
 // A hash table, and a list of each object's copies. The table has one entry a copy, and stays half empty. Objects are
@@ -30,8 +32,15 @@ int64_t find_copy(World *w, int64_t number, int64_t place) {    // its slot, or 
     return NONE;
 }
 
+// A column stays half empty, however unevenly objects are numbered: a full one would be gone through for ever.
 static void put_copy(World *w, int64_t slot) {
     const Slot *what = &w->slots[slot];
+    int64_t *copies = &w->fleet.column_copies[what->object & 15];
+    if (2 * (*copies + 1) > lines_of(w)) {
+        have(w, MORE_PLACES, 1);
+        if (find_copy(w, what->object, what->place) == slot) return;    // all were entered again, this one, too
+    }
+    ++*copies;
     int32_t *column = w->fleet.places + (what->object & 15);
     int64_t lines = lines_of(w), line = line_of(lines, what->object, what->place);
     while (column[line * COPY_COLUMNS] != NONE) line = (line + 1) & (lines - 1);
@@ -44,6 +53,7 @@ static void take_copy(World *w, int64_t slot) {
     int32_t *column = w->fleet.places + (what->object & 15);
     int64_t lines = lines_of(w), line = line_of(lines, what->object, what->place), other;
     while (column[line * COPY_COLUMNS] != slot) line = (line + 1) & (lines - 1);
+    w->fleet.column_copies[what->object & 15]--;
     int64_t empty = line;
     while (line = (line + 1) & (lines - 1), (other = column[line * COPY_COLUMNS]) != NONE) {
         int64_t first = line_of(lines, w->slots[other].object, w->slots[other].place);
@@ -73,7 +83,8 @@ void remove_copy(World *w, int64_t slot) {
     take_copy(w, slot);
 }
 
-EXPORT void enter_all(World *w) {   // put all copies into an empty table
+EXPORT void enter_all(World *w) {   // put all copies into an empty table, which is larger than the one before
+    memset(w->fleet.column_copies, 0, sizeof w->fleet.column_copies);
     for (int64_t slot = 0; slot < w->slots_count; slot++)
         if (w->slots[slot].place > 0) put_copy(w, slot);
 }

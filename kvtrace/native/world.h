@@ -15,7 +15,7 @@ enum { NONE = -1 };
 
 // What Python is asked for: to take what was made since the last flush; or larger tables, for at least so many slots
 // more, actors more, objects of a request, objects of a conversation, conversations more, counts, copies.
-enum { FLUSH, MORE_SLOTS, MORE_ACTORS, LONGER_CHAIN, WIDER_CONTEXTS, MORE_CONTEXTS, MORE_COUNTS };
+enum { FLUSH, MORE_SLOTS, MORE_ACTORS, LONGER_CHAIN, WIDER_CONTEXTS, MORE_CONTEXTS, MORE_COUNTS, MORE_PLACES };
 
 // What an actor (a user, or a request in flight) does next.
 enum { STEP_ASK, STEP_LOAD, STEP_PROMOTE, STEP_STORE, STEP_DECODE, STEP_END };
@@ -322,6 +322,7 @@ typedef struct {
     TABLE(Queue, queues);       // [nodes + racks, tiers, QUEUES]: their lists
     TABLE(Copy, copies);        // [slots]
     TABLE(int32_t, places);     // copies by the number of their object and their place, as slots.c finds them
+    int64_t column_copies[16];  // how many stand in each of its COPY_COLUMNS
     TABLE(int64_t, due);        // [nodes + racks]: when a tier of a place that is not at hand next does something by
                                 // itself; empty if none ever does
     TABLE(int64_t, counted);    // keys of World.frequencies where places count for themselves: a hash table; 0: free

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.native.library import Address, function
+from kvtrace.core.native.library import StructAt, function, held_back
 from kvtrace.model.shape import ModelShape
 from kvtrace.native import records
 from kvtrace.native.records import EVENT, WAIT
@@ -36,7 +36,7 @@ __all__ = ["FOREVER_NS", "Flush", "Load", "Simulation", "Sink"]
 ROWS = 1 << 18
 _CONTEXTS = 1 << 12
 """Moved at a time."""
-_simulate = function("simulate", Address)
+_simulate = function("simulate", StructAt)
 _ASK = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_int64, ctypes.c_int64)
 SPARE = 2
 """Buffers of so many rows that are kept to be used again."""
@@ -163,6 +163,7 @@ class Simulation:
             records.WIDER_CONTEXTS: self._widen_contexts,
             records.LONGER_CHAIN: self._grow_chain,
             records.MORE_COUNTS: self._grow_counts,
+            records.MORE_PLACES: lambda _need: start.grow_places(self.world),
         }
 
         def answer(what: int, need: int) -> bool:
@@ -170,11 +171,12 @@ class Simulation:
                 asked[what](need)
             except BaseException as error:  # noqa: BLE001 - C ends first: what was raised goes on behind it
                 failed.append(error)
-            return not failed
+            return not (failed or signals)
 
         ask = _ASK(answer)
         self.world.ask = ctypes.cast(ask, ctypes.c_void_p).value
-        _simulate(self.world)
+        with held_back() as signals:
+            _simulate(self.world)
         if failed:
             raise failed[0]
         flush(0)
@@ -233,7 +235,6 @@ class Simulation:
             empty.unnote(self._rooms.extend(now, "notes", more * tiers))
         if now.fleet.scoped:
             start.forget_copies(self._rooms.extend(now.fleet, "copies", more))
-            start.grow_places(now)
 
     def _grow_actors(self, _need: int) -> None:
         """Double the requests that may be in flight; the new ones are idle."""

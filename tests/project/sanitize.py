@@ -15,7 +15,10 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-TESTS = {"address": ["tests/kvreplay/engine", "tests/kvreplay/result"], "thread": ["tests/kvreplay/engine"]}
+TESTS = {
+    "address": ["tests/kvreplay/engine", "tests/kvreplay/result", "tests/kvtrace/sim/test_fleet_oracle.py"],
+    "thread": ["tests/kvreplay/engine"],
+}
 FLAGS = {
     "address": "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g",
     "thread": "-fsanitize=thread -fno-omit-frame-pointer -O1 -g",

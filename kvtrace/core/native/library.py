@@ -12,6 +12,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import signal
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +23,14 @@ import numpy as np
 from kvtrace.core.errors import DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 FILE = Path(os.environ.get("KVTRACE_NATIVE") or Path(__file__).parent / "libkvtrace.so")
 """Another one is that of a sanitizer's, in tests."""
 _ROOT = Path(__file__).parents[3]
 _FOLDERS = ("kvtrace/core/native", "kvtrace/native", "kvreplay/native", "kvdistill/native")
 I1, I2, I4, I8 = (np.dtype(f"i{size}") for size in (1, 2, 4, 8))
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _NUMBERS = {int: ctypes.c_int64, float: ctypes.c_double, bool: ctypes.c_bool}
 
 
@@ -55,7 +59,7 @@ def sources_sha256() -> str:
 class function:  # noqa: N801 - reads as what it stands for
     """A function of the library, looked up when it is first called.
 
-    `takes` are int (int64), float, bool, the dtype of an array's items, or Address (a Structure, or None); so is what
+    `takes` are int (int64), float, bool, the dtype of an array's items, or StructAt (a Structure, or None); so is what
     it `returns`, but for arrays.
     """
 
@@ -84,7 +88,7 @@ def has_function(name: str) -> bool:
     return hasattr(library(), name)
 
 
-class Address:
+class StructAt:
     """The address of something that has one: a Structure."""
 
     @staticmethod
@@ -96,4 +100,25 @@ class Address:
 def _kind(of: Any) -> Any:
     if of in _NUMBERS:
         return _NUMBERS[of]
-    return of if of is Address else np.ctypeslib.ndpointer(of, flags="C_CONTIGUOUS")
+    return of if of is StructAt else np.ctypeslib.ndpointer(of, flags="C_CONTIGUOUS")
+
+
+@contextmanager
+def held_back() -> Iterator[list[int]]:
+    """Hold signals back that Python handles, while C runs that calls Python: yield those that came; then handle them.
+
+    A handler that raises where C calls would be lost: the exception has nowhere to go.
+    """
+    came: list[int] = []
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: found for number in _SIGNALS if callable(found := signal.getsignal(number))}
+    for number in before:
+        signal.signal(number, lambda got, _frame: came.append(got))
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in came:
+        signal.raise_signal(number)

@@ -1,77 +1,99 @@
 """C structs as Python makes and reads them: laid out as a header says, which is the only place that says it.
 
     WORLD = header(Path("world.h"))
-    tiers = np.zeros(3, WORLD.dtype("Tier"))
+    tiers = np.zeros(3, WORLD.dtype("Tier"))            # NumPy's records
+    drive = REPLAY.struct("Drive")(fd=3)                # ctypes'
     world = Structure(WORLD, "World")
     world.tiers = tiers             # TABLE(Tier, tiers): a NumPy array there, a pointer and a count in C
-    world.knobs.seed = 42           # a struct within this one that has tables, or is of numbers
+    world.knobs.seed = 42           # a struct within this one
 
-Of C the header may use what `world.h` does: structs, enums, TABLE, integers of <stdint.h>, double, and pointers.
+Of C a header may use structs, enums, TABLE, integers of <stdint.h>, double, bool, arrays of known length, and pointers,
+which are addresses in Python. What it includes must be named, too, where its structs stand within others.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_NUMBERS = {f"int{bits}_t": np.dtype(f"i{bits // 8}") for bits in (8, 16, 32, 64)} | {"double": np.dtype("f8")}
-_COMMENT = re.compile(r"//[^\n]*")
-_STRUCT = re.compile(r"(?:typedef\s+struct\s*\{([^}]*)\}\s*(\w+)|struct\s+(\w+)\s*\{([^}]*)\})\s*;")
-_ENUM = re.compile(r"enum\s*\{([^}]*)\}\s*;")
+_NUMBERS: dict[str, Any] = {
+    name: getattr(ctypes, f"c_{name.removesuffix('_t')}")
+    for name in (*(f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)), "double", "bool")
+}
+_COMMENT = re.compile(r"//[^\n]*|^#.*$", re.MULTILINE)
+_STRUCT = re.compile(r"(?:typedef\s+struct(?:\s+\w+)?\s*\{([^}]*)\}\s*(\w+)|struct\s+(\w+)\s*\{([^}]*)\})\s*;")
+_ENUM = re.compile(r"enum\s*\{([^}]*)\}\s*(\w*)\s*;")
 _TABLE = re.compile(r"TABLE\((\w+),\s*(\w+)\)")
-_FIELDS = re.compile(r"(\w+)\s+([^;]+);")
+_FIELDS = re.compile(r"(?:(?:const|struct|_Atomic)\s+)*(\w+)\s*([^;]+);")
+_DECLARED = re.compile(r"(?:const)?\s*(\**)(?:const )?(?:\*)?(\w+)(?:\[(\w+)\])?$")
 
 
-class Header:
-    """What a header says: its structs as dtypes, tables and constants by name."""
+class _Field(NamedTuple):
+    name: str
+    kind: str
+    is_pointer: bool
+    length: int | None
+    """Of an array."""
+
+
+class CHeader:
+    """What headers say: their structs and constants by name."""
 
     def __init__(self, text: str) -> None:
         text = _COMMENT.sub("", text)
         self.constants: dict[str, int] = {}
-        for (body,) in ((m[1],) for m in _ENUM.finditer(text)):
+        self._kinds = dict(_NUMBERS)
+        for body, kind in _ENUM.findall(text):
             value = -1
             for name, _, said in (part.partition("=") for part in body.split(",") if part.strip()):
                 value = int(said) if said.strip() else value + 1
                 self.constants[name.strip()] = value
-        self._dtypes = dict(_NUMBERS)
-        self.tables: dict[str, dict[str, np.dtype[Any]]] = {}
-        self.parts: dict[str, dict[str, str]] = {}
+            self._kinds[kind] = ctypes.c_int32
+        self.fields: dict[str, list[_Field]] = {}
+        self.tables: dict[str, dict[str, str]] = {}
         for match in _STRUCT.finditer(text):
-            self._add(match[2] or match[3], match[1] or match[4])
+            name, body = match[2] or match[3], match[1] or match[4]
+            self.tables[name] = {of: kind for kind, of in _TABLE.findall(body)}
+            body = _TABLE.sub(r"\1 *\2; int64_t \2_count", body)
+            self.fields[name] = [field for kind, rest in _FIELDS.findall(body) for field in self._declared(kind, rest)]
 
-    def _add(self, name: str, body: str) -> None:
-        fields: list[tuple[str, Any]] = []
-        tables: dict[str, np.dtype[Any]] = {}
-        parts: dict[str, str] = {}
-        for kind, rest in _FIELDS.findall(_TABLE.sub(r"\1 TABLE \2", body)):
-            if rest.startswith("TABLE "):
-                of = rest.removeprefix("TABLE ")
-                tables[of] = self._dtypes[kind]
-                fields += [(of, "i8"), (f"{of}_count", "i8")]
-                continue
-            for declared in (part.strip() for part in rest.split(",")):
-                of = declared.lstrip("*")
-                fields.append((of, self._dtypes[kind] if of == declared else "i8"))
-                if kind in self.tables and of == declared:
-                    parts[of] = kind
-        self._dtypes[name] = np.dtype(fields, align=True)
-        self.tables[name], self.parts[name] = tables, parts
+    def _declared(self, kind: str, names: str) -> list[_Field]:
+        found = [_DECLARED.match(name.strip()) for name in names.split(",")]
+        return [
+            _Field(m[2], kind, bool(m[1]), None if m[3] is None else self.constants.get(m[3]) or int(m[3]))
+            for m in found
+            if m is not None
+        ]
 
+    @functools.cache  # noqa: B019 - headers are few, and stay
+    def struct(self, name: str) -> Any:
+        """Return a struct as a class of ctypes."""
+        if name in self._kinds:
+            return self._kinds[name]
+        fields = []
+        for field in self.fields[name]:
+            kind = ctypes.c_void_p if field.is_pointer else self.struct(field.kind)
+            fields.append((field.name, kind if field.length is None else kind * field.length))
+        return type(name, (ctypes.Structure,), {"_fields_": fields})
+
+    @functools.cache  # noqa: B019
     def dtype(self, name: str) -> np.dtype[Any]:
-        """Return how a struct lies in memory."""
-        return self._dtypes[name]
+        """Return a struct, or a number, as NumPy has it."""
+        found: np.dtype[Any] = np.dtype(self.struct(name))
+        return found
 
 
 @functools.cache
-def header(path: Path) -> Header:
-    """Return what the header at `path` says."""
-    return Header(path.read_text(encoding="utf-8"))
+def header(*paths: Path) -> CHeader:
+    """Return what the headers at `paths` say, read in this order."""
+    return CHeader("\n".join(path.read_text(encoding="utf-8") for path in paths))
 
 
 class Structure:
@@ -82,15 +104,21 @@ class Structure:
     arrays: dict[str, Any]
     """Its tables by name."""
 
-    def __init__(self, of: Header, kind: str, memory: Any = None) -> None:
-        """Take `memory`, a record of the struct's dtype; new, zeros, if it is not given. All tables are empty."""
-        memory = np.zeros(1, of.dtype(kind))[0] if memory is None else memory
-        tables, parts = of.tables[kind], dict[str, Structure]()
-        self.__dict__.update(memory=memory, tables=tables, parts=parts, arrays={})
-        self.__dict__["address"] = memory.__array_interface__["data"][0]
-        for name, part in of.parts[kind].items():
-            # Records of numbers are NumPy's; what has tables, or is set by name, is a Structure.
-            parts[name] = Structure(of, part, memory[name])
+    def __init__(self, of: CHeader, kind: str, within: Structure | None = None, name: str = "") -> None:
+        """Make one of zeros, or be the part `name` of another. All tables are empty."""
+        if within is None:
+            made = np.zeros(1, of.dtype(kind))
+            memory, address = made[0], made.ctypes.data
+        else:
+            memory, address = within.memory[name], within.address + within.memory.dtype.fields[name][1]
+        self.__dict__.update(memory=memory, address=address, arrays={})
+        tables = {name: of.dtype(item) for name, item in of.tables[kind].items()}
+        parts = {
+            field.name: Structure(of, field.kind, self, field.name)
+            for field in of.fields[kind]
+            if field.kind in of.fields and not field.is_pointer
+        }
+        self.__dict__.update(tables=tables, parts=parts)
         for name, dtype in tables.items():
             setattr(self, name, np.zeros(0, dtype))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kvtrace.core.native.library import I8, Address, function
+from kvtrace.core.native.library import I8, StructAt, function
 from kvtrace.native.records import (
     BATCH,
     COPY,
@@ -27,7 +27,7 @@ from kvtrace.sim.fleet.setting import FleetSetting, Scope
 
 MILLION = 1_000_000
 _count_again = function("count_again", I8, int, SEEN, I8, int, SEEN)
-_enter_all = function("enter_all", Address)
+_enter_all = function("enter_all", StructAt)
 ROOM = 1 << 10
 """Of counts of objects, to start with."""
 
@@ -58,7 +58,6 @@ def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows
     if fleet.scoped:
         fleet.copies = np.empty(len(world.slots), COPY)
         forget_copies(fleet.copies)
-        grow_places(world)
         if knobs.expires or knobs.polls or knobs.queued:
             fleet.due = np.full(count + setting.instances(Scope.RACK), UNBOUNDED)
         if knobs.filtered & fleet.scoped:
@@ -122,11 +121,9 @@ def grow_counts(world: World, room: int) -> None:
 
 
 def grow_places(world: World) -> None:
-    """Make room to find as many copies as there are slots."""
-    fleet, slots = world.fleet, len(world.slots)
-    if 2 * slots > len(fleet.places):
-        fleet.places = np.full(COPY_COLUMNS << (2 * slots // COPY_COLUMNS).bit_length(), NONE, np.int32)
-        _enter_all(world)
+    """Make room to find twice as many copies."""
+    world.fleet.places = np.full(max(COPY_COLUMNS, 2 * len(world.fleet.places)), NONE, np.int32)
+    _enter_all(world)
 
 
 def all_tiers(world: World) -> tuple[Any, Any]:

@@ -2,33 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-
-import pytest
-
-from kvreplay.data.source import DataStruct
-from kvreplay.data.verify import BadBlockStruct
-from kvreplay.engine.structs import DigitStruct, DriveStruct, JobStruct, TaskStruct, TierStruct, UseStruct
-from kvreplay.native.rows import ROW, RowRing, RowsStruct
-from kvtrace.core.native.library import library
-
-STRUCTS = {
-    "Rows": RowsStruct, "Data": DataStruct, "BadBlock": BadBlockStruct, "Drive": DriveStruct, "Digit": DigitStruct,
-    "Tier": TierStruct, "Use": UseStruct, "Job": JobStruct, "Task": TaskStruct,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", STRUCTS)
-def test_structures_are_as_long_in_c(name):
-    size = getattr(library(), f"sizeof_{name}")
-    size.restype = ctypes.c_size_t
-    assert size() == ctypes.sizeof(STRUCTS[name])
+from kvreplay.native.rows import REPLAY, ROW, RowRing
 
 
 def test_a_row_is_as_long_in_c():
-    size = library().sizeof_Row
-    size.restype = ctypes.c_size_t
-    assert size() == ROW.itemsize
+    assert REPLAY.dtype("Row").itemsize == ROW.itemsize
 
 
 def test_a_ring_of_rows_is_a_power_of_two_and_holds_the_last_ones():

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvreplay.native.rows import DELETE, VERSION_BEFORE, VERSION_MIXED, WRITE
-from kvreplay.plan.loader import BatchStruct, IntakeStruct, native
-from kvreplay.plan.window import HELD, SPAN, SurveyStruct, compile_window
+from kvreplay.plan.window import SPAN, compile_window
 from kvtrace.core.limit import Limit
 from kvtrace.core.native.library import library
 from kvtrace.core.schema import TRACE
@@ -47,16 +46,6 @@ def forget(loader: Any, below: int) -> None:
     drop = library().plan_forget
     drop.argtypes, drop.restype = [ctypes.c_void_p, ctypes.c_int64], None
     drop(loader.plan_address, below)
-
-
-def test_structures_are_as_long_in_c_as_in_python() -> None:
-    kinds = {"Batch": BatchStruct, "Intake": IntakeStruct, "Survey": SurveyStruct}
-    for name, size in [
-        *((n, ctypes.sizeof(k)) for n, k in kinds.items()),
-        ("Held", HELD.itemsize),
-        ("Span", SPAN.itemsize),
-    ]:
-        assert getattr(native(), f"sizeof_{name}")() == size, name
 
 
 def test_only_reads_that_see_several_writes_get_spans(tmp_path: Path) -> None:

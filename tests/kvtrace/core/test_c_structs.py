@@ -10,8 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kvreplay.native import rows
+from kvreplay.native.rows import REPLAY
+from kvtrace.core.native import library
 from kvtrace.core.native.library import I4, I8, function
-from kvtrace.core.native.structs import Header, Structure
+from kvtrace.core.native.structs import CHeader, Structure
 from kvtrace.core.schema import TRACE, Op, Phase, enum_code
 from kvtrace.native import records
 from kvtrace.native.records import PIECE, WORLD, World
@@ -29,9 +32,9 @@ struct Whole {
 
 
 def test_a_header_says_what_its_structs_are():
-    said = Header(HEADER)
+    said = CHeader(HEADER)
     assert said.constants == {"FEW": 0, "MANY": 7, "MORE": 8}
-    assert said.dtype("Item") == np.dtype([("kind", "i1"), ("a", "i4"), ("b", "i4"), ("share", "i8")], align=True)
+    assert said.dtype("Item") == np.dtype([("kind", "i1"), ("a", "i4"), ("b", "i4"), ("share", "u8")], align=True)
     whole = Structure(said, "Whole")
     whole.seed, whole.part.items = 5, np.ones(3, said.dtype("Item"))
     whole.part.first.a = 9
@@ -43,22 +46,29 @@ def test_a_header_says_what_its_structs_are():
         whole.ende = 1
 
 
-def test_c_lays_the_world_out_as_numpy_does(tmp_path):
+@pytest.mark.parametrize(
+    ("said", "includes"), [(WORLD, ["world.h"]), (REPLAY, ["plan.h"])], ids=["the simulation", "the replay engine"]
+)
+def test_c_lays_out_what_python_reads_in_a_header(said, includes, tmp_path):
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
-    lines = ['#include <stddef.h>\n#include "world.h"']
-    for name in WORLD.tables:
-        of = WORLD.dtype(name)
-        lines.append(f'_Static_assert(sizeof({name}) == {of.itemsize}, "{name}");')
-        lines += [
-            f'_Static_assert(offsetof({name}, {field}) == {at[1]}, "{name}.{field}");'
-            for field, at in (of.fields or {}).items()
-        ]
-    assert len(lines) > 400
+    lines = ["#include <stddef.h>", *(f'#include "{name}"' for name in includes)]
+    known = 0
+    for name in said.fields:
+        try:
+            of = said.struct(name)
+        except KeyError:  # some of its parts are of other headers: Python reads none of it
+            continue
+        lines.append(f'_Static_assert(sizeof({name}) == {ctypes.sizeof(of)}, "{name}");')
+        for field, *_ in of._fields_:
+            lines.append(f'_Static_assert(offsetof({name}, {field}) == {getattr(of, field).offset}, "{name}.{field}");')
+            known += 1
+    assert known > 200
     (tmp_path / "layout.c").write_text("\n".join(lines))
-    folder = Path(records.__file__).parent
-    subprocess.run([compiler, "-fsyntax-only", f"-I{folder}", tmp_path / "layout.c"], check=True)
+    folders = [Path(module.__file__).parent for module in (library, records, rows)]
+    places = [f"-I{folder}" for folder in folders]
+    subprocess.run([compiler, "-D_GNU_SOURCE", "-fsyntax-only", *places, tmp_path / "layout.c"], check=True)
 
 
 def test_the_rows_have_the_schemas_codes():
