@@ -104,13 +104,14 @@ class Structure:
     arrays: dict[str, Any]
     """Its tables by name."""
 
-    def __init__(self, of: CHeader, kind: str, within: Structure | None = None, name: str = "") -> None:
-        """Make one of zeros, or be the part `name` of another. All tables are empty."""
+    def __init__(self, of: CHeader, kind: str, within: Structure | None = None, as_part: str = "") -> None:
+        """Make one of zeros, or be the part of another that it calls so. All tables are empty."""
         if within is None:
             made = np.zeros(1, of.dtype(kind))
             memory, address = made[0], made.ctypes.data
         else:
-            memory, address = within.memory[name], within.address + within.memory.dtype.fields[name][1]
+            memory = within.memory[as_part]
+            address = within.address + within.memory.dtype.fields[as_part][1]
         self.__dict__.update(memory=memory, address=address, arrays={})
         tables = {name: of.dtype(item) for name, item in of.tables[kind].items()}
         parts = {
