@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from moving import moving_tables  # noqa: F401
 from oracle import Oracle
 from outages import settled
 from plans import MOST, oracle_of

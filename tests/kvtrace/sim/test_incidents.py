@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from moving import moving_tables  # noqa: F401
 from oracle import Oracle
 from outages import settled
 from simulated import ONE_BYTE, TWO_HEADS, brief, kvtrace, preset_of, requests_of, simulate, simulate_fleet

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from moving import moving_tables  # noqa: F401
 from oracle import Oracle
 from simulated import ONE_BYTE, TWO_HEADS, mlperf_of, preset_of, requests_of, simulate
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from moving import moving_tables  # noqa: F401
 from plans import oracle_of
 from simulated import ONE_BYTE, preset_of, requests_of, simulate
 from test_oracle import BATCHES, SEMANTICS

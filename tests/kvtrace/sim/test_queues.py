@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from moving import moving_tables  # noqa: F401
 from oracle import Oracle
 from simulated import ONE_BYTE, TWO_HEADS, brief, preset_of, requests_of, rows_of, simulate
 from test_oracle import ADMISSIONS, SEMANTICS, presets, request_lists

@@ -1,4 +1,4 @@
-"""Where rows are compared with plain Python's, tables of the simulation are small at first, and move as they grow."""
+"""Tables of the simulation that begin small, and move as they grow: for where rows are compared with plain Python."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from kvtrace.sim import empty, setup
-
-MOVING = {"test_oracle", "test_oracle_users", "test_fleet_oracle", "test_queues", "test_incidents"}
 
 
 def extend(_rooms, owner, name, more):
@@ -19,10 +17,8 @@ def extend(_rooms, owner, name, more):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _moving_tables(request):
-    if request.module.__name__.rpartition(".")[2] not in MOVING:
-        yield
-        return
+def moving_tables():
+    """Import it into a module, all of whose tests are to run so."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(empty.Rooms, "extend", extend)
         patch.setattr(setup, "ROOM", 1)
