@@ -103,13 +103,14 @@ def by_dask(
 
 
 def _result(future: Any) -> Result:
-    if future.status == "finished":
+    try:
+        # A result that was lost with its worker before we had it is made again.
         found: Result = future.result()
-        return found
-    error = future.exception() if future.status == "error" else None
-    if type(error).__name__ == "KilledWorker":
-        return Failed(f"the worker that simulated it died {MOST_DEATHS} times; did it run out of memory?")
-    return Failed(f"{type(error).__name__}: {error}" if error else f"its worker was lost ({future.status})")
+    except Exception as error:  # noqa: BLE001 - what Dask says of this one; the others go on
+        if type(error).__name__ == "KilledWorker":
+            return Failed(f"the worker that simulated it died {MOST_DEATHS} times; did it run out of memory?")
+        return Failed(f"{type(error).__name__}: {error}")
+    return found
 
 
 @contextmanager
