@@ -55,7 +55,7 @@ check: lint sanitize
 	$(PYTEST) --full
 	$(BIN)/python -m pytest --full -m alone
 
-# The engine by gcc's analyzer, and its tests once more by gcc's sanitizers: up to five minutes each.
+# All C by gcc's analyzer, and the tests of the engine and of fleets once more by gcc's sanitizers: up to seven minutes each.
 sanitize: $(READY)
 	$(BIN)/python tests/project/sanitize.py analyzer
 	$(BIN)/python tests/project/sanitize.py address
@@ -120,4 +120,4 @@ wheels: $(READY)
 	@ls -l dist
 
 clean:
-	rm -rf $(VENV) $(ENGINE) $(DEMO) dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(NATIVE) $(DEMO) dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -71,9 +71,7 @@ def own_compiler() -> list[str] | None:
     if os.environ.get("CC"):
         return shlex.split(os.environ["CC"])
     for name in ("cc", "gcc", "clang"):
-        if not shutil.which(name):
-            continue
-        if _compiles([name]):
+        if shutil.which(name) and _compiles([name]):
             return [name]
     return None
 
@@ -93,7 +91,7 @@ def build(to: Path, machine: str | None = None) -> str:
     machine = machine or platform.machine()
     compiler = compiler or zig_compiler(machine)
     made = to.with_name(f"{to.name}.{os.getpid()}")  # moved into place when it is whole: others may build or load it
-    command = [
+    arguments = [
         *FLAGS,
         f'-DSOURCES_SHA256="{sources_sha256()}"',
         f"-ffile-prefix-map={ROOT}=.",
@@ -105,7 +103,7 @@ def build(to: Path, machine: str | None = None) -> str:
     try:
         with tempfile.TemporaryDirectory() as cache:  # Zig's C library, made for this: 60 MB that nothing else needs
             env = dict.fromkeys(("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"), cache) | os.environ
-            subprocess.run([*compiler, *whole_program(compiler, env), *command], env=env, check=True)
+            subprocess.run([*compiler, *whole_program(compiler, env), *arguments], env=env, check=True)
         tag = platform_tag(made.read_bytes(), machine)
         made.rename(to)
     finally:

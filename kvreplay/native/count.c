@@ -7,15 +7,6 @@
 
 static const int64_t NS_PER_S = 1000000000, MIB = 1 << 20, LATE_NS = 1000000;
 
-EXPORT const int64_t count_sizes[] = {
-    sizeof(Times), sizeof(Kind), sizeof(Run), sizeof(Second), sizeof(Ended), sizeof(Level), sizeof(Wait), sizeof(Done),
-    sizeof(InFlight), sizeof(Covered), sizeof(InOrder), sizeof(Counting), sizeof(Request), sizeof(Span),
-    sizeof(Requests), sizeof(OpsColumns), sizeof(Watched), sizeof(JournalBatch),
-};
-
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-
 static inline int64_t floor_to(int64_t n, int64_t unit) {   // units are powers of two, but for some I/O sizes
     return unit & (unit - 1) ? n / unit * unit : n & -unit;
 }
@@ -23,7 +14,7 @@ static inline int64_t floor_to(int64_t n, int64_t unit) {   // units are powers 
 // --- distributions --------------------------------------------------------------------------------------------------
 
 static inline int64_t slot_by(int64_t value, int sub_bits) {
-    if (value < 1 << sub_bits) return most(value, 0);
+    if (value < 1 << sub_bits) return max_of(value, 0);
     // A double's exponent and the first bits of its fraction stand beside each other.
     union { double number; int64_t bits; } as = {.number = (double)value};
     return (as.bits >> (52 - sub_bits)) - ((int64_t)(1023 + sub_bits - 1) << sub_bits);
@@ -41,7 +32,7 @@ static inline void put(Times *t, int64_t value) {
     t->count++;
     t->sum_high += value >> 32;
     t->sum_low += value & 0xFFFFFFFF;
-    t->most = most(t->most, value);
+    t->most = max_of(t->most, value);
 }
 
 EXPORT void times_put(Times *t, const int64_t *value, int64_t count) {
@@ -65,7 +56,7 @@ static void sort(Done *done, Done *spare, int64_t count) {
     }
     for (int64_t width = RUN; width < count; width *= 2)
         for (int64_t middle = width; middle < count; middle += 2 * width) {
-            const int64_t low = middle - width, high = least(middle + width, count);
+            const int64_t low = middle - width, high = min_of(middle + width, count);
             int64_t left = middle, right = middle;
             while (left > low && done[left - 1].submitted_ns > done[middle].submitted_ns) left--;
             while (right < high && done[right].submitted_ns < done[middle - 1].submitted_ns) right++;
@@ -92,7 +83,7 @@ static void begin_flight(InFlight *f, int64_t start_ns, int64_t end_ns) {
     }
     if (end_ns > start_ns) {
         if (count == f->room) {
-            f->room = most(256, 2 * f->room);
+            f->room = max_of(256, 2 * f->room);
             heap = f->end_ns = grown(heap, f->room, sizeof(int64_t));
         }
         int64_t at = count++;
@@ -100,17 +91,17 @@ static void begin_flight(InFlight *f, int64_t start_ns, int64_t end_ns) {
         heap[at] = end_ns;
     }
     f->count = count;
-    f->most = most(f->most, count);
+    f->most = max_of(f->most, count);
 }
 
 // Spans come by their ends. Those further back than all that there is room for are not joined any more.
 static void add_wait(InOrder *o, int64_t from_ns, int64_t to_ns) {
-    from_ns = most(from_ns, o->wait_floor_ns);
+    from_ns = max_of(from_ns, o->wait_floor_ns);
     if (to_ns <= from_ns) return;
     while (o->waits && o->wait[o->waits - 1].to_ns >= from_ns) {
         const Wait *last = &o->wait[--o->waits];
         o->waited_ns -= last->to_ns - last->from_ns;
-        from_ns = least(from_ns, last->from_ns);
+        from_ns = min_of(from_ns, last->from_ns);
     }
     if (o->waits == o->wait_room) {
         const int64_t half = o->waits / 2;
@@ -125,12 +116,12 @@ static void add_wait(InOrder *o, int64_t from_ns, int64_t to_ns) {
 static void look(InOrder *o, const Done *d) {
     const bool is_late = d->submitted_ns < o->reached_ns;
     o->late += is_late;
-    o->reached_ns = most(o->reached_ns, d->submitted_ns);
+    o->reached_ns = max_of(o->reached_ns, d->submitted_ns);
     begin_flight(&o->in_flight[d->kind], d->submitted_ns, d->completed_ns);
     if (o->group[d->kind] != NONE) begin_flight(&o->in_flight[o->group[d->kind]], d->submitted_ns, d->completed_ns);
     Covered *tier = &o->covered[o->tier[d->kind]];
     if (d->completed_ns > tier->until_ns) {
-        tier->covered_ns += d->completed_ns - most(d->submitted_ns, tier->until_ns);
+        tier->covered_ns += d->completed_ns - max_of(d->submitted_ns, tier->until_ns);
         tier->until_ns = d->completed_ns;
     }
     if (d->length_op != NONE && tier->levels < tier->level_room)
@@ -171,7 +162,7 @@ static inline void count_second(Counting *c, const Row *r, int64_t at) {
     second->operations++;
     second->bytes += r->op == DELETE ? 0 : r->length_bytes;
     second->latency_ns += latency_ns;
-    second->most_ns = most(second->most_ns, latency_ns);
+    second->most_ns = max_of(second->most_ns, latency_ns);
     c->ended[c->endeds++] = (Ended){key, latency_ns};
 }
 
@@ -192,7 +183,7 @@ static inline void count_good(Counting *c, const Row *r, int64_t at, int64_t ask
     kind->bytes += r->length_bytes;
     kind->io_bytes += asked_bytes;
     kind->service_ns += service_ns;
-    kind->first_ns = least(kind->first_ns, start_ns);
+    kind->first_ns = min_of(kind->first_ns, start_ns);
     if (end_ns > kind->last_ns) {
         kind->last_ns = end_ns;
         kind->last_row = r->trace_row;
@@ -201,10 +192,10 @@ static inline void count_good(Counting *c, const Row *r, int64_t at, int64_t ask
     }
     if (is_timed) put(&times[SERVICE], service_ns);
     if (c->is_open_loop) {
-        kind->first_due_ns = least(kind->first_due_ns, r->due_ns);
-        kind->last_due_ns = most(kind->last_due_ns, r->due_ns);
+        kind->first_due_ns = min_of(kind->first_due_ns, r->due_ns);
+        kind->last_due_ns = max_of(kind->last_due_ns, r->due_ns);
         put(&times[RESPONSE], end_ns - r->due_ns);
-        free_ns = least(most(r->due_ns, r->ready_ns), start_ns);
+        free_ns = min_of(max_of(r->due_ns, r->ready_ns), start_ns);
         c->run->depended_ns += (double)(free_ns - r->due_ns);
         c->run->waited_ns += (double)(start_ns - free_ns);
         kind->depended_ns += free_ns - r->due_ns;
@@ -245,8 +236,8 @@ EXPORT int64_t count_rows(Counting *c, const Row *row, int64_t begin, int64_t en
         if (asked_bytes[i] != NONE && (r->outcome == OK || r->outcome == CORRUPT)) kind->asked_bytes += asked_bytes[i];
         run->rows++;
         run->failed += is_failed;
-        run->last_completed_ns = most(run->last_completed_ns, r->completed_ns);
-        run->last_ns = most(run->last_ns, most(start_ns, r->completed_ns));
+        run->last_completed_ns = max_of(run->last_completed_ns, r->completed_ns);
+        run->last_ns = max_of(run->last_ns, max_of(start_ns, r->completed_ns));
         if (is_sent) {
             run->sent++;
             run->last_sent_row = r->trace_row;
@@ -261,12 +252,12 @@ EXPORT int64_t count_rows(Counting *c, const Row *row, int64_t begin, int64_t en
         kind->corrupt += r->outcome == CORRUPT;
         if (is_sent) {
             run->counted_sent++;
-            run->first_row = least(run->first_row, r->trace_row);
-            run->from_ns = least(run->from_ns, start_ns);
+            run->first_row = min_of(run->first_row, r->trace_row);
+            run->from_ns = min_of(run->from_ns, start_ns);
             if (c->is_open_loop) {
                 const int64_t late_ns = start_ns - r->due_ns;
                 run->late += late_ns > LATE_NS;
-                run->late_by_itself += start_ns - most(r->due_ns, r->ready_ns) > LATE_NS;
+                run->late_by_itself += start_ns - max_of(r->due_ns, r->ready_ns) > LATE_NS;
                 put(&c->times[is_good ? at * c->each + LATENESS : c->kinds * c->each], late_ns);
             }
         }
@@ -317,8 +308,8 @@ static void add_span(Requests *all, Request *of, int64_t from_ns, int64_t to_ns)
     while (at != NONE && span[at].from_ns > to_ns) after = at, at = span[at].before;
     while (at != NONE && span[at].to_ns >= from_ns) {
         const int64_t before = span[at].before;
-        from_ns = least(from_ns, span[at].from_ns);
-        to_ns = most(to_ns, span[at].to_ns);
+        from_ns = min_of(from_ns, span[at].from_ns);
+        to_ns = max_of(to_ns, span[at].to_ns);
         of->storage_ns -= span[at].to_ns - span[at].from_ns;
         free_span(all, at);
         at = before;
@@ -335,16 +326,16 @@ static void count_replayed(Requests *all, Request *of, const Row *r, bool is_loa
     const bool is_done = r->outcome == OK;
     if (is_load && is_done) {
         of->loads_done++;
-        of->loads_from_ns = least(of->loads_from_ns, r->submitted_ns);
-        of->loads_until_ns = most(of->loads_until_ns, r->completed_ns);
+        of->loads_from_ns = min_of(of->loads_from_ns, r->submitted_ns);
+        of->loads_until_ns = max_of(of->loads_until_ns, r->completed_ns);
     }
     if (!all->moves[r->tier]) return;
     of->planned++;
-    if (all->is_open_loop) of->scheduled_ns = least(of->scheduled_ns, r->due_ns);
-    if (r->submitted_ns != NONE) of->submitted_ns = least(of->submitted_ns, r->submitted_ns);
+    if (all->is_open_loop) of->scheduled_ns = min_of(of->scheduled_ns, r->due_ns);
+    if (r->submitted_ns != NONE) of->submitted_ns = min_of(of->submitted_ns, r->submitted_ns);
     if (!is_done) return;
     of->operations++;
-    of->completed_ns = most(of->completed_ns, r->completed_ns);
+    of->completed_ns = max_of(of->completed_ns, r->completed_ns);
     of->hits += is_load;
     of->hit_bytes += is_load ? r->length_bytes : 0;
     if (r->op == READ) of->read_bytes += r->length_bytes;
@@ -352,8 +343,8 @@ static void count_replayed(Requests *all, Request *of, const Row *r, bool is_loa
     add_span(all, of, r->submitted_ns, r->completed_ns);
     if (all->is_open_loop) {
         // Rows are due in their order.
-        of->response_ns += most(0, r->completed_ns - most(r->due_ns, of->response_until_ns));
-        of->response_until_ns = most(of->response_until_ns, r->completed_ns);
+        of->response_ns += max_of(0, r->completed_ns - max_of(r->due_ns, of->response_until_ns));
+        of->response_until_ns = max_of(of->response_until_ns, r->completed_ns);
     }
 }
 
@@ -430,7 +421,7 @@ EXPORT void ops_write(OpsColumns *to, int64_t begin, int64_t count, int64_t firs
     }
 }
 
-// --- a live view, and the journal ----------------------------------------------------------------------------------------------------
+// --- a live view, and the journal ---------------------------------------------------------------------------------------
 
 static void watch_row(Watched *w, const Row *r) {
     int64_t kind = r->tier * OPS + r->op, *total = w->totals + 4 * kind, at = 0;

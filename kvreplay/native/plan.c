@@ -9,7 +9,6 @@
 
 enum { MAX_OBJECT = INT32_MAX - 1, TOGETHER = 16, FAR = 16, NEAR = 8, FIRST_ROOM = 1024, PUBLISHED = 64 };
 
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t padded(int64_t bytes, int64_t by) { return by == 1 ? bytes : (bytes + by - 1) / by * by; }
 static int64_t key_of(int64_t tier, int64_t object) { return tier << 32 | object; }
@@ -84,11 +83,11 @@ static void lay_span(Spans *s, int64_t from, int64_t to, int32_t version) {   //
     if (last > first) left = at[first], right = at[last - 1];
     if (left.version == version) from = smaller(from, left.from_bytes);
     else if (left.from_bytes < from) new[count++] = (Span){left.from_bytes, from, left.version};
-    if (right.version == version) to = larger(to, right.to_bytes);
+    if (right.version == version) to = max_of(to, right.to_bytes);
     new[count++] = (Span){from, to, version};
     if (right.version != version && right.to_bytes > to) new[count++] = (Span){to, right.to_bytes, right.version};
     int total = s->count - (last - first) + count;
-    if (total > larger(s->room, 1)) {
+    if (total > max_of(s->room, 1)) {
         Span *many = grown(s->many, 2 * total, sizeof(Span));
         if (!s->room) many[0] = s->one;
         s->many = at = many, s->room = 2 * total;
@@ -164,7 +163,7 @@ static int64_t drive_of(const Survey *s, int64_t tier, int64_t object) {
 
 static void note(Survey *s, int64_t place, int64_t more_bytes) {
     s->now_bytes[place] += more_bytes;
-    s->most_bytes[place] = larger(s->most_bytes[place], s->now_bytes[place]);
+    s->most_bytes[place] = max_of(s->most_bytes[place], s->now_bytes[place]);
 }
 
 static void need(Survey *s, const Intake *in, Held *h, int64_t tier, int64_t object, int64_t reach) {
@@ -185,14 +184,14 @@ static void need(Survey *s, const Intake *in, Held *h, int64_t tier, int64_t obj
 }
 
 static int64_t written(Survey *s, Held *h, int64_t reach) {   // how long the object is when it was written up to there
-    int64_t after = larger(h->held_bytes, reach);
-    if (h->held_bytes && h->held_bytes < after) h->longest_bytes = larger(h->longest_bytes, after), s->has_grown = 1;
+    int64_t after = max_of(h->held_bytes, reach);
+    if (h->held_bytes && h->held_bytes < after) h->longest_bytes = max_of(h->longest_bytes, after), s->has_grown = 1;
     return after;
 }
 
 static bool follow(Survey *s, const Intake *in, const Batch *b) {   // what lies there; false for a delete of nothing
     int64_t at = b->at, tier = b->tier[at], object = b->object[at], padding = in->padding_bytes[tier];
-    int64_t start = b->offset_bytes[at], end = start + b->length_bytes[at], reach = larger(end, 1);
+    int64_t start = b->offset_bytes[at], end = start + b->length_bytes[at], reach = max_of(end, 1);
     Held *h = enter(s, tier, object);
     int64_t before = h->held_bytes, after = before;
     if (b->op[at] == WRITE) {
@@ -229,7 +228,7 @@ static bool count_row(Survey *s, Intake *in, const Batch *b) {   // false if its
     }
     Kind *kind = &s->kind[tier * OPS + b->op[at]];
     kind->rows++, kind->bytes += b->length_bytes[at];
-    kind->end_bytes = larger(kind->end_bytes, b->offset_bytes[at] + b->length_bytes[at]);
+    kind->end_bytes = max_of(kind->end_bytes, b->offset_bytes[at] + b->length_bytes[at]);
     if (b->stream && b->stream[at] >= 0) s->is_placed[tier] = 1;
     if (in->bulk >> b->phase[at] & 1) s->is_bulk = 1;
     s->planned++, s->last_row = in->rows, s->last_ns = b->ts_ns[at];
@@ -238,7 +237,7 @@ static bool count_row(Survey *s, Intake *in, const Batch *b) {   // false if its
 
 static void look(Survey *s, Intake *in, const Batch *b) {
     int64_t named = s->named[b->tier[b->at]], object = b->object[b->at];
-    s->objects = larger(s->objects, object + 1);
+    s->objects = max_of(s->objects, object + 1);
     if (named && object >= named) in->fault = UNNAMED;
     else if (!follow(s, in, b) && !in->is_done) s->absent++;
     else if (!count_row(s, in, b)) in->fault = STAGE_FALLS;
@@ -256,7 +255,7 @@ EXPORT void survey_begin_again(Survey *s, const Intake *in, bool is_grown) {
         h->held_bytes = h->needed_bytes;
         if (!is_grown) h->longest_bytes = 0;
         if (!h->needed_bytes) continue;
-        int64_t tier = h->key >> 32, length = larger(h->needed_bytes, is_grown ? h->longest_bytes : 0);
+        int64_t tier = h->key >> 32, length = max_of(h->needed_bytes, is_grown ? h->longest_bytes : 0);
         length = padded(length, in->padding_bytes[tier]);
         if (!is_grown) s->base_bytes[tier] += length;
         s->base_bytes[drive_of(s, tier, h->key & UINT32_MAX)] += length;
@@ -267,7 +266,7 @@ static void look_again(Survey *s, const Intake *in, const Batch *b, bool is_grow
     int64_t at = b->at, tier = b->tier[at], object = b->object[at], padding = in->padding_bytes[tier];
     Held *h = enter(s, tier, object);
     int64_t before = h->held_bytes, after = before;
-    if (b->op[at] == WRITE) after = written(s, h, larger(b->offset_bytes[at] + b->length_bytes[at], 1));
+    if (b->op[at] == WRITE) after = written(s, h, max_of(b->offset_bytes[at] + b->length_bytes[at], 1));
     else if (b->op[at] == DELETE) after = 0;
     h->held_bytes = after;
     if (!is_grown) note(s, tier, padded(after, padding) - padded(before, padding));
@@ -333,7 +332,7 @@ static int32_t expected(Plan *p, int64_t row_number, int64_t key, int64_t from, 
     pthread_mutex_lock(&p->lock);
     Written *seen = book_enter(&p->mixed, row_number, sizeof *seen);
     for (; at < end && at->from_bytes < to; at++)
-        lay_span(&seen->spans, larger(from, at->from_bytes), smaller(to, at->to_bytes), at->version);
+        lay_span(&seen->spans, max_of(from, at->from_bytes), smaller(to, at->to_bytes), at->version);
     pthread_mutex_unlock(&p->lock);
     return VERSION_MIXED;
 }
@@ -409,7 +408,7 @@ EXPORT int plan_spans(Plan *p, int64_t row_number, int64_t from, Span *spans, in
 EXPORT void plan_forget(Plan *p, int64_t below) {
     pthread_mutex_lock(&p->lock);
     for (; p->forgotten < below && p->mixed.place.count; p->forgotten++) drop_written(&p->mixed, p->forgotten);
-    p->forgotten = larger(p->forgotten, below);
+    p->forgotten = max_of(p->forgotten, below);
     pthread_mutex_unlock(&p->lock);
 }
 

@@ -16,6 +16,7 @@ from kvtrace.core.native.structs import header
 
 _HERE = Path(__file__).parent
 REPLAY = header(Path(library.__file__).parent / "core.h", _HERE / "replay.h", _HERE / "plan.h")
+COUNTED = header(_HERE / "count.h")
 NONE = -1
 NOT_DONE = NONE
 READ, WRITE, DELETE = 0, 1, 2

@@ -16,9 +16,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kvreplay.native.rows import NONE, NOT_DONE, RowRing
-from kvreplay.result.counted.times import Shared, call, struct
+from kvreplay.native.rows import COUNTED, NONE, NOT_DONE, RowRing
+from kvreplay.result.counted.times import call
 from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.native.structs import Structure
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, PartialRunFile, read_partial_run, write_run
 from kvtrace.core.units import NS_PER_S
 
@@ -32,11 +33,9 @@ _COLUMNS = {
     "outcome": np.int8,
     "retries": np.int32,
 }
-JOURNAL_BATCH = struct("place_step submitted_step_ns service_ns ready_ns outcome retries watched room at left")
-"""`JournalBatch` of count.h."""
 _KEPT = np.dtype(
     [
-        *struct("place submitted_ns completed_ns ready_ns").descr,
+        *((name, np.int64) for name in ("place", "submitted_ns", "completed_ns", "ready_ns")),
         ("retries", np.int32),
         ("outcome", np.int8),
     ]
@@ -47,7 +46,7 @@ _KEPT = np.dtype(
 class Listener(Protocol):
     """Who is told of the rows that have ended."""
 
-    told: Shared
+    told: Structure
     """`Watched` of count.h."""
 
     def note(self) -> None:
@@ -75,7 +74,8 @@ class Journal:
         self._schema = pa.schema([(name, pa.from_numpy_dtype(kind)) for name, kind in _COLUMNS.items()])
         most = max(1, min(_BATCH_ROWS, len(rows)))
         self._fresh = {name: np.empty(most, kind) for name, kind in _COLUMNS.items()}
-        self._batch = Shared(JOURNAL_BATCH, **self._fresh, watched=0 if listener is None else listener.told, room=most)
+        watched = 0 if listener is None else listener.told
+        self._batch = Structure(COUNTED, "JournalBatch", **self._fresh, watched=watched, room=most)
         try:
             self._file = (output / PARTIAL_OPS_FILE).open("ab")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

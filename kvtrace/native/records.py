@@ -32,6 +32,4 @@ class World(Structure):
 
     def __init__(self, **tables: Any) -> None:
         """Make one of zeros, with these tables."""
-        super().__init__(WORLD, "World")
-        for name, table in tables.items():
-            setattr(self, name, table)
+        super().__init__(WORLD, "World", **tables)

@@ -8,11 +8,8 @@
 
 #include "world.h"
 
-#define EXPORT __attribute__((visibility("default")))
 #define INLINE static inline __attribute__((always_inline))     // few lines in a hot loop, which must not cost a call
 
-INLINE int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
-INLINE int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 INLINE int64_t up_by(int64_t a, int64_t b) { return (a + b - 1) / b; }     // of what is not negative
 
 // run.c: have Python take what was made since the last flush, or make a table larger. Tables may move: keep no pointer

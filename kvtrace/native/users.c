@@ -9,8 +9,6 @@
 // Of the first rank of a Zipf distribution with exponent 1; that of rank r is this over r.
 #define ZIPF_WEIGHT ((int64_t)1 << 32)
 
-enum { CONTINUE_PER_MILLE = 800, MAX_TURNS = 50 };
-
 // Who draws: users 0, 1, ...; the lot of an open loop, which says what conversation goes on; then come the lengths of
 // documents (synthetic.py), and from EXTRA down each user's extra draws.
 enum { LOT = -1, EXTRA = -3 };

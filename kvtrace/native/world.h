@@ -5,13 +5,11 @@
 #ifndef KVTRACE_WORLD_H
 #define KVTRACE_WORLD_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "core.h"
 
 #define TABLE(type, name) type *name; int64_t name##_count
 
 #define UNBOUNDED ((int64_t)1 << 62)
-enum { NONE = -1 };
 
 // What Python is asked for: to take what was made since the last flush; or larger tables, for at least so many slots
 // more, actors more, objects of a request, objects of a conversation, conversations more, counts, copies.
@@ -45,6 +43,8 @@ enum { LOST, JOINED, EMPTIED, GONE, BACK };
 
 enum { QUEUES = 4 };        // lists that a tier may keep its slots in
 enum { COPY_COLUMNS = 16 }; // of a line of Fleet.places
+
+enum { CONTINUE_PER_MILLE = 800, MAX_TURNS = 50 };  // a user's conversation: its chance to go on, its most turns
 
 // Of what stands for an object that needs no slot: a bit for each tier it is live in, and whether it was seen. The
 // number of the object is above; and -2 less all that is what stands in World.contexts, where a slot is >= 0.

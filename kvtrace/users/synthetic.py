@@ -13,12 +13,11 @@ import numpy as np
 
 from kvtrace.core.native.library import I8, function
 from kvtrace.core.schema import REQUESTS, Qos, RequestKind, enum_code
-from kvtrace.native.records import USER
+from kvtrace.native.records import USER, WORLD
 
 MS: Final = 1_000_000
-# Of users.c, for those who say so.
-CONTINUE_PER_MILLE: Final = 800
-MAX_TURNS: Final = 50
+CONTINUE_PER_MILLE: Final = WORLD.constants["CONTINUE_PER_MILLE"]
+MAX_TURNS: Final = WORLD.constants["MAX_TURNS"]
 
 # kind: context tokens from, to; output tokens from, to; think time from, to
 TEMPLATES: Final = {

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from kvreplay.native.rows import NONE, NOT_DONE
-from kvreplay.result.counted.times import EXACT_VALUES, Shared, Times, address, call, struct
+from kvreplay.native.rows import COUNTED, NONE, NOT_DONE
+from kvreplay.result.counted.times import EXACT_VALUES, Times, call
 from kvreplay.result.part import RunPart
 from kvreplay.tiers.sharded import SeveralDrives
 from kvreplay.tiers.tier import Tier, copied, has_times
+from kvtrace.core.native.structs import Structure, address
 from kvtrace.core.run.figures import Distribution
 from kvtrace.core.statistics import nearest_rank
 from kvtrace.core.units import NS_PER_S
@@ -42,31 +43,8 @@ QUICK_PERCENT = 5
 _P99 = 9900
 _RADIX = 1 << 16
 
-KIND = struct(
-    "planned good errors corrupt bytes io_bytes service_ns moved_bytes single_bytes first_ns last_ns first_due_ns "
-    "last_due_ns last_row last_service_ns last_bytes asked_bytes depended_ns waited_ns"
-)
-RUN = struct(
-    "rows sent last_sent_row failed counted_sent late late_by_itself left_out first_row from_ns last_completed_ns "
-    "last_ns",
-    "depended_ns waited_ns",
-)
-SECOND = struct("operations errors bytes latency_ns most_ns p99_ns")
-ENDED = struct("key latency_ns")
-LEVEL = struct("submitted_ns completed_ns length_op")
-WAIT = struct("from_ns to_ns")
-DONE = struct("submitted_ns completed_ns free_ns length_op kind")
-IN_FLIGHT = struct("end_ns room count most")
-COVERED = struct("covered_ns until_ns level levels level_room")
-IN_ORDER = struct(
-    "done spare dones done_room tier group in_flight covered wait waits wait_room wait_floor_ns waited_ns reached_ns "
-    "late is_open_loop"
-)
-COUNTING = struct(
-    "padding_bytes first_place moves is_timed kind run times second ended order sized kinds each io_bytes is_open_loop "
-    "endeds ended_room"
-)
-"""What these are count.h says: Kind, Run, Second, Ended, Level, Wait, Done, InFlight, Covered, InOrder, Counting."""
+KIND, RUN, SECOND, ENDED, LEVEL = map(COUNTED.dtype, ("Kind", "Run", "Second", "Ended", "Level"))
+WAIT, DONE, IN_FLIGHT, COVERED = map(COUNTED.dtype, ("Wait", "Done", "InFlight", "Covered"))
 
 
 class OperationPlaces:
@@ -117,8 +95,9 @@ class InOrder:
         self._levels = [np.empty(MOST_LEVELS if has else 0, LEVEL) for has in has_levels]
         self._covered["level"] = [address(levels) for levels in self._levels]
         self._covered["level_room"] = [len(levels) for levels in self._levels]
-        self.shared = Shared(
-            IN_ORDER,
+        self.shared = Structure(
+            COUNTED,
+            "InOrder",
             done=np.empty(WAITING, DONE),
             spare=np.empty(WAITING, DONE),
             done_room=WAITING,
@@ -155,7 +134,7 @@ class InOrder:
 
         What is further back than the last 65,536 gaps between such times is not added to any more.
         """
-        return self.shared["waited_ns"]
+        return int(self.shared["waited_ns"])
 
     def levels(self, tier: int) -> Any:
         """Return LEVEL of the first operations of `tier` that moved anything."""
@@ -238,8 +217,9 @@ class CountedOperations:
         has_levels = is_timed & np.array([t is not None and not copied(t) for t in tiers])
         self.order = InOrder(tier_of, groups_of, has_levels, is_open=is_open_loop)
         self._sized = np.zeros((count, SIZES, 2, COARSE_SLOTS), np.int64) if is_open_loop else None
-        self._shared = Shared(
-            COUNTING,
+        self._shared = Structure(
+            COUNTED,
+            "Counting",
             padding_bytes=np.array([1 if t is None else t.alignment for t in tiers], np.int64),
             first_place=self.places.starts.astype(np.int64),
             moves=self.moves,

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from kvreplay.config.criteria import Targets
-from kvreplay.native.rows import NONE, NOT_DONE
-from kvreplay.result.counted.times import Shared, Times, call, struct
+from kvreplay.native.rows import COUNTED, NONE, NOT_DONE
+from kvreplay.result.counted.times import Times, call
 from kvreplay.result.part import RunPart
+from kvtrace.core.native.structs import Structure
 from kvtrace.core.run.figures import ClassFigures, RequestFigures
 from kvtrace.core.schema import Qos
 from kvtrace.core.units import parse_duration_ns
@@ -23,16 +24,7 @@ TTFT_DEFINITION = (
     "the loads of a request, from its arrival (closed loop: from its first load's submission) to the last completion, "
     "as replayed, + tokens that were not loaded * prefill_ns_per_token of the trace"
 )
-REQUEST = struct(
-    "id in_window planned operations loads load_bytes loads_done loads_from_ns loads_until_ns hits hit_bytes "
-    "read_bytes written_bytes scheduled_ns submitted_ns completed_ns storage_ns response_ns response_until_ns "
-    "is_left_out span"
-)
-SPAN = struct("from_ns to_ns before")
-REQUESTS = struct(
-    "moves loads request span place room requests span_room spans free_span place_mask planned is_open_loop"
-)
-"""What these are count.h says: Request, Span, Requests."""
+REQUEST, SPAN = map(COUNTED.dtype, ("Request", "Span"))
 
 
 class OpenRequests:
@@ -40,8 +32,9 @@ class OpenRequests:
 
     def __init__(self, moves: Any, loads: Any, *, is_open_loop: bool) -> None:
         """Know none; `moves` says by tier whether data moves there, `loads` by phase whether reads load cached KV."""
-        self._shared = Shared(
-            REQUESTS,
+        self._shared = Structure(
+            COUNTED,
+            "Requests",
             moves=np.array(moves, np.bool_),
             loads=np.array(loads, np.bool_),
             free_span=NONE,

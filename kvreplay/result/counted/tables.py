@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvreplay.config.setting import Setting
+from kvreplay.native.rows import COUNTED
 from kvreplay.plan.repeat import Repeated
-from kvreplay.result.counted.times import Shared, address, call, struct
+from kvreplay.result.counted.times import call
 from kvreplay.result.part import RunPart
+from kvtrace.core.native.structs import Structure, address
 from kvtrace.core.schema import OPS, arrow_schema, enum_array, enum_code, numbers
 from kvtrace.core.tables import Reader
 
@@ -26,14 +28,6 @@ _ROOM = ROW_GROUP_ROWS + 2 * BATCH_ROWS
 """Rows that are not encoded yet are a batch more than a row group at most, and they do not begin at the start."""
 _MEASURED = ("scheduled_ns", "submitted_ns", "completed_ns", "bytes", "io_bytes")
 _CODES = ("outcome", "engine")
-_EACH = len(_MEASURED)
-OPS_COLUMNS = np.dtype(
-    [
-        *((name, np.int64, _EACH) for name in ("value", "has", "nulls")),
-        *struct("row outcome engine engine_of is_simulated no_engine").descr,
-    ]
-)
-"""`OpsColumns` of count.h."""
 
 
 class OpsRows:
@@ -50,8 +44,9 @@ class OpsRows:
         names = ("row", *_MEASURED, *_CODES)
         self._columns = {name: np.empty(_ROOM, np.int8 if name in _CODES else np.int64) for name in names}
         self._has = [np.empty(_ROOM + 7 >> 3, np.uint8) for _ in _MEASURED]
-        self._shared = Shared(
-            OPS_COLUMNS,
+        self._shared = Structure(
+            COUNTED,
+            "OpsColumns",
             value=[address(self._columns[name]) for name in _MEASURED],
             has=[address(bits) for bits in self._has],
             **{name: self._columns[name] for name in ("row", *_CODES)},
@@ -76,7 +71,7 @@ class OpsRows:
         columns: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
         own = {name: column[at : at + count] for name, column in self._columns.items()}
         columns["row"] = pa.array(own["row"])
-        for name, has, nulls in zip(_MEASURED, self._has, self._shared.record["nulls"][0].tolist(), strict=True):
+        for name, has, nulls in zip(_MEASURED, self._has, self._shared.nulls.tolist(), strict=True):
             buffers = [pa.py_buffer(has[at >> 3 :]), pa.py_buffer(own[name])]
             columns[name] = pa.Array.from_buffers(pa.int64(), count, buffers, nulls)
         columns |= {name: enum_array(OPS, name, own[name]) for name in _CODES}

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from msgspec import UNSET
 
+from kvreplay.native.rows import COUNTED
 from kvtrace.core.native.library import library
+from kvtrace.core.native.structs import address
 from kvtrace.core.run.figures import Distribution
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 
@@ -23,21 +25,9 @@ ERROR = 0.5 / (1 << SUB_BITS)
 SLOTS = (64 - SUB_BITS) << SUB_BITS
 EXACT_VALUES = 1 << 18
 """Kept of all the distributions of a run together, 8 bytes each; each has the same share."""
+TIMES = COUNTED.dtype("Times")
 NOTHING = Distribution(0, None, None, None, None, None, None, None)
 """That of no value."""
-
-
-def struct(fields: str, floats: str = "") -> np.dtype[Any]:
-    """Return the type of a structure of count.h: int64, counts or addresses, then float64, by these names."""
-    return np.dtype([(n, np.int64) for n in fields.split()] + [(n, np.float64) for n in floats.split()])
-
-
-def address(of: Any) -> int:
-    """Return where the items of an array lie that has no gaps, or the record of a Shared; 0 for None."""
-    array = getattr(of, "record", of)
-    if array is not None and not array.flags.c_contiguous:
-        raise ValueError("compiled code takes items that lie one behind the other")
-    return 0 if array is None else int(array.ctypes.data)
 
 
 def call(name: str, *arguments: Any) -> int:
@@ -46,30 +36,6 @@ def call(name: str, *arguments: Any) -> int:
     function.restype = ctypes.c_int64
     numbers = (int(a) if isinstance(a, int | np.integer) else address(a) for a in arguments)
     return int(function(*map(ctypes.c_int64, numbers)))
-
-
-class Shared:
-    """A structure of count.h in Python's memory: its `record`, and the arrays whose addresses it holds."""
-
-    def __init__(self, dtype: np.dtype[Any], **fields: Any) -> None:
-        """Make one of `fields`, numbers and arrays by name; others are 0."""
-        self.record, self.arrays = np.zeros(1, dtype), dict[str, Any]()
-        self.set(**fields)
-
-    def set(self, **fields: Any) -> None:
-        """Set `fields`; an array lives as long as its address is held."""
-        for name, value in fields.items():
-            is_array = isinstance(value, np.ndarray | Shared)
-            if is_array:
-                self.arrays[name] = value
-            self.record[name] = address(value) if is_array else value
-
-    def __getitem__(self, name: str) -> int:
-        return int(self.record[name][0])
-
-
-TIMES = struct("count sum_high sum_low most limit value slot")
-"""`Times` of count.h."""
 
 
 class Times:

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from kvreplay.config.setting import Setting
-from kvreplay.result.counted.times import Shared, call, struct
+from kvreplay.native.rows import COUNTED
+from kvreplay.result.counted.times import call
 from kvreplay.tiers.tier import has_times
+from kvtrace.core.native.structs import Structure
 from kvtrace.core.schema import Op
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.core.units import NS_PER_S
@@ -29,9 +31,7 @@ BOUNDS_NS = tuple(16_000 << at for at in range(22))
 _OPS = tuple(op.value for op in Op)
 _KEPT = 1024
 """Of the times of one look, so many at most are kept, evenly: a fast run is looked at a hundred times a second."""
-_COUNTS = struct("operations errors bytes response_ns")
-WATCHED = struct("totals buckets bound response_ns late_ns bounds room sampled seen step is_open_loop")
-"""`Watched` of count.h."""
+_COUNTS = np.dtype([(name, np.int64) for name in ("operations", "errors", "bytes", "response_ns")])
 
 
 @dataclass(slots=True)
@@ -90,8 +90,9 @@ class Watch:
         """Of tiers and operations: their number in these."""
         self._totals: Any = np.zeros(len(setting.tiers) * len(_OPS), _COUNTS)
         self._buckets: Any = np.zeros((len(self._totals), len(BOUNDS_NS) + 1), np.int64)
-        self.told = Shared(
-            WATCHED,
+        self.told = Structure(
+            COUNTED,
+            "Watched",
             totals=self._totals.copy(),
             buckets=self._buckets.copy(),
             bound=np.array(BOUNDS_NS),

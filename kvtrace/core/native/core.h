@@ -11,6 +11,9 @@
 
 enum { NONE = -1 };
 
+static inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
+
 typedef struct { int64_t key, value; } Entry;
 typedef struct { Entry *entry; int64_t size, count; } Table;   // all zeros is an empty one; keys are >= 0
 

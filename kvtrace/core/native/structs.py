@@ -3,9 +3,9 @@
     WORLD = header(Path("world.h"))
     tiers = np.zeros(3, WORLD.dtype("Tier"))            # NumPy's records
     drive = REPLAY.struct("Drive")(fd=3)                # ctypes'
-    world = Structure(WORLD, "World")
-    world.tiers = tiers             # TABLE(Tier, tiers): a NumPy array there, a pointer and a count in C
-    world.knobs.seed = 42           # a struct within this one
+    world = Structure(WORLD, "World", tiers=tiers)      # TABLE(Tier, tiers): an array, in C a pointer and a count
+    world.log = np.zeros(9, ...)                        # a pointer alone: an array, a Structure, or a number
+    world.knobs.seed = 42                               # a struct within this one
 
 Of C a header may use structs, enums, TABLE, integers of <stdint.h>, double, bool, arrays of known length, and pointers,
 which are addresses in Python. What it includes must be named, too, where its structs stand within others.
@@ -53,7 +53,9 @@ class CHeader:
         for body, kind in _ENUM.findall(text):
             value = -1
             for name, _, said in (part.partition("=") for part in body.split(",") if part.strip()):
-                value = int(said) if said.strip() else value + 1
+                if said and not said.strip().lstrip("-").isdigit():
+                    break  # an expression: C's own
+                value = int(said) if said else value + 1
                 self.constants[name.strip()] = value
             self._kinds[kind] = ctypes.c_int32
         self.fields: dict[str, list[_Field]] = {}
@@ -102,26 +104,30 @@ class Structure:
     address: int
     """Where it is, for C."""
     arrays: dict[str, Any]
-    """Its tables by name."""
+    """What its tables and pointers point to, by name."""
 
-    def __init__(self, of: CHeader, kind: str, within: Structure | None = None, as_part: str = "") -> None:
-        """Make one of zeros, or be the part of another that it calls so. All tables are empty."""
-        if within is None:
+    def __init__(self, of: CHeader, kind: str, part_of: tuple[Structure, str] | None = None, /, **fields: Any) -> None:
+        """Make one of zeros, or be the part of another that it calls so; then set `fields`. All tables are empty."""
+        if part_of is None:
             made = np.zeros(1, of.dtype(kind))
-            memory, address = made[0], made.ctypes.data
+            memory, at = made[0], made.ctypes.data
         else:
-            memory = within.memory[as_part]
-            address = within.address + within.memory.dtype.fields[as_part][1]
-        self.__dict__.update(memory=memory, address=address, arrays={})
+            whole, name = part_of
+            memory, at = whole.memory[name], whole.address + whole.memory.dtype.fields[name][1]
+        self.__dict__.update(memory=memory, address=at, arrays={})
         tables = {name: of.dtype(item) for name, item in of.tables[kind].items()}
         parts = {
-            field.name: Structure(of, field.kind, self, field.name)
+            field.name: Structure(of, field.kind, (self, field.name))
             for field in of.fields[kind]
             if field.kind in of.fields and not field.is_pointer
         }
         self.__dict__.update(tables=tables, parts=parts)
-        for name, dtype in tables.items():
-            setattr(self, name, np.zeros(0, dtype))
+        self.set(**{name: np.zeros(0, dtype) for name, dtype in tables.items()} | fields)
+
+    def set(self, **fields: Any) -> None:
+        """Set fields by name."""
+        for name, value in fields.items():
+            setattr(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
         if name in self.arrays:
@@ -129,9 +135,10 @@ class Structure:
         if name in self.parts:
             return self.parts[name]
         try:
-            return self.memory[name].item()
+            value = self.memory[name]
         except (KeyError, ValueError):
             raise AttributeError(f"no field {name!r}") from None
+        return value if value.ndim else value.item()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.tables:
@@ -140,6 +147,9 @@ class Structure:
             self.memory[name], self.memory[f"{name}_count"] = array.ctypes.data, array.size
         elif name in self.parts or name not in (self.memory.dtype.names or ()):
             raise AttributeError(f"{name!r} cannot be set")
+        elif (isinstance(value, np.ndarray) and not self.memory[name].ndim) or isinstance(value, Structure):
+            self.arrays[name] = value
+            self.memory[name] = address(value)
         else:
             self.memory[name] = value
 
@@ -148,3 +158,12 @@ class Structure:
 
     def __setitem__(self, name: str, value: Any) -> None:
         setattr(self, name, value)
+
+
+def address(of: Any) -> int:
+    """Return where an array without gaps lies, or a Structure; 0 for None."""
+    if of is None or isinstance(of, Structure):
+        return 0 if of is None else of.address
+    if not of.flags.c_contiguous:
+        raise ValueError("compiled code takes items that lie one behind the other")
+    return int(of.ctypes.data)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import re
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,13 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from taken import counted, rows_of
 
-import kvreplay.native
 from kvreplay.native.rows import CORRUPT, DELETE, ERROR, OK, ROW, SHORT, SKIPPED
-from kvreplay.result import journal
-from kvreplay.result.counted import operations, requests, tables, times
+from kvreplay.result.counted import operations
 from kvreplay.result.counted.operations import LATENESS, PER_MIB, RESPONSE, SERVICE, CountedOperations
-from kvreplay.run.watching.watch import WATCHED
-from kvtrace.core.native.library import library
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 
 S = 10**9
@@ -29,45 +22,6 @@ TIERS = [
     SimpleNamespace(name="nvme", alignment=4096, is_simulated=False),
     SimpleNamespace(name="null", alignment=1, is_simulated=True),
 ]
-KINDS = ("Kind", "Run", "Second", "Ended", "Level", "Wait", "Done", "InFlight", "Covered", "InOrder", "Counting")
-STRUCTS = {
-    "Times": times.TIMES,
-    **{
-        name: getattr(operations, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper())
-        for name in [
-            "Kind",
-            "Run",
-            "Second",
-            "Ended",
-            "Level",
-            "Wait",
-            "Done",
-            "InFlight",
-            "Covered",
-            "InOrder",
-            "Counting",
-        ]
-    },
-    "Request": requests.REQUEST,
-    "Span": requests.SPAN,
-    "Requests": requests.REQUESTS,
-    "OpsColumns": tables.OPS_COLUMNS,
-    "Watched": WATCHED,
-    "JournalBatch": journal.JOURNAL_BATCH,
-}
-
-
-def test_structures_are_the_same_in_c_and_python() -> None:
-    header = (Path(kvreplay.native.__path__[0]) / "count.h").read_text(encoding="utf-8")
-    plain = re.sub(r"//[^\n]*", "", header)
-    bodies = {name: body for body, name in re.findall(r"typedef struct \{([^}]*)\} (\w+);", plain)}
-    assert bodies.keys() == STRUCTS.keys()
-    sizes = (ctypes.c_int64 * len(STRUCTS)).in_dll(library(), "count_sizes")
-    for (name, dtype), size in zip(STRUCTS.items(), sizes, strict=True):
-        # All fields are int64, double or an address: the order of the names is that of the offsets.
-        fields = [re.sub(r"\[.*\]", "", f) for f in re.findall(r"(\w+(?:\[\w+\])?)\s*[,;]", bodies[name])]
-        assert [n for n in fields if n not in ("const", "int64_t")] == list(dtype.names or ()), name
-        assert dtype.itemsize == size, name
 
 
 @st.composite

@@ -10,12 +10,11 @@ import pyarrow as pa
 import pytest
 from run_files import run_file, summary
 
-from kvreplay.native.rows import CORRUPT, ERROR, FEWEST, NONE, OK, ROW, SKIPPED, RowRing, begin
+from kvreplay.native.rows import CORRUPT, COUNTED, ERROR, FEWEST, NONE, OK, ROW, SKIPPED, RowRing, begin
 from kvreplay.result import journal as journals
-from kvreplay.result.counted.times import Shared
 from kvreplay.result.journal import Journal, JournaledRecord, journal, unrecovered
-from kvreplay.run.watching.watch import WATCHED
 from kvtrace.core.errors import DeviceError
+from kvtrace.core.native.structs import Structure
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PartialRunFile, RunBegun, Running
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class Listener:
         self.totals, self.buckets = np.zeros(12, np.int64), np.zeros(6, np.int64)
         self.response_ns, late_ns, self.noted = np.zeros(500, np.int64), np.zeros(500, np.int64), 0
         of = {"totals": self.totals, "buckets": self.buckets, "response_ns": self.response_ns, "late_ns": late_ns}
-        self.told = Shared(WATCHED, **of, bound=np.array([4000]), bounds=1, room=500, step=1)
+        self.told = Structure(COUNTED, "Watched", **of, bound=np.array([4000]), bounds=1, room=500, step=1)
 
     def note(self) -> None:
         self.noted += 1
