@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -22,6 +23,9 @@ __all__ = ["ROOT", "TRACES", "Row", "run_cli", "run_process", "trace_batch", "tr
 
 ROOT = Path(__file__).resolve().parents[1]
 TRACES = ROOT.parent / "shared" / "traces"
+
+# A shell that starts us in the background lets SIGINT be ignored, and so would all that the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run; `make fuzz` draws others, and says by which seed.
 hypothesis.settings.register_profile("test", derandomize=True, database=None, deadline=None)

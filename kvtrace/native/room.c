@@ -92,8 +92,7 @@ bool admits(World *w, int64_t t, int64_t slot, int64_t now) {   // ask once, for
 int64_t refer(World *w, int64_t t, int64_t entry) {
     Tier *tier = &w->tiers[t];
     if (tier->admission != TINYLFU) return 0;
-    int64_t number = entry >= 0 ? w->slots[entry].object : packed(entry) >> PACKED_BITS;
-    Seen *seen = count_of(w, t, number);
+    Seen *seen = count_of(w, t, number_of(w, entry));
     int64_t count = decayed(tier, seen) + 1;
     seen->count = (int32_t)min_of(count, MOST), seen->since = (int32_t)tier->halvings;
     tier->referred += size_of(w, entry);

@@ -66,8 +66,18 @@ int64_t end_request(World *w, int64_t actor);   // decode.py's end
 // tiers.c: the rows that operations cause, what an entry stands for, and what happens in a tier
 INLINE int64_t is_endless(World *w, int64_t t) { return w->knobs.endless & (1 << t); }
 INLINE int64_t packed(int64_t what) { return -2 - what; }   // what an entry stands for, or such an entry
-INLINE int64_t live_in(World *w, int64_t entry) {           // a bit for each tier
-    return entry >= 0 ? w->slots[entry].live : packed(entry) & ((1 << (PACKED_BITS - 1)) - 1);
+INLINE int64_t number_of(World *w, int64_t entry) {         // of its object
+    return entry >= 0 ? w->slots[entry].object : packed(entry) >> PACKED_BITS;
+}
+INLINE int64_t place_in(int64_t entry) { return packed(entry) >> PLACE_SHIFT & ((1 << PLACE_BITS) - 1); }
+INLINE bool is_here(World *w, int64_t place) {              // whether the node at hand, or its rack, is at `place`
+    return place == 1 + w->control.node
+        || (w->fleet.racked && place == 1 + w->fleet.count + w->control.node / w->fleet.rack_nodes);
+}
+INLINE int64_t live_in(World *w, int64_t entry) {           // a bit for each tier, as the node at hand sees it
+    if (entry >= 0) return w->slots[entry].live;
+    int64_t live = packed(entry) & ((1 << LIVE_BITS) - 1), place = place_in(entry);
+    return place && !is_here(w, place) ? live & ~w->fleet.scoped : live;
 }
 INLINE int64_t found_in(World *w, int64_t entry) { return live_in(w, entry) & ~w->control.gone; }  // and in reach
 INLINE int64_t member_of(World *w, int64_t t, int64_t slot) {   // NONE if the tier's place has no copy of it

@@ -111,16 +111,17 @@ int64_t take_slot(World *w) {
     return w->free[--w->control.free];
 }
 
-int64_t give_slot(World *w, int64_t home) {     // of the object that contexts[home] stands for; taken if it has none
-    int64_t entry = w->contexts[home];
-    if (entry >= 0) return entry;
-    int64_t known = packed(entry), slot = take_slot(w);
-    Slot *what = &w->slots[slot];
-    what->object = known >> PACKED_BITS, what->size = w->knobs.chunk_bytes, what->home = home, what->held = 1;
-    what->live = (int16_t)live_in(w, entry), what->seen = (known >> (PACKED_BITS - 1)) & 1;
-    renew(w, slot);
-    w->contexts[home] = slot;
-    return slot;
+// A copy of `slot` at `place`, which has none.
+static int64_t make_copy(World *w, int64_t slot, int64_t place) {
+    int64_t copy = take_slot(w);
+    Slot *what = &w->slots[copy];
+    const Slot *of = &w->slots[slot];
+    what->object = of->object, what->size = of->size, what->home = slot, what->place = (int16_t)place;
+    what->held = what->live = 0, what->seen = 0;
+    renew(w, copy);
+    if (w->knobs.keeps_age) w->ages[copy] = w->ages[slot];
+    add_copy(w, copy);
+    return copy;
 }
 
 static void see_slot(World *w, int64_t slot) {
@@ -139,6 +140,23 @@ static void see_slot(World *w, int64_t slot) {
         }
     }
     what->live = (int16_t)live;
+}
+
+int64_t give_slot(World *w, int64_t home) {     // of the object that contexts[home] stands for; taken if it has none
+    int64_t entry = w->contexts[home];
+    if (entry >= 0) return entry;
+    int64_t known = packed(entry), live = known & ((1 << LIVE_BITS) - 1), slot = take_slot(w);
+    Slot *what = &w->slots[slot];
+    what->object = known >> PACKED_BITS, what->size = w->knobs.chunk_bytes, what->home = home, what->held = 1;
+    what->live = (int16_t)(live & ~w->fleet.scoped), what->seen = known >> LIVE_BITS & 1;
+    renew(w, slot);
+    w->contexts[home] = slot;
+    if (place_in(entry)) {
+        int64_t copy = make_copy(w, slot, place_in(entry));     // tables may move
+        w->slots[copy].live = (int16_t)(live & w->fleet.scoped);
+        see_slot(w, slot);
+    }
+    return slot;
 }
 
 void see(World *w, int64_t entry) {     // let the slot of its object say where it is live for the node at hand
@@ -166,14 +184,7 @@ int64_t incoming_of(World *w, int64_t t, int64_t slot) {    // what will stand f
 int64_t own(World *w, int64_t t, int64_t slot) {
     int64_t copy = member_of(w, t, slot);
     if (copy != NONE) return copy;
-    copy = take_slot(w);
-    Slot *what = &w->slots[copy];
-    const Slot *of = &w->slots[slot];
-    what->object = of->object, what->size = of->size, what->home = slot, what->place = (int16_t)place_of(w, t);
-    what->held = what->live = 0, what->seen = 0;
-    renew(w, copy);
-    if (w->knobs.keeps_age) w->ages[copy] = w->ages[slot];
-    add_copy(w, copy);
+    copy = make_copy(w, slot, place_of(w, t));
     if (w->fleet.racked & (1 << t)) w->fleet.copies[slot].rack_copy = (int32_t)copy;
     else w->fleet.copies[slot].node_copy = (int32_t)copy;
     loosen(w, copy);
@@ -185,11 +196,20 @@ static bool is_needed(World *w, int64_t slot) {     // a tier that may give it u
     return live || (w->fleet.scoped && w->fleet.copies[slot].first != NONE);
 }
 
+// The only copy of `slot`, if no tier may give that up and nothing else has its object: NONE if it is not so.
+static int64_t lone_copy(World *w, int64_t slot) {
+    if (!w->fleet.scoped || w->slots[slot].live & ~w->knobs.endless & ~w->fleet.scoped) return NONE;
+    int64_t copy = w->fleet.copies[slot].first;
+    if (copy == NONE || w->fleet.copies[copy].older != NONE) return NONE;
+    const Slot *what = &w->slots[copy];
+    return what->live && !(what->live & ~w->knobs.endless) && !what->held && !what->is_loose ? copy : NONE;
+}
+
 // Note that no tier may give `slot` up any more, if so: others may still look at it in this step.
 void loosen(World *w, int64_t slot) {
     Slot *what = &w->slots[slot];
     if (what->is_loose) return;
-    if (what->place <= 0 && (!w->knobs.is_packed || is_needed(w, slot))) return;
+    if (what->place <= 0 && (!w->knobs.is_packed || (is_needed(w, slot) && lone_copy(w, slot) == NONE))) return;
     what->is_loose = 1;
     w->loose[w->control.loose++] = (int32_t)slot;
 }
@@ -214,13 +234,20 @@ void pack(World *w) {
         Slot *what = &w->slots[slot];
         what->is_loose = 0;
         if (what->place > 0) {
-            if (what->live || what->held || (w->knobs.keeps_ghosts && w->slots[what->home].held)) continue;
-            discard(w, slot);
-            if (w->slots[what->home].held) loosen(w, what->home);
-            else release(w, what->home);
-        } else if (what->held && what->home != NONE && !is_needed(w, slot)) {
-            int64_t live = what->live & ~w->fleet.scoped, seen = what->seen;
-            w->contexts[what->home] = packed(what->object << PACKED_BITS | seen << (PACKED_BITS - 1) | live);
+            int64_t home = what->home;
+            bool is_ghost = w->knobs.keeps_ghosts && w->slots[home].held;
+            if (!what->live && !what->held && !is_ghost) discard(w, slot);
+            if (w->slots[home].held) loosen(w, home);
+            else if (!w->knobs.keeps_ghosts || !what->live) release(w, home);   // a policy may remember it
+        } else if (what->held && what->home != NONE) {
+            int64_t copy = lone_copy(w, slot), live = what->live & ~w->fleet.scoped, place = 0;
+            if (copy == NONE && is_needed(w, slot)) continue;
+            if (copy != NONE) {
+                live |= w->slots[copy].live, place = w->slots[copy].place;
+                discard(w, copy);
+            }
+            int64_t known = what->object << PACKED_BITS | place << PLACE_SHIFT | (int64_t)what->seen << LIVE_BITS | live;
+            w->contexts[what->home] = packed(known);
             what->held = what->live = 0;
             give_back(w, slot);
         }

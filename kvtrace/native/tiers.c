@@ -29,7 +29,7 @@ void emit_layer(World *w, int64_t now, int64_t op, int64_t t, int64_t phase, int
     const RowColumns rows = w->rows;    // a copy: rows of single bytes could be anything of the world, to the compiler
     const int64_t ranks = w->knobs.ranks, layers = w->knobs.layers;
     const int64_t first = w->control.rows, end = first + ranks, length = size / (ranks * layers);
-    int64_t number = entry >= 0 ? w->slots[entry].object : packed(entry) >> PACKED_BITS;
+    int64_t number = number_of(w, entry);
     if (op == OP_READ && w->knobs.bucketed & (1 << t)) {
         const Member *member = &w->members[w->slots[entry].place > 0 ? entry : member_of(w, t, entry)];
         number = w->slots[member->bucket].object;

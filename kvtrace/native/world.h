@@ -46,9 +46,10 @@ enum { COPY_COLUMNS = 16 }; // of a line of Fleet.places
 
 enum { CONTINUE_PER_MILLE = 800, MAX_TURNS = 50 };  // a user's conversation: its chance to go on, its most turns
 
-// Of what stands for an object that needs no slot: a bit for each tier it is live in, and whether it was seen. The
-// number of the object is above; and -2 less all that is what stands in World.contexts, where a slot is >= 0.
-enum { PACKED_BITS = 9 };
+// Of what stands for an object that needs no slot: a bit for each tier it is live in; whether it was seen; 1 + the
+// number of the node or rack whose own tiers have it (0: none's). The number of the object is above; and -2 less all
+// that is what stands in World.contexts, where a slot is >= 0.
+enum { LIVE_BITS = 8, PLACE_SHIFT = 9, PLACE_BITS = 15, PACKED_BITS = 24 };
 
 typedef struct World World;
 

@@ -1,12 +1,13 @@
 """Run a simulation in virtual time and stream what it does: requests in, trace rows out, counters at the end.
 
 Its memory does not grow with the rows. A chunk that may still be asked for takes 8 bytes, and while it is live in a
-tier that may delete it 40, and 8 a tier, more (24 a tier more if any policy is not LRU), with at most half as much
-again for room to grow. An entry of a turn takes all of that as long as it may be asked for; so does any chunk with
-decode reads, and with the policies s3fifo and arc, with which every block of a file counts as one that may still be
-asked for. Where a tier has an admission filter, each object ever named takes 8 bytes a tier. Requests of a file take
-about 100 bytes a request, 4 a reference to a block, and 12 a distinct block; where turns follow, 60 more a request and
-60 a wait.
+tier that may delete it 40, and 8 a tier, more (24 a tier more if any policy is not LRU), with an eighth of that for
+room to grow. In a fleet that is 60, and 8 a tier, for the chunk and for each node that has it; 8 in all again while
+only one node has it, in a tier that deletes nothing. An entry of a turn takes all of that as long as it may be asked
+for; so does any chunk with decode reads, and with the policies s3fifo and arc, with which every block of a file
+counts as one that may still be asked for. Where a tier has an admission filter, each object ever named takes 8 bytes
+a tier. Requests of a file take about 100 bytes a request, 4 a reference to a block, and 12 a distinct block; where
+turns follow, 60 more a request and 60 a wait.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ __all__ = ["FOREVER_NS", "Flush", "Load", "Simulation", "Sink"]
 ROWS = 1 << 18
 _CONTEXTS = 1 << 12
 """Moved at a time."""
+_FEW = 1 << 18
+"""Slots; more are added by an eighth: the pages of tables are moved, not copied."""
 _simulate = function("simulate", StructAt)
 _ASK = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_int64, ctypes.c_int64)
 SPARE = 2
@@ -218,10 +221,10 @@ class Simulation:
             self._spare.append({name: flush.rows[name].base for name in self.world.rows.arrays})
 
     def _grow_slots(self, need: int) -> None:
-        """Add half as many slots, or as many as are needed; the new ones are free."""
+        """Double a few slots, or add an eighth of many, or as many as are needed; the new ones are free."""
         now, control = self.world, self.world.control
         old, count, tiers = len(now.slots), int(control["free"]), len(now.tiers)
-        more = max(old // 2, need)
+        more = max(min(old, _FEW), old // 8, need)
         self._rooms.extend(now, "free", more)
         now.free[count : count + more] = np.arange(old + more - 1, old - 1, -1)
         control["free"] = count + more
