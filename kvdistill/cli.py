@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from kvdistill.commands import fio, importing, jobs, reports
-from kvtrace.core.app import add_command, make_app, run
+from kvtrace.core.app import make_app, run
 
 app = make_app(
     "kvdistill",
     "Distil KV-cache traces and measurements into fio jobs and reports.",
     "A trace is a *.parquet or *.csv.zst file that `kvtrace gen` wrote; a run is a folder that `kvreplay run` wrote.",
+    "kvdistill.commands.fio:profile",
+    "kvdistill.commands.fio:fio",
+    "kvdistill.commands.jobs:warp",
+    "kvdistill.commands.jobs:sai3",
+    "kvdistill.commands.importing:import_",
+    "kvdistill.commands.reports:report",
+    "kvdistill.commands.reports:sql",
+    "kvdistill.commands.reports:compare",
 )
-
-for command in (
-    fio.profile,
-    fio.fio,
-    jobs.warp,
-    jobs.sai3,
-    importing.import_,
-    reports.report,
-    reports.sql,
-    reports.compare,
-):
-    add_command(app, command)
 
 
 def main() -> None:

@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import os
 
-from kvreplay.commands import compare, discover, engine, mlperf, probe, recover, sweep
-from kvreplay.commands import run as replays
-from kvtrace.core.app import add_command, make_app
-from kvtrace.core.app import run as run_app
+from kvtrace.core.app import make_app, run
 
 app = make_app(
     "kvreplay",
     "Replay a trace on real tiers (O_DIRECT files, host memory) and record every operation.",
     "Example: kvreplay run conv.parquet --tier nvme=/mnt/scratch --tier cpu=ram -o run",
+    "kvreplay.commands.run:run",
+    "kvreplay.commands.recover:recover",
+    "kvreplay.commands.sweep:sweep",
+    "kvreplay.commands.compare:compare",
+    "kvreplay.commands.engine:engine",
+    "kvreplay.commands.mlperf:mlperf",
+    "kvreplay.commands.discover:discover",
+    "kvreplay.commands.probe:probe",
 )
-for command in (
-    replays.run,
-    recover.recover,
-    sweep.sweep,
-    compare.compare,
-    engine.engine,
-    mlperf.mlperf,
-    discover.discover,
-    probe.probe,
-):
-    add_command(app, command)
 
 
 def main() -> None:
     """Run kvreplay."""
     # Arrow's own allocators keep what is freed for later; it looks when it first takes memory. See `held.freed`.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    run_app(app, "kvreplay")
+    run(app, "kvreplay")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import typer.main
 from kvtrace.commands.options import AsJson, SourceArguments, UserArguments
 from kvtrace.commands.scenario import DriveArguments, FleetArguments, RunArguments, StackArguments, TurnsOption, prepare
 from kvtrace.commands.targets import TargetHit, TargetTtft, check_page, parse_target, price_of_byte, write_page
-from kvtrace.core.app import UsageError, add_command, emit_json, log, make_app, progress, takes_groups
+from kvtrace.core.app import UsageError, command_of, emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable
 
 if TYPE_CHECKING:
@@ -135,9 +135,7 @@ def _gen(
 
 @cache
 def _command() -> Any:
-    app = make_app("kvtrace", "", "")
-    add_command(app, _gen, "gen")
-    return typer.main.get_command(app).commands["gen"]  # type: ignore[attr-defined]
+    return command_of(_gen, "gen")
 
 
 def _asked(argv: tuple[str, ...]) -> _Asked:

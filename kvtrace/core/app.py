@@ -14,10 +14,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import is_dataclass
 from functools import wraps
-from typing import Any, NoReturn, TypeVar, cast
+from importlib import import_module
+from typing import Any, ClassVar, NoReturn, TypeVar, cast
 
 import typer
-from typer.core import TyperCommand
+import typer.main
+from typer.core import TyperCommand, TyperGroup
 
 from kvtrace import __version__
 from kvtrace.core.errors import DeviceError, KvError, OutOfMemory
@@ -60,6 +62,10 @@ _MANY_OPTIONS = 10
 class Command(TyperCommand):
     """A command whose help lists the common options first, and many others by what they are of."""
 
+    def get_short_help_str(self, limit: int = 0) -> str:  # noqa: ARG002 - what does not fit goes on in the next line
+        """Return the first line of the help, whole."""
+        return (self.help or "").strip().partition("\n")[0]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then the options under their headings."""
         records = [(parameter, parameter.get_help_record(ctx)) for parameter in self.get_params(ctx)]
@@ -75,15 +81,44 @@ class Command(TyperCommand):
                     formatter.write_dl(listed)
 
 
-def add_command(app: typer.Typer, function: Callable[..., None], name: str | None = None) -> None:
-    """Add `function` to `app` as the command `name`, by default its own."""
-    app.command(name or function.__name__.rstrip("_"), cls=Command)(function)
+class Group(TyperGroup):
+    """Commands that are imported when they are asked for: a start loads what its own command needs."""
+
+    sources: ClassVar[dict[str, str]] = {}
+    """Of each command's name, its `module:function`."""
+
+    def __init__(self, **settings: Any) -> None:
+        """Name all commands, and load none."""
+        super().__init__(**settings)
+        self.commands: dict[str, Any] = {**dict.fromkeys(self.sources), **self.commands}
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of this name; None if there is none."""
+        if cmd_name in self.sources and self.commands[cmd_name] is None:
+            module, _, function = self.sources[cmd_name].partition(":")
+            self.commands[cmd_name] = command_of(getattr(import_module(module), function), cmd_name)
+        return super().get_command(ctx, cmd_name)
 
 
-def make_app(program: str, summary: str, epilog: str) -> typer.Typer:
-    """Return the Typer application of `program`: plain help, shell completion, `--version`."""
+def command_of(function: Callable[..., Any], name: str) -> Any:
+    """Return `function` as a command of this name."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command(name, cls=Command)(function)
+    return typer.main.get_command(app)
+
+
+def make_app(program: str, summary: str, epilog: str, *commands: str) -> typer.Typer:
+    """Return the Typer application of `program`: plain help, shell completion, `--version`.
+
+    Each of `commands` is the `module:function` of one; an underscore behind the function is not of its name.
+    """
+
+    class Commands(Group):
+        sources: ClassVar = {source.partition(":")[2].rstrip("_"): source for source in commands}
+
     app = typer.Typer(
         name=program,
+        cls=Commands,
         help=summary,
         epilog=epilog,
         no_args_is_help=True,
@@ -180,9 +215,7 @@ def run(app: typer.Typer, program: str) -> NoReturn:
 
 def _fail_by_system(program: str, error: MemoryError | OSError | RuntimeError) -> NoReturn:
     """Leave for a fault of the system's; raise `error` again if it is a programmer's mistake."""
-    # llvmlite says of every fault that its library, which is 130 MB, could not be found or loaded.
-    is_unmapped = isinstance(error, OSError) and error.errno is None and "libllvmlite" in str(error)
-    if isinstance(error, MemoryError) or is_unmapped or getattr(error, "errno", None) == errno.ENOMEM:
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         _fail(program, _NO_MEMORY, OutOfMemory.exit_code)
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""

@@ -17,7 +17,7 @@ PROGRAMS = ("kvtrace", "kvreplay", "kvdistill")
 def commands():
     for program in PROGRAMS:
         group = typer.main.get_command(importlib.import_module(f"{program}.cli").app)
-        yield from ((program, name, command) for name, command in group.commands.items())
+        yield from ((program, name, group.get_command(None, name)) for name in group.commands)
 
 
 def test_each_option_that_a_heading_names_exists():
