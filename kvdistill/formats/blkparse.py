@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-import duckdb
+from typing import TYPE_CHECKING, Any
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows
 from kvdistill.formats.text import first_line, leave_out, load, one
@@ -20,6 +18,9 @@ from kvtrace.core.errors import TraceError
 from kvtrace.core.run.run_file import BLOCKS_FILE
 from kvtrace.core.schema import BLOCKS, MOST, arrow_schema
 from kvtrace.core.statistics import QUANTILES
+
+if TYPE_CHECKING:
+    import duckdb
 
 _EVENT = (
     r"^\s*(\d+,\d+)\s+\d+\s+\d+\s+(\d+)\.(\d{9})\s+(\d+)\s+([A-Za-z]+)\s+([A-Z]+)"

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-
-import duckdb
+from typing import TYPE_CHECKING
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions
 from kvdistill.formats.rows import DELETE, INPUT, OK, finish
@@ -19,6 +18,9 @@ from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import BLOCKS_FILE
 from kvtrace.core.schema import BLOCKS
+
+if TYPE_CHECKING:
+    import duckdb
 
 _NOTES = [
     "an object is what begins at one address of the device; objects that overlap there lie apart in a replay",

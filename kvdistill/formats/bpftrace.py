@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import duckdb
+from typing import TYPE_CHECKING, Any
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions
 from kvtrace.core.errors import TraceError
 from kvtrace.core.statistics import QUANTILES, nearest_rank
+
+if TYPE_CHECKING:
+    import duckdb
 
 _MAP = re.compile(r"@(\w+):\s*")
 _SCALAR = re.compile(r"@(\w+)(?:\[[^\]]*\])?:\s+-?\d+\s*")

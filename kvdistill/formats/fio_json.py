@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import duckdb
 import msgspec
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions
@@ -19,6 +18,9 @@ from kvtrace.core.files import decode_json
 from kvtrace.core.metadata import Count
 from kvtrace.core.schema import MOST
 from kvtrace.core.statistics import QUANTILES, nearest_rank
+
+if TYPE_CHECKING:
+    import duckdb
 
 _NS_PER_MS = 1_000_000
 _WHOLE = 100

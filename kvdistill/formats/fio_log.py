@@ -10,9 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import numpy as np
 
 from kvdistill.formats.fio_windows import (
@@ -30,6 +29,9 @@ from kvdistill.formats.rows import INPUT, OK, READ, WRITE, finish
 from kvdistill.formats.text import leave_out, load, one
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import OPS_FILE
+
+if TYPE_CHECKING:
+    import duckdb
 
 TIER = "fio"
 _NAME = re.compile(r"(?P<prefix>.*)_(?P<kind>lat|clat|slat|bw|iops|clat_hist)(?:\.\d+)?\.log")

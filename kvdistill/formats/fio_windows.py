@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import numpy as np
 
 from kvdistill.formats.formats import Account, Rows
@@ -24,6 +23,9 @@ from kvtrace.core.run.run_file import SERIES_FILE
 from kvtrace.core.schema import MOST, MOST_BYTES, SERIES, arrow_schema, enum_array
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.core.units import NS_PER_S
+
+if TYPE_CHECKING:
+    import duckdb
 
 COLUMNS = ("ms", "value", "direction", "bytes", "c5", "c6", "c7")
 """Of every log of fio but histograms; what the last three hold depends on its options."""

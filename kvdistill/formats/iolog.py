@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-import duckdb
 import msgspec
 import numpy as np
 
@@ -26,6 +25,9 @@ from kvdistill.formats.rows import INPUT, OK, READ, WRITE, finish
 from kvdistill.formats.text import first_line, leave_out, load, one
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import aside
+
+if TYPE_CHECKING:
+    import duckdb
 
 TIER = "fio"
 _HEAD = re.compile(r"fio version ([23]) iolog\s*")
@@ -182,6 +184,16 @@ def write_iologs(
     )
 
 
+def _joined(*columns: Any, by: str = " ") -> Any:
+    """Return an Arrow array of texts: of each row what `columns` say, texts the same in all rows, with `by` between."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = pa.large_string()
+    parts = [pa.scalar(c, text) if isinstance(c, str) else pa.array(c).cast(text) for c in columns]
+    return pc.binary_join_element_wise(*parts, pa.scalar(by, text))
+
+
 class _Log:
     """One log being written."""
 
@@ -195,26 +207,25 @@ class _Log:
 
     def write(self, part: dict[str, Any]) -> None:
         """Append lines."""
-        import polars as pl
+        import pyarrow as pa
+        import pyarrow.compute as pc
 
         us = part["us"]
         if not len(us):
             return
-        op = pl.Series(np.where(part["is_read"], "read", "write"))
-        columns = [pl.lit(self._target), op, pl.Series(part["offset"]), pl.Series(part["length"])]
-        line = pl.concat_str(columns, separator=" ")
+        op = np.where(part["is_read"], "read", "write")
+        line = _joined(self._target, op, part["offset"], part["length"])
         if self._is_absolute:
             ms = self._start_ms + (us - FIRST_US) // _US_PER_MS
             waits = np.diff(ms, prepend=self._last) != 0
-            wait = pl.format("{} wait {} 0\n", pl.lit(self._target), pl.Series(ms))
-            line = pl.concat_str([pl.when(pl.Series(waits)).then(wait).otherwise(pl.lit("")), line])
+            line = _joined(pc.if_else(pa.array(waits), _joined(self._target, "wait", ms, "0\n"), ""), line, by="")
             self._last = int(ms[-1])
         else:
             us = self._issue.told(us, part["length"])
-            line = pl.concat_str([pl.Series(us), line], separator=" ")
+            line = _joined(us, line)
             self._last = int(us[-1])
-        frame = pl.DataFrame({"row": np.arange(len(us))}).select(line)
-        frame.write_csv(self._out, include_header=False, quote_style="never")
+        lines = _joined(line, "", by="\n")
+        self._out.write(lines.buffers()[2][: pc.sum(pc.binary_length(lines)).as_py()])
 
     def close(self) -> None:
         """End the log."""

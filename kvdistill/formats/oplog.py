@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import msgspec
 import numpy as np
 
@@ -28,6 +27,9 @@ from kvtrace.core.errors import TraceError
 from kvtrace.core.files import aside
 from kvtrace.core.limit import Limit
 from kvtrace.core.units import NS_PER_S
+
+if TYPE_CHECKING:
+    import duckdb
 
 TIER = "s3"
 """What an import calls the store, unless it is told."""

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import numpy as np
 
 from kvdistill.formats.formats import Rows
@@ -18,6 +17,9 @@ from kvdistill.queries.database import named
 from kvtrace.core.errors import TraceError
 from kvtrace.core.run.run_file import OPS_FILE
 from kvtrace.core.schema import OBJECTS, OPS, TRACE, Table, arrow_schema, enum_array, enum_code
+
+if TYPE_CHECKING:
+    import duckdb
 
 TRACE_FILE, OBJECTS_FILE = "trace.parquet", "trace.objects.parquet"
 READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in ("read", "write", "delete"))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import duckdb
+from typing import TYPE_CHECKING, Any
 
 from kvdistill.formats.formats import Account
 from kvdistill.queries.database import literal
 from kvtrace.core.csv import unpacked
 from kvtrace.core.errors import TraceError
+
+if TYPE_CHECKING:
+    import duckdb
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _HEAD_BYTES = 1 << 16
@@ -89,6 +90,8 @@ def load(
         db.execute(f"DROP TABLE IF EXISTS {table}")
     settings = f"header=false, auto_detect=false, all_varchar=true, null_padding=true, store_rejects=true, {shown}"
     query = f"SELECT row_number() OVER () - 1 AS line, * FROM read_csv({_unpatterned(path)}, {settings})"
+    import duckdb
+
     try:
         db.execute(f"CREATE TABLE raw AS {query}")
     except duckdb.OutOfMemoryException:

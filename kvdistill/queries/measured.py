@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
-
-import duckdb
+from typing import TYPE_CHECKING, Any
 
 from kvdistill.queries.database import query
 from kvtrace.core.statistics import QUANTILES
 from kvtrace.core.units import NS_PER_S, parse_duration_ns
+
+if TYPE_CHECKING:
+    import duckdb
 
 _ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
 _TIMES = """

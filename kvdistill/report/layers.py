@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import msgspec
 import numpy as np
 
@@ -17,6 +16,9 @@ from kvtrace.core.document.document import Chapter, ReportTable, Sheet, table_of
 from kvtrace.core.run.probe_file import find_probe
 from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, RunFile, find_run
 from kvtrace.core.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    import duckdb
 
 TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns")
 

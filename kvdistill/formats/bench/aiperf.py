@@ -6,9 +6,8 @@ import csv
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import msgspec
 
 from kvdistill.formats.bench.serving import imported, known, nanoseconds, one_file
@@ -16,6 +15,9 @@ from kvdistill.formats.formats import Imported, ImportOptions
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import read_json
 from kvtrace.core.run.serving import Serving, ServingTimes
+
+if TYPE_CHECKING:
+    import duckdb
 
 _UNITS_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9, "sec": 1e9}
 _TIMES = {"avg": "mean_ns", "p50": "p50_ns", "p90": "p90_ns", "p95": "p95_ns", "p99": "p99_ns", "max": "max_ns"}

@@ -5,9 +5,8 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import msgspec
 
 from kvdistill.formats.bench.serving import imported, known, nanoseconds, one_file, times_of
@@ -17,6 +16,9 @@ from kvtrace.core.files import read_json
 from kvtrace.core.metadata import Count
 from kvtrace.core.run.serving import Serving, ServingTimes
 from kvtrace.core.units import NS_PER_S
+
+if TYPE_CHECKING:
+    import duckdb
 
 _NS_PER_MS = 1_000_000
 _NAME = "lmcache bench engine"

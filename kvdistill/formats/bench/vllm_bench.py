@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import msgspec
 
 from kvdistill.formats.bench.serving import imported, known, nanoseconds, one_file, times_of
@@ -17,6 +16,9 @@ from kvtrace.core.files import decode_json
 from kvtrace.core.metadata import Count
 from kvtrace.core.run.serving import Serving, ServingTimes
 from kvtrace.core.units import NS_PER_S
+
+if TYPE_CHECKING:
+    import duckdb
 
 _NS_PER_MS = 1_000_000
 _PERCENTILES = {"median": "p50_ns", "p50": "p50_ns", "p90": "p90_ns", "p95": "p95_ns", "p99": "p99_ns",
