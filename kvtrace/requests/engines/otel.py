@@ -17,6 +17,8 @@ from kvtrace.requests.jsonlines import JsonLines
 from kvtrace.requests.requests import MAX_TOKENS, Requests, Start
 
 INPUT, OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
+OLD_NAMES = {"gen_ai.usage.prompt_tokens": INPUT, "gen_ai.usage.completion_tokens": OUTPUT}
+"""As the conventions called them before version 1.27, and vLLM still does."""
 CACHED, CONVERSATION = "gen_ai.usage.cache_read.input_tokens", "gen_ai.conversation.id"
 
 
@@ -58,7 +60,7 @@ def read(path: Path) -> Requests:
     lines, found, others, cached = JsonLines(path, _Line), Gathered(), 0, 0
     for number, line in lines:
         for span in (s for r in line.resource_spans for scope in r.scope_spans for s in scope.spans):
-            of = {a.key: next(iter(a.value.values()), None) for a in span.attributes}
+            of = {OLD_NAMES.get(a.key, a.key): next(iter(a.value.values()), None) for a in span.attributes}
             if INPUT not in of:
                 others += 1
                 continue
