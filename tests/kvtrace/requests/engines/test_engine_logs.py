@@ -244,7 +244,9 @@ def test_spans():
 def test_spans_under_the_names_of_before(tmp_path):
     # vLLM's SpanAttributes: gen_ai.usage.prompt_tokens and completion_tokens.
     path, text = tmp_path / "s.jsonl", (SAMPLES / "otel" / "spans.jsonl").read_text()
-    path.write_text(text.replace("usage.input_tokens", "usage.prompt_tokens").replace("usage.output", "usage.completion"))
+    path.write_text(
+        text.replace("usage.input_tokens", "usage.prompt_tokens").replace("usage.output", "usage.completion")
+    )
     requests = otel.read(path)
     assert requests.input_tokens.tolist() == [100, 50, 150]
     assert requests.output_tokens.tolist() == [20, 5, 30]
