@@ -9,7 +9,6 @@
 
 enum { MAX_OBJECT = INT32_MAX - 1, TOGETHER = 16, FAR = 16, NEAR = 8, FIRST_ROOM = 1024, PUBLISHED = 64 };
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t padded(int64_t bytes, int64_t by) { return by == 1 ? bytes : (bytes + by - 1) / by * by; }
 static int64_t key_of(int64_t tier, int64_t object) { return tier << 32 | object; }
 
@@ -81,7 +80,7 @@ static void lay_span(Spans *s, int64_t from, int64_t to, int32_t version) {   //
     while (last < s->count && at[last].from_bytes <= to) last++;
     Span left = {from, from, version}, right = {to, to, version};
     if (last > first) left = at[first], right = at[last - 1];
-    if (left.version == version) from = smaller(from, left.from_bytes);
+    if (left.version == version) from = min_of(from, left.from_bytes);
     else if (left.from_bytes < from) new[count++] = (Span){left.from_bytes, from, left.version};
     if (right.version == version) to = max_of(to, right.to_bytes);
     new[count++] = (Span){from, to, version};
@@ -332,7 +331,7 @@ static int32_t expected(Plan *p, int64_t row_number, int64_t key, int64_t from, 
     pthread_mutex_lock(&p->lock);
     Written *seen = book_enter(&p->mixed, row_number, sizeof *seen);
     for (; at < end && at->from_bytes < to; at++)
-        lay_span(&seen->spans, max_of(from, at->from_bytes), smaller(to, at->to_bytes), at->version);
+        lay_span(&seen->spans, max_of(from, at->from_bytes), min_of(to, at->to_bytes), at->version);
     pthread_mutex_unlock(&p->lock);
     return VERSION_MIXED;
 }
@@ -382,7 +381,7 @@ static bool lay_row(Plan *p, const Intake *in, const Batch *b, int64_t row_numbe
 // Lays rows of the batch until there are `until`, there is no room, or it is used up; returns how many there are.
 EXPORT int64_t plan_load(Plan *p, Intake *in, Batch *b, Rows *rows, int64_t until) {
     int64_t laid = rows->laid, most = 0;
-    for (until = smaller(until, rows->total); b->at < b->rows && laid < until; b->at++, in->rows++) {
+    for (until = min_of(until, rows->total); b->at < b->rows && laid < until; b->at++, in->rows++) {
         if (laid >= most && laid >= (most = atomic_load(&rows->given) + rows->mask + 1)) break;
         ask_ahead(&p->known, b, sizeof(Known), false);
         if (p->is_verified) ask_ahead(&p->written, b, sizeof(Written), true);

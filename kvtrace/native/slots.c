@@ -205,11 +205,15 @@ static int64_t lone_copy(World *w, int64_t slot) {
     return what->live && !(what->live & ~w->knobs.endless) && !what->held && !what->is_loose ? copy : NONE;
 }
 
-// Note that no tier may give `slot` up any more, if so: others may still look at it in this step.
+// Whether what stands in World.contexts can say all that is known of the object of `slot`.
+static bool is_packable(World *w, int64_t slot) {
+    return w->knobs.is_packed && (!is_needed(w, slot) || lone_copy(w, slot) != NONE);
+}
+
+// Note that `slot` may be needed no more, if so: others may still look at it in this step.
 void loosen(World *w, int64_t slot) {
     Slot *what = &w->slots[slot];
-    if (what->is_loose) return;
-    if (what->place <= 0 && (!w->knobs.is_packed || (is_needed(w, slot) && lone_copy(w, slot) == NONE))) return;
+    if (what->is_loose || (what->place <= 0 && !is_packable(w, slot))) return;
     what->is_loose = 1;
     w->loose[w->control.loose++] = (int32_t)slot;
 }
@@ -235,13 +239,13 @@ void pack(World *w) {
         what->is_loose = 0;
         if (what->place > 0) {
             int64_t home = what->home;
-            bool is_ghost = w->knobs.keeps_ghosts && w->slots[home].held;
-            if (!what->live && !what->held && !is_ghost) discard(w, slot);
+            bool is_used = what->live || what->held;
+            if (w->knobs.keeps_ghosts && (is_used || w->slots[home].held)) continue;    // a policy may remember it
+            if (!is_used) discard(w, slot);
             if (w->slots[home].held) loosen(w, home);
-            else if (!w->knobs.keeps_ghosts || !what->live) release(w, home);   // a policy may remember it
-        } else if (what->held && what->home != NONE) {
+            else release(w, home);
+        } else if (what->held && what->home != NONE && is_packable(w, slot)) {
             int64_t copy = lone_copy(w, slot), live = what->live & ~w->fleet.scoped, place = 0;
-            if (copy == NONE && is_needed(w, slot)) continue;
             if (copy != NONE) {
                 live |= w->slots[copy].live, place = w->slots[copy].place;
                 discard(w, copy);

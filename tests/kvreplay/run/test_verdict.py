@@ -260,10 +260,11 @@ def test_a_chain_of_requests_is_the_traces_limit(tmp_path: Path) -> None:
     # Every read waits for the write before it, which waits for the read before.
     rows += [row(("read", "write")[i % 2], 2, 1, 65536) for i in range(300)]
     trace = write_trace(tmp_path / "t.parquet", rows)
-    config = Config(tiers={"nvme": "sim:bandwidth=100GB,latency=1ms"}, queue_depth=16)
+    # Long enough that the start and the end are little of it on a busy machine.
+    config = Config(tiers={"nvme": "sim:bandwidth=100GB,latency=4ms"}, queue_depth=16)
     found = replay(config, trace, tmp_path / "run", []).summary.judgement
     assert found is not None
     assert found.cause is LimitCause.DEPENDENCIES
     assert "dependencies in the trace are the limit" in found.sentence
     assert found.evidence.blocked_share is not None
-    assert found.evidence.blocked_share > 0.5  # 0.9 and more where nothing else runs
+    assert found.evidence.blocked_share > 0.8
