@@ -24,7 +24,7 @@ __all__ = ["ROOT", "TRACES", "Row", "run_cli", "run_process", "trace_batch", "tr
 ROOT = Path(__file__).resolve().parents[1]
 TRACES = ROOT.parent / "shared" / "traces"
 
-# A shell that starts us in the background lets SIGINT be ignored, and so would all that the tests start and interrupt.
+# A shell starts background jobs with SIGINT ignored, and processes that the tests interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run; `make fuzz` draws others, and says by which seed.

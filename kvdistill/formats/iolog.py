@@ -185,7 +185,7 @@ def write_iologs(
 
 
 def _joined(*columns: Any, by: str = " ") -> Any:
-    """Return an Arrow array of texts: of each row what `columns` say, texts the same in all rows, with `by` between."""
+    """Join `columns`, arrays or a text for all rows, row by row with `by` between; return an Arrow array."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

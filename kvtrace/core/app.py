@@ -82,7 +82,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Commands that are imported when they are asked for: a start loads what its own command needs."""
+    """A group of commands, each imported when it is first asked for."""
 
     sources: ClassVar[dict[str, str]] = {}
     """Of each command's name, its `module:function`."""

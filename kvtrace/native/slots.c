@@ -196,7 +196,7 @@ static bool is_needed(World *w, int64_t slot) {     // a tier that may give it u
     return live || (w->fleet.scoped && w->fleet.copies[slot].first != NONE);
 }
 
-// The only copy of `slot`, if no tier may give that up and nothing else has its object: NONE if it is not so.
+// The only copy of `slot`, if nothing has its object but tiers of that place that delete nothing; else NONE.
 static int64_t lone_copy(World *w, int64_t slot) {
     if (!w->fleet.scoped || w->slots[slot].live & ~w->knobs.endless & ~w->fleet.scoped) return NONE;
     int64_t copy = w->fleet.copies[slot].first;
@@ -205,7 +205,7 @@ static int64_t lone_copy(World *w, int64_t slot) {
     return what->live && !(what->live & ~w->knobs.endless) && !what->held && !what->is_loose ? copy : NONE;
 }
 
-// Whether what stands in World.contexts can say all that is known of the object of `slot`.
+// Whether the object of `slot` needs none: its entry in World.contexts can hold all that is known of it.
 static bool is_packable(World *w, int64_t slot) {
     return w->knobs.is_packed && (!is_needed(w, slot) || lone_copy(w, slot) != NONE);
 }

@@ -38,7 +38,7 @@ ROWS = 1 << 18
 _CONTEXTS = 1 << 12
 """Moved at a time."""
 _FEW = 1 << 18
-"""Slots; more are added by an eighth: the pages of tables are moved, not copied."""
+"""Up to so many slots, tables double; from there on they grow by an eighth: their pages are moved, not copied."""
 _simulate = function("simulate", StructAt)
 _ASK = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_int64, ctypes.c_int64)
 SPARE = 2
