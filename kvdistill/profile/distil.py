@@ -115,12 +115,17 @@ def require_moving(sink: IoWriter, source: Path, whose: str) -> None:
         raise TraceError(f"{whose} has {what}: there is no job to write", path=source)
 
 
+def view_ios(db: Any, ios: Path) -> None:
+    """Make `db`'s view `ios`, whose `row` says in which order operations of one instant are."""
+    db.execute(f"CREATE VIEW ios AS SELECT *, file_row_number AS row FROM read_parquet({literal(ios)})")
+
+
 def profile_of(ios: Path, placed: Placed, scratch: Path) -> Profile:
     """Return the profile of the operations at `ios`, which must hold a read or write."""
     from kvdistill.profile.locality import place_locality
 
     with connect(scratch) as db:
-        db.execute(f"CREATE VIEW ios AS SELECT * FROM read_parquet({literal(ios)})")
+        view_ios(db, ios)
         totals = query(db, "profile_totals")[0]
         stages = query(db, "profile_concurrency")[0]
         start, span = totals["start_ns"], totals["end_ns"] - totals["start_ns"]

@@ -132,8 +132,10 @@ def _is_ours(path: Path) -> bool:
 
 
 def _view(name: str, files: dict[Path, str]) -> View:
+    # Rows of one instant are in order, too.
+    row = ", file_row_number AS row" if name == TRACE.name else ""
     parts = [
-        f"SELECT *{_absent(name, file)}{f', {literal(origin)} AS origin' if origin else ''} "
+        f"SELECT *{row}{_absent(name, file)}{f', {literal(origin)} AS origin' if origin else ''} "
         f"FROM read_parquet({literal(file)})"
         for file, origin in files.items()
     ]

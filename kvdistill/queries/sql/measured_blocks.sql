@@ -40,4 +40,4 @@ SELECT
     complete_ns AS completed_ns,
     process
 FROM requests LEFT JOIN packed ON address // 1048576 = stretch
-ORDER BY arrived_ns, address
+ORDER BY arrived_ns, requests.address, op, complete_ns, bytes

@@ -2,5 +2,5 @@
 SELECT ts_ns, op, address, io_bytes, completed_ns
 FROM ios
 WHERE op <> 2 AND io_bytes > 0 AND ts_ns BETWEEN $from_ns AND $to_ns AND ($process IS NULL OR process = $process)
-ORDER BY ts_ns
+ORDER BY ts_ns, row
 LIMIT $most

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from kvdistill.profile.distil import view_ios
 from kvdistill.profile.loop import fit_loop
 from kvdistill.profile.phases import cut
 from kvdistill.profile.places import fit_places, likely
 from kvdistill.profile.profile import Law, Pacing
-from kvdistill.profile.streams import _split
+from kvdistill.profile.streams import _operations, _Part, _split
+from kvdistill.queries.database import connect
 
 MS = 1_000_000
 US = 1000
@@ -152,3 +156,13 @@ def test_reads_and_writes_of_one_law_are_one_stream_only_if_their_hot_places_are
     found = _split(ops, served(times, rng.exponential(100 * US, n)))
     assert [name for name, _which, _loop in found] == names
     assert {loop.pace for _name, _which, loop in found} == {Pacing.POISSON}
+
+
+def test_operations_of_one_instant_are_taken_in_their_order(tmp_path):
+    n = 50_000
+    columns = {"ts_ns": np.zeros(n, np.int64), "address": 4096 * np.arange(n), "io_bytes": np.full(n, 4096)}
+    others = {"op": np.zeros(n, np.int8), "completed_ns": columns["ts_ns"], "process": columns["ts_ns"]}
+    pq.write_table(pa.table(columns | others), tmp_path / "ios.parquet", row_group_size=1000)
+    with connect(tmp_path) as db:
+        view_ios(db, tmp_path / "ios.parquet")
+        assert (np.diff(_operations(db, _Part(None, 0, 0))["address"]) == 4096).all()

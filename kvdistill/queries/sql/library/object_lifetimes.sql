@@ -3,7 +3,7 @@
 WITH lives AS (
     SELECT origin, tier, object_id, op, ts_ns,
         count(*) FILTER (op = 'delete') OVER (
-            PARTITION BY origin, tier, object_id ORDER BY ts_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+            PARTITION BY origin, tier, object_id ORDER BY ts_ns, row ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         ) AS life
     FROM trace
     WHERE op <> 'read'
