@@ -28,7 +28,7 @@ from kvdistill.check.streams import asked_stream
 from kvdistill.formats.iolog import split_ios
 from kvdistill.profile.distil import Distilled
 from kvdistill.profile.sources import distil_source
-from kvtrace.core.limit import Limit
+from kvtrace.core.files import Limit
 
 SHARED = """[global]
 filename=source.dat

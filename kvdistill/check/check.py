@@ -37,8 +37,7 @@ from kvdistill.profile.profile import SourceKind
 from kvdistill.profile.sources import distil_source, file_of
 from kvtrace.core.app import log
 from kvtrace.core.errors import DeviceError, ProbeUnavailable
-from kvtrace.core.files import read_json
-from kvtrace.core.limit import Limit
+from kvtrace.core.files import Limit, read_json
 from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_io_size, format_rate
 
 _SPARE_BYTES = 256 << 20

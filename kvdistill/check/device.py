@@ -19,9 +19,8 @@ from kvdistill.profile.distil import Distilled
 from kvdistill.profile.sources import distil_source
 from kvtrace.core import tables
 from kvtrace.core.errors import ProbeUnavailable, TraceError
-from kvtrace.core.limit import Limit
-from kvtrace.core.run.programs import argv_of
-from kvtrace.core.run.run_file import BLOCKS_FILE
+from kvtrace.core.files import Limit
+from kvtrace.core.run.run_file import BLOCKS_FILE, argv_of
 from kvtrace.core.schema import BLOCKS, arrow_schema
 
 ATTACHED = "probes attached"

@@ -20,8 +20,7 @@ from kvdistill.profile.profile import ArrivalProfile, Profile
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.app import log, progress
 from kvtrace.core.errors import ConfigError, DeviceError
-from kvtrace.core.files import write_json
-from kvtrace.core.limit import Limit
+from kvtrace.core.files import Limit, write_json
 from kvtrace.core.units import format_bytes, format_count, format_duration
 
 CLOSENESS = "closeness.json"

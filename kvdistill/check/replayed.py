@@ -18,8 +18,7 @@ from kvdistill.profile.distil import Distilled
 from kvdistill.queries.window import RowWindow, place_of
 from kvtrace.core import tables
 from kvtrace.core.metadata import TierFacts
-from kvtrace.core.run.programs import argv_of
-from kvtrace.core.run.run_file import BLOCKS_FILE, read_run
+from kvtrace.core.run.run_file import BLOCKS_FILE, argv_of, read_run
 from kvtrace.core.schema import TRACE, arrow_schema
 from kvtrace.core.units import NS_PER_S
 

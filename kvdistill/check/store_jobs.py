@@ -17,7 +17,7 @@ from kvdistill.jobs.store_mix import ops_per_s, total_variation
 from kvdistill.profile.profile import Profile, SizeCount
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.limit import Limit
+from kvtrace.core.files import Limit
 
 
 class StoreSide(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,8 +41,7 @@ def profile(
     from kvdistill.report.jobs_document import profile_document
     from kvtrace.core.app import progress
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.core.files import write_json
-    from kvtrace.core.limit import parse_window
+    from kvtrace.core.files import parse_window, write_json
 
     scratched = tempfile.TemporaryDirectory(prefix="kvdistill-")
     with scratched as scratch, progress(f"distil {source.name}"):
@@ -150,7 +149,7 @@ def fio(
     from kvdistill.jobs.write import CheckOptions, Wanted
     from kvdistill.report.jobs_document import written_document
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.core.limit import parse_window
+    from kvtrace.core.files import parse_window
     from kvtrace.core.units import parse_bytes, parse_duration_ns
 
     options = JobOptions(
@@ -180,7 +179,7 @@ def fio(
 
 def _source(source: Path | None, gen: str | None, tier: str | None, output: Path) -> tuple[Path, str | None]:
     """Return the source, made first if it is to be, and the tier to take."""
-    from kvtrace.core.run.programs import run_program
+    from kvtrace.core.run.run_file import run_program
     from kvtrace.core.schema import TRACE
     from kvtrace.core.tables import open_table
 

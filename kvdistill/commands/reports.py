@@ -65,9 +65,9 @@ def report(
     kvdistill report run --json
     """
     from kvdistill.report.output import check_names, read_reports, write_report
+    from kvtrace.core.document.export import csv_lines
+    from kvtrace.core.document.export import markdown as as_markdown
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.core.document.text import csv_lines
-    from kvtrace.core.document.text import markdown as as_markdown
     from kvtrace.core.statistics import parse_endurance
 
     if json + markdown + csv > 1:

@@ -24,8 +24,7 @@ from kvdistill.formats.rows import DELETE, ERROR, INPUT, OK, READ, WRITE, finish
 from kvdistill.formats.text import first_line, leave_out, load, one
 from kvtrace import __version__
 from kvtrace.core.errors import TraceError
-from kvtrace.core.files import aside
-from kvtrace.core.limit import Limit
+from kvtrace.core.files import Limit, aside
 from kvtrace.core.units import NS_PER_S
 
 if TYPE_CHECKING:

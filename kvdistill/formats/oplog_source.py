@@ -14,7 +14,7 @@ from kvdistill.queries.database import connect, named
 from kvdistill.queries.views import register
 from kvdistill.queries.window import RowWindow, found_window, place_of, tier_rows
 from kvtrace.core.errors import TraceError
-from kvtrace.core.limit import Limit
+from kvtrace.core.files import Limit
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.parquet import DENSE_SLACK
 from kvtrace.core.run.run_file import OPS_FILE, find_run

@@ -15,8 +15,7 @@ from kvdistill.profile.profile import Profile
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.app import progress
 from kvtrace.core.errors import ConfigError, DeviceError
-from kvtrace.core.files import write_json, write_text
-from kvtrace.core.limit import Limit
+from kvtrace.core.files import Limit, write_json, write_text
 
 PROFILE = "profile.json"
 MAX_HOSTS = 1024

@@ -31,7 +31,7 @@ from kvdistill.queries.database import connect, literal, query, query_table
 from kvdistill.queries.window import found_window, place_of, tier_rows
 from kvtrace.core import tables
 from kvtrace.core.errors import TraceError
-from kvtrace.core.limit import Limit
+from kvtrace.core.files import Limit
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
 

@@ -13,7 +13,7 @@ from kvdistill.queries.database import connect, literal, named, query
 from kvdistill.queries.window import RowWindow, found_window
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.limit import Limit
+from kvtrace.core.files import Limit
 from kvtrace.core.metadata import computing_notes
 from kvtrace.core.parquet import DENSE_SLACK
 from kvtrace.core.run.run_file import RunFile, find_run

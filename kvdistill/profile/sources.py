@@ -8,8 +8,7 @@ from kvdistill.profile.distil import Distilled, distil
 from kvdistill.profile.profile import FORMAT, Profile
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.files import read_json
-from kvtrace.core.limit import Limit
+from kvtrace.core.files import Limit, read_json
 from kvtrace.core.run.run_file import refuse_cut_off
 from kvtrace.core.schema import BLOCKS, OPS, TRACE
 

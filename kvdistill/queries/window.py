@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import UNSET
 
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.limit import Limit
+from kvtrace.core.files import Limit
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE, enum_code
 from kvtrace.core.tables import Reader

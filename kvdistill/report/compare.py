@@ -15,8 +15,8 @@ from kvdistill.report.report import JobsReport, Report, RunReport, SweepReport, 
 from kvdistill.report.request_tables import SERVING_FIGURES, SERVING_TIMES
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import INSTANT_STORAGE
+from kvtrace.core.run.figures import Serving, ServingTimes
 from kvtrace.core.run.run_file import RunFile
-from kvtrace.core.run.serving import Serving, ServingTimes
 from kvtrace.core.statistics import FEWEST_TRIALS, UNKNOWN, differing, disagreements, ratio
 
 _RATES = ("bandwidth_bytes_per_s", "operations_per_s", "operations", "errors")

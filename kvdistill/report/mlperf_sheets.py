@@ -1,6 +1,6 @@
 """The sheets of the MLPerf Storage KV-cache benchmark's workbook, so that scripts made for it read a run of ours.
 
-Those of a run's figures are in `kvtrace/core/document/mlperf.py`; here is what probes saw, under the names of its
+Those of a run's figures are in `kvtrace/core/document/chapters.py`; here is what probes saw, under the names of its
 export (kv_cache/cli.py of mlcommons/storage, 2026-04).
 """
 
@@ -11,9 +11,9 @@ from typing import Any
 
 from kvdistill.report.probe import ProbeReport
 from kvdistill.report.report import RunReport
+from kvtrace.core.document.chapters import POINTS, run_sheets, unit_of
 from kvtrace.core.document.document import Chapter, Document, ReportColumn, ReportTable, Sheet
-from kvtrace.core.document.mlperf import POINTS, run_sheets, unit_of
-from kvtrace.core.document.workbook import PlainSheet
+from kvtrace.core.document.export import PlainSheet
 from kvtrace.core.run.mlperf_file import MlperfMark
 from kvtrace.core.statistics import nearest_rank
 

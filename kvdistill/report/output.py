@@ -17,9 +17,9 @@ from kvdistill.report.report import BUCKETS, ProbeReport, Report, RunReport, Swe
 from kvdistill.report.run_document import run_document
 from kvdistill.report.trace_document import trace_document
 from kvtrace import __version__
+from kvtrace.core.document.chapters import sweep_document
 from kvtrace.core.document.document import Document
-from kvtrace.core.document.sweep import sweep_document
-from kvtrace.core.document.workbook import PlainSheet
+from kvtrace.core.document.export import PlainSheet
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
 from kvtrace.core.run.mlperf_file import MLPERF_FILE, TRIALS_FOLDER, find_mark
@@ -120,15 +120,15 @@ def write_report(documents: list[Document], path: Path, plain: Sequence[PlainShe
 
     """
     if path.suffix == ".xlsx":
-        from kvtrace.core.document.workbook import write_workbook
+        from kvtrace.core.document.export import write_workbook
 
         write_workbook(documents, path, plain)
     elif path.suffix == ".html":
-        from kvtrace.core.document.html import html_page
+        from kvtrace.core.document.page import html_page
 
         argv = " ".join(["kvdistill", *sys.argv[1:]])
         write_text(path, html_page(documents, f"Made by kvdistill {__version__}: {argv}"))
     else:
-        from kvtrace.core.document.text import csv_lines, markdown
+        from kvtrace.core.document.export import csv_lines, markdown
 
         write_text(path, markdown(documents) if path.suffix == ".md" else csv_lines(documents))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kvtrace.core.document.document import Cell, ReportColumn, ReportTable, Sheet, Unit, columns_of, parameters
-from kvtrace.core.run.figures import ClassFigures, Distribution, Mlperf, RequestFigures
+from kvtrace.core.run.figures import ClassFigures, Distribution, Mlperf, RequestFigures, Serving
 from kvtrace.core.run.run_file import RunFile
-from kvtrace.core.run.serving import Serving
 
 _NAMES = {
     "count": "requests",

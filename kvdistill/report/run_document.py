@@ -23,7 +23,7 @@ from kvdistill.report.tables import (
     wear_table,
 )
 from kvdistill.report.trace_document import origin
-from kvtrace.core.document import checkpoints
+from kvtrace.core.document.chapters import checkpoint_chapter, checkpoint_sentence, ranks_tables
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -37,10 +37,8 @@ from kvtrace.core.document.document import (
     parameters,
     table_of,
 )
-from kvtrace.core.document.ranks import ranks_tables
-from kvtrace.core.run.ranks import RanksNote
-from kvtrace.core.run.run_file import RunFile
-from kvtrace.core.run.serving import Serving
+from kvtrace.core.run.figures import Serving
+from kvtrace.core.run.run_file import RanksNote, RunFile
 from kvtrace.core.units import format_count, format_duration
 
 _MAIN, _MOST = 4, 6
@@ -60,7 +58,7 @@ def run_document(report: RunReport) -> Document:
     verdict = "Run, without its summary" if run is None else run.summary.verdict
     saved = None if run is None else run.checkpoints
     if saved is not None:
-        verdict = f"{checkpoints.sentence(saved)}; {verdict}"
+        verdict = f"{checkpoint_sentence(saved)}; {verdict}"
     if run is not None and run.status == "partial":
         verdict = f"PARTIAL: {verdict}"
     notes = [_NO_SUMMARY, *report.subject.notes] if run is None else _notes(run)
@@ -74,7 +72,7 @@ def run_document(report: RunReport) -> Document:
     ranks = None if run is None or not isinstance(run.ranks, RanksNote) else run.ranks
     chapters = [
         *([] if ranks is None else [Chapter("Ranks", ranks_tables(ranks))]),
-        *([] if saved is None else [checkpoints.chapter(saved)]),
+        *([] if saved is None else [checkpoint_chapter(saved)]),
         Chapter("Tiers", [_figures(report), *_hits(run), *rates]),
         Chapter("Latency", [*times, *(table for table, is_in in zip(maps, is_main, strict=True) if is_in)]),
         Chapter("Requests, QoS and criteria", [*request_tables(run), *_throughput(run)]),

@@ -7,6 +7,7 @@ from typing import Any
 from kvdistill.report.report import TraceReport
 from kvdistill.report.subject import Subject
 from kvdistill.report.tables import rate_tables, reuse_tables, size_tables, wear_table
+from kvtrace.core.document.chapters import event_course, event_lines, event_tables, fleet_headline, fleet_tables
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -18,9 +19,6 @@ from kvtrace.core.document.document import (
     parameters,
     table_of,
 )
-from kvtrace.core.document.fleet import event_course, event_lines, event_tables
-from kvtrace.core.document.fleet import headline as fleet_headline
-from kvtrace.core.document.fleet import tables as fleet_tables
 from kvtrace.core.units import format_count
 
 _NOT_MEASURED = "not measured: a trace says what is to be done, and holds no times of a device"

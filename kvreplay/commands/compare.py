@@ -51,7 +51,7 @@ def compare(
     check_memory()
     from kvreplay.run.finished import FinishedRun
     from kvreplay.run.pair import SIDES, run_pair
-    from kvtrace.core.run.programs import run_program
+    from kvtrace.core.run.run_file import run_program
 
     first = targets(tier)
     second = first | targets(against)

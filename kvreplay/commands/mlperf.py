@@ -14,7 +14,7 @@ from kvreplay.commands.options import command_line, targets
 from kvreplay.commands.ranks import alongside
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError, KvError
-from kvtrace.core.run.ranks import RANK_FOLDER
+from kvtrace.core.run.run_file import RANK_FOLDER
 from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
 
 if TYPE_CHECKING:

@@ -62,7 +62,7 @@ def probe(
     from kvreplay.probes.program import Filter
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.run.probe_file import find_probe, probe_answer
-    from kvtrace.core.run.programs import run_program
+    from kvtrace.core.run.run_file import run_program
 
     check_root()
     disks = {disk.name: disk for path in dev or [] for disk in resolve(path)}

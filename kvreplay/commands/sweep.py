@@ -84,7 +84,7 @@ def _trace(trace: Path | None, gen: str | None) -> Iterator[Path]:
     if trace is not None:
         yield trace
         return
-    from kvtrace.core.run.programs import run_program
+    from kvtrace.core.run.run_file import run_program
 
     with tempfile.TemporaryDirectory(prefix="kvreplay-") as folder:
         made = Path(folder) / "trace.parquet"
@@ -136,8 +136,8 @@ def sweep(
         from kvreplay.run import sweep as sweeping
         from kvreplay.run.run import replay
         from kvreplay.run.search import progress_of
-        from kvtrace.core.document.plots import check_plot
-        from kvtrace.core.document.sweep import sweep_document
+        from kvtrace.core.document.chapters import sweep_document
+        from kvtrace.core.document.page import check_plot
         from kvtrace.core.document.terminal import show_documents
         from kvtrace.core.run.sweep_file import has_users
         from kvtrace.core.schema import TRACE

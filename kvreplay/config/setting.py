@@ -24,7 +24,7 @@ from kvreplay.tiers.placement.hints import placing
 from kvreplay.tiers.sharded import SeveralDrives
 from kvreplay.tiers.tier import Tier
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.limit import Limit, parse_limit
+from kvtrace.core.files import Limit, parse_limit
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import Reader, open_table

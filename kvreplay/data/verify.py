@@ -14,7 +14,7 @@ import msgspec
 
 from kvreplay.data.source import BLOCK_BYTES
 from kvreplay.native.rows import REPLAY
-from kvtrace.core.run.verification import BadBlock, BlockFault, Verification
+from kvtrace.core.run.run_file import BadBlock, BlockFault, Verification
 from kvtrace.core.schema import OBJECTS
 from kvtrace.core.tables import objects_path, open_table
 

@@ -11,7 +11,7 @@ from kvreplay.data.source import DataSource
 from kvreplay.data.verify import Verifier
 from kvreplay.native.rows import RowRing
 from kvreplay.tiers.tier import Tier
-from kvtrace.core.run.verification import Verification
+from kvtrace.core.run.run_file import Verification
 
 
 class CommonStart(Protocol):

@@ -11,9 +11,9 @@ from kvreplay.mlperf.attempt import Attempt
 from kvreplay.mlperf.result import READ_P95, READ_RATE, WRITE_P95, WRITE_RATE, MlperfResult
 from kvreplay.mlperf.rules import Kept, Rule, mark_of
 from kvreplay.mlperf.served import Served
+from kvtrace.core.document.chapters import run_sheets
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of, parameters
-from kvtrace.core.document.mlperf import run_sheets
-from kvtrace.core.document.workbook import PlainSheet, write_workbook
+from kvtrace.core.document.export import PlainSheet, write_workbook
 from kvtrace.core.files import write_text
 from kvtrace.core.run.run_file import RunFile
 from kvtrace.core.units import format_duration

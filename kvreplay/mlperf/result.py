@@ -13,7 +13,7 @@ from kvreplay.mlperf.names import as_summary
 from kvreplay.mlperf.rules import NOT_CLAIMED, Rule, mark_of
 from kvreplay.mlperf.served import Served
 from kvtrace import __version__
-from kvtrace.core.document.mlperf import metrics_of, parameters_of
+from kvtrace.core.document.chapters import metrics_of, parameters_of
 from kvtrace.core.files import read_json
 from kvtrace.core.run.figures import Criterion
 from kvtrace.core.run.mlperf_file import MLPERF_FILE

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kvreplay.mlperf.attempt import STORAGE
-from kvtrace.core.document.mlperf import Named
+from kvtrace.core.document.chapters import Named
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import Criterion
 from kvtrace.core.run.run_file import OPS_FILE, SERVED_FILE

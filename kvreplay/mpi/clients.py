@@ -12,7 +12,7 @@ from kvreplay.mpi.alongside import Alongside
 from kvreplay.result.tables import check_output, make_directory
 from kvtrace.core.errors import DeviceError, RankLost
 from kvtrace.core.run.mlperf_file import MLPERF_FILE
-from kvtrace.core.run.ranks import RANK_FOLDER
+from kvtrace.core.run.run_file import RANK_FOLDER
 
 
 def own_client(

@@ -11,7 +11,7 @@ import msgspec
 from kvreplay.mpi.pooled.files import RANK_FILE, RANKS_FILE
 from kvreplay.mpi.ranks import Ranks
 from kvtrace.core.errors import RankLost
-from kvtrace.core.run.ranks import RANK_FOLDER
+from kvtrace.core.run.run_file import RANK_FOLDER
 
 CHUNK_BYTES = 16 << 20
 

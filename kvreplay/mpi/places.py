@@ -9,7 +9,7 @@ from kvreplay.config.config import named
 from kvreplay.config.tiers import FILE_SUFFIX, paths_of
 from kvreplay.tiers.claims import check_shared
 from kvtrace.core.errors import ConfigError, DeviceError
-from kvtrace.core.run.ranks import RANK_FOLDER
+from kvtrace.core.run.run_file import RANK_FOLDER
 
 RANK, LOCAL = "{rank}", "{local}"
 """In a target: the number of the rank, and its number among the ranks of its host."""

@@ -28,10 +28,8 @@ from kvreplay.run.finished import FinishedRun
 from kvreplay.run.run import replay
 from kvreplay.run.watching.watch import Watching
 from kvtrace.core.errors import ConfigError, KvError, RankLost
-from kvtrace.core.files import write_json
-from kvtrace.core.limit import parse_limit
-from kvtrace.core.run.ranks import RANK_FOLDER
-from kvtrace.core.run.run_file import RUN_FILE
+from kvtrace.core.files import parse_limit, write_json
+from kvtrace.core.run.run_file import RANK_FOLDER, RUN_FILE
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import objects_path, open_table
 

@@ -19,7 +19,7 @@ from msgspec import UNSET
 from kvreplay.native.rows import REPLAY, WRITE, RowRing
 from kvreplay.plan.loader import MOST_ROWS, Batch, Intake, Loader, TraceSource, native
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.limit import Limit
+from kvtrace.core.files import Limit
 from kvtrace.core.schema import Op
 from kvtrace.core.tables import Reader
 

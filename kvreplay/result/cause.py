@@ -22,7 +22,7 @@ from kvreplay.result.pace import (
     delays_of,
     percent,
 )
-from kvtrace.core.run.verdict import Evidence, LimitCause
+from kvtrace.core.run.figures import Evidence, LimitCause
 
 DOMINANT = 0.5
 """Of what was lost: less is no cause of its own."""

@@ -16,7 +16,7 @@ from kvreplay.result.counted.times import EXACT_VALUES, Times
 from kvreplay.result.pace import distribution
 from kvreplay.result.part import RunPart
 from kvreplay.tiers.tier import has_times
-from kvtrace.core.run.checkpoints import DEFINITIONS, Beside, Checkpoint, CheckpointFigures, CheckpointKind
+from kvtrace.core.run.figures import DEFINITIONS, Beside, Checkpoint, CheckpointFigures, CheckpointKind
 from kvtrace.core.schema import OPS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.tables import open_table
 from kvtrace.core.units import NS_PER_S

@@ -38,9 +38,9 @@ from kvtrace.core.run.run_file import (
     Smart,
     SmartReadings,
     TraceNote,
+    Verification,
     WindowNote,
 )
-from kvtrace.core.run.verification import Verification
 from kvtrace.core.schema import Op, Table
 from kvtrace.core.units import format_bytes, format_duration
 

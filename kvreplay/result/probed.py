@@ -24,8 +24,7 @@ from kvreplay.tiers.host import device_number
 from kvreplay.tiers.tier import Tier, drives_of
 from kvtrace.core.app import log
 from kvtrace.core.errors import DeviceError, ProbeUnavailable
-from kvtrace.core.run.programs import argv_of
-from kvtrace.core.run.run_file import BLOCKS_FILE, PROBE_FILE, ProbesNote
+from kvtrace.core.run.run_file import BLOCKS_FILE, PROBE_FILE, ProbesNote, argv_of
 from kvtrace.core.schema import BLOCKS
 from kvtrace.core.tables import open_table
 

@@ -26,8 +26,7 @@ from kvreplay.result.manifest import table_metadata
 from kvreplay.result.part import RunPart
 from kvreplay.result.requests import COLUMNS, ServedRequests
 from kvreplay.result.traffic import traffic_warnings
-from kvtrace.core.run.checkpoints import CheckpointFigures
-from kvtrace.core.run.figures import RequestFigures, Summary
+from kvtrace.core.run.figures import CheckpointFigures, RequestFigures, Summary
 from kvtrace.core.run.run_file import OPS_FILE, SERIES_FILE, SERVED_FILE, DeviceIo, RunFile
 from kvtrace.core.schema import OPS, SERIES, SERVED, Table
 from kvtrace.core.tables import Writer, create

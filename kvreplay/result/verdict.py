@@ -14,9 +14,8 @@ from kvreplay.result.levels import levels_of
 from kvreplay.result.pace import Spent, end_of, is_late, percent, shares_of
 from kvreplay.tiers.host import FILESYSTEMS_IN_MEMORY, in_memory, queue_limit, throttles
 from kvreplay.tiers.tier import Tier, copied, has_times
-from kvtrace.core.run.figures import Pace
+from kvtrace.core.run.figures import Evidence, LimitCause, Pace, RunVerdict, TierRate
 from kvtrace.core.run.run_file import DeviceIo
-from kvtrace.core.run.verdict import Evidence, LimitCause, RunVerdict, TierRate
 from kvtrace.core.units import NS_PER_S, format_duration, format_rate, format_rate_of
 
 OBJECT_ENGINE = "s3dlio"

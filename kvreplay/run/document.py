@@ -11,7 +11,7 @@ from kvreplay.run.discover import Discovery
 from kvreplay.run.finished import FinishedRun
 from kvreplay.run.runtime import repeated
 from kvreplay.run.trials import TrialSet
-from kvtrace.core.document import checkpoints
+from kvtrace.core.document.chapters import checkpoint_sentence, checkpoint_tables, ranks_tables
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -22,11 +22,8 @@ from kvtrace.core.document.document import (
     columns_of,
     parameters,
 )
-from kvtrace.core.document.ranks import ranks_tables
 from kvtrace.core.run.figures import Distribution, Figures, Mlperf, RequestFigures, Summary
-from kvtrace.core.run.ranks import RanksNote
-from kvtrace.core.run.run_file import Preconditioned, RunFile
-from kvtrace.core.run.verification import Verification
+from kvtrace.core.run.run_file import Preconditioned, RanksNote, RunFile, Verification
 from kvtrace.core.units import format_bytes, format_count, format_duration
 
 SHOWN_BAD_BLOCKS = 1000
@@ -50,7 +47,7 @@ def run_document(finished: FinishedRun) -> Document:
     partial = "PARTIAL: " if run.status == "partial" else ""
     tables = [
         *(ranks_tables(run.ranks) if isinstance(run.ranks, RanksNote) else []),
-        *([] if run.checkpoints is None else checkpoints.tables(run.checkpoints)),
+        *([] if run.checkpoints is None else checkpoint_tables(run.checkpoints)),
         _operations("Operations", summary.figures),
         *([_operations("Operations by drive", summary.drives)] if summary.drives else []),
         *([_services("Service time by drive", summary.drives)] if summary.drives else []),
@@ -72,7 +69,7 @@ def run_document(finished: FinishedRun) -> Document:
 
 
 def _answer(run: RunFile) -> str:
-    return "" if run.checkpoints is None else f"{checkpoints.sentence(run.checkpoints)}; "
+    return "" if run.checkpoints is None else f"{checkpoint_sentence(run.checkpoints)}; "
 
 
 def _totals(summary: Summary) -> str:

@@ -14,8 +14,7 @@ from kvreplay.result.results import RunResults
 from kvtrace.core.app import INTERRUPTED
 from kvtrace.core.errors import KvError
 from kvtrace.core.run.figures import Summary
-from kvtrace.core.run.run_file import BLOCKS_FILE, PROBE_FILE, RunBegun, RunFile, write_run
-from kvtrace.core.run.verification import Verification
+from kvtrace.core.run.run_file import BLOCKS_FILE, PROBE_FILE, RunBegun, RunFile, Verification, write_run
 from kvtrace.core.schema import BLOCKS
 
 

@@ -13,8 +13,8 @@ from math import sqrt
 import msgspec
 
 from kvreplay.result.pace import DEPENDENCIES, DRIVE, percent
+from kvtrace.core.run.figures import LimitCause, RunVerdict
 from kvtrace.core.run.sweep_file import Axis, SweepPoint
-from kvtrace.core.run.verdict import LimitCause, RunVerdict
 from kvtrace.core.units import format_duration, format_rate
 
 DOUBLINGS = 4

@@ -31,14 +31,13 @@ from kvreplay.run.search import (
     to_repeat,
 )
 from kvtrace import __version__
-from kvtrace.core.document.plots import panels
-from kvtrace.core.document.sweep import load_name, response_lines
+from kvtrace.core.document.chapters import load_name, response_lines
+from kvtrace.core.document.page import panels
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import Summary
-from kvtrace.core.run.programs import ProgramError, run_program
-from kvtrace.core.run.run_file import SWEEP_FILE
+from kvtrace.core.run.run_file import SWEEP_FILE, ProgramError, run_program
 from kvtrace.core.run.sweep_file import Axis, LoadSweep, SweepPoint, has_users
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import objects_path, open_table

@@ -21,8 +21,8 @@ from kvtrace import __version__
 from kvtrace.core import statistics
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_json
+from kvtrace.core.run.figures import RunVerdict
 from kvtrace.core.run.run_file import TRIALS_FILE, RunFile
-from kvtrace.core.run.verdict import RunVerdict
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import MAX_SPREAD
 from kvtrace.core.tables import open_table

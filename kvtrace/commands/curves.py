@@ -120,7 +120,7 @@ def mrc(
     kvtrace mrc conversation.jsonl --source mooncake --chunk-tokens 256 --plot mrc.svg
     kvtrace mrc conversation.jsonl --source mooncake --policy s3fifo --sample 0.1
     """
-    from kvtrace.core.document.plots import check_plot
+    from kvtrace.core.document.page import check_plot
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.curves import mrc as curves
     from kvtrace.model.catalogue import find_model

@@ -75,7 +75,7 @@ def check_page(page: Path, flag: str) -> None:
 def write_page(page: Path, shown: Document) -> None:
     """Write `shown` to `page`, aside and renamed."""
     from kvtrace import __version__
-    from kvtrace.core.document.html import html_page
+    from kvtrace.core.document.page import html_page
     from kvtrace.core.files import write_text
 
     write_text(page, html_page([shown], f"Made by kvtrace {__version__}: kvtrace {' '.join(sys.argv[1:])}"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kvtrace.core.document.plots import panels
+from kvtrace.core.document.page import panels
 from kvtrace.core.errors import ConfigError
 from kvtrace.curves.optimal import OPTIMAL, optimal_uses
 from kvtrace.curves.sampling import Estimate, estimate

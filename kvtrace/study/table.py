@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvtrace.core.contract.study import study_table
 from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import Table, arrow_schema
+from kvtrace.core.study_file import study_table
 from kvtrace.core.tables import create
 from kvtrace.curves.demand import Rates, TierDemand
 from kvtrace.curves.simulated import Simulated

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from kvtrace.core.document import fleet
+from kvtrace.core.document.chapters import event_lines, event_tables
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -135,8 +135,8 @@ def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
     ]
     lines = [bound] if is_bound else []
     if meta.events is not None:
-        tables += fleet.event_tables(meta.events)
-        lines += fleet.event_lines(meta.events)
+        tables += event_tables(meta.events)
+        lines += event_lines(meta.events)
     return Document(name, headline, [Chapter("", tables, lines)], meta.notes)
 
 

@@ -14,7 +14,7 @@ from kvdistill.formats.bench.serving import imported, known, nanoseconds, one_fi
 from kvdistill.formats.formats import Imported, ImportOptions
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import read_json
-from kvtrace.core.run.serving import Serving, ServingTimes
+from kvtrace.core.run.figures import Serving, ServingTimes
 
 if TYPE_CHECKING:
     import duckdb

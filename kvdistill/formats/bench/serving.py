@@ -12,7 +12,7 @@ import msgspec
 
 from kvdistill.formats.formats import Account, Imported
 from kvtrace.core.errors import TraceError
-from kvtrace.core.run.serving import Serving, ServingTimes
+from kvtrace.core.run.figures import Serving, ServingTimes
 from kvtrace.core.schema import MOST
 from kvtrace.core.statistics import nearest_rank
 from kvtrace.core.units import NS_PER_S

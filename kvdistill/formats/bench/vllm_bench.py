@@ -14,7 +14,7 @@ from kvdistill.formats.formats import Imported, ImportOptions
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import decode_json
 from kvtrace.core.metadata import Count
-from kvtrace.core.run.serving import Serving, ServingTimes
+from kvtrace.core.run.figures import Serving, ServingTimes
 from kvtrace.core.units import NS_PER_S
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from kvreplay.mpi.beside import wire
 from kvreplay.mpi.beside.clock import answer_pings, send_pings
 from kvtrace.core.app import leave_at_once
 from kvtrace.core.errors import RankLost
-from kvtrace.core.run.programs import argv_of
+from kvtrace.core.run.run_file import argv_of
 
 _CONTROL = 7
 _BEAT, _STOP, _LOST = b"b", b"s", b"l"

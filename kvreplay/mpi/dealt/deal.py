@@ -22,8 +22,8 @@ from kvreplay.mpi.dealt.by import Deal
 from kvreplay.mpi.dealt.owners import OWN, SHARED, assign, find_needless
 from kvreplay.native.rows import DELETE
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.limit import Limit
-from kvtrace.core.run.ranks import DealNote
+from kvtrace.core.files import Limit
+from kvtrace.core.run.run_file import DealNote
 from kvtrace.core.schema import REQUESTS, TRACE, numbers
 from kvtrace.core.tables import Reader, create, objects_path, open_table
 

@@ -14,7 +14,7 @@ import numpy as np
 from kvreplay.mpi.pooled.operations import EXACT_OPERATIONS, NAMES, is_measured, late_of, rows_of
 from kvreplay.mpi.pooled.part import PartRun
 from kvreplay.result.checkpoints import COLUMNS, TimesBeside, checkpoint, figures_of, spans_of
-from kvtrace.core.run.checkpoints import Beside, Checkpoint, CheckpointFigures
+from kvtrace.core.run.figures import Beside, Checkpoint, CheckpointFigures
 
 
 def pooled_checkpoints(

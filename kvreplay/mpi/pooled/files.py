@@ -8,7 +8,7 @@ import msgspec
 
 from kvreplay.config.config import Config
 from kvtrace.core.files import read_json, write_json
-from kvtrace.core.run.ranks import DealNote
+from kvtrace.core.run.run_file import DealNote
 
 RANKS_FILE = "ranks.json"
 """In the folder of the whole, from before the start on."""

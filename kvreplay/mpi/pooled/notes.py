@@ -9,9 +9,8 @@ from kvreplay.mpi.pooled.part import PartRun
 from kvreplay.mpi.ranks import ORPHANED
 from kvreplay.result.counted.times import ERROR
 from kvreplay.result.manifest import PERCENTILES
-from kvtrace.core.run.figures import Figures, Summary
-from kvtrace.core.run.ranks import CombinedNote, DealNote, RankNote, StartNote
-from kvtrace.core.run.verdict import RunVerdict
+from kvtrace.core.run.figures import Figures, RunVerdict, Summary
+from kvtrace.core.run.run_file import CombinedNote, DealNote, RankNote, StartNote
 from kvtrace.core.units import NS_PER_S, format_bytes, format_duration
 
 DEFINITIONS = {

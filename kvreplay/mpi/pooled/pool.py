@@ -29,9 +29,18 @@ from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError, RankLost
 from kvtrace.core.run.figures import Mlperf, RequestFigures, Summary, WarmupFacts
-from kvtrace.core.run.ranks import RANK_FOLDER, RanksNote
-from kvtrace.core.run.run_file import DeviceIo, Populated, RunFile, TraceNote, WindowNote, find_run, write_run
-from kvtrace.core.run.verification import Verification
+from kvtrace.core.run.run_file import (
+    RANK_FOLDER,
+    DeviceIo,
+    Populated,
+    RanksNote,
+    RunFile,
+    TraceNote,
+    Verification,
+    WindowNote,
+    find_run,
+    write_run,
+)
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import total
 from kvtrace.core.tables import open_table

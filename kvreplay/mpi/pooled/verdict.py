@@ -9,10 +9,8 @@ from typing import Any
 from kvreplay.mpi.pooled.part import PartRun
 from kvreplay.result.cause import judge
 from kvreplay.result.verdict import delivered_of, limit_of, named, reached_of
-from kvtrace.core.run.figures import Figures, Pace
-from kvtrace.core.run.ranks import Straggler
-from kvtrace.core.run.run_file import DeviceIo, RunFile
-from kvtrace.core.run.verdict import Evidence, LimitCause, RunVerdict, TierRate
+from kvtrace.core.run.figures import Evidence, Figures, LimitCause, Pace, RunVerdict, TierRate
+from kvtrace.core.run.run_file import DeviceIo, RunFile, Straggler
 from kvtrace.core.statistics import mean, total
 from kvtrace.core.units import NS_PER_S, format_duration
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtrace.core.document import fleet
+from kvtrace.core.document.chapters import event_lines, event_tables, fleet_headline, fleet_tables
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, table_of
 from kvtrace.core.units import format_bytes, format_count, format_duration, format_years
 from kvtrace.model.serving import in_words
@@ -90,11 +90,11 @@ def generated(summary: dict[str, Any]) -> Document:
         f"seed {summary['seed']}, {format_count(stats['requests'])} requests"
     )
     if of_fleet := stats.get("fleet"):
-        headline = f"{fleet.headline(of_fleet)}; {headline}"
-        tables = [*fleet.tables(of_fleet), *tables]
+        headline = f"{fleet_headline(of_fleet)}; {headline}"
+        tables = [*fleet_tables(of_fleet), *tables]
     if events := stats.get("incidents"):
-        tables += fleet.event_tables(events)
-        worn = [*fleet.event_lines(events), *worn]
+        tables += event_tables(events)
+        worn = [*event_lines(events), *worn]
     return Document(summary["file"], headline, [Chapter("", tables, worn)])
 
 

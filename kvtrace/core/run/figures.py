@@ -5,10 +5,10 @@ What was not measured is null. Fields with a default are those that an import ma
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import msgspec
 from msgspec import UNSET, UnsetType
-
-from kvtrace.core.run.verdict import RunVerdict
 
 
 class Distribution(msgspec.Struct, frozen=True):
@@ -250,3 +250,246 @@ class Mlperf(msgspec.Struct, frozen=True, kw_only=True):
     qos_reason: str | None
     """Why it is null."""
     qos_definition: str
+
+
+class LimitCause(StrEnum):
+    """What held a run back."""
+
+    DRIVE = "drive"
+    """More in flight would not have moved more: what the tier's storage, or its model, can do."""
+    REPLAYER = "replayer"
+    """Our own submission."""
+    QUEUE_LIMIT = "queue limit"
+    """--queue-depth, or what set it: as much was in flight as may be, and the drive could have taken more."""
+    DATA = "data generation"
+    """Making the data of writes."""
+    DEPENDENCIES = "dependencies"
+    """The order that the trace asks for: earlier operations of the same request or object."""
+    COPY_THREADS = "copy threads"
+    """The threads that copy to and from memory tiers."""
+    PROCESSOR = "processor"
+    """Our threads were ready to run, and others had their processors."""
+    MEMORY = "first touch of memory"
+    """The kernel gave pages to memory that nothing had written to yet."""
+    THROTTLE = "throttle"
+    """A limit above the device: of the control group of the process."""
+    KERNEL = "kernel above the device"
+    """Filesystem and block layer: I/Os were long there, and short at the device."""
+
+
+class TierRate(msgspec.Struct, frozen=True, kw_only=True):
+    """What one tier was asked and reached."""
+
+    tier: str
+    is_simulated: bool
+    asked_bytes_per_s: float | None
+    """Of the operations that completed, by their due times; null in a closed loop, which asks for all there is."""
+    reached_bytes_per_s: float | None
+    """Over the same span, and by how much its end was late; in a closed loop from the first submission to the last
+    completion. Null where nothing moved."""
+    asked_operations_per_s: float | None
+    reached_operations_per_s: float | None
+    end_late_ns: int | None
+    """By how much the tier's last operation ended late; null in a closed loop."""
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What the cause was derived from; null is what was not measured. Shares are of the run's time."""
+
+    queue_depth: int
+    """The limit of what may be in flight."""
+    storage: str = "drive"
+    """What the tier lies on, in words: drive, object store, memory, page cache, or device in memory."""
+    in_flight_mean: float | None = None
+    """I/Os, over the run; copies to and from memory take no place."""
+    held_share: float | None = None
+    """Open loop: something due waited because as much was in flight as may be."""
+    starved_share: float | None = None
+    """Of the time of the threads that submit, or copy: making the data of writes. Of processor time, as the others."""
+    unread_share: float | None = None
+    """Of the queue's time: idle because the next rows of the trace were not there yet."""
+    blocked_share: float | None = None
+    """The same: idle because all rows that were left waited for earlier ones; null in an open loop."""
+    submitter_busy_share: float | None = None
+    """The submitting thread had something to do; null where each I/O has a thread that submits it."""
+    copy_busy_share: float | None = None
+    """Of the time of all threads that copy to and from memory; null without them."""
+    device_busy_share: float | None = None
+    """The device had at least one request in flight, by its own counters; null where they are not seen."""
+    device_time_share: float | None = None
+    """Time of requests at the device / time of I/Os in flight; above 1 where the kernel splits I/Os, null where other
+    tiers take places of the queue, too."""
+    doubling_gain: float | None = None
+    """What twice as much in flight added to the rate of the tier: 0 nothing, 1 as much again. From its operations of
+    one I/O, by how many were in flight when they were submitted and while they were served; null where that did not
+    vary, or the two disagree."""
+    slowdown: float | None = None
+    """Median service time with the most in flight / with at most an eighth of that; null without such operations."""
+    is_end_late: bool | None = None
+    """Open loop: its last operation ended late, and less was delivered than asked; null in a closed loop."""
+    response_shares: dict[str, float] = {}
+    """As `causes` of `pace`, of the tier that the verdict speaks of; empty in a closed loop."""
+    unhindered_share: float | None = None
+    """Of the response times of the tier: what its operations take unhindered; null in a closed loop."""
+    on_time_share: float | None = None
+    """As `on_time_fraction` of `pace`; null in a closed loop."""
+    queue_full_share: float | None = None
+    """The submitting thread slept in io_uring_enter with submissions in hand: the block layer's queue was full. Of
+    several that with the most."""
+    kernel_share: float | None = None
+    """The submitting thread ran in the kernel, where it submits and where caches are copied; as `submitter_busy_share`.
+    """
+    processor_share: float | None = None
+    """The threads that submit, or copy, were ready to run or in the middle of something, and had no processor."""
+    touch_share: float | None = None
+    """The threads that copy had the kernel give pages to memory; null without them."""
+    copying_share: float | None = None
+    """They copied, each on average; null without them."""
+    checking_share: float | None = None
+    """The threads that submit, or copy, checked what reads brought."""
+    device_queue_mean: float | None = None
+    """Requests at the device while operations were in flight, by its own counters; of several the fullest."""
+    device_queue_limit: int | None = None
+    """Requests that its queue takes (nr_requests)."""
+    throttle: str | None = None
+    """A limit above the device that was reached, or nearly; null if none is known to have been."""
+    throttle_share: float | None = None
+    """What was moved, of that limit."""
+
+
+class RunVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The one sentence of a run, and what it says."""
+
+    sentence: str
+    has_reached: bool | None
+    """Whether an open loop reached what was asked and kept pace; null in a closed loop, which has no such end."""
+    tier: str | None
+    """The tier that it speaks of: the one whose operations took the most time."""
+    cause: LimitCause | None
+    """What held it back; null if nothing did, or if what was measured does not decide."""
+    reason: str | None
+    """What the cause was seen by, or why it is not known; null if nothing held it back."""
+    tiers: list[TierRate]
+    evidence: Evidence
+
+
+DEFINITIONS = {
+    "duration_ns": "from the first submission of a save or restore to its last completion, its marker included",
+    "stall_ns": "how long training waits for it if it does nothing meanwhile: from when it was due, in a closed loop "
+    "from its first submission, to its last completion",
+    "bandwidth_bytes_per_s": "object bytes / duration_ns",
+    "during": "operations of others that were under way at any moment of a save or restore, in an open loop from when "
+    "they were due; without: all others",
+}
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A save or a restore."""
+
+    kind: str
+    """save or restore."""
+    request_id: int | None
+    """Its request in the trace; null if the trace gives it none."""
+    ts_ns: int | None = None
+    """When it begins in the trace; null in runs of earlier versions."""
+    scheduled_ns: int | None
+    """When it was due, from the start of the run; null in a closed loop."""
+    submitted_ns: int | None
+    """Its first submission; null if there was none."""
+    completed_ns: int | None
+    """Its last completion; null unless all of it completed."""
+    duration_ns: int | None
+    stall_ns: int | None
+    bytes: int
+    """Object bytes that completed."""
+    bandwidth_bytes_per_s: float | None
+    operations: int
+    unfinished: int
+    """Operations that failed or were not reached."""
+
+
+class CheckpointKind(msgspec.Struct, frozen=True, kw_only=True):
+    """All saves, or all restores."""
+
+    kind: str
+    count: int
+    """Those that completed."""
+    unfinished: int
+    bytes: int
+    """Of those that completed."""
+    duration: Distribution
+    bandwidth_bytes_per_s: float | None
+    """Bytes / durations added up."""
+    stall_ns: int | None
+    """Added up."""
+
+
+class Beside(msgspec.Struct, frozen=True, kw_only=True):
+    """How long operations of others took while checkpoints were saved or restored, and otherwise."""
+
+    tier: str
+    op: str
+    measure: str
+    """response, in an open loop; else latency."""
+    during: Distribution
+    without: Distribution
+
+    def compared(self) -> tuple[str, int, int] | None:
+        """Return the highest of the percentiles to p99 that both have, and both; None if there is none."""
+        for name in ("p99", "p95", "p50"):
+            during, without = getattr(self.during, f"{name}_ns"), getattr(self.without, f"{name}_ns")
+            if during is not None and without is not None:
+                return name, during, without
+        return None
+
+
+class CheckpointFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run did for checkpoints."""
+
+    each: list[Checkpoint]
+    """In the order in which they were due."""
+    kinds: list[CheckpointKind]
+    busy_ns: int
+    """Time in which at least one was under way."""
+    stall_share: float | None
+    """Stalls added up, of the run's time."""
+    beside: list[Beside]
+    """By tier and op of others; empty if there were none."""
+    definitions: dict[str, str]
+
+
+class ServingTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """How a time is distributed, in nanoseconds."""
+
+    count: int | None = None
+    """Of how many; null where the benchmark does not say."""
+    mean_ns: int | None = None
+    p50_ns: int | None = None
+    p90_ns: int | None = None
+    p95_ns: int | None = None
+    p99_ns: int | None = None
+    p99_9_ns: int | None = None
+    max_ns: int | None = None
+
+
+class Serving(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one benchmark."""
+
+    benchmark: str
+    """What measured."""
+    requests: int | None = None
+    """Those answered."""
+    failed_requests: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    requests_per_s: float | None = None
+    input_tokens_per_s: float | None = None
+    output_tokens_per_s: float | None = None
+    first_token: ServingTimes | None = None
+    """From sending a request to its first token."""
+    inter_token: ServingTimes | None = None
+    """Between two tokens of an answer."""
+    output_token: ServingTimes | None = None
+    """A token after the first, on average over its answer."""
+    answer: ServingTimes | None = None
+    """From sending a request to its last token."""

@@ -5,22 +5,22 @@ A folder without run.json is no run: it is written last, so a run that died is n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from kvtrace.core.errors import TraceError
+from kvtrace.core.app import log, progress
+from kvtrace.core.errors import KvError, TraceError
 from kvtrace.core.files import read_json, write_json
-from kvtrace.core.metadata import Metadata
-from kvtrace.core.run.checkpoints import CheckpointFigures
-from kvtrace.core.run.facts import KnownFacts
-from kvtrace.core.run.figures import Mlperf, RequestFigures, Summary
-from kvtrace.core.run.ranks import RanksNote
-from kvtrace.core.run.serving import Serving
-from kvtrace.core.run.verification import Verification
+from kvtrace.core.metadata import Count, Metadata
+from kvtrace.core.run.figures import CheckpointFigures, Mlperf, RequestFigures, Serving, Summary
 
 RUN_FILE = "run.json"
 OPS_FILE, SERVED_FILE, SERIES_FILE = "ops.parquet", "requests.parquet", "series.parquet"
@@ -346,3 +346,214 @@ def _read(path: Path, kind: type[Kind]) -> Kind:
     if not path.is_file():
         refuse_cut_off(path.parent)
     return read_json(path, kind, misfit="not of this version of kvtrace: {}; make the run again")
+
+
+class _Host(msgspec.Struct):
+    kernel: str | None = None
+    cpu_model: str | None = None
+    cpus: Count | None = None
+
+
+class _Target(msgspec.Struct):
+    drives: list[dict[str, Any]] | None = None
+
+
+class KnownFacts(msgspec.Struct):
+    """The parts of the free fields that readers look at."""
+
+    host: _Host
+    tiers: dict[str, _Target]
+
+
+class BlockFault(StrEnum):
+    """What is wrong with a block that was read."""
+
+    DAMAGED = "damaged"
+    """Its checksum does not hold: torn, or bytes changed."""
+    FOREIGN = "foreign"
+    """Not written by this run; zeros among them."""
+    MISPLACED = "misplaced"
+    """A block of this run that belongs elsewhere."""
+    STALE = "stale"
+    """The right place, another version."""
+
+
+class BadBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """One bad block and where it was read."""
+
+    fault: BlockFault
+    row: int
+    """The trace row that read it."""
+    tier: str
+    object_id: int
+    key: str | None = None
+    """The object's name, from the trace's objects table; null if that is absent."""
+    file: str | None
+    """Null where objects are no files."""
+    offset_bytes: int
+    """Of the block in its object."""
+    expected_version: int
+    found: dict[str, int] | None
+    """What the block says it is; null if its checksum does not hold."""
+
+
+class Verification(msgspec.Struct, frozen=True, kw_only=True):
+    """What --verify found."""
+
+    block_bytes: int
+    checked_blocks: int
+    unwritten_blocks: int
+    """Read where the trace never wrote: nothing to check."""
+    corrupt_blocks: int
+    by_fault: dict[str, int]
+    located: list[BadBlock]
+    """All, up to 100,000."""
+    check_ns: int
+    """Thread time that checking took, inside the measured time of the run."""
+
+
+RANK_FOLDER = "rank-{:04d}"
+"""Where the run of a rank lies in that of the whole."""
+
+
+class DealNote(msgspec.Struct, frozen=True, kw_only=True):
+    """How the trace was dealt to the ranks, and what that cut apart."""
+
+    by: str
+    """node, user or object."""
+    because: str
+    dealt: int
+    """How many nodes, users or objects there are."""
+    rows: list[int]
+    """By rank."""
+    bytes: list[int]
+    """By rank: read and written."""
+    nodes: list[list[int]] | None = None
+    """By rank: the nodes dealt to it; null if users or objects were."""
+    shared_objects: int
+    """Objects that several ranks touch: each has a copy of its own, written before the run if it reads it first."""
+    shared_rows: int
+    """Rows on such an object by a rank that did not touch it first."""
+    shared_bytes: int
+    split_requests: int
+    """Requests whose operations lie on several ranks, which do not wait for each other there."""
+    deletes_left_out: int
+    """Because their rank goes on to read what another rank wrote since."""
+
+
+class StartNote(msgspec.Struct, frozen=True, kw_only=True):
+    """How closely together the ranks began; null of what is not known."""
+
+    skew_ns: int | None
+    """Between the first and the last rank to begin, by the common clock."""
+    first_submission_skew_ns: int | None
+    """Between their first submissions; null in an open loop, where these have times of their own."""
+    clock_error_ns: int | None
+    """How far off the common clock may be: of the worst rank, half its shortest round trip to rank 0."""
+
+
+class RankNote(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank; null is what is not known, as of one that left nothing."""
+
+    rank: int
+    folder: str
+    """Beside run.json: the rank's own run, with its ops.parquet, requests.parquet, series.parquet; none is pooled."""
+    host: str | None = None
+    nodes: list[int] | None = None
+    """Those of the trace that were dealt to it; null if users or objects were."""
+    cpus: int | None = None
+    """Those that it may run on."""
+    status: str
+    """As in its run.json; idle if it was dealt nothing, lost if it left nothing."""
+    reason: str | None = None
+    operations: int | None = None
+    errors: int | None = None
+    bytes: int | None = None
+    """Read and written, on tiers where bytes move."""
+    wall_ns: int | None = None
+    bandwidth_bytes_per_s: float | None = None
+    """Bytes over its wall time."""
+    read_p99_ns: int | None = None
+    """Of its slowest tier: response time in an open loop, else service time."""
+    write_p99_ns: int | None = None
+    clock_offset_ns: int | None = None
+    """Its monotonic clock - that of rank 0, before the run."""
+    clock_error_ns: int | None = None
+    clock_drift_ns: int | None = None
+    """The offset after the run - before it."""
+    begun_late_ns: int | None = None
+    """After the instant that was agreed."""
+    first_submission_ns: int | None = None
+    """After that instant."""
+    stood_still_ns: int | None = None
+    """The longest that its process did not answer, if that was over a second: it was stopped, or had no processor."""
+
+
+class Straggler(msgspec.Struct, frozen=True, kw_only=True):
+    """The rank that ended last, if it held up the whole."""
+
+    rank: int
+    behind_ns: int
+    """After the median rank."""
+    reason: str
+
+
+class CombinedNote(msgspec.Struct, frozen=True, kw_only=True):
+    """The ranks taken together by MLPerf Storage's rule (Rules.md 6.3.4), which is not pooling; null is not known."""
+
+    rule: str = "MLPerf Storage: bandwidths of the ranks added up, the worst P95 of any rank"
+    read_bandwidth_bytes_per_s: float | None
+    write_bandwidth_bytes_per_s: float | None
+    read_p95_ns: int | None
+    write_p95_ns: int | None
+
+
+class RanksNote(msgspec.Struct, frozen=True, kw_only=True):
+    """All ranks of a run."""
+
+    count: int
+    library: str | None
+    """The MPI library; null without one."""
+    deal: DealNote | None = None
+    """Null where each rank has a trace of its own."""
+    start: StartNote
+    is_exact: bool
+    """Whether percentiles are of all operations pooled; if not, of their histograms, added up."""
+    ranks: list[RankNote]
+    straggler: Straggler | None
+    combined: CombinedNote
+
+
+class ProgramError(KvError):
+    """Another of our programs refused; the message is its own, and so is the exit code."""
+
+    def __init__(self, command: str, said: str, exit_code: int) -> None:
+        """Say which `command` it was and the line it `said`."""
+        super().__init__(f"{command}: {said}")
+        self.exit_code = exit_code
+
+
+def argv_of(program: str, *arguments: str) -> list[str]:
+    """Return what starts `program` with `arguments` in this interpreter."""
+    return [sys.executable, "-m", f"{program}.cli", *arguments]
+
+
+def run_program(program: str, arguments: Sequence[str], *, is_shown: bool = False, is_noted: bool = True) -> None:
+    """Run `program` with `arguments`; what it prints is shown if `is_shown`, its notes are logged if `is_noted`.
+
+    Raises:
+        ProgramError: it left with an error.
+
+    """
+    argv, command = argv_of(program, *arguments), shlex.join([program, *arguments])
+    sys.stdout.flush()
+    with progress(command):
+        done = subprocess.run(  # noqa: S603 - our own program
+            argv, stdout=None if is_shown else subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+        )
+    said = done.stderr.strip().splitlines()
+    if done.returncode:
+        last = said[-1] if said else f"it left with {done.returncode}"
+        raise ProgramError(command, last.removeprefix(f"{program}: error: "), done.returncode)
+    for line in said if is_noted else ():
+        log(line)

@@ -9,8 +9,8 @@ import msgspec
 
 from kvtrace.core.files import read_json
 from kvtrace.core.metadata import Metadata
+from kvtrace.core.run.figures import LimitCause, RunVerdict
 from kvtrace.core.run.run_file import SWEEP_FILE
-from kvtrace.core.run.verdict import LimitCause, RunVerdict
 
 
 class Axis(StrEnum):

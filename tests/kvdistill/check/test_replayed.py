@@ -22,7 +22,7 @@ from kvdistill.formats.iolog import LogOptions, split_ios
 from kvdistill.jobs.job import FioMode, JobOptions
 from kvdistill.jobs.write import Wanted, write_job
 from kvdistill.profile.distil import distil
-from kvtrace.core.limit import Limit, parse_limit
+from kvtrace.core.files import Limit, parse_limit
 
 MIB = 1 << 20
 

@@ -16,7 +16,7 @@ from kvdistill.formats.oplog import Style, write_oplogs
 from kvdistill.profile.sources import distil_source
 from kvdistill.report.report import report, summary_report
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
-from kvtrace.core.limit import Limit
+from kvtrace.core.files import Limit
 from kvtrace.core.run.run_file import read_run
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, TRACE
 from kvtrace.core.tables import read_table

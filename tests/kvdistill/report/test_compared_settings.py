@@ -33,7 +33,7 @@ def test_what_one_side_does_not_know_is_no_difference_to_read_first() -> None:
 def test_a_terminal_counts_what_a_page_lists(capsys) -> None:
     from kvdistill.report.compare_document import _one_sided
     from kvtrace.core.document.document import Document
-    from kvtrace.core.document.html import html_page
+    from kvtrace.core.document.page import html_page
     from kvtrace.core.document.terminal import show_documents
 
     document = Document(name="d", headline="h", chapters=[_one_sided({"host.numa": [None, "2 nodes"]}, ["[0]", "[1]"])])

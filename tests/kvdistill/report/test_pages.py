@@ -24,9 +24,7 @@ from kvtrace.core.document.document import (
     columns_of,
     show,
 )
-from kvtrace.core.document.html import html_page
-from kvtrace.core.document.live import live_figure, log_ticks
-from kvtrace.core.document.picture import picture_of
+from kvtrace.core.document.page import html_page, live_figure, log_ticks, picture_of
 from kvtrace.core.statistics import Endurance, parse_endurance
 
 _SCRIPTS = re.compile(r"<script>.*?</script>", re.DOTALL)

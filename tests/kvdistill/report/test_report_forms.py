@@ -13,8 +13,8 @@ from kvdistill_rows import HAND, MS, change_run, io, write_hand, write_run
 
 from kvdistill.report.output import documents_of, read_reports, trials_of, write_report
 from kvdistill.report.report import report
-from kvtrace.core.document.html import html_page
-from kvtrace.core.document.text import csv_lines, markdown
+from kvtrace.core.document.export import csv_lines, markdown
+from kvtrace.core.document.page import html_page
 from kvtrace.core.errors import ProbeUnavailable
 from kvtrace.core.run.figures import WarmupFacts
 

@@ -16,8 +16,8 @@ from kvdistill.profile.reuse import reuse_distances
 from kvdistill.report.compare import ReportedTrials, compare
 from kvdistill.report.output import documents_of, read_reports, write_report
 from kvdistill.report.report import JobsReport, ProbeReport, report
-from kvtrace.core.document.html import html_page
-from kvtrace.core.document.text import csv_lines, markdown
+from kvtrace.core.document.export import csv_lines, markdown
+from kvtrace.core.document.page import html_page
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.run.run_file import read_run
 from kvtrace.core.tables import open_table

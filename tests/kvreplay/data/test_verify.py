@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from kvreplay.engine.job import Driven
     from kvreplay.run.finished import FinishedRun
-    from kvtrace.core.run.verification import Verification
+    from kvtrace.core.run.run_file import Verification
 
 NVME = 2
 BLOCK, LENGTH = 4096, 40_960

@@ -15,7 +15,7 @@ from kvreplay.mpi.dealt.deal import DealAsked, Part, deal
 from kvreplay.mpi.dealt.owners import OWN, SHARED, DealtStruct
 from kvreplay.plan.window import compile_window
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.limit import Limit, parse_limit
+from kvtrace.core.files import Limit, parse_limit
 from kvtrace.core.native.library import library
 from kvtrace.core.schema import REQUESTS, TRACE, arrow_schema, enum_array
 from kvtrace.core.tables import create, objects_path, open_table, read_table

@@ -15,8 +15,7 @@ from kvreplay.config.config import Config
 from kvreplay.run.run import replay
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.metadata import TierFacts
-from kvtrace.core.run.ranks import RanksNote
-from kvtrace.core.run.run_file import read_run
+from kvtrace.core.run.run_file import RanksNote, read_run
 from kvtrace.core.schema import OPS, TRACE, arrow_schema
 from kvtrace.core.tables import create, open_table
 

@@ -14,8 +14,7 @@ from conftest import run_cli, write_trace
 from ranks import start_ranks
 from waiting import wait_for
 
-from kvtrace.core.run.ranks import RankNote, RanksNote
-from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, RunFile, read_run
+from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, RankNote, RanksNote, RunFile, read_run
 
 pytestmark = [pytest.mark.mpi, pytest.mark.full]
 MS = 1_000_000

@@ -25,8 +25,7 @@ from kvreplay.run.sweep import sweep
 from kvreplay.run.trials import Trials
 from kvreplay.tiers.host import is_on_drive
 from kvtrace.core.errors import ConfigError, DeviceError, KvError
-from kvtrace.core.run.ranks import RanksNote
-from kvtrace.core.run.run_file import read_run
+from kvtrace.core.run.run_file import RanksNote, read_run
 from kvtrace.core.run.sweep_file import Axis
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import read_table

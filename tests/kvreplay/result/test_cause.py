@@ -9,7 +9,7 @@ import pytest
 
 from kvreplay.result.cause import judge
 from kvreplay.result.levels import levels_of
-from kvtrace.core.run.verdict import Evidence, LimitCause
+from kvtrace.core.run.figures import Evidence, LimitCause
 
 DRIVE, REPLAYER, QUEUE, DATA, DEPENDENCIES, COPIES, PROCESSOR, MEMORY, THROTTLE, KERNEL = LimitCause
 QUEUED: Any = {"is_end_late": True, "response_shares": {"queue": 0.9, "drive": 0.1}, "in_flight_mean": 31.9}

@@ -16,7 +16,7 @@ from kvreplay.config.config import Config
 from kvreplay.run.document import run_document
 from kvreplay.run.run import replay
 from kvreplay.tiers.host import throttles
-from kvtrace.core.run.verdict import LimitCause, RunVerdict
+from kvtrace.core.run.figures import LimitCause, RunVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

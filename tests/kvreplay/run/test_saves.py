@@ -20,7 +20,7 @@ from kvreplay.run import run
 from kvreplay.run.run import replay
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
-from kvtrace.core.document.checkpoints import sentence
+from kvtrace.core.document.chapters import checkpoint_sentence
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import read_run
 from kvtrace.core.schema import OPS
@@ -98,7 +98,7 @@ def test_what_others_saw_of_checkpoints_is_said_first(tmp_path):
     (tmp_path / "d").mkdir()
     target = ["--tier", f"nvme={tmp_path / 'd'}", "--buffered", "-o", tmp_path / "run"]
     shown = run_cli("kvreplay", "run", trace, *target).stdout
-    said = sentence(read_run(tmp_path / "run").checkpoints)
+    said = checkpoint_sentence(read_run(tmp_path / "run").checkpoints)
     assert shown.startswith(said)
     assert "Others beside checkpoints" in shown
     assert "Saves and restores" in shown

@@ -22,8 +22,8 @@ from kvreplay.run.search import (
 )
 from kvreplay.run.sweep import is_saturated, knee, plot, sweep, with_users
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.run.figures import Evidence, LimitCause, RunVerdict
 from kvtrace.core.run.sweep_file import Axis, LoadSweep, SweepPoint
-from kvtrace.core.run.verdict import Evidence, LimitCause, RunVerdict
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 

@@ -22,7 +22,7 @@ from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError, FailedOperations
-from kvtrace.core.run.verdict import LimitCause, RunVerdict
+from kvtrace.core.run.figures import LimitCause, RunVerdict
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from kvtrace.core import csv, metadata, parquet
 from kvtrace.core.app import emit_json
 from kvtrace.core.config import load_toml, override
 from kvtrace.core.document.document import Chapter, Document, Sheet, parameters
-from kvtrace.core.document.text import csv_lines, markdown
+from kvtrace.core.document.export import csv_lines, markdown
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import decode_json
 from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, arrow_schema

@@ -9,7 +9,7 @@ import study_workers
 from conftest import run_cli
 from study_workers import BEGIN, SMALL, study_file
 
-from kvtrace.core.contract.study import STUDY
+from kvtrace.core.study_file import STUDY
 from kvtrace.core.tables import read_table
 from kvtrace.study.runner import local_cluster
 

@@ -1,1 +1,0 @@
-"""Tables that one program writes for people: the results of a study."""

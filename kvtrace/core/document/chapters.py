@@ -1,0 +1,646 @@
+"""Chapters that several programs show: MLPerf's numbers, checkpoints, ranks, a sweep, a fleet and its incidents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from kvtrace.core.document.document import (
+    Cell,
+    Chapter,
+    Chart,
+    ChartShape,
+    Document,
+    Highlight,
+    ReportColumn,
+    ReportTable,
+    Series,
+    Sheet,
+    Unit,
+    columns_of,
+    parameters,
+    show,
+    table_of,
+)
+from kvtrace.core.document.export import PlainSheet
+from kvtrace.core.run.figures import Beside, CheckpointFigures, Distribution, Figures, Mlperf
+from kvtrace.core.run.run_file import RanksNote, RunFile
+from kvtrace.core.run.sweep_file import Axis, LoadSweep
+from kvtrace.core.statistics import total
+from kvtrace.core.units import NS_PER_S, format_count, format_duration, format_rate
+
+if TYPE_CHECKING:
+    from kvtrace.core.document.document import ReportTable
+
+
+_GIB, _NS_PER_MS = 1 << 30, 1e6
+POINTS = {"P50": "p50_ns", "P95": "p95_ns", "P99": "p99_ns", "P99.9": "p99_9_ns", "P99.99": "p99_99_ns"}
+_SERVICE = "service time, submission to completion"
+_TOGETHER = "known only together with the host's or the device's part"
+_NO_COMPUTING = "a replay computes nothing"
+_OF_TRACE = "of the simulation that made the trace"
+Named = dict[str, tuple[Any, str]]
+"""Value and note by MLPerf's name."""
+
+
+def run_sheets(runs: Sequence[tuple[str, RunFile]], known: Sequence[Named] = ()) -> list[PlainSheet]:
+    """Return the benchmark's sheets of `runs`, by what they are called, but for those of its tracing.
+
+    The first run is in its places; others follow in rows of their own, or in columns behind it. `known` figures of each
+    run stand in the places of those that its run.json does not know.
+    """
+    asked = [parameters_of(run) for _, run in runs]
+    measured = [metrics_of(run) | more for (_, run), more in zip(runs, known or [{}] * len(runs), strict=True)]
+    wide = [{n: v for n, (v, _) in (a | m).items()} for a, m in zip(asked, measured, strict=True)]
+    others = [name for name, _ in runs[1:]]
+    return [
+        PlainSheet("Summary", [*wide[0], "Run"], [[*row.values(), runs[i][0]] for i, row in enumerate(wide)]),
+        PlainSheet("Run Parameters", ["Parameter", "Value", "Unit", "Note", *others], _lines(asked)),
+        PlainSheet("Performance Metrics", ["Metric", "Value", "Unit", "Note", *others], _lines(measured)),
+        PlainSheet("QoS Metrics", _QOS, [row for name, run in runs for row in _classes(name, run)]),
+    ]
+
+
+def _lines(sides: list[Named]) -> list[list[Any]]:
+    rest = sides[1:]
+    return [[n, value, unit_of(n), note, *(side[n][0] for side in rest)] for n, (value, note) in sides[0].items()]
+
+
+def unit_of(name: str) -> str:
+    """Return the unit that ends a metric's name, or what it counts."""
+    if name.endswith(")"):
+        return name.rpartition("(")[2].removesuffix(")")
+    words = name.split()
+    if words[-1] in ("Rate", "Ratio"):
+        return "ratio"
+    return {"Requests/sec": "1/s", "Speedup": "ratio"}.get(words[-1], "count" if words[-1] in _COUNTED else "")
+
+
+_COUNTED = ("Requests", "Tokens", "Entries", "Users", "GPUs", "Parallel", "Allocs", "Threads", "Cycles")
+
+
+def parameters_of(run: RunFile) -> Named:
+    """Return what was asked of the trace of `run` and of the run."""
+    trace, config = run.trace.metadata, run.trace.metadata.config
+    capacities = {tier.name: tier.capacity_bytes for tier in trace.tiers}
+    memory = {name: _gib(capacities.get(name)) for name in ("gpu", "cpu")}
+    storage = [size for name, size in capacities.items() if name not in memory]
+    duration_ns, source = config.get("duration_ns"), trace.source or {}
+    written = sum(each.written_bytes for each in run.preconditioned)
+    targets = [str(facts["target"]) for _, facts in run.drives() if _kind(str(facts.get("target"))) == "Storage"]
+    of_trace, none = "of the trace", "the trace knows none"
+    return {
+        "Timestamp": (run.started_utc, "UTC"),
+        "Model": ((trace.model or {}).get("name"), of_trace),
+        "Num Users": (config.get("users"), of_trace),
+        "Duration (s)": (None if duration_ns is None else duration_ns / NS_PER_S, of_trace),
+        "GPU Memory per Card (GiB)": (None, none),
+        "Num GPUs": (None, none),
+        "Tensor Parallel": (config.get("tensor_parallel"), of_trace),
+        "Total GPU Memory (GiB)": (memory["gpu"], "capacity of the trace's tier gpu"),
+        "CPU Memory (GiB)": (memory["cpu"], "capacity of the trace's tier cpu"),
+        "Generation Mode": (None, none),
+        "Performance Profile": (None, none),
+        "Multi-turn": (None, none),
+        "Prefix Caching": (None, none),
+        "RAG Enabled": (None, none),
+        "Autoscaling": (None, none),
+        "Seed": (trace.seed, of_trace),
+        "Max Concurrent Allocs": (None, none),
+        "Request Rate": (None, none),
+        "Max Requests": (config.get("max_requests"), of_trace),
+        "Dataset Path": (source.get("file"), of_trace),
+        "Cache Dir": (", ".join(targets) or None, "what the storage tiers were replayed on"),
+        "Storage Capacity (GiB)": (_gib(total(storage)), "of the trace's tiers but gpu and cpu"),
+        "Precondition": (bool(run.preconditioned), ""),
+        "Precondition Size (GiB)": (_gib(written), "written"),
+        "Precondition Threads": (None, none),
+        "Trace Speedup": (run.pacing.speed, "of the replay; empty in a closed loop"),
+        "Replay Cycles": (None, none),
+    }
+
+
+def metrics_of(run: RunFile) -> Named:
+    """Return what was measured in `run`."""
+    found, wall_ns = run.mlperf, run.summary.wall_ns
+    requests, tokens = run.requests, None if found is None else found.throughput
+    moved = [f for f in run.summary.figures if not f.is_simulated and f.op in ("read", "write")]
+    stats = run.trace.metadata.stats or {}
+    count = None if requests is None else requests.requests
+    storage = None if requests is None else requests.storage
+    reason = "" if tokens is None else tokens.reason or ""
+    moved_bytes = {op: total([f.bytes for f in moved if f.op == op]) for op in ("read", "write")}
+    ratio = (
+        moved_bytes["read"] / moved_bytes["write"] if moved_bytes["read"] is not None and moved_bytes["write"] else None
+    )
+    of_storage = "time in which at least one operation of a request was in flight"
+    return {
+        "Total Requests": (count, "those that the warm-up touches left out"),
+        "Total Tokens": (None if tokens is None else tokens.tokens, reason),
+        "Elapsed Time (s)": (None if wall_ns is None else wall_ns / NS_PER_S, "of the replay"),
+        "Avg Throughput (tok/s)": (None if tokens is None else tokens.wall_clock_throughput_tokens_per_s, reason),
+        "Storage Throughput (tok/s)": (None if tokens is None else tokens.storage_throughput_tokens_per_s, reason),
+        "Requests/sec": (count * NS_PER_S / wall_ns if count is not None and wall_ns else None, ""),
+        **_times("E2E Latency", None, _NO_COMPUTING, has_mean=True),
+        **_times("Storage Latency", storage, of_storage, has_mean=True),
+        **dict(list(_times("Gen Latency", None, _NO_COMPUTING, has_mean=True).items())[:4]),
+        **_tier_times("Total", found, _SERVICE),
+        **_tier_times("Device", None, _TOGETHER),
+        **_tier_times("Host", None, _TOGETHER),
+        "Cache Hit Rate": (_hit_rate(stats), _OF_TRACE),
+        "Read/Write Ratio": (ratio, "bytes of objects"),
+        "Total Read (GiB)": (_gib(moved_bytes["read"]), "bytes of objects, of tiers that moved"),
+        "Total Write (GiB)": (_gib(moved_bytes["write"]), "bytes of objects, of tiers that moved"),
+        **dict(_by_kind(run, moved, wall_ns)),
+        **{f"{kind} Entries": (None, "a replay keeps no count") for kind in _KINDS},
+        "Multi-turn Hit Rate": (None, "the trace does not count them apart"),
+    }
+
+
+_KINDS = ("GPU", "CPU", "Storage")
+
+
+def _kind(target: str) -> str:
+    return {"ram": "CPU", "gpu": "GPU"}.get(target.partition(":")[0], "Storage")
+
+
+def _by_kind(run: RunFile, moved: list[Figures], wall_ns: int | None) -> Iterator[tuple[str, tuple[Any, str]]]:
+    of = {kind: [f for f in moved if _kind(str(run.tiers.get(f.tier, {}).get("target"))) == kind] for kind in _KINDS}
+
+    def bytes_of(kind: str, op: str) -> Any:
+        return total([f.bytes for f in of[kind] if f.op == op])
+
+    for word, op in (("Written", "write"), ("Read", "read")):
+        for kind in _KINDS:
+            yield f"Tier {kind} KV Bytes {word} (GiB)", (_gib(bytes_of(kind, op)), "")
+    # As in get_stats of its kv_cache/cache.py.
+    note = "bytes of objects over the elapsed time"
+    for kind in _KINDS:
+        for word, op in (("Read", "read"), ("Write", "write")):
+            count = bytes_of(kind, op)
+            rate = count * NS_PER_S / wall_ns if count is not None and wall_ns else None
+            yield f"Tier {kind} {word} Bandwidth (GiB/s)", (_gib(rate), note)
+
+
+def _times(name: str, times: Distribution | None, note: str, *, has_mean: bool) -> Named:
+    points = ({"Mean": "mean_ns"} if has_mean else {}) | POINTS
+    return {f"{name} {word} (ms)": (_scaled(times, field, _NS_PER_MS), note) for word, field in points.items()}
+
+
+def _tier_times(part: str, found: Mlperf | None, note: str) -> Named:
+    named: Named = {}
+    for op in ("Read", "Write"):
+        of = [x.total for x in found.latencies if x.kind == "storage" and x.op == op.lower()] if found else []
+        several = "of several tiers, which are not pooled: see the sheets behind"
+        one = of[0] if len(of) == 1 else None
+        named |= _times(f"Storage Tier {op} {part}", one, several if len(of) > 1 else note, has_mean=False)
+    return named
+
+
+def _hit_rate(stats: dict[str, Any]) -> float | None:
+    lookups = stats.get("lookups")
+    return sum(tier["hits"] for tier in stats["tiers"]) / lookups if lookups and stats.get("tiers") else None
+
+
+def _scaled(times: Distribution | None, field: str, unit: float) -> float | None:
+    value = None if times is None else getattr(times, field)
+    return None if value is None else value / unit
+
+
+def _gib(value: float | None) -> float | None:
+    return None if value is None else value / _GIB
+
+
+_QOS = [
+    *(
+        "QoS Level",
+        "Total Requests",
+        "Latency P95 (ms)",
+        "Latency P99 (ms)",
+        "SLA Met",
+        "SLA Compliance",
+        "Note",
+        "Run",
+    ),
+]
+
+
+def _classes(name: str, run: RunFile) -> Iterator[list[Any]]:
+    for of in [] if run.requests is None else run.requests.classes:
+        met = {"pass": True, "fail": False}.get(of.verdict)
+        definition = "" if run.mlperf is None else run.mlperf.qos_definition
+        note = f"no latency: it would be end to end, and {_NO_COMPUTING}; met and compliance are of {definition}"
+        yield [of.qos, of.storage.count, None, None, met, of.share_within_p95_target, note, name]
+
+
+_TIMES = "ns: {way}_p50_ns = p50 {way}, {way}_p95_ns = p95 {way}, {way}_p99_ns = p99 {way}, {way}_max_ns = max {way}"
+_SHOWN = 100
+"""Checkpoints that are listed one by one."""
+
+
+def checkpoint_sentence(found: CheckpointFigures) -> str:
+    """Return what came of it in a line: what others saw of it if there are others, else how long it took."""
+    answers = [(beside, compared) for beside in found.beside if (compared := beside.compared()) is not None]
+    took = []
+    for kind in found.kinds:
+        if kind.count:
+            each = format_duration(kind.duration.mean_ns) + (" each on average" if kind.count > 1 else "")
+            what = f"{format_count(kind.count)} {kind.kind}{'s' if kind.count > 1 else ''}"
+            took.append(f"{what} in {each}, at {format_rate(kind.bandwidth_bytes_per_s)}")
+    if not answers:
+        return "; ".join(took) or "no checkpoint was saved or restored whole"
+    # What is told best; of that, users wait for reads, and for those of the slowest tier most.
+    beside, (name, during, without) = max(answers, key=_weight)
+    counts = f"{format_count(beside.during.count)} and {format_count(beside.without.count)} operations"
+    times = f": {during / without:.3g} times as long" if without else ""
+    return (
+        f"during checkpoints {name} {beside.measure} of {beside.tier} {beside.op}s was {format_duration(during)}, "
+        f"otherwise {format_duration(without)}{times} ({counts})"
+    )
+
+
+def _weight(answer: tuple[Beside, tuple[str, int, int]]) -> tuple[int, bool, int]:
+    beside, (name, during, _) = answer
+    return ("p50", "p95", "p99").index(name), beside.op == "read", during
+
+
+def checkpoint_chapter(found: CheckpointFigures) -> Chapter:
+    """Return the chapter of checkpoints."""
+    return Chapter("Checkpoints", checkpoint_tables(found))
+
+
+def checkpoint_tables(found: CheckpointFigures) -> list[ReportTable]:
+    """Return what others saw of checkpoints, all saves and restores, and each one."""
+    made = []
+    if found.beside:
+        rows: list[dict[str, Any]] = []
+        for beside in found.beside:
+            row: dict[str, Any] = {"tier": beside.tier, "op": beside.op, "measure": beside.measure}
+            for way in ("during", "without"):
+                row |= {f"{way}_{name}": v for name, v in msgspec.structs.asdict(getattr(beside, way)).items()}
+            rows.append(row)
+        spec = "\n".join(
+            [
+                "text: tier, op, measure",
+                *(f"count: {way}_count = operations {way}\n" + _TIMES.format(way=way) for way in _WAYS),
+            ]
+        )
+        note = f"During: {found.definitions['during']}."
+        made.append(table_of("Others beside checkpoints", Sheet.PERFORMANCE, spec, rows, note, keys=2))
+    spec = """
+        text: kind
+        count: count = completed, unfinished
+        bytes: bytes
+        bytes_per_s: bandwidth_bytes_per_s = throughput
+        ns: mean_ns = mean time, p50_ns = p50, max_ns = max, stall_ns = stall in all
+    """
+    rows = [msgspec.structs.asdict(kind) | msgspec.structs.asdict(kind.duration) for kind in found.kinds]
+    note = f"Stall: {found.definitions['stall_ns']}."
+    if found.stall_share is not None:
+        note += f" All stalls: {100 * found.stall_share:.3g} % of the run's time."
+    made.append(table_of("Saves and restores", Sheet.PERFORMANCE, spec, rows, note))
+    spec = """
+        text: kind
+        count: request_id = request
+        ns: scheduled_ns = due, submitted_ns = began, duration_ns = took, stall_ns = stall
+        bytes: bytes
+        bytes_per_s: bandwidth_bytes_per_s = throughput
+        count: unfinished
+    """
+    rows = [msgspec.structs.asdict(one) for one in found.each[:_SHOWN]]
+    left = len(found.each) - _SHOWN
+    note = f"The first {_SHOWN}; {format_count(left)} more are in run.json." if left > 0 else ""
+    made.append(table_of("Each save and restore", Sheet.PERFORMANCE, spec, rows, note))
+    return made
+
+
+_WAYS = ("during", "without")
+
+
+_RANKS = """
+    text: rank, host, nodes, status
+    count: cpus = CPUs, operations, errors
+    bytes: bytes
+    ns: wall_ns = time
+    bytes_per_s: bandwidth_bytes_per_s = bandwidth
+    ns: read_p99_ns = read p99, write_p99_ns = write p99, begun_late_ns = began late, clock_error_ns = clock error,
+        stood_still_ns = stood still
+"""
+
+
+def ranks_tables(found: RanksNote) -> list[ReportTable]:
+    """Return the tables of a run's ranks."""
+    rows = [{name: getattr(rank, name) for name in rank.__struct_fields__} for rank in found.ranks]
+    for row in rows:
+        row["nodes"] = None if row["nodes"] is None else ", ".join(map(str, row["nodes"]))
+        row["rank"] = f"{row['rank']}{_mark(found, row['rank'])}"
+    begun, together = found.start, found.combined
+    start = {
+        "ranks": Cell(found.count, Unit.COUNT),
+        "MPI library": found.library,
+        "dealt by": None if found.deal is None else found.deal.by,
+        "apart at the start": Cell(begun.skew_ns, Unit.NS),
+        "first submissions apart": Cell(begun.first_submission_skew_ns, Unit.NS),
+        "error of the common clock, at most": Cell(begun.clock_error_ns, Unit.NS),
+        "percentiles of": "all operations" if found.is_exact else "histograms added up",
+    }
+    mlperf = {
+        "read bandwidth, added up": Cell(together.read_bandwidth_bytes_per_s, Unit.BYTES_PER_S),
+        "write bandwidth, added up": Cell(together.write_bandwidth_bytes_per_s, Unit.BYTES_PER_S),
+        "read p95, the worst rank's": Cell(together.read_p95_ns, Unit.NS),
+        "write p95, the worst rank's": Cell(together.write_p95_ns, Unit.NS),
+    }
+    columns = _RANKS if any(row["nodes"] for row in rows) else _RANKS.replace(" nodes,", "")
+    return [
+        table_of("Ranks", Sheet.PERFORMANCE, columns, rows),
+        parameters("How the ranks began", Sheet.PERFORMANCE, start),
+        parameters("By MLPerf's rule for several clients, not pooled", Sheet.PERFORMANCE, mlperf),
+    ]
+
+
+def _mark(found: RanksNote, rank: int) -> str:
+    return " (last)" if found.straggler is not None and found.straggler.rank == rank else ""
+
+
+_NAMES = {Axis.QUEUE_DEPTH: "queue depth", Axis.SPEED: "speed (1: the trace's own)", Axis.USERS: "users"}
+_QUANTILES = {"p50": "read_p50_ns", "p99": "read_p99_ns", "p99.9": "read_p99_9_ns"}
+_TIMES_sweep = """
+    ns: read_p50_ns = read p50, read_p99_ns = read p99, read_p99_9_ns = read p99.9
+    ns: write_p50_ns = write p50, write_p99_ns = write p99, write_p99_9_ns = write p99.9
+"""
+_OPEN = """
+    ns: late_p99_ns = late p99
+    text: keeps_up = keeps up
+    count: trials, held_trials = held
+"""
+
+
+def load_name(axis: Axis) -> str:
+    """Return what rises, for the axis of a chart."""
+    return _NAMES[axis]
+
+
+def response_lines(found: LoadSweep) -> list[tuple[str, list[tuple[float, int]]]]:
+    """Return for each percentile of reads its name and its points: load, nanoseconds."""
+    what = "service" if found.axis is Axis.QUEUE_DEPTH else "response"
+    return [
+        (f"read {what} {name}", [(p.value, ns) for p in found.points if (ns := getattr(p, field)) is not None])
+        for name, field in _QUANTILES.items()
+    ]
+
+
+def sweep_document(found: LoadSweep, name: str = "") -> Document:
+    """Return the points of a sweep; the headline is its answer."""
+    is_open = found.axis is not Axis.QUEUE_DEPTH
+    columns = [
+        ReportColumn("value", found.axis.replace("_", " "), Unit.NUMBER),
+        *(columns_of("bytes_per_s: asked_bytes_per_s = asked") if is_open else []),
+        *columns_of("bytes_per_s: throughput_bytes_per_s = throughput; per_s: operations_per_s = op/s"),
+        *columns_of(_TIMES_sweep),
+        *(columns_of(_OPEN) if is_open else []),
+    ]
+    end = [ReportColumn("limit", "limited by"), ReportColumn("knee", "")]
+    rows = [
+        [
+            *(getattr(p, c.name) for c in columns),
+            None if p.judgement is None or (is_open and p.is_held) else p.judgement.cause,
+            "knee" if p.value == found.knee else "",
+        ]
+        for p in found.points
+    ]
+    what = "times are response times, from when an operation was due" if is_open else "times are service times"
+    note = f"Of the slowest tier; {what}."
+    table = ReportTable("Sweep", Sheet.PERFORMANCE, [*columns, *end], rows, _charts(found), note, is_answer=True)
+    notes = [f"rule: {found.rule}"]
+    notes += [f"tier {tier} is SIMULATED: no figure counts it" for tier in found.simulated_tiers]
+    return Document(
+        name=name,
+        headline=found.answer,
+        chapters=[Chapter("", [table])],
+        notes=notes,
+        highlights=_highlights(found),
+    )
+
+
+def _charts(found: LoadSweep) -> tuple[Chart, ...]:
+    marks = () if found.knee is None else ((found.knee, f"knee: {found.knee:g}"),)
+    lines = [Series(name, [x for x, _ in line], [float(ns) for _, ns in line]) for name, line in response_lines(found)]
+    lines = [line for line in lines if line.x]
+    rates = [(p.value, p.throughput_bytes_per_s) for p in found.points if p.throughput_bytes_per_s is not None]
+    named = load_name(found.axis)
+    charts = []
+    if lines:
+        title = f"Read times against {named}"
+        charts.append(Chart(title, ChartShape.LOAD, Unit.NUMBER, Unit.NS, lines, marks=marks, x_title=named))
+    if rates:
+        line = Series("throughput", [x for x, _ in rates], [rate for _, rate in rates])
+        title = f"Throughput against {named}"
+        charts.append(Chart(title, ChartShape.LOAD, Unit.NUMBER, Unit.BYTES_PER_S, [line], marks=marks, x_title=named))
+    return tuple(charts)
+
+
+def _highlights(found: LoadSweep) -> list[Highlight]:
+    at = next((p for p in found.points if p.value == found.knee), None)
+    if at is None:
+        return []
+    return [
+        Highlight(f"{found.axis.replace('_', ' ')} at the knee", at.value, Unit.NUMBER),
+        Highlight("throughput at the knee", at.throughput_bytes_per_s, Unit.BYTES_PER_S),
+        *(
+            Highlight(f"{name} at the knee", line[at.value], Unit.NS)
+            for name, line in ((name, dict(line)) for name, line in response_lines(found))
+            if at.value in line
+        ),
+    ]
+
+
+MOST_NODES: Final = 16
+"""A larger fleet is shown by its least, median and largest node."""
+
+
+def fleet_headline(fleet: dict[str, Any]) -> str:
+    """Return the first line of what `fleet`, the stats of a fleet, did."""
+    hits = ", ".join(
+        f"{show(fleet[name], Unit.SHARE)} {words}"
+        for name, words in (
+            ("hit_ratio", "of look-ups hit"),
+            ("local_hit_ratio", "in the node's own tiers"),
+            ("shared_hit_ratio", "in shared ones"),
+        )
+    )
+    return f"{fleet['nodes']} nodes, router {fleet['router']}: {hits}"
+
+
+def fleet_tables(fleet: dict[str, Any]) -> list[ReportTable]:
+    """Return the tables of a fleet's stats: the whole, and its nodes."""
+    imbalance = fleet["imbalance"]
+    whole = {
+        "hits, all": Cell(fleet["hit_ratio"], Unit.SHARE),
+        "hits in the node's own tiers": Cell(fleet["local_hit_ratio"], Unit.SHARE),
+        "hits in shared tiers": Cell(fleet["shared_hit_ratio"], Unit.SHARE),
+        "prompt tokens computed": Cell(fleet["computed_tokens"], Unit.COUNT),
+        "held by more than one node, beside the first (at end)": Cell(fleet["duplicate_bytes"], Unit.BYTES),
+        **({"sent over the link": Cell(fleet["link_bytes"], Unit.BYTES)} if "link_bytes" in fleet else {}),
+        "requests, busiest node over the mean": Cell(imbalance["requests"], Unit.RATIO),
+        "computing, busiest node over the mean": Cell(imbalance["computing_ns"], Unit.RATIO),
+    }
+    spec = "text: node; count: requests; share: hit_ratio = hits, local_hit_ratio = own tiers, shared_hit_ratio = "
+    spec += "shared tiers; count: computed_tokens = tokens computed; ns: computing_ns = computing"
+    return [parameters("fleet", Sheet.SUMMARY, whole), table_of("nodes", Sheet.SUMMARY, spec, _rows(fleet["by_node"]))]
+
+
+def _rows(by_node: dict[str, list[int]]) -> list[dict[str, Any]]:
+    """Return a row for each node, or for the least, median and largest of each figure."""
+    count = len(by_node["requests"])
+    rows = []
+    for node in range(count):
+        of = {name: values[node] for name, values in by_node.items()}
+        lookups = of["lookups"]
+        ratios = {
+            "hit_ratio": of["local_hits"] + of["shared_hits"],
+            "local_hit_ratio": of["local_hits"],
+            "shared_hit_ratio": of["shared_hits"],
+        }
+        rows.append(
+            {"node": str(node)} | of | {name: hits / lookups if lookups else None for name, hits in ratios.items()}
+        )
+    if count <= MOST_NODES:
+        return rows
+    shown = []
+    for name, at in (("least", 0), ("median", (count - 1) // 2), ("largest", count - 1)):
+        columns = {column: sorted((row[column] for row in rows), key=lambda v: v or 0)[at] for column in rows[0]}
+        shown.append(columns | {"node": name})
+    return shown
+
+
+def event_lines(events: dict[str, Any]) -> list[str]:
+    """Return a line for each event: hits before it and in the minute after it, and when they were back."""
+    return [_event_line(of) for of in events["around"]]
+
+
+def _event_line(of: dict[str, Any]) -> str:
+    if not of["is_reached"]:
+        return f"{of['event']}: the trace ends before it"
+    windows = {window["window"]: window for window in of["windows"]}
+    parts = [
+        f"{show(windows[name]['hit_ratio'], Unit.SHARE)} {words}"
+        for name, words in (
+            ("before", "in the minute before"),
+            ("during", "during it"),
+            ("minute 1 after", "in the minute after"),
+        )
+        if name in windows
+    ]
+    back = of["hits_back_ns"]
+    if back is not None:
+        parts.append(f"back as before within {format_duration(back)}")
+    elif "before" in windows:
+        parts.append("not back as before by the end of the trace")
+    restarted = sum(window["restarted"] for window in of["windows"] if window["window"] != "before")
+    if restarted:
+        parts.append(f"{format_count(restarted)} requests began again")
+    return f"{of['event']}: hits {', '.join(parts)}"
+
+
+def event_tables(events: dict[str, Any]) -> list[ReportTable]:
+    """Return what there was around each event: hits and tokens, and the load of the slowest tier."""
+    spec = """
+        text: event, window
+        ns: from_ns = from, lasts_ns = lasts
+        share: hit_ratio = hits, local_hit_ratio = own tiers, shared_hit_ratio = shared tiers
+        per_s: computed_per_s = tokens computed/s
+        count: restarted = requests begun again
+    """
+    rows = [w | {"computed_per_s": _rate(w["computed_tokens"], w["lasts_ns"])} for w in _windows(events)]
+    note = "Simulated. Hits of look-ups; tokens of prompts that were computed, for nothing that was found had them."
+    store = len(events["tiers"]) - 1
+    return [table_of("around each event", Sheet.SUMMARY, spec, rows, note, keys=2), _storage(events, store)]
+
+
+def event_course(events: dict[str, Any]) -> list[ReportTable]:
+    """Return the course of hits and of the slowest tier's load, with charts, and the load of the other tiers."""
+    seconds, course, store = events["step_ns"] / 1e9, events["over_time"], events["tiers"][-1]
+    rows = []
+    columns = (course["lookups"], course["local_hits"], course["shared_hits"], course["computed_tokens"])
+    load = (store["read_bytes"], store["written_bytes"])
+    for at, (lookups, local, shared, computed, read, written) in enumerate(zip(*columns, *load, strict=True)):
+        found = {"hit_ratio": local + shared, "local_hit_ratio": local, "shared_hit_ratio": shared}
+        rates = {"computed_per_s": computed, "read_bytes_per_s": read, "written_bytes_per_s": written}
+        rows.append(
+            {"from_ns": at * events["step_ns"]}
+            | {name: hits / lookups if lookups else None for name, hits in found.items()}
+            | {name: count / seconds for name, count in rates.items()}
+        )
+    spec = f"""
+        ns: from_ns = from
+        share: hit_ratio = hits, local_hit_ratio = own tiers, shared_hit_ratio = shared tiers
+        per_s: computed_per_s = tokens computed/s
+        bytes_per_s: read_bytes_per_s = read from {store["name"]}, written_bytes_per_s = written to it
+    """
+    charts = _event_charts(events, rows)
+    title = "over time, with the events"
+    return [
+        table_of(title, Sheet.HISTOGRAMS, spec, rows, "Simulated.", charts=charts),
+        *(_storage(events, t) for t in range(len(events["tiers"]) - 2, -1, -1)),
+    ]
+
+
+def _windows(events: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"event": of["event"]} | window | {"lasts_ns": window["to_ns"] - window["from_ns"]}
+        for of in events["around"]
+        for window in of["windows"]
+    ]
+
+
+def _storage(events: dict[str, Any], t: int) -> ReportTable:
+    """Return the load of tier `t` around each event."""
+    spec = """
+        text: event, window
+        bytes_per_s: read_bytes_per_s = read, peak_read_bytes = most in a second
+        per_s: reads_per_s = reads/s
+        bytes_per_s: written_bytes_per_s = written, peak_written_bytes = most in a second
+        per_s: writes_per_s = writes/s
+        bytes: lost_bytes = lost
+    """
+    rows = []
+    for window in _windows(events):
+        tier = window["tiers"][t]
+        counts = {name: _rate(tier[name], window["lasts_ns"]) for name in ("reads", "read_bytes", "writes")}
+        counts["written_bytes"] = _rate(tier["written_bytes"], window["lasts_ns"])
+        rows.append(window | tier | {f"{name}_per_s": rate for name, rate in counts.items()})
+    note = "Simulated. What is lost was deleted by nobody: its rows in the trace have phase lose."
+    return table_of(f"{events['tiers'][t]['name']} around each event", Sheet.SUMMARY, spec, rows, note, keys=2)
+
+
+def _rate(count: int, lasts_ns: int) -> float | None:
+    return count * 1e9 / lasts_ns if lasts_ns else None
+
+
+def _event_charts(events: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[Chart, ...]:
+    """Return hits, the load of the slowest tier and tokens computed over time, with the events marked."""
+    marks: list[tuple[float, str]] = []
+    for of in (of for of in events["around"] if of["is_reached"]):
+        name = of["event"].partition(":")[2]
+        marks.append((float(of["at_ns"]), name))
+        if of["at_ns"] < of["over_ns"] <= events["end_ns"]:
+            marks.append((float(of["over_ns"]), f"{name} is over"))
+
+    def chart(title: str, unit: Unit, lines: dict[str, str], y_title: str = "") -> Chart:
+        series = []
+        for label, name in lines.items():
+            known = [(float(row["from_ns"]), row[name]) for row in rows if row[name] is not None]
+            series.append(Series(label, [x for x, _ in known], [y for _, y in known]))
+        end = 1.0 if unit is Unit.SHARE else 0.0
+        step, marked = float(events["step_ns"]), tuple(marks)
+        return Chart(title, ChartShape.STEPS, Unit.NS, unit, series, step, y_title=y_title, marks=marked, y_end=end)
+
+    shares = {"all": "hit_ratio", "own tiers": "local_hit_ratio", "shared tiers": "shared_hit_ratio"}
+    store, load = events["tiers"][-1]["name"], {"read": "read_bytes_per_s", "write": "written_bytes_per_s"}
+    return (
+        chart("Hits over time", Unit.SHARE, shares, "hit ratio"),
+        chart(f"Load of {store} over time", Unit.BYTES_PER_S, load),
+        chart("Tokens computed a second over time", Unit.PER_S, {"tokens": "computed_per_s"}, "tokens computed"),
+    )

@@ -1,0 +1,809 @@
+"""A document as one HTML page: its tables, and its charts for a screen (Bokeh) and for paper (matplotlib, inline SVG).
+
+The page needs no network. A chart's numbers are in the units that its axes name, for both forms; the screen's has zoom,
+values under the pointer and series that a click on the legend hides.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from html import escape as escaped
+from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from kvtrace.core.document.document import (
+    PARAMETERS,
+    Chapter,
+    Chart,
+    ChartShape,
+    Document,
+    ReportTable,
+    Series,
+    Unit,
+    raw_cell,
+    show,
+)
+from kvtrace.core.errors import ConfigError, ProbeUnavailable
+from kvtrace.core.files import aside
+from kvtrace.core.units import printable
+
+COLOURS: Final = ("read", "write", "delete", "fourth", "fifth", "sixth")
+_KINDS = {"read": "read", "write": "write", "delete": "delete", "discard": "delete"}
+"""Which colour a series has by its label; the others take their turn of all."""
+_SCALES: Final[dict[Unit, tuple[tuple[float, str], ...]]] = {
+    Unit.NS: ((1, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s")),
+    Unit.BYTES: ((1, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"), (1e15, "PB")),
+    Unit.IO_BYTES: ((1, "B"), (1 << 10, "KiB"), (1 << 20, "MiB"), (1 << 30, "GiB")),
+    Unit.BYTES_PER_S: ((1, "B/s"), (1e3, "kB/s"), (1e6, "MB/s"), (1e9, "GB/s")),
+    Unit.SHARE: ((0.01, "%"),),
+    Unit.PER_S: ((1, "1/s"),),
+}
+_TITLES = {
+    Unit.NS: "time",
+    Unit.BYTES: "size",
+    Unit.IO_BYTES: "size",
+    Unit.BYTES_PER_S: "bandwidth",
+    Unit.PER_S: "rate",
+}
+_TAILS: Final = ((1, "0"), (2, "50"), (10, "90"), (100, "99"), (1000, "99.9"), (10_000, "99.99"))
+"""1 / (1 - q), and the percentile that stands there."""
+_WIDE, _WIDE_LOADS = 20, 4
+"""Times, and loads, that differ by more are drawn on a logarithmic axis."""
+_MOST_TICKS = 9
+"""Of loads."""
+_DIGITS = 6
+"""Of a coordinate: more are not seen, and take room in the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlotAxis:
+    """One axis of a picture; its unit stands in the title, so that its numbers are bare."""
+
+    title: str
+    unit: str
+    is_log: bool = False
+    ticks: tuple[tuple[float, str], ...] = ()
+    """None: those that the drawing program chooses."""
+    low: float | None = None
+    high: float | None = None
+    is_percentiles: bool = False
+    """Whether x stands for the share 1 - 1 / x."""
+
+    @property
+    def heading(self) -> str:
+        """Return the title with the unit."""
+        return f"{self.title} ({self.unit})" if self.unit else self.title
+
+
+@dataclass(frozen=True, slots=True)
+class PlotLine:
+    """One line."""
+
+    label: str
+    colour: str
+    x: list[float]
+    y: list[float]
+    texts: list[str] | None = None
+    """What each point is."""
+    is_joined: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PlotBoxes:
+    """Rectangles of one colour."""
+
+    label: str
+    colour: str
+    left: list[float]
+    right: list[float]
+    bottom: list[float]
+    top: list[float]
+    alpha: list[float]
+    texts: list[str] | None = None
+    """What stands in each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What is drawn."""
+
+    title: str
+    x: PlotAxis
+    y: PlotAxis
+    lines: list[PlotLine] = field(default_factory=list)
+    boxes: list[PlotBoxes] = field(default_factory=list)
+    marks: tuple[tuple[float, str], ...] = ()
+    has_points: bool = False
+
+    def coordinates(self, *, is_x: bool) -> list[float]:
+        """Return all places on one axis."""
+        lines = [line.x if is_x else line.y for line in self.lines]
+        sides = [(boxes.left, boxes.right) if is_x else (boxes.bottom, boxes.top) for boxes in self.boxes]
+        return [value for part in [*lines, *(side for pair in sides for side in pair)] for value in part]
+
+
+def picture_of(chart: Chart) -> Picture:
+    """Return `chart` as lines and boxes in the units of its axes."""
+    if chart.shape is ChartShape.BARS:
+        return _bars(chart)
+    if chart.shape in (ChartShape.CELLS, ChartShape.GRID):
+        return _cells(chart)
+    if chart.shape is ChartShape.MAP:
+        return _map(chart)
+    if chart.shape is ChartShape.RANGES:
+        return _ranges(chart)
+    return _lines_picture(chart)
+
+
+def _lines_picture(chart: Chart) -> Picture:
+    xs = [x for series in chart.series for x in series.x]
+    ys = [y for series in chart.series for y in series.y]
+    is_tail, is_steps = chart.shape is ChartShape.QUANTILES, chart.shape is ChartShape.STEPS
+    has_log_y = (is_tail or chart.shape is ChartShape.LOAD) and _is_wide(ys, _WIDE)
+    y_scale, y_unit = _scale(chart.y_unit, [*ys, chart.y_end], is_log=has_log_y)
+    y = PlotAxis(
+        chart.y_title or _TITLES.get(chart.y_unit, ""),
+        y_unit,
+        is_log=has_log_y,
+        low=None if has_log_y or chart.shape is ChartShape.POINTS else 0,
+        high=chart.y_end / y_scale if chart.y_end else 100.0 if chart.shape is ChartShape.CURVE else None,
+    )
+    if is_tail:
+        x, x_scale = _tail_axis(xs), 1.0
+    else:
+        has_log_x = (chart.shape is ChartShape.CURVE and min(xs, default=0) > 0) or (
+            chart.shape in (ChartShape.LOAD, ChartShape.POINTS) and _is_wide(xs, _WIDE_LOADS)
+        )
+        x_scale, unit = _scale(chart.x_unit, [*xs, chart.x_end], is_log=has_log_x)
+        ends = (0.0, chart.x_end / x_scale) if chart.x_end else (None, None)
+        ticks = _doubling_ticks(xs, is_log=has_log_x) if chart.shape is ChartShape.LOAD else ()
+        x = PlotAxis(chart.x_title or _TITLES.get(chart.x_unit, ""), unit, has_log_x, ticks, *ends)
+    lines = []
+    for series, colour in _coloured(chart):
+        at, heights = [1 / (1 - q) for q in series.x] if is_tail else series.x, series.y
+        if is_steps:
+            at, heights = _stairs(at, heights, chart.x_step)
+        lines.append(
+            PlotLine(
+                *(series.label, colour, _round(v / x_scale for v in at), _round(v / y_scale for v in heights)),
+                *(series.texts, series.is_joined),
+            )
+        )
+    marks = tuple((at / x_scale, label) for at, label in chart.marks)
+    return Picture(chart.title, x, y, lines, marks=marks, has_points=not is_steps)
+
+
+def _stairs(starts: Sequence[float], heights: Sequence[float], step: float) -> tuple[list[float], list[float]]:
+    """Return the corners of steps that begin at `starts` and are `step` wide."""
+    x = [edge for start in starts for edge in (start, start + step)]
+    return x, [height for height in heights for _ in range(2)]
+
+
+def _tail_axis(shares: Sequence[float]) -> PlotAxis:
+    """Return the axis of percentiles on which each further nine takes the same room: a linear one hides the tail."""
+    end = 1 / (1 - max(shares, default=0.0))
+    ticks = tuple((at, name) for at, name in _TAILS if at <= end * 1.001)
+    return PlotAxis("percentile", "", is_log=True, ticks=ticks, low=1, high=max(end, 2), is_percentiles=True)
+
+
+def _doubling_ticks(loads: Sequence[float], *, is_log: bool) -> tuple[tuple[float, str], ...]:
+    """Return ticks of what is doubled, loads or sizes of I/Os: powers of two, or of a narrow range whole numbers.
+
+    None, so that the drawing program chooses, where fewer than two of them lie in the range.
+    """
+    least, most = min(loads, default=0.0), max(loads, default=0.0)
+    if is_log:
+        first, last = math.ceil(math.log2(least)), math.floor(math.log2(most))
+        ticks = [2.0**power for power in range(first, last + 1, 1 + (last - first) // _MOST_TICKS)]
+    else:
+        step = 1 + int((most - least) // _MOST_TICKS)
+        ticks = [float(at) for at in range(math.ceil(least), math.floor(most) + 1, step)]
+    return tuple((at, f"{at:g}") for at in ticks) if len(ticks) > 1 else ()
+
+
+def _bars(chart: Chart) -> Picture:
+    edges = [edge for series in chart.series for x in series.x for edge in (x, 2 * x)]
+    scale, unit = _scale(chart.x_unit, edges, is_log=True)
+    count = len(chart.series)
+    boxes = []
+    for at, (series, colour) in enumerate(_coloured(chart)):
+        # Side by side within their power of two.
+        left = [x / scale * 2 ** (0.05 + 0.9 * at / count) for x in series.x]
+        right = [x / scale * 2 ** (0.05 + 0.9 * (at + 1) / count) for x in series.x]
+        zero, solid = [0.0] * len(left), [1.0] * len(left)
+        boxes.append(PlotBoxes(series.label, colour, _round(left), _round(right), zero, list(series.y), solid))
+    title = chart.x_title or _TITLES.get(chart.x_unit, "")
+    ticks = _doubling_ticks([edge / scale for edge in edges], is_log=True) if chart.x_unit is Unit.IO_BYTES else ()
+    x = PlotAxis(title, unit, is_log=True, ticks=ticks, low=min(edges) / scale, high=max(edges) / scale)
+    return Picture(chart.title, x, PlotAxis(chart.y_title or "operations", "", low=0), boxes=boxes)
+
+
+def _cells(chart: Chart) -> Picture:
+    ((series, colour),) = _coloured(chart)
+    is_grid = chart.shape is ChartShape.GRID
+    tops = [y + chart.y_step if is_grid else 2 * y for y in series.y]
+    x_end = chart.x_end or max(series.x) + chart.x_step
+    x_scale, x_unit = _scale(chart.x_unit, [x_end], is_log=False)
+    y_scale, y_unit = _scale(chart.y_unit, [*series.y, *tops], is_log=not is_grid)
+    # Few operations must not vanish beside many.
+    boxes = PlotBoxes(
+        series.label,
+        colour,
+        _round(x / x_scale for x in series.x),
+        _round((x + chart.x_step) / x_scale for x in series.x),
+        _round(y / y_scale for y in series.y),
+        _round(y / y_scale for y in tops),
+        [round(0.12 + 0.88 * weight, 3) for weight in series.weight or []],
+    )
+    low = (chart.y_start or min(series.y)) / y_scale
+    high = (chart.y_end or max(tops)) / y_scale
+    x = PlotAxis(chart.x_title or "time", x_unit, low=0.0 if chart.x_end else min(boxes.left), high=x_end / x_scale)
+    y = PlotAxis(chart.y_title or _TITLES.get(chart.y_unit, ""), y_unit, not is_grid, (), low, high)
+    return Picture(chart.title, x, y, boxes=[boxes])
+
+
+def _map(chart: Chart) -> Picture:
+    ((series, colour),) = _coloured(chart)
+    boxes = PlotBoxes(
+        *(series.label, colour),
+        left=list(series.x),
+        right=[x + 1 for x in series.x],
+        bottom=list(series.y),
+        top=[y + 1 for y in series.y],
+        alpha=[round(0.05 + 0.5 * weight, 3) for weight in series.weight or []],
+        texts=series.texts,
+    )
+    axes = (_named_axis(chart.x_title, chart.x_names), _named_axis(chart.y_title, chart.y_names))
+    return Picture(chart.title, *axes, boxes=[boxes])
+
+
+def _named_axis(title: str, names: Sequence[str]) -> PlotAxis:
+    """Return the axis of a closed set, the first of which lies from 0 to 1."""
+    ticks = tuple((at + 0.5, name) for at, name in enumerate(names))
+    return PlotAxis(title, "", ticks=ticks, low=0.0, high=float(len(names)))
+
+
+def _ranges(chart: Chart) -> Picture:
+    ((series, colour),) = _coloured(chart)
+    ends = series.weight or []
+    scale, unit = _scale(chart.x_unit, [*series.x, *ends], is_log=False)
+    boxes = PlotBoxes(
+        *(series.label, colour, _round(x / scale for x in series.x), _round(x / scale for x in ends)),
+        bottom=[y + 0.2 for y in series.y],
+        top=[y + 0.8 for y in series.y],
+        alpha=[0.8] * len(series.x),
+    )
+    x = PlotAxis(chart.x_title, unit)
+    return Picture(chart.title, x, _named_axis(chart.y_title, chart.y_names), boxes=[boxes])
+
+
+def _scale(unit: Unit, values: Sequence[float], *, is_log: bool) -> tuple[float, str]:
+    """Return by how much an axis of `values` is divided, and its unit: of the middle of a logarithmic one."""
+    scales = _SCALES.get(unit, ((1, ""),))
+    above = [abs(value) for value in values if value]
+    if not above:
+        return scales[0]
+    typical = math.sqrt(min(above) * max(above)) if is_log else max(above)
+    return next((scale for scale in reversed(scales) if typical >= scale[0]), scales[0])
+
+
+def _is_wide(values: Sequence[float], ratio: float) -> bool:
+    return bool(values) and min(values) > 0 and max(values) > ratio * min(values)
+
+
+def _round(values: Iterable[float]) -> list[float]:
+    return [float(f"{value:.{_DIGITS}g}") for value in values]
+
+
+def _coloured(chart: Chart) -> list[tuple[Series, str]]:
+    """Return each series with the name of its colour: its kind's, or one of its own."""
+    if all(series.label in _KINDS for series in chart.series):
+        return [(series, _KINDS[series.label]) for series in chart.series]
+    places = [at if series.colour is None else series.colour for at, series in enumerate(chart.series)]
+    return [(series, COLOURS[place % len(COLOURS)]) for series, place in zip(chart.series, places, strict=True)]
+
+
+LONG_ROWS = 10
+"""Tables with more rows are folded until asked for."""
+_FEW_NOTES = 3
+"""Notes that stand open; more are folded."""
+_VERDICTS = {"pass": "pass", "fail": "fail", "FAIL": "fail"}
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+"""A page that a colleague opens asks nothing of a network, whatever is in it: the browser holds it to that."""
+_UNITS = "Units are decimal: 1 GB is 10⁹ bytes, as in GB/s. A dash is what was not measured."
+
+
+class _Charts:
+    """The page's charts: each gets a number, its SVG, and its live form."""
+
+    def __init__(self) -> None:
+        self._live: dict[str, str] = {}
+
+    def add(self, chart: Chart, *, has_title: bool) -> str:
+        """Return the figure of `chart`."""
+        name, picture = f"f{len(self._live) + 1}", picture_of(chart)
+        self._live[name] = live_figure(picture)
+        still = draw(picture, len(self._live), has_title=False)
+        title = f"<figcaption>{_plain(chart.title)}</figcaption>" if has_title else ""
+        return f'<figure>{title}<div class="live" id="{name}"></div><div class="still">{still}</div></figure>'
+
+    def scripts(self) -> str:
+        """Return what draws the live forms; nothing without charts."""
+        if not self._live:
+            return ""
+        found = ",\n".join(f'"{name}":{live}' for name, live in self._live.items())
+        return f'<script type="application/json" id="charts">{{{found}}}</script>\n{live_script()}\n'
+
+
+def html_page(documents: list[Document], made_by: str) -> str:
+    """Return the page; `made_by` says which program wrote it.
+
+    Raises:
+        ProbeUnavailable: a library that draws charts is missing.
+
+    """
+    style = resources.files("kvtrace.core.document").joinpath("report.css").read_text(encoding="utf-8")
+    charts = _Charts()
+    body = "\n".join(_document(document, f"d{at}", charts) for at, document in enumerate(documents))
+    title = _plain(", ".join(document.name for document in documents))
+    contents = _links([(f"d{at}", document.name) for at, document in enumerate(documents)])
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">\n'
+        f"<title>{title}</title>\n<style>\n{style}</style>\n</head>\n<body>\n{contents}{body}\n"
+        f"<footer>{_plain(made_by)}. {_UNITS}</footer>\n{charts.scripts()}</body>\n</html>\n"
+    )
+
+
+def _plain(text: str) -> str:
+    """Return `text` so that it is shown as it stands."""
+    return escaped(printable(text))
+
+
+def _document(document: Document, anchor: str, charts: _Charts) -> str:
+    """Return an article: what was found, on what, the figures that matter, what to doubt; then the chapters."""
+    chapters = [(f"{anchor}c{at}", chapter) for at, chapter in enumerate(document.chapters) if chapter.tables]
+    body = "\n".join(_chapter(chapter, name, charts) for name, chapter in chapters)
+    subject = "".join(f"<li>{_plain(line)}</li>" for line in document.subject)
+    on_what = f'<ul class="subject">{subject}</ul>\n' if subject else ""
+    return (
+        f'<article id="{anchor}">\n<h1>{_plain(document.name)}</h1>\n'
+        f'<p class="headline">{_plain(document.headline)}</p>\n{on_what}{_highlights(document)}{_doubts(document)}'
+        f"{_links([(name, chapter.title) for name, chapter in chapters if chapter.title])}{body}\n</article>"
+    )
+
+
+def _doubts(document: Document) -> str:
+    """Return the warnings, and the notes, folded if they are many."""
+    warned = "".join(f"<li>{_plain(warning)}</li>" for warning in document.warnings)
+    warning = f'<ul class="warning" role="alert">{warned}</ul>\n' if warned else ""
+    notes = "".join(f"<li>{_plain(note)}</li>" for note in document.notes)
+    listed = f'<ul class="notes">{notes}</ul>\n' if notes else ""
+    if len(document.notes) > _FEW_NOTES:
+        summary = f"<summary>{len(document.notes)} notes on how this was made and measured</summary>"
+        listed = f"<details>{summary}{listed}</details>\n"
+    return warning + listed
+
+
+def _links(targets: list[tuple[str, str]]) -> str:
+    if len(targets) < 2:  # noqa: PLR2004 - one leads nowhere
+        return ""
+    links = "".join(f'<li><a href="#{anchor}">{_plain(title)}</a></li>' for anchor, title in targets)
+    return f"<nav><ul>{links}</ul></nav>\n"
+
+
+def _highlights(document: Document) -> str:
+    tiles = "".join(
+        f"<div><dt>{_plain(h.label)}</dt><dd{_exact(h.value, h.unit)}>{_plain(show(h.value, h.unit))}</dd>"
+        f"{f'<dd class=detail>{_plain(h.detail)}</dd>' if h.detail else ''}</div>"
+        for h in document.highlights
+    )
+    return f'<dl class="highlights">{tiles}</dl>\n' if tiles else ""
+
+
+def _chapter(chapter: Chapter, anchor: str, charts: _Charts) -> str:
+    tables = "\n".join(_section(table, charts) for table in chapter.tables)
+    notes = "".join(f'\n<p class="note">{_plain(note)}</p>' for note in chapter.notes)
+    title = f"<h2>{_plain(chapter.title)}</h2>" if chapter.title else ""
+    if chapter.is_folded:
+        return (
+            f'<details class="folded" id="{anchor}"><summary>{title}</summary>\n'
+            f'<div class="chapter">{tables}{notes}\n</div></details>'
+        )
+    return f'<div class="chapter" id="{anchor}">{title}\n{tables}{notes}\n</div>'
+
+
+def _section(table: ReportTable, charts: _Charts) -> str:
+    figures = "".join(charts.add(chart, has_title=len(table.charts) > 1) for chart in table.charts)
+    drawn = f'<div class="charts">{figures}</div>' if figures else ""
+    note = f'<p class="note">{_plain(table.note)}</p>' if table.note else ""
+    numbered = _table(table) if table.rows else '<p class="note">None.</p>'
+    is_folded = len(table.rows) > LONG_ROWS and bool(table.charts) and not table.is_answer
+    if is_folded:
+        numbered = f"<details><summary>Numbers: {len(table.rows)} rows</summary>{numbered}</details>"
+    kind = ' class="half"' if len(table.charts) == 1 and (is_folded or not table.is_wide) else ""
+    title = f"<h3>{_plain(table.title)}</h3>\n" if table.title else ""
+    return f"<section{kind}>{title}{drawn}{note}{numbered}</section>"
+
+
+def _exact(raw: Any, unit: Unit) -> str:
+    """Return the attribute that says a figure exactly."""
+    return f' title="{raw} {unit}"' if unit and isinstance(raw, int | float) else ""
+
+
+def _table(table: ReportTable) -> str:
+    head = "".join(f'<th scope="col"{_side(c.unit)}>{_plain(c.heading)}</th>' for c in table.columns)
+    rows = []
+    for row in table.rows:
+        cells = []
+        for value, column in zip(row, table.columns, strict=True):
+            raw, unit = raw_cell(value, column)
+            kind = f' class="verdict {_VERDICTS.get(raw, "")}"' if column.name == "verdict" else _side(column.unit)
+            cells.append(f"<td{kind}{_exact(raw, unit)}>{_plain(show(raw, unit))}</td>")
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    kind = ' class="facts"' if table.columns == PARAMETERS else ""
+    return f'<div class="wide"><table{kind}><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+
+
+def _side(unit: Unit) -> str:
+    return "" if unit is Unit.TEXT else ' class="n"'
+
+
+SIZE_INCHES = (5.0, 2.7)
+"""Small, so that its 9-point text stays readable across a phone."""
+INK, FAINT = "#010203", "#030201"
+_INKS = {name: f"#01010{at}" for at, name in enumerate(COLOURS, 1)}
+"""Stand-ins that no figure uses otherwise; CSS variables take their place."""
+_VARIABLES = {INK: "var(--ink)", FAINT: "var(--faint)"} | {c: f"var(--{n})" for n, c in _INKS.items()}
+_DASHES = dict(zip(COLOURS, ("-", "--", ":", "-.", (0, (5, 1)), (0, (1, 1))), strict=True))
+_PROLOGUE = re.compile(r"^.*?(?=<svg)", re.DOTALL)
+_REMOVED = re.compile(r"<metadata>.*?</metadata>|<style .*?</style>| xmlns(:xlink)?=\"[^\"]*\"", re.DOTALL)
+_GROUP = re.compile(r'<g id="[a-zA-Z0-9_.]+">')
+_SIZE = re.compile(r' (?:width|height)="[0-9.]+pt"')
+_MAX_TICKS = 7
+_NARROW = 100
+
+
+def draw(picture: Picture, number: int, *, has_title: bool) -> str:
+    """Return `picture` as an SVG element; `number` keeps its ids apart from those of the page's other charts.
+
+    Raises:
+        ProbeUnavailable: matplotlib is missing.
+
+    """
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ProbeUnavailable("an HTML report needs matplotlib: pip install 'kvtrace[plot]'") from None
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": f"chart{number}", "font.size": 9}):
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        axes = figure.subplots()
+        _fill(axes, picture)
+        _dress(axes, picture)
+        if has_title:
+            axes.set_title(picture.title, color=INK, fontsize=10, loc="left")
+        target = io.StringIO()
+        empty = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(target, format="svg", metadata=empty, transparent=True)
+    return _embed(target.getvalue(), picture.title)
+
+
+def _embed(svg: str, title: str) -> str:
+    svg = _SIZE.sub("", _REMOVED.sub("", _PROLOGUE.sub("", svg)), count=2)
+    svg = _GROUP.sub("<g>", svg)
+    for stand_in, variable in _VARIABLES.items():
+        svg = svg.replace(stand_in, variable)
+    label = title.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1).strip()
+
+
+def _fill(axes: Any, picture: Picture) -> None:
+    from matplotlib.collections import PolyCollection
+
+    for line in picture.lines:
+        marker = {"marker": ".", "markersize": 3} if picture.has_points else {}
+        style = {"color": _INKS[line.colour], "linestyle": _DASHES[line.colour], "linewidth": 1.4}
+        if not line.is_joined:
+            style["linestyle"] = "none"
+        axes.plot(line.x, line.y, label=line.label, **style, **marker)
+    for boxes in picture.boxes:
+        corners = zip(boxes.left, boxes.right, boxes.bottom, boxes.top, strict=True)
+        drawn = [[(left, low), (right, low), (right, high), (left, high)] for left, right, low, high in corners]
+        colours = [(_INKS[boxes.colour], alpha) for alpha in boxes.alpha]
+        axes.add_collection(PolyCollection(drawn, facecolors=colours, edgecolors="none", label=boxes.label))
+        for ((left, low), _, (right, high), _), text in zip(drawn, boxes.texts or [], strict=False):
+            axes.text((left + right) / 2, (low + high) / 2, text, color=INK, fontsize=7, ha="center", va="center")
+    axes.autoscale_view()
+    for x, label in picture.marks:
+        axes.axvline(x, color=INK, linewidth=1, linestyle="--", label=label)
+
+
+def _dress(axes: Any, picture: Picture) -> None:
+    axes.tick_params(colors=INK, which="both", labelcolor=INK)
+    axes.grid(visible=True, color=FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+    for name, spine in axes.spines.items():
+        spine.set_color(INK)
+        spine.set_visible(name in ("left", "bottom"))
+    for axis, spec in ((axes.xaxis, picture.x), (axes.yaxis, picture.y)):
+        axis.set_label_text(spec.heading, color=INK)
+        (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log" if spec.is_log else "linear")
+        limit = axes.set_xlim if axis is axes.xaxis else axes.set_ylim
+        limit(spec.low, spec.high)
+        _tick(axis, spec)
+    if len(picture.lines) + len(picture.boxes) > 1 or picture.marks:
+        # Lines of marks go through the whole plot, so that no corner of it is free: the legend stands above.
+        above: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 2} if picture.marks else {}
+        axes.legend(frameon=False, labelcolor=INK, fontsize=8, **above)
+
+
+def _tick(axis: Any, spec: PlotAxis) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    if spec.ticks:
+        axis.set_major_locator(FixedLocator([at for at, _ in spec.ticks]))
+        axis.set_minor_locator(NullLocator())
+        named = dict(spec.ticks)
+        axis.set_major_formatter(FuncFormatter(lambda value, _at: named.get(value, "")))
+        return
+    if spec.is_log:
+        low, high = axis.get_view_interval()
+        # Within two decades, powers of ten alone leave an axis almost without numbers.
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < _NARROW * low else (1,), numticks=_MAX_TICKS))
+        axis.set_minor_formatter("")
+    else:
+        axis.set_major_locator(MaxNLocator(_MAX_TICKS - 1))
+    axis.set_major_formatter(FuncFormatter(lambda value, _at: bare(value)))
+
+
+def bare(value: float) -> str:
+    """Return a number of an axis: thousands separated, no zeros that say nothing."""
+    return f"{value:,.0f}" if abs(value) >= _NARROW else f"{value:g}"
+
+
+HEIGHT_PIXELS = 300
+# Of middle brightness, for what a canvas draws is read on white and on black.
+_COLOURS = {
+    "read": "#2f80d0",
+    "write": "#d9661f",
+    "delete": "#7f8a96",
+    "fourth": "#3f9a4a",
+    "fifth": "#9a62d0",
+    "sixth": "#d0437a",
+}
+_DASHES_live = dict(zip(_COLOURS, ("solid", "dashed", "dotted", "dotdash", [9, 3], [2, 2]), strict=True))
+_MANY_DECADES = 3
+_MARK_PIXELS, _MARK_ROWS = 16, 6
+"""Of labels of marks: how high a row is, and after how many the lowest is taken again."""
+_ID = re.compile(r'"(p\d+)"')
+_LEGEND_PIXELS, _SAMPLE_PIXELS, _LETTER_PIXELS, _ROW_PIXELS = 330, 40, 7, 20
+"""Of a legend: its width, so that a phone shows it whole, and what its parts take."""
+
+
+def live_script() -> str:
+    """Return Bokeh's own script and ours, as elements that need no network."""
+    from bokeh.resources import Resources
+
+    own = resources.files("kvtrace.core.document").joinpath("report.js").read_text(encoding="utf-8")
+    carried = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw[:1])
+    return f"<script>{carried}</script>\n<script>{own}</script>"
+
+
+def live_figure(picture: Picture) -> str:
+    """Return `picture` as the JSON of a Bokeh document of one figure, the same text each time.
+
+    Raises:
+        ProbeUnavailable: Bokeh is missing.
+
+    """
+    try:
+        from bokeh.document import Document
+        from bokeh.plotting import figure
+    except ImportError:
+        raise ProbeUnavailable("an HTML report needs bokeh: pip install 'kvtrace[plot]'") from None
+    plot = figure(
+        height=HEIGHT_PIXELS,
+        sizing_mode="stretch_width",
+        tools="pan,box_zoom,wheel_zoom,reset",
+        toolbar_location="above",
+        # Which drag does what is chosen in the page: on a phone it must scroll.
+        active_drag=None,
+        x_axis_type="log" if picture.x.is_log else "linear",
+        y_axis_type="log" if picture.y.is_log else "linear",
+        background_fill_color=None,
+        border_fill_color=None,
+        outline_line_color=None,
+    )
+    plot.toolbar.logo = None
+    _set_axis(plot.xaxis, plot.x_range, picture.x, picture.coordinates(is_x=True))
+    _set_axis(plot.yaxis, plot.y_range, picture.y, picture.coordinates(is_x=False))
+    drawn = [*_lines(plot, picture), *_boxes(plot, picture)]
+    _mark(plot, picture)
+    _name(plot, drawn)
+    document = Document()
+    document.add_root(plot)
+    found = json.dumps(document.to_json(deferred=False), separators=(",", ":"), ensure_ascii=False)
+    ids: dict[str, str] = {}
+    # Bokeh counts its ids from the start of the process, so that the second page of one would be another.
+    named = _ID.sub(lambda match: f'"{ids.setdefault(match[1], f"p{1000 + len(ids)}")}"', found)
+    return named.replace("</", "<\\/")
+
+
+def _set_axis(axis: Any, extent: Any, spec: PlotAxis, drawn: list[float]) -> None:
+    from bokeh.models import FixedTicker, NumeralTickFormatter, PrintfTickFormatter
+
+    axis.axis_label = spec.heading
+    axis.axis_label_text_font_style = "normal"
+    if spec.low is not None:
+        extent.start = spec.low
+    if spec.high is not None:
+        extent.end = spec.high
+    if spec.ticks:
+        axis.ticker = FixedTicker(ticks=[at for at, _ in spec.ticks])
+        axis.major_label_overrides = dict(spec.ticks)
+    elif spec.is_log:
+        # Bokeh's own leave most of an axis of one to two decades without a number.
+        axis.ticker = FixedTicker(ticks=log_ticks([value for value in drawn if value > 0]))
+        axis.formatter = PrintfTickFormatter(format="%g")
+    else:
+        axis.formatter = NumeralTickFormatter(format="0,0.[000]")
+
+
+def log_ticks(values: list[float]) -> list[float]:
+    """Return ticks for a logarithmic axis of `values`: 1, 2 and 5 of each decade, of many decades the powers alone."""
+    if not values:
+        return []
+    first, last = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    steps = (1, 2, 5) if last - first <= _MANY_DECADES else (1,)
+    return [step * 10.0**power for power in range(first, last + 1) for step in steps]
+
+
+def _lines(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:
+    from bokeh.models import ColumnDataSource
+
+    found = []
+    for line in picture.lines:
+        columns: dict[str, list[Any]] = {"x": line.x, "y": line.y}
+        if picture.x.is_percentiles:
+            columns["q"] = [f"{100 * (1 - 1 / at):.6g}" for at in line.x]
+        if line.texts is not None:
+            columns["text"] = line.texts
+        source = ColumnDataSource(data=columns)
+        style = {"line_color": _COLOURS[line.colour], "line_dash": _DASHES_live[line.colour], "line_width": 2}
+        parts = [plot.line("x", "y", source=source, name=line.label, **style)] if line.is_joined else []
+        if picture.has_points:
+            size = 4 if line.is_joined else 7
+            parts.append(plot.scatter("x", "y", source=source, size=size, color=_COLOURS[line.colour], name=line.label))
+        x = "@q" if picture.x.is_percentiles else "@x{%.5g}"
+        told = [] if line.texts is None else [("", "@text")]
+        _hover(plot, parts[0], [(picture.x, x), (picture.y, "@y{%.5g}")], ("@x", "@y"), told)
+        found.append((line.label, parts))
+    return found
+
+
+def _boxes(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:
+    from bokeh.models import ColumnDataSource
+
+    found = []
+    for boxes in picture.boxes:
+        sides = {name: getattr(boxes, name) for name in ("left", "right", "bottom", "top")}
+        columns: dict[str, list[Any]] = {**sides, "alpha": boxes.alpha}
+        source = ColumnDataSource(data=columns if boxes.texts is None else columns | {"text": boxes.texts})
+        part = plot.quad(
+            **{name: name for name in sides}, source=source, fill_alpha="alpha", line_color=None,
+            fill_color=_COLOURS[boxes.colour], name=boxes.label,
+        )  # fmt: skip
+        y = "@top{%.5g}" if not any(boxes.bottom) else "@bottom{%.5g} … @top{%.5g}"
+        shown = [(picture.x, "@left{%.5g} … @right{%.5g}")] + ([] if picture.y.ticks else [(picture.y, y)])
+        _hover(plot, part, shown if boxes.texts is None else [], ("@left", "@right", "@bottom", "@top"), _told(boxes))
+        _write_in(plot, boxes)
+        found.append((boxes.label, [part]))
+    return found
+
+
+def _told(boxes: PlotBoxes) -> list[tuple[str, str]]:
+    return [] if boxes.texts is None else [("", "@text")]
+
+
+def _write_in(plot: Any, boxes: PlotBoxes) -> None:
+    """Write into each box what stands there, as labels, which take their colour from the page."""
+    from bokeh.models.annotations import Label
+
+    centred: dict[str, Any] = {"text_align": "center", "text_baseline": "middle", "text_font_size": "11px"}
+    corners = zip(boxes.left, boxes.right, boxes.bottom, boxes.top, boxes.texts or [], strict=False)
+    for left, right, bottom, top, text in corners:
+        plot.add_layout(Label(x=(left + right) / 2, y=(bottom + top) / 2, text=text, **centred))
+
+
+def _hover(
+    plot: Any,
+    part: Any,
+    shown: list[tuple[PlotAxis, str]],
+    numbers: tuple[str, ...],
+    more: list[tuple[str, str]] | None = None,
+) -> None:
+    from bokeh.models import HoverTool
+
+    told = [*(more or []), *((axis.title, f"{value} {axis.unit}".rstrip()) for axis, value in shown)]
+    kinds: Any = dict.fromkeys(numbers, "printf")
+    tool = HoverTool(renderers=[part], tooltips=[("", "$name"), *told], formatters=kinds, visible=False)
+    plot.add_tools(tool)
+
+
+def _mark(plot: Any, picture: Picture) -> None:
+    from bokeh.models.annotations import Label, Span
+
+    drawn = picture.coordinates(is_x=True)
+    first, last = (min(drawn), max(drawn)) if drawn else (0.0, 0.0)
+    middle = math.sqrt(first * last) if picture.x.is_log else (first + last) / 2
+    for row, (at, label) in enumerate(picture.marks):
+        plot.add_layout(Span(location=at, dimension="height", line_color="#808890", line_dash="dashed", line_width=1.5))
+        # Towards the middle, so that the plot's edge cuts no label; on rows, so that marks close by do not overlap.
+        side: dict[str, Any] = {"x_offset": -5, "text_align": "right"} if at > middle else {"x_offset": 5}
+        y = 8 + _MARK_PIXELS * (row % _MARK_ROWS)
+        plot.add_layout(Label(x=at, y=y, y_units="screen", text=label, text_font_size="12px", **side))
+
+
+def _name(plot: Any, drawn: list[tuple[str, list[Any]]]) -> None:
+    from bokeh.models.annotations import Legend, LegendItem
+
+    if len(drawn) < 2:  # noqa: PLR2004 - one needs no name
+        return
+    widest = max(len(label) for label, _ in drawn)
+    columns = max(1, _LEGEND_PIXELS // (_SAMPLE_PIXELS + widest * _LETTER_PIXELS))
+    # Else what the legend takes would be the plot's.
+    plot.height = HEIGHT_PIXELS + _ROW_PIXELS * (-(-len(drawn) // columns) - 1)
+    style: dict[str, Any] = {"label_text_font_size": "12px", "margin": 0, "padding": 2, "spacing": 4, "ncols": columns}
+    style |= {"border_line_color": None, "background_fill_color": None, "label_text_color": "#75808c"}
+    items = [LegendItem(label=label, renderers=parts) for label, parts in drawn]
+    legend = Legend(items=items, click_policy="hide", orientation="horizontal", **style)
+    plot.add_layout(legend, "above")
+
+
+SUFFIXES = (".svg", ".png", ".pdf")
+_DATES = {".svg": "Date", ".pdf": "CreationDate"}
+
+
+def check_plot(path: Path) -> None:
+    """Raise unless a plot can be drawn to `path`, before the work that it is to show.
+
+    Raises:
+        ConfigError: another suffix than .svg, .png or .pdf.
+        ProbeUnavailable: matplotlib is missing.
+
+    """
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"--plot {path}: name it *.svg, *.png or *.pdf")
+    if find_spec("matplotlib") is None:
+        raise ProbeUnavailable("--plot needs matplotlib: pip install 'kvtrace[plot]'")
+
+
+@contextmanager
+def panels(path: Path, title: str) -> Iterator[tuple[Any, Any]]:
+    """Yield the axes of an upper and a lower panel with one x axis; write them to `path` afterwards."""
+    check_plot(path)
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    # Ids and dates would differ from one drawing to the next.
+    with mpl.rc_context({"svg.hashsalt": "kvtrace"}):
+        figure = Figure(figsize=(8, 6), layout="constrained")
+        upper, lower = figure.subplots(2, 1, sharex=True)
+        upper.set(title=title)
+        yield upper, lower
+        for axes in (upper, lower):
+            axes.grid(visible=True, alpha=0.3)
+        date = _DATES.get(path.suffix)
+        with aside(path) as temporary:
+            figure.savefig(temporary, format=path.suffix[1:], metadata={date: None} if date else None)
