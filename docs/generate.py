@@ -123,7 +123,7 @@ def profile_page() -> str:
 
 def cli_page() -> str:
     """Return docs/reference/commands.md: the help of every command."""
-    parts = ["# Commands\n\nGenerated from each command's `--help` by `make docs`; do not edit.\n"]
+    parts = ["# Commands\n\nGenerated from each command's `--help-all` by `make docs`; do not edit.\n"]
     for program in PROGRAMS:
         top = help_of(program)
         parts.append(f"## {program}\n\n```\n{top}```\n")
@@ -183,7 +183,7 @@ def commands_in(text: str) -> list[str]:
 
 def help_of(program: str, *command: str) -> str:
     """Return the help of a program or of one of its commands, 80 columns wide."""
-    argv = [sys.executable, "-m", f"{program}.cli", *command, "--help"]
+    argv = [sys.executable, "-m", f"{program}.cli", *command, "--help-all" if command else "--help"]
     narrow = {**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80"}
     done = subprocess.run(argv, capture_output=True, text=True, check=True, env=narrow)  # noqa: S603 - our own programs
     return done.stdout.replace("python -m ", "").replace(f"{program}.cli", program)

@@ -15,11 +15,12 @@ from contextvars import ContextVar
 from dataclasses import is_dataclass
 from functools import wraps
 from importlib import import_module
+from pathlib import Path
 from typing import Any, ClassVar, NoReturn, TypeVar, cast
 
 import typer
 import typer.main
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from kvtrace import __version__
 from kvtrace.core.errors import DeviceError, KvError, OutOfMemory
@@ -43,24 +44,56 @@ SECTIONS = {
     "Source": "source block-tokens time-unit tokenizer max-conversations max-input-tokens over-limit conversation-rate "
     "live-conversations cycle-ids cycles jitter time-scale scale scale-common scale-shift",
     "Arrivals": "turns request-rate arrivals burstiness amplitude day",
-    "Load": "as-fast-as-possible io-bytes pool checkpoint-depth engine buffered gds fsync fadvise layout queue-depths "
-    "speeds jobs",
-    "Limits": "from to busiest whole max-requests max-runtime warmup on-error trials pause capacity",
+    "Model": "kv-dtype tp layers kv-heads head-dim chunk-tokens",
+    "Fleet": "nodes router rack-nodes prefill-nodes event",
+    "Load": "as-fast-as-possible pool checkpoint-depth engine submitters buffered gds direct fsync fadvise layout "
+    "queue-depths speeds jobs ignore-streams node",
+    "Ranks": "mpi deal rank-timeout",
+    "Limits": "from to busiest whole max-requests max-runtime warmup on-error pause capacity stall-timeout",
     "Target": "target destroy-data overwrite-signature discard precondition keep space huge-pages fio-version endpoint "
     "balance retries log-version bucket host hosts",
     "Data": "dedup-ratio compress-ratio",
     "Checks": "verify criteria requests read-p99 dry-run break-rules check check-seconds check-bytes check-null",
-    "Probes": "probes histograms-only",
+    "Probes": "histograms-only",
     "Training": "ranks every mtbf",
-    "Output": "requests-out drive-size plot csv markdown html force",
+    "Output": "requests-out drive-size endurance plot csv markdown html force metrics",
 }
-"""Under which heading `--help` lists an option of a command that has many; the common ones are in none."""
+"""Of a command with many options, the section of each that `--help` leaves to `--help-all`."""
+METAVARS = {
+    "DURATION": "duration ttl scale-shift jitter day every mtbf from to busiest max-runtime runtime rank-timeout "
+    "stall-timeout pause read-p99 target-ttft",
+    "SIZE": "io-bytes pool capacity check-bytes drive-size space cpu disk",
+    "SIZES": "dram nvme capacity-blocks",
+    "RATE": "request-rate",
+    "SHARE": "target-hit scale-common",
+    "LIMIT": "limit warmup",
+    "NAME": "model preset gpu router source policy engine arrivals tokenizer layout bucket kv-dtype turns",
+    "HOST:PORT": "host metrics",
+}
+"""What stands for an option's value in help, where its type does not tell."""
 _SECTION_OF = {f"--{name}": section for section, names in SECTIONS.items() for name in names.split()}
-_MANY_OPTIONS = 10
+_METAVAR_OF = {f"--{name}": metavar for metavar, names in METAVARS.items() for name in names.split()}
+_METAVAR_OF_TYPE = {int: "N", float: "X", Path: "PATH"}
+_MANY_OPTIONS = 12
+_ALL = "--help-all"
 
 
 class Command(TyperCommand):
-    """A command whose help lists the common options first, and many others by what they are of."""
+    """A command whose `--help` lists the common options, and `--help-all` the others, too, by what they are about."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        """Name each option's value by what one writes there."""
+        super().__init__(*args, **settings)
+        for parameter in self.params:
+            if isinstance(parameter, TyperOption) and not parameter.is_flag:
+                of_type = _METAVAR_OF_TYPE.get(parameter.type_descriptor.annotation, "TEXT")
+                named = (_METAVAR_OF[name] for name in parameter.opts if name in _METAVAR_OF)
+                parameter.metavar = parameter.metavar or next(named, of_type)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take `--help-all` for `--help` with all options."""
+        ctx.meta[_ALL] = _ALL in args
+        return super().parse_args(ctx, ["--help"] if ctx.meta[_ALL] else args)
 
     def get_short_help_str(self, limit: int = 0) -> str:  # noqa: ARG002 - what does not fit goes on in the next line
         """Return the first line of the help, whole."""
@@ -75,6 +108,10 @@ class Command(TyperCommand):
         for parameter, record in options:
             named = next((_SECTION_OF[name] for name in parameter.opts if name in _SECTION_OF), "Options")
             sections[named if len(options) > _MANY_OPTIONS else "Options"].append(record)
+        others = [name for name in SECTIONS if sections[name]]
+        if others and not ctx.meta.get(_ALL):
+            more = sum(len(sections.pop(name)) for name in others)
+            sections["Options"].append((_ALL, f"Also show {more} more options: {', '.join(others).lower()}."))
         for name, listed in sections.items():
             if listed:
                 with formatter.section(name):

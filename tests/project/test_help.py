@@ -26,11 +26,19 @@ def test_each_option_that_a_heading_names_exists():
     assert named <= known
 
 
-@pytest.mark.parametrize(("program", "name"), [(program, name) for program, name, _ in commands()])
-def test_help_lists_every_option_once_and_shows_an_example(program, name):
-    text = run_cli(program, name, "--help").stdout
+NAMES = [(program, name) for program, name, _ in commands()]
+MOST_COMMON = 18
+
+
+def flags_in(text):
+    return re.findall(r"^  (?:-\w, )?(--[\w-]+)", text.partition("\nOptions:")[2], re.MULTILINE)
+
+
+@pytest.mark.parametrize(("program", "name"), NAMES)
+def test_all_help_lists_every_option_once_and_shows_an_example(program, name):
+    text = run_cli(program, name, "--help-all").stdout
     command = next(c for p, n, c in commands() if (p, n) == (program, name))
-    listed = re.findall(r"^  (?:-\w, )?(--[\w-]+)", text.partition("\nOptions:")[2], re.MULTILINE)
+    listed = flags_in(text)
     assert len(listed) == len(set(listed))
     assert set(listed) == {
         next(o for o in p.opts if o.startswith("--")) for p in command.params if p.opts[0][0] == "-"
@@ -38,8 +46,28 @@ def test_help_lists_every_option_once_and_shows_an_example(program, name):
     assert f"{program} {name}" in text.partition("\n\n")[2]
 
 
+@pytest.mark.parametrize(("program", "name"), NAMES)
+def test_help_shows_the_common_options_and_how_many_others_there_are(program, name):
+    text, whole = (run_cli(program, name, flag).stdout for flag in ("--help", "--help-all"))
+    listed, others = flags_in(text), re.search(r"Also show (\d+) more options", text)
+    assert len(listed) <= MOST_COMMON
+    assert len(flags_in(whole)) == len(listed) + (int(others[1]) - 1 if others else 0)
+    assert not re.search(r"<(str|int|float|path|int range|float range)>", whole.partition("\nOptions:")[2])
+
+
 def test_the_common_options_come_first():
-    text = run_cli("kvreplay", "run", "--help").stdout
+    text = run_cli("kvreplay", "run", "--help-all").stdout
     headings = re.findall(r"^(\w+):$", text, re.MULTILINE)
-    assert headings == ["Arguments", "Options", "Load", "Limits", "Target", "Data", "Checks", "Probes", "Output"]
+    assert headings == [
+        "Arguments",
+        "Options",
+        "Load",
+        "Ranks",
+        "Limits",
+        "Target",
+        "Data",
+        "Checks",
+        "Probes",
+        "Output",
+    ]
     assert text.index("--tier") < text.index("--queue-depth") < text.index("Load:") < text.index("--fsync")
