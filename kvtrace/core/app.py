@@ -38,6 +38,8 @@ _NO_MEMORY = "out of memory: the machine, or a limit on this process (ulimit -v)
 _NO_THREAD = "can't start new thread"
 PROGRAM: ContextVar[str] = ContextVar("program", default="kvtrace")
 """Which of the three runs, for messages."""
+QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
+"""Set by --quiet, which every command takes: of stderr, errors alone."""
 
 
 SECTIONS = {
@@ -75,7 +77,7 @@ _SECTION_OF = {f"--{name}": section for section, names in SECTIONS.items() for n
 _METAVAR_OF = {f"--{name}": metavar for metavar, names in METAVARS.items() for name in names.split()}
 _METAVAR_OF_TYPE = {int: "N", float: "X", Path: "PATH"}
 _MANY_OPTIONS = 12
-_ALL = "--help-all"
+_ALL, _QUIET = "--help-all", "--quiet"
 
 
 class Command(TyperCommand):
@@ -91,9 +93,11 @@ class Command(TyperCommand):
                 parameter.metavar = parameter.metavar or next(named, of_type)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take `--help-all` for `--help` with all options."""
-        ctx.meta[_ALL] = _ALL in args
-        return super().parse_args(ctx, ["--help"] if ctx.meta[_ALL] else args)
+        """Take what every command takes: `--quiet`, and `--help-all` for `--help` with all options."""
+        ours = args[: args.index("--")] if "--" in args else args
+        ctx.meta[_ALL] = _ALL in ours
+        QUIET.set(_QUIET in ours)
+        return super().parse_args(ctx, ["--help"] if ctx.meta[_ALL] else [arg for arg in args if arg != _QUIET])
 
     def get_short_help_str(self, limit: int = 0) -> str:  # noqa: ARG002 - what does not fit goes on in the next line
         """Return the first line of the help, whole."""
@@ -108,6 +112,7 @@ class Command(TyperCommand):
         for parameter, record in options:
             named = next((_SECTION_OF[name] for name in parameter.opts if name in _SECTION_OF), "Options")
             sections[named if len(options) > _MANY_OPTIONS else "Options"].append(record)
+        sections["Options"].insert(-1, (_QUIET, "Errors alone on stderr: no notes, no progress."))
         others = [name for name in SECTIONS if sections[name]]
         if others and not ctx.meta.get(_ALL):
             more = sum(len(sections.pop(name)) for name in others)
@@ -288,14 +293,15 @@ def emit_json(value: Any) -> None:
 
 
 def log(message: str) -> None:
-    """Print a line on stderr."""
-    typer.echo(printable(message), err=True)
+    """Print a line on stderr, unless --quiet."""
+    if not QUIET.get():
+        typer.echo(printable(message), err=True)
 
 
 @contextmanager
 def progress(label: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
-    """Yield a function that takes the amount done so far; shows a bar on stderr if that is a terminal."""
-    if not sys.stderr.isatty():
+    """Yield a function that takes the amount done so far; shows a bar on stderr if that is a terminal, unless --quiet."""
+    if QUIET.get() or not sys.stderr.isatty():
         yield lambda _done: None
         return
     from rich.console import Console

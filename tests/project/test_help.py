@@ -42,7 +42,7 @@ def test_all_help_lists_every_option_once_and_shows_an_example(program, name):
     assert len(listed) == len(set(listed))
     assert set(listed) == {
         next(o for o in p.opts if o.startswith("--")) for p in command.params if p.opts[0][0] == "-"
-    } | ({"--help"})
+    } | {"--help", "--quiet"}
     assert f"{program} {name}" in text.partition("\n\n")[2]
 
 
@@ -71,3 +71,13 @@ def test_the_common_options_come_first():
         "Output",
     ]
     assert text.index("--tier") < text.index("--queue-depth") < text.index("Load:") < text.index("--fsync")
+
+
+def test_a_quiet_command_says_errors_alone_on_stderr(tmp_path):
+    made = ("kvtrace", "gen", "--users", "2", "--duration", "2s", "-o", str(tmp_path / "t.parquet"))
+    assert "note: " in run_cli(*made).stderr
+    done = run_cli(*made, "--quiet")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "31 rows" in done.stdout
+    refused = run_cli("kvtrace", "info", "--quiet", str(tmp_path / "absent.parquet"))
+    assert refused.stderr.startswith("kvtrace: error: ")
