@@ -78,8 +78,14 @@ REASONS = {
 """Why tests with a marker are skipped here, None if they can run."""
 
 
+FEWER = 4
+"""Without --full, a property is tried on so many times fewer examples, but on some at least."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     leave_out(config, items)
+    if not config.option.full:
+        try_fewer(items)
     for marker, why in REASONS.items():
         marked = [item for item in items if marker in item.keywords]
         reason = why() if marked else None
@@ -94,6 +100,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if "store_server" in getattr(item, "fixturenames", ()):
                 # Servers that start once.
                 item.add_marker(pytest.mark.xdist_group("object stores"))
+
+
+def try_fewer(items: list[pytest.Item]) -> None:
+    for test in {item.obj for item in items if "hypothesis" in item.keywords and isinstance(item, pytest.Function)}:
+        asked = test._hypothesis_internal_use_settings
+        fewer = max(min(asked.max_examples, 10), asked.max_examples // FEWER)
+        test._hypothesis_internal_use_settings = hypothesis.settings(asked, max_examples=fewer)
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
