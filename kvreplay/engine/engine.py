@@ -205,6 +205,7 @@ class _Drive:
                 job.watched(lambda: int(struct.in_flight) + int(struct.copying))
             reason = self._asked(interrupted)
             struct.start_ns = start_ns
+            self._lib.engine_wake(self._handle)
             if job.start is not None:
                 job.start.begun()
             watchdog = _Watchdog(self, job)

@@ -45,12 +45,19 @@ static void note_usage(Use *use, int sign) {
     use->major_faults += sign * r.ru_majflt;
 }
 
+// Wait until the job starts. Threads of a shared engine sleep until they are woken: hundreds that look at the clock
+// would leave no processor to the one that starts them.
 EXPORT void use_begin(Engine *e, Use *use) {
     struct timespec look_again = {0, 50000};
     prctl(PR_SET_TIMERSLACK, 1);
     use->waited_ns = waited_ns();
     use->doing = WAITING;
-    while (!e->job->start_ns && !e->job->is_stopped) nanosleep(&look_again, NULL);
+    lock(e);
+    while (!e->job->start_ns && !e->job->is_stopped) {
+        if (e->order.is_shared) pthread_cond_wait(&e->lane[e->workers_lane].woken, &e->order.lock);
+        else nanosleep(&look_again, NULL);
+    }
+    unlock(e);
     note_usage(use, -1);
 }
 
