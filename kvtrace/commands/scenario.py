@@ -232,8 +232,7 @@ def prepare(
     as --event has them.
     """
     from kvtrace.model import serving
-    from kvtrace.model.catalogue import find_model
-    from kvtrace.model.logged import logged_model
+    from kvtrace.model.catalogue import find_model, logged_model
     from kvtrace.requests.turns.follow import Turns, choose
     from kvtrace.sim.fleet.incidents import parse_all
     from kvtrace.sim.presets.preset import load_preset

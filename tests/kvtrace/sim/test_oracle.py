@@ -13,8 +13,16 @@ from oracle import Oracle
 from simulated import ONE_BYTE, TWO_HEADS, mlperf_of, preset_of, requests_of, simulate
 
 from kvtrace.model.catalogue import find_model
-from kvtrace.model.layers import Chunked, Full, KvDtype, Sliding
-from kvtrace.model.shape import ModelShape, bytes_per_token_per_rank, pieces, stored_ranks
+from kvtrace.model.shape import (
+    Chunked,
+    Full,
+    KvDtype,
+    ModelShape,
+    Sliding,
+    bytes_per_token_per_rank,
+    pieces,
+    stored_ranks,
+)
 from kvtrace.requests.turns.follow import waits_of
 from kvtrace.requests.turns.waits import Waits
 from kvtrace.sim.output import trace_batch

@@ -13,7 +13,7 @@ from simulated import kvtrace
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table, read_table
-from kvtrace.model.logged import logged_model
+from kvtrace.model.catalogue import logged_model
 from kvtrace.model.shape import bytes_per_token_per_rank
 from kvtrace.requests.engines import agentic_mooncake, dynamo, lmcache_trace, lookup_log, otel
 from kvtrace.requests.registry import detect
