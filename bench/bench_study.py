@@ -36,7 +36,7 @@ def tasks(seeds: int) -> list:
 def simulated_s(scheduler: str, seeds: int) -> float:
     """Simulate a grid; return its seconds."""
     from kvtrace.commands.study import simulate
-    from kvtrace.curves.simulated import Simulated
+    from kvtrace.curves.points import Simulated
     from kvtrace.study.runner import by_dask
 
     asked = tasks(seeds)

@@ -24,7 +24,7 @@ from kvtrace.core.statistics import parse_endurance
 from kvtrace.core.units import parse_bytes
 
 if TYPE_CHECKING:
-    from kvtrace.curves.sizing import Target
+    from kvtrace.curves.size import Target
 
 MAX_POINTS = 1000
 
@@ -76,7 +76,7 @@ def size(
     from kvtrace.commands.documents.sizes import document, first_line
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.curves.points import Stack
-    from kvtrace.curves.sizing import Question, answer
+    from kvtrace.curves.size import Question, answer
 
     if sample is not None and not 0 < sample <= 1:
         raise ConfigError(f"--sample {sample:g}: must be > 0, and at most 1, which is all")

@@ -19,7 +19,7 @@ from kvtrace.core.app import UsageError, command_of, emit_json, log, progress, t
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable
 
 if TYPE_CHECKING:
-    from kvtrace.curves.simulated import Simulated
+    from kvtrace.curves.points import Simulated
     from kvtrace.requests.requests import Requests
     from kvtrace.study.answer import Findings
     from kvtrace.study.configuration import Study
@@ -159,8 +159,7 @@ def _check_arguments(wanted: Study) -> None:
 
 def simulate(task: Task) -> Simulated:
     """Simulate what `task` asks for, as `gen` does, and count."""
-    from kvtrace.curves.demand import Meter
-    from kvtrace.curves.simulated import Worn, simulated
+    from kvtrace.curves.points import Meter, Worn, simulated
     from kvtrace.sim import output as trace_output
 
     with chdir(task.folder):

@@ -15,7 +15,7 @@ from kvtrace.core.units import parse_bytes, parse_duration_ns
 
 if TYPE_CHECKING:
     from kvtrace.core.document.document import Document
-    from kvtrace.curves.sizing import Target
+    from kvtrace.curves.size import Target
 
 _PRICE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([A-Za-z]+)\s*")
 
@@ -28,7 +28,7 @@ TargetTtft = Annotated[
 def parse_target(hit: str | None, ttft: str | None) -> Target | None:
     """Return what is to be reached; None if nothing is said."""
     from kvtrace.core.statistics import QUANTILES
-    from kvtrace.curves.sizing import Target
+    from kvtrace.curves.size import Target
 
     if hit is None and ttft is None:
         return None

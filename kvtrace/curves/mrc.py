@@ -10,9 +10,7 @@ import numpy as np
 
 from kvtrace.core.document.page import panels
 from kvtrace.core.errors import ConfigError
-from kvtrace.curves.optimal import OPTIMAL, optimal_uses
-from kvtrace.curves.sampling import Estimate, estimate
-from kvtrace.curves.stack import LruCurve, lru_curve
+from kvtrace.curves.stack import OPTIMAL, Estimate, LruCurve, estimate, lru_curve, optimal_uses
 from kvtrace.model.shape import ModelShape, bytes_per_token
 from kvtrace.requests.requests import Requests
 from kvtrace.sim.chains import chunk_chains

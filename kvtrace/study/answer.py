@@ -8,7 +8,7 @@ from statistics import fmean
 
 from kvtrace.core.document.document import Unit, show
 from kvtrace.core.units import format_bytes, format_duration
-from kvtrace.curves.sizing import Target
+from kvtrace.curves.size import Target
 from kvtrace.study.configuration import SEED, Study, Value, as_text
 from kvtrace.study.table import StudyRow
 

@@ -13,7 +13,7 @@ from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, TraceError
 from kvtrace.core.files import read_json, write_json
 from kvtrace.core.native.library import sources_sha256
-from kvtrace.curves.simulated import Simulated
+from kvtrace.curves.points import Simulated
 from kvtrace.requests.requests import sha256_of
 from kvtrace.study.configuration import FILE, Configuration, Value
 

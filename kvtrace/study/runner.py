@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.core.errors import ConfigError, DeviceError, KvError, ProbeUnavailable
-from kvtrace.curves.simulated import Simulated
+from kvtrace.curves.points import Simulated
 from kvtrace.study.kept import program_sha256
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import Table, arrow_schema
 from kvtrace.core.study_file import study_table
 from kvtrace.core.tables import create
-from kvtrace.curves.demand import Rates, TierDemand
-from kvtrace.curves.simulated import Simulated
+from kvtrace.curves.points import Rates, Simulated, TierDemand
 from kvtrace.study.configuration import Configuration, Study, Value, as_text
 from kvtrace.study.runner import Failed, Result
 

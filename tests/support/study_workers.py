@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from kvtrace.commands.study import simulate
-from kvtrace.curves.simulated import Simulated
+from kvtrace.curves.points import Simulated
 from kvtrace.study.runner import Task
 
 BEGIN = """

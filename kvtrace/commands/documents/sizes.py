@@ -29,9 +29,8 @@ from kvtrace.sim.setup import has_times
 from kvtrace.trace.costs import MONTH_S
 
 if TYPE_CHECKING:
-    from kvtrace.curves.demand import SecondRate, TierDemand
-    from kvtrace.curves.points import Point, Stack
-    from kvtrace.curves.sizing import Sizing, Target
+    from kvtrace.curves.points import Point, SecondRate, Stack, TierDemand
+    from kvtrace.curves.size import Sizing, Target
 
 _FEWEST_TICKS = 10
 

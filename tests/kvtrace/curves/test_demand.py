@@ -7,7 +7,7 @@ import pytest
 from simulated import ONE_BYTE, preset_of, requests_of
 
 from kvtrace.core.statistics import Endurance
-from kvtrace.curves.demand import Meter
+from kvtrace.curves.points import Meter
 from kvtrace.sim.simulation import Load, Simulation
 
 S = 10**9

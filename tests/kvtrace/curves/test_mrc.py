@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import kvtrace
 
-from kvtrace.curves.sampling import estimate
-from kvtrace.curves.stack import lru_curve, lru_hits, policy_uses
-from kvtrace.curves.uses import Uses
+from kvtrace.curves.stack import Uses, estimate, lru_curve, lru_hits, policy_uses
 from kvtrace.requests import mooncake
 from kvtrace.sim.chains import Chains, block_chains
 from kvtrace.sim.policies import Policy

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kvtrace.curves.demand import Rates, SecondRate, TierDemand
-from kvtrace.curves.simulated import Simulated
-from kvtrace.curves.sizing import Target
+from kvtrace.curves.points import Rates, SecondRate, Simulated, TierDemand
+from kvtrace.curves.size import Target
 from kvtrace.study.answer import findings, first_line, front, sensitivities
 from kvtrace.study.configuration import Configuration, Study
 from kvtrace.study.document import document

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.curves.points import Capacities, Point, Stack
-from kvtrace.curves.sampling import SAMPLES
+from kvtrace.curves.stack import SAMPLES
 from kvtrace.sim.chains import Chains
 
 EXACT_REFERENCES: Final = 20_000_000
