@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from kvtrace.checkpoint.training import PRESET as CHECKPOINT
 from kvtrace.commands.checkpoint import CheckpointArguments, gen_checkpoints, refuse_requests
 from kvtrace.commands.options import AsJson, SourceArguments, UserArguments
 from kvtrace.commands.scenario import (
@@ -22,6 +21,7 @@ from kvtrace.commands.scenario import (
 )
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
+from kvtrace.sim.presets.training import PRESET as CHECKPOINT
 
 
 # Long: its options, and an example of each kind.
@@ -68,7 +68,7 @@ def gen(
     from kvtrace.commands.documents.generated import generated
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.sim import output as trace_output
-    from kvtrace.trace.costs import monthly_costs
+    from kvtrace.trace.inventory import monthly_costs
 
     worn = drive.read()
     scenario = prepare(file, fleet.over(stack), users, run, source, turns, events=event or ())

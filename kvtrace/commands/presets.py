@@ -11,7 +11,7 @@ from kvtrace.core.app import emit_json
 
 if TYPE_CHECKING:
     from kvtrace.core.document.document import Document
-    from kvtrace.sim.presets.knobs import Knob
+    from kvtrace.sim.presets.preset import Knob
 
 
 def presets(
@@ -28,7 +28,7 @@ def presets(
     import msgspec
 
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.sim.presets.knobs import description_of, knobs_of, listing, load_basis
+    from kvtrace.sim.presets.preset import description_of, knobs_of, listing, load_basis
 
     if preset is None:
         found = listing()

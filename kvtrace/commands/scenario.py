@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from kvtrace.model.shape import ModelShape
     from kvtrace.requests.requests import Requests
     from kvtrace.sim.presets.preset import Preset
-    from kvtrace.sim.simulation import Load, Simulation
+    from kvtrace.sim.setup import Load
+    from kvtrace.sim.simulation import Simulation
     from kvtrace.users.workload import Workload
 
 MODEL, USERS, DURATION = "llama3.1-8b", 32, "60s"
@@ -234,9 +235,9 @@ def prepare(
     from kvtrace.model import serving
     from kvtrace.model.catalogue import find_model, logged_model
     from kvtrace.requests.turns.follow import Turns, choose
-    from kvtrace.sim.fleet.incidents import parse_all
+    from kvtrace.sim.incidents import parse_all
     from kvtrace.sim.presets.preset import load_preset
-    from kvtrace.sim.simulation import FOREVER_NS, Load
+    from kvtrace.sim.setup import FOREVER_NS, Load
 
     users.check(source, file)
     if turns is not None and file is None:

@@ -19,8 +19,8 @@ from kvtrace.native.records import UNBOUNDED
 from kvtrace.sim.chains import Chains, chunk_chains
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Preset
-from kvtrace.sim.setup import has_times, sizes_of, tier_limits
-from kvtrace.sim.simulation import Flush, Load, Simulation
+from kvtrace.sim.setup import Load, has_times, sizes_of, tier_limits
+from kvtrace.sim.simulation import Flush, Simulation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,9 +11,8 @@ import numpy as np
 from kvtrace.core.native.library import I1, I4, I8, StructAt, function
 from kvtrace.native.records import NONE, UNBOUNDED, World
 from kvtrace.sim.chains import Chains
-from kvtrace.sim.empty import new_links, new_slots, new_tiers
 from kvtrace.sim.policies import Policy
-from kvtrace.sim.setup import set_policies
+from kvtrace.sim.setup import new_links, new_slots, new_tiers, set_policies
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

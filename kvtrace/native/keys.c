@@ -1,4 +1,4 @@
-// Numbers of names by first appearance (kvtrace/trace/key_numbers.py): names' hashes in an open-addressing table.
+// Numbers of names by first appearance (kvtrace/trace/mlperf_csv.py): names' hashes in an open-addressing table.
 //
 // `table` has the number at each of its places, of which there are a power of two, or NONE; `hashes` are by number.
 #include "core.h"

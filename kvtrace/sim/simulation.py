@@ -22,17 +22,17 @@ import numpy as np
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import StructAt, function, held_back
+from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.model.shape import ModelShape
 from kvtrace.native import records
-from kvtrace.native.records import EVENT, WAIT
-from kvtrace.sim import counters, empty, setup
-from kvtrace.sim.fleet import start
-from kvtrace.sim.fleet.around import Around
+from kvtrace.native.records import EVENT, WAIT, World
+from kvtrace.sim import fleet, setup
+from kvtrace.sim.incidents import Around
+from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Preset
+from kvtrace.sim.presets.tier import Admission, TierSetting
 from kvtrace.sim.setup import FOREVER_NS, Load
 from kvtrace.users.workload import library_of
-
-__all__ = ["FOREVER_NS", "Flush", "Load", "Simulation", "Sink"]
 
 ROWS = 1 << 18
 _CONTEXTS = 1 << 12
@@ -85,7 +85,7 @@ class Simulation:
                 "leave them, or FILE and --request-rate, out"
             )
         self._first_tokens: list[Any] = []
-        self._rooms = empty.Rooms()
+        self._rooms = setup.Rooms()
         self._spare: deque[dict[str, Any]] = deque()
         self._sizes = setup.sizes_of(preset, model, ranks)
         self.library = library_of(
@@ -166,7 +166,7 @@ class Simulation:
             records.WIDER_CONTEXTS: self._widen_contexts,
             records.LONGER_CHAIN: self._grow_chain,
             records.MORE_COUNTS: self._grow_counts,
-            records.MORE_PLACES: lambda _need: start.grow_places(self.world),
+            records.MORE_PLACES: lambda _need: fleet.grow_places(self.world),
         }
 
         def answer(what: int, need: int) -> bool:
@@ -196,7 +196,7 @@ class Simulation:
                 for name, column in self._spare.popleft().items():
                     setattr(now.rows, name, column)
             else:
-                empty.make_rows(now.rows, room)
+                setup.make_rows(now.rows, room)
         sizes = np.repeat(now.made_size[:made] // self.parts, self.parts)
         is_other = np.repeat(now.made_kind[:made], self.parts) if now.knobs.bucketed else None
         if now.knobs.bucketed:
@@ -233,11 +233,11 @@ class Simulation:
         for name in ("members", "ages", "pins"):
             if len(getattr(now, name)):
                 self._rooms.extend(now, name, more)
-        empty.unlink(self._rooms.extend(now, "links", more * tiers))
+        setup.unlink(self._rooms.extend(now, "links", more * tiers))
         if len(now.notes):
-            empty.unnote(self._rooms.extend(now, "notes", more * tiers))
+            setup.unnote(self._rooms.extend(now, "notes", more * tiers))
         if now.fleet.scoped:
-            start.forget_copies(self._rooms.extend(now.fleet, "copies", more))
+            fleet.forget_copies(self._rooms.extend(now.fleet, "copies", more))
 
     def _grow_actors(self, _need: int) -> None:
         """Double the requests that may be in flight; the new ones are idle."""
@@ -269,7 +269,7 @@ class Simulation:
         now = self.world
         before = now.contexts.reshape(-1, now.knobs.context_width)
         now.knobs.context_width = width
-        contexts = empty.new_contexts(rows * width).reshape(rows, width)
+        contexts = setup.new_contexts(rows * width).reshape(rows, width)
         used = now.conversations if len(now.conversations) else now.actors
         used = used[["context", "length"]][used["length"] > 0]
         for first in range(0, len(used), _CONTEXTS):
@@ -289,7 +289,7 @@ class Simulation:
         now = self.world
         room = max(need, len(now.frequencies) * 3 // 2)
         if len(now.fleet.counted):
-            start.grow_counts(now, room)
+            fleet.grow_counts(now, room)
             return
         frequencies = np.zeros(room, records.SEEN)
         frequencies[: len(now.frequencies)] = now.frequencies
@@ -298,7 +298,7 @@ class Simulation:
     def stats(self) -> dict[str, Any]:
         """Return the counters of the simulation, as the metadata carries them."""
         none = np.zeros(0, records.FIRST_TOKEN)
-        return counters.stats(
+        return stats(
             self.preset, self.world, np.concatenate([*self._first_tokens, none]) if self.has_times else None
         ) | self._around.stats(self.now_ns if self.load.until_ns == FOREVER_NS else self.load.until_ns)
 
@@ -307,3 +307,101 @@ def _places(lengths: Any) -> Any:
     """Return 0, 1, … up to each of `lengths`, one after the other."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
+
+
+def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
+    """Return the counters; `first_tokens`, records.FIRST_TOKEN, are times to the first token, or None."""
+    total, tiers = world.total, fleet.summed(world)
+    lookups, decoded, prefills = (int(total[name]) for name in ("lookups", "decoded_tokens", "prefills"))
+    counted = ("hit_bytes", "read_bytes", "written_bytes", "populated_bytes", "deleted_bytes")
+    per_tier = [
+        {"name": tier.name, "hits": int(of["hits"]), "hit_ratio": _ratio(of["hits"], lookups)}
+        | {name: int(of[name]) for name in counted}
+        | {"live_bytes": int(of["used"])}
+        | _refused(tier, of)
+        | ({"file_lookups": int(of["looked_up"])} if tier.looks_past_miss else {})
+        | _waited(tier, of)
+        | ({} if tier.bucket_gc is None else {"collected_bytes": int(of["collected_bytes"])})
+        | fleet.share(preset.fleet, tier.scope)
+        for tier, of in zip(preset.tiers, tiers, strict=True)
+    ]
+    return {
+        **{name: int(total[name]) for name in ("requests", "input_tokens", "output_tokens", "lookups", "lookup_bytes")},
+        "misses": lookups - int(tiers["hits"].sum()),
+        "prompts": _shared(total, preset.workload.prompt_share, "prompt"),
+        "documents": _shared(total, preset.workload.rag_share, "document"),
+        "prefill": {
+            "requests": prefills,
+            "mean_wait_ns": round(int(total["waiting_ns"]) / prefills) if prefills else None,
+        },
+        "decode": {
+            "tokens": decoded,
+            "mean_ns_per_token": round(int(total["decoding_ns"]) / decoded) if decoded else None,
+        },
+        "decode_misses": int(total["decode_misses"]),
+        "unplaced_objects": int(total["unplaced"]),
+        **_offers(preset, total),
+        "first_token": None if first_tokens is None else _first_token(first_tokens),
+        "tiers": per_tier,
+        **fleet.stats(preset.fleet, world),
+    }
+
+
+def _refused(tier: TierSetting, of: Any) -> dict[str, int]:
+    """Return what the tier was offered and did not take; nothing if it takes all."""
+    if tier.admission is Admission.ALWAYS:
+        return {}
+    return {"refused_objects": int(of["refused"]), "refused_bytes": int(of["refused_bytes"])}
+
+
+def _waited(tier: TierSetting, of: Any) -> dict[str, int]:
+    """Return what was offered to the tier's queue and not stored; nothing if it has none."""
+    if not tier.store_queue:
+        return {}
+    names = ("dropped", "dropped_bytes", "lost", "lost_bytes")
+    dropped, dropped_bytes, lost, lost_bytes = (int(of[name]) for name in names)
+    return {
+        "dropped_objects": dropped,
+        "dropped_bytes": dropped_bytes,
+        "lost_objects": lost,
+        "lost_bytes": lost_bytes,
+        "waiting_objects": int(of["waiting"]),
+    }
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return int(part) / int(whole) if whole else None
+
+
+def _shared(total: Any, share: float, kind: str) -> dict[str, Any] | None:
+    """Return the look-ups of shared objects, which all look-ups include; null if the workload has none."""
+    if not share:
+        return None
+    lookups, hits = int(total[f"{kind}_lookups"]), int(total[f"{kind}_hits"])
+    return {"lookups": lookups, "hits": hits, "hit_ratio": _ratio(hits, lookups)}
+
+
+def _offers(preset: Preset, total: Any) -> dict[str, Any]:
+    """Return how often a tier that takes all or nothing was offered something, and refused it; nothing without one."""
+    if not any(tier.whole_offers and tier.policy is Policy.LRU for tier in preset.tiers):
+        return {}
+    names = {"count": "offers", "refused": "refused_offers", "refused_objects": "refused_objects"}
+    return {"offers": {name: int(total[column]) for name, column in names.items()}}
+
+
+def _first_token(times: Any) -> dict[str, Any]:
+    """Return modelled times to the first token, with and without the cache."""
+    return {
+        "requests": len(times),
+        "with_cache": quantiles_ns(times["with_cache_ns"]),
+        "without_cache": quantiles_ns(times["without_cache_ns"]),
+    }
+
+
+def quantiles_ns(times: Any) -> dict[str, int | None]:
+    """Return the quantiles of all `times`, ns, each a time that occurred; null where there are too few for it."""
+    ordered = np.sort(times)
+    return {
+        f"{name}_ns": int(ordered[rank - 1]) if (rank := nearest_rank(len(ordered), part)) else None
+        for name, part in QUANTILES.items()
+    }

@@ -32,7 +32,7 @@ import msgspec
 
 from kvtrace.core.config import load_toml, nearest, to_struct
 from kvtrace.core.errors import ConfigError
-from kvtrace.sim.presets.knobs import knobs_of
+from kvtrace.sim.presets.preset import knobs_of
 
 FILE, SEED = "file", "seed"
 MOST_CONFIGURATIONS = 100_000

@@ -16,10 +16,9 @@ from outages import Outages
 from queues import Queue
 
 from kvtrace.model.shape import Piece, PieceKind
-from kvtrace.sim.fleet.setting import Scope
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
-from kvtrace.sim.presets.tier import Admission, Recency
+from kvtrace.sim.presets.tier import Admission, Recency, Scope
 from kvtrace.users.workload import ServingMode
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from kvtrace.requests.requests import Requests
     from kvtrace.requests.turns.waits import Waits
-    from kvtrace.sim.fleet.incidents import Incident
+    from kvtrace.sim.incidents import Incident
 
 EXPIRE, POLL, STORE = range(3)
 FOREVER = float("inf")

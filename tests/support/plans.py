@@ -15,7 +15,7 @@ from kvtrace.users.workload import ServingMode
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kvtrace.sim.fleet.incidents import Incident
+    from kvtrace.sim.incidents import Incident
     from kvtrace.sim.presets.preset import Preset
 
 MOST = 40

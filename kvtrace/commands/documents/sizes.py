@@ -26,7 +26,7 @@ from kvtrace.core.document.document import (
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
 from kvtrace.model.serving import INSTANT, in_words
 from kvtrace.sim.setup import has_times
-from kvtrace.trace.costs import MONTH_S
+from kvtrace.trace.inventory import MONTH_S
 
 if TYPE_CHECKING:
     from kvtrace.curves.points import Point, SecondRate, Stack, TierDemand

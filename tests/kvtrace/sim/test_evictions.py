@@ -25,7 +25,8 @@ from kvtrace.sim.output import trace_batch
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Placement, load_preset
 from kvtrace.sim.presets.tier import TierSetting
-from kvtrace.sim.simulation import Load, Simulation
+from kvtrace.sim.setup import Load
+from kvtrace.sim.simulation import Simulation
 from kvtrace.trace.ledger import Ledger
 
 TIMELESS = [policy for policy in Policy if policy is not Policy.TTL]

@@ -28,7 +28,7 @@ from kvtrace.requests.turns.waits import Waits
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Promotion
 from kvtrace.sim.presets.tier import Admission, Recency, TierSetting
-from kvtrace.sim.simulation import Load
+from kvtrace.sim.setup import Load
 from kvtrace.trace.ledger import Ledger
 
 BLOCK = 4

@@ -15,7 +15,8 @@ from kvtrace.model.catalogue import find_model
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.presets.preset import Entry, Placement, load_preset, preset_names
 from kvtrace.sim.presets.tier import Recency
-from kvtrace.sim.simulation import FOREVER_NS, Load, Simulation
+from kvtrace.sim.setup import FOREVER_NS, Load
+from kvtrace.sim.simulation import Simulation
 from kvtrace.trace.ledger import Ledger
 from kvtrace.users import openloop
 from kvtrace.users.arrivals import ArrivalProcess

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvtrace.native.records import World
-from kvtrace.sim.empty import Rooms
+from kvtrace.sim.setup import Rooms
 
 
 @pytest.mark.parametrize("is_seen", [False, True])

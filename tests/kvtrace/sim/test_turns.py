@@ -17,7 +17,7 @@ from kvtrace.requests.registry import SourceOptions, read
 from kvtrace.requests.shaping import Reshaping
 from kvtrace.requests.turns.follow import Turns, choose, waits_of
 from kvtrace.requests.turns.waits import Waits
-from kvtrace.sim.simulation import Load
+from kvtrace.sim.setup import Load
 
 ENGINES = Path(__file__).resolve().parents[2] / "golden" / "engines"
 MS = 10**6

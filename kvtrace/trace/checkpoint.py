@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvtrace.checkpoint.training import DESCRIPTION, MARKER_BYTES, PRESET, Course, EventKind, Training, WrittenBy
 from kvtrace.core import metadata
+from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
+from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import Metadata, TierFacts
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, Table, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import create, objects_path
-from kvtrace.core.units import format_bytes, format_count
+from kvtrace.core.units import format_bytes, format_count, format_duration, parse_duration_ns
+from kvtrace.sim.presets.training import DESCRIPTION, MOST_EVENTS, PRESET, Training, WrittenBy
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +31,34 @@ _READ, _WRITE, _DELETE = (enum_code(TRACE, "op", op) for op in (Op.READ, Op.WRIT
 _SAVE, _RESTORE, _EVICT = (enum_code(TRACE, "phase", p) for p in (Phase.SAVE, Phase.RESTORE, Phase.EVICT))
 _MARKER = 0
 """The object that names the newest checkpoint, as trainers keep one."""
+MARKER_BYTES = 4096
+
+
+class EventKind(StrEnum):
+    """What happens to a checkpoint."""
+
+    SAVE = "save"
+    RESTORE = "restore"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A save or a restore that becomes due."""
+
+    kind: EventKind
+    at_ns: int
+    checkpoint: int
+    """Which, counted from 0 in the order of saves."""
+
+
+@dataclass(slots=True)
+class Course:
+    """How a training run went."""
+
+    events: list[Event]
+    failures: int = 0
+    lost_ns: int = 0
+    """Training time since the last save or restart, of all failures together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +117,50 @@ def write(path: Path, job: Saving, argv: list[str], progress: Callable[[float], 
             writer.update(stats={"checkpoint": job.stats()})
             writer.finish()
     return trace.meta
+
+
+def notes(job: Saving) -> Iterator[str]:
+    """Yield what is assumed."""
+    training = job.training
+    size, ranks = int(job.sizes.sum()), format_count(training.ranks)
+    yield (
+        f"{DESCRIPTION}; a checkpoint is {format_bytes(size)}: {format_count(job.model['parameters'])} "
+        f"parameters of {training.weight_bytes:g} bytes, and {training.optimizer_bytes:g} of the optimizer"
+    )
+    if training.placement is WrittenBy.RANK0:
+        yield f"rank 0 writes and reads all for {ranks} ranks; what it sends the others is no storage"
+    else:
+        yield f"{ranks} ranks write and read equal parts, all at once"
+    yield (
+        "times are virtual: a save or restore is due at one moment; how long it takes, and training waits for it, is "
+        "for a replay to measure"
+    )
+    yield f"rank 0 reads a marker of {MARKER_BYTES} bytes before a save or restore, and writes it after a save: assumed"
+
+
+def _describe(table: Table, job: Saving, argv: list[str]) -> Metadata:
+    import msgspec
+
+    config = {
+        "preset": PRESET,
+        "model": job.model["name"],
+        "seed": job.seed,
+        "duration_ns": job.until_ns,
+        "training": msgspec.to_builtins(job.training),
+    }
+    return metadata.describe(
+        table,
+        "kvtrace",
+        argv,
+        config,
+        seed=job.seed,
+        preset=PRESET,
+        model=job.model,
+        tiers=[TierFacts(job.training.tier)],
+        source={"kind": PRESET, "ranks": job.training.ranks},
+        notes=list(notes(job)),
+        is_simulated=True,
+    )
 
 
 def _rows(job: Saving) -> Iterator[dict[str, Any]]:
@@ -152,45 +227,76 @@ def _object_batch(ids: Any, keys: list[str], sizes: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OBJECTS))
 
 
-def _describe(table: Table, job: Saving, argv: list[str]) -> Metadata:
-    import msgspec
-
-    config = {
-        "preset": PRESET,
-        "model": job.model["name"],
-        "seed": job.seed,
-        "duration_ns": job.until_ns,
-        "training": msgspec.to_builtins(job.training),
-    }
-    return metadata.describe(
-        table,
-        "kvtrace",
-        argv,
-        config,
-        seed=job.seed,
-        preset=PRESET,
-        model=job.model,
-        tiers=[TierFacts(job.training.tier)],
-        source={"kind": PRESET, "ranks": job.training.ranks},
-        notes=list(notes(job)),
-        is_simulated=True,
+def document(summary: dict[str, Any]) -> Document:
+    """Return what `kvtrace gen --preset checkpoint` made as a document."""
+    found, training = summary["stats"]["checkpoint"], summary["training"]
+    headline = (
+        f"{format_count(found['saves'])} saves of {format_bytes(found['checkpoint_bytes'])} and "
+        f"{format_count(found['restores'])} restores: {format_count(summary['rows'])} rows, model {summary['model']}, "
+        f"{format_count(training['ranks'])} ranks ({training['placement']}), seed {summary['seed']}"
     )
+    rows = [{"part": part} | of for part, of in summary["parts"].items()]
+    spec = "text: part; count: objects = objects a checkpoint; bytes: bytes = a checkpoint, largest_bytes = largest"
+    said = [f"{format_bytes(found[f'{way}_bytes'])} {way} in all" for way in ("written", "read")]
+    notes = [", ".join(said)]
+    if found["failures"]:
+        notes.append(
+            f"{format_count(found['failures'])} failures, {format_duration(found['lost_ns'])} of training lost to them"
+        )
+    return Document(summary["file"], headline, [Chapter("", [table_of("parts", Sheet.SUMMARY, spec, rows)], notes)])
 
 
-def notes(job: Saving) -> Iterator[str]:
-    """Yield what is assumed."""
-    training = job.training
-    size, ranks = int(job.sizes.sum()), format_count(training.ranks)
-    yield (
-        f"{DESCRIPTION}; a checkpoint is {format_bytes(size)}: {format_count(job.model['parameters'])} "
-        f"parameters of {training.weight_bytes:g} bytes, and {training.optimizer_bytes:g} of the optimizer"
-    )
-    if training.placement is WrittenBy.RANK0:
-        yield f"rank 0 writes and reads all for {ranks} ranks; what it sends the others is no storage"
-    else:
-        yield f"{ranks} ranks write and read equal parts, all at once"
-    yield (
-        "times are virtual: a save or restore is due at one moment; how long it takes, and training waits for it, is "
-        "for a replay to measure"
-    )
-    yield f"rank 0 reads a marker of {MARKER_BYTES} bytes before a save or restore, and writes it after a save: assumed"
+def shard_bytes(training: Training, parameters: int) -> dict[str, list[int]]:
+    """Return the bytes that each writer writes, by part: weights and, if there is any, the optimizer's state.
+
+    The parts of a part differ by a byte at most, and add up to all of it.
+    """
+    writers = training.ranks if training.placement is WrittenBy.SHARDED else 1
+    found = {}
+    for part, each in (("weights", training.weight_bytes), ("optimizer", training.optimizer_bytes)):
+        total = round(parameters * each)
+        if not total:
+            continue
+        if total < writers:
+            raise ConfigError(f"{total} bytes of {part} are less than a byte for each of {writers} ranks; use fewer")
+        found[part] = [total // writers + (rank < total % writers) for rank in range(writers)]
+    return found
+
+
+def run_course(training: Training, until_ns: int, seed: int) -> Course:
+    """Return when the run saves and restores up to `until_ns`; failures come from `seed`.
+
+    ConfigError if that is more often than a trace could be made of.
+    """
+    if until_ns // training.every_ns > MOST_EVENTS:
+        raise ConfigError(f"--every {training.every} over that duration is more than {MOST_EVENTS:,} saves")
+    course = Course([])
+    failures = _failures(training.mtbf_ns, seed)
+    now, saves, failure_ns = 0, 0, next(failures)
+    while True:
+        due = now + training.every_ns
+        if failure_ns is not None and now + failure_ns <= due:
+            failed = now + failure_ns
+            if failed > until_ns:
+                return course
+            if course.failures == MOST_EVENTS:
+                raise ConfigError(f"--mtbf {training.mtbf} over that duration is more than {MOST_EVENTS:,} failures")
+            course.failures += 1
+            course.lost_ns += failure_ns
+            now = failed + parse_duration_ns(training.restart)
+            failure_ns = next(failures)
+            if saves and now <= until_ns:
+                course.events.append(Event(EventKind.RESTORE, now, saves - 1))
+            continue
+        if due > until_ns:
+            return course
+        course.events.append(Event(EventKind.SAVE, due, saves))
+        failure_ns = None if failure_ns is None else failure_ns - training.every_ns
+        now, saves = due, saves + 1
+
+
+def _failures(mtbf_ns: int | None, seed: int) -> Iterator[int | None]:
+    """Yield how long the run goes on before each failure; None for ever."""
+    rng = np.random.default_rng(seed)
+    while True:
+        yield None if mtbf_ns is None else 1 + int(rng.exponential(mtbf_ns))

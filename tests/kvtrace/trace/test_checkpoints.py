@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtrace import cli
-from kvtrace.checkpoint.training import EventKind, Training, WrittenBy, load_training, run_course, shard_bytes
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OBJECTS, TRACE
 from kvtrace.core.tables import objects_path, open_table, read_table
 from kvtrace.model.catalogue import find_model
+from kvtrace.sim.presets.training import Training, WrittenBy, load_training
+from kvtrace.trace.checkpoint import EventKind, run_course, shard_bytes
 
 MINUTE_NS = 60 * 10**9
 GIB, TIB = 2**30, 2**40

@@ -19,7 +19,7 @@ from kvtrace.core.tables import objects_path, open_table, read_table
 from kvtrace.model.catalogue import find_model
 from kvtrace.native.records import USER
 from kvtrace.sim.presets.preset import Placement, Promotion, load_preset, preset_names
-from kvtrace.sim.simulation import Load
+from kvtrace.sim.setup import Load
 from kvtrace.users.synthetic import make_users
 from kvtrace.users.workload import Popularity, ServingMode, Workload, library_of
 

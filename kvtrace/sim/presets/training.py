@@ -1,9 +1,8 @@
-"""A training run and how it is checkpointed: who writes how much, and when it saves, fails and restores."""
+"""The knobs of the preset `checkpoint`: a training run that saves and restores checkpoints, with no KV cache."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
@@ -15,11 +14,10 @@ from kvtrace.core.units import parse_duration_ns
 
 PRESET = "checkpoint"
 DESCRIPTION = "a training run that saves checkpoints, and restores them after failures: no KV cache"
-MARKER_BYTES = 4096
 _MOST_RANKS = 32_767
 _MOST_BYTES_A_PARAMETER = 1024.0
 _MOST_PARAMETERS = 10**14
-_MOST_EVENTS = 1_000_000
+MOST_EVENTS = 1_000_000
 
 
 class WrittenBy(StrEnum):
@@ -68,33 +66,6 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return None if self.mtbf is None else parse_duration_ns(self.mtbf)
 
 
-class EventKind(StrEnum):
-    """What happens to a checkpoint."""
-
-    SAVE = "save"
-    RESTORE = "restore"
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """A save or a restore that becomes due."""
-
-    kind: EventKind
-    at_ns: int
-    checkpoint: int
-    """Which, counted from 0 in the order of saves."""
-
-
-@dataclass(slots=True)
-class Course:
-    """How a training run went."""
-
-    events: list[Event]
-    failures: int = 0
-    lost_ns: int = 0
-    """Training time since the last save or restart, of all failures together."""
-
-
 def load_training(settings: Iterable[str], options: dict[str, Any]) -> Training:
     """Return the training run of `--set` settings and of `options`, those that were given.
 
@@ -111,7 +82,7 @@ def load_training(settings: Iterable[str], options: dict[str, Any]) -> Training:
 
     for name, least, most in (
         ("ranks", 1, _MOST_RANKS),
-        ("keep", 0, _MOST_EVENTS),
+        ("keep", 0, MOST_EVENTS),
         ("parameters", 0, _MOST_PARAMETERS),
         ("ranks_per_node", 1, _MOST_RANKS),
         ("weight_bytes", 0.0, _MOST_BYTES_A_PARAMETER),
@@ -125,61 +96,3 @@ def load_training(settings: Iterable[str], options: dict[str, Any]) -> Training:
         require(text is None or parse_duration_ns(text) > 0, f"{name}={text} must be > 0")
     require(bool(found.tier) and found.tier.isprintable(), f"tier={found.tier!r} is no name")
     return found
-
-
-def shard_bytes(training: Training, parameters: int) -> dict[str, list[int]]:
-    """Return the bytes that each writer writes, by part: weights and, if there is any, the optimizer's state.
-
-    The parts of a part differ by a byte at most, and add up to all of it.
-    """
-    writers = training.ranks if training.placement is WrittenBy.SHARDED else 1
-    found = {}
-    for part, each in (("weights", training.weight_bytes), ("optimizer", training.optimizer_bytes)):
-        total = round(parameters * each)
-        if not total:
-            continue
-        if total < writers:
-            raise ConfigError(f"{total} bytes of {part} are less than a byte for each of {writers} ranks; use fewer")
-        found[part] = [total // writers + (rank < total % writers) for rank in range(writers)]
-    return found
-
-
-def run_course(training: Training, until_ns: int, seed: int) -> Course:
-    """Return when the run saves and restores up to `until_ns`; failures come from `seed`.
-
-    ConfigError if that is more often than a trace could be made of.
-    """
-    if until_ns // training.every_ns > _MOST_EVENTS:
-        raise ConfigError(f"--every {training.every} over that duration is more than {_MOST_EVENTS:,} saves")
-    course = Course([])
-    failures = _failures(training.mtbf_ns, seed)
-    now, saves, failure_ns = 0, 0, next(failures)
-    while True:
-        due = now + training.every_ns
-        if failure_ns is not None and now + failure_ns <= due:
-            failed = now + failure_ns
-            if failed > until_ns:
-                return course
-            if course.failures == _MOST_EVENTS:
-                raise ConfigError(f"--mtbf {training.mtbf} over that duration is more than {_MOST_EVENTS:,} failures")
-            course.failures += 1
-            course.lost_ns += failure_ns
-            now = failed + parse_duration_ns(training.restart)
-            failure_ns = next(failures)
-            if saves and now <= until_ns:
-                course.events.append(Event(EventKind.RESTORE, now, saves - 1))
-            continue
-        if due > until_ns:
-            return course
-        course.events.append(Event(EventKind.SAVE, due, saves))
-        failure_ns = None if failure_ns is None else failure_ns - training.every_ns
-        now, saves = due, saves + 1
-
-
-def _failures(mtbf_ns: int | None, seed: int) -> Iterator[int | None]:
-    """Yield how long the run goes on before each failure; None for ever."""
-    import numpy as np
-
-    rng = np.random.default_rng(seed)
-    while True:
-        yield None if mtbf_ns is None else 1 + int(rng.exponential(mtbf_ns))
