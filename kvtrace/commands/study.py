@@ -21,9 +21,9 @@ from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable
 if TYPE_CHECKING:
     from kvtrace.curves.points import Simulated
     from kvtrace.requests.requests import Requests
-    from kvtrace.study.answer import Findings
-    from kvtrace.study.configuration import Study
-    from kvtrace.study.runner import Result, Task
+    from kvtrace.study.document import Findings
+    from kvtrace.study.run import Result, Task
+    from kvtrace.study.study import Study
 
 TABLE, PAGE, TRACES = "results.parquet", "study.html", "traces"
 
@@ -62,9 +62,8 @@ def study(
     """
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.study import table
-    from kvtrace.study.answer import findings
-    from kvtrace.study.configuration import lines, read_study
-    from kvtrace.study.document import document
+    from kvtrace.study.document import document, findings
+    from kvtrace.study.study import lines, read_study
 
     target = parse_target(target_hit, target_ttft)
     options = frozenset(_options())
@@ -182,7 +181,7 @@ def simulate(task: Task) -> Simulated:
 @lru_cache(maxsize=2)
 def _read(sha256: str | None, source: SourceArguments, path: Path, seed: int, max_requests: int | None) -> Requests:
     """Return the requests of a file with that hash, which one configuration after another asks for."""
-    from kvtrace.study.kept import files_sha256
+    from kvtrace.study.study import files_sha256
 
     if sha256 != files_sha256(path):
         raise ConfigError(f"{path} is not what it was, or not the same on this worker as where the study was started")
@@ -194,9 +193,8 @@ def _simulate_all(
     with_traces: bool,
 ) -> None:  # fmt: skip
     """Fill `results`, by configuration: what was kept, then what is simulated now, as it is ready."""
-    from kvtrace.study.configuration import FILE
-    from kvtrace.study.kept import Results, files_sha256, key_of
-    from kvtrace.study.runner import INSTALL, Failed, Task, by_dask, has_dask, in_turn
+    from kvtrace.study.run import INSTALL, Failed, Task, by_dask, has_dask, in_turn
+    from kvtrace.study.study import FILE, Results, files_sha256, key_of
 
     kept = Results(output)
     traces = output.absolute() / TRACES
@@ -261,8 +259,8 @@ def _write_page(page: Path, found: Findings, name: str) -> None:
 
 
 def _as_json(found: Findings, output: Path) -> dict[str, Any]:
-    from kvtrace.study.answer import first_line, front, sensitivities
-    from kvtrace.study.runner import Failed
+    from kvtrace.study.document import first_line, front, sensitivities
+    from kvtrace.study.run import Failed
 
     def candidate(of: Any) -> dict[str, Any] | None:
         names = ("knobs", "hit_ratio", "first_token_p99_ns", "recomputed_tokens", "cost")

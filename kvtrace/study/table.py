@@ -12,8 +12,8 @@ from kvtrace.core.schema import Table, arrow_schema
 from kvtrace.core.study_file import study_table
 from kvtrace.core.tables import create
 from kvtrace.curves.points import Rates, Simulated, TierDemand
-from kvtrace.study.configuration import Configuration, Study, Value, as_text
-from kvtrace.study.runner import Failed, Result
+from kvtrace.study.run import Failed, Result
+from kvtrace.study.study import Configuration, Study, Value, as_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

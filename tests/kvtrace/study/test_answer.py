@@ -8,10 +8,9 @@ import pytest
 
 from kvtrace.curves.points import Rates, SecondRate, Simulated, TierDemand
 from kvtrace.curves.size import Target
-from kvtrace.study.answer import findings, first_line, front, sensitivities
-from kvtrace.study.configuration import Configuration, Study
-from kvtrace.study.document import document
-from kvtrace.study.runner import Failed
+from kvtrace.study.document import document, findings, first_line, front, sensitivities
+from kvtrace.study.run import Failed
+from kvtrace.study.study import Configuration, Study
 from kvtrace.study.table import rows_of
 
 GIB = 2**30

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvtrace.core.errors import ConfigError, DeviceError, KvError, ProbeUnavailable
 from kvtrace.curves.points import Simulated
-from kvtrace.study.kept import program_sha256
+from kvtrace.study.study import program_sha256
 
 if TYPE_CHECKING:
     from distributed import Client
