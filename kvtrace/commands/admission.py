@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvtrace.commands.options import AsJson, SourceArguments, UserArguments, percent
-from kvtrace.commands.scenario import DriveArguments, RunArguments, StackArguments, TurnsOption, prepare
+from kvtrace.commands.options import (
+    AsJson,
+    DriveArguments,
+    RunArguments,
+    SourceArguments,
+    StackArguments,
+    TurnsOption,
+    UserArguments,
+    percent,
+)
+from kvtrace.commands.scenario import prepare
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes

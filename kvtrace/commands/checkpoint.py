@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvtrace.commands.options import flag_of
-from kvtrace.commands.scenario import USED_BY_ALL, RunArguments, StackArguments
+from kvtrace.commands.options import USED_BY_ALL, RunArguments, StackArguments, flag_of
 from kvtrace.core.app import emit_json, log, progress
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import parse_duration_ns

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from kvtrace.commands.options import KvDtype, MaxRequests, Seed, SourceArguments, TensorParallel, UserArguments, member
+from kvtrace.commands.options import RunArguments, SourceArguments, StackArguments, UserArguments, member
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.statistics import Endurance, parse_endurance
 from kvtrace.core.units import parse_duration_ns
 
 if TYPE_CHECKING:
@@ -24,159 +21,6 @@ if TYPE_CHECKING:
 
 MODEL, USERS, DURATION = "llama3.1-8b", 32, "60s"
 """Defaults where the preset has none."""
-USED_BY_ALL = {"model", "preset", "settings", "duration", "seed"}
-"""Options of the groups below that a preset without a KV cache has a use for, too."""
-
-
-TurnsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--turns",
-        help="Later turns of FILE's sessions follow, a pause after the simulated answer before them, or arrive "
-        "as-recorded.  [default: as-recorded; follow where FILE has no times for them]",
-    ),
-]
-
-
-@dataclass(frozen=True, slots=True)
-class StackArguments:
-    """The caching stack and the model that it serves."""
-
-    model: Annotated[
-        str | None, typer.Option(help="The model whose KV cache it is.  [default: the preset's, or llama3.1-8b]")
-    ] = None
-    kv_dtype: KvDtype = None
-    preset: Annotated[str, typer.Option(help="The caching stack to imitate: a name, or a .toml file.")] = "mlperf"
-    gpu: Annotated[
-        str | None,
-        typer.Option(
-            help="What computes: a100, h100, h200, b200, l40s, mi300x, or instant for no time.  [default: the "
-            "preset's: h100; instant for mlperf]"
-        ),
-    ] = None
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a knob of the preset.")
-    ] = None
-
-
-@dataclass(frozen=True, slots=True)
-class RunArguments:
-    """Where the simulation ends, its seed, and its ranks."""
-
-    duration: Annotated[
-        str | None, typer.Option(help="Virtual time to simulate.  [default: the preset's, 60s, or all of FILE]")
-    ] = None
-    max_requests: MaxRequests = None
-    seed: Seed = 42
-    tensor_parallel: TensorParallel = 1
-
-
-@dataclass(frozen=True, slots=True)
-class FleetArguments:
-    """Nodes that serve side by side; None for what was not given."""
-
-    nodes: Annotated[
-        int | None,
-        typer.Option(min=1, help="Serving nodes, each with tiers of its own.  [default: the preset's, or 1]"),
-    ] = None
-    router: Annotated[
-        str | None,
-        typer.Option(
-            help="Which node serves a request: random, round-robin, least-outstanding, session, prefix, prefix-score."
-            "  [default: the preset's, or round-robin]"
-        ),
-    ] = None
-    rack_nodes: Annotated[
-        int | None, typer.Option(min=1, help="Nodes that share each tier of scope=rack.  [default: the preset's, or 8]")
-    ] = None
-
-    prefill_nodes: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="So many nodes only compute prompts, and send their KV cache to the others, over a link."
-        ),
-    ] = None
-
-    def settings(self) -> list[str]:
-        """Return what was given as settings of the preset."""
-        from kvtrace.sim.routers import Router
-
-        router = None if self.router is None else member(Router, self.router, "--router")
-        given = {
-            "nodes": self.nodes,
-            "router": router,
-            "rack_nodes": self.rack_nodes,
-            "prefill_nodes": self.prefill_nodes,
-        }
-        return [f"fleet.{name}={value}" for name, value in given.items() if value is not None]
-
-    def check(self, preset: Preset) -> None:
-        """Raise ConfigError if a router was said, and `preset` has one node to choose from."""
-        if self.router is not None and preset.fleet.nodes == 1:
-            raise ConfigError(f"--router {self.router}: there is one node; say how many, such as --nodes 8")
-
-    def over(self, stack: StackArguments) -> StackArguments:
-        """Return `stack` with these settings before its own."""
-        return replace(stack, settings=[*self.settings(), *(stack.settings or ())])
-
-
-EventOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--event",
-        metavar="TIME:EVENT",
-        help="Something happens: node-lost:N or node-joined:N, rack-lost:R or rack-joined:R, drive-replaced:N[:TIER], "
-        "store-unreachable:DURATION, rolling-restart:DURATION[:NODES]; such as 300s:node-lost:7. May be repeated.",
-    ),
-]
-
-
-EnduranceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--endurance",
-        help="Also say how many years a drive lasts that may be written so much: 1DWPD,5y, or in all, such as 14PB.",
-    ),
-]
-
-
-@dataclass(frozen=True, slots=True)
-class WornDrive:
-    """The drive that is worn."""
-
-    size_bytes: int | None
-    endurance: Endurance | None
-
-    def wear(self, stats: dict[str, Any], span_ns: int | None, capacity_bytes: int | None) -> list[dict[str, Any]]:
-        """Return what statistics.endurance does, with the drive's years if it is known what it may be written.
-
-        A drive whose size was not said is as large as the tier, `capacity_bytes`.
-        """
-        from kvtrace.core.statistics import endurance
-
-        worn = endurance(stats, span_ns, self.size_bytes)
-        if self.endurance is None:
-            return worn
-        size_bytes = self.size_bytes or capacity_bytes
-        return [
-            of | {"years_of_life": self.endurance.life_years(size_bytes, of["written_bytes_per_day"])} for of in worn
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class DriveArguments:
-    """The drive that is worn: None for what was not given."""
-
-    drive_size: Annotated[
-        str | None, typer.Option(help="Also print drive writes per day for a drive of this size, such as 3.84TB.")
-    ] = None
-    endurance: EnduranceOption = None
-
-    def read(self) -> WornDrive:
-        """Return the drive; ConfigError if it is not well said."""
-        from kvtrace.core.statistics import parse_drive_size
-
-        return WornDrive(parse_drive_size(self.drive_size), parse_endurance(self.endurance))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvtrace.commands.options import AsJson, SourceArguments, UserArguments
-from kvtrace.commands.scenario import DriveArguments, FleetArguments, RunArguments, StackArguments, TurnsOption, prepare
-from kvtrace.commands.targets import TargetHit, TargetTtft, check_page, parse_target, price_of_byte, write_page
+from kvtrace.commands.options import (
+    AsJson,
+    DriveArguments,
+    FleetArguments,
+    RunArguments,
+    SourceArguments,
+    StackArguments,
+    TargetHit,
+    TargetTtft,
+    TurnsOption,
+    UserArguments,
+    check_page,
+    parse_target,
+    price_of_byte,
+    write_page,
+)
+from kvtrace.commands.scenario import prepare
 from kvtrace.core.app import UsageError, command_of, emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable
 
