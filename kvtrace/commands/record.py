@@ -40,7 +40,7 @@ def record(
     from kvtrace.core.metadata import describe
     from kvtrace.core.schema import EVENTS
     from kvtrace.core.tables import create
-    from kvtrace.requests.engines.record import Recorder, notes_of
+    from kvtrace.requests.record import Recorder, notes_of
 
     limit_ns = None if duration is None else parse_duration_ns(duration)
     if limit_ns == 0:

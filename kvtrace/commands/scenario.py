@@ -14,10 +14,10 @@ from kvtrace.core.units import parse_duration_ns
 if TYPE_CHECKING:
     from kvtrace.model.shape import ModelShape
     from kvtrace.requests.requests import Requests
+    from kvtrace.requests.workload import Workload
     from kvtrace.sim.presets.preset import Preset
     from kvtrace.sim.setup import Load
     from kvtrace.sim.simulation import Simulation
-    from kvtrace.users.workload import Workload
 
 MODEL, USERS, DURATION = "llama3.1-8b", 32, "60s"
 """Defaults where the preset has none."""
@@ -78,7 +78,7 @@ def prepare(
     """
     from kvtrace.model import serving
     from kvtrace.model.catalogue import find_model, logged_model
-    from kvtrace.requests.turns.follow import Turns, choose
+    from kvtrace.requests.shaping import Turns, choose
     from kvtrace.sim.incidents import parse_all
     from kvtrace.sim.presets.preset import load_preset
     from kvtrace.sim.setup import FOREVER_NS, Load
@@ -177,9 +177,9 @@ def _overlapping(
 ) -> Requests:
     if until_ns is None:
         raise ValueError("without a file there is a duration")
-    from kvtrace.users import overlapping
+    from kvtrace.requests import synthetic
 
-    return overlapping.make(
+    return synthetic.make_overlapping(
         *(count, until_ns, max_context_tokens, run.seed),
         decode_ns_per_token=preset.decode_ns_per_token,
         max_requests=run.max_requests,

@@ -16,7 +16,7 @@ import numpy as np
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import read_json
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests.chains import prefix_chains, rechained_notes, unnamed_notes
+from kvtrace.requests.reading import prefix_chains, rechained_notes, unnamed_notes
 from kvtrace.requests.requests import (
     MAX_BLOCK_ID,
     MAX_NS,

@@ -23,12 +23,12 @@ from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
 from kvtrace.model.serving import in_words
 from kvtrace.model.shape import PieceKind, pieces
 from kvtrace.requests import own_table
+from kvtrace.requests.workload import notes as workload_notes
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, as_config
 from kvtrace.sim.setup import Load
 from kvtrace.sim.simulation import Flush, Simulation
 from kvtrace.sim.streams import StreamLabels
-from kvtrace.users.workload import notes as workload_notes
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -29,16 +29,15 @@ from kvtrace.native.records import (
     WAITING,
     World,
 )
-from kvtrace.requests.requests import Requests
-from kvtrace.requests.turns.waits import Waits
+from kvtrace.requests import synthetic
+from kvtrace.requests.requests import Requests, Waits
+from kvtrace.requests.workload import Library, Popularity, ServingMode
 from kvtrace.sim.chains import Chains, chunk_chains, conversations
 from kvtrace.sim.fleet import set_fleet, set_happenings, spread
 from kvtrace.sim.incidents import Incident, steps_of
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
 from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, bytes_of
-from kvtrace.users import synthetic
-from kvtrace.users.workload import Library, Popularity, ServingMode
 
 FOREVER_NS = 2**62
 MILLION = 1_000_000

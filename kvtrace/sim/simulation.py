@@ -26,13 +26,13 @@ from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.model.shape import ModelShape
 from kvtrace.native import records
 from kvtrace.native.records import EVENT, WAIT, World
+from kvtrace.requests.workload import library_of
 from kvtrace.sim import fleet, setup
 from kvtrace.sim.incidents import Around
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Preset
 from kvtrace.sim.presets.tier import Admission, TierSetting
 from kvtrace.sim.setup import FOREVER_NS, Load
-from kvtrace.users.workload import library_of
 
 ROWS = 1 << 18
 _CONTEXTS = 1 << 12

@@ -16,18 +16,17 @@ from outages import Outages
 from queues import Queue
 
 from kvtrace.model.shape import Piece, PieceKind
+from kvtrace.requests.workload import ServingMode
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
 from kvtrace.sim.presets.tier import Admission, Recency, Scope
-from kvtrace.users.workload import ServingMode
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
     from plans import Users
 
-    from kvtrace.requests.requests import Requests
-    from kvtrace.requests.turns.waits import Waits
+    from kvtrace.requests.requests import Requests, Waits
     from kvtrace.sim.incidents import Incident
 
 EXPIRE, POLL, STORE = range(3)

@@ -17,6 +17,8 @@ from kvtrace.core.config import check_ranges, load_toml, nearest, override, to_s
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
 from kvtrace.model.serving import BATCH, COMPUTING
+from kvtrace.requests.workload import WORKLOAD_RANGES, LoadDefaults, Workload
+from kvtrace.requests.workload import check as check_workload
 from kvtrace.sim.presets import training
 from kvtrace.sim.presets.tier import (
     BYTES_PER_US,
@@ -35,8 +37,6 @@ from kvtrace.sim.presets.tier import (
     check_tier,
 )
 from kvtrace.sim.presets.training import PRESET as TRAINING
-from kvtrace.users.workload import WORKLOAD_RANGES, LoadDefaults, Workload
-from kvtrace.users.workload import check as check_workload
 
 MAX_TIERS, MAX_NS_PER_TOKEN, MAX_PAD_BYTES = 8, 10**9, 2**30
 PRESETS, GPU = Path(__file__).parent, "h100"

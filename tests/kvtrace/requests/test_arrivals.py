@@ -15,10 +15,10 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import REQUESTS, enum_code
 from kvtrace.core.tables import open_table
 from kvtrace.core.units import NS_PER_S, parse_rate_per_s
-from kvtrace.users import arrivals as arrivals_module
-from kvtrace.users import openloop
-from kvtrace.users.arrivals import ArrivalProcess, Process, sine_of_turns
-from kvtrace.users.synthetic import QOS_SHARES, TEMPLATES
+from kvtrace.requests import arrivals
+from kvtrace.requests import arrivals as arrivals_module
+from kvtrace.requests.arrivals import ArrivalProcess, Process, sine_of_turns
+from kvtrace.requests.synthetic import QOS_SHARES, TEMPLATES
 
 S = NS_PER_S
 CONTEXT = 131_072
@@ -27,7 +27,7 @@ CONTEXT = 131_072
 @pytest.fixture(scope="module")
 def many():
     """200,000 requests over 64 conversations."""
-    return openloop.make(ArrivalProcess(1000.0), 10**6 * S, CONTEXT, 42, max_requests=200_000)
+    return arrivals.make_open_loop(ArrivalProcess(1000.0), 10**6 * S, CONTEXT, 42, max_requests=200_000)
 
 
 @pytest.mark.parametrize(("text", "rate"), [
@@ -129,7 +129,7 @@ def test_same_seed_same_times_and_a_longer_window_begins_the_same(process):
 
 def test_same_seed_same_columns():
     def make(seed, **more):
-        return openloop.make(ArrivalProcess(50.0, Process.GAMMA, 2.0), 60 * S, CONTEXT, seed, **more)
+        return arrivals.make_open_loop(ArrivalProcess(50.0, Process.GAMMA, 2.0), 60 * S, CONTEXT, seed, **more)
 
     one, two, other = make(1), make(1), make(2)
     for name in ("arrival_ns", "session_id", "turn", "input_tokens", "output_tokens", "qos", "kind"):
@@ -142,8 +142,8 @@ def test_same_seed_same_columns():
 
 
 def test_what_is_asked_does_not_depend_on_when():
-    poisson = openloop.make(ArrivalProcess(50.0), 60 * S, CONTEXT, 1, max_requests=1000)
-    even = openloop.make(ArrivalProcess(9.0, Process.CONSTANT), 600 * S, CONTEXT, 1, max_requests=1000)
+    poisson = arrivals.make_open_loop(ArrivalProcess(50.0), 60 * S, CONTEXT, 1, max_requests=1000)
+    even = arrivals.make_open_loop(ArrivalProcess(9.0, Process.CONSTANT), 600 * S, CONTEXT, 1, max_requests=1000)
     for name in ("session_id", "turn", "input_tokens", "output_tokens", "qos", "kind"):
         assert np.array_equal(getattr(poisson, name), getattr(even, name)), name
 
@@ -170,7 +170,7 @@ def test_conversations_carry_their_history_and_go_on_together(many):
 
 
 def test_no_more_conversations_go_on_than_were_asked_for():
-    found = openloop.make(ArrivalProcess(100.0), 60 * S, CONTEXT, 3, live_conversations=5)
+    found = arrivals.make_open_loop(ArrivalProcess(100.0), 60 * S, CONTEXT, 3, live_conversations=5)
     spans = [np.flatnonzero(found.session_id == s)[[0, -1]] for s in range(found.origin["conversations"])]
     live = np.zeros(len(found) + 1, dtype=np.int64)
     for begin, end in spans:
@@ -206,16 +206,16 @@ def test_turn_entries_hold_the_history_between_them(many):
 
 def test_more_users_than_first_made_change_nothing():
     # So small a context that nearly every request begins a conversation: far more than a quarter.
-    found = openloop.make(ArrivalProcess(100.0), 60 * S, 1, 8, live_conversations=3)
+    found = arrivals.make_open_loop(ArrivalProcess(100.0), 60 * S, 1, 8, live_conversations=3)
     assert found.origin["conversations"] == len(found) == found.origin["over_context"]
     assert f"{len(found)} first turns do not fit 1 tokens of context" in found.notes
-    few = openloop.make(ArrivalProcess(100.0), 60 * S, 1, 8, live_conversations=3, max_requests=10)
+    few = arrivals.make_open_loop(ArrivalProcess(100.0), 60 * S, 1, 8, live_conversations=3, max_requests=10)
     assert np.array_equal(few.input_tokens, found.input_tokens[:10])
 
 
 def test_all_is_told():
     day = ArrivalProcess(20.0, Process.DIURNAL, amplitude=0.25)
-    found = openloop.make(day, 60 * S, CONTEXT, 1, live_conversations=8)
+    found = arrivals.make_open_loop(day, 60 * S, CONTEXT, 1, live_conversations=8)
     assert found.origin == {
         "kind": "open-loop", "requests": len(found), "block_tokens": 0, "arrivals": "diurnal",
         "request_rate_per_s": 20.0, "burstiness_cv": None, "day_ns": 86_400 * S, "day_amplitude": 0.25,
@@ -231,7 +231,7 @@ def test_all_is_told():
     assert "prompts share a prefix within their conversation only" in told
     assert "times are cut to whole microseconds, so that the last digits of C libraries do not show" in told
     assert f"they are drawn with PCG64, numpy {np.__version__}, and another numpy may draw others" in told
-    even = openloop.make(ArrivalProcess(20.0, Process.CONSTANT), S, CONTEXT, 1)
+    even = arrivals.make_open_loop(ArrivalProcess(20.0, Process.CONSTANT), S, CONTEXT, 1)
     assert even.notes[-1] == "times are rounded to whole microseconds"
     assert even.origin["generator"] is None
 
@@ -259,10 +259,10 @@ def test_too_much_and_too_little_are_refused():
     with pytest.raises(ConfigError, match="longer than a trace's clock"):
         ArrivalProcess(1.0).times_ns(1, 2**61 + 1, 10)
     with pytest.raises(ConfigError, match=r"no request arrives within 1\.00 s at 0\.0001 a second with seed 1"):
-        openloop.make(ArrivalProcess(0.0001), S, CONTEXT, 1)
+        arrivals.make_open_loop(ArrivalProcess(0.0001), S, CONTEXT, 1)
     for live in (0, 10**7 + 1):
         with pytest.raises(ConfigError, match="live conversations"):
-            openloop.make(ArrivalProcess(1.0), S, CONTEXT, 1, live_conversations=live)
+            arrivals.make_open_loop(ArrivalProcess(1.0), S, CONTEXT, 1, live_conversations=live)
 
 
 OPEN = ["gen", "--request-rate", "20/s", "--model", "tiny-1b"]
@@ -276,7 +276,9 @@ def test_a_trace_of_an_open_loop_is_valid(monkeypatch, tmp_path, preset):
     assert kvtrace(monkeypatch, *args, *small, "--preset", preset, "-o", out, "--requests-out", requests) == 0
     assert kvtrace(monkeypatch, "validate", out) == 0
     meta = open_table(out).meta
-    expected = openloop.make(ArrivalProcess(20.0, Process.GAMMA, 3.0), 20 * S, CONTEXT, 42, live_conversations=16)
+    expected = arrivals.make_open_loop(
+        ArrivalProcess(20.0, Process.GAMMA, 3.0), 20 * S, CONTEXT, 42, live_conversations=16
+    )
     assert meta.source == expected.origin
     assert meta.notes[: len(expected.notes)] == list(expected.notes)
     assert meta.stats["requests"] == len(expected)

@@ -12,8 +12,8 @@ from conftest import run_cli
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import REQUESTS, Qos, enum_code
-from kvtrace.users import overlapping
-from kvtrace.users.synthetic import make_users
+from kvtrace.requests import synthetic
+from kvtrace.requests.synthetic import make_users
 
 S, CONTEXT, DECODE_NS = 10**9, 131_072, 30_000_000
 RANK = {
@@ -24,8 +24,8 @@ RANK = {
 def queued(count, until_ns, seed, decode_ns):
     """Return (begun at, user, its conversation, turn, input, output), one an answer, with a heap for a queue."""
     users, starts = make_users(count, seed)
-    table = np.empty(10_000, overlapping._ASKED)
-    rows = overlapping._ask(table, len(table), users.copy(), starts, count, seed, until_ns, CONTEXT)
+    table = np.empty(10_000, synthetic._ASKED)
+    rows = synthetic._ask(table, len(table), users.copy(), starts, count, seed, until_ns, CONTEXT)
     asked = [
         (int(row["time_ns"]), nth, RANK[int(users[row["user"]]["qos"])], row) for nth, row in enumerate(table[:rows])
     ]
@@ -49,7 +49,7 @@ def queued(count, until_ns, seed, decode_ns):
 @pytest.mark.parametrize("decode_ns", [0, 2_000_000, DECODE_NS])
 @pytest.mark.parametrize("seed", [1, 42])
 def test_who_is_served_when_is_as_in_a_plain_queue(seed, decode_ns):
-    found = overlapping.make(8, 20 * S, CONTEXT, seed, decode_ns_per_token=decode_ns)
+    found = synthetic.make_overlapping(8, 20 * S, CONTEXT, seed, decode_ns_per_token=decode_ns)
     expected = queued(8, 20 * S, seed, decode_ns)
     columns = (found.arrival_ns, found.turn, found.input_tokens, found.output_tokens)
     assert list(zip(*(c.tolist() for c in columns), strict=True)) == [(t, n, i, o) for t, _, _, n, i, o in expected]
@@ -60,7 +60,7 @@ def test_who_is_served_when_is_as_in_a_plain_queue(seed, decode_ns):
 
 
 def test_only_so_many_answers_are_under_way_and_the_first_class_goes_first():
-    found = overlapping.make(32, 60 * S, CONTEXT, 42, decode_ns_per_token=DECODE_NS)
+    found = synthetic.make_overlapping(32, 60 * S, CONTEXT, 42, decode_ns_per_token=DECODE_NS)
     ends = found.arrival_ns + found.output_tokens * DECODE_NS
     under_way = [(found.arrival_ns <= t).sum() - (ends <= t).sum() for t in found.arrival_ns.tolist()]
     assert max(under_way) == 32
@@ -85,19 +85,19 @@ def test_answers_that_take_no_time_are_those_of_users_who_wait(tmp_path):
 
 
 def test_the_first_of_many_requests_are_the_same():
-    whole = overlapping.make(8, 20 * S, CONTEXT, 3, decode_ns_per_token=DECODE_NS)
-    few = overlapping.make(8, 20 * S, CONTEXT, 3, decode_ns_per_token=DECODE_NS, max_requests=5)
+    whole = synthetic.make_overlapping(8, 20 * S, CONTEXT, 3, decode_ns_per_token=DECODE_NS)
+    few = synthetic.make_overlapping(8, 20 * S, CONTEXT, 3, decode_ns_per_token=DECODE_NS, max_requests=5)
     assert few.arrival_ns.tolist() == whole.arrival_ns[:5].tolist()
     # More is asked than the first table holds.
-    assert overlapping.make(8, 3600 * S, CONTEXT, 3, decode_ns_per_token=0).origin["asked"] > 4096
+    assert synthetic.make_overlapping(8, 3600 * S, CONTEXT, 3, decode_ns_per_token=0).origin["asked"] > 4096
 
 
 def test_too_much_and_nothing(monkeypatch):
     with pytest.raises(ConfigError, match="nobody asks within"):
-        overlapping.make(1, 1, CONTEXT, 3, decode_ns_per_token=0)
-    monkeypatch.setattr(overlapping, "_MOST_ASKED", 5000)
+        synthetic.make_overlapping(1, 1, CONTEXT, 3, decode_ns_per_token=0)
+    monkeypatch.setattr(synthetic, "_MOST_ASKED", 5000)
     with pytest.raises(ConfigError, match="8 users ask more than 5,000 times"):
-        overlapping.make(8, 10_000 * S, CONTEXT, 3, decode_ns_per_token=0)
+        synthetic.make_overlapping(8, 10_000 * S, CONTEXT, 3, decode_ns_per_token=0)
 
 
 def test_a_trace_of_it_is_served_in_whole_and_says_so(tmp_path):

@@ -23,8 +23,8 @@ from kvtrace.model.shape import (
     pieces,
     stored_ranks,
 )
-from kvtrace.requests.turns.follow import waits_of
-from kvtrace.requests.turns.waits import Waits
+from kvtrace.requests.requests import Waits
+from kvtrace.requests.shaping import waits_of
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Promotion
 from kvtrace.sim.presets.tier import Admission, Recency, TierSetting

@@ -258,7 +258,7 @@ def library_of(
 
 
 def _document_tokens(workload: Workload, layers: int, seed: int) -> list[int]:
-    from kvtrace.users.synthetic import LIBRARY, draw_all
+    from kvtrace.requests.synthetic import LIBRARY, draw_all
 
     usual = DOCUMENT_TOKENS_LARGE if layers >= LARGE_LAYERS else DOCUMENT_TOKENS
     low, high = workload.rag_document_tokens or usual
@@ -270,7 +270,7 @@ def _document_tokens(workload: Workload, layers: int, seed: int) -> list[int]:
 
 def _weights(count: int, popularity: Popularity) -> Any:
     """Return the cumulated integer weights of `count` ranks: without floats every machine draws the same."""
-    from kvtrace.users.synthetic import ZIPF_WEIGHT
+    from kvtrace.requests.synthetic import ZIPF_WEIGHT
 
     ranks = np.arange(1, count + 1)
     return np.cumsum(ZIPF_WEIGHT // ranks if popularity is Popularity.ZIPF else np.ones_like(ranks))

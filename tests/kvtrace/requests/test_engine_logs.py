@@ -15,7 +15,8 @@ from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table, read_table
 from kvtrace.model.catalogue import logged_model
 from kvtrace.model.shape import bytes_per_token_per_rank
-from kvtrace.requests.engines import agentic_mooncake, dynamo, lmcache_trace, lookup_log, otel
+from kvtrace.requests.engine_logs import DYNAMO_SCHEMA, dynamo, lmcache_trace, lookup_log, otel
+from kvtrace.requests.mooncake import AGENTIC_SCHEMA, agentic_mooncake
 from kvtrace.requests.registry import detect
 
 SAMPLES = Path(__file__).resolve().parents[3] / "golden" / "engines"
@@ -199,7 +200,7 @@ def test_requests_of_dynamo():
 
 def test_requests_of_dynamo_without_their_blocks(tmp_path):
     path = tmp_path / "d.jsonl"
-    event = {"schema": dynamo.SCHEMA, "event_type": "request_end", "request": {"request_received_ms": 1}}
+    event = {"schema": DYNAMO_SCHEMA, "event_type": "request_end", "request": {"request_received_ms": 1}}
     path.write_text(json.dumps(event))
     with pytest.raises(TraceError, match="none of its 1 requests says its prompt's blocks"):
         dynamo.read(path)
@@ -224,7 +225,7 @@ def test_agents_of_mooncake_rows():
 )  # fmt: skip
 def test_an_agents_row_that_cannot_be(tmp_path, row, message):
     path = tmp_path / "a.jsonl"
-    head = {"schema": agentic_mooncake.SCHEMA, "version": 2, "block_size": 4}
+    head = {"schema": AGENTIC_SCHEMA, "version": 2, "block_size": 4}
     path.write_text(f"{json.dumps(head)}\n{json.dumps(row)}\n")
     with pytest.raises(TraceError, match=message):
         agentic_mooncake.read(path)

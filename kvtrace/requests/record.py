@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.core.errors import ConfigError, ProbeUnavailable
-from kvtrace.requests.engines.kv_events import EventRows
+from kvtrace.requests.kv_events import EventRows
 
 if TYPE_CHECKING:
     from kvtrace.core.tables import Writer
