@@ -201,8 +201,7 @@ class UserArguments:
         kind: RequestKind | None = None,
     ) -> Requests:
         """Return the requests of an open loop that arrive before `until_ns`; all that is drawn comes from `seed`."""
-        from kvtrace.requests import arrivals
-        from kvtrace.requests.arrivals import ArrivalProcess, Process
+        from kvtrace.requests.arrivals import ArrivalProcess, Process, make_open_loop
 
         if source.request_rate is None:
             raise ConfigError(f"{self.open_loop(source)} is of an open loop: give its --request-rate, such as 20/s")
@@ -219,7 +218,7 @@ class UserArguments:
             curve["amplitude"] = self.amplitude
         arrivals = ArrivalProcess(parse_rate_per_s(source.request_rate), process, self.burstiness, **curve)
         live = {} if source.live_conversations is None else {"live_conversations": source.live_conversations}
-        return arrivals.make_open_loop(
+        return make_open_loop(
             arrivals, until_ns, max_context_tokens, seed, max_requests=max_requests, user_kind=kind, **live
         )
 
