@@ -23,9 +23,9 @@ from kvtrace.requests.requests import (
     BlockId,
     Count,
     Ints,
-    Reader,
     Requests,
     Seconds,
+    SourceFormat,
     Start,
     Waits,
     column,
@@ -222,7 +222,7 @@ def _azure_notes(images: int | None, backwards: int, unknown: tuple[str, ...]) -
     return tuple(notes)
 
 
-azure = Reader(_read_azure, _is_azure)
+azure = SourceFormat(_read_azure, _is_azure)
 
 
 _BURSTGPT = Columns("Timestamp", "Request tokens", "Response tokens")
@@ -376,7 +376,7 @@ def _burstgpt_notes(counts: dict[str, Any], files: int, sessions: Ints | None, s
     return tuple(notes)
 
 
-burstgpt = Reader(_read_burstgpt, _is_burstgpt)
+burstgpt = SourceFormat(_read_burstgpt, _is_burstgpt)
 
 
 BLOCK_TOKENS = 16
@@ -512,4 +512,4 @@ def _bailian_notes(conversations: _Conversations, types: Counter[str], ambiguous
     return (*notes, *unnamed_notes(unnamed))
 
 
-bailian = Reader(_read_bailian, _is_bailian)
+bailian = SourceFormat(_read_bailian, _is_bailian)

@@ -19,7 +19,7 @@ from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import place_of
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.reading import Gathered, JsonLines, unused_notes
-from kvtrace.requests.requests import MAX_TOKENS, Count, Reader, Requests, Seconds, Start, need_file, sha256_of
+from kvtrace.requests.requests import MAX_TOKENS, Count, Requests, Seconds, SourceFormat, Start, need_file, sha256_of
 
 DYNAMO_SCHEMA = "dynamo.request.trace.v1"
 _NS_PER_MS = 1_000_000
@@ -104,7 +104,7 @@ def _read_dynamo(path: Path) -> Requests:
     return found.requests("dynamo", path, lines.sha256, block_tokens, notes, requests_left_out=unplaced)
 
 
-dynamo = Reader(_read_dynamo, _is_dynamo)
+dynamo = SourceFormat(_read_dynamo, _is_dynamo)
 
 
 INPUT, OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
@@ -183,7 +183,7 @@ def _count(value: Any, name: str, lines: JsonLines[_OtelLine], number: int, most
     return count
 
 
-otel = Reader(_read_otel, _is_otel)
+otel = SourceFormat(_read_otel, _is_otel)
 
 
 LOOKUP_FILES = "lookup_hashes_*.jsonl"
@@ -254,7 +254,7 @@ def _check_lookup(line: _Lookup, first: _Lookup, lines: JsonLines[_Lookup], numb
             raise lines.fault(why, number, name)
 
 
-lookup_log = Reader(_read_lookup_log, _is_lookup_log)
+lookup_log = SourceFormat(_read_lookup_log, _is_lookup_log)
 
 
 CHUNK_TOKENS = 256
@@ -409,7 +409,7 @@ def _frames(path: Path, digest: Any) -> Iterator[bytes]:
             number += 1
 
 
-lmcache_trace = Reader(_read_lmcache_trace, _is_lmcache_trace)
+lmcache_trace = SourceFormat(_read_lmcache_trace, _is_lmcache_trace)
 
 
 ITEM_BYTES: Final = {

@@ -19,8 +19,8 @@ from kvtrace.requests.requests import (
     BlockId,
     Count,
     Ints,
-    Reader,
     Requests,
+    SourceFormat,
     Start,
     Waits,
     column,
@@ -379,4 +379,4 @@ def _check_agentic(
     return line.request_id, line.input_length, line.hash_ids
 
 
-agentic_mooncake = Reader(_read_agentic, _is_agentic)
+agentic_mooncake = SourceFormat(_read_agentic, _is_agentic)

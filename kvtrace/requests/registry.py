@@ -5,7 +5,7 @@ A new source is one file here and one line in SOURCES. The file has two function
     read(path, [rng,] **options) -> Requests     the requests at `path`; `rng` only if the line says that it draws
     is_own(start: Start) -> bool                 whether a file that starts so is one of its files
 
-A file that reads several formats has a `Reader` of the two for each, named after a colon: "columns:azure".
+A file that reads several formats has a `SourceFormat` of the two for each, named after a colon: "columns:azure".
 
 No source is imported before it is asked for, so that a command's help can name them all and stays quick.
 """
@@ -38,10 +38,10 @@ class Source:
     has_globs: bool = False
     """Whether it also reads together the files that a glob matches."""
     module: str = ""
-    """Its module in this folder, and after a colon its Reader there; empty: a module called by its name."""
+    """Its module in this folder, and after a colon its SourceFormat there; empty: a module called by its name."""
 
     def load(self) -> Any:
-        """Return what has its `read` and `is_own`: a module, or a Reader of one."""
+        """Return what has its `read` and `is_own`: a module, or a SourceFormat of one."""
         module, _, reader = (self.module or self.name).partition(":")
         found = importlib.import_module(f"kvtrace.requests.{module}")
         return getattr(found, reader) if reader else found

@@ -230,7 +230,7 @@ class Waits:
         return replace(self, row=row, before=before, delay_ns=times[0], is_of_start=times[1], not_before_ns=least)
 
 
-class Reader(NamedTuple):
+class SourceFormat(NamedTuple):
     """One format among several that a module reads; a module of one format has these as functions."""
 
     read: Callable[..., Requests]
