@@ -19,7 +19,7 @@ from kvtrace.requests.engine_logs import DYNAMO_SCHEMA, dynamo, lmcache_trace, l
 from kvtrace.requests.mooncake import AGENTIC_SCHEMA, agentic_mooncake
 from kvtrace.requests.registry import detect
 
-SAMPLES = Path(__file__).resolve().parents[3] / "golden" / "engines"
+SAMPLES = Path(__file__).resolve().parents[2] / "golden" / "engines"
 LOOKUPS = next((SAMPLES / "lmcache").glob("lookup_hashes_*.jsonl"))
 PREFETCHES = SAMPLES / "lmcache" / "prompts.lct"
 # make_lmcache_logs.py: 3 conversations of 1,300 tokens and 700 more each turn, the first 1,000 shared.

@@ -22,7 +22,7 @@ from kvtrace.requests.record import Recorded, Recorder, notes_of
 from kvtrace.requests.registry import detect
 
 zmq = pytest.importorskip("zmq", reason="needs pyzmq")
-SAMPLE = Path(__file__).resolve().parents[3] / "golden" / "engines" / "vllm" / "kv-events.msgpack"
+SAMPLE = Path(__file__).resolve().parents[2] / "golden" / "engines" / "vllm" / "kv-events.msgpack"
 
 
 def payloads():
