@@ -32,7 +32,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Same seed and options, same bytes.")]
 TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="A trace: *.parquet or *.csv.zst.")]
 RequestFile = Annotated[Path, typer.Argument(help="A file of real requests.")]
-MaxRequests = Annotated[int | None, typer.Option(min=1, max=10**12, help="Stop after so many requests.")]
+MaxRequests = Annotated[int | None, typer.Option(min=1, max=10**12, help="Stop after this many requests.")]
 KvDtype = Annotated[str | None, typer.Option(help="Element type of the cache, such as fp8.")]
 TensorParallel = Annotated[int, typer.Option("--tp", min=1, max=1024, help="Tensor-parallel ranks.")]
 
@@ -86,7 +86,7 @@ class SourceArguments:
     live_conversations: Annotated[
         int | None, typer.Option(help="With --request-rate: conversations that go on at a time [64].")
     ] = None
-    max_conversations: Annotated[int | None, typer.Option(help="sharegpt: read so many conversations.")] = None
+    max_conversations: Annotated[int | None, typer.Option(help="sharegpt: number of conversations to read.")] = None
     tokenizer: Annotated[
         str | None, typer.Option(help="sharegpt: auto, tiktoken, or characters (a quarter of them) [auto].")
     ] = None
@@ -94,22 +94,22 @@ class SourceArguments:
         float | None, typer.Option(help="agentic: conversations that start a second, Poisson; 0: all at once [0].")
     ] = None
     time_scale: Annotated[float, typer.Option(help="Multiply times; 0.5 is twice as fast.")] = 1.0
-    cycles: Annotated[int, typer.Option(help="Repeat the requests so often, one after the other.")] = 1
+    cycles: Annotated[int, typer.Option(help="How many times the requests come, one after the other.")] = 1
     cycle_ids: Annotated[str, typer.Option(help="Later cycles ask for the same blocks, or for distinct ones.")] = (
         "distinct"
     )
     scale: Annotated[
-        int, typer.Option(help="So many copies of the requests over each other, with blocks and sessions of their own.")
+        int, typer.Option(help="Number of superposed copies of the requests, each with blocks and sessions of its own.")
     ] = 1
     scale_common: Annotated[
         str,
-        typer.Option(help="But the most used prefixes are the same in all: this share of references, such as 20%."),
+        typer.Option(help="Share of block references, such as 20%, that all copies share: the most used prefixes."),
     ] = "0"
     scale_shift: Annotated[
-        str | None, typer.Option(help="Each copy begins later, at a time drawn evenly up to this.  [default: 1m]")
+        str | None, typer.Option(help="Shift each copy by a time drawn evenly up to this.  [default: 1m]")
     ] = None
-    jitter: Annotated[str, typer.Option(help="Spread times over ticks so long, as 3s for Mooncake.")] = "0"
-    max_input_tokens: Annotated[int | None, typer.Option(help="Limit prompts to so many tokens.")] = None
+    jitter: Annotated[str, typer.Option(help="Jitter arrivals by up to this duration, such as 3s for Mooncake.")] = "0"
+    max_input_tokens: Annotated[int | None, typer.Option(help="Limit prompts to this many tokens.")] = None
     over_limit: Annotated[str, typer.Option(help="Drop prompts over the limit, or clip them.")] = "drop"
 
     def read(self, path: Path, seed: int, max_requests: int | None = None) -> Requests:
@@ -361,7 +361,7 @@ class FleetArguments:
     prefill_nodes: Annotated[
         int | None,
         typer.Option(
-            min=1, help="So many nodes only compute prompts, and send their KV cache to the others, over a link."
+            min=1, help="Number of nodes that only compute prompts, and send their KV cache to the others over a link."
         ),
     ] = None
 
@@ -403,7 +403,7 @@ EnduranceOption = Annotated[
     str | None,
     typer.Option(
         "--endurance",
-        help="Also say how many years a drive lasts that may be written so much: 1DWPD,5y, or in all, such as 14PB.",
+        help="Also print how many years a drive of this rated endurance lasts: 1DWPD,5y, or in all, such as 14PB.",
     ),
 ]
 

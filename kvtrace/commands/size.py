@@ -245,9 +245,7 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
     if found.chosen is not None:
         best = found.chosen.optimal_hit_ratio
         if best is not None:
-            notes.append(
-                f"no policy with as many bytes exceeds {percent(best)} (Belady, who knows all requests to come)"
-            )
+            notes.append(f"upper bound (Belady): no policy with as many bytes exceeds {percent(best)}")
         notes.append(f"its trace: gen with the same options and {_as_options(found.chosen, stack)}")
     highlights = [
         *(
@@ -265,7 +263,7 @@ def _computing(serving: dict[str, Any], stack: Stack) -> str:
     from kvtrace.sim.setup import has_times
 
     if stack.load.requests is not None and serving["gpu"] == INSTANT and not has_times(stack.preset):
-        return "requests are served in the order of arrival and in no time; --gpu h100 has them wait for computing"
+        return "GPU compute time is not modelled: requests are served in the order of arrival; --gpu h100 models it"
     return in_words(serving)
 
 
@@ -280,7 +278,8 @@ def _rates_table(point: Point) -> ReportTable:
         text: name = tier
         bytes: capacity_bytes = capacity
         share: hit_ratio = hits
-        bytes_per_s: read = read, read_p99 = p99 second, written = written, written_p99 = p99 second
+        bytes_per_s: read = read, read_p99 = p99 of per-second rate, written = written,
+            written_p99 = p99 of per-second rate
         bytes: read_bytes = read in all, written_bytes = written in all
     """)
     rows = [
@@ -298,7 +297,8 @@ def _rates_table(point: Point) -> ReportTable:
 def _operations_table(point: Point) -> ReportTable:
     columns = columns_of("""
         text: name = tier
-        per_s: reads = reads/s, reads_p99 = p99 second, writes = writes/s, writes_p99 = p99 second
+        per_s: reads = reads/s, reads_p99 = p99 of per-second rate, writes = writes/s,
+            writes_p99 = p99 of per-second rate
         number: drive_writes_per_day = drive writes a day; years: life_years = life
     """)
     rows = [
@@ -376,14 +376,16 @@ def _charts(found: Sizing) -> tuple[Chart, ...]:
 
 def _notes_of(point: Point, stack: Stack) -> list[str]:
     lines = [
-        "all ranks together, means over the whole load; p99 second: what 1 % of all seconds of virtual time exceed"
+        "all ranks together, means over the whole load; "
+        "p99 of per-second rate: what 1 % of all seconds of virtual time exceed"
     ]
     if any(tier.drive_writes_per_day is not None for tier in point.tiers):
         lines.append("drive writes a day and life: if this load's rate is kept up")
     lines += _costs(point, stack)
     if (tick_s := _tick_s(stack)) is not None:
         lines.append(
-            f"requests arrive on ticks about {tick_s} s apart: --jitter {tick_s}s spreads them, and lowers p99 seconds"
+            f"requests arrive on ticks about {tick_s} s apart: --jitter {tick_s}s spreads them, "
+            "and lowers the p99 of per-second rates"
         )
     return lines
 

@@ -264,11 +264,9 @@ def _notes(simulation: Simulation) -> list[str]:
     preset, requests = simulation.preset, simulation.load.requests
     notes = [*(requests.notes if requests else ()), *simulation.model.notes]
     has_service = any(any(tier.rates_bytes_per_s) for tier in preset.tiers)
-    notes.append(
-        "times are virtual: operations take what the tiers' service model says" if has_service else INSTANT_STORAGE
-    )
+    notes.append("simulated: storage latency is what the tiers' service model says" if has_service else INSTANT_STORAGE)
     if simulation.load.incidents:
-        notes.append("what was lost with a node or a drive leaves its tier by deletes of phase lose, which nobody did")
+        notes.append("data lost with a node or a drive appears as deletes of phase=lose; no I/O was issued")
     notes += [metadata.stream_note(tier.name, tier.streams) for tier in preset.tiers if tier.has_streams]
     if any(tier.policy is Policy.TTL for tier in preset.tiers):
         notes.append("the trace ends with its last operation: what expires later (policy ttl) is live at the end")

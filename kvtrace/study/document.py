@@ -36,10 +36,10 @@ _MOST_MAPS, _MOST_CELLS = 6, 400
 _TIER_SPEC: Final = """
     count: instances; bytes: capacity_bytes = capacity
     share: hit_ratio = hits
-    bytes_per_s: read_bytes_per_s = read, p99_second_read_bytes_per_s = p99 second,
-        write_bytes_per_s = written, p99_second_write_bytes_per_s = p99 second
-    per_s: reads_per_s = reads/s, p99_second_reads_per_s = p99 second, writes_per_s = writes/s,
-        p99_second_writes_per_s = p99 second
+    bytes_per_s: read_bytes_per_s = read, p99_second_read_bytes_per_s = p99 of per-second rate,
+        write_bytes_per_s = written, p99_second_write_bytes_per_s = p99 of per-second rate
+    per_s: reads_per_s = reads/s, p99_second_reads_per_s = p99 of per-second rate, writes_per_s = writes/s,
+        p99_second_writes_per_s = p99 of per-second rate
     number: drive_writes_per_day = drive writes a day; years: life_years = life
 """
 
@@ -93,8 +93,8 @@ def _candidate_columns(found: Findings, keys: Sequence[str]) -> list[ReportColum
         *columns_of("share: hit_ratio = hits; count: recomputed_tokens = tokens computed again"),
         *(columns_of("ns: first_token_p99_ns = first token p99") if has_times else []),
         *columns_of("""
-            bytes_per_s: read = read from storage, read_p99 = p99 second,
-                written = written to it, written_p99 = p99 second
+            bytes_per_s: read = read from storage, read_p99 = p99 of per-second rate,
+                written = written to it, written_p99 = p99 of per-second rate
         """),
         *(columns_of("number: drive_writes_per_day = drive writes a day") if _wears(found) else []),
         ReportColumn("cost", _cost_name(found), _cost_unit(found)),

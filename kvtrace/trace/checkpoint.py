@@ -132,7 +132,7 @@ def notes(job: Saving) -> Iterator[str]:
     else:
         yield f"{ranks} ranks write and read equal parts, all at once"
     yield (
-        "times are virtual: a save or restore is due at one moment; how long it takes, and training waits for it, is "
+        "simulated: a save or restore is due at one moment; how long it takes, and training waits for it, is "
         "for a replay to measure"
     )
     yield f"rank 0 reads a marker of {MARKER_BYTES} bytes before a save or restore, and writes it after a save: assumed"
