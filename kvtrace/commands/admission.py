@@ -1,4 +1,4 @@
-"""Would an admission filter save the drive? The same requests once with each, hits beside what the drive writes."""
+"""Would an admission filter save the drive? The same requests once with each, hits against what the drive writes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def admission(
     source: SourceArguments,
     turns: TurnsOption = None,
 ) -> None:
-    """Simulate the same requests with each admission filter of the slowest tier: hits beside what the drive writes.
+    """Simulate the same requests with each admission filter of the slowest tier: hits against what the drive writes.
 
     No trace is written: `kvtrace gen --set tiers.nvme.admission=nth-offer` makes one. Writes are the host's; what the
     drive adds within itself counts where its endurance is stated without it.

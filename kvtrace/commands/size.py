@@ -376,8 +376,10 @@ def _charts(found: Sizing) -> tuple[Chart, ...]:
 
 def _notes_of(point: Point, stack: Stack) -> list[str]:
     lines = [
-        "all ranks together, means over the whole load; "
-        "p99 of per-second rate: what 1 % of all seconds of virtual time exceed"
+        (
+            "all ranks together, means over the whole load; "
+            "p99 of per-second rate: what 1 % of all seconds of virtual time exceed"
+        )
     ]
     if any(tier.drive_writes_per_day is not None for tier in point.tiers):
         lines.append("drive writes a day and life: if this load's rate is kept up")

@@ -1,4 +1,4 @@
-"""Many configurations beside each other: which is best, which is cheap enough, and what each knob does."""
+"""Compare many configurations: which is best, which is cheap enough, and what each knob does."""
 
 from __future__ import annotations
 

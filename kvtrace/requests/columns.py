@@ -1,4 +1,7 @@
-"""CSV files of requests by column name, as Arrow columns, each error placed by file, line and column."""
+"""Published request traces whose columns or fields become ours one by one: Azure, BurstGPT and Qwen-Bailian.
+
+CSVs are read by column name as Arrow columns, each error placed by file, line and column.
+"""
 
 from __future__ import annotations
 
@@ -49,115 +52,9 @@ class Columns(NamedTuple):
     output: str
 
 
-@dataclass(frozen=True, slots=True)
-class CsvColumns:
-    """The columns read from one CSV, Arrow chunked arrays by name, and the names of those that were not."""
-
-    path: Path
-    arrays: dict[str, Any]
-    others: tuple[str, ...]
-
-    def tokens(self, name: str) -> Ints:
-        """Return the token counts of column `name`; TraceError if one is negative or too large."""
-        values: Ints = self.arrays[name].to_numpy()
-        self.refuse(name, (values < 0) | (values > MAX_TOKENS), values, f"must be from 0 to {MAX_TOKENS} tokens")
-        return values
-
-    def refuse(self, name: str, is_wrong: Any, values: Any, why: str) -> None:
-        """Raise TraceError for the first row of column `name` that `is_wrong`, a boolean array."""
-        wrong = np.flatnonzero(is_wrong)
-        if len(wrong):
-            raise TraceError(f"{values[wrong[0]]} {why}", path=self.path, row=int(wrong[0]) + FIRST_LINE, column=name)
-
-
-def header_of(path: Path) -> list[str]:
-    """Return the names in the first line of the CSV at `path`; TraceError if it is empty or no text."""
-    need_file(path)
-    with path.open("rb") as file:
-        line = file.readline(1 << 16)
-    if not line.strip():
-        raise TraceError("empty: it has no header", path=path)
-    try:
-        names = line.decode("utf-8-sig").strip().split(",")
-    except UnicodeDecodeError:
-        raise TraceError("not a text file", path=path, row=1) from None
-    return [name.strip().strip('"') for name in names]
-
-
-def read_columns(path: Path, required: Mapping[str, Any], optional: Mapping[str, Any]) -> CsvColumns:
-    """Return the columns of the CSV at `path`, whose names and Arrow types are `required` or `optional`.
-
-    No required cell may be empty; a cell of an optional column may. Memory is that of the columns.
-
-    Raises:
-        TraceError: the header lacks a required name or has one twice, or a line does not fit.
-
-    """
-    names = header_of(path)
-    _check_header(path, names, list(required))
-    wanted = {**required, **{n: t for n, t in optional.items() if n in names}}
-    chunks = _read(path, names, wanted)
-    for name in required:
-        array = chunks[name]
-        if array.null_count:
-            row = int(np.flatnonzero(array.is_null().to_numpy())[0])
-            raise TraceError("empty, but it must have a value", path=path, row=row + FIRST_LINE, column=name)
-    return CsvColumns(path, chunks, tuple(n for n in names if n not in wanted))
-
-
-def in_time_order(times: Ints) -> tuple[Ints | None, int]:
-    """Return the order that sorts `times`, equal ones staying as they are, and how many times went backwards.
-
-    The order is None if they are sorted already.
-    """
-    backwards = int(np.count_nonzero(np.diff(times) < 0))
-    return (np.argsort(times, kind="stable") if backwards else None), backwards
-
-
-def _check_header(path: Path, names: Sequence[str], required: Sequence[str]) -> None:
-    missing = [name for name in required if name not in names]
-    if missing:
-        raise TraceError(
-            f"the header has no {' nor '.join(map(repr, missing))}; it reads {','.join(names)[:200]}", path=path, row=1
-        )
-    twice = [name for name in names if name and names.count(name) > 1]
-    if twice:
-        raise TraceError(f"the header names {twice[0]!r} twice", path=path, row=1)
-
-
-def _read(path: Path, names: list[str], types: Mapping[str, Any]) -> dict[str, Any]:
-    import pyarrow as pa
-    from pyarrow import csv
-
-    batches = []
-    try:
-        with csv.open_csv(
-            path,
-            # Without threads an error names its row.
-            read_options=csv.ReadOptions(column_names=names, skip_rows=1, use_threads=False, block_size=_BLOCK_BYTES),
-            convert_options=csv.ConvertOptions(
-                column_types=types, include_columns=list(types), null_values=[""], strings_can_be_null=True
-            ),
-        ) as reader:
-            batches.extend(reader)
-    except pa.ArrowInvalid as error:
-        if "Empty CSV file" in str(error):
-            raise TraceError("holds no request", path=path) from None
-        raise _fault(error, names, path) from None
-    if not batches:
-        raise TraceError("holds no request", path=path)
-    table = pa.Table.from_batches(batches)
-    return {name: table.column(name) for name in types}
-
-
-def _fault(error: Exception, names: list[str], path: Path) -> TraceError:
-    """Return Arrow's `error`, its first sentence only, at its line (Arrow counts the skipped header as a row)."""
-    first = str(error).split(". ", maxsplit=1)[0].split("\n", maxsplit=1)[0]
-    return csv_fault(ValueError(first), names, path, 1)
-
-
 _AZURE = Columns("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _IMAGES = "NumImages"
+_NO_SESSIONS = "the source has no sessions, turns or block ids: they are null, and no request reuses another's cache"
 
 
 def _is_azure(start: Start) -> bool:
@@ -210,7 +107,7 @@ def _has_zone(path: Path) -> bool:
 
 
 def _azure_notes(images: int | None, backwards: int, unknown: tuple[str, ...]) -> tuple[str, ...]:
-    notes = ["the source has no sessions, turns or block ids: they are null, and no request reuses another's cache"]
+    notes = [_NO_SESSIONS]
     if images is not None:
         notes.append(
             f"{images} images are not simulated beyond the source's own ContextTokens, whose image share is unknown"
@@ -218,13 +115,12 @@ def _azure_notes(images: int | None, backwards: int, unknown: tuple[str, ...]) -
     if backwards:
         notes.append(f"times went backwards {backwards} times: the requests were sorted by arrival")
     if unknown:
-        notes.append(f"unknown columns were not _read_azure: {', '.join(unknown)}")
+        notes.append(f"unknown columns were not read: {', '.join(unknown)}")
     return tuple(notes)
 
 
 azure = SourceFormat(_read_azure, _is_azure)
-
-
+"""Azure LLM inference CSVs (2023, 2024, multimodal 2025): arrival and lengths, no conversations and no ids."""
 _BURSTGPT = Columns("Timestamp", "Request tokens", "Response tokens")
 _SESSION, _TOTAL = "Session ID", "Total tokens"
 _UNUSED = ("Elapsed time", "Model", "Log Type")
@@ -270,7 +166,11 @@ def _read_burstgpt(path: Path) -> Requests:
     }
     sessions, turns = (None, None) if named is None else _turns(named[kept])
     shorter = 0 if sessions is None else _without_history(sessions, inputs[kept], outputs[kept])
-    facts = {"files": [p.name for p in paths], "conversations": _count(sessions), **counts}
+    facts = {
+        "files": [p.name for p in paths],
+        "conversations": None if sessions is None else int(sessions.max()) + 1,
+        **counts,
+    }
     origin = origin_of("burstgpt", path, sha256_of(*paths), len(kept), 0, **facts)
     first = times[kept[0]]
     tokens, notes = (inputs[kept], outputs[kept]), _burstgpt_notes(counts, len(paths), sessions, shorter)
@@ -346,16 +246,10 @@ def _without_history(sessions: Ints, inputs: Ints, outputs: Ints) -> int:
     return int(np.count_nonzero(same & (inputs[after] < inputs[before] + outputs[before])))
 
 
-def _count(sessions: Ints | None) -> int | None:
-    return None if sessions is None else int(sessions.max()) + 1
-
-
 def _burstgpt_notes(counts: dict[str, Any], files: int, sessions: Ints | None, shorter: int) -> tuple[str, ...]:
     notes = []
     if sessions is None:
-        notes.append(
-            "the source has no sessions, turns or block ids: they are null, and no request reuses another's cache"
-        )
+        notes.append(_NO_SESSIONS)
     else:
         notes.append(
             "the source has no block ids: prompts of one Session ID are taken to carry their history, "
@@ -372,13 +266,12 @@ def _burstgpt_notes(counts: dict[str, Any], files: int, sessions: Ints | None, s
     if counts["wrong_totals"]:
         notes.append(f"{counts['wrong_totals']} rows have a total that is not request plus response tokens")
     if counts["unknown_columns"]:
-        notes.append(f"unknown columns were not _read_burstgpt: {', '.join(counts['unknown_columns'])}")
+        notes.append(f"unknown columns were not read: {', '.join(counts['unknown_columns'])}")
     return tuple(notes)
 
 
 burstgpt = SourceFormat(_read_burstgpt, _is_burstgpt)
-
-
+"""BurstGPT CSVs: arrival and lengths in whole seconds; newer files also name sessions. No block ids."""
 BLOCK_TOKENS = 16
 ROOT = -1
 TYPES = ("text", "search", "image", "file", "thinking")
@@ -513,3 +406,111 @@ def _bailian_notes(conversations: _Conversations, types: Counter[str], ambiguous
 
 
 bailian = SourceFormat(_read_bailian, _is_bailian)
+"""Qwen-Bailian JSONL request traces (Alibaba, ATC'25): conversations by parent links, and 16-token block ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class CsvColumns:
+    """The columns read from one CSV, Arrow chunked arrays by name, and the names of those that were not."""
+
+    path: Path
+    arrays: dict[str, Any]
+    others: tuple[str, ...]
+
+    def tokens(self, name: str) -> Ints:
+        """Return the token counts of column `name`; TraceError if one is negative or too large."""
+        values: Ints = self.arrays[name].to_numpy()
+        self.refuse(name, (values < 0) | (values > MAX_TOKENS), values, f"must be from 0 to {MAX_TOKENS} tokens")
+        return values
+
+    def refuse(self, name: str, is_wrong: Any, values: Any, why: str) -> None:
+        """Raise TraceError for the first row of column `name` that `is_wrong`, a boolean array."""
+        wrong = np.flatnonzero(is_wrong)
+        if len(wrong):
+            raise TraceError(f"{values[wrong[0]]} {why}", path=self.path, row=int(wrong[0]) + FIRST_LINE, column=name)
+
+
+def header_of(path: Path) -> list[str]:
+    """Return the names in the first line of the CSV at `path`; TraceError if it is empty or no text."""
+    need_file(path)
+    with path.open("rb") as file:
+        line = file.readline(1 << 16)
+    if not line.strip():
+        raise TraceError("empty: it has no header", path=path)
+    try:
+        names = line.decode("utf-8-sig").strip().split(",")
+    except UnicodeDecodeError:
+        raise TraceError("not a text file", path=path, row=1) from None
+    return [name.strip().strip('"') for name in names]
+
+
+def read_columns(path: Path, required: Mapping[str, Any], optional: Mapping[str, Any]) -> CsvColumns:
+    """Return the columns of the CSV at `path`, whose names and Arrow types are `required` or `optional`.
+
+    No required cell may be empty; a cell of an optional column may. Memory is that of the columns.
+
+    Raises:
+        TraceError: the header lacks a required name or has one twice, or a line does not fit.
+
+    """
+    names = header_of(path)
+    _check_header(path, names, list(required))
+    wanted = {**required, **{n: t for n, t in optional.items() if n in names}}
+    chunks = _read(path, names, wanted)
+    for name in required:
+        array = chunks[name]
+        if array.null_count:
+            row = int(np.flatnonzero(array.is_null().to_numpy())[0])
+            raise TraceError("empty, but it must have a value", path=path, row=row + FIRST_LINE, column=name)
+    return CsvColumns(path, chunks, tuple(n for n in names if n not in wanted))
+
+
+def in_time_order(times: Ints) -> tuple[Ints | None, int]:
+    """Return the order that sorts `times`, equal ones staying as they are, and how many times went backwards.
+
+    The order is None if they are sorted already.
+    """
+    backwards = int(np.count_nonzero(np.diff(times) < 0))
+    return (np.argsort(times, kind="stable") if backwards else None), backwards
+
+
+def _check_header(path: Path, names: Sequence[str], required: Sequence[str]) -> None:
+    missing = [name for name in required if name not in names]
+    if missing:
+        raise TraceError(
+            f"the header has no {' nor '.join(map(repr, missing))}; it reads {','.join(names)[:200]}", path=path, row=1
+        )
+    twice = [name for name in names if name and names.count(name) > 1]
+    if twice:
+        raise TraceError(f"the header names {twice[0]!r} twice", path=path, row=1)
+
+
+def _read(path: Path, names: list[str], types: Mapping[str, Any]) -> dict[str, Any]:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    batches = []
+    try:
+        with csv.open_csv(
+            path,
+            # Without threads an error names its row.
+            read_options=csv.ReadOptions(column_names=names, skip_rows=1, use_threads=False, block_size=_BLOCK_BYTES),
+            convert_options=csv.ConvertOptions(
+                column_types=types, include_columns=list(types), null_values=[""], strings_can_be_null=True
+            ),
+        ) as reader:
+            batches.extend(reader)
+    except pa.ArrowInvalid as error:
+        if "Empty CSV file" in str(error):
+            raise TraceError("holds no request", path=path) from None
+        raise _fault(error, names, path) from None
+    if not batches:
+        raise TraceError("holds no request", path=path)
+    table = pa.Table.from_batches(batches)
+    return {name: table.column(name) for name in types}
+
+
+def _fault(error: Exception, names: list[str], path: Path) -> TraceError:
+    """Return Arrow's `error`, its first sentence only, at its line (Arrow counts the skipped header as a row)."""
+    first = str(error).split(". ", maxsplit=1)[0].split("\n", maxsplit=1)[0]
+    return csv_fault(ValueError(first), names, path, 1)

@@ -1,7 +1,4 @@
-"""NVIDIA Dynamo's request trace (`dynamo.request.trace.v1`): an event a line, of which request_end is a request.
-
-Dynamo gives the hashes of whole prefixes where it traces for replay (`replay` in a request), and sessions of agents.
-"""
+"""What serving engines log of their requests: Dynamo, OpenTelemetry, LMCache's lookups and its storage calls."""
 
 from __future__ import annotations
 
@@ -105,6 +102,10 @@ def _read_dynamo(path: Path) -> Requests:
 
 
 dynamo = SourceFormat(_read_dynamo, _is_dynamo)
+"""NVIDIA Dynamo's request trace (`dynamo.request.trace.v1`): an event a line, of which request_end is a request.
+
+Dynamo gives the hashes of whole prefixes where it traces for replay (`replay` in a request), and sessions of agents.
+"""
 
 
 INPUT, OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
@@ -168,7 +169,7 @@ def _read_otel(path: Path) -> Requests:
     if others:
         notes.append(f"{others} spans without {INPUT} are left out")
     if cached:
-        notes.append(f"the {cached} input tokens that spans say were _read_otel from a cache are not used")
+        notes.append(f"the {cached} input tokens that spans say were read from a cache are not used")
     return found.requests("otel", path, lines.sha256, 0, notes, spans_left_out=others)
 
 
@@ -184,6 +185,11 @@ def _count(value: Any, name: str, lines: JsonLines[_OtelLine], number: int, most
 
 
 otel = SourceFormat(_read_otel, _is_otel)
+"""OpenTelemetry spans of generative AI, as lines of OTLP JSON: when requests came and how long they were.
+
+Collectors write such lines (the file exporter). Spans say no more of a prompt than its length, so nothing is reused but
+within a conversation.
+"""
 
 
 LOOKUP_FILES = "lookup_hashes_*.jsonl"
@@ -255,6 +261,10 @@ def _check_lookup(line: _Lookup, first: _Lookup, lines: JsonLines[_Lookup], numb
 
 
 lookup_log = SourceFormat(_read_lookup_log, _is_lookup_log)
+"""LMCache's lookup log (`lookup_hashes_*.jsonl`): each prompt's chunk hashes, and the shape of their KV.
+
+LMCache's server writes it with `--lookup-hash-log-dir`: a line for each prompt that it looks up, with its full chunks.
+"""
 
 
 CHUNK_TOKENS = 256
@@ -342,7 +352,11 @@ def _read_lmcache_trace(path: Path, *, block_tokens: int | None = None) -> Reque
     if chunk_tokens not in dimensions:
         why = f"no tensor has a dimension of {chunk_tokens} tokens, only {sorted(dimensions)}: say --block-tokens"
         raise TraceError(why, path=path)
-    sizes = [chunk_bytes(g.layout_desc.shapes, g.layout_desc.dtypes) for g in first if _is_of_first_rank(g, first)]
+    sizes = [
+        chunk_bytes(g.layout_desc.shapes, g.layout_desc.dtypes)
+        for g in first
+        if g.keys[0].kv_rank == first[0].keys[0].kv_rank
+    ]
     known = None if None in sizes else sum(size or 0 for size in sizes)
     notes = [
         "the trace has full chunks only: prompts end with their last one, output_tokens is 0, and nothing is decoded",
@@ -351,10 +365,6 @@ def _read_lmcache_trace(path: Path, *, block_tokens: int | None = None) -> Reque
     model = model_of(first[0].keys[0].model_name, known, chunk_tokens)
     facts = {"model": model, "ranks": len({g.keys[0].kv_rank for g in first}), "records_not_used": unused}
     return found.requests("lmcache-trace", path, digest.hexdigest(), chunk_tokens, notes, **facts)
-
-
-def _is_of_first_rank(group: _Group, groups: list[_Group]) -> bool:
-    return group.keys[0].kv_rank == groups[0].keys[0].kv_rank
 
 
 def _spec(args: dict[str, Any], path: Path, number: int) -> _Spec:
@@ -390,7 +400,7 @@ def _records(path: Path, digest: Any) -> Iterator[tuple[int, _Record]]:
             raise TraceError(f"not MessagePack: {error}", path=path, row=number) from None
         if head.magic != _MAGIC or head.format_version != 1 or head.level != "storage":
             what = f"magic {head.magic!r}, format {head.format_version}, level {head.level!r}"
-            raise TraceError(f"{what}, where we _read_lmcache_trace LMCT, 1 and storage", path=path)
+            raise TraceError(f"{what}, where we read LMCT, 1 and storage", path=path)
 
 
 def _frames(path: Path, digest: Any) -> Iterator[bytes]:
@@ -410,6 +420,10 @@ def _frames(path: Path, digest: Any) -> Iterator[bytes]:
 
 
 lmcache_trace = SourceFormat(_read_lmcache_trace, _is_lmcache_trace)
+"""LMCache's storage trace (`.lct`): the calls of its storage manager, of which each prefetch is a prompt looked up.
+
+The file is frames of a 4-byte big-endian length and so many bytes of MessagePack: a header, then a record a call.
+"""
 
 
 ITEM_BYTES: Final = {

@@ -1,7 +1,11 @@
-"""The KV events that vLLM and SGLang publish: MessagePack into rows of the events table.
+"""The KV events that vLLM and SGLang publish: MessagePack into rows of the events table, and that into requests.
 
 A message is [time, [events], rank]. An event is a map with its type in it, or in older releases an array that begins
 with it: https://docs.vllm.ai/en/stable/examples/online_serving/kv_events_subscriber/
+
+The engine says what it stored, not what was asked: who stored which blocks behind which prefix. A run of stores, each
+behind the block that the one before ended in, is taken as one request: stores of several blocks as its prompt, computed
+chunk by chunk, stores of a single block after that as its answer.
 """
 
 from __future__ import annotations

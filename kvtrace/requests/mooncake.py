@@ -1,4 +1,9 @@
-"""Mooncake JSONL request traces (FAST'25 release): arrival, lengths, and the prefix chain as global block ids."""
+"""Mooncake JSONL request traces (FAST'25 release): arrival, lengths, and the prefix chain as global block ids.
+
+Rows may name sessions, as AIPerf's and Dynamo's do. A later turn may then say only how long after the turn before it
+comes (`delay`), and only what it adds to the prompt: its prompt is all earlier inputs and outputs of its session and
+that.
+"""
 
 from __future__ import annotations
 
@@ -380,3 +385,4 @@ def _check_agentic(
 
 
 agentic_mooncake = SourceFormat(_read_agentic, _is_agentic)
+"""Dynamo's agentic form of Mooncake rows (`dynamo.agentic_mooncake`): a header, then requests that wait for others."""

@@ -1,4 +1,9 @@
-"""JSONL files as typed rows, each error placed by file, line and field: shared by the JSONL sources."""
+"""What several sources share: JSONL files as typed rows, prefix chains from block ids, requests gathered from a log.
+
+Whatever a source's ids stand for, ours stand for whole prefixes. Some sources hash each block together with all before
+it, some hash its content alone. The simulation needs the former, so ids that are seen behind different prefixes are
+renamed by the prefix they end.
+"""
 
 from __future__ import annotations
 

@@ -109,9 +109,9 @@ def conversations(requests: Requests) -> tuple[NDArray[np.int64], int]:
 class Numbers:
     """Gives names, int64, numbers from 0 by first appearance: 4 bytes a name, and 12 to 24 more a distinct one."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, capacity: int) -> None:
         self.count = self._done = 0
-        self.found = np.empty(room, dtype=np.int32)
+        self.found = np.empty(capacity, dtype=np.int32)
         self._names = np.empty(1024, dtype=np.int64)
         self._table = np.full(2048, NONE, dtype=np.int32)
 
@@ -135,10 +135,10 @@ class Numbers:
     def _grow(self) -> None:
         if 2 * len(self._names) > MAX_OBJECTS:
             raise ConfigError(f"more than {self.count} objects; at most {MAX_OBJECTS} fit a simulation")
-        names, room = self._names, len(self._table)
+        names, places = self._names, len(self._table)
         self._names, self._table = np.empty(2 * len(names), dtype=np.int64), np.empty(0, dtype=np.int32)
         self._names[: self.count] = names
-        self._table = np.full(2 * room, NONE, dtype=np.int32)
+        self._table = np.full(2 * places, NONE, dtype=np.int32)
         _place_names(self._table, len(self._table), self._names, self.count)
 
     def chains(self, offsets: NDArray[np.int64], tokens: int) -> Chains:

@@ -112,16 +112,16 @@ def forget_copies(copies: Any) -> None:
     copies.view([("all", "i4", (5,))])["all"] = NONE
 
 
-def grow_counts(world: World, room: int) -> None:
-    """Make so much `room`, or more, to count objects by their place."""
+def grow_counts(world: World, count: int) -> None:
+    """Grow the table of counts by place to at least `count` entries."""
     counted, frequencies = world.fleet.counted, world.frequencies
-    size = 1 << (room - 1).bit_length()
+    size = 1 << (count - 1).bit_length()
     world.fleet.counted, world.frequencies = np.zeros(size, np.int64), np.zeros(size, SEEN)
     _count_again(world.fleet.counted, size, world.frequencies, counted, len(counted), frequencies)
 
 
 def grow_places(world: World) -> None:
-    """Make room to find twice as many copies."""
+    """Double the hash table that finds copies by place."""
     world.fleet.places = np.full(max(COPY_COLUMNS, 2 * len(world.fleet.places)), NONE, np.int32)
     _enter_all(world)
 

@@ -268,7 +268,7 @@ _CODES = {op: enum_code(TRACE, "op", op) for op in Op}
 _POPULATE, _LOSE = (enum_code(TRACE, "phase", phase) for phase in (Phase.POPULATE, Phase.LOSE))
 
 
-class Around:
+class IncidentCounters:
     """Counts what happens in time, if there are incidents."""
 
     def __init__(self, incidents: Sequence[Incident], fleet: FleetSetting, tiers: Sequence[str]) -> None:

@@ -141,8 +141,8 @@ def _run(simulation: Simulation, encode: Callable[[Flush], None], progress: Call
     with ThreadPoolExecutor(1, thread_name_prefix="trace-encoder") as encoder:
 
         def sink(flush: Flush) -> None:
-            waiting.append((encoder.submit(encode, flush), flush.room))
-            while len(waiting) > 1 and sum(room for _, room in waiting) > _WAITING_ROWS:
+            waiting.append((encoder.submit(encode, flush), flush.capacity_rows))
+            while len(waiting) > 1 and sum(rows for _, rows in waiting) > _WAITING_ROWS:
                 waiting.popleft()[0].result()
 
         simulation.run(sink, progress)

@@ -352,7 +352,7 @@ def make_rows(columns: Any, rows: int) -> None:
         setattr(columns, name, np.empty(rows, dtype))
 
 
-class Rooms:
+class GrowableTables:
     """The memory of tables that grow: its pages are moved, for copying gigabytes takes longer than filling them."""
 
     def __init__(self) -> None:

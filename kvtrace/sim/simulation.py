@@ -28,7 +28,7 @@ from kvtrace.native import records
 from kvtrace.native.records import EVENT, WAIT, World
 from kvtrace.requests.workload import library_of
 from kvtrace.sim import fleet, setup
-from kvtrace.sim.incidents import Around
+from kvtrace.sim.incidents import IncidentCounters
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Preset
 from kvtrace.sim.presets.tier import Admission, TierSetting
@@ -60,7 +60,7 @@ class Flush:
     now_ns: int
 
     @property
-    def room(self) -> int:
+    def capacity_rows(self) -> int:
         """How many rows the memory of the arrays has room for."""
         times = self.rows["ts_ns"]
         return len(times if times.base is None else times.base)
@@ -85,7 +85,7 @@ class Simulation:
                 "leave them, or FILE and --request-rate, out"
             )
         self._first_tokens: list[Any] = []
-        self._rooms = setup.Rooms()
+        self._tables = setup.GrowableTables()
         self._spare: deque[dict[str, Any]] = deque()
         self._sizes = setup.sizes_of(preset, model, ranks)
         self.library = library_of(
@@ -97,7 +97,7 @@ class Simulation:
             seed=load.seed,
         )
         self.world = setup.make(preset, model, load, self.library, self._sizes, rows)
-        self._around = Around(load.incidents, preset.fleet, [tier.name for tier in preset.tiers])
+        self._incidents_seen = IncidentCounters(load.incidents, preset.fleet, [tier.name for tier in preset.tiers])
 
     @property
     def bytes_per_token(self) -> int:
@@ -187,8 +187,8 @@ class Simulation:
     def _flush(self) -> Flush:
         now, control = self.world, self.world.control
         made, logged, rows = (int(control[name]) for name in ("made", "logged", "rows"))
-        room = len(now.rows.ts_ns)
-        if rows < room // 2:
+        capacity = len(now.rows.ts_ns)
+        if rows < capacity // 2:
             columns = {name: column[:rows].copy() for name, column in now.rows.arrays.items()}
         else:
             columns = {name: column[:rows] for name, column in now.rows.arrays.items()}
@@ -196,28 +196,28 @@ class Simulation:
                 for name, column in self._spare.popleft().items():
                     setattr(now.rows, name, column)
             else:
-                setup.make_rows(now.rows, room)
+                setup.make_rows(now.rows, capacity)
         sizes = np.repeat(now.made_size[:made] // self.parts, self.parts)
         is_other = np.repeat(now.made_kind[:made], self.parts) if now.knobs.bucketed else None
         if now.knobs.bucketed:
             columns["offset_bytes"] = now.row_offsets[:rows]
-            now.row_offsets = np.zeros(room, np.int64)
+            now.row_offsets = np.zeros(capacity, np.int64)
             now.made_kind = np.zeros(len(now.made_size), np.int8)
         if now.fleet.count > 1:
             columns["node"] = now.fleet.row_nodes[:rows]
-            now.fleet.row_nodes = np.empty(room, np.int32)
+            now.fleet.row_nodes = np.empty(capacity, np.int32)
         flush = Flush(columns, sizes, is_other, now.log[:logged].copy(), self.now_ns)
         if self.has_times:
             self._first_tokens.append(now.first_token[: control["answered"]].copy())
         if len(now.found):
-            self._around.see(columns, now.found[: control["found"]])
+            self._incidents_seen.see(columns, now.found[: control["found"]])
         for name in ("made", "logged", "answered", "rows", "found"):
             control[name] = 0
         return flush
 
     def give_back(self, flush: Flush) -> None:
         """Take the arrays of `flush` to write later rows into: new ones cost a page fault for each 4 KiB."""
-        if flush.room == len(self.world.rows.ts_ns) and len(self._spare) < SPARE:
+        if flush.capacity_rows == len(self.world.rows.ts_ns) and len(self._spare) < SPARE:
             self._spare.append({name: flush.rows[name].base for name in self.world.rows.arrays})
 
     def _grow_slots(self, need: int) -> None:
@@ -225,19 +225,19 @@ class Simulation:
         now, control = self.world, self.world.control
         old, count, tiers = len(now.slots), int(control["free"]), len(now.tiers)
         more = max(min(old, _FEW), old // 8, need)
-        self._rooms.extend(now, "free", more)
+        self._tables.extend(now, "free", more)
         now.free[count : count + more] = np.arange(old + more - 1, old - 1, -1)
         control["free"] = count + more
         for name in ("slots", "loose"):
-            self._rooms.extend(now, name, more)
+            self._tables.extend(now, name, more)
         for name in ("members", "ages", "pins"):
             if len(getattr(now, name)):
-                self._rooms.extend(now, name, more)
-        setup.unlink(self._rooms.extend(now, "links", more * tiers))
+                self._tables.extend(now, name, more)
+        setup.unlink(self._tables.extend(now, "links", more * tiers))
         if len(now.notes):
-            setup.unnote(self._rooms.extend(now, "notes", more * tiers))
+            setup.unnote(self._tables.extend(now, "notes", more * tiers))
         if now.fleet.scoped:
-            fleet.forget_copies(self._rooms.extend(now.fleet, "copies", more))
+            fleet.forget_copies(self._tables.extend(now.fleet, "copies", more))
 
     def _grow_actors(self, _need: int) -> None:
         """Double the requests that may be in flight; the new ones are idle."""
@@ -287,11 +287,11 @@ class Simulation:
     def _grow_counts(self, need: int) -> None:
         """Make room to count half as many objects more, or as many as are needed."""
         now = self.world
-        room = max(need, len(now.frequencies) * 3 // 2)
+        count = max(need, len(now.frequencies) * 3 // 2)
         if len(now.fleet.counted):
-            fleet.grow_counts(now, room)
+            fleet.grow_counts(now, count)
             return
-        frequencies = np.zeros(room, records.SEEN)
+        frequencies = np.zeros(count, records.SEEN)
         frequencies[: len(now.frequencies)] = now.frequencies
         now.frequencies = frequencies
 
@@ -300,7 +300,7 @@ class Simulation:
         none = np.zeros(0, records.FIRST_TOKEN)
         return stats(
             self.preset, self.world, np.concatenate([*self._first_tokens, none]) if self.has_times else None
-        ) | self._around.stats(self.now_ns if self.load.until_ns == FOREVER_NS else self.load.until_ns)
+        ) | self._incidents_seen.stats(self.now_ns if self.load.until_ns == FOREVER_NS else self.load.until_ns)
 
 
 def _places(lengths: Any) -> Any:

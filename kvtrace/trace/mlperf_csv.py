@@ -390,12 +390,12 @@ class KeyNumbers:
 
     def _grow(self, more: int) -> None:
         wanted = self.count + more
-        room = len(self._table)
-        while room < 2 * wanted:
-            room *= 2
-        if room > len(self._table):
-            self._table = np.full(room, -1, dtype=np.int32)
-            _place_all(self._table, room, self._hashes, self.count)
+        places = len(self._table)
+        while places < 2 * wanted:
+            places *= 2
+        if places > len(self._table):
+            self._table = np.full(places, -1, dtype=np.int32)
+            _place_all(self._table, places, self._hashes, self.count)
         if wanted > len(self.sizes):
             more = max(wanted, len(self.sizes) * 3 // 2) - len(self.sizes)
             self.sizes, self._hashes = np.pad(self.sizes, (0, more)), np.pad(self._hashes, (0, more))

@@ -20,6 +20,6 @@ def extend(_rooms, owner, name, more):
 def moving_tables():
     """Import it into a module, all of whose tests are to run so."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(setup.Rooms, "extend", extend)
+        patch.setattr(setup.GrowableTables, "extend", extend)
         patch.setattr(setup, "ROOM", 1)
         yield

@@ -101,7 +101,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     promotion: Promotion
     """Whether a load copies an object to faster tiers."""
     recency: Recency = Recency.HEAD_FIRST
-    """In which order the objects of a request count as used, which is the order in which they are given up."""
+    """In which order the objects of a request count as used, which is the order in which they are evicted."""
     exclusive: bool = False
     """What is promoted leaves the tier it was in. What another promotion of the same request demoted stays there."""
     demotion_keeps_age: bool = False
@@ -291,7 +291,7 @@ def _check_queue(preset: Preset, require: Callable[[bool, str], None]) -> None:
     )
     require(
         not (last.bucket_objects and last.evict_every),
-        f"tiers.{last.name}: evict_every gives up objects, and bucket_objects buckets; leave one of the two out",
+        f"tiers.{last.name}: evict_every evicts objects, and bucket_objects buckets; leave one of the two out",
     )
 
 

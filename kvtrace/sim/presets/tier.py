@@ -1,4 +1,4 @@
-"""What a preset says of one tier: how much it holds, what it takes and gives up, and how fast it is."""
+"""What a preset says of one tier: how much it holds, what it takes and evicts, and how fast it is."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ LINK = "link"
 """The tier, after all others, that transfers between the nodes of a fleet are rows of."""
 MAX_STREAMS = 2**15 - 1
 IN_ORDER = (Policy.LRU, Policy.LFU, Policy.FIFO, Policy.TTL)
-"""Policies that change nothing when asked what they would give up."""
+"""Policies that change nothing when asked what they would evict."""
 
 
 class Admission(StrEnum):
@@ -122,9 +122,9 @@ class Recency(StrEnum):
     """In which order the objects of a request count as used."""
 
     HEAD_FIRST = "head-first"
-    """As they are looked up and stored: of one request, the first object is given up first."""
+    """As they are looked up and stored: of one request, the first object is evicted first."""
     TAIL_FIRST = "tail-first"
-    """Each is less recent than those before it: of one request, the last object is given up first, for what it is good
+    """Each is less recent than those before it: of one request, the last object is evicted first, for what it is good
     for needs all before it. As the request ends, they count as used once more. In tiers that evict by lru."""
     TAIL_FIRST_AT_END = "tail-first-at-end"
     """Likewise, but only as the request ends; until then as head-first."""
@@ -162,9 +162,9 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_object_fraction: float = 1.0
     """The largest object it takes, as a share of its capacity."""
     policy: Policy = Policy.LRU
-    """Which object it gives up to make room."""
+    """Which object it evicts to make room."""
     admission: Admission = Admission.ALWAYS
-    """Which of the objects that are stored, or that a faster tier gives up, it takes; what a promotion copies up it
+    """Which of the objects that are stored, or that a faster tier evicts, it takes; what a promotion copies up it
     always takes."""
     admission_count: int = 2
     """With admission nth-offer or frequency: the count from which on it takes an object."""
@@ -174,7 +174,7 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """With admission tinylfu: counts are halved each time that so many times the tier's bytes were used or offered."""
     store_queue: int = 0
     """Objects that may wait to be stored in it, as requests go on; what comes when there are as many is dropped, and
-    counted. Only of the slowest tier; what the tier above gives up before its turn is lost. 0 stores at once."""
+    counted. Only of the slowest tier; what the tier above evicts before its turn is lost. 0 stores at once."""
     heartbeat: str | None = None
     """What waits is stored each so long, such as `10s`; without it, one after the other as the tier's write bandwidth
     allows."""
@@ -196,7 +196,7 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     or down to its low watermark. Between these times it fills up to its capacity, and then takes nothing more. With
     policy lru."""
     evict_share: float | None = None
-    """With evict_every: what it gives up each time, as a share of the bytes it then holds, at least one object: at a
+    """With evict_every: what it evicts each time, as a share of the bytes it then holds, at least one object: at a
     high watermark of 0.8, a share of 0.2 leaves 0.64 of the capacity."""
     staging: bool = False
     """All that a request stores, and all that it reads from the tiers below, takes a buffer of this tier before any of
@@ -359,7 +359,7 @@ def _check_waiting(tier: TierSetting, name: str, require: Callable[[bool, str], 
     )
     require(
         not (tier.bucket_objects and tier.admission is Admission.TINYLFU),
-        f"{name}: admission=tinylfu compares objects, and bucket_objects gives up buckets; leave one of the two out",
+        f"{name}: admission=tinylfu compares objects, and bucket_objects evicts buckets; leave one of the two out",
     )
 
 

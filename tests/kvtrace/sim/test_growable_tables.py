@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from kvtrace.native.records import World
-from kvtrace.sim.setup import Rooms
+from kvtrace.sim.setup import GrowableTables
 
 
 @pytest.mark.parametrize("is_seen", [False, True])
 def test_what_stands_in_a_table_stays_when_it_grows(is_seen: bool) -> None:
-    owner, rooms, views = World(idle=np.arange(3)), Rooms(), list[Any]()
+    owner, tables, views = World(idle=np.arange(3)), GrowableTables(), list[Any]()
     for more in (5, 100_000, 1, 300_000):
         count = len(owner.idle)
-        added = rooms.extend(owner, "idle", more)
+        added = tables.extend(owner, "idle", more)
         assert len(added) == more
         assert not added.any()
         added[:] = np.arange(count, count + more)
