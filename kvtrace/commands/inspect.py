@@ -137,7 +137,13 @@ def _document(facts: dict[str, Any], knobs: list[Knob]) -> Document:
     from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
 
     rows = [
-        {"knob": k.name, "value": _text(k.value), "default": _text(k.default), "type": _range(k), "meaning": k.meaning}
+        {
+            "knob": k.name,
+            "value": _text(k.value),
+            "default": _text(k.default),
+            "type": (k.type if k.least is None else f"{k.type}, {k.least:,} to {k.most:,}"),
+            "meaning": k.meaning,
+        }
         for k in knobs
     ]
     tables = [table_of("knobs, for --set KNOB=VALUE", Sheet.SUMMARY, "text: knob, value, default, type, meaning", rows)]
@@ -152,7 +158,3 @@ def _text(value: Any) -> str:
     if value is None:
         return "-"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _range(knob: Knob) -> str:
-    return knob.type if knob.least is None else f"{knob.type}, {knob.least:,} to {knob.most:,}"

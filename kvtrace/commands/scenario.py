@@ -105,7 +105,10 @@ def prepare(
         asked, waits = choose(asked, None if turns is None else member(Turns, turns, "--turns"))
     workload = preset.workload
     _check_users(workload, file, file or users.open_loop(source))
-    requests = asked if file else _open_loop(users, run, source, until_ns, shape.max_context_tokens, workload)
+    requests = asked
+    if file is None and until_ns is not None and users.open_loop(source):
+        limits = (shape.max_context_tokens, run.seed, run.max_requests, workload.request_kind)
+        requests = users.requests(source, until_ns, *limits)
     count = users.users or preset.load.users or USERS
     if workload.overlap:
         if requests is not None:
@@ -155,21 +158,6 @@ def _until_ns(duration: str | None) -> int | None:
     if until_ns == 0:
         raise ConfigError(f"--duration {duration}: must be > 0")
     return until_ns
-
-
-def _open_loop(
-    users: UserArguments,
-    run: RunArguments,
-    source: SourceArguments,
-    until_ns: int | None,
-    max_context_tokens: int,
-    workload: Workload,
-) -> Requests | None:
-    """Return the requests of an open loop of synthetic users; None if they are in a closed loop, made as they go."""
-    if until_ns is None or not users.open_loop(source):
-        return None
-
-    return users.requests(source, until_ns, max_context_tokens, run.seed, run.max_requests, workload.request_kind)
 
 
 def _overlapping(

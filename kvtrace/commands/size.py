@@ -338,7 +338,11 @@ def _grid(found: Sizing, stack: Stack) -> ReportTable:
         is_chosen = found.chosen is not None and estimated.capacities == found.chosen.capacities
         point = found.chosen if is_chosen and found.chosen is not None else estimated
         row: list[Any] = [_bytes_cell(of) for of in point.capacities.values()]
-        row.append(point.hit_ratio if point.sampling_rate == 1 else _spread(point))
+        row.append(
+            point.hit_ratio
+            if point.sampling_rate == 1
+            else Cell(f"{percent(point.hit_ratio)} ± {100 * point.hit_ratio_error:.1f}", Unit.TEXT)
+        )
         row += [point.optimal_hit_ratio] if has_optimum else []
         row.append(point.saved_tokens)
         for tier in (point.tiers[stack.roles[role]] for role in roles):
@@ -348,10 +352,6 @@ def _grid(found: Sizing, stack: Stack) -> ReportTable:
         rows.append(row)
     columns = columns_of("\n".join(spec))
     return ReportTable("", Sheet.SUMMARY, columns, rows, _charts(found), keys=len(roles), is_answer=True)
-
-
-def _spread(point: Point) -> Cell:
-    return Cell(f"{percent(point.hit_ratio)} ± {100 * point.hit_ratio_error:.1f}", Unit.TEXT)
 
 
 def _mean(rate: SecondRate | None) -> float | None:

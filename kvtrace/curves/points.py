@@ -221,10 +221,7 @@ class Stack:
         span_s, each = full.span_ns / NS_PER_S, self.chunk_bytes / self._objects
         amounts = [total[name] / unit for unit in (1, each) for name in ("read_bytes", "written_bytes")]
         rates = Rates(*(SecondRate(amount / span_s, None) if span_s else None for amount in amounts))
-        return tier_demand(stats, capacity_bytes, rates, self.endurance, is_drive=self._is_drive(t))
-
-    def _is_drive(self, t: int) -> bool:
-        return t == self.drive
+        return tier_demand(stats, capacity_bytes, rates, self.endurance, is_drive=t == self.drive)
 
     @property
     def _objects(self) -> int:

@@ -119,7 +119,12 @@ class _Run:
         self._most = _rounded(2 * most)
         grid = [dict(zip(axes, of, strict=True)) for of in itertools.product(*axes.values())]
         rate = self._rate(len(grid))
-        points = self._points(grid, rate, ceiling)
+        if rate < 1:
+            points = self._estimates(grid, rate, ceiling)
+        else:
+            started = [self._start_point(of) for of in grid]
+            points = [self._of_full(*of) for of in started]
+        points = [self._priced(of) for of in points]
         best = self._result(ceiling)
         if not best.lookups:
             raise ConfigError(
@@ -131,15 +136,6 @@ class _Run:
             if all(of.capacities != chosen.capacities for of in points):
                 points = sorted([*points, chosen], key=lambda of: _sizes(of.capacities))
         return Sizing(chosen, best, points, self.stack.labels)
-
-    def _points(self, grid: Sequence[Capacities], rate: float, ceiling: Future[Any]) -> list[Point]:
-        """Return each point of `grid`, simulated in full or of samples of a share `rate` of the objects."""
-        points = self._estimates(grid, rate, ceiling) if rate < 1 else self._simulated(grid)
-        return [self._priced(of) for of in points]
-
-    def _simulated(self, grid: Sequence[Capacities]) -> list[Point]:
-        started = [self._start_point(of) for of in grid]
-        return [self._of_full(*of) for of in started]
 
     def _start_point(self, capacities: Capacities) -> tuple[Future[Any], Future[Any]]:
         return self._start(self.stack.simulate, capacities), self._start(self.stack.optimum, capacities)
@@ -215,9 +211,6 @@ class _Run:
             return None
         return min(self._most, _rounded(left / price[inner])) if price[inner] else best.capacities[inner]
 
-    def _may_meet(self, point: Point) -> bool:
-        return self.question.target.is_met(point, point.hit_ratio_error)
-
     def _start(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         self._asked += 1
         return self.pool.submit(function, *arguments)
@@ -270,7 +263,7 @@ class _Run:
 
     def _choose(self, points: Sequence[Point]) -> Point | None:
         """Return the first point, in order of preference, that meets the target when it is simulated in full."""
-        left = [of for of in sorted(points, key=_preference) if self._may_meet(of)]
+        left = [of for of in sorted(points, key=_preference) if self.question.target.is_met(of, of.hit_ratio_error)]
         started: list[_Started] = []
         for at, point in enumerate(left):
             # Where the estimate may be wrong, the next one is simulated beside it.

@@ -114,12 +114,9 @@ class Latent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     def token_bytes(self, dtype: KvDtype, ranks: int) -> int:  # noqa: ARG002 - every rank holds the whole latent
         """Return the bytes a token takes in all layers of the group, on any rank."""
-        return self.layers * self._record_bytes(dtype)
-
-    def _record_bytes(self, dtype: KvDtype) -> int:
         if dtype is KvDtype.FP8_DS_MLA:
-            return DS_MLA_RECORD_BYTES
-        return (self.latent_dim + self.rope_dim) * dtype.element_bytes
+            return self.layers * DS_MLA_RECORD_BYTES
+        return self.layers * (self.latent_dim + self.rope_dim) * dtype.element_bytes
 
     @property
     def is_ds_mla(self) -> bool:

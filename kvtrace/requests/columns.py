@@ -18,7 +18,7 @@ import numpy as np
 from kvtrace.core.csv import csv_fault
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests.reading import JsonLines, prefix_chains, unnamed_notes
+from kvtrace.requests.reading import JsonLines, prefix_chains, turns_of, unnamed_notes
 from kvtrace.requests.requests import (
     MAX_NS,
     MAX_TOKENS,
@@ -164,7 +164,11 @@ def _read_burstgpt(path: Path) -> Requests:
         "unknown_columns": unknown,
         "wrong_totals": sum(_wrong_totals(t) for t in tables),
     }
-    sessions, turns = (None, None) if named is None else _turns(named[kept])
+    sessions = turns = None
+    if named is not None:
+        sessions = named[kept]
+        sessions[sessions != NONE] = dense(sessions[sessions != NONE])[0]
+        turns = turns_of(sessions)
     shorter = 0 if sessions is None else _without_history(sessions, inputs[kept], outputs[kept])
     facts = {
         "files": [p.name for p in paths],
@@ -221,20 +225,6 @@ def _session_names(tables: list[CsvColumns]) -> Ints | None:
     codes = pa.chunked_array(chunks, pa.string()).combine_chunks().dictionary_encode().indices
     numbers: Ints = codes.fill_null(NONE).to_numpy(zero_copy_only=False).astype(np.int64)
     return None if (numbers == NONE).all() else numbers
-
-
-def _turns(named: Ints) -> tuple[Ints, Ints]:
-    """Return the sessions numbered by first appearance, and how many requests of its session precede each."""
-    is_named = named != NONE
-    sessions = np.full(len(named), NONE, dtype=np.int64)
-    turns = np.full(len(named), NONE, dtype=np.int64)
-    numbers, count = dense(named[is_named])
-    by_session = np.argsort(numbers, kind="stable")
-    starts = np.searchsorted(numbers[by_session], np.arange(count))
-    place = np.empty(len(numbers), dtype=np.int64)
-    place[by_session] = np.arange(len(numbers)) - starts[numbers[by_session]]
-    sessions[is_named], turns[is_named] = numbers, place
-    return sessions, turns
 
 
 def _without_history(sessions: Ints, inputs: Ints, outputs: Ints) -> int:

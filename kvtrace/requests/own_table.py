@@ -55,7 +55,7 @@ def _batch(requests: Requests, start: int, stop: int, first_id: int) -> pa.Recor
 
     rows, n = slice(start, stop), stop - start
     kind = np.full(n, _TRACE_KIND) if requests.kind is None else requests.kind[rows]
-    qos = _absent(n) if requests.qos is None else requests.qos[rows]
+    qos = np.full(n, NONE, dtype=np.int64) if requests.qos is None else requests.qos[rows]
     arrays = [
         pa.array(requests.arrival_ns[rows]),
         pa.array(np.arange(first_id, first_id + n)),
@@ -78,10 +78,6 @@ def _lists(requests: Requests, start: int, stop: int) -> Any:
     offsets = requests.block_offsets[start : stop + 1]
     ids = requests.block_ids[offsets[0] : offsets[-1]]
     return pa.ListArray.from_arrays(pa.array(offsets - offsets[0], pa.int32()), pa.array(ids))
-
-
-def _absent(n: int) -> Ints:
-    return np.full(n, NONE, dtype=np.int64)
 
 
 def _nullable(values: Ints | None, rows: slice, n: int, type_: Any) -> Any:
@@ -125,7 +121,9 @@ def read(path: Path) -> Requests:
     source = reader.meta.source or {}
     origin = origin_of("requests", path, sha256_of(path), row, has_ids, of=source)
     tokens, notes = (found["input_tokens"], found["output_tokens"]), tuple(reader.meta.notes)
-    more: dict[str, Any] = {name: _or_none(found[name]) for name in ("session_id", "turn", "qos")}
+    more: dict[str, Any] = {
+        name: (None if (found[name] == NONE).all() else found[name]) for name in ("session_id", "turn", "qos")
+    }
     more["kind"] = None if (found["kind"] == _TRACE_KIND).all() else found["kind"]
     return Requests(found["arrival_ns"], *tokens, offsets, np.concatenate(ids), has_ids, origin, notes, **more)
 
@@ -159,10 +157,6 @@ def _blocks(array: Any, path: Path, row: int, *, has_ids: bool) -> tuple[Ints, I
     lengths: Ints = pc.list_value_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
     ids: Ints = array.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
     return lengths, ids
-
-
-def _or_none(values: Ints) -> Ints | None:
-    return None if (values == NONE).all() else values
 
 
 def _check(found: dict[str, Ints], offsets: Ints, block_tokens: int, path: Path) -> None:
@@ -288,7 +282,10 @@ def lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
         ("longest interval", format_duration(gaps["longest_ns"])),
         (f"gaps ({GAP_INTERVALS} mean intervals)", f"{gaps['count']}, {format_duration(gaps['total_ns'])} in all"),
     ]
-    found += [(name.replace("_", " "), _text(value)) for name, value in figures["oddities"].items()]
+    found += [
+        (name.replace("_", " "), (", ".join(map(str, value)) if isinstance(value, list) else f"{value:,}"))
+        for name, value in figures["oddities"].items()
+    ]
     if figures["nulls"]:
         found.append(("null", ", ".join(f"{name} in {count:,} rows" for name, count in figures["nulls"].items())))
     return found
@@ -300,7 +297,3 @@ def _blocks_text(figures: dict[str, Any]) -> str:
     reuse = "-" if figures["block_reuse"] is None else f"{100 * figures['block_reuse']:.2f} %"
     references, distinct = format_count(figures["block_references"]), format_count(figures["distinct_blocks"])
     return f"{references} of {figures['block_tokens']} tokens, {distinct} distinct, reuse {reuse}"
-
-
-def _text(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else f"{value:,}"

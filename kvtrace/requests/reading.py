@@ -92,7 +92,9 @@ def prefix_chains(ids: Ints, offsets: Ints) -> tuple[Ints, int]:
     Request n has `ids[offsets[n]:offsets[n + 1]]`. If every id always follows the same id, they are prefix
     chains already and are returned as they are.
     """
-    before = _before(ids, offsets)
+    before = np.empty_like(ids)
+    before[1:] = ids[:-1]
+    before[offsets[:-1][np.diff(offsets) > 0]] = _START
     order = np.lexsort((before, ids))
     sorted_ids, sorted_before = ids[order], before[order]
     differs = (sorted_ids[1:] == sorted_ids[:-1]) & (sorted_before[1:] != sorted_before[:-1])
@@ -108,14 +110,6 @@ def unnamed_notes(tokens: int) -> list[str]:
 def rechained_notes(ids: int) -> list[str]:
     """Return what is to be said of so many block `ids` that `prefix_chains` renamed; nothing of none."""
     return [f"{ids} block ids stand behind more than one prefix, and were renamed by it"] if ids else []
-
-
-def _before(ids: Ints, offsets: Ints) -> Ints:
-    before = np.empty_like(ids)
-    before[1:] = ids[:-1]
-    starts = offsets[:-1][np.diff(offsets) > 0]
-    before[starts] = _START
-    return before
 
 
 def _renamed(ids: Ints, offsets: Ints) -> Ints:
@@ -139,7 +133,10 @@ def _renamed(ids: Ints, offsets: Ints) -> Ints:
 
 
 class Gathered:
-    """The requests found so far."""
+    """Requests in the order in which an engine's log has them, made into columns in order of arrival.
+
+    Engines name blocks by hashes of any length, of bytes or text, and log times of a wall clock.
+    """
 
     def __init__(self) -> None:
         """Start without any."""
@@ -203,7 +200,7 @@ class Gathered:
             sessions = column(self._sessions)[order]
             known = np.flatnonzero(sessions != NONE)
             sessions[known] = dense(sessions[known])[0]
-            place |= {"session_id": sessions, "turn": _turns(sessions)}
+            place |= {"session_id": sessions, "turn": turns_of(sessions)}
             facts["conversations"] = len(self._names)
         origin = origin_of(kind, path, sha256, len(arrivals), block_tokens, **facts)
         tokens = (inputs, outputs, offsets, ids)
@@ -214,12 +211,10 @@ class Gathered:
         return waits.kept(np.argsort(column(self._times), kind="stable"), since_ns=min(self._times))
 
 
-def _turns(sessions: Any) -> Any:
+def turns_of(sessions: Ints) -> Ints:
     """Return how many earlier rows each row's session has; NONE for a row without one."""
     turns = np.full(len(sessions), NONE, dtype=np.int64)
-    seen: dict[int, int] = {}
-    for row, session in enumerate(sessions.tolist()):
-        if session != NONE:
-            turns[row] = seen.get(session, 0)
-            seen[session] = turns[row] + 1
+    known = np.flatnonzero(sessions != NONE)
+    by_session = known[np.argsort(sessions[known], kind="stable")]
+    turns[by_session] = np.arange(len(known)) - np.searchsorted(sessions[by_session], sessions[by_session])
     return turns

@@ -13,7 +13,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import NS_PER_S, format_duration
 from kvtrace.requests.requests import MAX_BLOCK_ID, MAX_NS, NONE, Ints, Requests, Waits, dense
 
-_MAX_REQUESTS = 2**31 - 1
+MAX_REQUESTS = 2**31 - 1
 SCALE_SHIFT_NS = 60 * NS_PER_S
 
 
@@ -177,7 +177,7 @@ def _repeat(requests: Requests, cycles: int, cycle_ids: CycleIds, limit: int | N
     span = int(requests.arrival_ns[-1] - requests.arrival_ns[0])
     period = span + (round(span / (n - 1)) if span else NS_PER_S)
     needed = min(cycles, -(-limit // n)) if limit is not None else cycles
-    if n * needed > _MAX_REQUESTS or int(requests.arrival_ns[-1]) + period * needed > MAX_NS:
+    if n * needed > MAX_REQUESTS or int(requests.arrival_ns[-1]) + period * needed > MAX_NS:
         raise ConfigError(f"cycles(={cycles}) of {n} requests are more than a trace can hold")
     every = take(replace(requests, waits=None), np.tile(np.arange(n), needed))
     cycle = np.repeat(np.arange(needed), n)
@@ -191,7 +191,7 @@ def _repeat(requests: Requests, cycles: int, cycle_ids: CycleIds, limit: int | N
         every,
         arrival_ns=every.arrival_ns + cycle * period,
         block_ids=ids,
-        session_id=_new_sessions(requests.session_id, needed),
+        session_id=_sessions_of_copies(requests.session_id, needed),
         answered_ns=_moved(every.answered_ns, cycle * period),
         waits=None if requests.waits is None else requests.waits.repeated(needed, period),
     )
@@ -200,17 +200,6 @@ def _repeat(requests: Requests, cycles: int, cycle_ids: CycleIds, limit: int | N
     return _noted(repeated, f"the trace comes {cycles} times, {format_duration(period)} apart{blocks}{new}")
 
 
-def _new_sessions(sessions: Ints | None, cycles: int) -> Ints | None:
-    if sessions is None:
-        return None
-    is_named = sessions != NONE
-    numbers = np.full(len(sessions), NONE, dtype=np.int64)
-    numbers[is_named], count = dense(sessions[is_named])
-    every = np.tile(numbers, cycles)
-    return np.where(every == NONE, NONE, every + np.repeat(np.arange(cycles) * count, len(sessions)))
-
-
-MAX_REQUESTS = 2**31 - 1
 _PARTS = 10**9
 _COLUMNS = ("input_tokens", "output_tokens", "turn", "qos", "kind")
 
@@ -232,7 +221,7 @@ def superpose(requests: Requests, copies: int, common: float, shift_ns: int, rng
         raise ConfigError(f"scale shift(={shift_ns} ns) puts requests beyond the clock of a trace")
     numbers, names = dense(requests.block_ids)
     is_common, shared = _most_used(numbers, names, common)
-    own = np.cumsum(~is_common) - 1
+    own, owned = np.cumsum(~is_common) - 1, int(np.count_nonzero(~is_common))
     if names * copies > MAX_BLOCK_ID:
         raise ConfigError(f"scale(={copies}) of {names} blocks are more than a trace can number")
     times = (requests.arrival_ns[None, :] + shifts[:, None]).reshape(-1)
@@ -247,20 +236,25 @@ def superpose(requests: Requests, copies: int, common: float, shift_ns: int, rng
     within = np.arange(references) - np.repeat(requests.block_offsets[:-1], lengths)
     for copy in range(copies):
         starts = offsets[place[copy * count : (copy + 1) * count]]
-        ids[np.repeat(starts, lengths) + within] = _renamed(numbers, is_common, own, copy)
-    more: dict[str, Any] = {name: _of(getattr(requests, name), order % count) for name in _COLUMNS}
+        # Common blocks keep their numbers, then come those of each copy.
+        renamed = np.where(is_common, np.arange(names), names + copy * owned + own)
+        ids[np.repeat(starts, lengths) + within] = renamed[numbers]
+    more: dict[str, Any] = {name: _rows(getattr(requests, name), order % count) for name in _COLUMNS}
+    share = f"{100 * shared / max(references, 1):.1f} % of all references to blocks"
     note = (
         f"the requests come {copies} times over each other, each copy later by up to {format_duration(shift_ns)}"
         + ("; its sessions are its own" if requests.session_id is not None else "")
-        + (f"; its blocks too, but for the most used {_share(shared, references)}" if requests.block_tokens else "")
+        + (f"; its blocks too, but for the most used prefixes, {share}" if requests.block_tokens else "")
     )
     return replace(
         requests,
         arrival_ns=times[order],
         block_offsets=offsets,
         block_ids=ids,
-        session_id=_sessions(requests.session_id, copies, order),
-        answered_ns=_shifted(requests.answered_ns, shifts, order),
+        session_id=_rows(_sessions_of_copies(requests.session_id, copies), order),
+        answered_ns=None
+        if requests.answered_ns is None
+        else (requests.answered_ns[None, :] + shifts[:, None]).reshape(-1)[order],
         waits=_waits(requests, shifts, order),
         notes=(*requests.notes, note),
         **more,
@@ -279,33 +273,14 @@ def _most_used(numbers: Ints, names: int, common: float) -> tuple[Any, int]:
     return is_common, int(uses[by_use[:taken]].sum())
 
 
-def _renamed(numbers: Ints, is_common: Any, own: Ints, copy: int) -> Ints:
-    """Return the blocks of one copy: common ones by their number, then those of each copy."""
-    names, owned = len(is_common), int(np.count_nonzero(~is_common))
-    renamed = np.where(is_common, np.arange(names), names + copy * owned + own)
-    found: Ints = renamed[numbers]
-    return found
-
-
-def _share(shared: int, references: int) -> str:
-    return f"prefixes, {100 * shared / max(references, 1):.1f} % of all references to blocks"
-
-
-def _of(values: Ints | None, rows: Ints) -> Ints | None:
-    return None if values is None else values[rows]
-
-
-def _sessions(sessions: Ints | None, copies: int, order: Ints) -> Ints | None:
+def _sessions_of_copies(sessions: Ints | None, copies: int) -> Ints | None:
+    """Return the sessions of copies one after the other: each copy's are its own."""
     if sessions is None:
         return None
     numbers, count = dense(sessions[sessions != NONE])
     found = np.full((copies, len(sessions)), NONE, dtype=np.int64)
     found[:, sessions != NONE] = numbers + count * np.arange(copies)[:, None]
-    return found.reshape(-1)[order]
-
-
-def _shifted(times: Ints | None, shifts: Ints, order: Ints) -> Ints | None:
-    return None if times is None else (times[None, :] + shifts[:, None]).reshape(-1)[order]
+    return found.reshape(-1)
 
 
 def _waits(requests: Requests, shifts: Ints, order: Ints) -> Any:

@@ -95,7 +95,9 @@ def make_overlapping(
 
     """
     users, starts = make_users(count, seed, kind=kind, mean_think_ns=mean_think_ns)
-    ranks = np.array([_CLASSES.index(name) for name in _in_order_of_code()])
+    ranks = np.array(
+        [_CLASSES.index(name) for name in sorted(_CLASSES, key=lambda name: enum_code(REQUESTS, "qos", name))]
+    )
     asked = np.empty(_ROOM, _ASKED)
     while (rows := _ask(asked, len(asked), users.copy(), starts, count, seed, until_ns, max_context_tokens)) > len(
         asked
@@ -118,10 +120,6 @@ def make_overlapping(
     if not served:
         raise ConfigError(f"nobody asks within {format_duration(until_ns)} with seed {seed}: raise the duration")
     return _requests(asked[begun[:served]], times[:served], users, rows, decode_ns_per_token)
-
-
-def _in_order_of_code() -> list[Qos]:
-    return sorted(_CLASSES, key=lambda name: enum_code(REQUESTS, "qos", name))
 
 
 def _requests(served: Any, times: Any, users: Any, asked: int, decode_ns_per_token: int) -> Requests:

@@ -87,6 +87,7 @@ def _cost_unit(found: Findings) -> Unit:
 
 
 def _candidate_columns(found: Findings, keys: Sequence[str]) -> list[ReportColumn]:
+    wears = any(row.figures.tiers[-1].drive_writes_per_day is not None for row in found.rows if row.figures)
     has_times = any(of.first_token_p99_ns is not None for of in found.candidates)
     return [
         *(ReportColumn(f"knob.{key}", key) for key in keys),
@@ -96,7 +97,7 @@ def _candidate_columns(found: Findings, keys: Sequence[str]) -> list[ReportColum
             bytes_per_s: read = read from storage, read_p99 = p99 of per-second rate,
                 written = written to it, written_p99 = p99 of per-second rate
         """),
-        *(columns_of("number: drive_writes_per_day = drive writes a day") if _wears(found) else []),
+        *(columns_of("number: drive_writes_per_day = drive writes a day") if wears else []),
         ReportColumn("cost", _cost_name(found), _cost_unit(found)),
     ]
 
@@ -115,11 +116,6 @@ def _candidate_row(of: Candidate, columns: Sequence[ReportColumn]) -> list[Any]:
     figures |= {c.name: getattr(of, c.name) for c in columns if hasattr(of, c.name)}
     figures |= {f"knob.{key}": as_text(value) for key, value in of.knobs.items()}
     return [figures.get(column.name) for column in columns]
-
-
-def _wears(found: Findings) -> bool:
-    rows = [row.figures for row in found.rows if row.figures]
-    return any(of.tiers[-1].drive_writes_per_day is not None for of in rows)
 
 
 def _best_table(found: Findings, keys: Sequence[str]) -> ReportTable:

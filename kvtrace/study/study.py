@@ -122,7 +122,7 @@ def read_study(path: Path, options: Collection[str], default_preset: str, price:
             _check_value(path, where, key, value)
             if key in axes:
                 raise ConfigError(f"{path}: {where}: {key} is in the grid too; leave one of the two out")
-    count = len(listed) * _product(len(values) for values in axes.values())
+    count = len(listed) * math.prod(len(values) for values in axes.values())
     if count > MOST_CONFIGURATIONS:
         raise ConfigError(f"{path}: {count:,} configurations; at most {MOST_CONFIGURATIONS:,} make a study")
     drawn = [dict(zip(axes, of, strict=True)) for of in itertools.product(*axes.values())]
@@ -131,13 +131,6 @@ def read_study(path: Path, options: Collection[str], default_preset: str, price:
                  options, {str(one.get("preset", default_preset)) for one in knobs})  # fmt: skip
     prices = {tier: price(tier, text) for tier, text in said.price.items()}
     return Study(path, [Configuration(n, of, _argv(of, options)) for n, of in enumerate(knobs)], prices)
-
-
-def _product(counts: Iterator[int]) -> int:
-    total = 1
-    for count in counts:
-        total *= count
-    return total
 
 
 def _flat(path: Path, where: str, tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
