@@ -1,4 +1,4 @@
-"""Simulate: requests of a file or of synthetic users over the tiers of a preset, into a trace."""
+"""Simulate requests of a file or of synthetic users over the tiers of a preset, into a trace; show what was counted."""
 
 from __future__ import annotations
 

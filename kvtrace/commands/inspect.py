@@ -1,4 +1,4 @@
-"""Inspect a trace: what it holds, and whether it is valid."""
+"""Inspect: what a trace holds and whether it is valid, the models and their bytes, the presets and their knobs."""
 
 from __future__ import annotations
 

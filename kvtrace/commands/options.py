@@ -1,4 +1,4 @@
-"""What several commands share: arguments, groups of options, and percentages.
+"""The options that several commands share, each once: arguments, groups of options, targets, prices and pages.
 
 A group is a dataclass whose fields are options; a command under `takes_groups` takes it as one argument.
 """

@@ -1,4 +1,4 @@
-"""What a simulation is asked for on the command line: the caching stack, who asks, until when, on which drive."""
+"""The simulation that the options of a command ask for: preset, model and load, ready to run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much DRAM and NVMe a load needs: the target as the command line says it, and the answer as JSON or tables."""
+"""How much DRAM and NVMe a load needs: the target, and the answer as JSON, tables or a page."""
 
 from __future__ import annotations
 

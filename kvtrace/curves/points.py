@@ -1,4 +1,8 @@
-"""One simulation at given capacities of DRAM and NVMe: in full, or of samples of its objects."""
+"""One simulation at given capacities of DRAM and NVMe: in full, or of samples of its objects.
+
+And what it came to, as `size` and `study` compare it: hits, tokens saved, and what each tier must do by the second of
+virtual time, and how that wears a drive.
+"""
 
 from __future__ import annotations
 

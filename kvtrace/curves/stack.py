@@ -1,4 +1,15 @@
-"""Hits and inserts against capacity: of one cache at given capacities, and of LRU at every capacity in one pass."""
+"""Hits and inserts against capacity: of one cache at given capacities, and of LRU at every capacity in one pass.
+
+No policy can exceed Belady's optimum, which knows all references beforehand: a full cache gives up what is used next
+the latest, the incoming object included, which is then not stored; what is not used again is not stored at all (L. A.
+Belady, IBM Systems Journal, 1966; R. L. Mattson et al., 1970). Objects are of one size. Prompts are prefixes, so that a
+later block of a prompt is never used before an earlier one: the optimum gives up the later ones first, and all that it
+finds is in the leading run of a request.
+
+Where the whole takes too long, samples of the objects estimate both. An object is in a sample if its hash says so, and
+so are then all references to it, served by a cache smaller by the same share (spatial sampling: Waldspurger et al.,
+SHARDS, FAST 2015).
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 Fields as the classes of transformers and the releases themselves use them. What would change the cache and is
 not understood here is a ConfigError that names the field.
+
+In order: what the model's cache is; which kind each layer is, and what recurrent ones keep (models say it in many ways:
+one function a way); what a config.json leaves to its class (defaults of transformers, older names); how many parameters
+there are, near enough for how long they compute.
 """
 
 from __future__ import annotations

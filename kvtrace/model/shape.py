@@ -2,6 +2,8 @@
 
 A model is groups of equal layers. What a chunk of tokens leaves in storage is one piece for all layers that
 need every token, one for each group that needs a window only, and one state for the recurrent layers.
+
+Each kind of layer says what it keeps for the tokens it has seen: elements, bytes, and how ranks share them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""Arrival times of an open loop: evenly spaced, Poisson, bursty (gamma) or diurnal, whatever the system does.
+"""Synthetic users in an open loop: arrivals evenly spaced, Poisson, bursty (gamma) or diurnal, that wait for nobody.
 
 Every process that is drawn has its rate exactly, in expectation, over any window: it begins in the midst of an
 interval, as if it had always run. (Begun with an arrival, bursty ones would have more.)
+
+The turns are those of the closed loop's users. Which conversation the n-th request belongs to, and how long it is,
+depends on the seed and on how many conversations go on, not on its time: another process of arrivals asks the same, at
+other times.
 """
 
 from __future__ import annotations

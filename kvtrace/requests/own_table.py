@@ -1,4 +1,7 @@
-"""The requests table of the contract, as a source and as the output of `kvtrace import`: an exact round trip."""
+"""The requests table of the contract, as a source and as the output of `kvtrace import`: an exact round trip.
+
+With the figures of a source: counts, span, reuse, gaps, oddities.
+"""
 
 from __future__ import annotations
 

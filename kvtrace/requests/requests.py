@@ -1,4 +1,4 @@
-"""Requests: the columns that every source fills, with the limits and helpers that sources share."""
+"""Requests: the columns that every source fills, which wait for which others, and the limits that sources share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Transformations of any source: time scale, repetition, prompt limit, jitter. Each is recorded in the notes."""
+"""Transformations of any source: time scale, repetition, superposed copies, prompt limit, jitter, turns that follow.
+
+Each is recorded in the notes. A turn that follows comes a pause after the simulated answer before it, instead of at its
+recorded time.
+"""
 
 from __future__ import annotations
 

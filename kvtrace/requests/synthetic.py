@@ -3,6 +3,10 @@
 The templates are those of the MLPerf Storage KV-cache benchmark. A user's next turn waits for the answer to
 the last one and then for a think time. Every number is drawn from (seed, user, how many were drawn before),
 so one user's turns never depend on another's.
+
+Or users ask on without waiting for answers, served by class, as the MLPerf benchmark's program has it: each at its own
+pace. What is asked waits, by class of service and then by time, for one of as many servers as there are users; a server
+is busy for as long as its answer takes to generate. Where more is asked than is served, the lower classes hardly are.
 """
 
 from __future__ import annotations

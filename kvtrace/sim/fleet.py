@@ -1,4 +1,4 @@
-"""A fleet before its start: its nodes, the tiers of each, and room for copies."""
+"""A fleet: its nodes, the tiers of each and tables of copies before the start; what it counted at the end."""
 
 from __future__ import annotations
 

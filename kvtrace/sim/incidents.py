@@ -2,6 +2,9 @@
 
 One is written TIME:KIND and what it is about, `300s:node-lost:7`. All are laid out before the start as steps, one a
 node or tier, which the simulation takes at their times (`native/fleet.c`).
+
+What the fleet did before, during and after each is counted as it is simulated, in stretches of a second that also end
+where a window of an event does.
 """
 
 from __future__ import annotations
@@ -269,7 +272,7 @@ _POPULATE, _LOSE = (enum_code(TRACE, "phase", phase) for phase in (Phase.POPULAT
 
 
 class IncidentCounters:
-    """Counts what happens in time, if there are incidents."""
+    """Counts, around each incident, hits, computed tokens, and reads and writes of the tiers."""
 
     def __init__(self, incidents: Sequence[Incident], fleet: FleetSetting, tiers: Sequence[str]) -> None:
         self._incidents, self._fleet, self._tiers = incidents, fleet, tiers

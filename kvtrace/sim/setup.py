@@ -1,4 +1,7 @@
-"""What a preset, a model and a load make: the world that the compiled simulation loop starts with."""
+"""Lay out a preset, a model and a load as the World that the compiled simulation starts with, and its tables.
+
+Tables that grow do so by moving their pages; see GrowableTables.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A study as a document: the answer, the best configurations, what they cost, what each knob does, and all of them."""
+"""What a study comes to, and that as a document.
+
+The answer in a sentence, the best configurations, the cheapest that is good enough, what each knob does, and all of
+them.
+"""
 
 from __future__ import annotations
 

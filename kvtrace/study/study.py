@@ -14,6 +14,8 @@
     [price]                       # of a tier
     nvme = "0.1/GiB"
 
+What is simulated is kept by what was asked for, so that a study goes on where it stopped, and grows.
+
 A key is `file`, an option of `gen` without its dashes, or a knob as `--set` names it.
 """
 

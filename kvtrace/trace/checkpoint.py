@@ -1,4 +1,4 @@
-"""Write the checkpoints of a training run as a trace and its objects table.
+"""A training run's checkpoints as a trace and its objects table: when it saves, fails and restores, who writes what.
 
 A checkpoint is a request: stage by stage its marker is read, all ranks move their parts, the marker is written, and
 what is no longer kept is deleted. So each save waits for the one before it, in whatever order rows are submitted.

@@ -1,6 +1,7 @@
 """What a trace holds, counted in one pass over its rows, and whether its rows and its objects table are consistent.
 
-Only the hit ratios are the trace's own claims, made by the simulation.
+Only the hit ratios are the trace's own claims, made by the simulation. Last, what an object store would ask for the
+trace's requests, and for what they leave there, each month.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _RETRIEVE, _DOCUMENT = enum_code(TRACE, "phase", Phase.RETRIEVE), enum_code(OBJE
 
 
 def take(reader: Reader, progress: Callable[[float], None]) -> dict[str, Any]:
-    """Return the inventory of a trace: rows, span, objects, operations and bytes, peak live bytes, hit ratios."""
+    """Count a trace in one pass: rows, span, objects, operations and bytes, peak live bytes, hit ratios."""
     meta = reader.meta
     ledger = Ledger(meta.tiers, meta.rows or 0, is_strict=False)
     ops, phases = TRACE.column("op").values, TRACE.column("phase").values

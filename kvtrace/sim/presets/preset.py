@@ -1,4 +1,7 @@
-"""What a preset says: the tiers, what an entry is, where it is placed, promoted and evicted."""
+"""What a preset says: the tiers, what an entry is, where it is placed, promoted and evicted.
+
+And its knobs as people may set them, read from the structs that hold them: type, default, meaning.
+"""
 
 from __future__ import annotations
 
