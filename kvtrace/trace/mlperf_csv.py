@@ -3,8 +3,9 @@
 Its six columns have no delete, offset, request, stage or rank, so those are null or absent after an import,
 and an export says what it leaves out. Its clock is Unix seconds with six decimals.
 
-Keys, of which there may be millions, are numbered by first appearance in little memory: a key is known by its 128-bit hash in an open-addressing table (two
-in a billion would share one with a chance of 10^-21), and the keys themselves go to a temporary file in that order.
+Keys, of which there may be millions, are numbered by first appearance in little memory: a key is known by its 128-bit
+hash in an open-addressing table (two in a billion would share one with a chance of 10^-21), and the keys themselves go
+to a temporary file in that order.
 """
 
 from __future__ import annotations
