@@ -493,14 +493,10 @@ def _read(path: Path, names: list[str], types: Mapping[str, Any]) -> dict[str, A
     except pa.ArrowInvalid as error:
         if "Empty CSV file" in str(error):
             raise TraceError("holds no request", path=path) from None
-        raise _fault(error, names, path) from None
+        # Arrow's first sentence says it; Arrow counts the skipped header as a row.
+        first = str(error).split(". ", maxsplit=1)[0].split("\n", maxsplit=1)[0]
+        raise csv_fault(ValueError(first), names, path, 1) from None
     if not batches:
         raise TraceError("holds no request", path=path)
     table = pa.Table.from_batches(batches)
     return {name: table.column(name) for name in types}
-
-
-def _fault(error: Exception, names: list[str], path: Path) -> TraceError:
-    """Return Arrow's `error`, its first sentence only, at its line (Arrow counts the skipped header as a row)."""
-    first = str(error).split(". ", maxsplit=1)[0].split("\n", maxsplit=1)[0]
-    return csv_fault(ValueError(first), names, path, 1)

@@ -51,7 +51,11 @@ def chunk_chains(requests: Requests, chunk_tokens: int) -> Chains:
     """
     tokens = requests.input_tokens
     if requests.block_tokens:
-        _check_chunk(requests.block_tokens, chunk_tokens)
+        block = requests.block_tokens
+        if block % chunk_tokens and chunk_tokens % block:
+            raise ConfigError(
+                f"chunk_tokens(={chunk_tokens}) must divide, or be a multiple of, the source's blocks of {block} tokens"
+            )
         tokens = np.minimum(tokens, np.diff(requests.block_offsets) * requests.block_tokens)
     counts = tokens // chunk_tokens
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
@@ -72,13 +76,6 @@ def _groups(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
     starts = np.searchsorted(offsets, np.arange(0, offsets[-1], _BATCH), side="left")
     bounds = np.unique(np.concatenate([starts, np.array([0, len(offsets) - 1])])).tolist()
     return list(pairwise(bounds))
-
-
-def _check_chunk(block: int, chunk_tokens: int) -> None:
-    if block % chunk_tokens and chunk_tokens % block:
-        raise ConfigError(
-            f"chunk_tokens(={chunk_tokens}) must divide, or be a multiple of, the source's blocks of {block} tokens"
-        )
 
 
 def _block_names(

@@ -15,7 +15,7 @@ import numpy as np
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.structs import Structure
-from kvtrace.model.shape import ModelShape, Piece, PieceKind, bytes_per_token_per_rank, pieces, stored_ranks
+from kvtrace.model.shape import ModelShape, PieceKind, bytes_per_token_per_rank, pieces, stored_ranks
 from kvtrace.native import records
 from kvtrace.native.records import (
     ASKED,
@@ -91,28 +91,18 @@ def sizes_of(preset: Preset, model: ModelShape, ranks: int) -> Sizes:
     """Return the sizes of what `preset` stores of `model` on so many tensor-parallel `ranks`."""
     stored = stored_ranks(model, ranks)
     layers = -(-model.layers // preset.layers_per_object) if preset.layers_per_object else 1
-    table = _piece_table(pieces(model, ranks), preset.chunk_tokens)
+    kinds, tokens = list(PieceKind), preset.chunk_tokens
+    rows = [
+        (p.copies * p.size_bytes(tokens), kinds.index(p.kind), p.window_tokens or 0, p.bytes_per_token, p.state_bytes)
+        for p in pieces(model, ranks)
+    ]
+    table = np.array(rows, records.PIECE)
     if layers > 1 and len(table) > 1:
         raise ConfigError("layers_per_object needs a model whose layers are all alike: this one has several kinds")
     objects = 1 if preset.merge_ranks else stored
     parts, pad = objects * layers, preset.pad_bytes
     chunk_bytes = -(-int(table["bytes"].sum()) // (parts * pad)) * pad * parts
     return Sizes(bytes_per_token_per_rank(model, ranks) * stored, chunk_bytes, table, objects, layers)
-
-
-def _piece_table(found: tuple[Piece, ...], chunk_tokens: int) -> Any:
-    kinds = list(PieceKind)
-    rows = [
-        (
-            p.copies * p.size_bytes(chunk_tokens),
-            kinds.index(p.kind),
-            p.window_tokens or 0,
-            p.bytes_per_token,
-            p.state_bytes,
-        )
-        for p in found
-    ]
-    return np.array(rows, records.PIECE)
 
 
 def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes: Sizes, rows: int) -> World:

@@ -311,14 +311,21 @@ def _places(lengths: Any) -> Any:
 
 def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
     """Return the counters; `first_tokens`, records.FIRST_TOKEN, are times to the first token, or None."""
-    total, tiers = world.total, fleet.summed(world)
+    total, tiers, first_token = world.total, fleet.summed(world), None
+    if first_tokens is not None:
+        with_cache, without_cache = (quantiles_ns(first_tokens[f"{kind}_cache_ns"]) for kind in ("with", "without"))
+        first_token = {"requests": len(first_tokens), "with_cache": with_cache, "without_cache": without_cache}
     lookups, decoded, prefills = (int(total[name]) for name in ("lookups", "decoded_tokens", "prefills"))
     counted = ("hit_bytes", "read_bytes", "written_bytes", "populated_bytes", "deleted_bytes")
     per_tier = [
         {"name": tier.name, "hits": int(of["hits"]), "hit_ratio": _ratio(of["hits"], lookups)}
         | {name: int(of[name]) for name in counted}
         | {"live_bytes": int(of["used"])}
-        | _refused(tier, of)
+        | (
+            {}
+            if tier.admission is Admission.ALWAYS
+            else {"refused_objects": int(of["refused"]), "refused_bytes": int(of["refused_bytes"])}
+        )
         | ({"file_lookups": int(of["looked_up"])} if tier.looks_past_miss else {})
         | _waited(tier, of)
         | ({} if tier.bucket_gc is None else {"collected_bytes": int(of["collected_bytes"])})
@@ -341,17 +348,10 @@ def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
         "decode_misses": int(total["decode_misses"]),
         "unplaced_objects": int(total["unplaced"]),
         **_offers(preset, total),
-        "first_token": None if first_tokens is None else _first_token(first_tokens),
+        "first_token": first_token,
         "tiers": per_tier,
         **fleet.stats(preset.fleet, world),
     }
-
-
-def _refused(tier: TierSetting, of: Any) -> dict[str, int]:
-    """Return what the tier was offered and did not take; nothing if it takes all."""
-    if tier.admission is Admission.ALWAYS:
-        return {}
-    return {"refused_objects": int(of["refused"]), "refused_bytes": int(of["refused_bytes"])}
 
 
 def _waited(tier: TierSetting, of: Any) -> dict[str, int]:
@@ -387,15 +387,6 @@ def _offers(preset: Preset, total: Any) -> dict[str, Any]:
         return {}
     names = {"count": "offers", "refused": "refused_offers", "refused_objects": "refused_objects"}
     return {"offers": {name: int(total[column]) for name, column in names.items()}}
-
-
-def _first_token(times: Any) -> dict[str, Any]:
-    """Return modelled times to the first token, with and without the cache."""
-    return {
-        "requests": len(times),
-        "with_cache": quantiles_ns(times["with_cache_ns"]),
-        "without_cache": quantiles_ns(times["without_cache_ns"]),
-    }
 
 
 def quantiles_ns(times: Any) -> dict[str, int | None]:

@@ -127,7 +127,10 @@ def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
         {
             **tier,
             "capacity_bytes": _capacity(tier),
-            "peak_live_bytes": _peak(tier),
+            # Where nothing is deleted, the peak is what was written: an upper bound.
+            "peak_live_bytes": Cell(f"≤ {format_bytes(tier['peak_live_bytes'])}", Unit.TEXT)
+            if tier["is_upper_bound"]
+            else tier["peak_live_bytes"],
         }
         for tier in found["tiers"]
     ]
@@ -152,11 +155,6 @@ def _capacity(tier: dict[str, Any]) -> Any:
     if nodes is None:
         return capacity
     return Cell(f"{format_bytes(capacity)} {'a node' if nodes == 1 else f'for {nodes} nodes'}", Unit.TEXT)
-
-
-def _peak(tier: dict[str, Any]) -> Any:
-    peak = tier["peak_live_bytes"]
-    return Cell(f"≤ {format_bytes(peak)}", Unit.TEXT) if tier["is_upper_bound"] else peak
 
 
 def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bool]:

@@ -23,10 +23,10 @@ MAX_THRESHOLD = 10**6
 
 
 class Scope(StrEnum):
-    """Who shares a tier."""
+    """Which nodes share a tier."""
 
     NODE = "node"
-    """Nobody: each node of a fleet has one of its own."""
+    """None: each node of a fleet has one of its own."""
     RACK = "rack"
     """The nodes of a rack (`fleet.rack_nodes`)."""
     FLEET = "fleet"
@@ -100,15 +100,15 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     capacity: str | int | None = None
-    """Such as `2TiB`; without it, or if it is `unlimited`, the tier has no bound."""
+    """Its capacity, such as `2TiB`; without it, or if it is `unlimited`, the tier has no bound."""
     high_watermark: float = 1.0
-    """How full it gets, as a share of its capacity, before it makes room."""
+    """Fill level, as a share of its capacity, at which it begins to evict."""
     low_watermark: float | None = None
-    """How far it then goes down; by default only as far as it must."""
+    """Fill level down to which it then evicts; by default only as far as it must."""
     max_object_fraction: float = 1.0
-    """The largest object it takes, as a share of its capacity."""
+    """Largest object that it takes, as a share of its capacity."""
     policy: Policy = Policy.LRU
-    """Which object it evicts to make room."""
+    """Eviction policy: which object it evicts to make room."""
     admission: Admission = Admission.ALWAYS
     """Which of the objects that are stored, or that a faster tier evicts, it takes; what a promotion copies up it
     always takes."""
@@ -122,8 +122,8 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Objects that may wait to be stored in it, as requests go on; what comes when there are as many is dropped, and
     counted. Only of the slowest tier; what the tier above evicts before its turn is lost. 0 stores at once."""
     heartbeat: str | None = None
-    """What waits is stored each so long, such as `10s`; without it, one after the other as the tier's write bandwidth
-    allows."""
+    """Interval at which what waits is stored, such as `10s`; without it, one after the other as the tier's write
+    bandwidth allows."""
     bucket_objects: int = 0
     """Objects written together, as one file, at a heartbeat; fewer wait. They are read by offset and deleted together:
     the policy chooses among buckets. 0 writes each by itself."""
@@ -138,8 +138,8 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bytes, still lives is collected: what lives is read, the bucket deleted, and what was read written as a new one.
     Without it the policy chooses buckets, which go whole."""
     evict_every: str | None = None
-    """It makes room only so often, such as `1s`, and only if it is then filled to its high watermark: by evict_share,
-    or down to its low watermark. Between these times it fills up to its capacity, and then takes nothing more. With
+    """It evicts only at this interval, such as `1s`, and only if it is then filled to its high watermark: by
+    evict_share, or down to its low watermark. Between these times it fills up to its capacity, and then takes nothing more. With
     policy lru."""
     evict_share: float | None = None
     """With evict_every: what it evicts each time, as a share of the bytes it then holds, at least one object: at a
@@ -160,7 +160,7 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     write_bandwidth: str | int | None = None
     """Likewise, of writes."""
     latency: str | None = None
-    """Of one operation, such as `80us`; counted only beside a bandwidth."""
+    """Latency of one operation, such as `80us`; counted only with a bandwidth."""
     concurrency: int = 0
     """Operations it serves at once, which bounds their rate by the latency; 0 is unbounded."""
     request_reads: int = 0
@@ -252,14 +252,14 @@ class FleetSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     link_bandwidth: str | int | None = None
     """With prefill_nodes: bytes a second that a node sends, such as `50GB`; without it that takes no time."""
     prefill_weight: float = 1.0
-    """With router prefix: what a token to compute counts beside one of a prompt that is served (Dynamo's
+    """With router prefix: weight of a token to compute, against one of a prompt that is being served (Dynamo's
     prefill_load_scale)."""
     prefix_weight: float = 2.0
-    """With router prefix-score: what the share of the prompt that a node has counts (llm-d's prefix-cache-scorer)."""
+    """With router prefix-score: weight of the share of the prompt that a node has (llm-d's prefix-cache-scorer)."""
     load_weight: float = 1.0
-    """With router prefix-score: what the load counts (llm-d's load-aware-scorer)."""
+    """With router prefix-score: weight of the load (llm-d's load-aware-scorer)."""
     load_threshold: int = 128
-    """With router prefix-score: waiting requests from which on the load counts as full."""
+    """With router prefix-score: number of waiting requests from which on the load counts as full."""
 
     def instances(self, scope: Scope) -> int:
         """Return how many there are of a tier of that scope."""
