@@ -22,6 +22,7 @@ from kvtrace.core.metadata import Metadata, TierFacts
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, Table, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import create, objects_path
 from kvtrace.core.units import format_bytes, format_count, format_duration, parse_duration_ns
+from kvtrace.sim.output import trace_batch
 from kvtrace.sim.presets.training import DESCRIPTION, MOST_EVENTS, PRESET, Training, WrittenBy
 
 if TYPE_CHECKING:
@@ -106,7 +107,9 @@ def write(path: Path, job: Saving, argv: list[str], progress: Callable[[float], 
         objects = stack.enter_context(create(objects_path(path), OBJECTS, _describe(OBJECTS, job, argv)))
         objects.write(_object_batch([_MARKER], ["checkpoint/latest"], [MARKER_BYTES]))
         for at, rows in enumerate(_rows(job)):
-            trace.write(_batch(rows, job.training, extras))
+            if is_several:
+                rows["node"] = rows["rank"].astype(np.int32) // job.training.ranks_per_node
+            trace.write(trace_batch(rows, extras))
             event = job.course.events[at]
             if event.kind is EventKind.SAVE:
                 first = 1 + event.checkpoint * len(job.sizes)
@@ -194,21 +197,6 @@ def _rows(job: Saving) -> Iterator[dict[str, Any]]:
             "stage": np.repeat(np.arange(len(steps), dtype=np.int32), lengths),
             "rank": np.concatenate([step[4] for step in steps]).astype(np.int16),
         }
-
-
-def _batch(rows: dict[str, Any], training: Training, extras: tuple[str, ...]) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    if "node" in extras:
-        rows["node"] = rows["rank"].astype(np.int32) // training.ranks_per_node
-    schema = arrow_schema(TRACE, extras)
-    arrays = [
-        enum_array(TRACE, field.name, rows[field.name])
-        if pa.types.is_dictionary(field.type)
-        else pa.array(rows[field.name], field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _keys(job: Saving, checkpoint: int) -> list[str]:

@@ -139,8 +139,8 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Without it the policy chooses buckets, which go whole."""
     evict_every: str | None = None
     """It evicts only at this interval, such as `1s`, and only if it is then filled to its high watermark: by
-    evict_share, or down to its low watermark. Between these times it fills up to its capacity, and then takes nothing more. With
-    policy lru."""
+    evict_share, or down to its low watermark. Between these times it fills up to its capacity, and then takes nothing
+    more. With policy lru."""
     evict_share: float | None = None
     """With evict_every: what it evicts each time, as a share of the bytes it then holds, at least one object: at a
     high watermark of 0.8, a share of 0.2 leaves 0.64 of the capacity."""
