@@ -143,24 +143,25 @@ def _document(tier: str, rows: list[dict[str, Any]]) -> Document:
 
 
 def _answer(tier: str, rows: list[dict[str, Any]]) -> str:
-    """Return the sentence that a reader came for: which filter spares most, at what price."""
+    """Return the sentence that a reader came for: which filter saves most, at what price."""
     every, *filtered = rows
     if not every["written_bytes"] or every["hit_ratio"] is None:
-        return f"nothing is written to {tier}, so that there is nothing to spare"
+        return f"nothing is written to {tier}, so there is nothing to save"
     start = (
-        f"taking all, {tier} is written {format_bytes(every['written_bytes'])} and {percent(every['hit_ratio'])} hit"
+        f"without a filter, {format_bytes(every['written_bytes'])} are written to {tier} and "
+        f"{percent(every['hit_ratio'])} of look-ups hit"
     )
 
     def spared(row: dict[str, Any]) -> str:
-        return f"{_name(row)} spares {percent(1 - row['written_bytes'] / every['written_bytes'])} of the writes"
+        return f"{_name(row)} saves {percent(1 - row['written_bytes'] / every['written_bytes'])} of the writes"
 
     least = min(filtered, key=lambda row: row["written_bytes"])
     if least["written_bytes"] >= every["written_bytes"]:
-        return f"{start}; no filter spares writes"
+        return f"{start}; no filter saves writes"
     good = [row for row in filtered if row["hit_ratio"] >= every["hit_ratio"] - A_POINT]
     best = min(good, key=lambda row: row["written_bytes"], default=None)
     if best is None or best["written_bytes"] >= every["written_bytes"]:
         return (
-            f"{start}; no filter spares writes within a point of that: {spared(least)} at {percent(least['hit_ratio'])}"
+            f"{start}; no filter saves writes within a point of that: {spared(least)} at {percent(least['hit_ratio'])}"
         )
     return f"{start}; {spared(best)} at {percent(best['hit_ratio'])}"

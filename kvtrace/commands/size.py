@@ -107,7 +107,7 @@ def size(
         raise ConfigError(f"--sample {sample:g}: must be > 0, and at most 1, which is all")
     target, worn = parse_target(target_hit, target_ttft), parse_endurance(endurance)
     if target is None:
-        raise ConfigError("say what is to be reached: --target-hit 80%, or --target-ttft p99=2s")
+        raise ConfigError("give a target: --target-hit 80%, or --target-ttft p99=2s")
     said = {"dram": dram, "nvme": nvme}
     axes = {role: _parse_capacities(text, f"--{role}") for role, text in said.items() if text is not None}
     if page is not None:
@@ -239,7 +239,7 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
     bounded = " and ".join(found.labels[role] for role in found.ceiling.capacities)
     notes = [
         f"{facts['preset']}, {facts['model']}, {lookups} look-ups of objects over {span} of virtual time, simulated",
-        f"ceiling, without a bound on {bounded}: {percent(found.ceiling.hit_ratio)} of look-ups hit",
+        f"ceiling with unlimited {bounded}: {percent(found.ceiling.hit_ratio)} of look-ups hit",
         _computing(facts["serving"], stack),
     ]
     if found.chosen is not None:
@@ -253,7 +253,7 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
             for role, of in shown.capacities.items()
         ),
         Highlight("hit ratio", shown.hit_ratio, Unit.SHARE, "of look-ups, in any tier"),
-        Highlight("at most", found.ceiling.hit_ratio, Unit.SHARE, "without a bound"),
+        Highlight("ceiling", found.ceiling.hit_ratio, Unit.SHARE, "with unlimited capacity"),
         Highlight("prompt tokens saved", shown.saved_tokens, Unit.COUNT, f"of {format_count(shown.input_tokens)}"),
     ]
     return Document("", first_line(found, target), chapters, notes, highlights)

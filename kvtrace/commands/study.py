@@ -101,7 +101,7 @@ def study(
     if not found.candidates:
         error = found.failed[0].found if found.failed else None
         why = getattr(error, "error", "no request looks anything up")
-        raise ConfigError(f"{file}: none of {len(rows)} configurations came to anything, the first: {why}")
+        raise ConfigError(f"{file}: no result from any of {len(rows)} configurations; the first: {why}")
     _write_page(output / PAGE, found, file.name)
     if as_json:
         emit_json(_as_json(found, output))

@@ -128,6 +128,12 @@ def dense(values: Ints) -> tuple[Ints, int]:
     return number[inverse], len(distinct)
 
 
+def runs_of(values: Ints, starts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
+    """Return the runs of `values` of these `lengths` from `starts` on, one after the other: their offsets, and they."""
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+    return offsets, values[np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)]
+
+
 def sha256_of(*paths: Path) -> str:
     """Return the SHA-256 of the bytes of `paths`, one after the other, in hexadecimal."""
     digest = hashlib.sha256()

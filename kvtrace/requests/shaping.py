@@ -15,7 +15,7 @@ import numpy as np
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import NS_PER_S, format_duration
-from kvtrace.requests.requests import MAX_BLOCK_ID, MAX_NS, NONE, Ints, Requests, Waits, dense
+from kvtrace.requests.requests import MAX_BLOCK_ID, MAX_NS, NONE, Ints, Requests, Waits, dense, runs_of
 
 MAX_REQUESTS = 2**31 - 1
 SCALE_SHIFT_NS = 60 * NS_PER_S
@@ -104,12 +104,11 @@ def reshape(requests: Requests, wanted: Reshaping, rng: np.random.Generator) -> 
 def take(requests: Requests, rows: Ints) -> Requests:
     """Return the requests of `rows`, in that order, with their blocks."""
     lengths = np.diff(requests.block_offsets)[rows]
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
-    gather = np.arange(offsets[-1]) + np.repeat(requests.block_offsets[:-1][rows] - offsets[:-1], lengths)
+    offsets, ids = runs_of(requests.block_ids, requests.block_offsets[:-1][rows], lengths)
     names = ("arrival_ns", "input_tokens", "output_tokens", "session_id", "turn", "qos", "kind", "answered_ns")
     taken: dict[str, Any] = {name: _rows(getattr(requests, name), rows) for name in names}
     waits = None if requests.waits is None else requests.waits.kept(rows)
-    return replace(requests, block_offsets=offsets, block_ids=requests.block_ids[gather], waits=waits, **taken)
+    return replace(requests, block_offsets=offsets, block_ids=ids, waits=waits, **taken)
 
 
 def _rows(values: Ints | None, rows: Ints) -> Ints | None:
@@ -134,10 +133,8 @@ def _limit(requests: Requests, limit: int, over: OverLimit) -> Requests:
     lengths = np.diff(requests.block_offsets)
     if requests.block_tokens:
         lengths = np.minimum(lengths, -(-np.minimum(requests.input_tokens, limit) // requests.block_tokens))
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
-    gather = np.arange(offsets[-1]) + np.repeat(requests.block_offsets[:-1] - offsets[:-1], lengths)
+    offsets, ids = runs_of(requests.block_ids, requests.block_offsets[:-1], lengths)
     tokens = np.minimum(requests.input_tokens, limit)
-    ids = requests.block_ids[gather]
     clipped = replace(requests, input_tokens=tokens, block_offsets=offsets, block_ids=ids)
     return _noted(clipped, f"{count} prompts over {limit} tokens were clipped to their first {limit}")
 

@@ -448,7 +448,7 @@ def first_line(found: Findings) -> str:
     wanted = _wanted(target)
     if cheapest is None:
         is_met = any(of.meets(target) for of in found.candidates)
-        why = "what reaches it has a tier without a bound" if is_met else "none reaches it"
+        why = "only configurations with an unlimited tier reach it" if is_met else "none reaches it"
         return f"{line}; for {wanted}: {why}"
     kind = "cheapest" if found.study.price else "smallest"
     return f"{line}; {kind} for {wanted}: {_named(cheapest, keys)} ({_ratio(cheapest)}{_cost_of(found, cheapest)})"

@@ -264,7 +264,7 @@ def test_a_file_is_served_in_its_order_unless_a_gpu_is_said(requests):
 
 
 REFUSED = {
-    "no target": ([], "say what is to be reached: --target-hit 80%, or --target-ttft p99=2s"),
+    "no target": ([], "give a target: --target-hit 80%, or --target-ttft p99=2s"),
     "over all": (["--target-hit", "120%"], "--target-hit 120%: must be > 0, and at most 100%"),
     "no share": (["--target-hit", "80"], "80 % is written 80%"),
     "no number": (["--target-hit", "most"], "write a share such as 80% or 0.8"),

@@ -53,7 +53,9 @@ def test_without_prices_the_smallest():
     assert first_line(findings(*made, Target(0.6))) == (
         "best hit ratio 70.0 % at a=1; smallest for 60 %: a=2 (65.0 %, 2.15 GB in all tiers)"
     )
-    assert first_line(findings(*made, Target(0.7))).endswith("for 70 %: what reaches it has a tier without a bound")
+    assert first_line(findings(*made, Target(0.7))).endswith(
+        "for 70 %: only configurations with an unlimited tier reach it"
+    )
 
 
 def test_a_time_to_the_first_token():
