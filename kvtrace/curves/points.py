@@ -77,7 +77,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A load and the stack that serves it, but for the capacities."""
+    """A load and the stack that serves it, capacities left open."""
 
     preset: Preset
     model: ModelShape
@@ -113,7 +113,7 @@ class Stack:
 
     @property
     def labels(self) -> dict[str, str]:
-        """By role, what its tier is called where people read it."""
+        """The display name of each role's tier."""
         said = {"dram": "DRAM", "nvme": "NVMe"}
         return {
             role: self.preset.tiers[t].name.upper() if self.is_store(t) else said[role]
@@ -311,7 +311,7 @@ class Simulated:
 
 @dataclass(frozen=True, slots=True)
 class Worn:
-    """Which tier wears, and how large it is if not as its tier."""
+    """The drive that wears: its tier, and its size if that differs from the tier's."""
 
     tier: int | None
     """Null: none."""
@@ -350,7 +350,7 @@ _count = function("count_by_second", I8, I1, I1, I1, I8, int, I8, int)
 
 @dataclass(frozen=True, slots=True)
 class SecondRate:
-    """A rate over the whole load, and in the second that only a hundredth of all seconds exceed."""
+    """A rate: its mean over the whole load, and the p99 of its per-second values."""
 
     mean: float
     p99_second: float | None
@@ -359,7 +359,7 @@ class SecondRate:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What one tier does a second; an operation is one object read or written. Null where no time passes."""
+    """Rates of one tier; an operation is one object read or written. Null where no time passes."""
 
     read_bytes_per_s: SecondRate | None
     write_bytes_per_s: SecondRate | None
@@ -369,7 +369,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class TierDemand:
-    """What one tier does for the whole load; rates leave out what was populated before the start."""
+    """Demand on one tier over the whole load; rates leave out what was populated before the start."""
 
     name: str
     capacity_bytes: int | None

@@ -40,7 +40,7 @@ _SHARES = {"dram": (256, 32), "nvme": (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is to be reached; None for what was not asked."""
+    """The targets; None for one that was not given."""
 
     hit_ratio: float | None = None
     first_token: tuple[str, int] | None = None
@@ -59,7 +59,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of a stack."""
+    """A sizing question: target, capacities to try, prices, sampling."""
 
     target: Target
     axes: dict[str, list[int | None]]
@@ -72,7 +72,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """The answer."""
+    """The answer: the chosen point, the ceiling and all points."""
 
     chosen: Point | None
     """The cheapest point that meets the target, or without prices the one with the least DRAM, and then the least NVMe;

@@ -255,7 +255,7 @@ def _nulls(requests: Requests) -> dict[str, int]:
 def write(
     path: Path, requests: Requests, argv: list[str], seed: int, progress: Callable[[float], None] = lambda _rows: None
 ) -> dict[str, Any]:
-    """Write `requests` to `path` and return the account of them; `progress` takes the rows so far."""
+    """Write `requests` to `path` and return their figures; `progress` takes the rows so far."""
     figures = account(requests)
     source, notes = requests.origin, list(requests.notes)
     config = {"source": source, "seed": seed}

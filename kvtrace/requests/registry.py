@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One kind of file that requests come from."""
+    """One format of request files."""
 
     name: str
     options: tuple[str, ...] = ()

@@ -46,7 +46,7 @@ _make_users = function("make_users", USER, I8, int, I8, int, I8, int)
 
 
 def draw_all(found: Any, seed: int, user: int, low: int, high: int) -> None:
-    """Fill `found` with the first draws of `user`: integers from `low` to `high`, both included."""
+    """Draw the first numbers of `user` into `found`: integers from `low` to `high`, both included."""
     _draw_all(found, len(found), seed, user, low, high)
 
 

@@ -107,7 +107,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def shares(self) -> bool:
-        """Whether it works with synthetic users in a closed loop only."""
+        """Whether it needs synthetic users in a closed loop."""
         return bool(self.prompt_share or self.rag_share or self.mode is ServingMode.DECODE_ONLY)
 
 
@@ -140,7 +140,7 @@ WORKLOAD_RANGES: Final[dict[str, tuple[float, float]]] = {
 def check(
     workload: Workload, chunk_tokens: int, *, stores_generated: bool, require: Callable[[bool, str], None]
 ) -> None:
-    """Call `require` with all that must hold of `workload`; `chunk_tokens` is 0 for entry=turn."""
+    """Check `workload` with `require`; `chunk_tokens` is 0 for entry=turn."""
     check_ranges(workload, "workload.", WORKLOAD_RANGES, require)
     think_ns = workload.mean_think_ns
     require(

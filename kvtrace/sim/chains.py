@@ -113,7 +113,7 @@ class Numbers:
         self._table = np.full(2048, NONE, dtype=np.int32)
 
     def add(self, names: NDArray[np.int64]) -> None:
-        """Give `names`, the next ones, their numbers."""
+        """Assign numbers to the next `names`."""
         while len(names):
             known = (self._table, len(self._table), self._names, len(self._names), self.count)
             done = int(_number(names, len(names), self.found[self._done :], *known))

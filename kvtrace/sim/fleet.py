@@ -33,7 +33,7 @@ ROOM = 1 << 10
 
 
 def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows: int) -> None:
-    """Make the nodes of `setting`, each with its own of the tiers that `scopes` says; `rows` is the buffers' size."""
+    """Set up the nodes of `setting`, each with its own tiers as `scopes` says; `rows` is the size of the buffers."""
     fleet, knobs, count = world.fleet, world.knobs, setting.nodes
     fleet.count, fleet.entrances = count, setting.prefill_nodes if setting.is_disaggregated else count
     fleet.link_bytes_per_us = setting.link_bytes_per_s // 10**6
@@ -64,8 +64,8 @@ def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows
             fleet.counted, world.frequencies = np.zeros(ROOM, np.int64), np.zeros(ROOM, SEEN)
 
 
-def set_happenings(world: World, steps: Sequence[Move], rows: int) -> None:
-    """Let `steps` happen; nodes that join first are not there yet."""
+def schedule_incidents(world: World, steps: Sequence[Move], rows: int) -> None:
+    """Schedule `steps`; nodes that join before they are lost are absent at the start."""
     if not steps:
         return
     fleet, control = world.fleet, world.control
@@ -95,8 +95,8 @@ def _tournament(count: int) -> Any:
     return winners
 
 
-def spread(world: World) -> None:
-    """Give each place what the first node has, which is nothing yet."""
+def copy_tiers_to_places(world: World) -> None:
+    """Copy the first node's tiers and queues, still empty, to every node and rack."""
     fleet = world.fleet
     if fleet.count > 1:
         racks = -(-fleet.count // fleet.rack_nodes)
@@ -108,7 +108,7 @@ def spread(world: World) -> None:
 
 
 def forget_copies(copies: Any) -> None:
-    """Let slots with these copies have none."""
+    """Mark slots as having no copies at nodes or racks."""
     copies.view([("all", "i4", (5,))])["all"] = NONE
 
 

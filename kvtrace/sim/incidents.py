@@ -28,7 +28,7 @@ MEMORY: Final = ("gpu", "cpu")
 
 
 class Kind(StrEnum):
-    """What happens."""
+    """The kinds of incidents."""
 
     NODE_LOST = "node-lost"
     """A node is gone, and all that lay in its own tiers. Its running requests start again on other nodes; if none is
@@ -61,7 +61,7 @@ FORMS: Final = ", ".join(f"TIME:{form}" for form in _FORMS.values())
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """One of them, as it was asked for."""
+    """One incident, as --event gives it."""
 
     text: str
     at_ns: int
@@ -82,7 +82,7 @@ class Incident:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Move:
-    """What is done at a time; of what happens at one time, that which comes back goes first."""
+    """One step of an incident at a time; of steps at one time, those that bring something back go first."""
 
     at_ns: int
     is_loss: bool

@@ -36,7 +36,7 @@ from kvtrace.requests import synthetic
 from kvtrace.requests.requests import Requests, Waits
 from kvtrace.requests.workload import Library, Popularity, ServingMode
 from kvtrace.sim.chains import Chains, chunk_chains, conversations
-from kvtrace.sim.fleet import set_fleet, set_happenings, spread
+from kvtrace.sim.fleet import copy_tiers_to_places, schedule_incidents, set_fleet
 from kvtrace.sim.incidents import Incident, steps_of
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
@@ -52,7 +52,7 @@ WIDTH = 64
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Who asks: the requests of a file, or so many synthetic users; and for how long."""
+    """The load: the requests of a file or a number of synthetic users, and for how long."""
 
     requests: Requests | None = None
     chains: Chains | None = None
@@ -69,7 +69,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a model's KV cache takes here, all ranks together."""
+    """Sizes of a model's KV cache under a preset, all ranks together."""
 
     bytes_per_token: int
     chunk_bytes: int
@@ -150,7 +150,7 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
         control["min_size"], control["max_size"] = made.min(), made.max()
     # Populating starts with the first item that is no prompt: those are stored when first used.
     control["populated"] = library.prompts
-    set_happenings(world, steps_of(load.incidents, preset.fleet, preset.tiers), rows)
+    schedule_incidents(world, steps_of(load.incidents, preset.fleet, preset.tiers), rows)
     return world
 
 
@@ -251,11 +251,11 @@ def _set_tiers(world: World, preset: Preset) -> None:
 
 
 def set_policies(world: World, policies: Sequence[Policy]) -> None:
-    """Give the tiers the operations of their policies."""
+    """Point the tiers to the C functions of their policies."""
     for of, policy in zip(world.tiers, policies, strict=True):
         for name, address in policy.addresses().items():
             of[name] = address
-    spread(world)
+    copy_tiers_to_places(world)
 
 
 def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> None:
@@ -340,7 +340,7 @@ def new_contexts(count: int) -> Any:
 
 
 def make_rows(columns: Any, rows: int) -> None:
-    """Make new, empty columns of so many `rows`."""
+    """Allocate empty columns of `rows` rows."""
     for name, dtype in columns.tables.items():
         setattr(columns, name, np.empty(rows, dtype))
 
@@ -352,7 +352,7 @@ class GrowableTables:
         self._memory: dict[str, mmap.mmap] = {}
 
     def extend(self, owner: Structure, name: str, more: int) -> Any:
-        """Make the table `name` of `owner` longer by `more` entries, of zeros; return those."""
+        """Extend the table `name` of `owner` by `more` zeroed entries; return those."""
         table = getattr(owner, name)
         count, dtype = len(table), table.dtype
         size_bytes = (count + more) * dtype.itemsize
@@ -417,10 +417,10 @@ def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
 
 
 def unlink(links: Any) -> None:
-    """Let slots with these links be in no list."""
+    """Mark slots as members of no list."""
     links["newer"] = links["older"] = NONE
 
 
 def unnote(notes: Any) -> None:
-    """Let slots with these notes be in no list of a policy, and no group be one."""
+    """Mark slots as members of no list or group of a policy."""
     notes["place"] = notes["top"] = NONE

@@ -47,7 +47,7 @@ SPARE = 2
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """What the simulation made since the last flush; the arrays are the taker's to keep."""
+    """The output of the simulation since the last flush; the receiver may keep the arrays."""
 
     rows: dict[str, Any]
     """Trace rows, an array a column of world.h's RowColumns; request and stage NONE for background work."""
@@ -61,16 +61,16 @@ class Flush:
 
     @property
     def capacity_rows(self) -> int:
-        """How many rows the memory of the arrays has room for."""
+        """The number of rows that the arrays' memory holds."""
         times = self.rows["ts_ns"]
         return len(times if times.base is None else times.base)
 
 
 class Sink(Protocol):
-    """Takes what a simulation makes."""
+    """Receives the output of a simulation, flush by flush."""
 
     def __call__(self, flush: Flush) -> None:
-        """Take it, in order; the simulation goes on when this returns."""
+        """Process a flush; the simulation goes on when this returns."""
 
 
 class Simulation:

@@ -174,11 +174,11 @@ class _Known:
 
     @property
     def values(self) -> Any:
-        """Those that are known; a view."""
+        """The known values, as a view."""
         return self.memory[: self.count]
 
     def grow_to(self, count: int) -> None:
-        """Have `count` of them."""
+        """Grow to `count` values, new ones being `usual`."""
         if count > len(self.memory):
             more = np.full(max(count, 2 * len(self.memory)) - self.count, self.usual, np.int64)
             self.memory = np.concatenate([self.values, more])

@@ -364,7 +364,7 @@ class Findings:
 
     @property
     def failed(self) -> list[StudyRow]:
-        """The configurations that came to nothing."""
+        """The configurations that failed."""
         return [row for row in self.rows if row.figures is None]
 
 

@@ -31,7 +31,7 @@ INSTALL = "pip install 'kvtrace[dask]'"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One simulation to be made."""
+    """One simulation to run."""
 
     key: str
     argv: tuple[str, ...]
@@ -45,7 +45,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A simulation that came to nothing."""
+    """A simulation that failed, and why."""
 
     error: str
 

@@ -74,7 +74,7 @@ class Configuration:
 
     @property
     def command(self) -> str:
-        """The command that simulates the same alone."""
+        """The `gen` command that runs this configuration alone."""
         return shlex.join(["kvtrace", "gen", *self.argv])
 
     def named(self, keys: Collection[str]) -> str:
@@ -217,7 +217,7 @@ _DIGITS = 32
 
 
 class Results:
-    """A folder of results, a file each."""
+    """Stored results, one JSON file each, by key."""
 
     def __init__(self, folder: Path) -> None:
         """Keep results below `folder`; it is made."""
@@ -242,7 +242,7 @@ class Results:
             return None
 
     def store(self, key: str, found: Simulated) -> None:
-        """Keep `found` under `key`."""
+        """Store `found` under `key`."""
         write_json(self._folder / f"{key}.json", found)
 
 

@@ -54,7 +54,7 @@ class Event:
 
 @dataclass(slots=True)
 class Course:
-    """How a training run went."""
+    """The course of a training run: its saves and restores, its failures."""
 
     events: list[Event]
     failures: int = 0
@@ -64,7 +64,7 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A training run whose checkpoints are to be written down."""
+    """A training run whose checkpoints become a trace."""
 
     training: Training
     course: Course

@@ -158,7 +158,7 @@ def _capacity(tier: dict[str, Any]) -> Any:
 
 
 def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bool]:
-    """Re-simulate the rows of a trace, and compare the objects table beside it.
+    """Replay the rows of a trace against what must be live, and check its objects table.
 
     Returns the final books and whether there was such a table; TraceError at the first that cannot be.
     """
