@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,12 +22,12 @@ from kvtrace.commands.options import (
 )
 from kvtrace.commands.scenario import prepare
 from kvtrace.core.app import emit_json, log, progress, takes_groups
-from kvtrace.core.document.chapters import event_lines, event_tables, fleet_headline, fleet_tables
-from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, table_of
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes, format_count, format_duration, format_years
-from kvtrace.model.serving import in_words
 from kvtrace.sim.presets.training import PRESET as CHECKPOINT
+
+if TYPE_CHECKING:
+    from kvtrace.core.document.document import Document, ReportTable
 
 
 # Long: its options, and an example of each kind.
@@ -126,6 +126,8 @@ def _collected(tiers: list[dict[str, Any]]) -> list[str]:
 
 def _computed(summary: dict[str, Any]) -> list[str]:
     """Return what computes, how long tokens took on average, and how long prompts waited."""
+    from kvtrace.model.serving import in_words
+
     stats, said = summary["stats"], [in_words(summary["serving"])]
     if mean_ns := stats["decode"]["mean_ns_per_token"]:
         tokens = format_count(stats["decode"]["tokens"])
@@ -146,6 +148,9 @@ def _in_streams(tier: dict[str, Any]) -> str:
 
 def generated(summary: dict[str, Any]) -> Document:
     """Return what the simulation counted as a document."""
+    from kvtrace.core.document.chapters import event_lines, event_tables, fleet_headline, fleet_tables
+    from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
+
     stats, first = summary["stats"], summary["stats"]["first_token"]
     spec = """
         text: name = tier
@@ -216,6 +221,8 @@ def _of_offers(stats: dict[str, Any]) -> list[str]:
 
 def first_token_table(first: dict[str, Any]) -> ReportTable:
     """Return the modelled times to the first token of a simulation's `stats`."""
+    from kvtrace.core.document.document import Sheet, table_of
+
     rows = [first[kind] | {"kind": kind.replace("_", " ")} for kind in ("with_cache", "without_cache")]
     spec = "text: kind =; ns: p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9"
     return table_of("modelled time to first token", Sheet.SUMMARY, spec, rows)

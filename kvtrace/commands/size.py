@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvtrace.commands.gen import first_token_table
 from kvtrace.commands.options import (
     AsJson,
     RunArguments,
@@ -44,7 +43,6 @@ from kvtrace.core.document.document import (
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import parse_endurance
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration, parse_bytes
-from kvtrace.model.serving import INSTANT, in_words
 
 if TYPE_CHECKING:
     from kvtrace.curves.points import Point, SecondRate, Stack
@@ -226,6 +224,8 @@ def _name_capacity(of: int | None, label: str) -> str:
 
 def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target) -> Document:
     """Return the answer as a document; `facts` say of which preset, model and load."""
+    from kvtrace.commands.gen import first_token_table
+
     shown = found.chosen or found.ceiling
     place = _name_capacities(shown, found.labels)
     tables = [_rates_table(shown), _operations_table(shown)]
@@ -260,6 +260,7 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
 
 
 def _computing(serving: dict[str, Any], stack: Stack) -> str:
+    from kvtrace.model.serving import INSTANT, in_words
     from kvtrace.sim.setup import has_times
 
     if stack.load.requests is not None and serving["gpu"] == INSTANT and not has_times(stack.preset):
