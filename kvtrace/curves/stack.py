@@ -44,11 +44,6 @@ _use_tier = function("use_tier", StructAt, I8)
 _find_distances = function("find_distances", I8, int, I4, int, int, I4, I8, I8, I8)
 
 
-def lru_hits(chains: Chains, capacities: Sequence[int | None]) -> list[int]:
-    """Return, for each capacity in objects (None: unlimited), the hits of an LRU cache over `chains` in order."""
-    return policy_hits(chains, capacities, Policy.LRU)
-
-
 def policy_hits(chains: Chains, capacities: Sequence[int | None], policy: str, **options: Any) -> list[int]:
     """Return the hits of `policy_uses`, which has the same arguments."""
     return [uses.hits for uses in policy_uses(chains, capacities, policy, **options)]
