@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvtrace.curves.stack import lru_hits
+from kvtrace.curves.stack import policy_hits
 from kvtrace.sim.chains import Chains
 
 REFERENCES = 10_000_000
@@ -48,11 +48,11 @@ def bench_lru(directory: Path) -> None:
     record.tofile(path)
     # One reference a request, so that a leading run is simply a hit.
     chains = Chains(np.arange(REFERENCES + 1), ids, np.ones(OBJECTS, np.int64))
-    lru_hits(Chains(chains.offsets[:2], ids[:1], chains.tokens), [1])
+    policy_hits(Chains(chains.offsets[:2], ids[:1], chains.tokens), [1], "lru")
     ours, theirs = [], []
     for _ in range(RUNS):
         start = time.perf_counter(), time.process_time()
-        hits = lru_hits(chains, [CAPACITY])[0]
+        hits = policy_hits(chains, [CAPACITY], "lru")[0]
         ours.append((time.perf_counter() - start[0], time.process_time() - start[1]))
         reader = lcs.TraceReader(str(path), trace_type=lcs.TraceType.ORACLE_GENERAL_TRACE)
         cache = lcs.LRU(cache_size=CAPACITY)
@@ -63,7 +63,7 @@ def bench_lru(directory: Path) -> None:
     for which, name in enumerate(("wall", "CPU")):
         rates = [REFERENCES / statistics.median(side[which] for side in sides) / 1e6 for sides in (ours, theirs)]
         print(
-            f"LRU, {REFERENCES / 1e6:.0f} M references, by {name} time: kvtrace lru_hits {rates[0]:.1f} M/s, "
+            f"LRU, {REFERENCES / 1e6:.0f} M references, by {name} time: kvtrace {rates[0]:.1f} M/s, "
             f"libcachesim process_trace {rates[1]:.1f} M/s; {_against(rates[0] / rates[1], 3)}; same hits"
         )
 
@@ -170,7 +170,8 @@ def bench_parts(directory: Path) -> None:
     from kvtrace.model.catalogue import find_model
     from kvtrace.sim.output import trace_batch
     from kvtrace.sim.presets.preset import load_preset
-    from kvtrace.sim.simulation import Flush, Load, Simulation
+    from kvtrace.sim.setup import Load
+    from kvtrace.sim.simulation import Flush, Simulation
 
     for name, users, seconds in (("lmcache-disk", 64, 200), ("vllm-fs", 200, 2)):
         preset, model = load_preset(name, gpu="instant"), find_model("llama3.1-8b")

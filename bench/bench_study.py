@@ -23,7 +23,7 @@ SEEDS = 12
 
 def tasks(seeds: int) -> list:
     """Return the simulations of a grid of capacities and seeds."""
-    from kvtrace.study.runner import Task
+    from kvtrace.study.run import Task
 
     given = ("--preset", "lmcache-disk", "--gpu", "instant", "--users", "64", "--duration", "100s")
     return [
@@ -36,8 +36,8 @@ def tasks(seeds: int) -> list:
 def simulated_s(scheduler: str, seeds: int) -> float:
     """Simulate a grid; return its seconds."""
     from kvtrace.commands.study import simulate
-    from kvtrace.curves.simulated import Simulated
-    from kvtrace.study.runner import by_dask
+    from kvtrace.curves.points import Simulated
+    from kvtrace.study.run import by_dask
 
     asked = tasks(seeds)
     start = time.perf_counter()
@@ -62,7 +62,7 @@ def small_command_s(*options: str) -> float:
 
 
 def main() -> None:
-    from kvtrace.study.runner import has_dask, local_cluster
+    from kvtrace.study.run import has_dask, local_cluster
 
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
     if not has_dask():

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow.parquet as pq
 
-from kvtrace.requests import account
+from kvtrace.requests import own_table
 from kvtrace.requests.requests import Requests
 
 MODEL, BYTES_PER_TOKEN, USERS, DURATION = "llama3.1-8b", 131_072, 32, "60s"
@@ -129,7 +129,7 @@ def compare(path: Path) -> Iterator[tuple[str, str, Moved]]:
     yield memory, "kvtrace, overlap", ours((gpu, cpu), *users, "--set", "workload.overlap=true")
     with tempfile.TemporaryDirectory() as folder:
         requests = Path(folder) / "requests.parquet"
-        account.write(requests, served(rows), sys.argv, int(seed))
+        own_table.write(requests, served(rows), sys.argv, int(seed))
         yield memory, "kvtrace, its requests", ours((gpu, cpu), str(requests))
 
 
@@ -169,4 +169,4 @@ if __name__ == "__main__":
     if given.verb == "table":
         print_table(given.folder)
     else:
-        account.write(given.output, served(their_rows(given.trace), given.bytes_per_token), sys.argv, 0)
+        own_table.write(given.output, served(their_rows(given.trace), given.bytes_per_token), sys.argv, 0)

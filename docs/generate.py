@@ -22,7 +22,7 @@ from kvdistill.profile import profile
 from kvdistill.queries.sql import named_queries
 from kvtrace.core.schema import PHASE_MEANINGS, SCHEMA_VERSION, TABLES, Table
 from kvtrace.core.study_file import STUDY
-from kvtrace.sim.presets.knobs import knobs_of, listing
+from kvtrace.sim.presets.preset import knobs_of, listing
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ("kvtrace", "kvreplay", "kvdistill")

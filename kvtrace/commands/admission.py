@@ -1,4 +1,4 @@
-"""Would an admission filter save the drive? The same requests once with each, hits beside what the drive writes."""
+"""Would an admission filter save the drive? The same requests once with each, hits against what the drive writes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvtrace.commands.options import AsJson, SourceArguments, UserArguments, percent
-from kvtrace.commands.scenario import DriveArguments, RunArguments, StackArguments, TurnsOption, prepare
+from kvtrace.commands.options import (
+    AsJson,
+    DriveArguments,
+    RunArguments,
+    SourceArguments,
+    StackArguments,
+    TurnsOption,
+    UserArguments,
+    percent,
+)
+from kvtrace.commands.scenario import prepare
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes
@@ -34,7 +43,7 @@ def admission(
     source: SourceArguments,
     turns: TurnsOption = None,
 ) -> None:
-    """Simulate the same requests with each admission filter of the slowest tier: hits beside what the drive writes.
+    """Simulate the same requests with each admission filter of the slowest tier: hits against what the drive writes.
 
     No trace is written: `kvtrace gen --set tiers.nvme.admission=nth-offer` makes one. Writes are the host's; what the
     drive adds within itself counts where its endurance is stated without it.
@@ -134,24 +143,25 @@ def _document(tier: str, rows: list[dict[str, Any]]) -> Document:
 
 
 def _answer(tier: str, rows: list[dict[str, Any]]) -> str:
-    """Return the sentence that a reader came for: which filter spares most, at what price."""
+    """Return the sentence that a reader came for: which filter saves most, at what price."""
     every, *filtered = rows
     if not every["written_bytes"] or every["hit_ratio"] is None:
-        return f"nothing is written to {tier}, so that there is nothing to spare"
+        return f"nothing is written to {tier}, so there is nothing to save"
     start = (
-        f"taking all, {tier} is written {format_bytes(every['written_bytes'])} and {percent(every['hit_ratio'])} hit"
+        f"without a filter, {format_bytes(every['written_bytes'])} are written to {tier} and "
+        f"{percent(every['hit_ratio'])} of look-ups hit"
     )
 
     def spared(row: dict[str, Any]) -> str:
-        return f"{_name(row)} spares {percent(1 - row['written_bytes'] / every['written_bytes'])} of the writes"
+        return f"{_name(row)} saves {percent(1 - row['written_bytes'] / every['written_bytes'])} of the writes"
 
     least = min(filtered, key=lambda row: row["written_bytes"])
     if least["written_bytes"] >= every["written_bytes"]:
-        return f"{start}; no filter spares writes"
+        return f"{start}; no filter saves writes"
     good = [row for row in filtered if row["hit_ratio"] >= every["hit_ratio"] - A_POINT]
     best = min(good, key=lambda row: row["written_bytes"], default=None)
     if best is None or best["written_bytes"] >= every["written_bytes"]:
         return (
-            f"{start}; no filter spares writes within a point of that: {spared(least)} at {percent(least['hit_ratio'])}"
+            f"{start}; no filter saves writes within a point of that: {spared(least)} at {percent(least['hit_ratio'])}"
         )
     return f"{start}; {spared(best)} at {percent(best['hit_ratio'])}"

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvtrace.commands.options import flag_of
-from kvtrace.commands.scenario import USED_BY_ALL, RunArguments, StackArguments
+from kvtrace.commands.options import USED_BY_ALL, RunArguments, StackArguments, flag_of
 from kvtrace.core.app import emit_json, log, progress
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import parse_duration_ns
 
 if TYPE_CHECKING:
-    from kvtrace.checkpoint.output import Saving
+    from kvtrace.trace.checkpoint import Saving
 
 MODEL, DURATION = "llama3.1-8b", "1h"
 
@@ -66,9 +65,8 @@ def gen_checkpoints(
     as_json: bool,
 ) -> None:
     """Write the trace of a training run's checkpoints; `others` are groups of options of which it has no use."""
-    from kvtrace.checkpoint.document import document
-    from kvtrace.checkpoint.output import notes, write
     from kvtrace.core.document.terminal import show_documents
+    from kvtrace.trace.checkpoint import document, notes, write
 
     for group in (stack, run, *others):
         for field in fields(group):  # type: ignore[arg-type]
@@ -94,9 +92,9 @@ def gen_checkpoints(
 
 
 def _job(stack: StackArguments, run: RunArguments, given: CheckpointArguments) -> Saving:
-    from kvtrace.checkpoint.output import Saving
-    from kvtrace.checkpoint.training import load_training, run_course, shard_bytes
     from kvtrace.model.catalogue import find_model
+    from kvtrace.sim.presets.training import load_training
+    from kvtrace.trace.checkpoint import Saving, run_course, shard_bytes
 
     training = load_training(stack.settings or (), given.given())
     name = stack.model or MODEL

@@ -36,18 +36,18 @@ def import_(
     kvtrace import azure_2023_code.csv -o azure.parquet
     kvtrace import BurstGPT_1.csv --source burstgpt --time-scale 0.1 -o burst.csv.zst --json
     """
-    from kvtrace.requests import account
+    from kvtrace.requests import own_table
 
     requests = source.read(file, seed, max_requests)
     with progress("writing", len(requests)) as tick:
-        figures = account.write(output, requests, ["kvtrace", *sys.argv[1:]], seed, tick)
+        figures = own_table.write(output, requests, ["kvtrace", *sys.argv[1:]], seed, tick)
     if as_json:
         emit_json({"file": str(output), "source": requests.origin, "notes": requests.notes, **figures})
         return
     for note in requests.notes:
         log(f"note: {note}")
     typer.echo(printable(f"{output}: requests of {file}\n"))
-    for what, how_much in account.lines(figures):
+    for what, how_much in own_table.lines(figures):
         typer.echo(printable(f"{what:<25}  {how_much}"))
 
 

@@ -47,8 +47,7 @@ def sim(
     requests = source.read(file, seed)
     if not requests.block_tokens:
         raise ConfigError(f"{file} has no block ids, and sim counts blocks: use gen")
-    from kvtrace.curves.optimal import OPTIMAL
-    from kvtrace.curves.stack import policy_hits
+    from kvtrace.curves.stack import OPTIMAL, policy_hits
     from kvtrace.sim.chains import block_chains, chunk_chains
 
     chains = chunk_chains(requests, requests.block_tokens) if full_blocks else block_chains(requests)
@@ -168,7 +167,7 @@ def _document(found: HitCurve, policy: str) -> Document:
 
 
 def _named(policy: str) -> str:
-    from kvtrace.curves.optimal import OPTIMAL
+    from kvtrace.curves.stack import OPTIMAL
     from kvtrace.sim.policies import Policy
 
     known = [*Policy, OPTIMAL]

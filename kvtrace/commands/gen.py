@@ -1,27 +1,33 @@
-"""Simulate: requests of a file or of synthetic users over the tiers of a preset, into a trace."""
+"""Simulate requests of a file or of synthetic users over the tiers of a preset, into a trace; show what was counted."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvtrace.checkpoint.training import PRESET as CHECKPOINT
 from kvtrace.commands.checkpoint import CheckpointArguments, gen_checkpoints, refuse_requests
-from kvtrace.commands.options import AsJson, SourceArguments, UserArguments
-from kvtrace.commands.scenario import (
+from kvtrace.commands.options import (
+    AsJson,
     DriveArguments,
     EventOption,
     FleetArguments,
     RunArguments,
+    SourceArguments,
     StackArguments,
     TurnsOption,
-    prepare,
+    UserArguments,
 )
+from kvtrace.commands.scenario import prepare
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.units import format_bytes, format_count, format_duration, format_years
+from kvtrace.sim.presets.training import PRESET as CHECKPOINT
+
+if TYPE_CHECKING:
+    from kvtrace.core.document.document import Document, ReportTable
 
 
 # Long: its options, and an example of each kind.
@@ -65,10 +71,9 @@ def gen(
         gen_checkpoints(output, stack, run, training, (users, source, drive, fleet), as_json=as_json)
         return
     training.refuse(stack.preset)
-    from kvtrace.commands.documents.generated import generated
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.sim import output as trace_output
-    from kvtrace.trace.costs import monthly_costs
+    from kvtrace.trace.inventory import monthly_costs
 
     worn = drive.read()
     scenario = prepare(file, fleet.over(stack), users, run, source, turns, events=event or ())
@@ -92,3 +97,132 @@ def gen(
     show_documents([generated(summary)])
     if unplaced := summary["stats"]["unplaced_objects"]:
         log(f"note: {unplaced} objects were stored nowhere: too large for every tier, or no room in the staging tier")
+
+
+_STREAMS_SHOWN = 8
+
+
+def _unstored(tiers: list[dict[str, Any]]) -> list[str]:
+    """Return what waited to be stored and was not, a line for each tier with a queue."""
+    return [
+        f"{tier['name']}: {format_count(tier['lost_objects'])} objects ({format_bytes(tier['lost_bytes'])}) were gone "
+        f"from the tier above before their turn to be stored, {format_count(tier['dropped_objects'])} "
+        f"({format_bytes(tier['dropped_bytes'])}) came to a full queue and were dropped, "
+        f"{format_count(tier['waiting_objects'])} still wait"
+        for tier in tiers
+        if "lost_objects" in tier
+    ]
+
+
+def _collected(tiers: list[dict[str, Any]]) -> list[str]:
+    """Return what was written again to collect buckets, a line for each tier that did."""
+    return [
+        f"{tier['name']}: {format_bytes(tier['collected_bytes'])} were written again to collect buckets: written "
+        f"{tier['written_bytes'] / (tier['written_bytes'] - tier['collected_bytes']):.3g} times what was stored"
+        for tier in tiers
+        if tier.get("collected_bytes")
+    ]
+
+
+def _computed(summary: dict[str, Any]) -> list[str]:
+    """Return what computes, how long tokens took on average, and how long prompts waited."""
+    from kvtrace.model.serving import in_words
+
+    stats, said = summary["stats"], [in_words(summary["serving"])]
+    if mean_ns := stats["decode"]["mean_ns_per_token"]:
+        tokens = format_count(stats["decode"]["tokens"])
+        said.append(f"computed: {tokens} tokens were generated, {format_duration(mean_ns)} each on average")
+    if mean_ns := stats["prefill"]["mean_wait_ns"]:
+        prefills = format_count(stats["prefill"]["requests"])
+        said[-1] += f"; {prefills} prompts waited {format_duration(mean_ns)} for others on average"
+    return said
+
+
+def _in_streams(tier: dict[str, Any]) -> str:
+    """Return what was written to each stream of a tier, those with the most bytes first."""
+    most = sorted(tier["streams"], key=lambda stream: -stream["written_bytes"])
+    parts = [f"{of['stream']} ({of['holds']}) {format_bytes(of['written_bytes'])}" for of in most[:_STREAMS_SHOWN]]
+    rest = f" and {len(most) - _STREAMS_SHOWN} more" if len(most) > _STREAMS_SHOWN else ""
+    return f"{tier['name']}: written by stream: {', '.join(parts) or 'nothing'}{rest}"
+
+
+def generated(summary: dict[str, Any]) -> Document:
+    """Return what the simulation counted as a document."""
+    from kvtrace.core.document.chapters import event_lines, event_tables, fleet_headline, fleet_tables
+    from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
+
+    stats, first = summary["stats"], summary["stats"]["first_token"]
+    spec = """
+        text: name = tier
+        share: hit_ratio = hits
+        bytes: read_bytes = read, written_bytes = written, deleted_bytes = deleted, live_bytes = live at end
+    """
+    rows = stats["tiers"]
+    if any("refused_bytes" in tier for tier in rows):
+        spec += "bytes: refused_bytes = not admitted"
+        rows = [{"refused_bytes": None} | tier for tier in rows]
+    if "fleet" in stats:
+        spec = spec.replace("text: name = tier", "text: name = tier, scope")
+    tables = [table_of("simulated", Sheet.SUMMARY, spec, rows)]
+    if first is not None:
+        tables.append(first_token_table(first))
+    worn = _computed(summary)
+    for tier in summary["endurance"]:
+        line = f"{tier['name']}: {format_bytes(tier['written_bytes_per_day'])} written a day"
+        line += f" to each of {tier['instances']} on average" if "instances" in tier else ""
+        if tier["drive_writes_per_day"] is not None:
+            line += f", {tier['drive_writes_per_day']:.3g} drive writes per day"
+        if tier.get("years_of_life") is not None:
+            line += f", {format_years(tier['years_of_life'])} of life"
+        worn.append(line + " (this trace's rate, kept up)")
+    worn += [_cost(tier) for tier in summary.get("costs", [])]
+    worn += _of_offers(stats)
+    worn += _unstored(stats["tiers"])
+    worn += _collected(stats["tiers"])
+    worn += [_in_streams(tier) for tier in stats["tiers"] if "streams" in tier]
+    headline = (
+        f"{format_count(summary['rows'])} rows, preset {summary['preset']}, model {summary['model']}, "
+        f"seed {summary['seed']}, {format_count(stats['requests'])} requests"
+    )
+    if of_fleet := stats.get("fleet"):
+        headline = f"{fleet_headline(of_fleet)}; {headline}"
+        tables = [*fleet_tables(of_fleet), *tables]
+    if events := stats.get("incidents"):
+        tables += event_tables(events)
+        worn = [*event_lines(events), *worn]
+    return Document(summary["file"], headline, [Chapter("", tables, worn)])
+
+
+def _cost(tier: dict[str, Any]) -> str:
+    """Return what a month of a tier with prices costs."""
+    requests, storage = tier["requests_cost_per_month"], tier["storage_cost_per_month"]
+    puts, gets = (format_count(tier[f"{kind}_per_month"]) for kind in ("puts", "gets"))
+    return (
+        f"{tier['name']}: {requests + storage:,.2f} a month: {puts} PUTs and {gets} GETs {requests:,.2f}, "
+        f"{format_bytes(tier['stored_bytes'])} stored at the trace's end {storage:,.2f} (simulated; at the preset's "
+        "prices and this trace's rate, kept up)"
+    )
+
+
+def _of_offers(stats: dict[str, Any]) -> list[str]:
+    """Return what an engine does beside reading and writing, where its preset says so: look-ups, and refusals."""
+    said = [
+        f"{tier['name']}: {format_count(tier['file_lookups'])} look-ups of files (simulated; no rows of the trace)"
+        for tier in stats["tiers"]
+        if "file_lookups" in tier
+    ]
+    if (offers := stats.get("offers")) is not None and offers["refused"]:
+        said.append(
+            f"{format_count(offers['refused'])} of {format_count(offers['count'])} offers were refused for want of "
+            f"room, {format_count(offers['refused_objects'])} objects in all; each is offered again"
+        )
+    return said
+
+
+def first_token_table(first: dict[str, Any]) -> ReportTable:
+    """Return the modelled times to the first token of a simulation's `stats`."""
+    from kvtrace.core.document.document import Sheet, table_of
+
+    rows = [first[kind] | {"kind": kind.replace("_", " ")} for kind in ("with_cache", "without_cache")]
+    spec = "text: kind =; ns: p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9"
+    return table_of("modelled time to first token", Sheet.SUMMARY, spec, rows)

@@ -1,14 +1,20 @@
-"""Inspect a trace: what it holds, and whether it is valid."""
+"""Inspect: what a trace holds and whether it is valid, the models and their bytes, the presets and their knobs."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
 
-from kvtrace.commands.options import AsJson, TraceFile
+from kvtrace.commands.options import AsJson, TensorParallel, TraceFile
 from kvtrace.core.app import emit_json, progress
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 from kvtrace.core.units import format_count, printable
+
+if TYPE_CHECKING:
+    from kvtrace.core.document.document import Document
+    from kvtrace.sim.presets.preset import Knob
 
 
 def info(file: TraceFile, as_json: AsJson = False) -> None:
@@ -51,3 +57,104 @@ def validate(file: TraceFile, as_json: AsJson = False) -> None:
         note = "" if has_table else "; no objects table beside it"
         holds = f"{format_count(ledger.rows)} rows, {format_count(ledger.objects)} objects"
         typer.echo(f"{printable(str(file))}: valid, {holds}{note}")
+
+
+def models(
+    model: Annotated[str | None, typer.Argument(help="A model, or a path to a config.json; without it, all.")] = None,
+    tensor_parallel: TensorParallel = 1,
+    kv_dtype: Annotated[
+        str | None, typer.Option(help="Dtype of the cache: fp32, fp16, bf16, fp8, int8, fp8_ds_mla.")
+    ] = None,
+    tokens: Annotated[int, typer.Option(help="Tokens of the prefix to store and read.")] = 8192,
+    chunk: Annotated[int, typer.Option(help="Tokens a chunk.")] = 256,
+    page: Annotated[str, typer.Option(help="Pad each object to pages of this size, such as 4KiB.")] = "1",
+    as_json: AsJson = False,
+) -> None:
+    """List the models, or print how many bytes one of them stores and reads, line by line.
+
+    \b
+    kvtrace models
+    kvtrace models llama3.1-70b-instruct --tp 8
+    kvtrace models gpt-oss-120b --tokens 100000 --chunk 16 --page 4KiB
+    kvtrace models ./config.json --kv-dtype fp8
+    """
+    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.units import parse_bytes
+    from kvtrace.model import explain
+
+    if model is None:
+        listing = explain.listing()
+        found, shown = {"models": listing}, explain.listing_document(listing)
+    else:
+        found = explain.describe_model(model, kv_dtype, tensor_parallel, tokens, chunk, parse_bytes(page))
+        shown = explain.document(found)
+    if as_json:
+        emit_json(found)
+    else:
+        show_documents([shown])
+
+
+def presets(
+    preset: Annotated[str | None, typer.Argument(help="One of the presets; without it, all.", metavar="NAME")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the presets and the engines they imitate, or print every knob of one: value, type, range, meaning.
+
+    \b
+    kvtrace presets
+    kvtrace presets vllm-fs
+    kvtrace gen --preset vllm-fs --set tiers.cpu.capacity=64GiB -o t.parquet
+    """
+    import msgspec
+
+    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.sim.presets.preset import description_of, knobs_of, listing, load_basis
+
+    if preset is None:
+        found = listing()
+        if as_json:
+            emit_json({"presets": found})
+        else:
+            show_documents([_list(found)])
+        return
+    knobs, facts = knobs_of(preset), {"name": preset, "description": description_of(preset)}
+    facts |= {"basis": msgspec.to_builtins(load_basis(preset))}
+    if as_json:
+        emit_json({**facts, "knobs": [msgspec.to_builtins(knob) for knob in knobs]})
+        return
+    show_documents([_document(facts, knobs)])
+
+
+def _list(found: list[dict[str, Any]]) -> Document:
+    from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
+
+    spec = "text: name = preset, engine, version, description = what it is"
+    tables = [table_of("presets", Sheet.SUMMARY, spec, found)]
+    return Document("", "", [Chapter("", tables, ["kvtrace presets NAME: its knobs, and what was run beside it"])])
+
+
+def _document(facts: dict[str, Any], knobs: list[Knob]) -> Document:
+    from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
+
+    rows = [
+        {
+            "knob": k.name,
+            "value": _text(k.value),
+            "default": _text(k.default),
+            "type": (k.type if k.least is None else f"{k.type}, {k.least:,} to {k.most:,}"),
+            "meaning": k.meaning,
+        }
+        for k in knobs
+    ]
+    tables = [table_of("knobs, for --set KNOB=VALUE", Sheet.SUMMARY, "text: knob, value, default, type, meaning", rows)]
+    basis, notes = facts["basis"], []
+    if basis is not None:
+        notes = [f"imitates {basis['engine']} {basis['version']}, read: {basis['read']}"]
+        notes += [f"executed: {' '.join(basis['executed'].split())}"]
+    return Document(facts["name"], facts["description"], [Chapter("", tables, notes)])
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    return str(value).lower() if isinstance(value, bool) else str(value)

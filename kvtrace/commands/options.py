@@ -1,4 +1,4 @@
-"""What several commands share: arguments, groups of options, and percentages.
+"""The options that several commands share, each once: arguments, groups of options, targets, prices and pages.
 
 A group is a dataclass whose fields are options; a command under `takes_groups` takes it as one argument.
 """
@@ -6,7 +6,8 @@ A group is a dataclass whose fields are options; a command under `takes_groups` 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+import sys
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -15,18 +16,23 @@ import typer
 
 from kvtrace.core.app import log
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import parse_duration_ns, parse_rate_per_s
+from kvtrace.core.statistics import Endurance, parse_endurance
+from kvtrace.core.units import parse_bytes, parse_duration_ns, parse_rate_per_s
 from kvtrace.requests.registry import SOURCES, SourceOptions, detect, read
 
 if TYPE_CHECKING:
+    from kvtrace.core.document.document import Document
     from kvtrace.core.schema import RequestKind
+    from kvtrace.curves.size import Target
     from kvtrace.requests.requests import Requests
+    from kvtrace.sim.presets.preset import Preset
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Same seed and options, same bytes.")]
 TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="A trace: *.parquet or *.csv.zst.")]
 RequestFile = Annotated[Path, typer.Argument(help="A file of real requests.")]
-MaxRequests = Annotated[int | None, typer.Option(min=1, max=10**12, help="Stop after so many requests.")]
+MaxRequests = Annotated[int | None, typer.Option(min=1, max=10**12, help="Stop after this many requests.")]
 KvDtype = Annotated[str | None, typer.Option(help="Element type of the cache, such as fp8.")]
 TensorParallel = Annotated[int, typer.Option("--tp", min=1, max=1024, help="Tensor-parallel ranks.")]
 
@@ -80,7 +86,7 @@ class SourceArguments:
     live_conversations: Annotated[
         int | None, typer.Option(help="With --request-rate: conversations that go on at a time [64].")
     ] = None
-    max_conversations: Annotated[int | None, typer.Option(help="sharegpt: read so many conversations.")] = None
+    max_conversations: Annotated[int | None, typer.Option(help="sharegpt: number of conversations to read.")] = None
     tokenizer: Annotated[
         str | None, typer.Option(help="sharegpt: auto, tiktoken, or characters (a quarter of them) [auto].")
     ] = None
@@ -88,22 +94,22 @@ class SourceArguments:
         float | None, typer.Option(help="agentic: conversations that start a second, Poisson; 0: all at once [0].")
     ] = None
     time_scale: Annotated[float, typer.Option(help="Multiply times; 0.5 is twice as fast.")] = 1.0
-    cycles: Annotated[int, typer.Option(help="Repeat the requests so often, one after the other.")] = 1
+    cycles: Annotated[int, typer.Option(help="How many times the requests come, one after the other.")] = 1
     cycle_ids: Annotated[str, typer.Option(help="Later cycles ask for the same blocks, or for distinct ones.")] = (
         "distinct"
     )
     scale: Annotated[
-        int, typer.Option(help="So many copies of the requests over each other, with blocks and sessions of their own.")
+        int, typer.Option(help="Number of superposed copies of the requests, each with blocks and sessions of its own.")
     ] = 1
     scale_common: Annotated[
         str,
-        typer.Option(help="But the most used prefixes are the same in all: this share of references, such as 20%."),
+        typer.Option(help="Share of block references, such as 20%, that all copies share: the most used prefixes."),
     ] = "0"
     scale_shift: Annotated[
-        str | None, typer.Option(help="Each copy begins later, at a time drawn evenly up to this.  [default: 1m]")
+        str | None, typer.Option(help="Shift each copy by a time drawn evenly up to this.  [default: 1m]")
     ] = None
-    jitter: Annotated[str, typer.Option(help="Spread times over ticks so long, as 3s for Mooncake.")] = "0"
-    max_input_tokens: Annotated[int | None, typer.Option(help="Limit prompts to so many tokens.")] = None
+    jitter: Annotated[str, typer.Option(help="Jitter arrivals by up to this duration, such as 3s for Mooncake.")] = "0"
+    max_input_tokens: Annotated[int | None, typer.Option(help="Limit prompts to this many tokens.")] = None
     over_limit: Annotated[str, typer.Option(help="Drop prompts over the limit, or clip them.")] = "drop"
 
     def read(self, path: Path, seed: int, max_requests: int | None = None) -> Requests:
@@ -195,8 +201,7 @@ class UserArguments:
         kind: RequestKind | None = None,
     ) -> Requests:
         """Return the requests of an open loop that arrive before `until_ns`; all that is drawn comes from `seed`."""
-        from kvtrace.users import openloop
-        from kvtrace.users.arrivals import ArrivalProcess, Process
+        from kvtrace.requests.arrivals import ArrivalProcess, Process, make_open_loop
 
         if source.request_rate is None:
             raise ConfigError(f"{self.open_loop(source)} is of an open loop: give its --request-rate, such as 20/s")
@@ -213,7 +218,7 @@ class UserArguments:
             curve["amplitude"] = self.amplitude
         arrivals = ArrivalProcess(parse_rate_per_s(source.request_rate), process, self.burstiness, **curve)
         live = {} if source.live_conversations is None else {"live_conversations": source.live_conversations}
-        return openloop.make(
+        return make_open_loop(
             arrivals, until_ns, max_context_tokens, seed, max_requests=max_requests, user_kind=kind, **live
         )
 
@@ -221,3 +226,222 @@ class UserArguments:
 def _given(group: object, *names: str) -> str | None:
     given = ((name, getattr(group, name)) for name in names)
     return next((f"{flag_of(name)} {value}" for name, value in given if value is not None), None)
+
+
+_PRICE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([A-Za-z]+)\s*")
+
+TargetHit = Annotated[str | None, typer.Option(help="Share of look-ups that hit in any tier, such as 80% or 0.8.")]
+TargetTtft = Annotated[
+    str | None, typer.Option(help="Modelled time to first token, such as p99=2s; p50, p95, p99, p99.9 or p99.99.")
+]
+
+
+def parse_target(hit: str | None, ttft: str | None) -> Target | None:
+    """Return what is to be reached; None if nothing is said."""
+    from kvtrace.core.statistics import QUANTILES
+    from kvtrace.curves.size import Target
+
+    if hit is None and ttft is None:
+        return None
+    share = None
+    if hit is not None:
+        share = parse_share(hit, "--target-hit")
+        if not 0 < share <= 1:
+            hint = f"; {share:g} % is written {share:g}%" if 1 < share <= 100 and "%" not in hit else ""  # noqa: PLR2004
+            raise ConfigError(f"--target-hit {hit}: must be > 0, and at most 100%, which is 1{hint}")
+    if ttft is None:
+        return Target(share)
+    quantile, is_said, limit = (part.strip() for part in ttft.partition("="))
+    name = quantile.replace(".", "_")
+    if not is_said or name not in QUANTILES:
+        known = ", ".join(known.replace("_", ".") for known in QUANTILES)
+        raise ConfigError(f"--target-ttft {ttft}: write for example p99=2s; percentiles are {known}")
+    limit_ns = parse_duration_ns(limit)
+    if not limit_ns:
+        raise ConfigError(f"--target-ttft {ttft}: must be > 0")
+    return Target(share, (f"{name}_ns", limit_ns))
+
+
+def price_of_byte(text: str, where: str, example: str = "4/GiB or 0.1/GiB") -> float:
+    """Return the price of a byte that `text` says, such as 0.1/GiB; ConfigError, naming `where`, if it says none."""
+    match = _PRICE.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{where}: write for example {example}")
+    return float(match[1]) / parse_bytes(f"1{match[2]}")
+
+
+def check_page(page: Path, flag: str) -> None:
+    """Raise unless a page can be drawn, before the work that it is to show."""
+    from importlib.util import find_spec
+
+    from kvtrace.core.errors import ProbeUnavailable
+
+    if page.suffix != ".html":
+        raise ConfigError(f"{flag} {page}: name it *.html")
+    for library in ("matplotlib", "bokeh"):
+        if find_spec(library) is None:
+            raise ProbeUnavailable(f"{flag} needs {library}: pip install 'kvtrace[plot]'")
+
+
+def write_page(page: Path, shown: Document) -> None:
+    """Write `shown` to `page`, aside and renamed."""
+    from kvtrace import __version__
+    from kvtrace.core.document.page import html_page
+    from kvtrace.core.files import write_text
+
+    write_text(page, html_page([shown], f"Made by kvtrace {__version__}: kvtrace {' '.join(sys.argv[1:])}"))
+
+
+USED_BY_ALL = {"model", "preset", "settings", "duration", "seed"}
+"""Options of the groups below that a preset without a KV cache has a use for, too."""
+
+
+TurnsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--turns",
+        help="Later turns of FILE's sessions follow, a pause after the simulated answer before them, or arrive "
+        "as-recorded.  [default: as-recorded; follow where FILE has no times for them]",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class StackArguments:
+    """The caching stack and the model that it serves."""
+
+    model: Annotated[
+        str | None, typer.Option(help="The model whose KV cache it is.  [default: the preset's, or llama3.1-8b]")
+    ] = None
+    kv_dtype: KvDtype = None
+    preset: Annotated[str, typer.Option(help="The caching stack to imitate: a name, or a .toml file.")] = "mlperf"
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            help="What computes: a100, h100, h200, b200, l40s, mi300x, or instant for no time.  [default: the "
+            "preset's: h100; instant for mlperf]"
+        ),
+    ] = None
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a knob of the preset.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunArguments:
+    """Where the simulation ends, its seed, and its ranks."""
+
+    duration: Annotated[
+        str | None, typer.Option(help="Virtual time to simulate.  [default: the preset's, 60s, or all of FILE]")
+    ] = None
+    max_requests: MaxRequests = None
+    seed: Seed = 42
+    tensor_parallel: TensorParallel = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FleetArguments:
+    """Nodes that serve side by side; None for what was not given."""
+
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Serving nodes, each with tiers of its own.  [default: the preset's, or 1]"),
+    ] = None
+    router: Annotated[
+        str | None,
+        typer.Option(
+            help="Which node serves a request: random, round-robin, least-outstanding, session, prefix, prefix-score."
+            "  [default: the preset's, or round-robin]"
+        ),
+    ] = None
+    rack_nodes: Annotated[
+        int | None, typer.Option(min=1, help="Nodes that share each tier of scope=rack.  [default: the preset's, or 8]")
+    ] = None
+
+    prefill_nodes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Number of nodes that only compute prompts, and send their KV cache to the others over a link."
+        ),
+    ] = None
+
+    def settings(self) -> list[str]:
+        """Return what was given as settings of the preset."""
+        from kvtrace.sim.routers import Router
+
+        router = None if self.router is None else member(Router, self.router, "--router")
+        given = {
+            "nodes": self.nodes,
+            "router": router,
+            "rack_nodes": self.rack_nodes,
+            "prefill_nodes": self.prefill_nodes,
+        }
+        return [f"fleet.{name}={value}" for name, value in given.items() if value is not None]
+
+    def check(self, preset: Preset) -> None:
+        """Raise ConfigError if a router was said, and `preset` has one node to choose from."""
+        if self.router is not None and preset.fleet.nodes == 1:
+            raise ConfigError(f"--router {self.router}: there is one node; say how many, such as --nodes 8")
+
+    def over(self, stack: StackArguments) -> StackArguments:
+        """Return `stack` with these settings before its own."""
+        return replace(stack, settings=[*self.settings(), *(stack.settings or ())])
+
+
+EventOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--event",
+        metavar="TIME:EVENT",
+        help="Something happens: node-lost:N or node-joined:N, rack-lost:R or rack-joined:R, drive-replaced:N[:TIER], "
+        "store-unreachable:DURATION, rolling-restart:DURATION[:NODES]; such as 300s:node-lost:7. May be repeated.",
+    ),
+]
+
+
+EnduranceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--endurance",
+        help="Also print how many years a drive of this rated endurance lasts: 1DWPD,5y, or in all, such as 14PB.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class WornDrive:
+    """The drive that is worn."""
+
+    size_bytes: int | None
+    endurance: Endurance | None
+
+    def wear(self, stats: dict[str, Any], span_ns: int | None, capacity_bytes: int | None) -> list[dict[str, Any]]:
+        """Return what statistics.endurance does, with the drive's years if it is known what it may be written.
+
+        A drive whose size was not said is as large as the tier, `capacity_bytes`.
+        """
+        from kvtrace.core.statistics import endurance
+
+        worn = endurance(stats, span_ns, self.size_bytes)
+        if self.endurance is None:
+            return worn
+        size_bytes = self.size_bytes or capacity_bytes
+        return [
+            of | {"years_of_life": self.endurance.life_years(size_bytes, of["written_bytes_per_day"])} for of in worn
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class DriveArguments:
+    """The drive that is worn: None for what was not given."""
+
+    drive_size: Annotated[
+        str | None, typer.Option(help="Also print drive writes per day for a drive of this size, such as 3.84TB.")
+    ] = None
+    endurance: EnduranceOption = None
+
+    def read(self) -> WornDrive:
+        """Return the drive; ConfigError if it is not well said."""
+        from kvtrace.core.statistics import parse_drive_size
+
+        return WornDrive(parse_drive_size(self.drive_size), parse_endurance(self.endurance))

@@ -21,7 +21,7 @@ def record(
     replay: Annotated[
         str | None, typer.Option(help="Its replay socket, to ask for lost messages, such as tcp://host:5558.")
     ] = None,
-    topic: Annotated[str, typer.Option(help="Hear only topics that begin so.")] = "",
+    topic: Annotated[str, typer.Option(help="Topic prefix.")] = "",
     duration: Annotated[str | None, typer.Option(help="End after this time.  [default: with Ctrl-C]")] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="The events table: *.parquet or *.csv.zst.")] = Path(
         "events.parquet"
@@ -40,7 +40,7 @@ def record(
     from kvtrace.core.metadata import describe
     from kvtrace.core.schema import EVENTS
     from kvtrace.core.tables import create
-    from kvtrace.requests.engines.record import Recorder, notes_of
+    from kvtrace.requests.record import Recorder, notes_of
 
     limit_ns = None if duration is None else parse_duration_ns(duration)
     if limit_ns == 0:

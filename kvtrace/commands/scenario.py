@@ -1,181 +1,26 @@
-"""What a simulation is asked for on the command line: the caching stack, who asks, until when, on which drive."""
+"""The simulation that the options of a command ask for: preset, model and load, ready to run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from kvtrace.commands.options import KvDtype, MaxRequests, Seed, SourceArguments, TensorParallel, UserArguments, member
+from kvtrace.commands.options import RunArguments, SourceArguments, StackArguments, UserArguments, member
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.statistics import Endurance, parse_endurance
 from kvtrace.core.units import parse_duration_ns
 
 if TYPE_CHECKING:
     from kvtrace.model.shape import ModelShape
     from kvtrace.requests.requests import Requests
+    from kvtrace.requests.workload import Workload
     from kvtrace.sim.presets.preset import Preset
-    from kvtrace.sim.simulation import Load, Simulation
-    from kvtrace.users.workload import Workload
+    from kvtrace.sim.setup import Load
+    from kvtrace.sim.simulation import Simulation
 
 MODEL, USERS, DURATION = "llama3.1-8b", 32, "60s"
 """Defaults where the preset has none."""
-USED_BY_ALL = {"model", "preset", "settings", "duration", "seed"}
-"""Options of the groups below that a preset without a KV cache has a use for, too."""
-
-
-TurnsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--turns",
-        help="Later turns of FILE's sessions follow, a pause after the simulated answer before them, or arrive "
-        "as-recorded.  [default: as-recorded; follow where FILE has no times for them]",
-    ),
-]
-
-
-@dataclass(frozen=True, slots=True)
-class StackArguments:
-    """The caching stack and the model that it serves."""
-
-    model: Annotated[
-        str | None, typer.Option(help="The model whose KV cache it is.  [default: the preset's, or llama3.1-8b]")
-    ] = None
-    kv_dtype: KvDtype = None
-    preset: Annotated[str, typer.Option(help="The caching stack to imitate: a name, or a .toml file.")] = "mlperf"
-    gpu: Annotated[
-        str | None,
-        typer.Option(
-            help="What computes: a100, h100, h200, b200, l40s, mi300x, or instant for no time.  [default: the "
-            "preset's: h100; instant for mlperf]"
-        ),
-    ] = None
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a knob of the preset.")
-    ] = None
-
-
-@dataclass(frozen=True, slots=True)
-class RunArguments:
-    """Where the simulation ends, its seed, and its ranks."""
-
-    duration: Annotated[
-        str | None, typer.Option(help="Virtual time to simulate.  [default: the preset's, 60s, or all of FILE]")
-    ] = None
-    max_requests: MaxRequests = None
-    seed: Seed = 42
-    tensor_parallel: TensorParallel = 1
-
-
-@dataclass(frozen=True, slots=True)
-class FleetArguments:
-    """Nodes that serve side by side; None for what was not given."""
-
-    nodes: Annotated[
-        int | None,
-        typer.Option(min=1, help="Serving nodes, each with tiers of its own.  [default: the preset's, or 1]"),
-    ] = None
-    router: Annotated[
-        str | None,
-        typer.Option(
-            help="Which node serves a request: random, round-robin, least-outstanding, session, prefix, prefix-score."
-            "  [default: the preset's, or round-robin]"
-        ),
-    ] = None
-    rack_nodes: Annotated[
-        int | None, typer.Option(min=1, help="Nodes that share each tier of scope=rack.  [default: the preset's, or 8]")
-    ] = None
-
-    prefill_nodes: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="So many nodes only compute prompts, and send their KV cache to the others, over a link."
-        ),
-    ] = None
-
-    def settings(self) -> list[str]:
-        """Return what was given as settings of the preset."""
-        from kvtrace.sim.routers import Router
-
-        router = None if self.router is None else member(Router, self.router, "--router")
-        given = {
-            "nodes": self.nodes,
-            "router": router,
-            "rack_nodes": self.rack_nodes,
-            "prefill_nodes": self.prefill_nodes,
-        }
-        return [f"fleet.{name}={value}" for name, value in given.items() if value is not None]
-
-    def check(self, preset: Preset) -> None:
-        """Raise ConfigError if a router was said, and `preset` has one node to choose from."""
-        if self.router is not None and preset.fleet.nodes == 1:
-            raise ConfigError(f"--router {self.router}: there is one node; say how many, such as --nodes 8")
-
-    def over(self, stack: StackArguments) -> StackArguments:
-        """Return `stack` with these settings before its own."""
-        return replace(stack, settings=[*self.settings(), *(stack.settings or ())])
-
-
-EventOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--event",
-        metavar="TIME:EVENT",
-        help="Something happens: node-lost:N or node-joined:N, rack-lost:R or rack-joined:R, drive-replaced:N[:TIER], "
-        "store-unreachable:DURATION, rolling-restart:DURATION[:NODES]; such as 300s:node-lost:7. May be repeated.",
-    ),
-]
-
-
-EnduranceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--endurance",
-        help="Also say how many years a drive lasts that may be written so much: 1DWPD,5y, or in all, such as 14PB.",
-    ),
-]
-
-
-@dataclass(frozen=True, slots=True)
-class WornDrive:
-    """The drive that is worn."""
-
-    size_bytes: int | None
-    endurance: Endurance | None
-
-    def wear(self, stats: dict[str, Any], span_ns: int | None, capacity_bytes: int | None) -> list[dict[str, Any]]:
-        """Return what statistics.endurance does, with the drive's years if it is known what it may be written.
-
-        A drive whose size was not said is as large as the tier, `capacity_bytes`.
-        """
-        from kvtrace.core.statistics import endurance
-
-        worn = endurance(stats, span_ns, self.size_bytes)
-        if self.endurance is None:
-            return worn
-        size_bytes = self.size_bytes or capacity_bytes
-        return [
-            of | {"years_of_life": self.endurance.life_years(size_bytes, of["written_bytes_per_day"])} for of in worn
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class DriveArguments:
-    """The drive that is worn: None for what was not given."""
-
-    drive_size: Annotated[
-        str | None, typer.Option(help="Also print drive writes per day for a drive of this size, such as 3.84TB.")
-    ] = None
-    endurance: EnduranceOption = None
-
-    def read(self) -> WornDrive:
-        """Return the drive; ConfigError if it is not well said."""
-        from kvtrace.core.statistics import parse_drive_size
-
-        return WornDrive(parse_drive_size(self.drive_size), parse_endurance(self.endurance))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,12 +77,11 @@ def prepare(
     as --event has them.
     """
     from kvtrace.model import serving
-    from kvtrace.model.catalogue import find_model
-    from kvtrace.model.logged import logged_model
-    from kvtrace.requests.turns.follow import Turns, choose
-    from kvtrace.sim.fleet.incidents import parse_all
+    from kvtrace.model.catalogue import find_model, logged_model
+    from kvtrace.requests.shaping import Turns, choose
+    from kvtrace.sim.incidents import parse_all
     from kvtrace.sim.presets.preset import load_preset
-    from kvtrace.sim.simulation import FOREVER_NS, Load
+    from kvtrace.sim.setup import FOREVER_NS, Load
 
     users.check(source, file)
     if turns is not None and file is None:
@@ -261,7 +105,10 @@ def prepare(
         asked, waits = choose(asked, None if turns is None else member(Turns, turns, "--turns"))
     workload = preset.workload
     _check_users(workload, file, file or users.open_loop(source))
-    requests = asked if file else _open_loop(users, run, source, until_ns, shape.max_context_tokens, workload)
+    requests = asked
+    if file is None and until_ns is not None and users.open_loop(source):
+        limits = (shape.max_context_tokens, run.seed, run.max_requests, workload.request_kind)
+        requests = users.requests(source, until_ns, *limits)
     count = users.users or preset.load.users or USERS
     if workload.overlap:
         if requests is not None:
@@ -313,29 +160,14 @@ def _until_ns(duration: str | None) -> int | None:
     return until_ns
 
 
-def _open_loop(
-    users: UserArguments,
-    run: RunArguments,
-    source: SourceArguments,
-    until_ns: int | None,
-    max_context_tokens: int,
-    workload: Workload,
-) -> Requests | None:
-    """Return the requests of an open loop of synthetic users; None if they are in a closed loop, made as they go."""
-    if until_ns is None or not users.open_loop(source):
-        return None
-
-    return users.requests(source, until_ns, max_context_tokens, run.seed, run.max_requests, workload.request_kind)
-
-
 def _overlapping(
     count: int, until_ns: int | None, max_context_tokens: int, run: RunArguments, preset: Preset
 ) -> Requests:
     if until_ns is None:
         raise ValueError("without a file there is a duration")
-    from kvtrace.users import overlapping
+    from kvtrace.requests import synthetic
 
-    return overlapping.make(
+    return synthetic.make_overlapping(
         *(count, until_ns, max_context_tokens, run.seed),
         decode_ns_per_token=preset.decode_ns_per_token,
         max_requests=run.max_requests,

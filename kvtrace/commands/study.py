@@ -1,4 +1,4 @@
-"""Many configurations beside each other: which is best, which is cheap enough, and what each knob does."""
+"""Compare many configurations: which is best, which is cheap enough, and what each knob does."""
 
 from __future__ import annotations
 
@@ -12,18 +12,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvtrace.commands.options import AsJson, SourceArguments, UserArguments
-from kvtrace.commands.scenario import DriveArguments, FleetArguments, RunArguments, StackArguments, TurnsOption, prepare
-from kvtrace.commands.targets import TargetHit, TargetTtft, check_page, parse_target, price_of_byte, write_page
+from kvtrace.commands.options import (
+    AsJson,
+    DriveArguments,
+    FleetArguments,
+    RunArguments,
+    SourceArguments,
+    StackArguments,
+    TargetHit,
+    TargetTtft,
+    TurnsOption,
+    UserArguments,
+    check_page,
+    parse_target,
+    price_of_byte,
+    write_page,
+)
+from kvtrace.commands.scenario import prepare
 from kvtrace.core.app import UsageError, command_of, emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable
 
 if TYPE_CHECKING:
-    from kvtrace.curves.simulated import Simulated
+    from kvtrace.curves.points import Simulated
     from kvtrace.requests.requests import Requests
-    from kvtrace.study.answer import Findings
-    from kvtrace.study.configuration import Study
-    from kvtrace.study.runner import Result, Task
+    from kvtrace.study.document import Findings
+    from kvtrace.study.run import Result, Task
+    from kvtrace.study.study import Study
 
 TABLE, PAGE, TRACES = "results.parquet", "study.html", "traces"
 
@@ -62,12 +76,12 @@ def study(
     """
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.study import table
-    from kvtrace.study.answer import findings
-    from kvtrace.study.configuration import lines, read_study
-    from kvtrace.study.document import document
+    from kvtrace.study.document import document, findings
+    from kvtrace.study.study import lines, read_study
 
     target = parse_target(target_hit, target_ttft)
-    options = frozenset(_options())
+    flags = [name for option in _command().params if option.param_type_name == "option" for name in option.opts]
+    options = frozenset(name.removeprefix("--") for name in flags if name.startswith("--"))
     wanted = read_study(
         file, options, StackArguments().preset, lambda tier, text: price_of_byte(text, f"{file}: {tier}")
     )
@@ -87,19 +101,12 @@ def study(
     if not found.candidates:
         error = found.failed[0].found if found.failed else None
         why = getattr(error, "error", "no request looks anything up")
-        raise ConfigError(f"{file}: none of {len(rows)} configurations came to anything, the first: {why}")
+        raise ConfigError(f"{file}: no result from any of {len(rows)} configurations; the first: {why}")
     _write_page(output / PAGE, found, file.name)
     if as_json:
         emit_json(_as_json(found, output))
         return
     show_documents([document(found, "", is_page=False)])
-
-
-def _options() -> Iterator[str]:
-    """Yield the options of a simulation, without their dashes."""
-    for parameter in _command().params:
-        if parameter.param_type_name == "option":
-            yield from (name.removeprefix("--") for name in parameter.opts if name.startswith("--"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +166,7 @@ def _check_arguments(wanted: Study) -> None:
 
 def simulate(task: Task) -> Simulated:
     """Simulate what `task` asks for, as `gen` does, and count."""
-    from kvtrace.curves.demand import Meter
-    from kvtrace.curves.simulated import Worn, simulated
+    from kvtrace.curves.points import Meter, Worn, simulated
     from kvtrace.sim import output as trace_output
 
     with chdir(task.folder):
@@ -183,7 +189,7 @@ def simulate(task: Task) -> Simulated:
 @lru_cache(maxsize=2)
 def _read(sha256: str | None, source: SourceArguments, path: Path, seed: int, max_requests: int | None) -> Requests:
     """Return the requests of a file with that hash, which one configuration after another asks for."""
-    from kvtrace.study.kept import files_sha256
+    from kvtrace.study.study import files_sha256
 
     if sha256 != files_sha256(path):
         raise ConfigError(f"{path} is not what it was, or not the same on this worker as where the study was started")
@@ -195,9 +201,8 @@ def _simulate_all(
     with_traces: bool,
 ) -> None:  # fmt: skip
     """Fill `results`, by configuration: what was kept, then what is simulated now, as it is ready."""
-    from kvtrace.study.configuration import FILE
-    from kvtrace.study.kept import Results, files_sha256, key_of
-    from kvtrace.study.runner import INSTALL, Failed, Task, by_dask, has_dask, in_turn
+    from kvtrace.study.run import INSTALL, Failed, Task, by_dask, has_dask, in_turn
+    from kvtrace.study.study import FILE, Results, files_sha256, key_of
 
     kept = Results(output)
     traces = output.absolute() / TRACES
@@ -262,8 +267,8 @@ def _write_page(page: Path, found: Findings, name: str) -> None:
 
 
 def _as_json(found: Findings, output: Path) -> dict[str, Any]:
-    from kvtrace.study.answer import first_line, front, sensitivities
-    from kvtrace.study.runner import Failed
+    from kvtrace.study.document import first_line, front, sensitivities
+    from kvtrace.study.run import Failed
 
     def candidate(of: Any) -> dict[str, Any] | None:
         names = ("knobs", "hit_ratio", "first_token_p99_ns", "recomputed_tokens", "cost")

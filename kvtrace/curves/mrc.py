@@ -10,9 +10,7 @@ import numpy as np
 
 from kvtrace.core.document.page import panels
 from kvtrace.core.errors import ConfigError
-from kvtrace.curves.optimal import OPTIMAL, optimal_uses
-from kvtrace.curves.sampling import Estimate, estimate
-from kvtrace.curves.stack import LruCurve, lru_curve
+from kvtrace.curves.stack import OPTIMAL, Estimate, LruCurve, estimate, lru_curve, optimal_uses
 from kvtrace.model.shape import ModelShape, bytes_per_token
 from kvtrace.requests.requests import Requests
 from kvtrace.sim.chains import chunk_chains
@@ -96,7 +94,8 @@ def sweep(
         raise ConfigError(f"no prompt fills a chunk of {tokens} tokens: nothing would be cached")
     capacities = [int(c) for c in np.unique(np.round(np.geomspace(1, count, max(2, points))).astype(np.int64))]
     if policy == Policy.LRU:
-        found = [_of_lru(curve, c) for c in capacities]
+        exact = (0.0, 0.0, 1.0, curve.references)
+        found = [Estimate(c, int(curve.hits[c]), int(curve.inserts[c]), *exact) for c in capacities]
     else:
         rate = sample or min(1.0, SAMPLED_REFERENCES / curve.references)
         found = estimate(chains, capacities, policy, curve, rate=rate)
@@ -118,11 +117,6 @@ def sweep(
         made,
         enough,
     )
-
-
-def _of_lru(curve: LruCurve, capacity: int) -> Estimate:
-    hits, inserts = int(curve.hits[capacity]), int(curve.inserts[capacity])
-    return Estimate(capacity, hits, inserts, 0.0, 0.0, 1.0, curve.references)
 
 
 def _point(found: Estimate, references: int, most: int, size: int) -> CurvePoint:

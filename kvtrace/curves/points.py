@@ -1,4 +1,8 @@
-"""One simulation at given capacities of DRAM and NVMe: in full, or of samples of its objects."""
+"""One simulation at given capacities of DRAM and NVMe: in full, or of samples of its objects.
+
+And what it came to, as `size` and `study` compare it: hits, tokens saved, and what each tier must do by the second of
+virtual time, and how that wears a drive.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +14,21 @@ import msgspec
 import numpy as np
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.statistics import Endurance
+from kvtrace.core.native.library import I1, I8, function
+from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance, nearest_rank
 from kvtrace.core.units import NS_PER_S
-from kvtrace.curves.demand import Meter, Rates, SecondRate, TierDemand, tier_demand
-from kvtrace.curves.optimal import optimal_uses
-from kvtrace.curves.sampling import HASH_VALUES, T95, sample_of
-from kvtrace.curves.simulated import Worn, simulated
+from kvtrace.curves.stack import HASH_VALUES, T95, optimal_uses, sample_of
 from kvtrace.model.shape import ModelShape
 from kvtrace.native.records import UNBOUNDED
 from kvtrace.sim.chains import Chains, chunk_chains
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Preset
-from kvtrace.sim.setup import has_times, sizes_of, tier_limits
-from kvtrace.sim.simulation import Load, Simulation
+from kvtrace.sim.setup import Load, has_times, sizes_of, tier_limits
+from kvtrace.sim.simulation import Flush, Simulation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
 
 _MEMORY, _DRAM_TIERS = ("gpu", "hbm"), ("cpu", "dram", "host")
 
@@ -74,7 +77,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A load and the stack that serves it, but for the capacities."""
+    """A load and the stack that serves it, capacities left open."""
 
     preset: Preset
     model: ModelShape
@@ -110,7 +113,7 @@ class Stack:
 
     @property
     def labels(self) -> dict[str, str]:
-        """By role, what its tier is called where people read it."""
+        """The display name of each role's tier."""
         said = {"dram": "DRAM", "nvme": "NVMe"}
         return {
             role: self.preset.tiers[t].name.upper() if self.is_store(t) else said[role]
@@ -222,10 +225,7 @@ class Stack:
         span_s, each = full.span_ns / NS_PER_S, self.chunk_bytes / self._objects
         amounts = [total[name] / unit for unit in (1, each) for name in ("read_bytes", "written_bytes")]
         rates = Rates(*(SecondRate(amount / span_s, None) if span_s else None for amount in amounts))
-        return tier_demand(stats, capacity_bytes, rates, self.endurance, is_drive=self._is_drive(t))
-
-    def _is_drive(self, t: int) -> bool:
-        return t == self.drive
+        return tier_demand(stats, capacity_bytes, rates, self.endurance, is_drive=t == self.drive)
 
     @property
     def _objects(self) -> int:
@@ -277,3 +277,201 @@ def _ratios(found: Sequence[Sampled], wanted: float, *, is_optimal: bool = False
 
 def _optimal_hits(chains: Chains, room: int | None) -> int:
     return optimal_uses(chains, [room])[0].hits
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """The figures of one simulation."""
+
+    requests: int
+    lookups: int
+    hit_ratio: float | None
+    """Null without look-ups."""
+    saved_tokens: int
+    """Prompt tokens that need not be computed again."""
+    input_tokens: int
+    output_tokens: int
+    span_ns: int
+    """Virtual time that rates refer to."""
+    tiers: list[TierDemand]
+    first_token: dict[str, Any] | None
+    """Modelled times, with and without the cache; null if nothing takes time."""
+    live_bytes: list[int]
+    """At the end, by tier."""
+    imbalance: float | None = None
+    """Requests of the busiest node over their mean; null of one node."""
+    duplicate_bytes: int | None = None
+    """What nodes of a fleet hold at the end beside the first copy of each object; null of one node."""
+
+    @property
+    def recomputed_tokens(self) -> int:
+        """Prompt tokens that no tier had."""
+        return self.input_tokens - self.saved_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Worn:
+    """The drive that wears: its tier, and its size if that differs from the tier's."""
+
+    tier: int | None
+    """Null: none."""
+    size_bytes: int | None = None
+    endurance: Endurance | None = None
+
+
+def simulated(simulation: Simulation, meter: Meter, span_ns: int | None, drive: Worn) -> Simulated:
+    """Return what `simulation`, which is over, came to; requests arrived over `span_ns`."""
+    preset, stats, span_ns = simulation.preset, simulation.stats(), meter.span_ns(span_ns)
+    hits, lookups = sum(of["hits"] for of in stats["tiers"]), stats["lookups"]
+    saved = sum(of["hit_bytes"] for of in stats["tiers"]) // simulation.bytes_per_token
+    return Simulated(
+        **{name: stats[name] for name in ("requests", "lookups", "input_tokens", "output_tokens", "first_token")},
+        hit_ratio=hits / lookups if lookups else None,
+        saved_tokens=hits * preset.chunk_tokens if preset.entry is Entry.CHUNK else saved,
+        span_ns=span_ns,
+        tiers=[
+            tier_demand(
+                *(of, tier.capacity_bytes, rates, drive.endurance),
+                is_drive=t == drive.tier,
+                drive_bytes=drive.size_bytes if t == drive.tier else None,
+                instances=preset.fleet.instances(tier.scope),
+            )
+            for t, (of, tier, rates) in enumerate(zip(stats["tiers"], preset.tiers, meter.rates(span_ns), strict=True))
+        ],
+        live_bytes=[of["live_bytes"] for of in stats["tiers"]],
+        imbalance=stats["fleet"]["imbalance"]["requests"] if "fleet" in stats else None,
+        duplicate_bytes=stats["fleet"]["duplicate_bytes"] if "fleet" in stats else None,
+    )
+
+
+_P99 = 9900
+_count = function("count_by_second", I8, I1, I1, I1, I8, int, I8, int)
+
+
+@dataclass(frozen=True, slots=True)
+class SecondRate:
+    """A rate: its mean over the whole load, and the p99 of its per-second values."""
+
+    mean: float
+    p99_second: float | None
+    """Null where fewer than a hundred seconds, or samples of the objects, do not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Rates of one tier; an operation is one object read or written. Null where no time passes."""
+
+    read_bytes_per_s: SecondRate | None
+    write_bytes_per_s: SecondRate | None
+    reads_per_s: SecondRate | None
+    writes_per_s: SecondRate | None
+
+
+@dataclass(frozen=True, slots=True)
+class TierDemand:
+    """Demand on one tier over the whole load; rates leave out what was populated before the start."""
+
+    name: str
+    capacity_bytes: int | None
+    hits: int
+    hit_ratio: float | None
+    read_bytes: int
+    written_bytes: int
+    deleted_bytes: int
+    populated_bytes: int
+    rates: Rates
+    drive_writes_per_day: float | None
+    """What is written a day at this rate over the drive's size; null if that is not known, or the tier is no drive."""
+    life_years: float | None
+    """At the endurance that was stated; null without one, if nothing is written, or if the tier is no drive."""
+    instances: int = 1
+    """How many of it there are in a fleet: figures are of all of them together, but for the capacity and the wear."""
+
+    @property
+    def total_bytes(self) -> int | None:
+        """The capacity of all instances together; null without a bound."""
+        return None if self.capacity_bytes is None else self.capacity_bytes * self.instances
+
+
+class Meter:
+    """A sink of a simulation that counts what each tier does in each second, and keeps nothing else."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        """Count what `simulation` makes."""
+        self._simulation = simulation
+        self._tiers = len(simulation.preset.tiers)
+        self._counts = np.zeros((64, self._tiers, 2, 2), np.int64)
+        self._seconds = 0
+
+    def __call__(self, flush: Flush) -> None:
+        """Count the rows, and give their memory back."""
+        self.count(flush)
+        self._simulation.give_back(flush)
+
+    def count(self, flush: Flush) -> None:
+        """Count the rows."""
+        rows = flush.rows
+        if len(rows["ts_ns"]):
+            self._room_for(int(rows["ts_ns"].max()) // NS_PER_S + 1)
+            columns = (rows[name] for name in ("ts_ns", "op", "tier", "phase", "length_bytes"))
+            _count(*columns, len(rows["ts_ns"]), self._counts.reshape(-1), self._tiers)
+
+    def _room_for(self, seconds: int) -> None:
+        self._seconds = max(self._seconds, seconds)
+        if seconds > len(self._counts):
+            more = np.zeros((max(seconds, 2 * len(self._counts)), *self._counts.shape[1:]), np.int64)
+            more[: len(self._counts)] = self._counts
+            self._counts = more
+
+    def span_ns(self, asked_ns: int | None) -> int:
+        """Return how long the load took: `asked_ns`, or until the last event, if that was later."""
+        return max(asked_ns or 0, self._simulation.now_ns)
+
+    def rates(self, span_ns: int) -> list[Rates]:
+        """Return the rates of each tier over `span_ns`."""
+        seconds = max(self._seconds, -(-span_ns // NS_PER_S))
+        self._room_for(seconds)
+        by_tier = self._counts[:seconds].transpose(1, 2, 3, 0)
+        return [
+            Rates(*(_rate(by_tier[t, way, what], span_ns / NS_PER_S) for what in (0, 1) for way in (0, 1)))
+            for t in range(self._tiers)
+        ]
+
+
+def _rate(by_second: Any, span_s: float) -> SecondRate | None:
+    if not span_s:
+        return None
+    rank = nearest_rank(len(by_second), _P99)
+    return SecondRate(float(by_second.sum()) / span_s, None if rank is None else float(np.sort(by_second)[rank - 1]))
+
+
+def tier_demand(
+    stats: dict[str, Any],
+    capacity_bytes: int | None,
+    rates: Rates,
+    endurance: Endurance | None,
+    *,
+    is_drive: bool,
+    drive_bytes: int | None = None,
+    instances: int = 1,
+) -> TierDemand:
+    """Return the demand on a tier with the counters `stats`, at `rates`; what is no drive does not wear.
+
+    The drive is as large as the tier, unless its size is said; each instance of the tier has one.
+    """
+    worn_bytes = drive_bytes or capacity_bytes
+    is_worn = is_drive and rates.write_bytes_per_s is not None
+    per_day = None
+    if is_worn and rates.write_bytes_per_s:
+        per_day = rates.write_bytes_per_s.mean * SECONDS_PER_DAY / instances
+    counted = ("hits", "hit_ratio", "read_bytes", "written_bytes", "deleted_bytes")
+    return TierDemand(
+        stats["name"],
+        capacity_bytes,
+        **{name: stats[name] for name in counted},
+        populated_bytes=stats["populated_bytes"],
+        rates=rates,
+        drive_writes_per_day=per_day / worn_bytes if per_day is not None and worn_bytes else None,
+        life_years=None if per_day is None or endurance is None else endurance.life_years(worn_bytes, per_day),
+        instances=instances,
+    )

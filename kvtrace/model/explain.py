@@ -19,10 +19,12 @@ from kvtrace.core.document.document import (
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_count, format_io_size
 from kvtrace.model.catalogue import find_model, load_models
-from kvtrace.model.layers import Indexer, Latent, Recurrent, share
 from kvtrace.model.shape import (
+    Indexer,
+    Latent,
     ModelShape,
     PieceKind,
+    Recurrent,
     Store,
     bytes_per_token,
     bytes_per_token_per_rank,
@@ -32,6 +34,7 @@ from kvtrace.model.shape import (
     pieces,
     read_bytes,
     replication,
+    share,
     state_bytes,
     stored_bytes,
     stored_ranks,

@@ -2,6 +2,10 @@
 
 Fields as the classes of transformers and the releases themselves use them. What would change the cache and is
 not understood here is a ConfigError that names the field.
+
+In order: what the model's cache is; which kind each layer is, and what recurrent ones keep (models say it in many ways:
+one function a way); what a config.json leaves to its class (defaults of transformers, older names); how many parameters
+there are, near enough for how long they compute.
 """
 
 from __future__ import annotations
@@ -10,14 +14,14 @@ import hashlib
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.model.hf_classes import completed
-from kvtrace.model.hf_layers import Fields, LayerKind, layer_kinds, recurrent_layers
-from kvtrace.model.hf_parameters import count_parameters
-from kvtrace.model.layers import (
+from kvtrace.model.shape import (
     INDEX_SCALE_VALUES,
     Chunked,
     Full,
@@ -25,10 +29,12 @@ from kvtrace.model.layers import (
     KvDtype,
     Latent,
     Layers,
+    ModelShape,
+    Recurrent,
     Sliding,
+    check,
     parse_dtype,
 )
-from kvtrace.model.shape import ModelShape, check
 
 # Classes of transformers in which a missing num_key_value_heads means one for each attention head.
 _MULTI_HEAD_DEFAULT = {"llama", "phi3", "olmo", "olmo2", "opt"}
@@ -117,7 +123,7 @@ def _groups(text: Fields, model_dtype: KvDtype, notes: list[str]) -> tuple[Layer
             groups.append(Full(layers=full, kv_heads=heads, head_dim=width, value_dim=value))
     elif is_latent:
         raise text.error("kv_lora_rank", "no layer has full attention for it to be of")
-    for kind, field, struct in (
+    for kind, name, struct in (
         (LayerKind.SLIDING, "sliding_window", Sliding),
         (LayerKind.CHUNKED, "attention_chunk_size", Chunked),
     ):
@@ -125,7 +131,7 @@ def _groups(text: Fields, model_dtype: KvDtype, notes: list[str]) -> tuple[Layer
             if is_latent:
                 raise text.error("kv_lora_rank", f"latent attention with {kind} layers is not supported")
             heads, width, value = _heads(text, is_full=False)
-            window = text.integer(field)
+            window = text.integer(name)
             groups.append(
                 struct(layers=counts[kind], kv_heads=heads, head_dim=width, value_dim=value, window_tokens=window)
             )
@@ -234,3 +240,500 @@ def _refuse_unread(text: Fields) -> None:
             raise text.error(
                 name, "may change what is cached, and is not understood; if it does not, remove it from a copy"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """An object of a JSON file that records which fields were read, so that unread ones can be refused."""
+
+    tree: dict[str, Any]
+    where: str
+    used: set[str] = field(default_factory=set)
+
+    def error(self, name: str, message: str) -> ConfigError:
+        """Return the error that says what is wrong with the field `name`."""
+        return ConfigError(f"{self.where}: {name}: {message}")
+
+    def use(self, *names: str) -> None:
+        """Record `names` as read."""
+        self.used.update(names)
+
+    def get(self, name: str) -> Any:
+        """Return the value of `name`; None if it is null or absent."""
+        self.used.add(name)
+        return self.tree.get(name)
+
+    def integer(self, name: str, least: int = 1) -> int:
+        """Return the whole number `name`; ConfigError if it is absent, something else, or less than `least`."""
+        value = self.get(name)
+        if value is None:
+            raise self.error(name, "is missing")
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise self.error(name, f"must be a whole number >= {least}, not {value!r}")
+        return value
+
+    def count(self, name: str) -> int:
+        """Return the whole number `name`, 0 if it is absent or null."""
+        return 0 if self.get(name) is None else self.integer(name, least=0)
+
+    def text(self, name: str) -> str | None:
+        """Return the text `name`, None if it is absent or null; ConfigError if it is something else."""
+        value = self.get(name)
+        if value is not None and not isinstance(value, str):
+            raise self.error(name, f"must be text, not {value!r}")
+        return value
+
+    def nested(self, name: str) -> Fields | None:
+        """Return the object `name`, None if it is absent or null; ConfigError if it is something else."""
+        value = self.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.error(name, f"must be an object, not {value!r}")
+        return Fields(value, f"{self.where}: {name}")
+
+    def numbers(self, name: str) -> list[int]:
+        """Return the list of whole numbers `name`; ConfigError if it is something else."""
+        value = self.get(name)
+        if not isinstance(value, list) or not all(isinstance(v, int) and not isinstance(v, bool) for v in value):
+            raise self.error(name, f"must be a list of whole numbers, not {value!r}")
+        return value
+
+
+class LayerKind(StrEnum):
+    """What a layer keeps."""
+
+    FULL = "full"
+    SLIDING = "sliding"
+    CHUNKED = "chunked"
+    RECURRENT = "recurrent"
+    NONE = "no-cache"
+    """A feed-forward layer that counts as one."""
+
+
+_NAMED = {
+    **dict.fromkeys(("full_attention", "attention", "deepseek_sparse_attention"), LayerKind.FULL),
+    "sliding_attention": LayerKind.SLIDING,
+    "chunked_attention": LayerKind.CHUNKED,
+    **dict.fromkeys(("linear_attention", "mamba"), LayerKind.RECURRENT),
+    **dict.fromkeys(("moe", "mlp"), LayerKind.NONE),
+}
+_LETTERS = {"*": LayerKind.FULL, "M": LayerKind.RECURRENT, "-": LayerKind.NONE, "E": LayerKind.NONE}
+# Classes in which `sliding_window` is for every layer, and those in which every n-th layer is full.
+_ALL_SLIDE = {"mistral", "mixtral", "phi3", "starcoder2"}
+_PATTERN = {"gemma2": 2, "gpt_oss": 2}
+_MOST_LAYERS = 10_000
+# Llama 4's default for no_rope_layer_interval.
+_NO_ROPE_INTERVAL = 4
+
+
+def layer_kinds(text: Fields, notes: list[str]) -> list[LayerKind]:
+    """Return the kind of each layer that keeps a cache of its own, in order; `notes` takes what to know."""
+    if text.tree.get("compress_ratios"):
+        raise text.error("compress_ratios", "may change what is cached: compressed attention is not supported")
+    layers = text.integer("num_hidden_layers")
+    if layers > _MOST_LAYERS:
+        raise text.error("num_hidden_layers", f"{layers}; at most {_MOST_LAYERS}")
+    kinds = _said(text, layers)
+    if shared := text.count("num_kv_shared_layers"):
+        if shared >= layers:
+            raise text.error("num_kv_shared_layers", f"{shared} of {layers} layers cannot share")
+        notes.append(f"the last {shared} layers share the cache of earlier ones (num_kv_shared_layers)")
+        kinds = kinds[:-shared]
+    return kinds
+
+
+def _said(text: Fields, layers: int) -> list[LayerKind]:
+    ways: tuple[tuple[str, Callable[[Fields, int], list[LayerKind]]], ...] = (
+        ("layer_types", lambda t, n: _named(t, "layer_types", n)),
+        ("layers_block_type", lambda t, n: _named(t, "layers_block_type", n)),
+        ("hybrid_override_pattern", _lettered),
+        ("attn_type_list", _typed),
+        ("linear_attn_config", _kimi),
+        ("attn_layer_indices", _indexed),
+        ("attn_layer_period", _periodic),
+        ("full_attention_interval", _interval),
+        ("attention_chunk_size", _llama4),
+        ("sliding_window", _sliding),
+    )
+    found = next((kinds(text, layers) for name, kinds in ways if text.get(name) is not None), None)
+    # SmolLM 3 lists layers without rotary positions, which cache all the same.
+    text.use("no_rope_layers", "no_rope_layer_interval", "full_attention_interval", "attention_chunk_size")
+    return [LayerKind.FULL] * layers if found is None else found
+
+
+def _named(text: Fields, field: str, layers: int) -> list[LayerKind]:
+    names = text.get(field)
+    if not isinstance(names, list) or len(names) != layers:
+        raise text.error(field, f"must name each of {layers} layers")
+    unknown = [name for name in names if not isinstance(name, str) or name not in _NAMED]
+    if unknown:
+        raise text.error(field, f"unknown kind of layer {unknown[0]!r}; known are {', '.join(_NAMED)}")
+    return [_NAMED[name] for name in names]
+
+
+def _lettered(text: Fields, layers: int) -> list[LayerKind]:
+    letters = text.text("hybrid_override_pattern") or ""
+    if len(letters) != layers or set(letters) - set(_LETTERS):
+        raise text.error("hybrid_override_pattern", f"must be {layers} letters of {''.join(_LETTERS)}")
+    return [_LETTERS[letter] for letter in letters]
+
+
+def _typed(text: Fields, layers: int) -> list[LayerKind]:
+    types = text.numbers("attn_type_list")
+    if types != [1] * layers:
+        raise text.error("attn_type_list", f"only 1 (softmax attention) for each of {layers} layers is supported")
+    return [LayerKind.FULL] * layers
+
+
+def _kimi(text: Fields, layers: int) -> list[LayerKind]:
+    """Kimi Linear counts its layers from 1."""
+    config = text.nested("linear_attn_config")
+    if config is None:
+        raise ValueError(text.where)
+    full, recurrent = config.numbers("full_attn_layers"), config.numbers("kda_layers")
+    if sorted(full + recurrent) != list(range(1, layers + 1)):
+        raise config.error("kda_layers", f"with full_attn_layers must name each of 1 to {layers} once")
+    return [LayerKind.FULL if n in set(full) else LayerKind.RECURRENT for n in range(1, layers + 1)]
+
+
+def _indexed(text: Fields, layers: int) -> list[LayerKind]:
+    full = set(text.numbers("attn_layer_indices"))
+    if not full <= set(range(layers)):
+        raise text.error("attn_layer_indices", f"must be layers, from 0 to {layers - 1}")
+    return [LayerKind.FULL if n in full else LayerKind.RECURRENT for n in range(layers)]
+
+
+def _periodic(text: Fields, layers: int) -> list[LayerKind]:
+    """Jamba: of each `attn_layer_period` layers the one at `attn_layer_offset` is attention."""
+    period, offset = text.integer("attn_layer_period"), text.integer("attn_layer_offset", least=0)
+    return [LayerKind.FULL if n % period == offset else LayerKind.RECURRENT for n in range(layers)]
+
+
+def _interval(text: Fields, layers: int) -> list[LayerKind]:
+    if text.get("linear_num_value_heads") is None:
+        raise text.error("full_attention_interval", "says where full layers are, but not what the others are")
+    return _every(text.integer("full_attention_interval"), layers, LayerKind.RECURRENT)
+
+
+def _llama4(text: Fields, layers: int) -> list[LayerKind]:
+    if text.text("model_type") != "llama4_text":
+        raise text.error("attention_chunk_size", "which layers it is for is not said: add layer_types")
+    flags = text.get("no_rope_layers")
+    if not flags:
+        interval = text.get("no_rope_layer_interval")
+        return _every(
+            _NO_ROPE_INTERVAL if interval is None else text.integer("no_rope_layer_interval"), layers, LayerKind.CHUNKED
+        )
+    if not isinstance(flags, list) or len(flags) != layers or any(flag not in (0, 1) for flag in flags):
+        raise text.error("no_rope_layers", f"must be 0 (full) or 1 (chunked) for each of {layers} layers")
+    return [LayerKind.CHUNKED if flag else LayerKind.FULL for flag in flags]
+
+
+def _sliding(text: Fields, layers: int) -> list[LayerKind]:
+    kind = text.text("model_type") or ""
+    is_used = text.get("use_sliding_window")
+    if is_used is False or (is_used is None and kind.startswith(("qwen2", "qwen3"))):
+        return [LayerKind.FULL] * layers
+    if is_used:
+        first = text.integer("max_window_layers", least=0)
+        return [LayerKind.FULL if n < first else LayerKind.SLIDING for n in range(layers)]
+    for name in ("sliding_window_pattern", "_sliding_window_pattern"):
+        if isinstance(text.get(name), str):
+            return _patterned(text, name, layers)
+        if text.get(name) is not None:
+            return _every(text.integer(name), layers, LayerKind.SLIDING)
+    if kind in _PATTERN:
+        return _every(_PATTERN[kind], layers, LayerKind.SLIDING)
+    if kind in _ALL_SLIDE:
+        return [LayerKind.SLIDING] * layers
+    raise text.error("sliding_window", "which layers it is for is not said: add layer_types")
+
+
+def _patterned(text: Fields, field: str, layers: int) -> list[LayerKind]:
+    """EXAONE 4: L for local and G for global, over and over; the last layer is global whatever it says."""
+    letters = text.text(field) or ""
+    if not letters or set(letters) - set("LG"):
+        raise text.error(field, f"must be a number, or letters L and G, not {letters!r}")
+    kinds = [LayerKind.SLIDING if letters[n % len(letters)] == "L" else LayerKind.FULL for n in range(layers)]
+    return [*kinds[:-1], LayerKind.FULL]
+
+
+def _every(interval: int, layers: int, other: LayerKind) -> list[LayerKind]:
+    """Return every `interval`-th layer full, the rest `other`."""
+    return [LayerKind.FULL if (n + 1) % interval == 0 else other for n in range(layers)]
+
+
+# num_heads, head_dim, state, groups, convolution kernel: as Nemotron-H names them, and as Bamba and Granite do.
+_MAMBA2 = (
+    ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel"),
+    ("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv"),
+)
+
+
+def recurrent_layers(text: Fields, layers: int, model_dtype: KvDtype | None, notes: list[str]) -> Recurrent:
+    """Return the group of `layers` recurrent layers; ConfigError if it is of a kind not known here."""
+    conv_dtype = model_dtype or KvDtype.BF16
+    if model_dtype is None:
+        notes.append("the convolution's state is taken as bf16: config.json gives no dtype")
+    if text.get("linear_num_value_heads") is not None:
+        heads, width = text.integer("linear_num_value_heads"), text.integer("linear_value_head_dim")
+        groups, state = text.integer("linear_num_key_heads"), text.integer("linear_key_head_dim")
+        taps = text.integer("linear_conv_kernel_dim") - 1
+        dtype = _state_dtype(text, conv_dtype, notes)
+    elif (kda := text.nested("linear_attn_config")) is not None:
+        heads = groups = kda.integer("num_heads")
+        width = state = kda.integer("head_dim")
+        taps = kda.integer("short_conv_kernel_size") - 1
+        dtype = _state_dtype(text, KvDtype.FP32, notes, default="as vLLM keeps KDA's")
+    elif text.get("mamba_expand") is not None and text.get("mamba_d_head") is None:
+        # Mamba 1 (Jamba): each of the widened channels is a head of `mamba_d_state` values, and its convolution's own.
+        return Recurrent(
+            layers=layers,
+            heads=text.integer("mamba_expand") * text.integer("hidden_size"),
+            head_elements=text.integer("mamba_d_state"),
+            conv_head_elements=text.integer("mamba_d_conv") - 1,
+            groups=1,
+            conv_group_elements=0,
+            state_dtype=_state_dtype(text, conv_dtype, notes),
+            conv_dtype=conv_dtype,
+        )
+    else:
+        names = next((n for n in _MAMBA2 if text.get(n[0]) is not None), None)
+        if names is None:
+            raise text.error("layer_types", "what its recurrent layers keep is not said in a form known here")
+        if text.get(names[1]) == "auto":
+            raise text.error(names[1], "must be a whole number, not 'auto'")
+        heads, width, state, groups = (text.integer(n) for n in names[:4])
+        taps = text.integer(names[4]) - 1
+        dtype = _state_dtype(text, conv_dtype, notes)
+    return Recurrent(
+        layers=layers,
+        heads=heads,
+        head_elements=width * state,
+        conv_head_elements=width * taps,
+        groups=groups,
+        conv_group_elements=2 * state * taps,
+        state_dtype=dtype,
+        conv_dtype=conv_dtype,
+    )
+
+
+def _state_dtype(text: Fields, otherwise: KvDtype, notes: list[str], default: str = "vLLM's default") -> KvDtype:
+    for name in ("mamba_ssm_dtype", "mamba_ssm_cache_dtype"):
+        if (said := text.text(name)) is not None:
+            return parse_dtype(said, f"{text.where}: {name}")
+    notes.append(f"recurrent states are taken as {otherwise}, {default}: config.json does not say (mamba_ssm_dtype)")
+    return otherwise
+
+
+_GEMMA3: Final = {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 6,
+    "max_position_embeddings": 131_072,
+}
+
+
+# What each class of transformers takes for a field that a config.json leaves out; released files rely on it.
+_DEFAULTS: Final[dict[str, dict[str, int]]] = {
+    "gemma3_text": _GEMMA3,
+    "opt": {"max_position_embeddings": 2048},
+    "falcon": {"max_position_embeddings": 2048},
+    "jamba": {"num_key_value_heads": 8, "max_position_embeddings": 262_144},
+}
+
+
+# The names by which Falcon was released before transformers had it, and whether all of that name are of the new layout.
+_FALCON: Final = {"falcon": False, "RefinedWeb": True, "RefinedWebModel": False}
+_OLD_NAMES: Final = {
+    "n_layer": "num_hidden_layers",
+    "num_layers": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_head_kv": "num_kv_heads",
+}
+_WITH_OLD_NAMES: Final = {*_FALCON, "exaone"}
+
+
+def completed(text: Fields, notes: list[str]) -> Fields:
+    """Return `text` with what its class adds; `notes` takes which values that were."""
+    kind = text.text("model_type") or ""
+    tree = {name: value for name, value in text.tree.items() if value is not None}
+    if kind in _WITH_OLD_NAMES:
+        for old, name in _OLD_NAMES.items():
+            if old in tree:
+                tree.setdefault(name, tree[old])
+    if kind in _FALCON:
+        tree.setdefault("num_key_value_heads", _falcon_heads(Fields(tree, text.where), is_new=_FALCON[kind]))
+        text.use("multi_query", "new_decoder_architecture", "num_kv_heads")
+        kind = "falcon"
+    if kind == "nemotron_h" and "num_hidden_layers" not in tree:
+        tree["num_hidden_layers"] = len(tree.get("layers_block_type") or tree.get("hybrid_override_pattern") or ())
+    if kind == "nemotron-nas":
+        tree |= _of_blocks(text)
+    if kind == "mimo_v2_flash":
+        tree.setdefault("layer_types", _of_pattern(text))
+        text.use("sliding_window_size")
+    defaults = {n: value for n, value in _DEFAULTS.get(kind, {}).items() if n not in tree}
+    if "layer_types" in tree:
+        defaults.pop("sliding_window_pattern", None)
+    if defaults:
+        said = ", ".join(f"{name} {value:,}" for name, value in defaults.items())
+        notes.append(f"config.json leaves to its class: {said}")
+    whole: dict[str, Any] = text.tree | tree | defaults
+    return Fields(whole, text.where, text.used)
+
+
+def _falcon_heads(text: Fields, *, is_new: bool) -> int:
+    """Falcon names its key-value heads in the new layout only; before it there is one, or one a head."""
+    if is_new or text.get("new_decoder_architecture"):
+        return text.integer("num_kv_heads")
+    is_single = text.get("multi_query")
+    return 1 if is_single is None or is_single else text.integer("num_attention_heads")
+
+
+def _of_pattern(text: Fields) -> list[str]:
+    """MiMo marks its windowed layers by 1."""
+    names = {0: "full_attention", 1: "sliding_attention"}
+    flags = text.numbers("hybrid_layer_pattern")
+    if set(flags) - set(names):
+        raise text.error("hybrid_layer_pattern", "must be 0 (full) or 1 (sliding) for each layer")
+    return [names[flag] for flag in flags]
+
+
+def _of_blocks(text: Fields) -> dict[str, Any]:
+    """Nemotron's searched models (NAS) say each layer's attention and network: which have none, and their widths."""
+    blocks = text.get("block_configs")
+    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+        raise text.error("block_configs", "must be a list of one object a layer")
+    names: list[str] = []
+    groups: set[int] = set()
+    inner = 0
+    for number, block in enumerate(blocks):
+        of = Fields(block, f"{text.where}: block_configs[{number}]")
+        attention, network = of.nested("attention"), of.nested("ffn")
+        if attention is None:
+            raise of.error("attention", "is missing")
+        if unlike := [n for n in ("window_length", "num_sink_tokens", "sparsify") if attention.get(n) is not None]:
+            raise attention.error(unlike[0], "may change what is cached, and is not understood")
+        is_none = bool(attention.get("no_op") or attention.get("replace_with_linear"))
+        names.append("mlp" if is_none else "full_attention")
+        if not is_none:
+            groups.add(attention.integer("n_heads_in_group"))
+        multiple = network.get("ffn_mult") if network is not None else None
+        inner += int(2 * multiple * text.integer("hidden_size") / 3) if isinstance(multiple, int | float) else 0
+    if len(groups) != 1:
+        raise text.error("block_configs", f"one n_heads_in_group is supported, not {sorted(groups)}")
+    return {
+        "layers_block_type": names,
+        "num_key_value_heads": text.integer("num_attention_heads") // groups.pop(),
+        "intermediate_size": inner // len(blocks),
+    }
+
+
+_EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
+_USED = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k_experts")
+_SHARED = ("moe_shared_expert_intermediate_size", "shared_expert_intermediate_size")
+# A gated feed-forward network has three matrices, one with squared ReLU two.
+_GATED, _PLAIN = 3, 2
+
+
+def count_parameters(fields: Fields) -> tuple[int, int]:
+    """Return all parameters and those active for a token; zeros if the usual fields are not there.
+
+    Attention, recurrence, feed-forward networks, experts and embeddings are counted; biases, norms, routers and what
+    else is special to a family are left out.
+    """
+    text = Fields(fields.tree, fields.where)  # What is read here does not count as understood.
+    hidden, heads = _count(text, "hidden_size"), _count(text, "num_attention_heads")
+    if not (hidden and heads and _count(text, "num_hidden_layers")):
+        return 0, 0
+    kinds = layer_kinds(text, [])
+    # A token looks its embedding up, but computes with all of the output's.
+    common = 2 * _count(text, "vocab_size") * hidden
+    common += kinds.count(LayerKind.RECURRENT) * _recurrence(text, hidden)
+    common += sum(k not in (LayerKind.RECURRENT, LayerKind.NONE) for k in kinds) * _attention(text, hidden, heads)
+    dense, sparse = _networks(text, kinds)
+    inner = _count(text, "intermediate_size_mlp", "intermediate_size", "ffn_dim") or 4 * hidden
+    common += dense * _matrices(text) * hidden * inner
+    experts = _experts(text, hidden)
+    return common + sparse * experts.whole, common + sparse * experts.active
+
+
+def _attention(text: Fields, hidden: int, heads: int) -> int:
+    width = _count(text, "head_dim") or hidden // heads
+    latent = _count(text, "kv_lora_rank")
+    if not latent:
+        return 2 * hidden * width * (heads + (_count(text, "num_key_value_heads") or heads))
+    value = _count(text, "v_head_dim") or width
+    key = _count(text, "qk_nope_head_dim") or width
+    query = _count(text, "q_lora_rank") or hidden
+    rope = _count(text, "qk_rope_head_dim")
+    projections = hidden * query + query * heads * (key + rope) + hidden * (latent + rope)
+    return projections + latent * heads * (key + value) + heads * value * hidden
+
+
+def _recurrence(text: Fields, hidden: int) -> int:
+    """Projections into and out of a recurrent layer: queries, keys, values, a gate."""
+    if heads := _count(text, "linear_num_value_heads"):
+        keys = _count(text, "linear_num_key_heads") * _count(text, "linear_key_head_dim")
+        return hidden * (2 * keys + 3 * heads * _count(text, "linear_value_head_dim"))
+    if kda := text.tree.get("linear_attn_config"):
+        inner = Fields(kda, text.where)
+        return 5 * hidden * _count(inner, "num_heads") * _count(inner, "head_dim")
+    channels = _count(text, "mamba_num_heads") * _count(text, "mamba_head_dim")
+    return 3 * hidden * (channels or (_count(text, "mamba_expand") or 2) * hidden)
+
+
+def _networks(text: Fields, kinds: list[LayerKind]) -> tuple[int, int]:
+    """Return how many layers have one feed-forward network, and how many experts."""
+    blocks = text.get("layers_block_type") or list(text.get("hybrid_override_pattern") or ())
+    if "full_attention" in blocks:
+        blocks = ()  # Attention may be left out of such a layer, the network is not.
+    if LayerKind.NONE in kinds and blocks:
+        return sum(b in ("mlp", "-") for b in blocks), sum(b in ("moe", "E") for b in blocks)
+    layers = _count(text, "num_hidden_layers")
+    if not _count(text, *_EXPERTS):
+        return layers, 0
+    listed = text.get("moe_layer_freq")
+    if isinstance(listed, list):
+        sparse = sum(1 for one in listed if one)
+    elif step := _count(text, "interleave_moe_layer_step", "expert_layer_period"):
+        sparse = layers // step
+    else:
+        sparse = layers - min(layers, _count(text, "first_k_dense_replace"))
+    # Gemma 4 has both beside each other.
+    return layers if text.get("enable_moe_block") else layers - sparse, sparse
+
+
+@dataclass(frozen=True, slots=True)
+class _Experts:
+    """Parameters of a layer's experts."""
+
+    whole: int
+    active: int
+
+
+def _experts(text: Fields, hidden: int) -> _Experts:
+    number = _count(text, *_EXPERTS)
+    inner = _count(text, "moe_intermediate_size", "intermediate_size")
+    # Experts may compute in a narrower space, with projections into and out of it.
+    narrow = _count(text, "moe_latent_size", "routed_expert_hidden_size")
+    each = _matrices(text) * (narrow or hidden) * inner
+    is_llama4 = text.tree.get("model_type") == "llama4_text"
+    shared_count = _count(text, "n_shared_experts", "num_shared_experts") or int(is_llama4)
+    shared = _matrices(text) * hidden * (_count(text, *_SHARED) or shared_count * inner)
+    always = shared + 2 * hidden * narrow
+    return _Experts(always + number * each, always + min(number, _count(text, *_USED)) * each)
+
+
+def _matrices(text: Fields) -> int:
+    return _PLAIN if text.get("mlp_hidden_act") == "relu2" else _GATED
+
+
+def _count(text: Fields, *names: str) -> int:
+    """Return the first of `names` that is a whole number above 0; 0 if none is."""
+    values = [text.get(name) for name in names]
+    return next((v for v in values if isinstance(v, int) and not isinstance(v, bool) and v > 0), 0)

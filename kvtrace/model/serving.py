@@ -16,7 +16,7 @@ from kvtrace.core.units import NS_PER_S, format_count, format_duration
 from kvtrace.model.shape import ModelShape, pieces
 
 INSTANT: Final = "instant"
-"""The GPU that computes in no time."""
+"""The GPU whose compute time is not modelled."""
 FLOPS_SHARE, BANDWIDTH_SHARE = 0.5, 0.7
 """Of the peaks, what serving engines reach on long prompts and large batches: assumed, and said."""
 EXAMPLE_TOKENS: Final = 8192
@@ -124,8 +124,8 @@ def in_words(serving: dict[str, Any]) -> str:
         serving[name] for name in ("prefill_tokens_per_s", "decode_ns_per_token", "decode_steps")
     )
     if not prefill and not step_ns:
-        return "computing takes no time: requests come as fast as storage and users let them (--gpu instant)"
-    said = f"prefill {format_count(prefill)} tokens/s" if prefill else "prefill in no time"
+        return "computing is not modelled: requests come as fast as storage and users let them (--gpu instant)"
+    said = f"prefill {format_count(prefill)} tokens/s" if prefill else "prefill takes no time"
     if prefill:
         said += ", one prompt at a time" if serving["prefill_in_turn"] else ", all prompts at once"
     if steps:
@@ -135,7 +135,7 @@ def in_words(serving: dict[str, Any]) -> str:
             f"of {batch['batch']}, with {format_count(batch['tokens'])} tokens each"
         )
     else:
-        said += f"; decode step {format_duration(step_ns)}, whatever the batch" if step_ns else "; decode in no time"
+        said += f"; decode step {format_duration(step_ns)}, whatever the batch" if step_ns else "; decode takes no time"
     if serving["overridden"] or serving["source"] is None:
         return f"computing (as the preset or --set says): {said}"
     return (

@@ -68,3 +68,70 @@ EXPORT int64_t ledger_enter(int64_t rows, const int64_t *ts_ns, const int8_t *op
     }
     return OK;
 }
+
+// === numbers of keys =================================================================================================
+// Numbers of names by first appearance (kvtrace/trace/mlperf_csv.py): names' hashes in an open-addressing table.
+//
+// `table` has the number at each of its places, of which there are a power of two, or NONE; `hashes` are by number.
+
+typedef struct { int64_t low, high; } Hash;     // of a name, 128 bits
+
+// Where the number of `hash` stands, or the empty place where it would.
+static int32_t *place_of_key(int32_t *table, int64_t places, const Hash *hashes, Hash hash) {
+    int64_t at = hash.low & (places - 1);
+    while (table[at] >= 0 && (hashes[table[at]].low != hash.low || hashes[table[at]].high != hash.high))
+        at = (at + 1) & (places - 1);
+    return &table[at];
+}
+
+// Numbers `names`, of which there were `count` before; returns how many there are then.
+EXPORT int64_t keys_number(int32_t *table, int64_t places, Hash *hashes, int64_t count, int64_t names,
+                           const int64_t *low, const int64_t *high, int64_t *ids) {
+    for (int64_t i = 0; i < names; i++) {
+        Hash hash = {low[i], high[i]};
+        int32_t *number = place_of_key(table, places, hashes, hash);
+        if (*number < 0) {
+            hashes[count] = hash;
+            *number = (int32_t)count++;
+        }
+        ids[i] = *number;
+    }
+    return count;
+}
+
+// Puts the numbers of all `count` hashes into an empty table.
+EXPORT void keys_place_all(int32_t *table, int64_t places, const Hash *hashes, int64_t count) {
+    for (int64_t number = 0; number < count; number++)
+        *place_of_key(table, places, hashes, hashes[number]) = (int32_t)number;
+}
+
+// === numbers of block names ==========================================================================================
+// Names, int64, into numbers from 0 by first appearance: a hash table of the numbers, beside their names.
+
+// Where the number of `name` stands in `table`, whose `room` is a power of two, or the empty place where it would.
+static int64_t place_of_name(const int32_t *table, int64_t room, const int64_t *names, int64_t name) {
+    int64_t mask = room - 1, at = (int64_t)((uint64_t)name * 0x9E3779B97F4A7C15 >> 20) & mask;
+    while (table[at] >= 0 && names[table[at]] != name) at = (at + 1) & mask;
+    return at;
+}
+
+// Put the numbers of `wanted` into `found`, as far as `names` has room for new ones, of which there are `count` so far;
+// return how many were.
+EXPORT int64_t number_names(const int64_t *wanted, int64_t wanted_count, int32_t *found, int32_t *table, int64_t room,
+    int64_t *names, int64_t names_room, int64_t count) {
+    for (int64_t i = 0; i < wanted_count; i++) {
+        int64_t at = place_of_name(table, room, names, wanted[i]);
+        if (table[at] < 0) {
+            if (count == names_room) return i;
+            names[count] = wanted[i];
+            table[at] = (int32_t)count++;
+        }
+        found[i] = table[at];
+    }
+    return wanted_count;
+}
+
+EXPORT void place_names(int32_t *table, int64_t room, const int64_t *names, int64_t count) {
+    for (int64_t number = 0; number < count; number++)
+        table[place_of_name(table, room, names, names[number])] = (int32_t)number;
+}

@@ -1,9 +1,17 @@
+// The simulation: requests arrive, load what is cached, store what is not, and decode.
+//
+// One loop serves both a file of requests (arrivals at their times, or after those that they follow) and synthetic
+// users (the next turn waits for the last). Who acts next is in a heap by time and then by actor.
+#include "sim.h"
+
+#include <setjmp.h>
+
+// === schedule ========================================================================================================
 // The schedule: who acts when, by time; and those who decode, by the steps of the batch that they are in.
 //
 // Each step of the batch makes one token for each request in it, and takes as long as all of them need together, which
 // changes only when one joins or leaves. So a clock of steps runs beside the time, and a request is done once that
 // clock has gone on by as many steps as it generates tokens, however long each of them took.
-#include "sim.h"
 
 enum { PARTS = 1 << 10 };   // of a step: what the clock counts
 
@@ -19,7 +27,7 @@ void push(Event *heap, int64_t count, int64_t when, int64_t actor) {
 }
 
 // Take the first of the `count` of a heap; its actor.
-int64_t pop(Event *heap, int64_t count) {
+static int64_t pop(Event *heap, int64_t count) {
     int64_t n = count - 1, first = heap[0].actor, i = 0;
     Event last = heap[n];
     for (int64_t child; (child = 2 * i + 1) < n; i = child) {
@@ -34,7 +42,7 @@ int64_t pop(Event *heap, int64_t count) {
 // --- requests of a file ---------------------------------------------------------------------------------------------
 
 // When the next one arrives, as far as is known; UNBOUNDED if none is left.
-int64_t next_arrival_ns(World *w) {
+static int64_t next_arrival_ns(World *w) {
     Control *c = &w->control;
     if (c->arrived >= w->knobs.max_requests) return UNBOUNDED;
     if (w->knobs.follows) return c->coming > 0 ? w->following.coming[0].when : UNBOUNDED;
@@ -42,7 +50,7 @@ int64_t next_arrival_ns(World *w) {
 }
 
 // Let the next one arrive, now; which of the file it is.
-int64_t take_arrival(World *w) {
+static int64_t take_arrival(World *w) {
     Control *c = &w->control;
     int64_t request = c->arrived;
     if (w->knobs.follows) {
@@ -83,7 +91,7 @@ static void play(World *w) {
     }
 }
 
-int64_t first_due(World *w) { return w->fleet.count > 1 ? w->fleet.winners[1] : 0; }
+static int64_t first_due(World *w) { return w->fleet.count > 1 ? w->fleet.winners[1] : 0; }
 
 // Note when the first that waits for the clock is due if the batch stays as it is: never if after the end.
 static void set_due(World *w) {
@@ -188,7 +196,7 @@ int64_t after_steps(World *w, int64_t actor, int64_t steps) {
 }
 
 // Take the first that waits for the clock of the batch at hand; its actor.
-int64_t pop_decoding(World *w) {
+static int64_t pop_decoding(World *w) {
     Batch *batch = batch_of(w);
     int64_t actor = batch->first;
     batch->first = merge(w, w->decoding[actor].left, w->decoding[actor].right);
@@ -201,4 +209,102 @@ void disband(World *w) {
     Batch *batch = batch_of(w);
     batch->size = 0, batch->bytes = 0, batch->first = NONE, batch->since_ns = w->control.now;
     set_due(w);
+}
+
+// === the loop ========================================================================================================
+
+enum { HAPPENS = NONE - 1 };    // instead of an actor
+
+// What Python could not do ends the simulation, wherever it is: memory is out, the disk is full, or Ctrl-C was pressed.
+void have(World *w, int64_t what, int64_t need) {
+    if (!w->ask(what, need)) longjmp(*(jmp_buf *)w->stop, 1);
+}
+
+// Have room for the objects of the actor's request in its next step, and in its conversation if it makes some.
+static void have_room(World *w, int64_t actor) {
+    Actor *me = &w->actors[actor];
+    int64_t n = me->retrieved_objects + me->shared + me->length + me->new;
+    bool makes = me->step == STEP_LOAD || me->step == STEP_END;
+    if (n > w->chain_count) have(w, LONGER_CHAIN, n);
+    if (makes && w->knobs.source != CHAINS && me->length + me->new > w->knobs.context_width)
+        have(w, WIDER_CONTEXTS, me->length + me->new);
+}
+
+// The actor whose turn it is, or HAPPENS, and set the time; NONE at the end.
+static int64_t next_actor(World *w) {
+    Control *c = &w->control;
+    Knobs *k = &w->knobs;
+    int64_t arrival_ns = next_arrival_ns(w), due = c->heap_size > 0 ? w->heap[0].when : UNBOUNDED;
+    int64_t node = first_due(w);
+    Batch *batch = &w->fleet.batches[node];
+    bool is_decoding = batch->due_ns < due
+        || (batch->due_ns == due && due < UNBOUNDED && batch->first < w->heap[0].actor);
+    if (is_decoding) due = batch->due_ns;
+    // Without an end, what happens after the last request does not.
+    int64_t next_ns = min_of(min_of(due, arrival_ns), k->until_ns);
+    if (c->happen_ns <= next_ns && next_ns < UNBOUNDED && c->happen_ns < k->until_ns) {
+        c->now = c->happen_ns;
+        return HAPPENS;
+    }
+    if (due < UNBOUNDED && due <= arrival_ns) {
+        c->now = due;
+        if (is_decoding) {
+            move(w, node);
+            return pop_decoding(w);
+        }
+        return pop(w->heap, c->heap_size--);
+    }
+    if (arrival_ns >= k->until_ns) return NONE;
+    if (c->idle == 0) have(w, MORE_ACTORS, 1);
+    if (k->source == CONVERSATIONS && c->idle_contexts == 0) have(w, MORE_CONTEXTS, 1);
+    int64_t actor = w->idle[--c->idle];
+    c->now = arrival_ns;
+    int64_t request = take_arrival(w);
+    arrive(w, actor, request);
+    if (k->follows) call_followers(w, request, 1);
+    return actor;
+}
+
+// Do the actor's next step; how long it waits then, WAITS, or NONE if it is done for good.
+static int64_t act(World *w, int64_t actor) {
+    int64_t step = w->actors[actor].step;
+    if (step > STEP_LOAD) move(w, w->actors[actor].node);
+    switch (step) {
+    case STEP_ASK: return ask(w, actor);
+    case STEP_LOAD: return load(w, actor);
+    case STEP_PROMOTE: return promote(w, actor);
+    case STEP_STORE: return store(w, actor);
+    case STEP_DECODE: return decode(w, actor);
+    default: return end_request(w, actor);
+    }
+}
+
+// Simulate until the end, or until Python cannot do what it is asked.
+EXPORT void simulate(World *w) {
+    Control *c = &w->control;
+    Knobs *k = &w->knobs;
+    jmp_buf stop;
+    w->stop = &stop;
+    if (setjmp(stop)) return;
+    while (c->populated < w->items_count) {
+        int64_t n = w->items[c->populated].objects;
+        move(w, c->populating);
+        if (n > w->chain_count) have(w, LONGER_CHAIN, n);
+        populate(w);
+        pack(w);
+    }
+    for (int64_t actor; (actor = next_actor(w)) != NONE;) {
+        if (actor == HAPPENS) {
+            happen(w);
+            continue;
+        }
+        int64_t delay = 0;
+        while (delay == 0) {    // steps that take no time
+            if (k->expires || k->polls || k->queued) catch_up(w, c->now);
+            have_room(w, actor);
+            delay = act(w, actor);
+            pack(w);
+        }
+        if (delay > 0 && c->now + delay < k->until_ns) push(w->heap, c->heap_size++, c->now + delay, actor);
+    }
 }

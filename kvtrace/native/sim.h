@@ -1,5 +1,5 @@
-// What the files of the simulation call of each other. The main flow: run.c takes who acts next (schedule.c) and does
-// the step: ask.c, load.c, store.c, decode.c; tiers below them (tiers.c and on), the fleet around them (fleet.c).
+// What the files of the simulation call of each other. The main flow: schedule.c takes who acts next and does the next
+// step of its request (request.c); tiers are below that (tiers.c, staging.c, slots.c), the fleet around it (fleet.c).
 //
 // `t` is a tier; `slot` an object's own slot; `member` the slot that a tier lists (a copy, where places have theirs);
 // `entry` what stands in World.contexts: a slot, or an object that needs none; `n` objects of a request are in `chain`.
@@ -12,28 +12,22 @@
 
 INLINE int64_t up_by(int64_t a, int64_t b) { return (a + b - 1) / b; }     // of what is not negative
 
-// run.c: have Python take what was made since the last flush, or make a table larger. Tables may move: keep no pointer
+// schedule.c: have Python take what was made since the last flush, or make a table larger. Tables may move: keep no pointer
 // into slots and what stands beside them across a call that may take a slot (take_slot, give_slot, own, write_slot).
 void have(World *w, int64_t what, int64_t need);
 
 // schedule.c: who acts when
 enum { WAITS = -2 };        // instead of how long an actor waits: until the batch's clock gets where `decoding` says
 void push(Event *heap, int64_t count, int64_t when, int64_t actor);
-int64_t pop(Event *heap, int64_t count);
-int64_t next_arrival_ns(World *w);
-int64_t take_arrival(World *w);
 void call_followers(World *w, int64_t request, int64_t is_of_start);
 void join(World *w, int64_t actor);
 void depart(World *w, int64_t actor);
 int64_t after_steps(World *w, int64_t actor, int64_t steps);
-int64_t pop_decoding(World *w);
 void disband(World *w);
-int64_t first_due(World *w);
 INLINE Batch *batch_of(World *w) { return &w->fleet.batches[w->control.node]; }
 
 // users.c: what users ask
 int64_t draw(int64_t seed, int64_t user, int64_t number, int64_t low, int64_t high);
-int64_t next_draw(User *me, int64_t seed, int64_t user, int64_t low, int64_t high);
 int64_t next_extra(User *me, int64_t seed, int64_t user, int64_t low, int64_t high);
 int64_t pick(const int64_t *cumulated, int64_t count, User *me, int64_t seed, int64_t user);
 int64_t pick_distinct(
@@ -42,26 +36,17 @@ bool next_turn(User *me, int64_t seed, int64_t user, int64_t turn, int64_t histo
     int64_t *new_tokens, int64_t *output_tokens);   // whether it begins a new conversation
 int64_t think_ns(User *me, int64_t seed, int64_t user);
 
-// ask.c: which request comes next, and of which objects it consists
+// request.c: which request comes next, of which objects it consists, and what it does
 int64_t ask(World *w, int64_t user);
 void arrive(World *w, int64_t actor, int64_t request);
-void make_objects(World *w, int64_t actor);
-void find_objects(World *w, int64_t actor);
 int64_t gather(World *w, int64_t actor);
-int64_t collect(World *w, int64_t actor);
 int64_t home_of(World *w, int64_t actor, int64_t i);
-void set_entry(World *w, int64_t actor, int64_t n);
-void leave_request(World *w, int64_t actor);    // ask.py's leave
-
-// load.c, store.c, decode.c: what a request does
 int64_t load(World *w, int64_t actor);
 int64_t promote(World *w, int64_t actor);
-bool is_stepwise(World *w, int64_t actor);
 void populate(World *w);
 int64_t store(World *w, int64_t actor);
-void store_rest(World *w, int64_t actor);
 int64_t decode(World *w, int64_t actor);
-int64_t end_request(World *w, int64_t actor);   // decode.py's end
+int64_t end_request(World *w, int64_t actor);
 
 // tiers.c: the rows that operations cause, what an entry stands for, and what happens in a tier
 INLINE int64_t is_endless(World *w, int64_t t) { return w->knobs.endless & (1 << t); }
@@ -120,48 +105,39 @@ void pack(World *w);
 void let_go(World *w, int64_t member);
 void release(World *w, int64_t slot);
 
-int64_t find_copy(World *w, int64_t number, int64_t place);
-void add_copy(World *w, int64_t slot);
-void remove_copy(World *w, int64_t slot);
 int64_t place_of(World *w, int64_t t);
 
-// room.c, staging.c: what a tier takes, and what makes room for it
-bool has_room(World *w, int64_t t, int64_t size);
+// tiers.c, staging.c: what a tier takes, and what makes room for it
 bool admits(World *w, int64_t t, int64_t slot, int64_t now);
 int64_t refer(World *w, int64_t t, int64_t entry);
 void forget_counts(World *w, int64_t t);
 bool make_room(World *w, int64_t t, int64_t slot, int64_t now);
 int64_t lower_tier(World *w, int64_t t, int64_t size);
 void make_room_by_demotion(World *w, int64_t t, int64_t slot, int64_t now);
-void poll_tier(World *w, int64_t t);            // room.py's poll
+void poll_tier(World *w, int64_t t);
 bool takes_offer(World *w, int64_t t, int64_t first, int64_t n, int64_t previous, int64_t now);
 bool frees(World *w, int64_t t, int64_t need, int64_t mine, int64_t previous, int64_t now);
 int64_t cut_reads(World *w, int64_t first, int64_t end);
 int64_t stage_reads(World *w, int64_t end, int64_t now);
-int64_t drop_held(World *w, int64_t first, int64_t n);
 int64_t store_staged(World *w, int64_t first, int64_t n, int64_t stage, int64_t request, int64_t first_phase,
     int64_t rest_phase);
 
-// waiting.c: what waits to be stored, and what tiers do by themselves
+// staging.c: what waits to be stored, and what tiers do by themselves
 bool takes(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase);
 void catch_up(World *w, int64_t now);
 int64_t take_first(World *w, int64_t t);
 int64_t due_ns(World *w, int64_t t);
 void note_due(World *w, int64_t place, int64_t tiers);
 
-// buckets.c: many objects stored as one, and collected
-bool write_bucket(World *w, int64_t t, int64_t first, int64_t count, int64_t now);
-int64_t bytes_beside(World *w, int64_t t);
-void collect_for(World *w, int64_t t, int64_t size, int64_t now);
+// staging.c: many objects stored as one, and collected
 void evict(World *w, int64_t t, int64_t slot, int64_t now);
 void lose(World *w, int64_t t, int64_t slot, int64_t now);
-void fill(World *w, int64_t t, int64_t slot, int64_t first, int64_t count, int64_t now, int64_t phase);
 
 // policies/queues.c: the lists that policies keep, and the operations of a tier's policy; LRU's are here
 INLINE Link *link_of(World *w, int64_t t, int64_t slot) { return &w->links[slot * w->tiers_count + t]; }
 INLINE Note *note_of(World *w, int64_t t, int64_t slot) { return &w->notes[slot * w->tiers_count + t]; }
 INLINE Queue *queue_of(World *w, int64_t t, int64_t number) { return &w->queues[t * QUEUES + number]; }
-void unlink_from(World *w, int64_t t, int64_t slot, int64_t number);    // queues.py's unlink
+void unlink_from(World *w, int64_t t, int64_t slot, int64_t number);
 void link_first(World *w, int64_t t, int64_t slot, int64_t number);
 void settle(World *w, int64_t t, int64_t slot);
 void enter(World *w, int64_t t, int64_t slot, int64_t number);

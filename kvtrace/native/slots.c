@@ -24,7 +24,7 @@ static int64_t line_of(int64_t lines, int64_t number, int64_t place) {
     return x & (lines - 1);
 }
 
-int64_t find_copy(World *w, int64_t number, int64_t place) {    // its slot, or NONE
+static int64_t find_copy(World *w, int64_t number, int64_t place) {    // its slot, or NONE
     const int32_t *column = w->fleet.places + (number & 15);
     int64_t lines = lines_of(w), line = line_of(lines, number, place), slot;
     for (; (slot = column[line * COPY_COLUMNS]) != NONE; line = (line + 1) & (lines - 1))
@@ -64,7 +64,7 @@ static void take_copy(World *w, int64_t slot) {
     column[empty * COPY_COLUMNS] = NONE;
 }
 
-void add_copy(World *w, int64_t slot) {     // of the object whose own slot is its home
+static void add_copy(World *w, int64_t slot) {     // of the object whose own slot is its home
     Copy *copies = w->fleet.copies, *mine = &copies[slot], *home = &copies[w->slots[slot].home];
     mine->newer = NONE, mine->older = home->first;
     if (home->first != NONE) copies[home->first].newer = (int32_t)slot;
@@ -72,7 +72,7 @@ void add_copy(World *w, int64_t slot) {     // of the object whose own slot is i
     put_copy(w, slot);
 }
 
-void remove_copy(World *w, int64_t slot) {
+static void remove_copy(World *w, int64_t slot) {
     Copy *copies = w->fleet.copies, *home = &copies[w->slots[slot].home];
     int32_t newer = copies[slot].newer, older = copies[slot].older;
     if (newer == NONE) home->first = older;

@@ -43,7 +43,7 @@ EXPORT void draw_all(int64_t *found, int64_t count, int64_t seed, int64_t user, 
     for (int64_t number = 0; number < count; number++) found[number] = draw(seed, user, number, low, high);
 }
 
-int64_t next_draw(User *me, int64_t seed, int64_t user, int64_t low, int64_t high) {
+static int64_t next_draw(User *me, int64_t seed, int64_t user, int64_t low, int64_t high) {
     return draw(seed, user, me->draws++, low, high);
 }
 

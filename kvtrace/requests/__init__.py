@@ -1,1 +1,1 @@
-"""Where requests come from: one source of requests a file."""
+"""Where requests come from: files of real requests, each format with a `read` and `is_own`, and synthetic users."""

@@ -16,7 +16,7 @@ import numpy as np
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import read_json
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests.chains import prefix_chains, rechained_notes, unnamed_notes
+from kvtrace.requests.reading import prefix_chains, rechained_notes, unnamed_notes
 from kvtrace.requests.requests import (
     MAX_BLOCK_ID,
     MAX_NS,
@@ -29,6 +29,7 @@ from kvtrace.requests.requests import (
     column,
     dense,
     origin_of,
+    runs_of,
     sha256_of,
 )
 
@@ -173,8 +174,7 @@ def _ordered(
     order = np.lexsort((column(columns.turns), column(columns.sessions), times))
     ends = column(columns.offsets)
     lengths = np.diff(ends)[order]
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
-    gather = np.arange(len(ids)) + np.repeat(ends[:-1][order] - offsets[:-1], lengths)
+    offsets, ids = runs_of(ids, ends[:-1][order], lengths)
     ordered = times[order]
     tokens = column(columns.inputs)[order], column(columns.outputs)[order]
     place: dict[str, Any] = {
@@ -183,7 +183,7 @@ def _ordered(
     }
     if any(columns.took):
         place["answered_ns"] = ordered - ordered[0] + column(columns.took)[order]
-    return Requests(ordered - ordered[0], *tokens, offsets, ids[gather], block_tokens, origin, notes, **place)
+    return Requests(ordered - ordered[0], *tokens, offsets, ids, block_tokens, origin, notes, **place)
 
 
 def _notes(counts: dict[str, int], rate_per_s: float, scopes: list[str]) -> tuple[str, ...]:

@@ -1,17 +1,22 @@
-"""Mooncake JSONL request traces (FAST'25 release): arrival, lengths, and the prefix chain as global block ids."""
+"""Mooncake JSONL request traces (FAST'25 release): arrival, lengths, and the prefix chain as global block ids.
+
+Rows may name sessions, as AIPerf's and Dynamo's do. A later turn may then say only how long after the turn before it
+comes (`delay`), and only what it adds to the prompt: its prompt is all earlier inputs and outputs of its session and
+that.
+"""
 
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import numpy as np
 
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.requests.jsonlines import JsonLines, unused_notes
-from kvtrace.requests.mooncake_sessions import Sessions, flat
+from kvtrace.requests.reading import Gathered, JsonLines, flat, unused_notes
 from kvtrace.requests.requests import (
     MAX_NS,
     MAX_TOKENS,
@@ -20,7 +25,9 @@ from kvtrace.requests.requests import (
     Count,
     Ints,
     Requests,
+    SourceFormat,
     Start,
+    Waits,
     column,
     origin_of,
 )
@@ -138,3 +145,244 @@ def _notes(arrivals: Ints, time_unit: str, unanswered: int) -> tuple[str, ...]:
             f"if they are in {other}, use --time-unit {other}"
         )
     return tuple(notes)
+
+
+@dataclass(slots=True)
+class _Session:
+    number: int
+    last_row: int = NONE
+    turns: int = 0
+    last_ns: int = 0
+    first_id: int = NONE
+    tokens: int = 0
+    blocks: array[int] = field(default_factory=lambda: array("q"))
+
+
+class Sessions:
+    """The sessions of a file, row by row."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self.number, self.turn, self.answered = array("q"), array("q"), array("q")
+        self.untimed = self.first_untimed = self.later = self.delays = self.unnamed = self._continued = 0
+        self._known: dict[str | int, _Session] = {}
+
+    def __len__(self) -> int:
+        """Return how many sessions there are."""
+        return len(self._known)
+
+    def last_ns(self, name: str | int) -> int:
+        """Return when the last turn of the session `name` arrives; 0 before its first."""
+        session = self._known.get(name)
+        return 0 if session is None else session.last_ns
+
+    def add(self, name: str | int | None, time_ns: int | None, delay_ns: int | None, ids: list[int] | None) -> int:
+        """Enter the next row, of the session `name`; return when it arrives: at `time_ns`, or after its last turn."""
+        if name is None:
+            self.number.append(NONE)
+            self.turn.append(NONE)
+            self.answered.append(min(time_ns or 0, MAX_NS))
+            return time_ns or 0
+        session = self._known.setdefault(name, _Session(len(self._known)))
+        if time_ns is None:
+            self.untimed += bool(session.turns)
+            self.first_untimed += not session.turns
+            time_ns = session.last_ns + (delay_ns or 0)
+        if session.turns and delay_ns is not None:
+            self.delays += 1
+            self.answered[session.last_row] = time_ns - delay_ns
+        session.last_row = len(self.answered)
+        self.answered.append(min(time_ns, MAX_NS))
+        self.unnamed += ids is None
+        first = ids[0] if ids else NONE
+        if session.turns:
+            self.later += 1
+            self._continued += first == session.first_id != NONE
+        else:
+            session.first_id = first
+        self.number.append(session.number)
+        self.turn.append(session.turns)
+        session.turns, session.last_ns = session.turns + 1, time_ns
+        return time_ns
+
+    @property
+    def is_delta(self) -> bool:
+        """Whether later turns say what they add: most of them do not begin with their session's first block."""
+        return 2 * self._continued < self.later
+
+    def whole(self, inputs: Ints, outputs: Ints, chains: list[array[int]], block_tokens: int) -> tuple[Ints, int]:
+        """Make the rows' `chains` and the returned inputs those of whole prompts; and the first row too long, or NONE.
+
+        The whole blocks of a session's first prompt keep their ids, which other sessions may share. From its first
+        answer on a session is its own, and so are its blocks, which get new ids; a partial last one gets none. Rows of
+        a file whose prompts are whole stay as they are.
+        """
+        free = 1 + max((max(chain) for chain in chains if chain), default=-1)
+        if not self.is_delta:
+            for row, chain in enumerate(chains if self.unnamed else ()):
+                if not chain:
+                    chain.extend(range(free, free := free + int(inputs[row]) // block_tokens))
+            return inputs, NONE
+        known = [_Session(n) for n in range(len(self))]
+        whole = inputs.copy()
+        for row, number in enumerate(self.number):
+            if number == NONE:
+                continue
+            session = known[number]
+            tokens = session.tokens + int(inputs[row])
+            if tokens + int(outputs[row]) > MAX_TOKENS:
+                return whole, row
+            if not session.turns:
+                session.blocks = chains[row][: tokens // block_tokens]
+            missing = tokens // block_tokens - len(session.blocks)
+            session.blocks.extend(range(free, free + missing))
+            free += missing
+            chains[row], whole[row] = session.blocks[:], tokens
+            session.turns, session.tokens = session.turns + 1, tokens + int(outputs[row])
+        return whole, NONE
+
+    def facts(self) -> dict[str, int]:
+        """Return what the metadata says of the sessions; nothing without any."""
+        return {"conversations": len(self)} if self._known else {}
+
+    def columns(self, order: Ints, start_ns: int) -> dict[str, Any]:
+        """Return what Requests has of sessions, by `order` and from `start_ns` on; nothing if no row names one."""
+        if not self._known:
+            return {}
+        found: dict[str, Any] = {"session_id": column(self.number)[order], "turn": column(self.turn)[order]}
+        if self.delays:
+            found["answered_ns"] = column(self.answered)[order] - start_ns
+            found["pause"] = "the file's delay, and where a turn has none, the time between arrivals"
+        return found | ({"untimed": self._untimed_note} if self.untimed else {})
+
+    @property
+    def _untimed_note(self) -> str:
+        return (
+            f"{self.untimed} later turns have no timestamp: they arrive their delay after the turn before them "
+            "arrived; how long an answer took is not in the file"
+        )
+
+    def notes(self) -> list[str]:
+        """Return what was assumed of the file's sessions."""
+        if not self._known:
+            return ["the source has no sessions or turns: they are null, and reuse comes from block ids alone"]
+        how = f"{self._continued} of {self.later} later turns begin with their session's first block"
+        notes = [f"sessions are the file's session_id, and their prompts are whole: {how}"]
+        if self.is_delta:
+            notes[0] = (
+                f"input_length of a session's later turns is taken as what they add ({how}): prompts are all earlier "
+                "inputs and outputs and that, and blocks after a session's first prompt are its own"
+            )
+        if self.untimed:
+            notes.append(self._untimed_note)
+        if self.first_untimed:
+            notes.append(f"{self.first_untimed} first turns have no timestamp: they arrive at 0")
+        if self.unnamed:
+            notes.append(f"{self.unnamed} rows have no hash_ids: what they ask for is shared within their session only")
+        return notes
+
+
+AGENTIC_SCHEMA: Final = "dynamo.agentic_mooncake"
+_AGENTIC_VERSION: Final = 2
+_NS_PER_MS = 1_000_000
+
+_Ms = Annotated[float, msgspec.Meta(ge=0, le=2**43)]
+
+
+class _Dependency(msgspec.Struct):
+    request_id: str
+    trigger: Literal["dispatch", "completion"]
+    delay_ms: _Ms = 0.0
+
+
+class _AgenticLine(msgspec.Struct):
+    schema: str | None = None
+    version: int | None = None
+    block_size: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
+    hash_id_scope: Literal["local", "global"] = "local"
+    request_id: str | None = None
+    play_id: str = ""
+    session_id: str | None = None
+    input_length: Count | None = None
+    output_length: Count | None = None
+    hash_ids: list[BlockId] | None = None
+    not_before_ms: _Ms = 0.0
+    dependencies: list[_Dependency] = []
+
+
+def _is_agentic(start: Start) -> bool:
+    """Return whether the file's first line is the header of such a file."""
+    return start.text.startswith(b"{") and f'"{AGENTIC_SCHEMA}"'.encode() in start.line
+
+
+def _read_agentic(path: Path) -> Requests:
+    """Return the requests of the file at `path`, and which wait for which to be dispatched or to complete.
+
+    As recorded, a request arrives at its `not_before_ms`, or its delay after the last request that it depends on; that
+    is taken to complete as it arrives, for the file does not say how long requests took.
+
+    Raises:
+        TraceError: the header is not of version 2, a line is not such a request, or it depends on a later one.
+
+    """
+    lines = JsonLines(path, _AgenticLine, name_fields=True)
+    rows = iter(lines)
+    number, head = next(rows, (0, _AgenticLine()))
+    if head.schema != AGENTIC_SCHEMA or head.version != _AGENTIC_VERSION or head.block_size is None:
+        raise lines.fault(
+            f"its first line must be of {AGENTIC_SCHEMA}, version {_AGENTIC_VERSION}, with a block_size", number, None
+        )
+    found, is_local = Gathered(), head.hash_id_scope == "local"
+    arrivals: dict[str, tuple[int, int]] = {}
+    waits: list[tuple[int, int, int, bool]] = []
+    least_ns = array("q")
+    for number, line in rows:
+        name, tokens, ids = _check_agentic(line, head.block_size, lines, number)
+        if name in arrivals:
+            raise lines.fault(f"{name!r} appears twice", number, "request_id")
+        time_ns = round(line.not_before_ms * _NS_PER_MS)
+        least_ns.append(time_ns)
+        for other in line.dependencies:
+            if other.request_id not in arrivals:
+                why = f"depends on {other.request_id!r}, which is not before it"
+                raise lines.fault(why, number, "dependencies")
+            (before, before_ns), delay_ns = arrivals[other.request_id], round(other.delay_ms * _NS_PER_MS)
+            time_ns = max(time_ns, before_ns + delay_ns)
+            waits.append((len(found), before, delay_ns, other.trigger == "dispatch"))
+        if time_ns > MAX_NS:
+            raise lines.fault("it comes beyond the clock of a trace", number, "dependencies")
+        arrivals[name] = len(found), time_ns
+        session = None if line.session_id is None else (line.play_id, line.session_id)
+        chain = [(line.play_id if is_local else None, block) for block in ids]
+        found.add(time_ns, tokens, line.output_length or 0, chain, session)
+    graph = Waits.of(len(found), waits, column(least_ns))
+    completions = len(waits) - int(graph.is_of_start.sum())
+    notes, untimed = [], ""
+    if completions:
+        untimed = (
+            f"{completions} of the waits of {graph.followers} requests are for another to complete: the file does not "
+            "say how long requests took, so they arrive their delay after it arrived"
+        )
+        notes.append(untimed)
+    if is_local:
+        notes.append("block ids are local to a play: nothing is shared between plays")
+    notes += unused_notes(lines.fields, _AgenticLine)
+    requests = found.requests("agentic-mooncake", path, lines.sha256, head.block_size, notes)
+    pause = "what the file's dependencies say, those on a dispatch counted from there"
+    return replace(requests, waits=found.in_order(graph), untimed=untimed, pause=pause)
+
+
+def _check_agentic(
+    line: _AgenticLine, block_tokens: int, lines: JsonLines[_AgenticLine], number: int
+) -> tuple[str, int, list[int]]:
+    """Return the request's name, the tokens of its prompt and its blocks."""
+    if line.request_id is None or line.input_length is None or line.hash_ids is None:
+        raise lines.fault("a request needs request_id, input_length and hash_ids", number, None)
+    whole, wanted = line.input_length // block_tokens, -(-line.input_length // block_tokens)
+    if len(line.hash_ids) not in (whole, wanted):
+        raise lines.misfit(len(line.hash_ids), line.input_length, block_tokens, wanted, number)
+    return line.request_id, line.input_length, line.hash_ids
+
+
+agentic_mooncake = SourceFormat(_read_agentic, _is_agentic)
+"""Dynamo's agentic form of Mooncake rows (`dynamo.agentic_mooncake`): a header, then requests that wait for others."""

@@ -1,8 +1,11 @@
-"""The requests table of the contract, as a source and as the output of `kvtrace import`: an exact round trip."""
+"""The requests table of the contract, as a source and as the output of `kvtrace import`: an exact round trip.
+
+With the figures of a source: counts, span, reuse, gaps, oddities.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvtrace.core.errors import TraceError
+from kvtrace.core.metadata import describe
 from kvtrace.core.schema import REQUESTS, RequestKind, arrow_schema, enum_array, enum_code
-from kvtrace.core.tables import SUFFIXES, open_table
+from kvtrace.core.tables import SUFFIXES, create, open_table
+from kvtrace.core.units import format_count, format_duration
 from kvtrace.requests.requests import (
     MAX_BLOCK_ID,
     MAX_NS,
@@ -53,7 +58,7 @@ def _batch(requests: Requests, start: int, stop: int, first_id: int) -> pa.Recor
 
     rows, n = slice(start, stop), stop - start
     kind = np.full(n, _TRACE_KIND) if requests.kind is None else requests.kind[rows]
-    qos = _absent(n) if requests.qos is None else requests.qos[rows]
+    qos = np.full(n, NONE, dtype=np.int64) if requests.qos is None else requests.qos[rows]
     arrays = [
         pa.array(requests.arrival_ns[rows]),
         pa.array(np.arange(first_id, first_id + n)),
@@ -76,10 +81,6 @@ def _lists(requests: Requests, start: int, stop: int) -> Any:
     offsets = requests.block_offsets[start : stop + 1]
     ids = requests.block_ids[offsets[0] : offsets[-1]]
     return pa.ListArray.from_arrays(pa.array(offsets - offsets[0], pa.int32()), pa.array(ids))
-
-
-def _absent(n: int) -> Ints:
-    return np.full(n, NONE, dtype=np.int64)
 
 
 def _nullable(values: Ints | None, rows: slice, n: int, type_: Any) -> Any:
@@ -123,7 +124,9 @@ def read(path: Path) -> Requests:
     source = reader.meta.source or {}
     origin = origin_of("requests", path, sha256_of(path), row, has_ids, of=source)
     tokens, notes = (found["input_tokens"], found["output_tokens"]), tuple(reader.meta.notes)
-    more: dict[str, Any] = {name: _or_none(found[name]) for name in ("session_id", "turn", "qos")}
+    more: dict[str, Any] = {
+        name: (None if (found[name] == NONE).all() else found[name]) for name in ("session_id", "turn", "qos")
+    }
     more["kind"] = None if (found["kind"] == _TRACE_KIND).all() else found["kind"]
     return Requests(found["arrival_ns"], *tokens, offsets, np.concatenate(ids), has_ids, origin, notes, **more)
 
@@ -159,10 +162,6 @@ def _blocks(array: Any, path: Path, row: int, *, has_ids: bool) -> tuple[Ints, I
     return lengths, ids
 
 
-def _or_none(values: Ints) -> Ints | None:
-    return None if (values == NONE).all() else values
-
-
 def _check(found: dict[str, Ints], offsets: Ints, block_tokens: int, path: Path) -> None:
     """Raise TraceError at the first request with a value out of range or out of order."""
 
@@ -183,3 +182,121 @@ def _check(found: dict[str, Ints], offsets: Ints, block_tokens: int, path: Path)
         whole = found["input_tokens"] // block_tokens
         most = -(-found["input_tokens"] // block_tokens)
         refuse((counts < whole) | (counts > most), "input_tokens", "tokens do not fit the number of block_ids")
+
+
+GAP_INTERVALS = 100
+"""An interval without arrivals is a gap from this many mean intervals on."""
+_COUNTED = """
+failures out_of_order wrong_totals unknown_columns orphans rechained_ids unnamed_tokens subagents empty_conversations
+unanswered unasked unknown_speakers
+"""
+"""The fields of an origin that count oddities of the file."""
+
+
+def account(requests: Requests) -> dict[str, Any]:
+    """Return the figures of `requests`: counts, span, tokens, conversations, block reuse, gaps, oddities, nulls.
+
+    `block_reuse` is the share of block references to a block that an earlier reference named; with prefix chains
+    it equals the hit ratio of an unlimited cache. It is null without block ids.
+    """
+    span_ns = int(requests.arrival_ns[-1] - requests.arrival_ns[0])
+    n = len(requests)
+    references = len(requests.block_ids)
+    distinct = len(np.unique(requests.block_ids)) if requests.block_tokens else None
+    sessions = requests.session_id
+    return {
+        "requests": n,
+        "span_ns": span_ns,
+        "requests_per_s": (n - 1) / (span_ns / 1e9) if span_ns else None,
+        "input_tokens": _tokens(requests.input_tokens),
+        "output_tokens": _tokens(requests.output_tokens),
+        "conversations": None if sessions is None else len(np.unique(sessions[sessions != NONE])),
+        "block_tokens": requests.block_tokens or None,
+        "block_references": references if requests.block_tokens else None,
+        "distinct_blocks": distinct,
+        "block_reuse": 1 - distinct / references if distinct is not None and references else None,
+        "gaps": _gaps(requests.arrival_ns),
+        "oddities": {name: requests.origin[name] for name in _COUNTED.split() if requests.origin.get(name)},
+        "nulls": _nulls(requests),
+    }
+
+
+def _tokens(values: Ints) -> dict[str, Any]:
+    median, p95 = np.percentile(values, [50, 95], method="inverted_cdf").tolist()
+    return {"sum": int(values.sum()), "mean": float(values.mean()), "p50": median, "p95": p95, "max": int(values.max())}
+
+
+def _gaps(times: Ints) -> dict[str, Any]:
+    """Return the number of gaps, their total length, and the longest interval with its start."""
+    if len(times) == 1 or times[-1] == times[0]:
+        return {"count": 0, "total_ns": 0, "longest_ns": None, "longest_starts_ns": None}
+    intervals = np.diff(times)
+    is_gap = intervals >= GAP_INTERVALS * (int(times[-1] - times[0]) / len(intervals))
+    longest = int(np.argmax(intervals))
+    return {
+        "count": int(np.count_nonzero(is_gap)),
+        "total_ns": int(intervals[is_gap].sum()),
+        "longest_ns": int(intervals[longest]),
+        "longest_starts_ns": int(times[longest]),
+    }
+
+
+def _nulls(requests: Requests) -> dict[str, int]:
+    """Return the number of nulls in each nullable column that has any."""
+    n = len(requests)
+    counts = {
+        name: n if values is None else int(np.count_nonzero(values == NONE))
+        for name, values in (("session_id", requests.session_id), ("turn", requests.turn), ("qos", requests.qos))
+    }
+    counts["block_ids"] = 0 if requests.block_tokens else n
+    return {name: count for name, count in counts.items() if count}
+
+
+def write(
+    path: Path, requests: Requests, argv: list[str], seed: int, progress: Callable[[float], None] = lambda _rows: None
+) -> dict[str, Any]:
+    """Write `requests` to `path` and return their figures; `progress` takes the rows so far."""
+    figures = account(requests)
+    source, notes = requests.origin, list(requests.notes)
+    config = {"source": source, "seed": seed}
+    meta = describe(REQUESTS, "kvtrace", argv, config, seed=seed, source=source, notes=notes, stats=figures)
+    with create(path, REQUESTS, meta) as out:
+        for batch in batches(requests):
+            out.write(batch)
+            progress(out.rows)
+    return figures
+
+
+def lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the account as lines for people: (what, how much)."""
+
+    def tokens(name: str) -> str:
+        of = figures[name]
+        return f"mean {of['mean']:,.1f}, p50 {of['p50']:,}, p95 {of['p95']:,}, max {of['max']:,}, sum {of['sum']:,}"
+
+    rate, gaps = figures["requests_per_s"], figures["gaps"]
+    found = [
+        ("requests", format_count(figures["requests"])),
+        ("span", format_duration(figures["span_ns"]) + ("" if rate is None else f", {rate:.3g} requests/s")),
+        ("input tokens", tokens("input_tokens")),
+        ("output tokens", tokens("output_tokens")),
+        ("conversations", "none" if figures["conversations"] is None else format_count(figures["conversations"])),
+        ("blocks", _blocks_text(figures)),
+        ("longest interval", format_duration(gaps["longest_ns"])),
+        (f"gaps ({GAP_INTERVALS} mean intervals)", f"{gaps['count']}, {format_duration(gaps['total_ns'])} in all"),
+    ]
+    found += [
+        (name.replace("_", " "), (", ".join(map(str, value)) if isinstance(value, list) else f"{value:,}"))
+        for name, value in figures["oddities"].items()
+    ]
+    if figures["nulls"]:
+        found.append(("null", ", ".join(f"{name} in {count:,} rows" for name, count in figures["nulls"].items())))
+    return found
+
+
+def _blocks_text(figures: dict[str, Any]) -> str:
+    if figures["block_tokens"] is None:
+        return "none"
+    reuse = "-" if figures["block_reuse"] is None else f"{100 * figures['block_reuse']:.2f} %"
+    references, distinct = format_count(figures["block_references"]), format_count(figures["distinct_blocks"])
+    return f"{references} of {figures['block_tokens']} tokens, {distinct} distinct, reuse {reuse}"

@@ -5,6 +5,8 @@ A new source is one file here and one line in SOURCES. The file has two function
     read(path, [rng,] **options) -> Requests     the requests at `path`; `rng` only if the line says that it draws
     is_own(start: Start) -> bool                 whether a file that starts so is one of its files
 
+A file that reads several formats has a `SourceFormat` of the two for each, named after a colon: "columns:azure".
+
 No source is imported before it is asked for, so that a command's help can name them all and stays quick.
 """
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One kind of file that requests come from."""
+    """One format of request files."""
 
     name: str
     options: tuple[str, ...] = ()
@@ -36,28 +38,30 @@ class Source:
     has_globs: bool = False
     """Whether it also reads together the files that a glob matches."""
     module: str = ""
-    """Its module in this folder, if that is not called by its name."""
+    """Its module in this folder, and after a colon its SourceFormat there; empty: a module called by its name."""
 
     def load(self) -> Any:
-        """Return its module."""
-        return importlib.import_module(f"kvtrace.requests.{self.module or self.name}")
+        """Return what has its `read` and `is_own`: a module, or a SourceFormat of one."""
+        module, _, reader = (self.module or self.name).partition(":")
+        found = importlib.import_module(f"kvtrace.requests.{module}")
+        return getattr(found, reader) if reader else found
 
 
 SOURCES: Final[dict[str, Source]] = {
     source.name: source
     for source in (
         Source("mooncake", ("time_unit", "block_tokens")),
-        Source("bailian", ("block_tokens",)),
-        Source("burstgpt", files="*.csv", has_globs=True),
-        Source("azure"),
+        Source("bailian", ("block_tokens",), module="columns:bailian"),
+        Source("burstgpt", files="*.csv", has_globs=True, module="columns:burstgpt"),
+        Source("azure", module="columns:azure"),
         Source("sharegpt", ("request_rate_per_s", "live_conversations", "max_conversations", "tokenizer"), True),
         Source("agentic", ("conversation_rate_per_s",), True, files="*.json"),
-        Source("agentic-mooncake", module="engines.agentic_mooncake"),
-        Source("dynamo", module="engines.dynamo"),
-        Source("lmcache-lookup", files="lookup_hashes_*.jsonl", module="engines.lookup_log"),
-        Source("lmcache-trace", ("block_tokens",), module="engines.lmcache_trace"),
-        Source("otel", module="engines.otel"),
-        Source("kv-events", module="engines.event_requests"),
+        Source("agentic-mooncake", module="mooncake:agentic_mooncake"),
+        Source("dynamo", module="engine_logs:dynamo"),
+        Source("lmcache-lookup", files="lookup_hashes_*.jsonl", module="engine_logs:lookup_log"),
+        Source("lmcache-trace", ("block_tokens",), module="engine_logs:lmcache_trace"),
+        Source("otel", module="engine_logs:otel"),
+        Source("kv-events", module="kv_events"),
         Source("requests", module="own_table"),
     )
 }

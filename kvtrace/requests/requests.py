@@ -1,19 +1,19 @@
-"""Requests: the columns that every source fills, with the limits and helpers that sources share."""
+"""Requests: the columns that every source fills, which wait for which others, and the limits that sources share."""
 
 from __future__ import annotations
 
 import hashlib
 from array import array
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple, Self
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.requests.turns.waits import Waits
 
 Ints = NDArray[np.int64]
 Notes = tuple[str, ...]
@@ -128,6 +128,12 @@ def dense(values: Ints) -> tuple[Ints, int]:
     return number[inverse], len(distinct)
 
 
+def runs_of(values: Ints, starts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
+    """Return the runs of `values` of these `lengths` from `starts` on, one after the other: their offsets, and they."""
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+    return offsets, values[np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)]
+
+
 def sha256_of(*paths: Path) -> str:
     """Return the SHA-256 of the bytes of `paths`, one after the other, in hexadecimal."""
     digest = hashlib.sha256()
@@ -166,3 +172,72 @@ def start_of(path: Path) -> Start:
     """Return the start of the file at `path`."""
     with path.open("rb") as file:
         return Start(path, file.read(_START_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip())
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Requests that come after others: the k-th wait is of request `row[k]` for `before[k]`, which has a lower number.
+
+    A request with several waits comes when the last of them is over (a join), and not before its `not_before_ns`.
+    One without any comes at its recorded time.
+    """
+
+    row: Ints
+    before: Ints
+    delay_ns: Ints
+    """How long after the end of the answer to `before`, or after its start."""
+    is_of_start: NDArray[np.bool_]
+    """Whether the wait is for `before` to start, not for its answer to end."""
+    not_before_ns: Ints
+    """[requests]"""
+
+    @classmethod
+    def of(cls, requests: int, waits: Iterable[tuple[int, int, int, bool]], not_before_ns: Ints | None = None) -> Self:
+        """Return the waits of so many `requests` from tuples of (row, before, delay_ns, is_of_start)."""
+        table = np.array([tuple(map(int, wait)) for wait in waits], dtype=np.int64).reshape(-1, 4)
+        least = np.zeros(requests, dtype=np.int64) if not_before_ns is None else not_before_ns
+        return cls(table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(bool), least)
+
+    def __len__(self) -> int:
+        """Return how many waits there are."""
+        return len(self.row)
+
+    @property
+    def followers(self) -> int:
+        """How many requests wait for another."""
+        return len(np.unique(self.row))
+
+    def kept(self, rows: Ints, since_ns: int = 0) -> Self:
+        """Return what is left with the requests `rows` alone, in that order, on a clock that starts at `since_ns`.
+
+        A wait for a request that is not among them is dropped.
+        """
+        place = np.full(len(self.not_before_ns), -1, dtype=np.int64)
+        place[rows] = np.arange(len(rows))
+        least = np.maximum(0, self.not_before_ns[rows] - since_ns)
+        which = np.flatnonzero((place[self.row] >= 0) & (place[self.before] >= 0))
+        return self._chosen(which, place[self.row[which]], place[self.before[which]], least)
+
+    def repeated(self, times: int, period_ns: int) -> Self:
+        """Return the waits of the same requests so many `times` over, each time `period_ns` later."""
+        count, which = len(self.not_before_ns), np.tile(np.arange(len(self)), times)
+        shift = np.repeat(np.arange(times), len(self)) * count
+        least = np.tile(self.not_before_ns, times) + np.repeat(np.arange(times), count) * period_ns
+        return self._chosen(which, self.row[which] + shift, self.before[which] + shift, least)
+
+    def scaled(self, factor: float) -> Self:
+        """Return the waits with all times multiplied."""
+        delays, least = (np.rint(times * factor).astype(np.int64) for times in (self.delay_ns, self.not_before_ns))
+        return replace(self, delay_ns=delays, not_before_ns=least)
+
+    def _chosen(self, which: Ints, row: Ints, before: Ints, least: Ints) -> Self:
+        """Return the waits `which`, now between the requests `row` and `before`."""
+        times = self.delay_ns[which], self.is_of_start[which]
+        return replace(self, row=row, before=before, delay_ns=times[0], is_of_start=times[1], not_before_ns=least)
+
+
+class SourceFormat(NamedTuple):
+    """One format among several that a module reads; a module of one format has these as functions."""
+
+    read: Callable[..., Requests]
+    is_own: Callable[[Start], bool]

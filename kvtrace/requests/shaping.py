@@ -1,4 +1,8 @@
-"""Transformations of any source: time scale, repetition, prompt limit, jitter. Each is recorded in the notes."""
+"""Transformations of any source: time scale, repetition, superposed copies, prompt limit, jitter, turns that follow.
+
+Each is recorded in the notes. A turn that follows comes a pause after the simulated answer before it, instead of at its
+recorded time.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,9 @@ import numpy as np
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import NS_PER_S, format_duration
-from kvtrace.requests.requests import MAX_BLOCK_ID, MAX_NS, NONE, Ints, Requests, dense
-from kvtrace.requests.scale.superpose import superpose
+from kvtrace.requests.requests import MAX_BLOCK_ID, MAX_NS, NONE, Ints, Requests, Waits, dense, runs_of
 
-_MAX_REQUESTS = 2**31 - 1
+MAX_REQUESTS = 2**31 - 1
 SCALE_SHIFT_NS = 60 * NS_PER_S
 
 
@@ -101,12 +104,11 @@ def reshape(requests: Requests, wanted: Reshaping, rng: np.random.Generator) -> 
 def take(requests: Requests, rows: Ints) -> Requests:
     """Return the requests of `rows`, in that order, with their blocks."""
     lengths = np.diff(requests.block_offsets)[rows]
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
-    gather = np.arange(offsets[-1]) + np.repeat(requests.block_offsets[:-1][rows] - offsets[:-1], lengths)
+    offsets, ids = runs_of(requests.block_ids, requests.block_offsets[:-1][rows], lengths)
     names = ("arrival_ns", "input_tokens", "output_tokens", "session_id", "turn", "qos", "kind", "answered_ns")
     taken: dict[str, Any] = {name: _rows(getattr(requests, name), rows) for name in names}
     waits = None if requests.waits is None else requests.waits.kept(rows)
-    return replace(requests, block_offsets=offsets, block_ids=requests.block_ids[gather], waits=waits, **taken)
+    return replace(requests, block_offsets=offsets, block_ids=ids, waits=waits, **taken)
 
 
 def _rows(values: Ints | None, rows: Ints) -> Ints | None:
@@ -131,10 +133,8 @@ def _limit(requests: Requests, limit: int, over: OverLimit) -> Requests:
     lengths = np.diff(requests.block_offsets)
     if requests.block_tokens:
         lengths = np.minimum(lengths, -(-np.minimum(requests.input_tokens, limit) // requests.block_tokens))
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
-    gather = np.arange(offsets[-1]) + np.repeat(requests.block_offsets[:-1] - offsets[:-1], lengths)
+    offsets, ids = runs_of(requests.block_ids, requests.block_offsets[:-1], lengths)
     tokens = np.minimum(requests.input_tokens, limit)
-    ids = requests.block_ids[gather]
     clipped = replace(requests, input_tokens=tokens, block_offsets=offsets, block_ids=ids)
     return _noted(clipped, f"{count} prompts over {limit} tokens were clipped to their first {limit}")
 
@@ -178,7 +178,7 @@ def _repeat(requests: Requests, cycles: int, cycle_ids: CycleIds, limit: int | N
     span = int(requests.arrival_ns[-1] - requests.arrival_ns[0])
     period = span + (round(span / (n - 1)) if span else NS_PER_S)
     needed = min(cycles, -(-limit // n)) if limit is not None else cycles
-    if n * needed > _MAX_REQUESTS or int(requests.arrival_ns[-1]) + period * needed > MAX_NS:
+    if n * needed > MAX_REQUESTS or int(requests.arrival_ns[-1]) + period * needed > MAX_NS:
         raise ConfigError(f"cycles(={cycles}) of {n} requests are more than a trace can hold")
     every = take(replace(requests, waits=None), np.tile(np.arange(n), needed))
     cycle = np.repeat(np.arange(needed), n)
@@ -192,7 +192,7 @@ def _repeat(requests: Requests, cycles: int, cycle_ids: CycleIds, limit: int | N
         every,
         arrival_ns=every.arrival_ns + cycle * period,
         block_ids=ids,
-        session_id=_new_sessions(requests.session_id, needed),
+        session_id=_sessions_of_copies(requests.session_id, needed),
         answered_ns=_moved(every.answered_ns, cycle * period),
         waits=None if requests.waits is None else requests.waits.repeated(needed, period),
     )
@@ -201,11 +201,150 @@ def _repeat(requests: Requests, cycles: int, cycle_ids: CycleIds, limit: int | N
     return _noted(repeated, f"the trace comes {cycles} times, {format_duration(period)} apart{blocks}{new}")
 
 
-def _new_sessions(sessions: Ints | None, cycles: int) -> Ints | None:
+_PARTS = 10**9
+_COLUMNS = ("input_tokens", "output_tokens", "turn", "qos", "kind")
+
+
+def superpose(requests: Requests, copies: int, common: float, shift_ns: int, rng: np.random.Generator) -> Requests:
+    """Return `requests` and copies of them, `copies` in all, in order of arrival.
+
+    Each copy but the first comes later by what `rng` draws for it, evenly up to `shift_ns`. Its sessions are its own,
+    and its blocks, but for the most used ones that make up at most a share `common` of all references.
+    """
+    count, references = len(requests), len(requests.block_ids)
+    if common and not requests.block_tokens:
+        raise ConfigError("a share of common prefixes is of the blocks of a file that names them; this one does not")
+    if count * copies > MAX_REQUESTS:
+        raise ConfigError(f"scale(={copies}) of {count} requests are more than a trace can hold")
+    shifts = np.zeros(copies, dtype=np.int64)
+    shifts[1:] = np.floor(rng.random(copies - 1) * (shift_ns + 1)).astype(np.int64)
+    if int(requests.arrival_ns[-1]) + shift_ns > MAX_NS:
+        raise ConfigError(f"scale shift(={shift_ns} ns) puts requests beyond the clock of a trace")
+    numbers, names = dense(requests.block_ids)
+    is_common, shared = _most_used(numbers, names, common)
+    own, owned = np.cumsum(~is_common) - 1, int(np.count_nonzero(~is_common))
+    if names * copies > MAX_BLOCK_ID:
+        raise ConfigError(f"scale(={copies}) of {names} blocks are more than a trace can number")
+    times = (requests.arrival_ns[None, :] + shifts[:, None]).reshape(-1)
+    # Of equal times the earlier copy first, and within one its own order.
+    order = np.argsort(times, kind="stable")
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    lengths = np.diff(requests.block_offsets)
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths[order % count])])
+    # One copy at a time, so that little more is held than what is returned.
+    ids = np.empty(references * copies, dtype=np.int64)
+    within = np.arange(references) - np.repeat(requests.block_offsets[:-1], lengths)
+    for copy in range(copies):
+        starts = offsets[place[copy * count : (copy + 1) * count]]
+        # Common blocks keep their numbers, then come those of each copy.
+        renamed = np.where(is_common, np.arange(names), names + copy * owned + own)
+        ids[np.repeat(starts, lengths) + within] = renamed[numbers]
+    more: dict[str, Any] = {name: _rows(getattr(requests, name), order % count) for name in _COLUMNS}
+    share = f"{100 * shared / max(references, 1):.1f} % of all references to blocks"
+    note = (
+        f"the requests come {copies} times over each other, each copy later by up to {format_duration(shift_ns)}"
+        + ("; its sessions are its own" if requests.session_id is not None else "")
+        + (f"; its blocks too, but for the most used prefixes, {share}" if requests.block_tokens else "")
+    )
+    return replace(
+        requests,
+        arrival_ns=times[order],
+        block_offsets=offsets,
+        block_ids=ids,
+        session_id=_rows(_sessions_of_copies(requests.session_id, copies), order),
+        answered_ns=None
+        if requests.answered_ns is None
+        else (requests.answered_ns[None, :] + shifts[:, None]).reshape(-1)[order],
+        waits=_waits(requests, shifts, order),
+        notes=(*requests.notes, note),
+        **more,
+    )
+
+
+def _most_used(numbers: Ints, names: int, common: float) -> tuple[Any, int]:
+    """Return which of the blocks, numbered by first appearance, are common, and how many references are to them."""
+    uses = np.bincount(numbers, minlength=names)
+    by_use = np.argsort(-uses, kind="stable")
+    # In integers, so that a share that comes out whole is taken whole.
+    most = round(common * _PARTS) * len(numbers) // _PARTS
+    taken = int(np.searchsorted(np.cumsum(uses[by_use]), most, side="right"))
+    is_common = np.zeros(names, dtype=bool)
+    is_common[by_use[:taken]] = True
+    return is_common, int(uses[by_use[:taken]].sum())
+
+
+def _sessions_of_copies(sessions: Ints | None, copies: int) -> Ints | None:
+    """Return the sessions of copies one after the other: each copy's are its own."""
     if sessions is None:
         return None
-    is_named = sessions != NONE
-    numbers = np.full(len(sessions), NONE, dtype=np.int64)
-    numbers[is_named], count = dense(sessions[is_named])
-    every = np.tile(numbers, cycles)
-    return np.where(every == NONE, NONE, every + np.repeat(np.arange(cycles) * count, len(sessions)))
+    numbers, count = dense(sessions[sessions != NONE])
+    found = np.full((copies, len(sessions)), NONE, dtype=np.int64)
+    found[:, sessions != NONE] = numbers + count * np.arange(copies)[:, None]
+    return found.reshape(-1)
+
+
+def _waits(requests: Requests, shifts: Ints, order: Ints) -> Any:
+    """Return who waits for whom within each copy; None if the source does not say."""
+    if requests.waits is None:
+        return None
+    every = requests.waits.repeated(len(shifts), 0)
+    least = every.not_before_ns + np.repeat(shifts, len(requests))
+    return replace(every, not_before_ns=least).kept(order)
+
+
+class Turns(StrEnum):
+    """When the later turns of a file's sessions arrive."""
+
+    FOLLOW = "follow"
+    """A pause after the simulated answer that they follow ended: a closed loop."""
+    AS_RECORDED = "as-recorded"
+    """At the file's times, however long answers take: an open loop."""
+
+
+def choose(requests: Requests, turns: Turns | None) -> tuple[Requests, Waits | None]:
+    """Return `requests` with notes on their `turns`, and their waits if these follow.
+
+    Without a choice they follow if the file has no times for them. ConfigError if none can.
+    """
+    is_asked = turns is Turns.FOLLOW
+    if not is_asked and not (turns is None and requests.untimed):
+        return requests, None
+    waits = waits_of(requests)
+    if not len(waits):
+        if is_asked:
+            raise ConfigError("--turns follow: no request has a turn of its session before it; leave the option out")
+        return requests, None
+    notes = tuple(note for note in requests.notes if note != requests.untimed)
+    return replace(requests, notes=(*notes, _note(requests, waits))), waits
+
+
+def waits_of(requests: Requests) -> Waits:
+    """Return which requests follow which: as the source says, or each the one before it of its session.
+
+    The pause is the recorded time from the end of the one answer to the arrival of the next turn, none if that came
+    earlier; where the end is not recorded, from the one arrival to the next.
+    """
+    if requests.waits is not None:
+        return requests.waits
+    sessions, arrivals = requests.session_id, requests.arrival_ns
+    row = before = np.zeros(0, dtype=np.int64)
+    if sessions is not None:
+        order = np.argsort(sessions, kind="stable")
+        order = order[sessions[order] != NONE]
+        is_next = sessions[order[1:]] == sessions[order[:-1]]
+        row, before = order[1:][is_next], order[:-1][is_next]
+    ended = arrivals if requests.answered_ns is None else requests.answered_ns
+    delay = np.maximum(0, arrivals[row] - ended[before])
+    return Waits(row, before, delay, np.zeros(len(row), dtype=bool), np.zeros(len(requests), dtype=np.int64))
+
+
+def _note(requests: Requests, waits: Waits) -> str:
+    pause = requests.pause
+    if not pause and requests.answered_ns is None:
+        pause = "the recorded time between their arrivals, in which the answer's own time is: the source lacks that"
+    pause = pause or "the recorded time from the end of that answer on"
+    return (
+        f"closed loop: {waits.followers} of {len(requests)} requests follow others and arrive a pause after the "
+        f"simulated answer before them ended, the others at their recorded time; the pause is {pause}"
+    )

@@ -228,10 +228,10 @@ def _notes(origin: dict[str, Any]) -> tuple[str, ...]:
         f"the source has no token counts: they are {origin['tokenizer']}",
         "the source has no block ids: prompts share a prefix within their conversation only",
     ]
-    told = {
+    noted = {
         "empty_conversations": "conversations without a question and an answer were left out",
         "unanswered": "last questions have no answer and were left out",
         "unasked": "answers have no question before them: they are history, not requests",
         "unknown_speakers": "messages of unknown speakers were taken for questions",
     }
-    return (*notes, *(f"{origin[name]} {what}" for name, what in told.items() if origin[name]))
+    return (*notes, *(f"{origin[name]} {what}" for name, what in noted.items() if origin[name]))

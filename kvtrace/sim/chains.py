@@ -51,7 +51,11 @@ def chunk_chains(requests: Requests, chunk_tokens: int) -> Chains:
     """
     tokens = requests.input_tokens
     if requests.block_tokens:
-        _check_chunk(requests.block_tokens, chunk_tokens)
+        block = requests.block_tokens
+        if block % chunk_tokens and chunk_tokens % block:
+            raise ConfigError(
+                f"chunk_tokens(={chunk_tokens}) must divide, or be a multiple of, the source's blocks of {block} tokens"
+            )
         tokens = np.minimum(tokens, np.diff(requests.block_offsets) * requests.block_tokens)
     counts = tokens // chunk_tokens
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
@@ -72,13 +76,6 @@ def _groups(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
     starts = np.searchsorted(offsets, np.arange(0, offsets[-1], _BATCH), side="left")
     bounds = np.unique(np.concatenate([starts, np.array([0, len(offsets) - 1])])).tolist()
     return list(pairwise(bounds))
-
-
-def _check_chunk(block: int, chunk_tokens: int) -> None:
-    if block % chunk_tokens and chunk_tokens % block:
-        raise ConfigError(
-            f"chunk_tokens(={chunk_tokens}) must divide, or be a multiple of, the source's blocks of {block} tokens"
-        )
 
 
 def _block_names(
@@ -109,14 +106,14 @@ def conversations(requests: Requests) -> tuple[NDArray[np.int64], int]:
 class Numbers:
     """Gives names, int64, numbers from 0 by first appearance: 4 bytes a name, and 12 to 24 more a distinct one."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, capacity: int) -> None:
         self.count = self._done = 0
-        self.found = np.empty(room, dtype=np.int32)
+        self.found = np.empty(capacity, dtype=np.int32)
         self._names = np.empty(1024, dtype=np.int64)
         self._table = np.full(2048, NONE, dtype=np.int32)
 
     def add(self, names: NDArray[np.int64]) -> None:
-        """Give `names`, the next ones, their numbers."""
+        """Assign numbers to the next `names`."""
         while len(names):
             known = (self._table, len(self._table), self._names, len(self._names), self.count)
             done = int(_number(names, len(names), self.found[self._done :], *known))
@@ -135,10 +132,10 @@ class Numbers:
     def _grow(self) -> None:
         if 2 * len(self._names) > MAX_OBJECTS:
             raise ConfigError(f"more than {self.count} objects; at most {MAX_OBJECTS} fit a simulation")
-        names, room = self._names, len(self._table)
+        names, places = self._names, len(self._table)
         self._names, self._table = np.empty(2 * len(names), dtype=np.int64), np.empty(0, dtype=np.int32)
         self._names[: self.count] = names
-        self._table = np.full(2 * room, NONE, dtype=np.int32)
+        self._table = np.full(2 * places, NONE, dtype=np.int32)
         _place_names(self._table, len(self._table), self._names, self.count)
 
     def chains(self, offsets: NDArray[np.int64], tokens: int) -> Chains:

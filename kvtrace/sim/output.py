@@ -23,12 +23,11 @@ from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
 from kvtrace.model.serving import in_words
 from kvtrace.model.shape import PieceKind, pieces
 from kvtrace.requests import own_table
+from kvtrace.requests.workload import notes as workload_notes
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, as_config
-from kvtrace.sim.setup import Load
 from kvtrace.sim.simulation import Flush, Simulation
 from kvtrace.sim.streams import StreamLabels
-from kvtrace.users.workload import notes as workload_notes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,9 +69,13 @@ def write(
         log = stack.enter_context(create(requests_path, REQUESTS, describe(REQUESTS))) if requests_path else None
         kind = "layer" if simulation.layers > 1 else simulation.preset.entry.value
         for shared, sizes in simulation.library_object_bytes():
-            _write_objects(objects, shared, sizes, simulation.parts)
+            each = np.repeat(sizes // simulation.parts, simulation.parts)
+            for start in range(0, len(each), _OBJECT_ROWS):
+                objects.write(object_batch(objects.rows, shared, each[start : start + _OBJECT_ROWS]))
         if requests is not None and log is not None and simulation.load.waits is None:
-            for batch in own_table.batches(requests, _arrived(simulation.load)):
+            load = simulation.load
+            arrived = min(int(np.searchsorted(requests.arrival_ns, load.until_ns)), load.max_requests)
+            for batch in own_table.batches(requests, arrived):
                 log.write(batch)
 
         _run(simulation, _encoder(simulation, kind, trace, objects, log, labels, watch), progress)
@@ -141,8 +144,8 @@ def _run(simulation: Simulation, encode: Callable[[Flush], None], progress: Call
     with ThreadPoolExecutor(1, thread_name_prefix="trace-encoder") as encoder:
 
         def sink(flush: Flush) -> None:
-            waiting.append((encoder.submit(encode, flush), flush.room))
-            while len(waiting) > 1 and sum(room for _, room in waiting) > _WAITING_ROWS:
+            waiting.append((encoder.submit(encode, flush), flush.capacity_rows))
+            while len(waiting) > 1 and sum(rows for _, rows in waiting) > _WAITING_ROWS:
                 waiting.popleft()[0].result()
 
         simulation.run(sink, progress)
@@ -194,18 +197,6 @@ def _keys(kind: str, ids: Any) -> pa.StringArray:
         text[:, len(head) + digit] = _HEX[ids >> 4 * (_KEY_DIGITS - 1 - digit) & 15]
     ends = np.arange(len(ids) + 1, dtype=np.int32) * text.shape[1]
     return pa.StringArray.from_buffers(len(ids), pa.py_buffer(ends), pa.py_buffer(text))
-
-
-def _write_objects(out: Writer, kind: str, sizes: Any, parts: int) -> None:
-    each = np.repeat(sizes // parts, parts)
-    for start in range(0, len(each), _OBJECT_ROWS):
-        out.write(object_batch(out.rows, kind, each[start : start + _OBJECT_ROWS]))
-
-
-def _arrived(load: Load) -> int:
-    """Return how many of the file's requests the simulation lets in."""
-    requests = load.requests
-    return 0 if requests is None else min(int(np.searchsorted(requests.arrival_ns, load.until_ns)), load.max_requests)
 
 
 def _user_requests(log: Any) -> pa.RecordBatch:
@@ -264,11 +255,9 @@ def _notes(simulation: Simulation) -> list[str]:
     preset, requests = simulation.preset, simulation.load.requests
     notes = [*(requests.notes if requests else ()), *simulation.model.notes]
     has_service = any(any(tier.rates_bytes_per_s) for tier in preset.tiers)
-    notes.append(
-        "times are virtual: operations take what the tiers' service model says" if has_service else INSTANT_STORAGE
-    )
+    notes.append("simulated: storage latency is what the tiers' service model says" if has_service else INSTANT_STORAGE)
     if simulation.load.incidents:
-        notes.append("what was lost with a node or a drive leaves its tier by deletes of phase lose, which nobody did")
+        notes.append("data lost with a node or a drive appears as deletes of phase=lose; no I/O was issued")
     notes += [metadata.stream_note(tier.name, tier.streams) for tier in preset.tiers if tier.has_streams]
     if any(tier.policy is Policy.TTL for tier in preset.tiers):
         notes.append("the trace ends with its last operation: what expires later (policy ttl) is live at the end")

@@ -37,7 +37,7 @@ _OPERATIONS = ("on_hit", "on_insert", "choose", "on_remove", "forget")
 
 
 class Policy(StrEnum):
-    """Which object a tier gives up to make room; see above."""
+    """Which object a tier evicts to make room; see above."""
 
     LRU = "lru"
     """The one not used for longest."""

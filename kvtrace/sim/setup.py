@@ -1,28 +1,46 @@
-"""What a preset, a model and a load make: the world that the compiled simulation loop starts with."""
+"""Lay out a preset, a model and a load as the World that the compiled simulation starts with, and its tables.
+
+Tables that grow do so by moving their pages; see GrowableTables.
+"""
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.model.shape import ModelShape, Piece, PieceKind, bytes_per_token_per_rank, pieces, stored_ranks
+from kvtrace.core.native.structs import Structure
+from kvtrace.model.shape import ModelShape, PieceKind, bytes_per_token_per_rank, pieces, stored_ranks
 from kvtrace.native import records
-from kvtrace.native.records import ASKED, EVENT, FOLLOWER, NONE, WAIT, WAITING, World
-from kvtrace.requests.requests import Requests
-from kvtrace.requests.turns.waits import Waits
-from kvtrace.sim import empty
+from kvtrace.native.records import (
+    ASKED,
+    EVENT,
+    FOLLOWER,
+    LINK,
+    NONE,
+    NOTE,
+    QUEUE,
+    QUEUES,
+    SLOT,
+    TIER,
+    WAIT,
+    WAITING,
+    World,
+)
+from kvtrace.requests import synthetic
+from kvtrace.requests.requests import Requests, Waits
+from kvtrace.requests.workload import Library, Popularity, ServingMode
 from kvtrace.sim.chains import Chains, chunk_chains, conversations
-from kvtrace.sim.fleet.incidents import Incident, steps_of
-from kvtrace.sim.fleet.start import set_fleet, set_happenings, spread
+from kvtrace.sim.fleet import copy_tiers_to_places, schedule_incidents, set_fleet
+from kvtrace.sim.incidents import Incident, steps_of
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
 from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, bytes_of
-from kvtrace.users import synthetic
-from kvtrace.users.workload import Library, Popularity, ServingMode
 
 FOREVER_NS = 2**62
 MILLION = 1_000_000
@@ -34,7 +52,7 @@ WIDTH = 64
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Who asks: the requests of a file, or so many synthetic users; and for how long."""
+    """The load: the requests of a file or a number of synthetic users, and for how long."""
 
     requests: Requests | None = None
     chains: Chains | None = None
@@ -51,7 +69,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a model's KV cache takes here, all ranks together."""
+    """Sizes of a model's KV cache under a preset, all ranks together."""
 
     bytes_per_token: int
     chunk_bytes: int
@@ -73,28 +91,18 @@ def sizes_of(preset: Preset, model: ModelShape, ranks: int) -> Sizes:
     """Return the sizes of what `preset` stores of `model` on so many tensor-parallel `ranks`."""
     stored = stored_ranks(model, ranks)
     layers = -(-model.layers // preset.layers_per_object) if preset.layers_per_object else 1
-    table = _piece_table(pieces(model, ranks), preset.chunk_tokens)
+    kinds, tokens = list(PieceKind), preset.chunk_tokens
+    rows = [
+        (p.copies * p.size_bytes(tokens), kinds.index(p.kind), p.window_tokens or 0, p.bytes_per_token, p.state_bytes)
+        for p in pieces(model, ranks)
+    ]
+    table = np.array(rows, records.PIECE)
     if layers > 1 and len(table) > 1:
         raise ConfigError("layers_per_object needs a model whose layers are all alike: this one has several kinds")
     objects = 1 if preset.merge_ranks else stored
     parts, pad = objects * layers, preset.pad_bytes
     chunk_bytes = -(-int(table["bytes"].sum()) // (parts * pad)) * pad * parts
     return Sizes(bytes_per_token_per_rank(model, ranks) * stored, chunk_bytes, table, objects, layers)
-
-
-def _piece_table(found: tuple[Piece, ...], chunk_tokens: int) -> Any:
-    kinds = list(PieceKind)
-    rows = [
-        (
-            p.copies * p.size_bytes(chunk_tokens),
-            kinds.index(p.kind),
-            p.window_tokens or 0,
-            p.bytes_per_token,
-            p.state_bytes,
-        )
-        for p in found
-    ]
-    return np.array(rows, records.PIECE)
 
 
 def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes: Sizes, rows: int) -> World:
@@ -114,7 +122,7 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     world.actors["entry"] = world.actors["prompt"] = NONE
     world.actors["context"] = np.arange(count)
     if len(world.contexts) == 0:
-        world.contexts = empty.new_contexts(count * world.knobs.context_width)
+        world.contexts = new_contexts(count * world.knobs.context_width)
     world.idle, world.idle_contexts = np.arange(count - 1, -1, -1), np.arange(count - 1, -1, -1)
     world.control["idle"] = world.control["idle_contexts"] = count
     world.heap, world.decoding = np.zeros(count + 1, EVENT), np.zeros(count, WAIT)
@@ -124,7 +132,7 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     )
     _schedule(world, starts, load.until_ns)
     world.retrieved = np.zeros(count * world.knobs.top_chunks, np.int64)
-    empty.make_rows(world.rows, rows)
+    make_rows(world.rows, rows)
     world.made_size = np.empty(rows, np.int64)
     world.made_kind = np.zeros(rows if world.knobs.bucketed else 0, np.int8)
     world.row_offsets = np.zeros(rows if world.knobs.bucketed else 0, np.int64)
@@ -142,7 +150,7 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
         control["min_size"], control["max_size"] = made.min(), made.max()
     # Populating starts with the first item that is no prompt: those are stored when first used.
     control["populated"] = library.prompts
-    set_happenings(world, steps_of(load.incidents, preset.fleet, preset.tiers), rows)
+    schedule_incidents(world, steps_of(load.incidents, preset.fleet, preset.tiers), rows)
     return world
 
 
@@ -212,7 +220,7 @@ def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Li
 
 
 def _set_tiers(world: World, preset: Preset) -> None:
-    world.tiers, world.queues = empty.new_tiers(*tier_limits(preset))
+    world.tiers, world.queues = new_tiers(*tier_limits(preset))
     limits = np.array([tier.store_queue for tier in preset.tiers], np.int64)
     world.tiers["queue_limit"], world.tiers["queue_first"] = limits, np.cumsum(limits) - limits
     queues = preset.fleet.instances(preset.tiers[-1].scope)
@@ -243,11 +251,11 @@ def _set_tiers(world: World, preset: Preset) -> None:
 
 
 def set_policies(world: World, policies: Sequence[Policy]) -> None:
-    """Give the tiers the operations of their policies."""
+    """Point the tiers to the C functions of their policies."""
     for of, policy in zip(world.tiers, policies, strict=True):
         for name, address in policy.addresses().items():
             of[name] = address
-    spread(world)
+    copy_tiers_to_places(world)
 
 
 def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> None:
@@ -257,10 +265,10 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     items["tokens"], items["objects"], items["first"] = library.tokens, objects, np.cumsum(objects) - objects
     of_items = np.repeat(each, objects)
     used = len(of_items)
-    world.items, world.slots = items, empty.new_slots(np.concatenate([of_items, np.zeros(ROOM, np.int64)]))
+    world.items, world.slots = items, new_slots(np.concatenate([of_items, np.zeros(ROOM, np.int64)]))
     world.slots["held"][:used] = 1
     has_policies = any(tier.policy is not Policy.LRU for tier in preset.tiers)
-    world.links, world.notes = empty.new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
+    world.links, world.notes = new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
     world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
     world.pins = np.zeros(used + ROOM if any(tier.whole_offers for tier in preset.tiers) else 0, records.PIN)
     world.free, world.loose = np.arange(used + ROOM - 1, -1, -1), np.empty(used + ROOM, np.int32)
@@ -318,3 +326,101 @@ def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:
         limits.append(records.UNBOUNDED if capacity is None else int(capacity * high))
         largest.append(records.UNBOUNDED if capacity is None else int(capacity * tier.max_object_fraction))
     return limits, largest
+
+
+def new_contexts(count: int) -> Any:
+    """Return World.contexts, of which only what is used takes memory, by the page: numpy would ask for huge pages."""
+    try:
+        memory = mmap.mmap(-1, max(1, 8 * count))
+    except OSError as error:
+        raise MemoryError(str(error)) from None
+    with suppress(OSError):  # of a kernel without huge pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, np.int64)[:count]
+
+
+def make_rows(columns: Any, rows: int) -> None:
+    """Allocate empty columns of `rows` rows."""
+    for name, dtype in columns.tables.items():
+        setattr(columns, name, np.empty(rows, dtype))
+
+
+class GrowableTables:
+    """The memory of tables that grow: its pages are moved, for copying gigabytes takes longer than filling them."""
+
+    def __init__(self) -> None:
+        self._memory: dict[str, mmap.mmap] = {}
+
+    def extend(self, owner: Structure, name: str, more: int) -> Any:
+        """Extend the table `name` of `owner` by `more` zeroed entries; return those."""
+        table = getattr(owner, name)
+        count, dtype = len(table), table.dtype
+        size_bytes = (count + more) * dtype.itemsize
+        if name in self._memory:
+            del table
+            setattr(owner, name, np.empty(0, dtype))
+        if name not in self._memory or not _is_moved(self._memory[name], size_bytes):
+            before = table if name not in self._memory else np.frombuffer(self._memory[name], dtype)
+            memory = self._memory[name] = _take(size_bytes)
+            np.frombuffer(memory, dtype)[:count] = before
+        setattr(owner, name, np.frombuffer(self._memory[name], dtype))
+        return getattr(owner, name)[count:]
+
+
+def _is_moved(memory: mmap.mmap, size_bytes: int) -> bool:
+    """Make `memory` longer where it lies or elsewhere; return whether that was done: not if somebody looks at it."""
+    try:
+        memory.resize(size_bytes)
+    except OSError as error:
+        raise MemoryError(str(error)) from None
+    except BufferError:
+        # A view that waits to be collected, or is another thread's: it keeps what it sees.
+        return False
+    return True
+
+
+def _take(size_bytes: int) -> mmap.mmap:
+    try:
+        memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(str(error)) from None
+    with suppress(OSError):  # of a kernel without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
+    """Return empty tiers that hold `limits` bytes and take objects of up to `largest`, and their lists.
+
+    They are LRU, and service takes no time.
+    """
+    tiers, queues = np.zeros(len(limits), TIER), np.zeros(len(limits) * QUEUES, QUEUE)
+    tiers["limit"], tiers["low"], tiers["largest"] = limits, limits, largest
+    tiers["hand"] = tiers["free_group"] = tiers["goal"] = NONE
+    queues["head"] = queues["tail"] = NONE
+    return tiers, queues
+
+
+def new_slots(sizes: Any) -> Any:
+    """Return one slot an object of `sizes` bytes, live in no tier and held by nobody."""
+    slots = np.zeros(len(sizes), SLOT)
+    slots["object"], slots["size"], slots["home"] = np.arange(len(sizes)), sizes, NONE
+    return slots
+
+
+def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
+    """Return the links of `slots` slots in `tiers` tiers, and their notes if any tier's policy is not LRU."""
+    links, notes = np.zeros(slots * tiers, LINK), np.zeros(slots * tiers if has_policies else 0, NOTE)
+    unlink(links)
+    unnote(notes)
+    return links, notes
+
+
+def unlink(links: Any) -> None:
+    """Mark slots as members of no list."""
+    links["newer"] = links["older"] = NONE
+
+
+def unnote(notes: Any) -> None:
+    """Mark slots as members of no list or group of a policy."""
+    notes["place"] = notes["top"] = NONE

@@ -22,17 +22,17 @@ import numpy as np
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import StructAt, function, held_back
+from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.model.shape import ModelShape
 from kvtrace.native import records
-from kvtrace.native.records import EVENT, WAIT
-from kvtrace.sim import counters, empty, setup
-from kvtrace.sim.fleet import start
-from kvtrace.sim.fleet.around import Around
+from kvtrace.native.records import EVENT, WAIT, World
+from kvtrace.requests.workload import library_of
+from kvtrace.sim import fleet, setup
+from kvtrace.sim.incidents import IncidentCounters
+from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Preset
+from kvtrace.sim.presets.tier import Admission, TierSetting
 from kvtrace.sim.setup import FOREVER_NS, Load
-from kvtrace.users.workload import library_of
-
-__all__ = ["FOREVER_NS", "Flush", "Load", "Simulation", "Sink"]
 
 ROWS = 1 << 18
 _CONTEXTS = 1 << 12
@@ -47,7 +47,7 @@ SPARE = 2
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """What the simulation made since the last flush; the arrays are the taker's to keep."""
+    """The output of the simulation since the last flush; the receiver may keep the arrays."""
 
     rows: dict[str, Any]
     """Trace rows, an array a column of world.h's RowColumns; request and stage NONE for background work."""
@@ -60,17 +60,17 @@ class Flush:
     now_ns: int
 
     @property
-    def room(self) -> int:
-        """How many rows the memory of the arrays has room for."""
+    def capacity_rows(self) -> int:
+        """The number of rows that the arrays' memory holds."""
         times = self.rows["ts_ns"]
         return len(times if times.base is None else times.base)
 
 
 class Sink(Protocol):
-    """Takes what a simulation makes."""
+    """Receives the output of a simulation, flush by flush."""
 
     def __call__(self, flush: Flush) -> None:
-        """Take it, in order; the simulation goes on when this returns."""
+        """Process a flush; the simulation goes on when this returns."""
 
 
 class Simulation:
@@ -85,7 +85,7 @@ class Simulation:
                 "leave them, or FILE and --request-rate, out"
             )
         self._first_tokens: list[Any] = []
-        self._rooms = empty.Rooms()
+        self._tables = setup.GrowableTables()
         self._spare: deque[dict[str, Any]] = deque()
         self._sizes = setup.sizes_of(preset, model, ranks)
         self.library = library_of(
@@ -97,7 +97,7 @@ class Simulation:
             seed=load.seed,
         )
         self.world = setup.make(preset, model, load, self.library, self._sizes, rows)
-        self._around = Around(load.incidents, preset.fleet, [tier.name for tier in preset.tiers])
+        self._incidents_seen = IncidentCounters(load.incidents, preset.fleet, [tier.name for tier in preset.tiers])
 
     @property
     def bytes_per_token(self) -> int:
@@ -166,7 +166,7 @@ class Simulation:
             records.WIDER_CONTEXTS: self._widen_contexts,
             records.LONGER_CHAIN: self._grow_chain,
             records.MORE_COUNTS: self._grow_counts,
-            records.MORE_PLACES: lambda _need: start.grow_places(self.world),
+            records.MORE_PLACES: lambda _need: fleet.grow_places(self.world),
         }
 
         def answer(what: int, need: int) -> bool:
@@ -187,8 +187,8 @@ class Simulation:
     def _flush(self) -> Flush:
         now, control = self.world, self.world.control
         made, logged, rows = (int(control[name]) for name in ("made", "logged", "rows"))
-        room = len(now.rows.ts_ns)
-        if rows < room // 2:
+        capacity = len(now.rows.ts_ns)
+        if rows < capacity // 2:
             columns = {name: column[:rows].copy() for name, column in now.rows.arrays.items()}
         else:
             columns = {name: column[:rows] for name, column in now.rows.arrays.items()}
@@ -196,28 +196,28 @@ class Simulation:
                 for name, column in self._spare.popleft().items():
                     setattr(now.rows, name, column)
             else:
-                empty.make_rows(now.rows, room)
+                setup.make_rows(now.rows, capacity)
         sizes = np.repeat(now.made_size[:made] // self.parts, self.parts)
         is_other = np.repeat(now.made_kind[:made], self.parts) if now.knobs.bucketed else None
         if now.knobs.bucketed:
             columns["offset_bytes"] = now.row_offsets[:rows]
-            now.row_offsets = np.zeros(room, np.int64)
+            now.row_offsets = np.zeros(capacity, np.int64)
             now.made_kind = np.zeros(len(now.made_size), np.int8)
         if now.fleet.count > 1:
             columns["node"] = now.fleet.row_nodes[:rows]
-            now.fleet.row_nodes = np.empty(room, np.int32)
+            now.fleet.row_nodes = np.empty(capacity, np.int32)
         flush = Flush(columns, sizes, is_other, now.log[:logged].copy(), self.now_ns)
         if self.has_times:
             self._first_tokens.append(now.first_token[: control["answered"]].copy())
         if len(now.found):
-            self._around.see(columns, now.found[: control["found"]])
+            self._incidents_seen.see(columns, now.found[: control["found"]])
         for name in ("made", "logged", "answered", "rows", "found"):
             control[name] = 0
         return flush
 
     def give_back(self, flush: Flush) -> None:
         """Take the arrays of `flush` to write later rows into: new ones cost a page fault for each 4 KiB."""
-        if flush.room == len(self.world.rows.ts_ns) and len(self._spare) < SPARE:
+        if flush.capacity_rows == len(self.world.rows.ts_ns) and len(self._spare) < SPARE:
             self._spare.append({name: flush.rows[name].base for name in self.world.rows.arrays})
 
     def _grow_slots(self, need: int) -> None:
@@ -225,19 +225,19 @@ class Simulation:
         now, control = self.world, self.world.control
         old, count, tiers = len(now.slots), int(control["free"]), len(now.tiers)
         more = max(min(old, _FEW), old // 8, need)
-        self._rooms.extend(now, "free", more)
+        self._tables.extend(now, "free", more)
         now.free[count : count + more] = np.arange(old + more - 1, old - 1, -1)
         control["free"] = count + more
         for name in ("slots", "loose"):
-            self._rooms.extend(now, name, more)
+            self._tables.extend(now, name, more)
         for name in ("members", "ages", "pins"):
             if len(getattr(now, name)):
-                self._rooms.extend(now, name, more)
-        empty.unlink(self._rooms.extend(now, "links", more * tiers))
+                self._tables.extend(now, name, more)
+        setup.unlink(self._tables.extend(now, "links", more * tiers))
         if len(now.notes):
-            empty.unnote(self._rooms.extend(now, "notes", more * tiers))
+            setup.unnote(self._tables.extend(now, "notes", more * tiers))
         if now.fleet.scoped:
-            start.forget_copies(self._rooms.extend(now.fleet, "copies", more))
+            fleet.forget_copies(self._tables.extend(now.fleet, "copies", more))
 
     def _grow_actors(self, _need: int) -> None:
         """Double the requests that may be in flight; the new ones are idle."""
@@ -269,7 +269,7 @@ class Simulation:
         now = self.world
         before = now.contexts.reshape(-1, now.knobs.context_width)
         now.knobs.context_width = width
-        contexts = empty.new_contexts(rows * width).reshape(rows, width)
+        contexts = setup.new_contexts(rows * width).reshape(rows, width)
         used = now.conversations if len(now.conversations) else now.actors
         used = used[["context", "length"]][used["length"] > 0]
         for first in range(0, len(used), _CONTEXTS):
@@ -287,23 +287,112 @@ class Simulation:
     def _grow_counts(self, need: int) -> None:
         """Make room to count half as many objects more, or as many as are needed."""
         now = self.world
-        room = max(need, len(now.frequencies) * 3 // 2)
+        count = max(need, len(now.frequencies) * 3 // 2)
         if len(now.fleet.counted):
-            start.grow_counts(now, room)
+            fleet.grow_counts(now, count)
             return
-        frequencies = np.zeros(room, records.SEEN)
+        frequencies = np.zeros(count, records.SEEN)
         frequencies[: len(now.frequencies)] = now.frequencies
         now.frequencies = frequencies
 
     def stats(self) -> dict[str, Any]:
         """Return the counters of the simulation, as the metadata carries them."""
         none = np.zeros(0, records.FIRST_TOKEN)
-        return counters.stats(
+        return stats(
             self.preset, self.world, np.concatenate([*self._first_tokens, none]) if self.has_times else None
-        ) | self._around.stats(self.now_ns if self.load.until_ns == FOREVER_NS else self.load.until_ns)
+        ) | self._incidents_seen.stats(self.now_ns if self.load.until_ns == FOREVER_NS else self.load.until_ns)
 
 
 def _places(lengths: Any) -> Any:
     """Return 0, 1, … up to each of `lengths`, one after the other."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
+
+
+def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
+    """Return the counters; `first_tokens`, records.FIRST_TOKEN, are times to the first token, or None."""
+    total, tiers, first_token = world.total, fleet.summed(world), None
+    if first_tokens is not None:
+        with_cache, without_cache = (quantiles_ns(first_tokens[f"{kind}_cache_ns"]) for kind in ("with", "without"))
+        first_token = {"requests": len(first_tokens), "with_cache": with_cache, "without_cache": without_cache}
+    lookups, decoded, prefills = (int(total[name]) for name in ("lookups", "decoded_tokens", "prefills"))
+    counted = ("hit_bytes", "read_bytes", "written_bytes", "populated_bytes", "deleted_bytes")
+    per_tier = [
+        {"name": tier.name, "hits": int(of["hits"]), "hit_ratio": _ratio(of["hits"], lookups)}
+        | {name: int(of[name]) for name in counted}
+        | {"live_bytes": int(of["used"])}
+        | (
+            {}
+            if tier.admission is Admission.ALWAYS
+            else {"refused_objects": int(of["refused"]), "refused_bytes": int(of["refused_bytes"])}
+        )
+        | ({"file_lookups": int(of["looked_up"])} if tier.looks_past_miss else {})
+        | _waited(tier, of)
+        | ({} if tier.bucket_gc is None else {"collected_bytes": int(of["collected_bytes"])})
+        | fleet.share(preset.fleet, tier.scope)
+        for tier, of in zip(preset.tiers, tiers, strict=True)
+    ]
+    return {
+        **{name: int(total[name]) for name in ("requests", "input_tokens", "output_tokens", "lookups", "lookup_bytes")},
+        "misses": lookups - int(tiers["hits"].sum()),
+        "prompts": _shared(total, preset.workload.prompt_share, "prompt"),
+        "documents": _shared(total, preset.workload.rag_share, "document"),
+        "prefill": {
+            "requests": prefills,
+            "mean_wait_ns": round(int(total["waiting_ns"]) / prefills) if prefills else None,
+        },
+        "decode": {
+            "tokens": decoded,
+            "mean_ns_per_token": round(int(total["decoding_ns"]) / decoded) if decoded else None,
+        },
+        "decode_misses": int(total["decode_misses"]),
+        "unplaced_objects": int(total["unplaced"]),
+        **_offers(preset, total),
+        "first_token": first_token,
+        "tiers": per_tier,
+        **fleet.stats(preset.fleet, world),
+    }
+
+
+def _waited(tier: TierSetting, of: Any) -> dict[str, int]:
+    """Return what was offered to the tier's queue and not stored; nothing if it has none."""
+    if not tier.store_queue:
+        return {}
+    names = ("dropped", "dropped_bytes", "lost", "lost_bytes")
+    dropped, dropped_bytes, lost, lost_bytes = (int(of[name]) for name in names)
+    return {
+        "dropped_objects": dropped,
+        "dropped_bytes": dropped_bytes,
+        "lost_objects": lost,
+        "lost_bytes": lost_bytes,
+        "waiting_objects": int(of["waiting"]),
+    }
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return int(part) / int(whole) if whole else None
+
+
+def _shared(total: Any, share: float, kind: str) -> dict[str, Any] | None:
+    """Return the look-ups of shared objects, which all look-ups include; null if the workload has none."""
+    if not share:
+        return None
+    lookups, hits = int(total[f"{kind}_lookups"]), int(total[f"{kind}_hits"])
+    return {"lookups": lookups, "hits": hits, "hit_ratio": _ratio(hits, lookups)}
+
+
+def _offers(preset: Preset, total: Any) -> dict[str, Any]:
+    """Return how often a tier that takes all or nothing was offered something, and refused it; nothing without one."""
+    if not any(tier.whole_offers and tier.policy is Policy.LRU for tier in preset.tiers):
+        return {}
+    names = {"count": "offers", "refused": "refused_offers", "refused_objects": "refused_objects"}
+    return {"offers": {name: int(total[column]) for name, column in names.items()}}
+
+
+def quantiles_ns(times: Any) -> dict[str, int | None]:
+    """Return the quantiles of all `times`, ns, each a time that occurred; null where there are too few for it."""
+    ordered = np.sort(times)
+    return {
+        f"{name}_ns": int(ordered[rank - 1]) if (rank := nearest_rank(len(ordered), part)) else None
+        for name, part in QUANTILES.items()
+    }

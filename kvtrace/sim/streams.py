@@ -37,7 +37,7 @@ CLASSES: Final[dict[Streams, tuple[str, ...]]] = {
     Streams.AGE: (*(name for name, _ in _AGES), "older"),
     Streams.OBJECT_KIND: _KINDS,
 }
-"""What streams tell apart, in the order of their numbers; empty where numbers are dealt out in turn."""
+"""What streams tell apart, in the order of their numbers; empty where numbers are assigned in turn."""
 _COLUMNS: Final = {Streams.USER_KIND: "kind", Streams.QOS: "qos", Streams.SESSION: "session_id"}
 """Those that go by whom a write serves, and what the requests say of that."""
 
@@ -163,7 +163,7 @@ class _Known:
     """A growing column: what is known of each object, or of each request."""
 
     usual: int = NONE
-    room: Any = field(default_factory=lambda: np.zeros(0, np.int64))
+    memory: Any = field(default_factory=lambda: np.zeros(0, np.int64))
     count: int = 0
 
     def __len__(self) -> int:
@@ -174,21 +174,21 @@ class _Known:
 
     @property
     def values(self) -> Any:
-        """Those that are known; a view."""
-        return self.room[: self.count]
+        """The known values, as a view."""
+        return self.memory[: self.count]
 
     def grow_to(self, count: int) -> None:
-        """Have `count` of them."""
-        if count > len(self.room):
-            more = np.full(max(count, 2 * len(self.room)) - self.count, self.usual, np.int64)
-            self.room = np.concatenate([self.values, more])
+        """Grow to `count` values, new ones being `usual`."""
+        if count > len(self.memory):
+            more = np.full(max(count, 2 * len(self.memory)) - self.count, self.usual, np.int64)
+            self.memory = np.concatenate([self.values, more])
         self.count = max(count, self.count)
 
     def add(self, values: Any) -> None:
         """Append `values`."""
         first = self.count
         self.grow_to(first + len(values))
-        self.room[first : self.count] = values
+        self.memory[first : self.count] = values
 
 
 def _check(simulation: Simulation) -> None:

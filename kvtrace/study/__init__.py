@@ -1,1 +1,1 @@
-"""Many configurations beside each other: each simulated once, on all cores, into one table and one answer."""
+"""A study: many configurations, each simulated once, on all cores, compared in one table and one answer."""

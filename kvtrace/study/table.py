@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.core.metadata import TierFacts, describe
-from kvtrace.core.schema import Table, arrow_schema
+from kvtrace.core.schema import arrow_schema
 from kvtrace.core.study_file import study_table
 from kvtrace.core.tables import create
-from kvtrace.curves.demand import Rates, TierDemand
-from kvtrace.curves.simulated import Simulated
-from kvtrace.study.configuration import Configuration, Study, Value, as_text
-from kvtrace.study.runner import Failed, Result
+from kvtrace.curves.points import Rates, Simulated, TierDemand
+from kvtrace.study.run import Failed, Result
+from kvtrace.study.study import Configuration, Study, Value, as_text
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 _COUNTED = (
     *("requests", "lookups", "hit_ratio", "input_tokens", "recomputed_tokens", "output_tokens", "span_ns"),
@@ -82,14 +81,9 @@ def write(path: Path, study: Study, rows: Sequence[StudyRow], argv: list[str]) -
     meta = describe(table, "kvtrace", argv, config, tiers=[TierFacts(name) for name in tiers], is_simulated=True)
     with create(path, table, meta) as out:
         columns = [dict(_cells(row, kinds)) for row in rows]
-        arrays = _arrays(table, columns)
-        out.write(pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(table)))
-
-
-def _arrays(table: Table, rows: Sequence[Mapping[str, Any]]) -> list[pa.Array]:
-    import pyarrow as pa
-
-    return [pa.array([row.get(field.name) for row in rows], field.type) for field in arrow_schema(table)]
+        schema = arrow_schema(table)
+        arrays = [pa.array([row.get(field.name) for row in columns], field.type) for field in schema]
+        out.write(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
 
 def _kind(values: Sequence[Value]) -> str:

@@ -1,11 +1,13 @@
 """What a trace holds, counted in one pass over its rows, and whether its rows and its objects table are consistent.
 
-Only the hit ratios are the trace's own claims, made by the simulation.
+Only the hit ratios are the trace's own claims, made by the simulation. Last, what an object store would ask for the
+trace's requests, and for what they leave there, each month.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -25,19 +27,21 @@ from kvtrace.core.document.document import (
 )
 from kvtrace.core.errors import TraceError
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.schema import OBJECTS, TRACE, Phase, enum_code
+from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code
 from kvtrace.core.tables import Reader, objects_path, open_table
-from kvtrace.core.units import format_bytes, format_count, format_duration
+from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
+from kvtrace.sim.presets.tier import TierSetting
 from kvtrace.trace.ledger import Ledger
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
 _RETRIEVE, _DOCUMENT = enum_code(TRACE, "phase", Phase.RETRIEVE), enum_code(OBJECTS, "kind", "document")
 
 
 def take(reader: Reader, progress: Callable[[float], None]) -> dict[str, Any]:
-    """Return the inventory of a trace: rows, span, objects, operations and bytes, peak live bytes, hit ratios."""
+    """Count a trace in one pass: rows, span, objects, operations and bytes, peak live bytes, hit ratios."""
     meta = reader.meta
     ledger = Ledger(meta.tiers, meta.rows or 0, is_strict=False)
     ops, phases = TRACE.column("op").values, TRACE.column("phase").values
@@ -123,7 +127,10 @@ def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
         {
             **tier,
             "capacity_bytes": _capacity(tier),
-            "peak_live_bytes": _peak(tier),
+            # Where nothing is deleted, the peak is what was written: an upper bound.
+            "peak_live_bytes": Cell(f"≤ {format_bytes(tier['peak_live_bytes'])}", Unit.TEXT)
+            if tier["is_upper_bound"]
+            else tier["peak_live_bytes"],
         }
         for tier in found["tiers"]
     ]
@@ -150,13 +157,8 @@ def _capacity(tier: dict[str, Any]) -> Any:
     return Cell(f"{format_bytes(capacity)} {'a node' if nodes == 1 else f'for {nodes} nodes'}", Unit.TEXT)
 
 
-def _peak(tier: dict[str, Any]) -> Any:
-    peak = tier["peak_live_bytes"]
-    return Cell(f"≤ {format_bytes(peak)}", Unit.TEXT) if tier["is_upper_bound"] else peak
-
-
 def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bool]:
-    """Re-simulate the rows of a trace, and compare the objects table beside it.
+    """Replay the rows of a trace against what must be live, and check its objects table.
 
     Returns the final books and whether there was such a table; TraceError at the first that cannot be.
     """
@@ -241,3 +243,51 @@ def _check_kinds(reader: Reader, row: int, batch: pa.RecordBatch, is_document: N
 
 def _refuse(reader: Reader, row: int, column: str, message: str) -> NoReturn:
     raise TraceError(message, path=reader.path, row=row, column=column)
+
+
+MONTH_S = 365 * 86400 // 12
+_GB = 10**9
+_OPS = len(Op)
+
+
+def monthly_costs(
+    trace: Path, tiers: Sequence[TierSetting], stats: dict[str, Any], span_ns: int | None
+) -> list[dict[str, Any]]:
+    """Return what each tier with a price costs a month at the rate of `trace`; nothing of a trace without a span.
+
+    A row is a request. What is stored is what lies there when the trace ends.
+    """
+    priced = [t for t, tier in enumerate(tiers) if tier.has_price]
+    if not priced or not span_ns:
+        return []
+    counts, months = _counts(trace, len(tiers)), MONTH_S * NS_PER_S / span_ns
+    found = []
+    for t in priced:
+        tier, (reads, writes) = tiers[t], counts[t]
+        live_bytes = stats["tiers"][t]["live_bytes"]
+        requests = reads * tier.get_price_per_1000 + writes * tier.put_price_per_1000
+        found.append(
+            {
+                "name": tier.name,
+                "puts_per_month": round(writes * months),
+                "gets_per_month": round(reads * months),
+                "requests_cost_per_month": requests / 1000 * months,
+                "stored_bytes": live_bytes,
+                "storage_cost_per_month": live_bytes / _GB * tier.price_per_gb_month,
+            }
+        )
+    return found
+
+
+def _counts(trace: Path, tiers: int) -> list[tuple[int, int]]:
+    """Return by tier how many reads and writes `trace` has, those before its start aside."""
+    import numpy as np
+
+    total = np.zeros(tiers * _OPS, np.int64)
+    populate = enum_code(TRACE, "phase", "populate")
+    for batch in open_table(trace, TRACE).batches(("op", "tier", "phase")):
+        op, phase = (batch.column(name).indices.to_numpy() for name in ("op", "phase"))
+        key = batch.column("tier").to_numpy().astype(np.int64) * _OPS + op
+        total += np.bincount(key[phase != populate], minlength=len(total))
+    read, write = (enum_code(TRACE, "op", op.value) for op in (Op.READ, Op.WRITE))
+    return [(int(of[read]), int(of[write])) for of in total.reshape(tiers, _OPS)]

@@ -188,5 +188,5 @@ def _columns(batch: pa.RecordBatch) -> dict[str, Any]:
 def _grown(array: Any, wanted: int, fill: int) -> Any:
     if wanted <= len(array):
         return array
-    room = np.full(max(wanted - len(array), len(array)), fill, dtype=array.dtype)
-    return np.concatenate([array, room])
+    more = np.full(max(wanted - len(array), len(array)), fill, dtype=array.dtype)
+    return np.concatenate([array, more])

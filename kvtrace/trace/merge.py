@@ -209,7 +209,7 @@ class _Head:
         self.times: Any = np.zeros(0, np.int64)
 
     def advance(self) -> bool:
-        """Read on if nothing is left of the last batch; return whether there is something."""
+        """Read the next batch if the last is used up; return whether rows are left."""
         while self._rest is None or not self._rest.num_rows:
             batch = next(self._batches, None)
             if batch is None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvtrace.sim.fleet.setting import Scope
 from kvtrace.sim.presets.preset import Entry
+from kvtrace.sim.presets.tier import Scope
 from kvtrace.sim.routers import Router
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvtrace.sim import empty, setup
+from kvtrace.sim import setup
 
 
 def extend(_rooms, owner, name, more):
@@ -20,6 +20,6 @@ def extend(_rooms, owner, name, more):
 def moving_tables():
     """Import it into a module, all of whose tests are to run so."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(empty.Rooms, "extend", extend)
+        patch.setattr(setup.GrowableTables, "extend", extend)
         patch.setattr(setup, "ROOM", 1)
         yield

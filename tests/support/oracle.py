@@ -16,20 +16,18 @@ from outages import Outages
 from queues import Queue
 
 from kvtrace.model.shape import Piece, PieceKind
-from kvtrace.sim.fleet.setting import Scope
+from kvtrace.requests.workload import ServingMode
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
-from kvtrace.sim.presets.tier import Admission, Recency
-from kvtrace.users.workload import ServingMode
+from kvtrace.sim.presets.tier import Admission, Recency, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
     from plans import Users
 
-    from kvtrace.requests.requests import Requests
-    from kvtrace.requests.turns.waits import Waits
-    from kvtrace.sim.fleet.incidents import Incident
+    from kvtrace.requests.requests import Requests, Waits
+    from kvtrace.sim.incidents import Incident
 
 EXPIRE, POLL, STORE = range(3)
 FOREVER = float("inf")

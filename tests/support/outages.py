@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from evictions import POLICIES
 
-from kvtrace.sim.fleet.setting import Scope
+from kvtrace.sim.presets.tier import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from oracle import Oracle, Row, Tier
 
-    from kvtrace.sim.fleet.incidents import Incident
+    from kvtrace.sim.incidents import Incident
 
 
 class Outages:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from fleets import draw
 from oracle import Oracle, Plan
 
+from kvtrace.requests.synthetic import CONTINUE_PER_MILLE, MAX_TURNS, TEMPLATES
+from kvtrace.requests.workload import ServingMode
 from kvtrace.sim.presets.preset import Entry
-from kvtrace.users.synthetic import CONTINUE_PER_MILLE, MAX_TURNS, TEMPLATES
-from kvtrace.users.workload import ServingMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kvtrace.sim.fleet.incidents import Incident
+    from kvtrace.sim.incidents import Incident
     from kvtrace.sim.presets.preset import Preset
 
 MOST = 40

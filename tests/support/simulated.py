@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from kvtrace import cli
-from kvtrace.model.layers import Full, KvDtype, Latent
-from kvtrace.model.shape import ModelShape
+from kvtrace.model.shape import Full, KvDtype, Latent, ModelShape
 from kvtrace.requests.requests import Requests
 from kvtrace.sim.output import object_batch, trace_batch
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion, load_preset
 from kvtrace.sim.presets.tier import TierSetting
-from kvtrace.sim.simulation import Load, Simulation
+from kvtrace.sim.setup import Load
+from kvtrace.sim.simulation import Simulation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

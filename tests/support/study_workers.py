@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 from kvtrace.commands.study import simulate
-from kvtrace.curves.simulated import Simulated
-from kvtrace.study.runner import Task
+from kvtrace.curves.points import Simulated
+from kvtrace.study.run import Task
 
 BEGIN = """
 [base]

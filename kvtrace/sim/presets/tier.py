@@ -1,15 +1,37 @@
-"""What a preset says of one tier: how much it holds, what it takes and gives up, and how fast it is."""
+"""What a preset says of one tier: its capacity, admission, eviction, speed and prices; of the fleet that shares it.
+
+Last, what must hold of each of their knobs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import StrEnum
+from itertools import pairwise
 from typing import Final
 
 import msgspec
 
+from kvtrace.core.config import check_ranges
 from kvtrace.core.units import parse_bytes, parse_duration_ns
-from kvtrace.sim.fleet.setting import Scope
 from kvtrace.sim.policies import Policy
+from kvtrace.sim.routers import Router
+
+MAX_NODES = 16_000
+MAX_WEIGHT = 1000.0
+MAX_THRESHOLD = 10**6
+
+
+class Scope(StrEnum):
+    """Which nodes share a tier."""
+
+    NODE = "node"
+    """None: each node of a fleet has one of its own."""
+    RACK = "rack"
+    """The nodes of a rack (`fleet.rack_nodes`)."""
+    FLEET = "fleet"
+    """All nodes."""
+
 
 # With these, what is computed from a preset still fits 64 bits.
 MAX_CAPACITY_BYTES = 2**61
@@ -25,7 +47,7 @@ LINK = "link"
 """The tier, after all others, that transfers between the nodes of a fleet are rows of."""
 MAX_STREAMS = 2**15 - 1
 IN_ORDER = (Policy.LRU, Policy.LFU, Policy.FIFO, Policy.TTL)
-"""Policies that change nothing when asked what they would give up."""
+"""Policies that change nothing when asked what they would evict."""
 
 
 class Admission(StrEnum):
@@ -46,9 +68,9 @@ class Recency(StrEnum):
     """In which order the objects of a request count as used."""
 
     HEAD_FIRST = "head-first"
-    """As they are looked up and stored: of one request, the first object is given up first."""
+    """As they are looked up and stored: of one request, the first object is evicted first."""
     TAIL_FIRST = "tail-first"
-    """Each is less recent than those before it: of one request, the last object is given up first, for what it is good
+    """Each is less recent than those before it: of one request, the last object is evicted first, for what it is good
     for needs all before it. As the request ends, they count as used once more. In tiers that evict by lru."""
     TAIL_FIRST_AT_END = "tail-first-at-end"
     """Likewise, but only as the request ends; until then as head-first."""
@@ -78,17 +100,17 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     capacity: str | int | None = None
-    """Such as `2TiB`; without it, or if it is `unlimited`, the tier has no bound."""
+    """Its capacity, such as `2TiB`; without it, or if it is `unlimited`, the tier has no bound."""
     high_watermark: float = 1.0
-    """How full it gets, as a share of its capacity, before it makes room."""
+    """Fill level, as a share of its capacity, at which it begins to evict."""
     low_watermark: float | None = None
-    """How far it then goes down; by default only as far as it must."""
+    """Fill level down to which it then evicts; by default only as far as it must."""
     max_object_fraction: float = 1.0
-    """The largest object it takes, as a share of its capacity."""
+    """Largest object that it takes, as a share of its capacity."""
     policy: Policy = Policy.LRU
-    """Which object it gives up to make room."""
+    """Eviction policy: which object it evicts to make room."""
     admission: Admission = Admission.ALWAYS
-    """Which of the objects that are stored, or that a faster tier gives up, it takes; what a promotion copies up it
+    """Which of the objects that are stored, or that a faster tier evicts, it takes; what a promotion copies up it
     always takes."""
     admission_count: int = 2
     """With admission nth-offer or frequency: the count from which on it takes an object."""
@@ -98,10 +120,10 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """With admission tinylfu: counts are halved each time that so many times the tier's bytes were used or offered."""
     store_queue: int = 0
     """Objects that may wait to be stored in it, as requests go on; what comes when there are as many is dropped, and
-    counted. Only of the slowest tier; what the tier above gives up before its turn is lost. 0 stores at once."""
+    counted. Only of the slowest tier; what the tier above evicts before its turn is lost. 0 stores at once."""
     heartbeat: str | None = None
-    """What waits is stored each so long, such as `10s`; without it, one after the other as the tier's write bandwidth
-    allows."""
+    """Interval at which what waits is stored, such as `10s`; without it, one after the other as the tier's write
+    bandwidth allows."""
     bucket_objects: int = 0
     """Objects written together, as one file, at a heartbeat; fewer wait. They are read by offset and deleted together:
     the policy chooses among buckets. 0 writes each by itself."""
@@ -116,11 +138,11 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bytes, still lives is collected: what lives is read, the bucket deleted, and what was read written as a new one.
     Without it the policy chooses buckets, which go whole."""
     evict_every: str | None = None
-    """It makes room only so often, such as `1s`, and only if it is then filled to its high watermark: by evict_share,
-    or down to its low watermark. Between these times it fills up to its capacity, and then takes nothing more. With
-    policy lru."""
+    """It evicts only at this interval, such as `1s`, and only if it is then filled to its high watermark: by
+    evict_share, or down to its low watermark. Between these times it fills up to its capacity, and then takes nothing
+    more. With policy lru."""
     evict_share: float | None = None
-    """With evict_every: what it gives up each time, as a share of the bytes it then holds, at least one object: at a
+    """With evict_every: what it evicts each time, as a share of the bytes it then holds, at least one object: at a
     high watermark of 0.8, a share of 0.2 leaves 0.64 of the capacity."""
     staging: bool = False
     """All that a request stores, and all that it reads from the tiers below, takes a buffer of this tier before any of
@@ -138,7 +160,7 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     write_bandwidth: str | int | None = None
     """Likewise, of writes."""
     latency: str | None = None
-    """Of one operation, such as `80us`; counted only beside a bandwidth."""
+    """Latency of one operation, such as `80us`; counted only with a bandwidth."""
     concurrency: int = 0
     """Operations it serves at once, which bounds their rate by the latency; 0 is unbounded."""
     request_reads: int = 0
@@ -215,6 +237,63 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return parse_duration_ns(self.latency) if self.latency else 0
 
 
+class FleetSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Nodes that serve side by side; with one node, nothing else here has a meaning."""
+
+    nodes: int = 1
+    """How many nodes there are; each has its own GPU, and its own of each tier of scope `node`."""
+    router: Router = Router.ROUND_ROBIN
+    """Which node serves a request."""
+    rack_nodes: int = 8
+    """How many nodes, in order, make a rack and share each tier of scope `rack`."""
+    prefill_nodes: int = 0
+    """How many nodes, the first ones, only compute prompts: the others only generate, each request on the one with the
+    fewest. What that lacks of the prompt goes there over a tier `link`, and into its fastest tier. 0: all do both."""
+    link_bandwidth: str | int | None = None
+    """With prefill_nodes: bytes a second that a node sends, such as `50GB`; without it that takes no time."""
+    prefill_weight: float = 1.0
+    """With router prefix: weight of a token to compute, against one of a prompt that is being served (Dynamo's
+    prefill_load_scale)."""
+    prefix_weight: float = 2.0
+    """With router prefix-score: weight of the share of the prompt that a node has (llm-d's prefix-cache-scorer)."""
+    load_weight: float = 1.0
+    """With router prefix-score: weight of the load (llm-d's load-aware-scorer)."""
+    load_threshold: int = 128
+    """With router prefix-score: number of waiting requests from which on the load counts as full."""
+
+    def instances(self, scope: Scope) -> int:
+        """Return how many there are of a tier of that scope."""
+        return {Scope.NODE: self.nodes, Scope.RACK: -(-self.nodes // self.rack_nodes), Scope.FLEET: 1}[scope]
+
+    @property
+    def is_disaggregated(self) -> bool:
+        """Whether some nodes compute prompts and others generate."""
+        return 0 < self.prefill_nodes < self.nodes
+
+    @property
+    def link_bytes_per_s(self) -> int:
+        """`link_bandwidth` in bytes; 0 without."""
+        return (parse_bytes(self.link_bandwidth) if isinstance(self.link_bandwidth, str) else self.link_bandwidth) or 0
+
+    def instance_nodes(self, scope: Scope) -> int | msgspec.UnsetType:
+        """Return how many nodes, in order, share a tier of `scope`; unset for all, and with one node."""
+        if self.nodes == 1 or scope is Scope.FLEET:
+            return msgspec.UNSET
+        return 1 if scope is Scope.NODE else self.rack_nodes
+
+
+FLEET_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "FleetSetting.nodes": (1, MAX_NODES),
+    "FleetSetting.prefill_nodes": (0, MAX_NODES),
+    "FleetSetting.rack_nodes": (1, MAX_NODES),
+    "FleetSetting.prefill_weight": (0, MAX_WEIGHT),
+    "FleetSetting.prefix_weight": (0, MAX_WEIGHT),
+    "FleetSetting.load_weight": (0, MAX_WEIGHT),
+    "FleetSetting.load_threshold": (1, MAX_THRESHOLD),
+}
+"""The smallest and largest value of each field that has one, by class and name."""
+
+
 def bytes_of(value: str | int | None) -> int | None:
     """Return the bytes of a size as people write it; null for null."""
     return parse_bytes(value) if isinstance(value, str) else value
@@ -231,3 +310,155 @@ SWITCHED: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(PRICES, ()),
 }
 """Knobs that mean nothing while the one they belong to is at its default."""
+
+
+TIER_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "TierSetting.concurrency": (0, MAX_TOKENS),
+    "TierSetting.request_reads": (0, MAX_TOKENS),
+    "TierSetting.request_writes": (0, MAX_TOKENS),
+    "TierSetting.store_queue": (0, MAX_WAITING),
+    "TierSetting.bucket_objects": (0, MAX_WAITING),
+    "TierSetting.bucket_key_bytes": (0, MAX_COUNT),
+    "TierSetting.bucket_meta_bytes": (0, MAX_COUNT),
+    "TierSetting.admission_count": (1, MAX_COUNT),
+    "TierSetting.admission_window": (1, MAX_COUNT),
+    **{f"TierSetting.{name}": (0, MAX_COUNT) for name in PRICES},
+    "TierSetting.stream_count": (1, MAX_STREAMS),
+}
+"""The smallest and largest value of each field that has one, by class and name."""
+
+
+def _check_waiting(tier: TierSetting, name: str, require: Callable[[bool, str], None]) -> None:
+    """Call `require` with what must hold of the knobs of what waits to be stored, and of buckets."""
+    require(tier.heartbeat is None or tier.store_queue > 0, f"{name}: heartbeat needs a store_queue")
+    require(
+        tier.heartbeat is None or 0 < tier.heartbeat_ns <= MAX_TTL_NS,
+        f"{name}.heartbeat(={tier.heartbeat}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
+    )
+    require(
+        not tier.bucket_objects or tier.heartbeat is not None,
+        f"{name}: bucket_objects needs store_queue and heartbeat",
+    )
+    require(
+        tier.bucket_objects <= tier.store_queue,
+        f"{name}.bucket_objects(={tier.bucket_objects}) never come together in a store_queue of {tier.store_queue}",
+    )
+    require(
+        0 < (bytes_of(tier.bucket_bytes) or 0) <= MAX_CAPACITY_BYTES,
+        f"{name}.bucket_bytes(={tier.bucket_bytes}) must be > 0, and at most {MAX_CAPACITY_BYTES}",
+    )
+    require(
+        tier.bucket_gc is None or (tier.bucket_objects > 0 and 0 < tier.bucket_gc < 1),
+        f"{name}.bucket_gc(={tier.bucket_gc}) must be > 0 and < 1, and needs bucket_objects",
+    )
+    require(
+        tier.bucket_gc is None or tier.policy in (Policy.LRU, Policy.LFU, Policy.FIFO, Policy.CLOCK, Policy.SIEVE),
+        f"{name}: bucket_gc goes with policy lru, lfu, fifo, clock or sieve, not {tier.policy}",
+    )
+    require(
+        not tier.bucket_objects or tier.streams not in (Streams.USER_KIND, Streams.QOS, Streams.SESSION),
+        f"{name}.streams={tier.streams}: a bucket holds objects of many requests; streams may be phase, age or "
+        "object-kind there",
+    )
+    require(
+        not (tier.bucket_objects and tier.admission is Admission.TINYLFU),
+        f"{name}: admission=tinylfu compares objects, and bucket_objects evicts buckets; leave one of the two out",
+    )
+
+
+def check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:
+    """Call `require` with what must hold of each knob of `tier`."""
+    capacity, name = tier.capacity_bytes, f"tiers.{tier.name}"
+    require(
+        capacity is None or 0 <= capacity <= MAX_CAPACITY_BYTES,
+        f"{name}.capacity(={capacity}) must be >= 0, and at most {MAX_CAPACITY_BYTES}",
+    )
+    for field in ("high_watermark", "max_object_fraction"):
+        require(0 < getattr(tier, field) <= 1, f"{name}.{field}(={getattr(tier, field)}) must be in (0, 1]")
+    low = tier.low_watermark
+    require(
+        low is None or 0 <= low <= tier.high_watermark,
+        f"{name}.low_watermark(={low}) must be between 0 and its high_watermark(={tier.high_watermark})",
+    )
+    require(
+        (tier.policy is Policy.TTL) == (tier.ttl is not None),
+        f"{name}: policy=ttl and a ttl, such as 10m, need each other",
+    )
+    require(
+        tier.ttl is None or 0 < tier.ttl_ns <= MAX_TTL_NS,
+        f"{name}.ttl(={tier.ttl}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
+    )
+    require(
+        tier.admission_decay is None or 0 < tier.decay_ns <= MAX_TTL_NS,
+        f"{name}.admission_decay(={tier.admission_decay}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
+    )
+    require(
+        tier.admission is not Admission.TINYLFU or tier.policy in IN_ORDER,
+        f"{name}: admission=tinylfu needs policy={', '.join(IN_ORDER[:-1])} or {IN_ORDER[-1]}",
+    )
+    check_ranges(tier, f"{name}.", TIER_RANGES, require)
+    _check_waiting(tier, name, require)
+    rates = tier.rates_bytes_per_s
+    require(
+        all(rate == 0 or BYTES_PER_US <= rate <= MAX_CAPACITY_BYTES for rate in rates),
+        f"{name}: a bandwidth must be at least 1MB, which is per second, and at most {MAX_CAPACITY_BYTES}",
+    )
+    require(
+        0 <= tier.latency_ns <= MAX_LATENCY_NS,
+        f"{name}.latency(={tier.latency_ns} ns) must be >= 0, and at most {MAX_LATENCY_NS} ns",
+    )
+    require(
+        any(rates) or not (tier.latency or tier.concurrency),
+        f"{name}: latency and concurrency need a bandwidth beside them",
+    )
+    _check_room(tier, name, require)
+
+
+def _check_room(tier: TierSetting, name: str, require: Callable[[bool, str], None]) -> None:
+    """Call `require` with what must hold of the knobs that say when room is made, and for what."""
+    every, share = tier.evict_every_ns, tier.evict_share
+    require(
+        tier.evict_every is None or MIN_POLL_NS <= every <= MAX_TTL_NS,
+        f"{name}.evict_every(={tier.evict_every}) must be at least 1ms, and at most {MAX_TTL_NS // 10**9} s",
+    )
+    require(share is None or 0 < share <= 1, f"{name}.evict_share(={share}) must be in (0, 1]")
+    require(share is None or every > 0, f"{name}: evict_share needs evict_every, such as 1s")
+    for field in ("evict_every", "staging"):
+        require(
+            not getattr(tier, field) or tier.policy is Policy.LRU,
+            f"{name}: {field} needs policy=lru, not {tier.policy}",
+        )
+    require(
+        not tier.staging or tier.admission is Admission.ALWAYS,
+        f"{name}: staging needs admission=always: what comes to the tiers below goes through it",
+    )
+    require(tier.staging or not tier.stores_backwards, f"{name}: stores_backwards needs staging=true")
+
+
+def check_fleet(fleet: FleetSetting, tiers: Sequence[TierSetting], require: Callable[[bool, str], None]) -> None:
+    """Call `require` with what must hold of `fleet`, and of `tiers` where there are several nodes."""
+    check_ranges(fleet, "fleet.", FLEET_RANGES, require)
+    if fleet.nodes == 1:
+        return
+    require(
+        fleet.prefill_nodes < fleet.nodes,
+        f"fleet.prefill_nodes(={fleet.prefill_nodes}) of fleet.nodes(={fleet.nodes}): at least one must generate",
+    )
+    require(
+        fleet.link_bytes_per_s == 0 or BYTES_PER_US <= fleet.link_bytes_per_s <= MAX_CAPACITY_BYTES,
+        f"fleet.link_bandwidth must be at least 1MB, which is per second, and at most {MAX_CAPACITY_BYTES}",
+    )
+    require(not fleet.prefill_nodes or all(t.name != LINK for t in tiers), f"no tier may be called {LINK}")
+    order = list(Scope)
+    for above, tier in pairwise(tiers):
+        require(
+            order.index(tier.scope) >= order.index(above.scope),
+            f"tiers.{tier.name}.scope(={tier.scope}): tier {above.name} above it is shared by more (scope="
+            f"{above.scope}); order tiers from those of a node to those of the fleet",
+        )
+        require(
+            not tier.bucket_objects or tier.scope is above.scope,
+            f"tiers.{tier.name}.bucket_objects: a bucket is written from one memory, so tier {above.name} "
+            f"(scope={above.scope}) must be shared as it is (scope={tier.scope}): set tiers.{above.name}.scope, or "
+            "bucket_objects=0",
+        )

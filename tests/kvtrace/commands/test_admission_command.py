@@ -59,7 +59,8 @@ def test_each_row_is_what_gen_writes_with_that_filter(prompts, tmp_path, monkeyp
 def test_the_answer_comes_first(prompts, monkeypatch, capsys):
     assert kvtrace(monkeypatch, "admission", prompts, *SMALL, *TIERS) == 0
     out = capsys.readouterr().out
-    assert out.startswith("taking all, nvme is written ")
+    assert out.startswith("without a filter, ")
+    assert " are written to nvme and " in out.splitlines()[0]
     assert "drive writes a day" in out
 
 

@@ -8,8 +8,7 @@ import pytest
 from simulated import kvtrace
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.sim.presets.knobs import knobs_of, load_basis
-from kvtrace.sim.presets.preset import RANGES, as_config, load_preset, preset_names
+from kvtrace.sim.presets.preset import RANGES, as_config, knobs_of, load_basis, load_preset, preset_names
 
 
 @pytest.mark.parametrize("name", preset_names())

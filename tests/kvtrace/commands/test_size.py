@@ -179,7 +179,8 @@ def test_a_target_that_no_capacity_reaches(requests):
     done = size(requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "99%")
     ceiling = sized(requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "99%")["ceiling"]["hit_ratio"]
     assert done.stdout.splitlines()[0] == (
-        f"no capacity does: at most {100 * ceiling:.1f} % of look-ups hit (target 99 %), with unlimited DRAM and NVMe"
+        f"99 % is unreachable; the ceiling is {100 * ceiling:.1f} % of look-ups hit (target 99 %), "
+        "with unlimited DRAM and NVMe"
     )
     assert 0.2 < ceiling < 0.9
 
@@ -187,7 +188,7 @@ def test_a_target_that_no_capacity_reaches(requests):
 def test_a_grid_that_is_too_small_says_what_would_do(requests):
     done = size(requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "25%", "--dram", "0", "--nvme", "8MiB")
     first = done.stdout.splitlines()[0]
-    assert first.startswith("none of these capacities does: ")
+    assert first.startswith("none of these capacities is enough: ")
     assert "with no DRAM and 8.39 MB of NVMe" in first
     assert "unlimited DRAM and NVMe would" in first
 
@@ -263,7 +264,7 @@ def test_a_file_is_served_in_its_order_unless_a_gpu_is_said(requests):
 
 
 REFUSED = {
-    "no target": ([], "say what is to be reached: --target-hit 80%, or --target-ttft p99=2s"),
+    "no target": ([], "give a target: --target-hit 80%, or --target-ttft p99=2s"),
     "over all": (["--target-hit", "120%"], "--target-hit 120%: must be > 0, and at most 100%"),
     "no share": (["--target-hit", "80"], "80 % is written 80%"),
     "no number": (["--target-hit", "most"], "write a share such as 80% or 0.8"),
@@ -334,7 +335,7 @@ def test_the_conversation_trace():
     given = [path, "--source", "mooncake", "--model", "llama3.1-70b", "--tp", "4", "--preset", "lmcache-disk"]
     done = size(*given, "--target-hit", "80%")
     assert done.stdout.splitlines()[0] == (
-        "no capacity does: at most 37.8 % of look-ups hit (target 80 %), with unlimited DRAM and NVMe"
+        "80 % is unreachable; the ceiling is 37.8 % of look-ups hit (target 80 %), with unlimited DRAM and NVMe"
     )
 
 

@@ -7,8 +7,9 @@ import pytest
 from simulated import ONE_BYTE, preset_of, requests_of
 
 from kvtrace.core.statistics import Endurance
-from kvtrace.curves.demand import Meter
-from kvtrace.sim.simulation import Load, Simulation
+from kvtrace.curves.points import Meter
+from kvtrace.sim.setup import Load
+from kvtrace.sim.simulation import Simulation
 
 S = 10**9
 

@@ -10,7 +10,7 @@ from conftest import TRACES, run_cli
 
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
-from kvtrace.curves.stack import lru_hits, policy_hits
+from kvtrace.curves.stack import policy_hits
 from kvtrace.requests import mooncake
 from kvtrace.sim.chains import Chains, block_chains
 from kvtrace.sim.policies import Policy
@@ -29,7 +29,7 @@ def test_hits_by_capacity():
     chains = block_chains(requests)
     assert (len(requests), len(chains.slots)) == (12_031, 288_500)
     assert requests.origin["block_references"] == 288_500
-    assert lru_hits(chains, list(HITS)) == list(HITS.values())
+    assert policy_hits(chains, list(HITS), "lru") == list(HITS.values())
 
 
 # Each reference a request of its own: as libcachesim 0.3.5 counts them, at 1,000, 10,000 and 50,000 blocks.

@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import kvtrace
 
-from kvtrace.curves.sampling import estimate
-from kvtrace.curves.stack import lru_curve, lru_hits, policy_uses
-from kvtrace.curves.uses import Uses
+from kvtrace.curves.stack import Uses, estimate, lru_curve, policy_hits, policy_uses
 from kvtrace.requests import mooncake
 from kvtrace.sim.chains import Chains, block_chains
 from kvtrace.sim.policies import Policy
@@ -34,7 +32,7 @@ def test_the_curve_equals_a_simulation_at_every_capacity(requests):
     curve = lru_curve(chains)
     capacities = list(range(1, len(chains.tokens) + 1))
     assert curve.hits[0] == 0
-    assert [int(curve.hits[c]) for c in capacities] == lru_hits(chains, capacities)
+    assert [int(curve.hits[c]) for c in capacities] == policy_hits(chains, capacities, "lru")
 
 
 def test_hits_and_inserts_by_hand():

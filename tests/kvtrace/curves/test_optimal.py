@@ -11,9 +11,7 @@ from conftest import TRACES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtrace.curves.optimal import OPTIMAL, optimal_uses
-from kvtrace.curves.stack import policy_uses
-from kvtrace.curves.uses import Uses
+from kvtrace.curves.stack import OPTIMAL, Uses, optimal_uses, policy_uses
 from kvtrace.requests import mooncake
 from kvtrace.sim.chains import Chains, block_chains
 from kvtrace.sim.policies import Policy

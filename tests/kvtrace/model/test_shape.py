@@ -9,15 +9,19 @@ from conftest import run_cli
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.catalogue import find_model, load_models
-from kvtrace.model.layers import Full, KvDtype, Latent, Sliding, parse_dtype
 from kvtrace.model.shape import (
+    Full,
+    KvDtype,
+    Latent,
     ModelShape,
+    Sliding,
     Store,
     bytes_per_token,
     bytes_per_token_per_rank,
     check,
     chunk_bytes,
     growing_bytes_per_token,
+    parse_dtype,
     pieces,
     read_bytes,
     replication,

@@ -15,9 +15,8 @@ from kvtrace.core.errors import TraceError
 from kvtrace.core.metadata import describe
 from kvtrace.core.schema import REQUESTS, TRACE
 from kvtrace.core.tables import create, open_table, read_table
-from kvtrace.requests import account as accounts
 from kvtrace.requests import own_table
-from kvtrace.requests.account import account
+from kvtrace.requests.own_table import account
 from kvtrace.requests.requests import Requests
 
 
@@ -41,7 +40,7 @@ BARE = replace(
 @pytest.mark.parametrize("requests", [FULL, BARE], ids=["full", "bare"])
 def test_requests_come_back_exactly(tmp_path, requests, suffix):
     path = tmp_path / f"r{suffix}"
-    accounts.write(path, requests, ["kvtrace", "import"], 42)
+    own_table.write(path, requests, ["kvtrace", "import"], 42)
     found = own_table.read(path)
     for field in fields(Requests):
         before, after = getattr(requests, field.name), getattr(found, field.name)
@@ -54,8 +53,8 @@ def test_requests_come_back_exactly(tmp_path, requests, suffix):
 
 
 def test_what_is_unknown_is_null_in_the_table(tmp_path):
-    accounts.write(tmp_path / "f.parquet", FULL, [], 1)
-    accounts.write(tmp_path / "b.parquet", BARE, [], 1)
+    own_table.write(tmp_path / "f.parquet", FULL, [], 1)
+    own_table.write(tmp_path / "b.parquet", BARE, [], 1)
     full, bare = (read_table(tmp_path / name, REQUESTS) for name in ("f.parquet", "b.parquet"))
     assert full["session_id"].to_pylist() == [4, None, 2**40]
     assert full["turn"].to_pylist() == [0, None, 9]
@@ -69,7 +68,7 @@ def test_what_is_unknown_is_null_in_the_table(tmp_path):
 
 def test_more_rows_than_a_batch_come_back(tmp_path, monkeypatch):
     monkeypatch.setattr(own_table, "BATCH_ROWS", 2)
-    accounts.write(tmp_path / "r.parquet", FULL, [], 1)
+    own_table.write(tmp_path / "r.parquet", FULL, [], 1)
     found = own_table.read(tmp_path / "r.parquet")
     assert found.block_ids.tolist() == FULL.block_ids.tolist()
     assert found.block_offsets.tolist() == FULL.block_offsets.tolist()

@@ -6,7 +6,7 @@ import pytest
 from conftest import TRACES
 
 from kvtrace.core.errors import TraceError
-from kvtrace.requests import azure
+from kvtrace.requests.columns import azure
 
 HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.requests import bailian
+from kvtrace.requests.columns import bailian
 
 
 def line(chat, parent, time_s, tokens, ids, *, turn=1, output=5, kind="text"):

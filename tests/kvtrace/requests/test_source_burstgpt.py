@@ -6,7 +6,7 @@ import pytest
 from conftest import TRACES
 
 from kvtrace.core.errors import TraceError
-from kvtrace.requests import burstgpt
+from kvtrace.requests.columns import burstgpt
 
 OLD = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
 NEW = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"

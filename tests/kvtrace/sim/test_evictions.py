@@ -17,8 +17,7 @@ from simulated import ONE_BYTE, TWO_HEADS, brief, preset_of, requests_of, rows_o
 from test_oracle import SEMANTICS, fault, presets, request_lists
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.curves.sampling import estimate
-from kvtrace.curves.stack import lru_curve, policy_hits
+from kvtrace.curves.stack import estimate, lru_curve, policy_hits
 from kvtrace.model.catalogue import find_model
 from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.chains import Chains
@@ -26,7 +25,8 @@ from kvtrace.sim.output import trace_batch
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Placement, load_preset
 from kvtrace.sim.presets.tier import TierSetting
-from kvtrace.sim.simulation import Load, Simulation
+from kvtrace.sim.setup import Load
+from kvtrace.sim.simulation import Simulation
 from kvtrace.trace.ledger import Ledger
 
 TIMELESS = [policy for policy in Policy if policy is not Policy.TTL]

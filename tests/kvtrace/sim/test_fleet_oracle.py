@@ -21,12 +21,11 @@ from test_queues import THROUGH, queued_presets
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
-from kvtrace.sim.fleet.setting import FleetSetting, Scope
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Preset, load_preset
-from kvtrace.sim.presets.tier import Admission
+from kvtrace.sim.presets.tier import Admission, FleetSetting, Scope
 from kvtrace.sim.routers import Router
-from kvtrace.sim.simulation import FOREVER_NS, Load
+from kvtrace.sim.setup import FOREVER_NS, Load
 
 ANY_POLICY = st.sampled_from([{"policy": p, "ttl": "15ns" if p is Policy.TTL else None} for p in Policy])
 

@@ -21,11 +21,10 @@ from test_routers import fleet_of
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.tables import open_table
 from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
-from kvtrace.sim.fleet.incidents import Incident, Kind, parse, steps_of
-from kvtrace.sim.fleet.setting import FleetSetting, Scope
-from kvtrace.sim.presets.tier import Admission
+from kvtrace.sim.incidents import Incident, Kind, parse, steps_of
+from kvtrace.sim.presets.tier import Admission, FleetSetting, Scope
 from kvtrace.sim.routers import Router
-from kvtrace.sim.simulation import Load
+from kvtrace.sim.setup import Load
 
 
 @st.composite

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import run_cli
 
-from kvtrace.requests import account
+from kvtrace.requests import own_table
 from kvtrace.requests.requests import Requests
 
 PROGRAM = json.loads((Path(__file__).parents[2] / "golden" / "mlperf" / "program.json").read_text())
@@ -41,7 +41,7 @@ def moved(trace: Path) -> dict[str, list[int]]:
 @pytest.mark.parametrize("run", PROGRAM["runs"], ids=lambda run: f"{run['model']}, {run['gpu_gib']}-{run['cpu_gib']}")
 def test_the_programs_requests_move_what_it_moved(tmp_path, run):
     requests, trace = tmp_path / "requests.parquet", tmp_path / "t.parquet"
-    account.write(requests, requests_of(run), [], 0)
+    own_table.write(requests, requests_of(run), [], 0)
     memory = [f"tiers.{tier}.capacity={run[f'{tier}_gib']}GiB" for tier in ("gpu", "cpu")]
     knobs = [part for setting in memory for part in ("--set", setting)]
     run_cli("kvtrace", "gen", requests, "--preset", "mlperf", "--model", run["model"], *knobs, "-o", trace)

@@ -13,14 +13,22 @@ from oracle import Oracle
 from simulated import ONE_BYTE, TWO_HEADS, mlperf_of, preset_of, requests_of, simulate
 
 from kvtrace.model.catalogue import find_model
-from kvtrace.model.layers import Chunked, Full, KvDtype, Sliding
-from kvtrace.model.shape import ModelShape, bytes_per_token_per_rank, pieces, stored_ranks
-from kvtrace.requests.turns.follow import waits_of
-from kvtrace.requests.turns.waits import Waits
+from kvtrace.model.shape import (
+    Chunked,
+    Full,
+    KvDtype,
+    ModelShape,
+    Sliding,
+    bytes_per_token_per_rank,
+    pieces,
+    stored_ranks,
+)
+from kvtrace.requests.requests import Waits
+from kvtrace.requests.shaping import waits_of
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Promotion
 from kvtrace.sim.presets.tier import Admission, Recency, TierSetting
-from kvtrace.sim.simulation import Load
+from kvtrace.sim.setup import Load
 from kvtrace.trace.ledger import Ledger
 
 BLOCK = 4

@@ -12,14 +12,15 @@ from simulated import ONE_BYTE, preset_of, requests_of, simulate
 from test_oracle import BATCHES, SEMANTICS
 
 from kvtrace.model.catalogue import find_model
+from kvtrace.requests import arrivals
+from kvtrace.requests.arrivals import ArrivalProcess
+from kvtrace.requests.workload import ServingMode, Workload
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.presets.preset import Entry, Placement, load_preset, preset_names
 from kvtrace.sim.presets.tier import Recency
-from kvtrace.sim.simulation import FOREVER_NS, Load, Simulation
+from kvtrace.sim.setup import FOREVER_NS, Load
+from kvtrace.sim.simulation import Simulation
 from kvtrace.trace.ledger import Ledger
-from kvtrace.users import openloop
-from kvtrace.users.arrivals import ArrivalProcess
-from kvtrace.users.workload import ServingMode, Workload
 
 WORKLOADS = [
     Workload(),
@@ -102,7 +103,7 @@ def test_one_promotion_of_a_request_demotes_what_another_would_move(workload):
 
 SOURCES = {
     "users": lambda: Load(users=3, seed=5, until_ns=4 * 10**9),
-    "open loop": lambda: Load(requests=openloop.make(ArrivalProcess(10.0), 3 * 10**9, 8192, 5), seed=5),
+    "open loop": lambda: Load(requests=arrivals.make_open_loop(ArrivalProcess(10.0), 3 * 10**9, 8192, 5), seed=5),
     "block ids": lambda: Load(requests=requests_of(
         [(i * 10**8, 1024 * (1 + i % 5), 40, [i % 3, *range(10 * i, 10 * i + i % 5)]) for i in range(40)],
         block_tokens=1024,

@@ -10,10 +10,11 @@ import pytest
 from simulated import brief, kvtrace, preset_of, requests_of, simulate_fleet
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.sim.fleet.setting import FleetSetting, Scope
 from kvtrace.sim.presets.preset import load_preset
+from kvtrace.sim.presets.tier import FleetSetting, Scope
 from kvtrace.sim.routers import Router
-from kvtrace.sim.simulation import Load, Simulation
+from kvtrace.sim.setup import Load
+from kvtrace.sim.simulation import Simulation
 
 
 def fleet_of(router, *scopes, nodes=2, **fields):

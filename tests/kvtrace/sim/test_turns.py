@@ -14,10 +14,9 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import REQUESTS, TRACE
 from kvtrace.core.tables import open_table, read_table
 from kvtrace.requests.registry import SourceOptions, read
-from kvtrace.requests.shaping import Reshaping
-from kvtrace.requests.turns.follow import Turns, choose, waits_of
-from kvtrace.requests.turns.waits import Waits
-from kvtrace.sim.simulation import Load
+from kvtrace.requests.requests import Waits
+from kvtrace.requests.shaping import Reshaping, Turns, choose, waits_of
+from kvtrace.sim.setup import Load
 
 ENGINES = Path(__file__).resolve().parents[2] / "golden" / "engines"
 MS = 10**6

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kvtrace.curves.demand import Rates, SecondRate, TierDemand
-from kvtrace.curves.simulated import Simulated
-from kvtrace.curves.sizing import Target
-from kvtrace.study.answer import findings, first_line, front, sensitivities
-from kvtrace.study.configuration import Configuration, Study
-from kvtrace.study.document import document
-from kvtrace.study.runner import Failed
+from kvtrace.curves.points import Rates, SecondRate, Simulated, TierDemand
+from kvtrace.curves.size import Target
+from kvtrace.study.document import document, findings, first_line, front, sensitivities
+from kvtrace.study.run import Failed
+from kvtrace.study.study import Configuration, Study
 from kvtrace.study.table import rows_of
 
 GIB = 2**30
@@ -55,7 +53,9 @@ def test_without_prices_the_smallest():
     assert first_line(findings(*made, Target(0.6))) == (
         "best hit ratio 70.0 % at a=1; smallest for 60 %: a=2 (65.0 %, 2.15 GB in all tiers)"
     )
-    assert first_line(findings(*made, Target(0.7))).endswith("for 70 %: what reaches it has a tier without a bound")
+    assert first_line(findings(*made, Target(0.7))).endswith(
+        "for 70 %: only configurations with an unlimited tier reach it"
+    )
 
 
 def test_a_time_to_the_first_token():

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from study_workers import BEGIN, study_file
 
+from kvtrace.commands.options import price_of_byte
 from kvtrace.commands.study import _options
-from kvtrace.commands.targets import price_of_byte
 from kvtrace.core.errors import ConfigError
 from kvtrace.sim.presets.preset import load_preset
-from kvtrace.study.configuration import read_study
+from kvtrace.study.study import read_study
 
 
 def read(folder, text):

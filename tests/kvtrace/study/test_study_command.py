@@ -117,7 +117,7 @@ def test_if_all_fail_so_does_the_study(tmp_path):
     path = study_file(tmp_path, BEGIN + '[grid]\ntiers.nvme.policy = ["newest", "oldest"]')
     done = study(path, tmp_path / "out", check=False)
     assert done.returncode == 2
-    assert "none of 2 configurations came to anything, the first: preset lmcache-disk: " in done.stderr
+    assert "no result from any of 2 configurations; the first: preset lmcache-disk: " in done.stderr
 
 
 def test_the_list_simulates_nothing(tmp_path):

@@ -11,7 +11,7 @@ from study_workers import BEGIN, SMALL, study_file
 
 from kvtrace.core.study_file import STUDY
 from kvtrace.core.tables import read_table
-from kvtrace.study.runner import local_cluster
+from kvtrace.study.run import local_cluster
 
 pytest.importorskip("distributed")
 # Dask's own, as it is closed.
@@ -51,7 +51,7 @@ def test_two_hundred_on_two_workers_one_of_which_is_killed(tmp_path, monkeypatch
 def test_what_kills_each_worker_is_given_up_and_is_a_row(tmp_path, monkeypatch):
     text = BEGIN + '[grid]\ntiers.nvme.policy = ["lru", "fifo"]\nseed = [1]'
     monkeypatch.setattr("kvtrace.commands.study.simulate", study_workers.dies)
-    monkeypatch.setattr("kvtrace.study.runner.MOST_DEATHS", 2)
+    monkeypatch.setattr("kvtrace.study.run.MOST_DEATHS", 2)
     study(study_file(tmp_path, text), tmp_path / "out", 2)
     rows = read_table(tmp_path / "out" / "results.parquet", STUDY).to_pylist()
     assert [row["error"] for row in rows] == [
@@ -69,7 +69,7 @@ def test_a_cluster_that_is_there_already(tmp_path):
 
 
 def test_no_scheduler_there(tmp_path, monkeypatch):
-    monkeypatch.setattr("kvtrace.study.runner._CONNECT_S", 1)
+    monkeypatch.setattr("kvtrace.study.run._CONNECT_S", 1)
     path = study_file(tmp_path)
     done = run_cli("kvtrace", "study", path, "-o", tmp_path / "a", "--scheduler", "tcp://127.0.0.1:1", check=False)
     assert done.returncode == 2
@@ -77,7 +77,7 @@ def test_no_scheduler_there(tmp_path, monkeypatch):
 
 
 def test_without_dask_one_process_simulates_and_says_how_to_get_more(tmp_path, monkeypatch):
-    monkeypatch.setattr("kvtrace.study.runner.has_dask", lambda: False)
+    monkeypatch.setattr("kvtrace.study.run.has_dask", lambda: False)
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     path = study_file(tmp_path, SMALL)
     done = run_cli("kvtrace", "study", path, "-o", tmp_path / "a")

@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtrace.trace.key_numbers import KeyNumbers
+from kvtrace.trace.mlperf_csv import KeyNumbers
 
 NAMES = st.lists(st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=3), unique=True)
 

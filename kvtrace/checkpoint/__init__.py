@@ -1,1 +1,0 @@
-"""Checkpoints of a training run, as traces: the other writer of the storage that a KV cache lies on."""

@@ -1,0 +1,301 @@
+"""Which capacities of DRAM and NVMe a load needs: a grid of them, each simulated, all of it or samples of its objects.
+
+The tiers of a hierarchy are no stack that one pass would serve at every capacity: which objects count as used in a tier
+depends on what the faster ones hold, so that a larger tier may lack what a smaller one holds. So each point is a
+simulation, the one that `gen` runs, with the same counters. Where all of them would take long, each is made of samples
+of the objects. From the best point of the grid on, capacities that were not asked for are searched for a better one, in
+simulations of the whole load.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from kvtrace.core.errors import ConfigError
+from kvtrace.curves.points import Capacities, Point, Stack
+from kvtrace.curves.stack import SAMPLES
+from kvtrace.sim.chains import Chains
+
+EXACT_REFERENCES: Final = 20_000_000
+"""Of all points together, up to which they are simulated in full: some seconds."""
+_SAMPLED_REFERENCES = 5_000_000
+"""Likewise, of all samples: some 2 s on two processors."""
+_FEWEST_SAMPLED = 20_000
+_MOST_THREADS = 8
+_CLOSE = 1.02
+"""What is answered is at most so many times what reaches the target."""
+_DIGITS = 3
+"""Of a capacity that is searched: as it is printed."""
+_HALVINGS = 14
+"""Of the capacity that holds everything, in a search by price."""
+_ROUND_BYTES: Final = (10**9, 10**6, 10**3, 1)
+# Of the default axes, as shares of the smallest power of two GB (of a small load MB or kB) that holds everything.
+_SHARES = {"dram": (256, 32), "nvme": (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The targets; None for one that was not given."""
+
+    hit_ratio: float | None = None
+    first_token: tuple[str, int] | None = None
+    """A quantile, as the counters name it, and the longest time to the first token, ns."""
+
+    def is_met(self, point: Point, error: float = 0.0) -> bool:
+        """Whether `point` reaches it, if its hit ratio is larger by `error`."""
+        if self.hit_ratio is not None and point.hit_ratio + error < self.hit_ratio:
+            return False
+        if self.first_token is None:
+            return True
+        quantile, limit_ns = self.first_token
+        found = None if point.first_token is None else point.first_token["with_cache"][quantile]
+        return found is not None and found <= limit_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A sizing question: target, capacities to try, prices, sampling."""
+
+    target: Target
+    axes: dict[str, list[int | None]]
+    """Capacities by role, of points.ROLES; for a role without, some that suit the load."""
+    price: dict[str, float] | None = None
+    """Of a byte, by role."""
+    sample: float | None = None
+    """The share of the objects in each sample, 1 is all; by default as many as take seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """The answer: the chosen point, the ceiling and all points."""
+
+    chosen: Point | None
+    """The cheapest point that meets the target, or without prices the one with the least DRAM, and then the least NVMe;
+    simulated in full. Null if none does."""
+    ceiling: Point
+    """Without a bound on DRAM and NVMe."""
+    points: list[Point]
+    """The grid."""
+    labels: dict[str, str]
+    """What is called dram and nvme here: DRAM, and NVMe or the name of an object store."""
+
+
+def answer(stack: Stack, question: Question, done: Callable[[int, int], None] = lambda _done, _of: None) -> Sizing:
+    """Return the sizing of `stack`; `done` is told how many simulations are over, and of how many."""
+    absent = next((role for role in (*question.axes, *(question.price or ())) if role not in stack.roles), None)
+    if absent is not None:
+        names = ", ".join(tier.name for tier in stack.preset.tiers)
+        raise ConfigError(f"--{absent}: the preset has no such tier, only {names}")
+    run = _Run(stack.with_chains(), question, done)
+    try:
+        return run.answer()
+    finally:
+        run.pool.shutdown(wait=False, cancel_futures=True)
+
+
+_Started = tuple[Future[Any], Future[Any]] | None
+"""A simulation in full and its optimum; None for a point that was simulated so."""
+
+
+class _Run:
+    """The simulations of one question, several at a time: compiled code needs no interpreter."""
+
+    def __init__(self, stack: Stack, question: Question, done: Callable[[int, int], None]) -> None:
+        self.stack, self.question, self._tell = stack, question, done
+        self.pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), thread_name_prefix="size")
+        self._asked = self._done = self._most = 0
+        self._samples: list[Chains] = []
+
+    def answer(self) -> Sizing:
+        stack, chains = self.stack, self.stack.load.chains
+        ceiling = self._start(stack.simulate, dict.fromkeys(stack.roles))
+        most = ceiling.result().live_bytes if chains is None else len(chains.tokens) * stack.chunk_bytes
+        axes = {role: self.question.axes.get(role) or self._axis(role, most) for role in stack.roles}
+        self._most = _rounded(2 * most)
+        grid = [dict(zip(axes, of, strict=True)) for of in itertools.product(*axes.values())]
+        rate = self._rate(len(grid))
+        if rate < 1:
+            points = self._estimates(grid, rate, ceiling)
+        else:
+            started = [self._start_point(of) for of in grid]
+            points = [self._of_full(*of) for of in started]
+        points = [self._priced(of) for of in points]
+        best = self._result(ceiling)
+        if not best.lookups:
+            raise ConfigError(
+                "no request looks anything up: none could find what another has left, whatever the capacity"
+            )
+        chosen = self._choose(points)
+        if chosen is not None:
+            chosen = self._searched(chosen, axes)
+            if all(of.capacities != chosen.capacities for of in points):
+                points = sorted([*points, chosen], key=lambda of: _sizes(of.capacities))
+        return Sizing(chosen, best, points, self.stack.labels)
+
+    def _start_point(self, capacities: Capacities) -> tuple[Future[Any], Future[Any]]:
+        return self._start(self.stack.simulate, capacities), self._start(self.stack.optimum, capacities)
+
+    def _of_full(self, point: Future[Any], optimum: Future[Any]) -> Point:
+        return replace(self._result(point), optimal_hit_ratio=self._result(optimum))
+
+    def _searched(self, chosen: Point, axes: dict[str, list[int | None]]) -> Point:
+        """Return the best point that reaches the target: the last capacity that was not given is searched.
+
+        With prices the other capacity is searched, too, unless it is given: in steps of 2, then finer around the best.
+        """
+        free = [role for role in axes if role not in self.question.axes]
+        if not free or None in chosen.capacities.values():
+            return chosen
+        inner = free[-1]
+        outer = next((role for role in axes if role != inner), None)
+        best = chosen
+        if outer is not None and self.question.price is not None:
+            given = [of for of in axes[outer] if of is not None]
+            steps = [0, *(max(given) >> n for n in reversed(range(_HALVINGS)))] if outer in free else given
+            # The least of the other axis first: what costs more by itself than the best so far is not tried at all.
+            best = self._best_of(best, outer, steps[:1], inner)
+            while (better := self._best_of(best, outer, steps, inner)) is not best:
+                best = better
+            for part in (2, 4, 8, 16) if outer in free else ():
+                at = best.capacities[outer] or 0
+                best = self._best_of(best, outer, [_rounded(at * 2 ** (sign / part)) for sign in (-1, 1)], inner)
+        if best is chosen:
+            best = self._least(chosen, inner)
+        return best if best is chosen else replace(best, optimal_hit_ratio=self.stack.optimum(best.capacities))
+
+    def _best_of(self, best: Point, outer: str, sizes: Sequence[int], inner: str) -> Point:
+        """Return the best of `best` and the points with `sizes`: each is tried with all that 2 % less money buys."""
+        fixed: list[Capacities] = [{outer: size} for size in sizes if size != best.capacities[outer]]
+        tried = [of | {inner: most} for of in fixed if (most := self._affordable(best, of, inner)) is not None]
+        for point in map(self._result, [self._start(self.stack.simulate, of) for of in tried]):
+            priced = self._priced(point)
+            if self.question.target.is_met(priced) and _preference(priced) < _preference(best):
+                best = self._least(priced, inner)
+        return best
+
+    def _least(self, best: Point, inner: str) -> Point:
+        """Return `best` with the least of `inner` that reaches the target, to within 2 %: two simulations at a time."""
+        low, ratio, smallest = -1, 1.5, self.stack.chunk_bytes
+        while True:
+            high = best.capacities[inner] or 0
+            if high <= max(low * _CLOSE, smallest):
+                return best
+            if low < 0:
+                least = high / ratio
+                parts, ratio = (least if least > smallest else 0, high / 1.06), ratio**2
+            else:
+                step = (high / max(low, smallest)) ** (1 / 3)
+                parts = (high / step**2, high / step)
+            sizes = sorted({size for part in parts if low < (size := _rounded(part)) < high})
+            if not sizes:
+                return best
+            started = [self._start(self.stack.simulate, best.capacities | {inner: size}) for size in sizes]
+            for size, point in zip(sizes, [self._priced(self._result(of)) for of in started], strict=True):
+                if self.question.target.is_met(point):
+                    best = point
+                    break
+                low = size
+
+    def _affordable(self, best: Point, fixed: Capacities, inner: str) -> int | None:
+        """Return how much of `inner` beside `fixed` costs 2 % less than `best`; None if `fixed` alone costs more."""
+        price = self.question.price
+        if price is None or best.price is None:
+            return None
+        left = best.price / _CLOSE - sum(price[role] * (of or 0) for role, of in fixed.items())
+        if left < 0:
+            return None
+        return min(self._most, _rounded(left / price[inner])) if price[inner] else best.capacities[inner]
+
+    def _start(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        self._asked += 1
+        return self.pool.submit(function, *arguments)
+
+    def _result(self, future: Future[Any]) -> Any:
+        found = future.result()
+        self._done += 1
+        self._tell(self._done, self._asked)
+        return found
+
+    def _axis(self, role: str, most_bytes: int) -> list[int | None]:
+        """Return capacities up to the smallest round one that holds `most_bytes`, or as near as makes sense."""
+        stack = self.stack
+        if stack.preset.tiers[stack.roles[role]].capacity_bytes == 0:
+            # A tier that the preset is there to do without.
+            return [0]
+        of = _SHARES[role if len(stack.roles) > 1 else "nvme"]
+        # The least capacity of an axis is a whole number of its unit, and so are the others.
+        unit = next((unit for unit in _ROUND_BYTES if unit * _SHARES["nvme"][0] <= most_bytes), 1)
+        top = unit << max(1, -(-most_bytes // unit) - 1).bit_length()
+        return [max(1, top // share) for share in of]
+
+    def _rate(self, points: int) -> float:
+        """Return the share of the objects in each sample; 1 for no samples."""
+        stack, asked = self.stack, self.question.sample
+        if asked is not None and asked < 1 and not stack.can_sample:
+            raise ConfigError(
+                f"--sample {asked:g}: samples stand for all only of chunks that FILE names, in a model of full "
+                "attention without store_queue, where computing and storage take no time (--gpu instant); leave it out"
+            )
+        if asked is not None or not stack.can_sample or stack.load.chains is None:
+            return asked or 1.0
+        references = len(stack.load.chains.slots)
+        if references * points <= EXACT_REFERENCES:
+            return 1.0
+        rate = max(_SAMPLED_REFERENCES / (SAMPLES * points * references), _FEWEST_SAMPLED / references)
+        return rate if rate * SAMPLES < 1 else 1.0
+
+    def _estimates(self, grid: Sequence[Capacities], rate: float, ceiling: Future[Any]) -> list[Point]:
+        """Return what samples of a share `rate` of the objects suggest for each point of `grid`."""
+        stack = self.stack
+        if not self._samples:
+            made = [self._start(stack.sample, rate, seed) for seed in range(SAMPLES)]
+            self._samples = [self._result(sample) for sample in made]
+        wanted = [dict.fromkeys(stack.roles), *grid]
+        started = [[self._start(stack.simulate_sample, of, sample, rate) for sample in self._samples] for of in wanted]
+        found = [[self._result(of) for of in point] for point in started]
+        full, (unlimited, *of_grid) = ceiling.result(), found
+        return [stack.estimate(of, got, rate, full, unlimited) for of, got in zip(grid, of_grid, strict=True)]
+
+    def _choose(self, points: Sequence[Point]) -> Point | None:
+        """Return the first point, in order of preference, that meets the target when it is simulated in full."""
+        left = [of for of in sorted(points, key=_preference) if self.question.target.is_met(of, of.hit_ratio_error)]
+        started: list[_Started] = []
+        for at, point in enumerate(left):
+            # Where the estimate may be wrong, the next one is simulated beside it.
+            is_sure = self.question.target.is_met(point, -point.hit_ratio_error)
+            started += [
+                None if later.sampling_rate == 1 else self._start_point(later.capacities)
+                for later in left[len(started) : at + (1 if is_sure else 2)]
+            ]
+            begun = started[at]
+            full = point if begun is None else self._priced(self._of_full(*begun))
+            if self.question.target.is_met(full):
+                return full
+        return None
+
+    def _priced(self, point: Point) -> Point:
+        price, sizes = self.question.price, point.capacities
+        if price is None or None in sizes.values():
+            return point
+        return replace(point, price=sum(price[role] * (of or 0) for role, of in sizes.items()))
+
+
+def _rounded(size: float) -> int:
+    """Return `size` cut to the digits that are printed, so that the printed command gives the printed figures."""
+    unit: int = 10 ** max(0, len(str(int(size))) - _DIGITS)
+    return int(size) // unit * unit
+
+
+def _sizes(capacities: Capacities) -> list[float]:
+    """Return the capacities in order; none at all comes last."""
+    return [float("inf") if of is None else float(of) for of in capacities.values()]
+
+
+def _preference(point: Point) -> list[float]:
+    """Return what is to be least: the price, then DRAM, then NVMe."""
+    return [float("inf") if point.price is None else point.price, *_sizes(point.capacities)]

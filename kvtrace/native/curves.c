@@ -1,0 +1,192 @@
+// Hits and inserts against capacity: of one cache at a given capacity, and of LRU at every capacity in one pass.
+//
+// Requests are in order: number n touches the objects chain[offsets[n]:offsets[n + 1]], of which those count as hits
+// that are found before the first that is not. `uses` are the hits and the inserts.
+#include "sim.h"
+
+// LRU without lists: the references themselves are the queue.
+//
+// An object is live if `last` holds where it was last used, not NONE. The least recent one is found by going on through
+// the references from where the one before was found, past those whose object was used again since, or has left.
+EXPORT void use_lru(const int64_t *offsets, int64_t requests, const int32_t *chain, const int64_t *sizes, int64_t limit,
+    int64_t *last, int64_t *uses) {
+    int64_t hits = 0, inserts = 0, used = 0, oldest = 0;
+    for (int64_t request = 0; request < requests; request++) {
+        bool is_leading = true;
+        for (int64_t i = offsets[request]; i < offsets[request + 1]; i++) {
+            int64_t slot = chain[i], size = sizes[slot];
+            if (last[slot] != NONE) {
+                last[slot] = i;
+                hits += is_leading;
+                continue;
+            }
+            is_leading = false;
+            if (size > limit) continue;
+            for (; used + size > limit; oldest++) {
+                int64_t leaving = chain[oldest];
+                if (last[leaving] == oldest) {
+                    last[leaving] = NONE;
+                    used -= sizes[leaving];
+                }
+            }
+            last[slot] = i;
+            used += size;
+            inserts++;
+        }
+    }
+    uses[0] = hits, uses[1] = inserts;
+}
+
+static void take_out(World *w, int64_t slot, int64_t is_evicted) {
+    on_remove(w, 0, slot, is_evicted);
+    w->slots[slot].live = 0;
+    w->tiers[0].used -= w->slots[slot].size;
+}
+
+// Of the one tier, with its policy, which all requests go through in order.
+EXPORT void use_tier(World *w, int64_t *uses) {
+    Tier *tier = &w->tiers[0];
+    int64_t hits = 0, inserts = 0;
+    for (int64_t request = 0; request < w->offsets_count - 1; request++) {
+        int64_t now = w->arrival_ns[request];
+        bool is_leading = true;
+        while (expiry_ns(w, 0) <= now) take_out(w, queue_of(w, 0, 0)->tail, 0);
+        for (int64_t i = w->offsets[request]; i < w->offsets[request + 1]; i++) {
+            int64_t slot = w->chains[i];
+            Slot *what = &w->slots[slot];
+            if (what->live) {
+                on_hit(w, 0, slot);
+                hits += is_leading;
+                continue;
+            }
+            is_leading = false;
+            if (what->size > tier->limit) continue;
+            while (tier->used + what->size > tier->limit) take_out(w, victim(w, 0, slot), 1);
+            on_insert(w, 0, slot, now);
+            what->live = 1;
+            tier->used += what->size;
+            inserts++;
+        }
+    }
+    uses[0] = hits, uses[1] = inserts;
+}
+
+// Count how many references have each stack distance, as the largest so far in their request (`leading`) and by itself
+// (`own`), both of objects + 2 zeros: index objects + 1 is a first reference.
+//
+// `tree`, a Fenwick tree over positions, of references + 1 zeros, counts the objects used since; `last` is NONE for
+// each object.
+EXPORT void find_distances(const int64_t *offsets, int64_t requests, const int32_t *chain, int64_t references,
+    int64_t objects, int32_t *tree, int64_t *last, int64_t *leading, int64_t *own) {
+    int64_t live = 0;
+    for (int64_t request = 0; request < requests; request++) {
+        int64_t largest = 0;
+        for (int64_t i = offsets[request]; i < offsets[request + 1]; i++) {
+            int64_t at = last[chain[i]], distance = objects + 1;
+            if (at < 0) live++;
+            else {
+                int64_t before = 0;
+                for (int64_t j = at + 1; j > 0; j -= j & -j) before += tree[j];
+                distance = live - before + 1;
+                for (int64_t j = at + 1; j <= references; j += j & -j) tree[j]--;
+            }
+            for (int64_t j = i + 1; j <= references; j += j & -j) tree[j]++;
+            last[chain[i]] = i;
+            largest = max_of(largest, distance);
+            own[distance]++;
+            leading[largest]++;
+        }
+    }
+}
+
+// === Belady's optimum ================================================================================================
+// What no eviction or admission policy can exceed: Belady's optimum, which knows all references beforehand.
+//
+// A full cache gives up what is used next the latest, the incoming object included, which is then not stored; what is
+// not used again is not stored at all (L. A. Belady, IBM Systems Journal, 1966; R. L. Mattson et al., 1970). Objects
+// are of one size. Prompts are prefixes, so that a later block of a prompt is never used before an earlier one: the
+// optimum gives up the later ones first, and all that it finds is in the leading run of a request.
+
+// Put `value` into the heap of `waiting` values, the largest first, and return how many there are.
+static int64_t put(int64_t *heap, int64_t waiting, int64_t value) {
+    int64_t at = waiting;
+    for (; at > 0 && heap[(at - 1) / 2] < value; at = (at - 1) / 2) heap[at] = heap[(at - 1) / 2];
+    heap[at] = value;
+    return waiting + 1;
+}
+
+// Take the largest value out of the heap, and return how many are left.
+static int64_t take(int64_t *heap, int64_t waiting) {
+    int64_t value = heap[--waiting], at = 0;
+    for (int64_t below = 1; below < waiting; below = 2 * below + 1) {
+        if (below + 1 < waiting && heap[below + 1] > heap[below]) below++;
+        if (heap[below] <= value) break;
+        heap[at] = heap[below];
+        at = below;
+    }
+    heap[at] = value;
+    return waiting;
+}
+
+// Enter for each reference the index of the next one to the same object, or NONE; `last` is NONE for each object.
+EXPORT void find_following(const int32_t *chain, int64_t references, int64_t *last, int64_t *following) {
+    for (int64_t i = references - 1; i >= 0; i--) {
+        following[i] = last[chain[i]];
+        last[chain[i]] = i;
+    }
+}
+
+// Find hits and inserts, `uses`.
+//
+// `heap` holds the next references of the objects that are there, the latest first. Those that came meanwhile stay in
+// it, below all others, and no object that is not there has one above them: the first is always an object's that is.
+EXPORT void use_optimally(const int64_t *offsets, int64_t requests, const int32_t *chain, const int64_t *following,
+    int8_t *live, int64_t *heap, int64_t limit, int64_t *uses) {
+    int64_t hits = 0, inserts = 0, used = 0, waiting = 0;
+    for (int64_t request = 0; request < requests; request++) {
+        bool is_leading = true;
+        for (int64_t i = offsets[request]; i < offsets[request + 1]; i++) {
+            int64_t slot = chain[i], later = following[i];
+            if (live[slot]) {
+                hits += is_leading;
+                if (later == NONE) live[slot] = 0, used--;
+                else waiting = put(heap, waiting, later);
+                continue;
+            }
+            is_leading = false;
+            if (later == NONE) continue;
+            if (used == limit) {
+                if (limit == 0 || heap[0] <= later) continue;   // without room nothing is in the heap
+                live[chain[heap[0]]] = 0;
+                waiting = take(heap, waiting);
+                used--;
+            }
+            live[slot] = 1;
+            used++;
+            inserts++;
+            waiting = put(heap, waiting, later);
+        }
+    }
+    uses[0] = hits, uses[1] = inserts;
+}
+
+// === demand on a tier ================================================================================================
+// What each tier must do for a load: bytes and operations by the second of virtual time.
+
+#define NS_PER_S ((int64_t)1000000000)
+
+// Add each read and write to `counts`, [second, tier, direction, bytes and operations].
+EXPORT void count_by_second(const int64_t *ts_ns, const int8_t *op, const int8_t *tier, const int8_t *phase,
+    const int64_t *length, int64_t rows, int64_t *counts, int64_t tiers) {
+    int64_t second = 0, begin_ns = 0, end_ns = NS_PER_S;
+    for (int64_t i = 0; i < rows; i++) {
+        if (phase[i] == PHASE_POPULATE || (op[i] != OP_READ && op[i] != OP_WRITE)) continue;
+        if (ts_ns[i] < begin_ns || ts_ns[i] >= end_ns) {
+            second = ts_ns[i] / NS_PER_S;
+            begin_ns = second * NS_PER_S, end_ns = begin_ns + NS_PER_S;
+        }
+        int64_t *of = &counts[((second * tiers + tier[i]) * 2 + (op[i] == OP_WRITE)) * 2];
+        of[0] += length[i];
+        of[1]++;
+    }
+}

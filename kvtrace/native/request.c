@@ -1,0 +1,805 @@
+// A request, from its arrival to its end: which one comes next, the look-up and its reads, the store of what was
+// computed, and the decode.
+#include "sim.h"
+
+// === prompts =========================================================================================================
+// Prompts: which request comes next, and of which objects it consists.
+//
+// A user plans its next turn, or the next request of a file arrives. Its objects are made when first asked for.
+
+enum { MILLION = 1000000 };
+
+// --- objects --------------------------------------------------------------------------------------------------------
+
+// Bytes of each object that the actor's request makes.
+static int64_t new_size(World *w, int64_t actor) {
+    Knobs *k = &w->knobs;
+    return k->chunk_tokens ? k->chunk_bytes : w->actors[actor].new_tokens * k->bytes_per_token;
+}
+
+static void note_size(World *w, int64_t actor) {
+    int64_t size = new_size(w, actor);
+    w->control.min_size = min_of(w->control.min_size, size);
+    w->control.max_size = max_of(w->control.max_size, size);
+}
+
+// Name a new object of `size` bytes at `home` of World.contexts.
+static void make(World *w, int64_t size, int64_t home) {
+    Control *c = &w->control;
+    if (c->made == w->made_size_count) have(w, FLUSH, 1);
+    int64_t number = c->next_object++;
+    w->made_size[c->made++] = size;
+    if (w->knobs.is_packed) {
+        w->contexts[home] = packed(number << PACKED_BITS);
+        return;
+    }
+    int64_t slot = take_slot(w);
+    Slot *what = &w->slots[slot];
+    what->object = number, what->size = size, what->home = home;
+    what->live = 0, what->held = 1, what->seen = 0;
+    renew(w, slot);
+    w->contexts[home] = slot;
+}
+
+// Make the new objects of the actor's request and append them to its conversation.
+static void make_objects(World *w, int64_t actor) {
+    Actor *me = &w->actors[actor];
+    int64_t size = new_size(w, actor), end = me->context * w->knobs.context_width + me->length;
+    for (int64_t i = end; i < end + me->new; i++) make(w, size, i);
+    me->length += me->new;
+    if (w->knobs.source == CONVERSATIONS && me->new) w->conversations[me->session].length = me->length;
+}
+
+// Make those objects of the actor's chain that nobody has asked for before.
+static void find_objects(World *w, int64_t actor) {
+    Actor *me = &w->actors[actor];
+    for (int64_t i = me->first; i < me->first + me->length; i++) {
+        int64_t number = w->chains[i];
+        if (w->contexts[number] == NONE) make(w, w->knobs.chunk_bytes, number);
+    }
+}
+
+// Copy the objects of the actor's request, in order, to `chain`; how many.
+static int64_t collect(World *w, int64_t actor) {
+    Actor *me = &w->actors[actor];
+    int64_t *chain = w->chain, n = 0, at = actor * w->knobs.top_chunks;
+    for (int64_t i = at; i < at + me->retrieved; i++) {
+        Item *item = &w->items[w->retrieved[i]];
+        for (int64_t j = 0; j < item->objects; j++) chain[n++] = item->first + j;
+    }
+    if (me->shared) {
+        int64_t first = w->items[me->prompt].first;
+        for (int64_t j = 0; j < me->shared; j++) chain[n++] = first + j;
+    }
+    if (w->knobs.source == CHAINS) {
+        for (int64_t i = me->first; i < me->first + me->length; i++) chain[n++] = w->contexts[w->chains[i]];
+        return n;
+    }
+    int64_t first = me->context * w->knobs.context_width;
+    for (int64_t i = first; i < first + me->length; i++) chain[n++] = w->contexts[i];
+    return n;
+}
+
+// The same, seen from where it is served.
+int64_t gather(World *w, int64_t actor) {
+    int64_t n = collect(w, actor);
+    see_all(w, n);
+    return n;
+}
+
+// Where `chain[i]`, one of the actor's own objects, is named in World.contexts.
+int64_t home_of(World *w, int64_t actor, int64_t i) {
+    Actor *me = &w->actors[actor];
+    if (w->knobs.source == CHAINS) return w->chains[me->first + i];
+    return me->context * w->knobs.context_width + i - me->retrieved_objects - me->shared;
+}
+
+// Note the entry that decoding reads: the last of the `n` objects of the request, if it has any of its own.
+static void set_entry(World *w, int64_t actor, int64_t n) {
+    Actor *me = &w->actors[actor];
+    bool is_any = me->length > 0 || (w->knobs.mode == DECODE_ONLY && n > 0);
+    me->entry = is_any ? w->chain[n - 1] : NONE;
+}
+
+// Nobody can ask any more for what is named at `home`.
+static void forget_home(World *w, int64_t home) {
+    int64_t slot = w->contexts[home];
+    w->contexts[home] = NONE;
+    if (slot < 0) return;
+    w->slots[slot].held &= ~1;
+    w->slots[slot].home = NONE;
+    release(w, slot);
+}
+
+static void forget_all(World *w, int64_t context, int64_t length) {
+    int64_t first = context * w->knobs.context_width;
+    for (int64_t i = first; i < first + length; i++) forget_home(w, i);
+}
+
+// --- users ----------------------------------------------------------------------------------------------------------
+
+// Draw whether the user's new conversation begins with a system prompt, and with which.
+static void choose_prompt(World *w, int64_t user) {
+    Actor *me = &w->actors[user];
+    Knobs *k = &w->knobs;
+    User *who = &w->users[user];
+    me->prompt = NONE, me->shared = 0;
+    if (!k->prompt_ppm || next_extra(who, k->seed, user, 0, MILLION - 1) >= k->prompt_ppm) return;
+    me->prompt = next_extra(who, k->seed, user, 0, k->prompts - 1);
+    me->shared = w->items[me->prompt].objects;
+    me->history = w->items[me->prompt].tokens;
+}
+
+// Draw whether the user's request retrieves chunks of a document, and which; none that its context cannot hold.
+static void retrieve(World *w, int64_t user) {
+    Actor *me = &w->actors[user];
+    Knobs *k = &w->knobs;
+    User *who = &w->users[user];
+    me->retrieved = 0, me->retrieved_objects = 0, me->retrieved_tokens = 0;
+    if (!k->retrieve_ppm || next_extra(who, k->seed, user, 0, MILLION - 1) >= k->retrieve_ppm) return;
+    int64_t document = pick(w->document_weight, w->document_weight_count, who, k->seed, user);
+    int64_t first = w->documents[document], end = w->documents[document + 1];
+    int64_t *chosen = w->retrieved, at = user * k->top_chunks, tokens = 0;
+    int64_t count = pick_distinct(chosen, at, k->top_chunks, end - first, k->is_zipf_chunk, who, k->seed, user);
+    for (int64_t i = at; i < at + count; i++) {
+        chosen[i] += first;
+        tokens += w->items[chosen[i]].tokens;
+    }
+    if (me->input + tokens + me->output > k->max_context_tokens) return;
+    me->retrieved = count, me->retrieved_tokens = tokens;
+    for (int64_t i = at; i < at + count; i++) me->retrieved_objects += w->items[chosen[i]].objects;
+    me->input += tokens;
+}
+
+// Draw the user's next turn, its conversation, and what it retrieves.
+static void plan_turn(World *w, int64_t user) {
+    Actor *me = &w->actors[user];
+    Knobs *k = &w->knobs;
+    int64_t new_tokens, output;
+    bool is_new = next_turn(
+        &w->users[user], k->seed, user, me->turn, me->history, k->max_context_tokens, &new_tokens, &output);
+    me->new_tokens = new_tokens, me->output = output;
+    if (is_new) {
+        forget_all(w, me->context, me->length);
+        me->length = 0, me->turn = 0, me->history = 0;
+        me->session = w->control.next_session++;
+        choose_prompt(w, user);
+    }
+    me->input = me->history + me->new_tokens;
+    me->new = k->chunk_tokens ? me->input / k->chunk_tokens - me->shared - me->length : 1;
+    note_size(w, user);
+    retrieve(w, user);
+}
+
+// Draw which of its entries the user decodes on; the entry is a conversation that only ever decodes.
+static void choose_entry(World *w, int64_t user) {
+    Actor *me = &w->actors[user];
+    Knobs *k = &w->knobs;
+    User *who = &w->users[user];
+    int64_t new_tokens;
+    next_turn(who, k->seed, user, 0, 0, k->max_context_tokens, &new_tokens, &me->output);
+    me->session = user * k->entries + next_extra(who, k->seed, user, 0, k->entries - 1);
+    me->prompt = k->first_entry + me->session;
+    Item *item = &w->items[me->prompt];
+    me->turn = item->uses++;
+    me->shared = item->objects, me->input = item->tokens, me->new_tokens = 0, me->new = 0;
+}
+
+// Plan the next request of a user; NONE if no more may ask.
+int64_t ask(World *w, int64_t user) {
+    Actor *me = &w->actors[user];
+    Control *c = &w->control;
+    if (c->next_request >= w->knobs.max_requests) return NONE;
+    if (w->knobs.mode == DECODE_ONLY) choose_entry(w, user);
+    else plan_turn(w, user);
+    if (c->logged == w->log_count) have(w, FLUSH, 1);
+    me->request = c->next_request++;
+    w->log[c->logged++] = (Asked){
+        .arrival_ns = c->now, .request_id = me->request, .session_id = me->session, .turn = me->turn,
+        .input_tokens = me->input, .output_tokens = me->output, .qos = w->users[user].qos, .kind = w->users[user].kind,
+    };
+    me->stage = 0, me->asked_ns = c->now, me->step = STEP_LOAD;
+    me->restarts = 0, me->answered = 0;
+    return 0;
+}
+
+// --- requests of a file ---------------------------------------------------------------------------------------------
+
+// Make `actor` the request in row `request` of the file; requests are numbered as they arrive.
+void arrive(World *w, int64_t actor, int64_t request) {
+    Actor *me = &w->actors[actor];
+    Knobs *k = &w->knobs;
+    me->step = STEP_LOAD, me->request = w->control.arrived - 1, me->stage = 0, me->asked_ns = w->control.now;
+    me->input = w->input_tokens[request], me->output = w->output_tokens[request];
+    me->new_tokens = me->input;
+    me->restarts = 0, me->answered = 0;
+    me->prompt = NONE;
+    if (k->source == CHAINS) {
+        if (w->conversation_count) me->session = w->conversation[request];
+        me->first = w->offsets[request], me->new = 0;
+        me->length = w->offsets[request + 1] - me->first;
+        return;
+    }
+    int64_t row = w->conversation[request];
+    Conversation *mine = &w->conversations[row];
+    if (mine->context == NONE) mine->context = w->idle_contexts[--w->control.idle_contexts];
+    me->session = row, me->context = mine->context, me->length = mine->length;
+    if (k->chunk_tokens) {
+        int64_t chunks = me->input / k->chunk_tokens;
+        me->new = max_of(0, chunks - me->length);
+        me->length = min_of(chunks, me->length);
+    } else {
+        int64_t new_tokens = max_of(0, me->input - mine->tokens);
+        mine->tokens = me->input + me->output;
+        me->new = new_tokens > 0;
+        if (new_tokens) me->new_tokens = new_tokens;
+    }
+    if (me->new) note_size(w, actor);
+}
+
+// End the request of a file: what no request is to ask for any more is forgotten where nothing else needs it.
+static void leave_request(World *w, int64_t actor) {
+    Actor *me = &w->actors[actor];
+    if (w->knobs.keeps_ghosts) return;
+    if (w->knobs.source == CONVERSATIONS) {
+        Conversation *mine = &w->conversations[me->session];
+        if (--mine->remaining) return;
+        forget_all(w, mine->context, mine->length);
+        w->idle_contexts[w->control.idle_contexts++] = mine->context;
+        mine->context = NONE, mine->length = 0;
+        return;
+    }
+    for (int64_t i = me->first; i < me->first + me->length; i++) {
+        int64_t number = w->chains[i];
+        if (--w->object_uses[number] == 0) forget_home(w, number);
+    }
+}
+
+// === look-up and load ================================================================================================
+// The look-up: what of a request's objects is cached, its reads, and what they copy to faster tiers.
+
+// Find where each of `chain[:known]` is live, into `where`; how many of them may be used. The first `first` are
+// documents, each by itself; from there on it is as the preset says.
+static int64_t look_up(World *w, int64_t first, int64_t known) {
+    Knobs *k = &w->knobs;
+    for (int64_t i = 0; i < first; i++) w->where[i] = (int8_t)fastest(w, w->chain[i]);
+    int64_t end = first, in_fastest = NONE, of = 0;
+    for (; end < known; end++) {
+        int64_t found = fastest_from(w, w->chain[end], of);
+        w->where[end] = (int8_t)found;
+        if (k->is_by_tier) of = max_of(of, found);
+        if (found == NONE && k->is_prefix) break;
+        if (found != 0 && in_fastest < 0) in_fastest = end;
+    }
+    // Not worth a load from below: the engine computes these again.
+    if (in_fastest >= 0 && (end - in_fastest) * k->chunk_tokens < k->min_load_tokens) end = in_fastest;
+    return k->staging ? cut_reads(w, first, end) : end;
+}
+
+// How much of chunk `i` of a prefix of `end` chunks is read: windowed layers need only the last ones.
+static int64_t read_size(World *w, int64_t stored, int64_t i, int64_t end) {
+    int64_t chunk_tokens = w->knobs.chunk_tokens, size = 0;
+    if (w->pieces_count == 1 || chunk_tokens == 0 || i < 0) return stored;
+    for (int64_t p = 0; p < w->pieces_count; p++) {
+        Piece *piece = &w->pieces[p];
+        int64_t needed = end;
+        if (piece->kind == SLIDING) needed = up_by(piece->window, chunk_tokens);
+        else if (piece->kind == CHUNKED)
+            needed = end - end * chunk_tokens / piece->window * piece->window / chunk_tokens;
+        else if (piece->kind == STATE) needed = 1;
+        if (i >= end - needed) size += piece->bytes;
+    }
+    return size;
+}
+
+// Note that those of `chain[:end]` were used that are in tiers where the last of them counts as used first.
+static void touch_backwards(World *w, int64_t end) {
+    for (int64_t i = end - 1; i >= 0; i--) {
+        int64_t t = w->where[i];
+        if (t != NONE && w->tiers[t].loads_backwards) touch(w, t, w->chain[i]);
+    }
+}
+
+// Read each of `chain[:end]` where it is; when the last is read, and the tokens that saves.
+//
+// Documents come first, in a stage of their own. Then objects of one group of layers are a stage: the first layers can
+// be used while the next are read.
+static int64_t read_hits(World *w, int64_t actor, int64_t end, int64_t *hit_tokens) {
+    Actor *me = &w->actors[actor];
+    Knobs *k = &w->knobs;
+    int64_t now = w->control.now, documents = me->retrieved_objects, request = me->request, stage = me->stage;
+    int64_t done = now, hits = 0, hit_bytes = 0, document_hits = 0;
+    begin_reads(w, now);
+    begin_stage(w);
+    for (int64_t i = 0; i < end; i++) {
+        int64_t t = w->where[i], entry = w->chain[i];
+        if (t == NONE) continue;
+        Tier *tier = &w->tiers[t];
+        int64_t size = read_size(w, size_of(w, entry), i - documents, end - documents);
+        if (!tier->loads_backwards) {
+            follow(w, t, i);
+            touch(w, t, entry);
+        }
+        tier->read_bytes += size, tier->hits++, tier->hit_bytes += size;
+        hits++, hit_bytes += size;
+        int64_t read_by = serve_in_turn(w, t, size, now);
+        pin(w, entry, read_by);
+        done = max_of(done, read_by);
+        if (i < documents) {
+            document_hits++;
+            stage = in_stage(w, stage, t, tier->request_reads);
+            emit(w, now, OP_READ, t, PHASE_RETRIEVE, entry, size, request, stage);
+        }
+    }
+    if (k->loads_backwards) touch_backwards(w, end);
+    stage += w->control.is_staged;
+    int64_t layers = hits > document_hits ? k->layers : 0;
+    for (int64_t layer = 0; layer < layers; layer++) {
+        begin_stage(w);
+        for (int64_t i = documents; i < end; i++) {
+            int64_t t = w->where[i], entry = w->chain[i];
+            if (t == NONE) continue;
+            int64_t size = read_size(w, size_of(w, entry), i - documents, end - documents);
+            stage = in_stage(w, stage, t, w->tiers[t].request_reads);
+            emit_layer(w, now, OP_READ, t, PHASE_LOAD, entry, size, request, stage, layer);
+        }
+        stage += w->control.is_staged;
+    }
+    me->stage = stage;
+    *hit_tokens = k->chunk_tokens ? hits * k->chunk_tokens : hit_bytes / k->bytes_per_token;
+    return done;
+}
+
+// Count what tiers look up that do not stop at a miss: all that the first tier lacks, but for faster ones' own.
+static void count_past_miss(World *w, int64_t actor) {
+    Actor *me = &w->actors[actor];
+    int64_t n = me->retrieved_objects + me->shared + me->length, first = 0;
+    while (first < n && live_in(w, w->chain[first]) & 1) first++;
+    for (int64_t t = 0; t < w->tiers_count; t++) {
+        if (!w->tiers[t].looks_past_miss || w->control.gone & (1 << t)) continue;
+        int64_t faster = ((1 << t) - 1) & ~1;
+        for (int64_t i = first; i < n; i++) w->tiers[t].looked_up += !(live_in(w, w->chain[i]) & faster);
+    }
+}
+
+static void count_lookups(World *w, int64_t actor, int64_t looked_up) {
+    Actor *me = &w->actors[actor];
+    Total *total = &w->total;
+    total->lookups += looked_up;
+    if (w->knobs.looks_past_miss) count_past_miss(w, actor);
+    for (int64_t i = 0; i < looked_up; i++) total->lookup_bytes += size_of(w, w->chain[i]);
+    int64_t documents = me->retrieved_objects, shared = w->knobs.mode != DECODE_ONLY ? me->shared : 0;
+    total->document_lookups += documents;
+    total->prompt_lookups += shared;
+    for (int64_t i = 0; i < min_of(me->reached, documents + shared); i++) {
+        if (w->where[i] == NONE) continue;
+        if (i < documents) total->document_hits++;
+        else total->prompt_hits++;
+    }
+}
+
+// Read what is cached of the request; the time until all of it is there.
+int64_t load(World *w, int64_t actor) {
+    Actor *me = &w->actors[actor];
+    Knobs *k = &w->knobs;
+    Total *total = &w->total;
+    if (w->control.open == 0) return until_open(w);
+    // Begun again where a node was lost: what it made as it was served first counts as new once more.
+    int64_t own_objects = me->length - (me->restarts && !k->is_prefix ? me->made : 0);
+    if (k->source == CHAINS) find_objects(w, actor);
+    else {
+        if (!me->restarts) me->made = me->new;
+        make_objects(w, actor);
+    }
+    int64_t n = collect(w, actor);
+    if (w->fleet.count > 1) route(w, actor, n);
+    me->queued_ns = max_of(0, w->fleet.nodes[me->node].prefill_busy_ns - w->control.now);
+    set_entry(w, actor, n);
+    if (me->restarts == 0) total->requests++, total->input_tokens += me->input, total->output_tokens += me->output;
+    int64_t known = me->retrieved_objects + me->shared + own_objects;
+    int64_t end = 0, done = w->control.now, hit_tokens = 0, looked_up = 0;
+    me->reached = 0, me->computed = 0, me->refused = 0, me->offer = 0;
+    if (k->mode != PREFILL_ONLY) {
+        end = look_up(w, me->retrieved_objects, known);
+        me->reached = end;
+        done = read_hits(w, actor, end, &hit_tokens);
+        looked_up = k->is_prefix ? n : known;
+        count_lookups(w, actor, looked_up);
+    }
+    // What a prefix match leaves, or a turn adds, is what is computed and stored.
+    me->new = n - (k->is_prefix ? end : known), me->missed_tokens = max_of(0, me->input - hit_tokens);
+    if (k->mode == DECODE_ONLY) me->new = 0, me->missed_tokens = 0;
+    if (w->fleet.count > 1) account(w, actor, end, looked_up);
+    if (w->found_count) note_found(w, actor, end, looked_up);
+    me->step = STEP_PROMOTE;
+    return done - w->control.now;
+}
+
+// --- copies to faster tiers -----------------------------------------------------------------------------------------
+
+// The tier that `slot`, which was found in tier `found`, is copied up from; 0 or less if it is not.
+static int64_t source_of(World *w, int64_t slot, int64_t found) {
+    if (found <= 0) return found;
+    Slot *what = &w->slots[slot];
+    if (w->knobs.promotion == SECOND_TOUCH && (what->seen ^= 1)) return 0;
+    // A promotion before it demoted or evicted it: it is not in its tier to be moved from there.
+    if (w->knobs.is_exclusive && !(what->live & (1 << found))) return 0;
+    return found;
+}
+
+// Copy each of `chain[:end]` from the tier in `where` to faster ones; the stages used. The first `staged` ones have
+// buffers in the staging tier, if there is one; the others do not come to it.
+static int64_t copy_up(World *w, int64_t end, int64_t staged, int64_t stage, int64_t request) {
+    Knobs *k = &w->knobs;
+    int64_t now = w->control.now, staging = k->staging - 1, at = stage;
+    begin_stage(w);
+    for (int64_t i = 0; i < end; i++) {
+        int64_t slot = w->chain[i], source = source_of(w, slot, w->where[i]);
+        if (source <= 0) continue;
+        int64_t size = w->slots[slot].size, t = k->promotion == TEMPORARY ? 0 : source - 1;
+        while (k->is_exclusive && t > 0 && size > w->tiers[t].largest) t--;
+        if (k->is_exclusive && t >= 0 && size <= w->tiers[t].largest) drop(w, source, slot, now, PHASE_PROMOTE);
+        for (; t >= 0; t = k->is_exclusive ? NONE : t - 1) {
+            if (k->is_write_back && size <= w->tiers[t].largest) make_room_by_demotion(w, t, slot, now);
+            bool has_place = !(w->slots[slot].live & (1 << t));
+            if (t == staging && source > t) has_place = has_place && i < staged;
+            else if (has_place) has_place = make_room(w, t, slot, now);
+            if (!has_place) continue;
+            follow(w, t, i);
+            at = in_stage(w, at, t, w->tiers[t].request_writes);
+            write_slot(w, t, slot, now, PHASE_PROMOTE, request, at);
+        }
+    }
+    return at - stage + w->control.is_staged;
+}
+
+// How long it is until a prompt that takes so long is computed; in turn, the others come before it.
+static int64_t compute(World *w, int64_t took_ns) {
+    Node *node = &w->fleet.nodes[w->control.node];
+    node->computing_ns += took_ns;
+    if (took_ns == 0 || !w->knobs.prefill_in_turn) return took_ns;
+    int64_t start = max_of(node->prefill_busy_ns, w->control.now);
+    w->total.prefills++;
+    w->total.waiting_ns += start - w->control.now;
+    node->prefill_busy_ns = start + took_ns;
+    return node->prefill_busy_ns - w->control.now;
+}
+
+// Whether the actor's request stores as it computes: not with documents, which are not in prompt order.
+static bool is_stepwise(World *w, int64_t actor) {
+    return w->knobs.offer_tokens > 0 && w->actors[actor].retrieved_objects == 0;
+}
+
+// Copy what was loaded to faster tiers, as the promotion says; the time the rest takes to compute.
+int64_t promote(World *w, int64_t actor) {
+    Actor *me = &w->actors[actor];
+    Knobs *k = &w->knobs;
+    if ((k->promotion || k->staging) && me->reached) {
+        gather(w, actor);
+        int64_t of = 0;
+        for (int64_t i = 0; i < me->reached; i++) {
+            w->where[i] = (int8_t)fastest_from(w, w->chain[i], of);
+            if (k->is_by_tier && i >= me->retrieved_objects) of = max_of(of, w->where[i]);
+            if (k->promotion && w->where[i] > 0 && w->chain[i] < 0) w->chain[i] = give_slot(w, home_of(w, actor, i));
+        }
+        int64_t staged = me->reached;
+        if (k->staging) {
+            staged = cut_reads(w, me->retrieved_objects, me->reached);
+            staged = stage_reads(w, staged, w->control.now);
+        }
+        if (k->promotion) me->stage += copy_up(w, me->reached, staged, me->stage, me->request);
+    }
+    me->step = STEP_STORE;
+    int64_t took_ns = compute(w, me->missed_tokens * k->prefill_ns_per_token);
+    if (is_stepwise(w, actor)) took_ns -= max_of(0, me->missed_tokens - k->offer_tokens) * k->prefill_ns_per_token;
+    return took_ns;
+}
+
+// === store ===========================================================================================================
+// The store: what was computed is written to the tiers that the placement says.
+
+// The fastest tier from `t` on that admits `slot`, or `held_in` if that is faster, or NONE.
+static int64_t admitting(World *w, int64_t t, int64_t slot, int64_t held_in, int64_t now, int64_t phase) {
+    while (t != NONE && t != held_in && phase != PHASE_POPULATE && !admits(w, t, slot, now))
+        t = lower_tier(w, t + 1, w->slots[slot].size);
+    return t;
+}
+
+// Write each new object to the fastest tier that takes it, which moves others down; the stages used.
+static int64_t store_down(World *w, int64_t first, int64_t n, int64_t stage, int64_t request, int64_t phase) {
+    int64_t now = w->control.now, at = stage;
+    begin_stage(w);
+    for (int64_t i = first; i < n; i++) {
+        int64_t slot = w->chain[i], t = lower_tier(w, 0, w->slots[slot].size), held_in = fastest(w, slot);
+        if (t == NONE) {
+            w->total.unplaced++;
+            continue;
+        }
+        if (held_in == t || (held_in != NONE && w->knobs.is_exclusive)) {
+            // Computed again though it is still there: an engine does not store it twice.
+            follow(w, held_in, i);
+            touch(w, held_in, slot);
+            continue;
+        }
+        t = admitting(w, t, slot, held_in, now, phase);
+        if (t != NONE && t == held_in) {
+            follow(w, t, i);
+            touch(w, t, slot);
+        } else if (t != NONE) {
+            make_room_by_demotion(w, t, slot, now);
+            follow(w, t, i);
+            at = in_stage(w, at, t, w->tiers[t].request_writes);
+            write_slot(w, t, slot, now, phase, request, at);
+        }
+    }
+    return at - stage + w->control.is_staged;
+}
+
+// Let the tier that takes offers whole make room for `chain[first:n]`; the tier from which on all refuse.
+static int64_t take_whole(World *w, int64_t first, int64_t n) {
+    Control *c = &w->control;
+    int64_t previous = c->offer, t = 0;
+    c->offer = 0, c->is_refused = 0;
+    while (t < w->tiers_count && !w->tiers[t].is_whole) t++;
+    if (t == w->tiers_count) return t;
+    w->total.offers++;
+    if (takes_offer(w, t, first, n, previous, c->now)) {
+        c->offer = c->offers;
+        return w->tiers_count;
+    }
+    c->is_refused = 1;
+    w->total.refused_offers++;
+    w->total.refused_objects += n - first;
+    return t;
+}
+
+// Write each new object to the first tier that takes it, and a stage later to all below; the stages used.
+static int64_t store_through(
+    World *w, int64_t first, int64_t n, int64_t stage, int64_t request, int64_t first_phase, int64_t rest_phase) {
+    Control *c = &w->control;
+    int64_t now = c->now, open_tiers = take_whole(w, first, n), at = stage;
+    begin_stage(w);
+    for (int64_t i = first; i < n; i++) {
+        int64_t slot = w->chain[i], t = lower_tier(w, 0, w->slots[slot].size);
+        if (t == NONE) w->total.unplaced++;
+        else if (w->slots[slot].live & (1 << t)) {
+            if (i >= c->known) {
+                follow(w, t, i);
+                touch(w, t, slot);
+            }
+        } else if (t < open_tiers && takes(w, t, slot, now, first_phase)) {
+            follow(w, t, i);
+            at = in_stage(w, at, t, w->tiers[t].request_writes);
+            write_slot(w, t, slot, now, first_phase, request, at);
+        }
+    }
+    at += c->is_staged;
+    begin_stage(w);
+    for (int64_t i = first; i < n; i++) {
+        int64_t slot = w->chain[i];
+        for (int64_t t = lower_tier(w, 0, w->slots[slot].size) + 1; 0 < t && t < open_tiers; t++) {
+            if (w->slots[slot].live & (1 << t) || !takes(w, t, slot, now, first_phase)) continue;
+            follow(w, t, i);
+            at = in_stage(w, at, t, w->tiers[t].request_writes);
+            write_slot(w, t, slot, now, rest_phase, request, at);
+        }
+    }
+    return at - stage + c->is_staged;
+}
+
+// Write `chain[first:n]`; the stages used.
+static int64_t place(
+    World *w, int64_t first, int64_t n, int64_t stage, int64_t request, int64_t first_phase, int64_t rest_phase) {
+    if (w->knobs.is_write_back) return store_down(w, first, n, stage, request, first_phase);
+    if (w->knobs.staging) return store_staged(w, first, n, stage, request, first_phase, rest_phase);
+    return store_through(w, first, n, stage, request, first_phase, rest_phase);
+}
+
+// Write the next item that is there before the start; after a node's last, no tier is busy with any of it.
+void populate(World *w) {
+    Control *c = &w->control;
+    Item *item = &w->items[c->populated];
+    for (int64_t i = 0; i < item->objects; i++) w->chain[i] = item->first + i;
+    c->offer = 0;
+    see_all(w, item->objects);
+    place(w, 0, item->objects, 0, NONE, PHASE_POPULATE, PHASE_POPULATE);
+    if (++c->populated < w->items_count) return;
+    for (int64_t t = 0; t < w->tiers_count; t++) {
+        Tier *tier = &w->tiers[t];
+        tier->read_busy_ns = 0, tier->write_busy_ns = 0;
+        tier->populated_bytes = tier->written_bytes;
+    }
+    do c->populating++;
+    while (c->populating < w->fleet.count && !w->fleet.nodes[c->populating].is_up);
+    if (c->populating < w->fleet.count) c->populated = w->knobs.prompts;
+}
+
+// Write `chain[first:n]`, as many at a time as a step computes; what is refused is offered with the next ones.
+static void offer(World *w, int64_t actor, int64_t first, int64_t n, int64_t first_phase, int64_t rest_phase) {
+    Actor *me = &w->actors[actor];
+    Control *c = &w->control;
+    int64_t each = n - first, at = first, end = first;
+    if (w->knobs.offer_tokens > 0 && me->retrieved_objects)
+        each = max_of(1, w->knobs.offer_tokens / w->knobs.chunk_tokens);
+    if (n == first) me->offer = 0;
+    while (end < n) {
+        end = min_of(n, end + each);
+        c->offer = me->offer;
+        me->stage += place(w, at, end, me->stage, me->request, first_phase, rest_phase);
+        me->offer = c->offer;
+        if (!c->is_refused) at = end;
+    }
+    me->refused = me->retrieved_objects ? min_of(n - at, me->new) : n - at;
+}
+
+// How many of the request's new objects are computed: none is, before the end, if they are turns.
+static int64_t computed(World *w, int64_t actor) {
+    Actor *me = &w->actors[actor];
+    return me->computed > 0 ? min_of(me->new, me->computed / w->knobs.chunk_tokens) : 0;
+}
+
+// Have slots in `chain[first:n]`, the last ones of the actor's request: what is in a tier needs one.
+static void give_slots(World *w, int64_t actor, int64_t first, int64_t n) {
+    for (int64_t i = first; i < n; i++)
+        if (w->chain[i] < 0) w->chain[i] = give_slot(w, home_of(w, actor, i));
+}
+
+// Move the shared objects that must be stored to the front of `chain`; how many.
+//
+// They are documents that are in no tier, and without prefix match likewise a system prompt, or any such prompt if
+// nothing was looked up. (A prefix match has put the prompt among the new objects.)
+static int64_t keep_lost(World *w, int64_t actor) {
+    Actor *me = &w->actors[actor];
+    int64_t lost = 0, shared = me->retrieved_objects + (w->knobs.is_prefix ? 0 : me->shared);
+    for (int64_t i = 0; i < shared; i++)
+        if (w->knobs.mode == PREFILL_ONLY || fastest(w, w->chain[i]) == NONE) w->chain[lost++] = w->chain[i];
+    return lost;
+}
+
+// Write the objects that were computed; the time that the prompt's next step takes to compute.
+int64_t store(World *w, int64_t actor) {
+    Actor *me = &w->actors[actor];
+    Knobs *k = &w->knobs;
+    Control *c = &w->control;
+    int64_t n = gather(w, actor), found = n - me->new, first = found + computed(w, actor) - me->refused;
+    if (k->offers_hits && me->computed == 0 && k->mode != DECODE_ONLY) first = 0;
+    me->computed = min_of(me->missed_tokens, is_stepwise(w, actor) ? me->computed + k->offer_tokens : UNBOUNDED);
+    bool is_last = me->computed == me->missed_tokens;
+    int64_t end = is_last ? n : found + computed(w, actor);
+    give_slots(w, actor, first, end);
+    c->known = found;
+    if (me->retrieved_objects + (k->is_prefix ? 0 : me->shared) && k->mode != DECODE_ONLY) {
+        int64_t lost = keep_lost(w, actor);
+        for (int64_t i = 0; i < me->new; i++) w->chain[lost + i] = w->chain[found + i];
+        first = 0, end = lost + me->new, c->known = 0;
+    }
+    offer(w, actor, first, end, PHASE_PREFILL, PHASE_STORE);
+    if (!is_last) return min_of(k->offer_tokens, me->missed_tokens - me->computed) * k->prefill_ns_per_token;
+    if (w->first_token_count && !me->answered) {
+        if (c->answered == w->first_token_count) have(w, FLUSH, 1);
+        int64_t without_cache_ns = me->queued_ns + me->input * k->prefill_ns_per_token;
+        w->first_token[c->answered++] = (FirstToken){c->now - me->asked_ns, without_cache_ns};
+    }
+    me->answered = 1;
+    me->new = 0, me->decoded = 0, me->served_ns = 0, me->first_step = NONE;
+    w->fleet.nodes[me->node].prefilling_tokens -= me->missed_tokens;
+    w->fleet.nodes[me->node].waiting--;
+    if (w->fleet.entrances < w->fleet.count) me->served_ns = c->now + hand_over(w, actor);
+    me->step = STEP_DECODE;
+    return 0;
+}
+
+// As a request ends, write what was refused of its prompt, and the objects that generated tokens have filled.
+static void store_rest(World *w, int64_t actor) {
+    Actor *me = &w->actors[actor];
+    int64_t n = gather(w, actor), first = n - me->new - me->refused;
+    give_slots(w, actor, first, n);
+    w->control.known = 0;
+    if (me->refused) offer(w, actor, first, n, PHASE_PREFILL, PHASE_STORE);
+    else offer(w, actor, first, n, PHASE_DECODE, PHASE_DECODE);
+    me->new = 0, me->refused = 0;
+}
+
+// === decode and end ==================================================================================================
+// The decode: an entry is read again as tokens are generated, and the request ends.
+
+// How long it takes until the request has generated so many `tokens`, or WAITS.
+static int64_t until(World *w, int64_t actor, int64_t tokens) {
+    if (w->knobs.is_batched) return after_steps(w, actor, tokens);
+    return max_of(0, w->actors[actor].decode_start + tokens * w->knobs.decode_ns_per_token - w->control.now);
+}
+
+// How often the request's entry is read while it is decoded.
+static int64_t reads_of(World *w, int64_t actor) {
+    Actor *me = &w->actors[actor];
+    Knobs *k = &w->knobs;
+    bool is_long = 0 < k->prefill_only_from_tokens && k->prefill_only_from_tokens <= me->new_tokens;
+    if (!k->decode_read_tokens || k->mode == PREFILL_ONLY || is_long) return 0;
+    int64_t runs = up_by(me->output, k->decode_read_tokens);
+    return k->mode == DECODE_ONLY ? runs : 1 + runs;
+}
+
+// Read the turn's own entry again as tokens are generated; the time to the next such step.
+int64_t decode(World *w, int64_t actor) {
+    Actor *me = &w->actors[actor];
+    Knobs *k = &w->knobs;
+    int64_t now = w->control.now;
+    if (now < me->served_ns) return me->served_ns - now;
+    int64_t done = me->decoded, reads = reads_of(w, actor);
+    bool is_read = done < reads && me->entry != NONE;
+    if (!(is_read && k->reads_at_once) && (done == 0 || k->reads_at_once)) {
+        me->decode_start = now;
+        if (k->is_batched) join(w, actor);
+    }
+    if (!is_read) {
+        me->step = STEP_END;
+        if (k->stores_generated && k->chunk_tokens && k->source == USERS) {
+            int64_t tokens = me->input - me->retrieved_tokens + me->output;
+            me->new = tokens / k->chunk_tokens - me->shared - me->length;
+        }
+        return until(w, actor, me->output);
+    }
+    see(w, me->entry);
+    int64_t t = fastest(w, me->entry);
+    me->served_ns = now;
+    if (t == NONE) w->total.decode_misses++;
+    else {
+        touch(w, t, me->entry);
+        me->served_ns = read_slot(w, t, me->entry, now, PHASE_DECODE, me->request, me->stage);
+        me->stage++;
+    }
+    me->decoded = done + 1;
+    if (done + 1 == reads || k->reads_at_once) return me->served_ns - now;
+    // The first read fetches the entry; read k >= 1 begins the k-th run of decode_read_tokens tokens. (On its own,
+    // decoding has loaded the entry already, and begins with such a run.)
+    int64_t run = k->mode == DECODE_ONLY ? done + 1 : done;
+    return until(w, actor, run * k->decode_read_tokens);
+}
+
+// Whether those of `chain[:n]` that tier `t` has are its most recent ones already, in that order.
+static bool are_first(World *w, int64_t t, int64_t n) {
+    int64_t slot = queue_of(w, t, 0)->head;
+    for (int64_t i = 0; i < n; i++) {
+        if (!(live_in(w, w->chain[i]) & (1 << t))) continue;
+        if (member_of(w, t, w->chain[i]) != slot) return false;
+        slot = link_of(w, t, slot)->older;
+    }
+    return true;
+}
+
+// Make the request's first objects the most recent ones of each tier that evicts by LRU and does so.
+static void use_backwards(World *w, int64_t actor) {
+    int64_t n = gather(w, actor);
+    for (int64_t t = 0; t < w->tiers_count; t++) {
+        Tier *tier = &w->tiers[t];
+        bool is_kept = tier->is_tail_first_at_end && !tier->on_hit && !is_endless(w, t);
+        if (!is_kept || w->control.gone & (1 << t) || are_first(w, t, n)) continue;
+        for (int64_t i = n - 1; i >= 0; i--)
+            if (live_in(w, w->chain[i]) & (1 << t)) on_hit(w, t, member_of(w, t, w->chain[i]));
+    }
+}
+
+// End a request: a user thinks, for the time returned; a file's actor is idle again.
+int64_t end_request(World *w, int64_t actor) {
+    Actor *me = &w->actors[actor];
+    w->total.decoded_tokens += me->output;
+    w->total.decoding_ns += w->control.now - me->decode_start;
+    depart(w, actor);
+    Node *node = &w->fleet.nodes[me->node];
+    node->outstanding--;
+    node->active_tokens -= me->input;
+    if (me->new) make_objects(w, actor);
+    if (me->new + me->refused) store_rest(w, actor);
+    if (w->knobs.is_tail_first_at_end) use_backwards(w, actor);
+    if (w->knobs.source != USERS) {
+        if (w->knobs.follows) call_followers(w, w->following.came[me->request].actor, 0);
+        leave_request(w, actor);
+        me->step = STEP_ASK;    // as one that is idle
+        w->idle[w->control.idle++] = actor;
+        return NONE;
+    }
+    me->history = me->input - me->retrieved_tokens + me->output;
+    me->turn++;
+    me->step = STEP_ASK;
+    return max_of(1, think_ns(&w->users[actor], w->knobs.seed, actor));
+}

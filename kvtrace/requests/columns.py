@@ -1,0 +1,502 @@
+"""Published request traces whose columns or fields become ours one by one: Azure, BurstGPT and Qwen-Bailian.
+
+CSVs are read by column name as Arrow columns, each error placed by file, line and column.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from kvtrace.core.csv import csv_fault
+from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.units import NS_PER_S
+from kvtrace.requests.reading import JsonLines, prefix_chains, turns_of, unnamed_notes
+from kvtrace.requests.requests import (
+    MAX_NS,
+    MAX_TOKENS,
+    NONE,
+    BlockId,
+    Count,
+    Ints,
+    Requests,
+    Seconds,
+    SourceFormat,
+    Start,
+    Waits,
+    column,
+    dense,
+    need_file,
+    origin_of,
+    sha256_of,
+    without_blocks,
+)
+
+# The first data row is on line 2.
+FIRST_LINE = 2
+_BLOCK_BYTES = 4 << 20
+
+
+class Columns(NamedTuple):
+    """What the columns of arrival and lengths are called in a CSV: its header has all three."""
+
+    time: str
+    input: str
+    output: str
+
+
+_AZURE = Columns("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+_IMAGES = "NumImages"
+_NO_SESSIONS = "the source has no sessions, turns or block ids: they are null, and no request reuses another's cache"
+
+
+def _is_azure(start: Start) -> bool:
+    """Return whether the file is an Azure CSV: its header has the three columns."""
+    return set(_AZURE) <= start.columns
+
+
+def _read_azure(path: Path) -> Requests:
+    """Return the requests of the Azure CSV at `path`: times with or without a fraction, with or without a zone.
+
+    Rows out of order are sorted, and counted in the notes.
+
+    Raises:
+        TraceError: a column is missing, a cell is empty or does not fit, or some times have a zone and some none.
+
+    """
+    import pyarrow as pa
+
+    zone = "UTC" if _has_zone(path) else None
+    table = read_columns(
+        path,
+        {_AZURE.time: pa.timestamp("ns", zone), _AZURE.input: pa.int64(), _AZURE.output: pa.int64()},
+        {_IMAGES: pa.int64()},
+    )
+    times = table.arrays[_AZURE.time].cast(pa.int64()).to_numpy()
+    inputs, outputs = table.tokens(_AZURE.input), table.tokens(_AZURE.output)
+    order, backwards = in_time_order(times)
+    if order is not None:
+        times, inputs, outputs = times[order], inputs[order], outputs[order]
+    if int(times[-1]) - int(times[0]) > MAX_NS:
+        raise TraceError("its times span more than a trace's clock can hold", path=path, column=_AZURE.time)
+    images = int(np.nansum(table.arrays[_IMAGES].to_numpy())) if _IMAGES in table.arrays else None
+    facts = {"images": images, "out_of_order": backwards, "unknown_columns": list(table.others)}
+    origin = origin_of("azure", path, sha256_of(path), len(times), 0, **facts)
+    return without_blocks(times - times[0], inputs, outputs, origin, _azure_notes(images, backwards, table.others))
+
+
+def _has_zone(path: Path) -> bool:
+    """Return whether the first time of the CSV at `path` has a zone, as `+00:00` or `Z`."""
+    names = header_of(path)
+    if _AZURE.time not in names:
+        return False
+    with path.open("rb") as file:
+        file.readline()
+        cells = file.readline(1 << 16).decode(errors="replace").split(",")
+    index = names.index(_AZURE.time)
+    # The date has dashes of its own.
+    clock = cells[index].strip().strip('"')[10:] if index < len(cells) else ""
+    return clock.endswith("Z") or "+" in clock or "-" in clock
+
+
+def _azure_notes(images: int | None, backwards: int, unknown: tuple[str, ...]) -> tuple[str, ...]:
+    notes = [_NO_SESSIONS]
+    if images is not None:
+        notes.append(
+            f"{images} images are not simulated beyond the source's own ContextTokens, whose image share is unknown"
+        )
+    if backwards:
+        notes.append(f"times went backwards {backwards} times: the requests were sorted by arrival")
+    if unknown:
+        notes.append(f"unknown columns were not read: {', '.join(unknown)}")
+    return tuple(notes)
+
+
+azure = SourceFormat(_read_azure, _is_azure)
+"""Azure LLM inference CSVs (2023, 2024, multimodal 2025): arrival and lengths, no conversations and no ids."""
+_BURSTGPT = Columns("Timestamp", "Request tokens", "Response tokens")
+_SESSION, _TOTAL = "Session ID", "Total tokens"
+_UNUSED = ("Elapsed time", "Model", "Log Type")
+_MAX_S = 2**31
+_GLOB = "*?["
+
+
+def _is_burstgpt(start: Start) -> bool:
+    """Return whether the file is a BurstGPT CSV: its header has the three columns."""
+    return set(_BURSTGPT) <= start.columns
+
+
+def _read_burstgpt(path: Path) -> Requests:
+    """Return the requests of the BurstGPT CSV at `path`, or of all that a directory or a glob names, by name.
+
+    Failures (no response tokens) are dropped and counted. Several files share one clock, and are merged by time.
+    Prompts of one `Session ID` are taken to carry their history.
+
+    Raises:
+        TraceError: a column is missing, a cell is empty or does not fit, or nothing but failures is left.
+
+    """
+    import pyarrow as pa
+
+    paths = files_of(path)
+    required = {_BURSTGPT.time: pa.float64(), _BURSTGPT.input: pa.int64(), _BURSTGPT.output: pa.int64()}
+    tables = [read_columns(p, required, {_SESSION: pa.string(), _TOTAL: pa.int64()}) for p in paths]
+    times = np.concatenate([_burstgpt_times(t) for t in tables])
+    inputs = np.concatenate([t.tokens(_BURSTGPT.input) for t in tables])
+    outputs = np.concatenate([t.tokens(_BURSTGPT.output) for t in tables])
+    named = _session_names(tables)
+    order, backwards = in_time_order(times)
+    kept = np.arange(len(times)) if order is None else order
+    kept = kept[outputs[kept] > 0]
+    if not len(kept):
+        raise TraceError(f"holds no request that succeeded ({_BURSTGPT.output} > 0)", path=path)
+    unknown = sorted({n for t in tables for n in t.others if n not in _UNUSED})
+    counts = {
+        "failures": len(times) - len(kept),
+        "out_of_order": backwards,
+        "unknown_columns": unknown,
+        "wrong_totals": sum(_wrong_totals(t) for t in tables),
+    }
+    sessions = turns = None
+    if named is not None:
+        sessions = named[kept]
+        sessions[sessions != NONE] = dense(sessions[sessions != NONE])[0]
+        turns = turns_of(sessions)
+    shorter = 0 if sessions is None else _without_history(sessions, inputs[kept], outputs[kept])
+    facts = {
+        "files": [p.name for p in paths],
+        "conversations": None if sessions is None else int(sessions.max()) + 1,
+        **counts,
+    }
+    origin = origin_of("burstgpt", path, sha256_of(*paths), len(kept), 0, **facts)
+    first = times[kept[0]]
+    tokens, notes = (inputs[kept], outputs[kept]), _burstgpt_notes(counts, len(paths), sessions, shorter)
+    return without_blocks(times[kept] - first, *tokens, origin, notes, session_id=sessions, turn=turns)
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return the CSVs that `path` names: itself, those in it, or those it matches; TraceError if there is none."""
+    if path.is_dir():
+        found = sorted(path.glob("*.csv"))
+    elif any(c in path.name for c in _GLOB) and not path.exists():
+        found = sorted(p for p in path.parent.glob(path.name) if p.is_file())
+    else:
+        need_file(path)
+        return [path]
+    if not found:
+        raise TraceError("no CSV file there", path=path)
+    return found
+
+
+def _burstgpt_times(table: CsvColumns) -> Ints:
+    seconds = table.arrays[_BURSTGPT.time].to_numpy()
+    # Not a number fails every comparison.
+    table.refuse(
+        _BURSTGPT.time, ~((seconds >= 0) & (seconds <= _MAX_S)), seconds, f"must be from 0 to {_MAX_S} seconds"
+    )
+    nanoseconds: Ints = np.rint(seconds * NS_PER_S).astype(np.int64)
+    return nanoseconds
+
+
+def _wrong_totals(table: CsvColumns) -> int:
+    if _TOTAL not in table.arrays:
+        return 0
+    sums = table.arrays[_BURSTGPT.input].to_numpy() + table.arrays[_BURSTGPT.output].to_numpy()
+    return int(np.count_nonzero(table.arrays[_TOTAL].to_numpy() != sums))
+
+
+def _session_names(tables: list[CsvColumns]) -> Ints | None:
+    """Return a number for each session name of all files together, NONE where a row has none; None if none has."""
+    import pyarrow as pa
+
+    if not any(_SESSION in t.arrays for t in tables):
+        return None
+    chunks: list[Any] = []
+    for table in tables:
+        rows = len(table.arrays[_BURSTGPT.time])
+        chunks.extend(table.arrays[_SESSION].chunks if _SESSION in table.arrays else [pa.nulls(rows, pa.string())])
+    codes = pa.chunked_array(chunks, pa.string()).combine_chunks().dictionary_encode().indices
+    numbers: Ints = codes.fill_null(NONE).to_numpy(zero_copy_only=False).astype(np.int64)
+    return None if (numbers == NONE).all() else numbers
+
+
+def _without_history(sessions: Ints, inputs: Ints, outputs: Ints) -> int:
+    """Return how many later prompts of a session are shorter than the prompt and answer before them."""
+    order = np.argsort(sessions, kind="stable")
+    order = order[sessions[order] != NONE]
+    before, after = order[:-1], order[1:]
+    same = sessions[before] == sessions[after]
+    return int(np.count_nonzero(same & (inputs[after] < inputs[before] + outputs[before])))
+
+
+def _burstgpt_notes(counts: dict[str, Any], files: int, sessions: Ints | None, shorter: int) -> tuple[str, ...]:
+    notes = []
+    if sessions is None:
+        notes.append(_NO_SESSIONS)
+    else:
+        notes.append(
+            "the source has no block ids: prompts of one Session ID are taken to carry their history, "
+            "which the source does not say"
+        )
+        if shorter:
+            notes.append(f"{shorter} later prompts are shorter than the turn before them: they cannot carry it all")
+    if counts["failures"]:
+        notes.append(f"{counts['failures']} failed requests (no response tokens) were dropped")
+    if files > 1:
+        notes.append(f"{files} files were merged on one clock, seconds from the first day")
+    if counts["out_of_order"]:
+        notes.append(f"times went backwards {counts['out_of_order']} times: the requests were sorted by arrival")
+    if counts["wrong_totals"]:
+        notes.append(f"{counts['wrong_totals']} rows have a total that is not request plus response tokens")
+    if counts["unknown_columns"]:
+        notes.append(f"unknown columns were not read: {', '.join(counts['unknown_columns'])}")
+    return tuple(notes)
+
+
+burstgpt = SourceFormat(_read_burstgpt, _is_burstgpt)
+"""BurstGPT CSVs: arrival and lengths in whole seconds; newer files also name sessions. No block ids."""
+BLOCK_TOKENS = 16
+ROOT = -1
+TYPES = ("text", "search", "image", "file", "thinking")
+
+
+class _Chat(msgspec.Struct):
+    chat_id: int
+    timestamp: Seconds
+    input_length: Count
+    output_length: Count
+    hash_ids: list[BlockId]
+    parent_chat_id: int = ROOT
+    type: str = "text"
+    turn: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = 1
+
+
+class _Conversations:
+    """Which conversation each chat belongs to: that of its parent, or one of its own."""
+
+    def __init__(self) -> None:
+        self.count = self.orphans = 0
+        self._of: dict[int, int] = {}
+        self._row: dict[int, int] = {}
+        self.after = array("q")
+        """[requests]: the row of each one's parent, or NONE."""
+
+    def enter(self, line: _Chat, path: Path, number: int) -> int:
+        """Return the conversation of `line`; TraceError if its chat was there before."""
+        if line.chat_id in self._of:
+            raise TraceError(f"chat {line.chat_id} appears twice", path=path, row=number, column="chat_id")
+        session = self._of.get(line.parent_chat_id) if line.parent_chat_id != ROOT else None
+        if session is None:
+            self.orphans += line.parent_chat_id != ROOT
+            session = self.count
+            self.count += 1
+        is_root = line.parent_chat_id == ROOT
+        self.after.append(NONE if is_root else self._row.get(line.parent_chat_id, NONE))
+        self._row[line.chat_id] = len(self._row)
+        self._of[line.chat_id] = session
+        return session
+
+    def waits(self, arrival_ns: Ints) -> Waits:
+        """Return that each chat follows its parent, by the time from the one arrival to the other."""
+        row, before = np.arange(len(self.after)), column(self.after)
+        row, before = row[before != NONE], before[before != NONE]
+        least, of_start = np.zeros(len(arrival_ns), dtype=np.int64), np.zeros(len(row), dtype=bool)
+        return Waits(row, before, arrival_ns[row] - arrival_ns[before], of_start, least)
+
+
+def _is_bailian(start: Start) -> bool:
+    """Return whether the file is a Qwen-Bailian trace: its first line is a request with a chat_id."""
+    names = (b'"timestamp"', b'"hash_ids"', b'"chat_id"')
+    return start.text.startswith(b"{") and all(name in start.line for name in names)
+
+
+def _read_bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
+    """Return the requests of the Qwen-Bailian JSONL file at `path`; its times are seconds.
+
+    A conversation is a tree of chats by `parent_chat_id`; turns are counted from 0, as the file's `turn` less 1.
+    Prompts have ids for all their blocks, or for whole blocks only.
+
+    Raises:
+        TraceError: a line is not such an object, its ids do not fit its length, a chat is there twice, or time
+            goes backwards.
+
+    """
+    if block_tokens <= 0:
+        raise ConfigError(f"block tokens(={block_tokens}) must be > 0")
+    lines = JsonLines(path, _Chat)
+    times, inputs, outputs, sessions, turns = (array("q") for _ in range(5))
+    offsets, ids = array("q", [0]), array("q")
+    conversations, types = _Conversations(), Counter[str]()
+    for number, line in lines:
+        time_ns = round(line.timestamp * NS_PER_S)
+        if times and time_ns < times[-1]:
+            when = f"from {times[-1] / NS_PER_S:g} to {line.timestamp:g} s"
+            raise lines.fault(f"time goes backwards, {when}; sort the file by timestamp", number, "timestamp")
+        _check(line, block_tokens, lines, number)
+        times.append(time_ns)
+        inputs.append(line.input_length)
+        outputs.append(line.output_length)
+        sessions.append(conversations.enter(line, path, number))
+        turns.append(line.turn - 1)
+        types[line.type] += 1
+        ids.extend(line.hash_ids)
+        offsets.append(len(ids))
+    if not times:
+        raise TraceError("holds no request", path=path)
+    arrivals, prompt_tokens, ends = column(times), column(inputs), column(offsets)
+    chained, ambiguous = prefix_chains(column(ids), ends)
+    unnamed = int(np.maximum(prompt_tokens - np.diff(ends) * block_tokens, 0).sum())
+    facts = {
+        "block_references": len(ids),
+        "conversations": conversations.count,
+        "orphans": conversations.orphans,
+        "types": dict(sorted(types.items())),
+        "rechained_ids": ambiguous,
+        "unnamed_tokens": unnamed,
+    }
+    origin = origin_of("bailian", path, lines.sha256, len(times), block_tokens, **facts)
+    tokens, notes = (prompt_tokens, column(outputs)), _bailian_notes(conversations, types, ambiguous, unnamed)
+    return Requests(
+        *(arrivals - arrivals[0], *tokens, ends, chained, block_tokens, origin, notes),
+        session_id=column(sessions),
+        turn=column(turns),
+        waits=conversations.waits(arrivals),
+    )
+
+
+def _check(line: _Chat, block_tokens: int, lines: JsonLines[_Chat], number: int) -> None:
+    whole, partial = divmod(line.input_length, block_tokens)
+    if len(line.hash_ids) not in (whole, whole + (partial > 0)):
+        raise lines.misfit(len(line.hash_ids), line.input_length, block_tokens, whole + (partial > 0), number)
+
+
+def _bailian_notes(conversations: _Conversations, types: Counter[str], ambiguous: int, unnamed: int) -> tuple[str, ...]:
+    notes = []
+    if conversations.orphans:
+        notes.append(
+            f"{conversations.orphans} requests name a parent that is not before them in the file: each starts a "
+            "conversation of its own here, and keeps its turn number"
+        )
+    unknown = [name for name in types if name not in TYPES]
+    if unknown:
+        notes.append(f"{sum(types[n] for n in unknown)} requests are of unknown types: {', '.join(sorted(unknown))}")
+    if ambiguous:
+        notes.append(
+            f"{ambiguous} block ids stand behind more than one prefix, so the ids are of contents: "
+            "they were renamed by the whole prefix that they end"
+        )
+    return (*notes, *unnamed_notes(unnamed))
+
+
+bailian = SourceFormat(_read_bailian, _is_bailian)
+"""Qwen-Bailian JSONL request traces (Alibaba, ATC'25): conversations by parent links, and 16-token block ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class CsvColumns:
+    """The columns read from one CSV, Arrow chunked arrays by name, and the names of those that were not."""
+
+    path: Path
+    arrays: dict[str, Any]
+    others: tuple[str, ...]
+
+    def tokens(self, name: str) -> Ints:
+        """Return the token counts of column `name`; TraceError if one is negative or too large."""
+        values: Ints = self.arrays[name].to_numpy()
+        self.refuse(name, (values < 0) | (values > MAX_TOKENS), values, f"must be from 0 to {MAX_TOKENS} tokens")
+        return values
+
+    def refuse(self, name: str, is_wrong: Any, values: Any, why: str) -> None:
+        """Raise TraceError for the first row of column `name` that `is_wrong`, a boolean array."""
+        wrong = np.flatnonzero(is_wrong)
+        if len(wrong):
+            raise TraceError(f"{values[wrong[0]]} {why}", path=self.path, row=int(wrong[0]) + FIRST_LINE, column=name)
+
+
+def header_of(path: Path) -> list[str]:
+    """Return the names in the first line of the CSV at `path`; TraceError if it is empty or no text."""
+    need_file(path)
+    with path.open("rb") as file:
+        line = file.readline(1 << 16)
+    if not line.strip():
+        raise TraceError("empty: it has no header", path=path)
+    try:
+        names = line.decode("utf-8-sig").strip().split(",")
+    except UnicodeDecodeError:
+        raise TraceError("not a text file", path=path, row=1) from None
+    return [name.strip().strip('"') for name in names]
+
+
+def read_columns(path: Path, required: Mapping[str, Any], optional: Mapping[str, Any]) -> CsvColumns:
+    """Return the columns of the CSV at `path`, whose names and Arrow types are `required` or `optional`.
+
+    No required cell may be empty; a cell of an optional column may. Memory is that of the columns.
+
+    Raises:
+        TraceError: the header lacks a required name or has one twice, or a line does not fit.
+
+    """
+    names = header_of(path)
+    _check_header(path, names, list(required))
+    wanted = {**required, **{n: t for n, t in optional.items() if n in names}}
+    chunks = _read(path, names, wanted)
+    for name in required:
+        array = chunks[name]
+        if array.null_count:
+            row = int(np.flatnonzero(array.is_null().to_numpy())[0])
+            raise TraceError("empty, but it must have a value", path=path, row=row + FIRST_LINE, column=name)
+    return CsvColumns(path, chunks, tuple(n for n in names if n not in wanted))
+
+
+def in_time_order(times: Ints) -> tuple[Ints | None, int]:
+    """Return the order that sorts `times`, equal ones staying as they are, and how many times went backwards.
+
+    The order is None if they are sorted already.
+    """
+    backwards = int(np.count_nonzero(np.diff(times) < 0))
+    return (np.argsort(times, kind="stable") if backwards else None), backwards
+
+
+def _check_header(path: Path, names: Sequence[str], required: Sequence[str]) -> None:
+    missing = [name for name in required if name not in names]
+    if missing:
+        raise TraceError(
+            f"the header has no {' nor '.join(map(repr, missing))}; it reads {','.join(names)[:200]}", path=path, row=1
+        )
+    twice = [name for name in names if name and names.count(name) > 1]
+    if twice:
+        raise TraceError(f"the header names {twice[0]!r} twice", path=path, row=1)
+
+
+def _read(path: Path, names: list[str], types: Mapping[str, Any]) -> dict[str, Any]:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    batches = []
+    try:
+        with csv.open_csv(
+            path,
+            # Without threads an error names its row.
+            read_options=csv.ReadOptions(column_names=names, skip_rows=1, use_threads=False, block_size=_BLOCK_BYTES),
+            convert_options=csv.ConvertOptions(
+                column_types=types, include_columns=list(types), null_values=[""], strings_can_be_null=True
+            ),
+        ) as reader:
+            batches.extend(reader)
+    except pa.ArrowInvalid as error:
+        if "Empty CSV file" in str(error):
+            raise TraceError("holds no request", path=path) from None
+        # Arrow's first sentence says it; Arrow counts the skipped header as a row.
+        first = str(error).split(". ", maxsplit=1)[0].split("\n", maxsplit=1)[0]
+        raise csv_fault(ValueError(first), names, path, 1) from None
+    if not batches:
+        raise TraceError("holds no request", path=path)
+    table = pa.Table.from_batches(batches)
+    return {name: table.column(name) for name in types}

@@ -1,0 +1,452 @@
+"""What serving engines log of their requests: Dynamo, OpenTelemetry, LMCache's lookups and its storage calls."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.files import place_of
+from kvtrace.core.units import NS_PER_S
+from kvtrace.requests.reading import Gathered, JsonLines, unused_notes
+from kvtrace.requests.requests import MAX_TOKENS, Count, Requests, Seconds, SourceFormat, Start, need_file, sha256_of
+
+DYNAMO_SCHEMA = "dynamo.request.trace.v1"
+_NS_PER_MS = 1_000_000
+
+_Ms = Annotated[float, msgspec.Meta(ge=0, le=2**43)]
+
+
+class _Replay(msgspec.Struct):
+    trace_block_size: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+    input_length: Count
+    input_sequence_hashes: list[int]
+
+
+class _Request(msgspec.Struct):
+    request_received_ms: _Ms
+    total_time_ms: _Ms | None = None
+    output_tokens: Count | None = None
+    replay: _Replay | None = None
+
+
+class _Agent(msgspec.Struct):
+    session_id: str | None = None
+    parent_session_id: str | None = None
+
+
+class _DynamoLine(msgspec.Struct):
+    event_type: str
+    schema: str | None = None
+    request: _Request | None = None
+    agent_context: _Agent | None = None
+
+
+def _is_dynamo(start: Start) -> bool:
+    """Return whether the file is such a trace: one of the lines at its start names the schema."""
+    return start.text.startswith(b"{") and f'"{DYNAMO_SCHEMA}"'.encode() in start.text
+
+
+def _read_dynamo(path: Path) -> Requests:
+    """Return the requests of the Dynamo trace at `path`, each a request_end; arrivals are request_received_ms.
+
+    Raises:
+        TraceError: a line is not such an event, hashes do not fit a length, or block sizes differ.
+
+    """
+    lines, found = JsonLines(path, _DynamoLine, name_fields=True), Gathered()
+    others, unplaced, block_tokens = Counter[str](), 0, 0
+    for number, line in lines:
+        if line.event_type != "request_end" or line.request is None:
+            others[line.event_type] += 1
+            continue
+        request, replay = line.request, line.request.replay
+        if line.schema != DYNAMO_SCHEMA:
+            raise lines.fault(f"{line.schema!r} is not {DYNAMO_SCHEMA}", number, "schema")
+        if replay is None:
+            unplaced += 1
+            continue
+        block_tokens = block_tokens or replay.trace_block_size
+        if replay.trace_block_size != block_tokens:
+            why = f"{replay.trace_block_size}, but blocks are of {block_tokens} tokens"
+            raise lines.fault(why, number, "request.replay.trace_block_size")
+        hashes, whole = len(replay.input_sequence_hashes), replay.input_length // block_tokens
+        if hashes not in (whole, -(-replay.input_length // block_tokens)):
+            why = (
+                f"{hashes} hashes, but {replay.input_length} tokens in blocks of {block_tokens} make {whole} whole ones"
+            )
+            raise lines.fault(why, number, "request.replay.input_sequence_hashes")
+        session = line.agent_context.session_id if line.agent_context else None
+        time_ns = round(request.request_received_ms * _NS_PER_MS)
+        answered_ns = time_ns + round((request.total_time_ms or 0) * _NS_PER_MS)
+        tokens = replay.input_length, request.output_tokens or 0
+        found.add(time_ns, *tokens, replay.input_sequence_hashes, session, answered_ns)
+    if not found and unplaced:
+        why = f"none of its {unplaced} requests says its prompt's blocks: Dynamo has to trace for replay"
+        raise TraceError(why, path=path)
+    notes = []
+    if unplaced:
+        notes.append(f"{unplaced} requests without `replay`, whose prompts are unknown, are left out")
+    if others:
+        named = ", ".join(f"{count} {name}" for name, count in sorted(others.items()))
+        notes.append(f"events that are not used: {named}; so no wait of an agent for its tools or sub-agents")
+    notes += unused_notes(lines.fields, _DynamoLine)
+    return found.requests("dynamo", path, lines.sha256, block_tokens, notes, requests_left_out=unplaced)
+
+
+dynamo = SourceFormat(_read_dynamo, _is_dynamo)
+"""NVIDIA Dynamo's request trace (`dynamo.request.trace.v1`): an event a line, of which request_end is a request.
+
+Dynamo gives the hashes of whole prefixes where it traces for replay (`replay` in a request), and sessions of agents.
+"""
+
+
+INPUT, OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
+OLD_NAMES = {"gen_ai.usage.prompt_tokens": INPUT, "gen_ai.usage.completion_tokens": OUTPUT}
+"""As the conventions called them before version 1.27, and vLLM still does."""
+CACHED, CONVERSATION = "gen_ai.usage.cache_read.input_tokens", "gen_ai.conversation.id"
+
+
+class _Attribute(msgspec.Struct):
+    key: str
+    value: dict[str, Any] = {}
+
+
+class _Span(msgspec.Struct, rename="camel"):
+    start_time_unix_nano: str | int = 0
+    end_time_unix_nano: str | int = 0
+    attributes: list[_Attribute] = []
+
+
+class _Scope(msgspec.Struct):
+    spans: list[_Span] = []
+
+
+class _Resource(msgspec.Struct, rename="camel"):
+    scope_spans: list[_Scope] = []
+
+
+class _OtelLine(msgspec.Struct, rename="camel"):
+    resource_spans: list[_Resource] = []
+
+
+def _is_otel(start: Start) -> bool:
+    """Return whether the file is lines of OTLP spans."""
+    return start.text.startswith(b"{") and b'"resourceSpans"' in start.line
+
+
+def _read_otel(path: Path) -> Requests:
+    """Return a request for each span of the file at `path` that says how many input tokens it had.
+
+    Raises:
+        TraceError: a line is not OTLP JSON, or a span's time or tokens are no count.
+
+    """
+    lines, found, others, cached = JsonLines(path, _OtelLine), Gathered(), 0, 0
+    for number, line in lines:
+        for span in (s for r in line.resource_spans for scope in r.scope_spans for s in scope.spans):
+            of = {OLD_NAMES.get(a.key, a.key): next(iter(a.value.values()), None) for a in span.attributes}
+            if INPUT not in of:
+                others += 1
+                continue
+            asked, answered = (_count(of.get(name), name, lines, number) for name in (INPUT, OUTPUT))
+            cached += _count(of.get(CACHED), CACHED, lines, number)
+            time_ns = _count(span.start_time_unix_nano, "startTimeUnixNano", lines, number, most=2**63 - 1)
+            end_ns = _count(span.end_time_unix_nano, "endTimeUnixNano", lines, number, most=2**63 - 1)
+            session = of.get(CONVERSATION)
+            name = None if session is None else str(session)
+            found.add(time_ns, asked, answered, session=name, answered_ns=end_ns)
+    if not found:
+        raise TraceError(f"none of its {others} spans has {INPUT}", path=path)
+    notes = ["spans give lengths only: there are no block ids, and prompts share a prefix only within a conversation"]
+    if others:
+        notes.append(f"{others} spans without {INPUT} are left out")
+    if cached:
+        notes.append(f"the {cached} input tokens that spans say were read from a cache are not used")
+    return found.requests("otel", path, lines.sha256, 0, notes, spans_left_out=others)
+
+
+def _count(value: Any, name: str, lines: JsonLines[_OtelLine], number: int, most: int = MAX_TOKENS) -> int:
+    """Return `value`, which OTLP JSON writes as text or a number, as a count; a missing one is 0."""
+    try:
+        count = 0 if value is None else int(value)
+    except (TypeError, ValueError):
+        raise lines.fault(f"{value!r} is no count", number, name) from None
+    if not 0 <= count <= most:
+        raise lines.fault(f"{count} must be from 0 to {most}", number, name)
+    return count
+
+
+otel = SourceFormat(_read_otel, _is_otel)
+"""OpenTelemetry spans of generative AI, as lines of OTLP JSON: when requests came and how long they were.
+
+Collectors write such lines (the file exporter). Spans say no more of a prompt than its length, so nothing is reused but
+within a conversation.
+"""
+
+
+LOOKUP_FILES = "lookup_hashes_*.jsonl"
+
+_Size = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+
+
+class _Lookup(msgspec.Struct):
+    timestamp: Seconds
+    chunk_size: _Size
+    seq_len: Count
+    chunk_hashes: list[str]
+    request_id: str = ""
+    model_name: str = ""
+    dtypes: list[str] = []
+    shapes: list[list[_Size]] = []
+
+
+def _is_lookup_log(start: Start) -> bool:
+    """Return whether the file is such a log: its first line has chunk hashes."""
+    return start.text.startswith(b"{") and b'"chunk_hashes"' in start.line and b'"seq_len"' in start.line
+
+
+def _read_lookup_log(path: Path) -> Requests:
+    """Return the requests of the log at `path`, or of all `lookup_hashes_*.jsonl` in that directory, by name.
+
+    Raises:
+        TraceError: a line is no such lookup, has more hashes than its prompt has full chunks, or is of another model
+            or chunk size than those before it.
+
+    """
+    paths = sorted(path.glob(LOOKUP_FILES)) if path.is_dir() else [path]
+    if not paths:
+        raise TraceError(f"no {LOOKUP_FILES} there", path=path)
+    found, first, ids, repeated, unused = Gathered(), None, set[str](), 0, set[str]()
+    for one in paths:
+        lines = JsonLines(one, _Lookup, name_fields=True)
+        for number, line in lines:
+            first = first or line
+            _check_lookup(line, first, lines, number)
+            repeated += bool(line.request_id) and line.request_id in ids
+            ids.add(line.request_id)
+            found.add(round(line.timestamp * NS_PER_S), line.seq_len, 0, line.chunk_hashes)
+        unused |= lines.fields
+    if first is None:
+        raise TraceError("holds no request", path=path)
+    size_bytes = chunk_bytes(first.shapes, first.dtypes)
+    model = model_of(first.model_name, size_bytes, first.chunk_size)
+    notes = ["the log does not say how long answers are: output_tokens is 0, and nothing is decoded"]
+    if repeated:
+        notes.append(f"{repeated} lookups are of a request that was looked up before: each is a request here")
+    notes += unused_notes(unused, _Lookup)
+    facts = {"files": [p.name for p in paths], "model": model, "repeated_lookups": repeated}
+    return found.requests("lmcache-lookup", path, sha256_of(*paths), first.chunk_size, notes, **facts)
+
+
+def _check_lookup(line: _Lookup, first: _Lookup, lines: JsonLines[_Lookup], number: int) -> None:
+    chunks, most = len(line.chunk_hashes), line.seq_len // line.chunk_size
+    if chunks > most:
+        why = f"{chunks} hashes, but {line.seq_len} tokens in chunks of {line.chunk_size} make {most} full ones"
+        raise lines.fault(why, number, "chunk_hashes")
+    if len(set(line.chunk_hashes)) < chunks:
+        raise lines.fault("a hash appears twice, but a hash names one whole prefix", number, "chunk_hashes")
+    for name in ("model_name", "chunk_size"):
+        mine, of_first = getattr(line, name), getattr(first, name)
+        if mine != of_first:
+            why = f"{mine!r} after {of_first!r}: one file may hold one model's requests; split it by {name}"
+            raise lines.fault(why, number, name)
+
+
+lookup_log = SourceFormat(_read_lookup_log, _is_lookup_log)
+"""LMCache's lookup log (`lookup_hashes_*.jsonl`): each prompt's chunk hashes, and the shape of their KV.
+
+LMCache's server writes it with `--lookup-hash-log-dir`: a line for each prompt that it looks up, with its full chunks.
+"""
+
+
+CHUNK_TOKENS = 256
+"""LMCache's default."""
+_LENGTH = struct.Struct(">I")
+_MAGIC: Final = b"LMCT"
+_MOST_BYTES = 1 << 28
+_PREFETCH = ".submit_prefetch_task"
+_WHOLE_PREFIX = -1
+"""The sliding window of layers that need every chunk."""
+
+
+class _Header(msgspec.Struct, tag="header"):
+    magic: bytes
+    format_version: int
+    level: str
+
+
+class _Key(msgspec.Struct):
+    chunk_hash: bytes
+    model_name: str
+    kv_rank: int
+
+
+class _Record(msgspec.Struct, tag="record"):
+    t_mono: Seconds
+    qualname: str
+    args: dict[str, Any]
+
+
+class _Layout(msgspec.Struct):
+    shapes: list[list[int]]
+    dtypes: list[str]
+
+
+class _Group(msgspec.Struct):
+    """The chunks of one kind of layers on one rank, in order."""
+
+    keys: list[_Key]
+    layout_desc: _Layout
+    sliding_window_size: int = _WHOLE_PREFIX
+
+
+class _Spec(msgspec.Struct):
+    key_groups: list[_Group]
+
+
+def _is_lmcache_trace(start: Start) -> bool:
+    """Return whether the file is such a trace: its first frame is a header with LMCache's magic."""
+    return start.path.suffix == ".lct" and _MAGIC in start.text[:256]
+
+
+def _read_lmcache_trace(path: Path, *, block_tokens: int | None = None) -> Requests:
+    """Return a request for each prefetch of the trace at `path`; its chunks are `block_tokens` long, 256 by default.
+
+    The trace gives full chunks and neither the tokens after them nor answers.
+
+    Raises:
+        TraceError: the file is not such a trace, is cut off, or no shape in it has a dimension of `block_tokens`.
+
+    """
+    if block_tokens is not None and block_tokens <= 0:
+        raise ConfigError(f"block tokens(={block_tokens}) must be > 0")
+    chunk_tokens = block_tokens or CHUNK_TOKENS
+    need_file(path)
+    found, digest, first, unused = Gathered(), hashlib.sha256(), None, 0
+    for number, record in _records(path, digest):
+        if not record.qualname.endswith(_PREFETCH):
+            unused += 1
+            continue
+        spec = _spec(record.args, path, number)
+        groups = [g for g in spec.key_groups if g.keys]
+        if not groups:
+            continue
+        first = first or groups
+        whole = next((g for g in groups if g.sliding_window_size == _WHOLE_PREFIX), groups[0])
+        if whole.keys[0].model_name != first[0].keys[0].model_name:
+            why = f"{whole.keys[0].model_name!r} after {first[0].keys[0].model_name!r}: a trace of two models"
+            raise TraceError(why, path=path, row=number, column="model_name")
+        chain = [key.chunk_hash for key in whole.keys]
+        found.add(round(record.t_mono * NS_PER_S), len(chain) * chunk_tokens, 0, chain)
+    if first is None:
+        raise TraceError("holds no prefetch, and so no prompts", path=path)
+    dimensions = {size for group in first for shape in group.layout_desc.shapes for size in shape}
+    if chunk_tokens not in dimensions:
+        why = f"no tensor has a dimension of {chunk_tokens} tokens, only {sorted(dimensions)}: say --block-tokens"
+        raise TraceError(why, path=path)
+    sizes = [
+        chunk_bytes(g.layout_desc.shapes, g.layout_desc.dtypes)
+        for g in first
+        if g.keys[0].kv_rank == first[0].keys[0].kv_rank
+    ]
+    known = None if None in sizes else sum(size or 0 for size in sizes)
+    notes = [
+        "the trace has full chunks only: prompts end with their last one, output_tokens is 0, and nothing is decoded",
+        f"a chunk is taken as {chunk_tokens} tokens (--block-tokens)",
+    ]
+    model = model_of(first[0].keys[0].model_name, known, chunk_tokens)
+    facts = {"model": model, "ranks": len({g.keys[0].kv_rank for g in first}), "records_not_used": unused}
+    return found.requests("lmcache-trace", path, digest.hexdigest(), chunk_tokens, notes, **facts)
+
+
+def _spec(args: dict[str, Any], path: Path, number: int) -> _Spec:
+    try:
+        return msgspec.convert(_bare(args).get("spec"), _Spec)
+    except msgspec.ValidationError as error:
+        message, place = place_of(error)
+        raise TraceError(message, path=path, row=number, column=f"spec.{place}" if place else "spec") from None
+
+
+def _bare(value: Any) -> Any:
+    """Return `value` without the tags {"__t__": type, "v": value} that LMCache wraps its own types in."""
+    if isinstance(value, dict):
+        if "__t__" in value:
+            return _bare(value.get("v"))
+        return {name: _bare(inner) for name, inner in value.items()}
+    return [_bare(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _records(path: Path, digest: Any) -> Iterator[tuple[int, _Record]]:
+    """Yield the records with their number, from 1, once the header is as it should be."""
+    header, records = msgspec.msgpack.Decoder(_Header), msgspec.msgpack.Decoder(_Record)
+    for number, frame in enumerate(_frames(path, digest)):
+        try:
+            if number:
+                yield number, records.decode(frame)
+                continue
+            head = header.decode(frame)
+        except msgspec.ValidationError as error:
+            message, place = place_of(error)
+            raise TraceError(message, path=path, row=number, column=place) from None
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise TraceError(f"not MessagePack: {error}", path=path, row=number) from None
+        if head.magic != _MAGIC or head.format_version != 1 or head.level != "storage":
+            what = f"magic {head.magic!r}, format {head.format_version}, level {head.level!r}"
+            raise TraceError(f"{what}, where we read LMCT, 1 and storage", path=path)
+
+
+def _frames(path: Path, digest: Any) -> Iterator[bytes]:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        number = at = 0
+        while prefix := file.read(_LENGTH.size):
+            length = _LENGTH.unpack(prefix)[0] if len(prefix) == _LENGTH.size else _MOST_BYTES + 1
+            at += _LENGTH.size + length
+            if length > _MOST_BYTES or at > size:
+                raise TraceError("the file ends within this record, or is damaged", path=path, row=number)
+            frame = file.read(length)
+            digest.update(prefix)
+            digest.update(frame)
+            yield frame
+            number += 1
+
+
+lmcache_trace = SourceFormat(_read_lmcache_trace, _is_lmcache_trace)
+"""LMCache's storage trace (`.lct`): the calls of its storage manager, of which each prefetch is a prompt looked up.
+
+The file is frames of a 4-byte big-endian length and so many bytes of MessagePack: a header, then a record a call.
+"""
+
+
+ITEM_BYTES: Final = {
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "uint8", "int8"), 1),
+    **dict.fromkeys(("bfloat16", "float16", "half", "int16", "uint16"), 2),
+    **dict.fromkeys(("float32", "float", "int32"), 4),
+    **dict.fromkeys(("float64", "int64"), 8),
+}
+"""The bytes of an element, by the names that PyTorch gives its dtypes."""
+
+
+def chunk_bytes(shapes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> int | None:
+    """Return the bytes of tensors of these `shapes` and `dtypes`; None if a dtype is unknown or nothing is given."""
+    sizes = [ITEM_BYTES.get(name.removeprefix("torch.")) for name in dtypes]
+    if not shapes or len(shapes) != len(sizes) or any(size is None for size in sizes):
+        return None
+    return sum(math.prod(shape) * (size or 0) for shape, size in zip(shapes, sizes, strict=True))
+
+
+def model_of(name: str, size_bytes: int | None, chunk_tokens: int) -> dict[str, Any]:
+    """Return what the origin of a source says of the model: its name, and the KV bytes that one rank stores of a token.
+
+    The bytes are None where the log does not say them, or where they are no whole number.
+    """
+    whole = size_bytes is not None and size_bytes > 0 and size_bytes % chunk_tokens == 0
+    return {"name": name, "kv_bytes_per_token_per_rank": size_bytes // chunk_tokens if whole and size_bytes else None}

@@ -1,1 +1,0 @@
-"""Closed loops of a file: which requests wait for which others, and how long after them they come."""

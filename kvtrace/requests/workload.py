@@ -1,0 +1,276 @@
+"""What synthetic users share and which half of a serving node they load: system prompts, documents, prefill or decode.
+
+All of it is off by default; `--set workload.prompt_share=0.2` turns some on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kvtrace.core.config import check_ranges
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.schema import RequestKind
+from kvtrace.core.units import parse_duration_ns
+
+MAX_ITEMS = 10**7
+MAX_ITEM_TOKENS = 10**7
+MAX_TOP_CHUNKS = 1000
+MAX_THINK_NS = 24 * 3600 * 10**9
+# As in the MLPerf Storage KV-cache benchmark: lengths of documents, shorter ones for large models, and a chunk's bytes.
+DOCUMENT_TOKENS, DOCUMENT_TOKENS_LARGE = (4000, 12_000), (1024, 4096)
+LARGE_LAYERS = 64
+MAX_DOCUMENT_CHUNK_BYTES = 256 << 20
+
+
+class ServingMode(StrEnum):
+    """Which half of a disaggregated node the storage serves."""
+
+    BOTH = "prefill-decode"
+    PREFILL_ONLY = "prefill-only"
+    """Every prompt is computed and stored; nothing is looked up or read, and what is there already is not stored twice.
+    Another node generates the answer, which takes its time."""
+    DECODE_ONLY = "decode-only"
+    """Every request continues one of its user's entries, which are there from the start; nothing is stored."""
+
+
+class UserKind(StrEnum):
+    """What all synthetic users are."""
+
+    CHATBOT = "chatbot"
+    """Turns of up to 512 to 4,096 new tokens."""
+    CODING = "coding"
+    """Up to 4,096 to 25,000."""
+    DOCUMENT = "document"
+    """Up to 4,096 to 16,384, and long answers."""
+
+
+class Popularity(StrEnum):
+    """How requests are spread over items ranked from 1."""
+
+    ZIPF = "zipf"
+    """Item n is requested 1/n as often as item 1."""
+    UNIFORM = "uniform"
+
+
+class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is added to the turns of synthetic users; the turns themselves do not depend on it."""
+
+    mode: ServingMode = ServingMode.BOTH
+    """Which half of a disaggregated node the storage serves."""
+    user_kind: UserKind | None = None
+    """What all synthetic users are; without it each is any of the three with the same chance."""
+    think_time: str | None = None
+    """How long synthetic users think before their next turn, on average over users, such as `30s`: each user's own is
+    from a third of it to five thirds. Without it 0.3 s (chatbot), 0.6 s (coding) and 0.9 s (document): the load of a
+    benchmark, not of people."""
+    overlap: bool = False
+    """Users ask on without waiting for answers; their requests wait by class of service for one of as many servers."""
+    prompt_share: float = 0.0
+    """The share of conversations that begin with one of the system prompts."""
+    prompt_tokens: tuple[int, ...] = (512, 1024, 2048)
+    """The length of each system prompt; a conversation has any of them with the same chance."""
+    rag_share: float = 0.0
+    """The share of requests that retrieve chunks of a document, which are there from the start."""
+    rag_documents: int = 100
+    """How many documents there are."""
+    rag_document_tokens: tuple[int, int] | None = None
+    """Shortest and longest; by default 4,000 to 12,000, or 1,024 to 4,096 for models of 64 layers and more."""
+    rag_chunk_tokens: int = 512
+    """Tokens of a document's chunk; with entry=turn none is larger than 256 MiB."""
+    rag_top_chunks: int = 5
+    """Chunks of its document that a request retrieves."""
+    rag_document_popularity: Popularity = Popularity.ZIPF
+    """How requests are spread over the documents."""
+    rag_chunk_popularity: Popularity = Popularity.ZIPF
+    """How they are spread over the chunks of one."""
+    decode_entries: int = 10
+    """With mode=decode-only: entries a user has."""
+    decode_entry_tokens: int = 2048
+    """With mode=decode-only: tokens of each."""
+
+    @property
+    def request_kind(self) -> RequestKind | None:
+        """The kind of all users; None if they are mixed."""
+        return None if self.user_kind is None else RequestKind(self.user_kind)
+
+    @property
+    def mean_think_ns(self) -> int | None:
+        """The mean think time; None for that of each kind."""
+        return None if self.think_time is None else parse_duration_ns(self.think_time)
+
+    @property
+    def shares(self) -> bool:
+        """Whether it needs synthetic users in a closed loop."""
+        return bool(self.prompt_share or self.rag_share or self.mode is ServingMode.DECODE_ONLY)
+
+
+class LoadDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a locked benchmark prescribes; `gen` uses it where the command line says nothing."""
+
+    model: str | None = None
+    """The model, where the command line names none."""
+    users: int | None = None
+    """Synthetic users, likewise."""
+    duration: str | None = None
+    """Virtual time, likewise, such as `300s`."""
+
+
+WORKLOAD_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "Workload.prompt_share": (0, 1),
+    "Workload.prompt_tokens": (1, MAX_ITEM_TOKENS),
+    "Workload.rag_share": (0, 1),
+    "Workload.rag_documents": (1, MAX_ITEMS),
+    "Workload.rag_document_tokens": (1, MAX_ITEM_TOKENS),
+    "Workload.rag_chunk_tokens": (1, MAX_ITEM_TOKENS),
+    "Workload.rag_top_chunks": (1, MAX_TOP_CHUNKS),
+    "Workload.decode_entries": (1, MAX_ITEMS),
+    "Workload.decode_entry_tokens": (1, MAX_ITEM_TOKENS),
+    "LoadDefaults.users": (1, MAX_ITEMS),
+}
+"""The smallest and largest value of each field that has one, by class and name; of a list, of each number in it."""
+
+
+def check(
+    workload: Workload, chunk_tokens: int, *, stores_generated: bool, require: Callable[[bool, str], None]
+) -> None:
+    """Check `workload` with `require`; `chunk_tokens` is 0 for entry=turn."""
+    check_ranges(workload, "workload.", WORKLOAD_RANGES, require)
+    think_ns = workload.mean_think_ns
+    require(
+        think_ns is None or 0 < think_ns <= MAX_THINK_NS,
+        f"workload.think_time(={workload.think_time}) must be > 0, and at most 24h",
+    )
+    require(len(workload.prompt_tokens) > 0, "workload.prompt_tokens(=[]) must be some lengths")
+    low, high = workload.rag_document_tokens or DOCUMENT_TOKENS
+    require(low <= high, f"workload.rag_document_tokens(={[low, high]}) must be shortest and longest")
+    for name in ("rag_chunk_tokens",) * bool(workload.rag_share) + ("decode_entry_tokens",) * (
+        workload.mode is ServingMode.DECODE_ONLY
+    ):
+        value = getattr(workload, name)
+        require(
+            not chunk_tokens or value % chunk_tokens == 0,
+            f"workload.{name}(={value}) must be a multiple of chunk_tokens(={chunk_tokens}): only full ones are stored",
+        )
+    require(
+        not (workload.overlap and (workload.shares or workload.mode is not ServingMode.BOTH)),
+        "workload.overlap works without prompts, documents and modes: leave the others of workload out",
+    )
+    _check_mode(workload, stores_generated=stores_generated, require=require)
+
+
+def _check_mode(workload: Workload, *, stores_generated: bool, require: Callable[[bool, str], None]) -> None:
+    if workload.mode is ServingMode.BOTH:
+        return
+    require(
+        not stores_generated, f"workload.mode={workload.mode} stores no generated tokens: leave store_generated out"
+    )
+    require(
+        not workload.rag_share,
+        f"workload.mode={workload.mode} retrieves no documents: leave workload.rag_share out",
+    )
+    require(
+        workload.mode is not ServingMode.DECODE_ONLY or not workload.prompt_share,
+        "workload.mode=decode-only computes no prompts: leave workload.prompt_share out",
+    )
+
+
+def notes(workload: Workload) -> list[str]:
+    """Return what the reader of a trace must know of its workload."""
+    found = []
+    if workload.prompt_share:
+        found.append(
+            f"{workload.prompt_share:g} of all conversations begin with one of {len(workload.prompt_tokens)} system "
+            "prompts, which all users share: the first to need one stores it, and so does whoever needs it once lost"
+        )
+    if workload.rag_share:
+        found.append(
+            f"{workload.rag_share:g} of all requests retrieve {workload.rag_top_chunks} chunks of one of "
+            f"{workload.rag_documents} documents, populated at the start and stored again when lost; a chunk's KV is "
+            "taken to serve wherever it stands, so it is no part of a prefix, and a later turn does not carry it on"
+        )
+    if workload.mode is ServingMode.PREFILL_ONLY:
+        found.append(
+            "prefill only: nothing is looked up or loaded; answers are generated elsewhere and take their time"
+        )
+    if workload.mode is ServingMode.DECODE_ONLY:
+        found.append(
+            f"decode only: each request continues one of its user's {workload.decode_entries} entries of "
+            f"{workload.decode_entry_tokens} tokens, populated at the start; one that is lost is not computed again"
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The items that all users share, or that are there from the start: prompts, documents' chunks, users' entries."""
+
+    tokens: NDArray[np.int64]
+    prompts: int
+    """The number of system prompts, which are the first items."""
+    document_first: NDArray[np.int64]
+    """[documents + 1]: the first item of each document's chunks, and the first user's entry."""
+    document_weight: NDArray[np.int64]
+    """[documents]: cumulated weights of their popularity."""
+
+    @property
+    def first_entry(self) -> int:
+        """The first item that is a user's entry."""
+        return int(self.document_first[-1])
+
+    def kinds(self, entry: str) -> list[tuple[str, int, int]]:
+        """Return the kinds of objects that items hold, `entry` being that of users' entries: kind, first item, end."""
+        bounds = [0, self.prompts, self.first_entry, len(self.tokens)]
+        return [
+            (kind, bounds[i], bounds[i + 1])
+            for i, kind in enumerate(("prompt", "document", entry))
+            if bounds[i] < bounds[i + 1]
+        ]
+
+
+def library_of(
+    workload: Workload, users: int, layers: int, bytes_per_token: int, *, is_turn: bool, seed: int
+) -> Library:
+    """Return the items that `users` share or that exist from the start; document lengths are drawn from `seed`."""
+    parts = [np.array(workload.prompt_tokens if workload.prompt_share else (), dtype=np.int64)]
+    prompts = len(parts[0])
+    first, weight = [prompts], np.zeros(0, dtype=np.int64)
+    if workload.rag_share:
+        chunk = workload.rag_chunk_tokens
+        if is_turn:
+            chunk = max(1, min(chunk, MAX_DOCUMENT_CHUNK_BYTES // bytes_per_token))
+        for tokens in _document_tokens(workload, layers, seed):
+            parts.append(np.minimum(chunk, np.arange(tokens, 0, -chunk)))
+            first.append(first[-1] + len(parts[-1]))
+        weight = _weights(workload.rag_documents, workload.rag_document_popularity)
+    if workload.mode is ServingMode.DECODE_ONLY:
+        parts.append(np.full(users * workload.decode_entries, workload.decode_entry_tokens))
+    found = np.concatenate(parts)
+    if len(found) > MAX_ITEMS:
+        raise ConfigError(f"the workload has {len(found)} prompts, document chunks and entries; at most {MAX_ITEMS}")
+    return Library(found, prompts, np.array(first, dtype=np.int64), weight)
+
+
+def _document_tokens(workload: Workload, layers: int, seed: int) -> list[int]:
+    from kvtrace.requests.synthetic import LIBRARY, draw_all
+
+    usual = DOCUMENT_TOKENS_LARGE if layers >= LARGE_LAYERS else DOCUMENT_TOKENS
+    low, high = workload.rag_document_tokens or usual
+    found = np.empty(workload.rag_documents, np.int64)
+    draw_all(found, seed, LIBRARY, low, high)
+    tokens: list[int] = found.tolist()
+    return tokens
+
+
+def _weights(count: int, popularity: Popularity) -> Any:
+    """Return the cumulated integer weights of `count` ranks: without floats every machine draws the same."""
+    from kvtrace.requests.synthetic import ZIPF_WEIGHT
+
+    ranks = np.arange(1, count + 1)
+    return np.cumsum(ZIPF_WEIGHT // ranks if popularity is Popularity.ZIPF else np.ones_like(ranks))

@@ -1,0 +1,286 @@
+"""A study as its TOML file says it: which configurations there are, each a command line of `gen`.
+
+    [base]                        # what all have
+    preset = "lmcache-disk"
+    users = 32
+
+    [grid]                        # every combination is simulated; the last varies fastest
+    seed = [1, 2, 3]
+    tiers.nvme.capacity = ["256GiB", "512GiB", "1TiB"]
+
+    [[configuration]]             # instead of a grid, or for each of these the whole grid
+    tiers.nvme.policy = "lru"
+
+    [price]                       # of a tier
+    nvme = "0.1/GiB"
+
+What is simulated is kept by what was asked for, so that a study goes on where it stopped, and grows.
+
+A key is `file`, an option of `gen` without its dashes, or a knob as `--set` names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import shlex
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvtrace import __version__
+from kvtrace.core.config import load_toml, nearest, sha256, to_struct
+from kvtrace.core.errors import ConfigError, DeviceError, TraceError
+from kvtrace.core.files import read_json, write_json
+from kvtrace.core.native.library import sources_sha256
+from kvtrace.curves.points import Simulated
+from kvtrace.requests.requests import sha256_of
+from kvtrace.sim.presets.preset import knobs_of
+
+FILE, SEED = "file", "seed"
+MOST_CONFIGURATIONS = 100_000
+
+Value = str | int | float | bool
+
+
+class StudyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What study.toml holds."""
+
+    base: dict[str, Any] = {}
+    """What all configurations have."""
+    grid: dict[str, Any] = {}
+    """Lists of values, every combination of which is simulated."""
+    configuration: list[dict[str, Any]] = []
+    """Configurations one by one, each with the whole grid if there is one."""
+    price: dict[str, str] = {}
+    """Of a tier by its name, such as 0.1/GiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One simulation that the study asks for."""
+
+    number: int
+    knobs: dict[str, Value]
+    """Options and knobs, as given."""
+    argv: tuple[str, ...]
+    """The arguments of the `gen` that simulates the same."""
+
+    @property
+    def command(self) -> str:
+        """The `gen` command that runs this configuration alone."""
+        return shlex.join(["kvtrace", "gen", *self.argv])
+
+    def named(self, keys: Collection[str]) -> str:
+        """Return what it was asked for of `keys`, for people."""
+        return ", ".join(f"{key}={as_text(self.knobs[key])}" for key in keys if key in self.knobs) or "as in base"
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """All configurations, in the order of the grid."""
+
+    path: Path
+    configurations: list[Configuration]
+    price: dict[str, float]
+    """Of a byte, by tier; empty without prices."""
+
+    @property
+    def keys(self) -> list[str]:
+        """All options and knobs that any configuration has, in the order of the file."""
+        return list(dict.fromkeys(key for one in self.configurations for key in one.knobs))
+
+    @property
+    def axes(self) -> dict[str, list[Value | None]]:
+        """The options and knobs that differ, with their values in the order of the file; null where one has none."""
+        values = {key: list(dict.fromkeys(one.knobs.get(key) for one in self.configurations)) for key in self.keys}
+        return {key: of for key, of in values.items() if len(of) > 1}
+
+
+def read_study(path: Path, options: Collection[str], default_preset: str, price: Callable[[str, str], float]) -> Study:
+    """Return the study at `path`; `options` are those of `gen`, and `price` reads the price of a tier.
+
+    Raises:
+        ConfigError: the file, or a key of it, is not what it should be; it names both.
+
+    """
+    said = to_struct(load_toml(path), StudyFile, str(path))
+    base = _flat(path, "base", said.base)
+    axes = _flat(path, "grid", said.grid)
+    listed = [_flat(path, f"configuration {at}", one) for at, one in enumerate(said.configuration, 1)] or [{}]
+    for key, values in axes.items():
+        if not isinstance(values, list) or not values:
+            raise ConfigError(f"{path}: grid: {key}: write a list of values, such as [{_example(values)}]")
+        for one in values:
+            _check_value(path, "grid", key, one)
+    for where, given in (("base", base), *((f"configuration {at}", one) for at, one in enumerate(listed, 1))):
+        for key, value in given.items():
+            _check_value(path, where, key, value)
+            if key in axes:
+                raise ConfigError(f"{path}: {where}: {key} is in the grid too; leave one of the two out")
+    count = len(listed) * math.prod(len(values) for values in axes.values())
+    if count > MOST_CONFIGURATIONS:
+        raise ConfigError(f"{path}: {count:,} configurations; at most {MOST_CONFIGURATIONS:,} make a study")
+    drawn = [dict(zip(axes, of, strict=True)) for of in itertools.product(*axes.values())]
+    knobs = [base | one | of for one in listed for of in drawn]
+    _check_names(path, {"base": base, "grid": axes} | {f"configuration {at}": one for at, one in enumerate(listed, 1)},
+                 options, {str(one.get("preset", default_preset)) for one in knobs})  # fmt: skip
+    prices = {tier: price(tier, text) for tier, text in said.price.items()}
+    return Study(path, [Configuration(n, of, _argv(of, options)) for n, of in enumerate(knobs)], prices)
+
+
+def _flat(path: Path, where: str, tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return `tree` with its nested tables as dotted keys, and options by their flags."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        inner = _flat(path, where, value, f"{key}.") if isinstance(value, dict) else {key: value}
+        for found, of in inner.items():
+            if found in flat:
+                raise ConfigError(f"{path}: {where}: {found} is said twice")
+            flat[found] = of
+    return flat
+
+
+def _example(value: Any) -> str:
+    shown = "..." if isinstance(value, list) else as_text(value)
+    return f'"{shown}"' if isinstance(value, str) else shown
+
+
+def _check_value(path: Path, where: str, key: str, value: Any) -> None:
+    if isinstance(value, str) or (isinstance(value, int | float) and math.isfinite(value)):
+        return
+    if isinstance(value, list) and where != "grid":
+        raise ConfigError(f"{path}: {where}: {key} has a list of values; write it under [grid]")
+    raise ConfigError(f"{path}: {where}: {key}: {value} is neither text, a number, nor true or false")
+
+
+def _check_names(
+    path: Path, parts: dict[str, dict[str, Any]], options: Collection[str], presets: Collection[str]
+) -> None:
+    """Raise ConfigError at the first key that is no option of gen, and no knob of any of `presets`."""
+    names = {FILE, *options}
+    for part, given in parts.items():
+        for key in given:
+            if key in names or _flag(key) in options:
+                continue
+            knobs = set().union(*(_knob_names(path, preset) for preset in presets))
+            if key not in knobs:
+                which = f"preset {next(iter(presets))}" if len(presets) == 1 else "any of its presets"
+                raise ConfigError(
+                    f"{path}: {part}: {key} is no option of gen, and no knob of {which}{nearest(key, names | knobs)}"
+                )
+
+
+@cache
+def _knob_names(path: Path, preset: str) -> frozenset[str]:
+    try:
+        return frozenset(knob.name for knob in knobs_of(preset))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: preset: {error}") from None
+
+
+def _flag(key: str) -> str:
+    return key.replace("_", "-")
+
+
+def _argv(knobs: dict[str, Value], options: Collection[str]) -> tuple[str, ...]:
+    """Return `knobs` as arguments: the file, options, then knobs of the preset."""
+    flags = {key: f"--{_flag(key)}" for key in knobs if _flag(key) in options}
+    file = [as_text(knobs[FILE])] if FILE in knobs else []
+    given = [part for key, flag in flags.items() for part in (flag, as_text(knobs[key]))]
+    settings = [key for key in knobs if key not in flags and key != FILE]
+    return (*file, *given, *(part for key in settings for part in ("--set", f"{key}={as_text(knobs[key])}")))
+
+
+def as_text(value: Value | None) -> str:
+    """Return a value as a command line takes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "-" if value is None else str(value)
+
+
+def lines(study: Study, keys: Sequence[str]) -> list[str]:
+    """Return a line a configuration: its number, and what differs."""
+    return [f"{one.number}: {one.named(keys)}" for one in study.configurations]
+
+
+FOLDER = "simulated"
+_ROOT = Path(__file__).parents[1]
+_DIGITS = 32
+
+
+class Results:
+    """Stored results, one JSON file each, by key."""
+
+    def __init__(self, folder: Path) -> None:
+        """Keep results below `folder`; it is made."""
+        self._folder = folder / FOLDER
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DeviceError(f"{self._folder}: {error.strerror or error}") from None
+
+    def has(self, key: str) -> bool:
+        """Return whether something whole is kept under `key`."""
+        return self.load(key) is not None
+
+    def load(self, key: str) -> Simulated | None:
+        """Return what was kept under `key`; None if nothing was, or it is damaged: it is then simulated again."""
+        path = self._folder / f"{key}.json"
+        if not path.exists():
+            return None
+        try:
+            return read_json(path, Simulated)
+        except TraceError:
+            return None
+
+    def store(self, key: str, found: Simulated) -> None:
+        """Store `found` under `key`."""
+        write_json(self._folder / f"{key}.json", found)
+
+
+def key_of(configuration: Configuration) -> str:
+    """Return the hash of all that the result depends on: what is asked for, the bytes of its files, and the program."""
+    knobs = sorted(configuration.knobs.items())
+    asked = {"knobs": knobs, "files": [files_sha256(path) for path in _files(configuration.knobs)]}
+    return sha256({**asked, "program": program_sha256()})[:_DIGITS]
+
+
+def _files(knobs: dict[str, Value]) -> Iterator[Path]:
+    """Yield the files that the values of `knobs` name."""
+    preset, model = (Path(str(knobs.get(key, ""))) for key in ("preset", "model"))
+    if FILE in knobs:
+        yield Path(str(knobs[FILE]))
+    if preset.suffix == ".toml":
+        yield preset
+    if model.suffix == ".json" or (model.name and (model / "config.json").is_file()):
+        yield model if model.suffix == ".json" else model / "config.json"
+
+
+def files_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, or of those in a directory or that a pattern matches; empty if there are none."""
+    listed = path.iterdir() if path.is_dir() else [path] if path.is_file() else path.parent.glob(path.name)
+    found = sorted(one.absolute() for one in listed if one.is_file())
+    return _sha256(tuple((one, one.stat().st_mtime_ns, one.stat().st_size) for one in found)) if found else ""
+
+
+@lru_cache
+def _sha256(files: tuple[tuple[Path, int, int], ...]) -> str:
+    """Return the SHA-256 of `files`, once for each state of them."""
+    return sha256_of(*(path for path, _modified_ns, _size in files))
+
+
+@cache
+def program_sha256() -> str:
+    """Return the SHA-256 of all that makes a result: our sources, and the libraries that draw and compile."""
+    digest = hashlib.sha256(f"{__version__} {version('numpy')} {sources_sha256()}".encode())
+    for path in sorted(path for kind in ("*.py", "*.toml") for path in _ROOT.rglob(kind)):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

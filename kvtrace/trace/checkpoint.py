@@ -1,0 +1,290 @@
+"""A training run's checkpoints as a trace and its objects table: when it saves, fails and restores, who writes what.
+
+A checkpoint is a request: stage by stage its marker is read, all ranks move their parts, the marker is written, and
+what is no longer kept is deleted. So each save waits for the one before it, in whatever order rows are submitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvtrace.core import metadata
+from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.metadata import Metadata, TierFacts
+from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, Table, arrow_schema, enum_array, enum_code
+from kvtrace.core.tables import create, objects_path
+from kvtrace.core.units import format_bytes, format_count, format_duration, parse_duration_ns
+from kvtrace.sim.output import trace_batch
+from kvtrace.sim.presets.training import DESCRIPTION, MOST_EVENTS, PRESET, Training, WrittenBy
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_READ, _WRITE, _DELETE = (enum_code(TRACE, "op", op) for op in (Op.READ, Op.WRITE, Op.DELETE))
+_SAVE, _RESTORE, _EVICT = (enum_code(TRACE, "phase", p) for p in (Phase.SAVE, Phase.RESTORE, Phase.EVICT))
+_MARKER = 0
+"""The object that names the newest checkpoint, as trainers keep one."""
+MARKER_BYTES = 4096
+
+
+class EventKind(StrEnum):
+    """What happens to a checkpoint."""
+
+    SAVE = "save"
+    RESTORE = "restore"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A save or a restore that becomes due."""
+
+    kind: EventKind
+    at_ns: int
+    checkpoint: int
+    """Which, counted from 0 in the order of saves."""
+
+
+@dataclass(slots=True)
+class Course:
+    """The course of a training run: its saves and restores, its failures."""
+
+    events: list[Event]
+    failures: int = 0
+    lost_ns: int = 0
+    """Training time since the last save or restart, of all failures together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """A training run whose checkpoints become a trace."""
+
+    training: Training
+    course: Course
+    shards: dict[str, list[int]]
+    """Bytes by writer, of each part."""
+    model: dict[str, Any]
+    """What the metadata says of the model."""
+    until_ns: int
+    seed: int
+
+    @property
+    def sizes(self) -> Any:
+        """int64: the objects of one checkpoint, part by part."""
+        return np.concatenate([np.array(sizes, np.int64) for sizes in self.shards.values()])
+
+    def stats(self) -> dict[str, Any]:
+        """Return what the run saves, restores and loses."""
+        saves = sum(event.kind is EventKind.SAVE for event in self.course.events)
+        restores = len(self.course.events) - saves
+        size = int(self.sizes.sum())
+        return {
+            "saves": saves,
+            "restores": restores,
+            "failures": self.course.failures,
+            "lost_ns": self.course.lost_ns,
+            "checkpoint_bytes": size,
+            "checkpoint_objects": len(self.sizes),
+            "written_bytes": saves * size,
+            "read_bytes": restores * size,
+        }
+
+
+def write(path: Path, job: Saving, argv: list[str], progress: Callable[[float], None]) -> Metadata:
+    """Write the trace of `job` to `path`, and its objects table beside it; return the trace's metadata."""
+    is_several = job.training.ranks > job.training.ranks_per_node
+    extras = ("node",) if is_several else ()
+    with ExitStack() as stack:
+        # Renamed last: when the trace is there, all is there.
+        trace = stack.enter_context(create(path, TRACE, _describe(TRACE, job, argv), extras))
+        objects = stack.enter_context(create(objects_path(path), OBJECTS, _describe(OBJECTS, job, argv)))
+        objects.write(_object_batch([_MARKER], ["checkpoint/latest"], [MARKER_BYTES]))
+        for at, rows in enumerate(_rows(job)):
+            if is_several:
+                rows["node"] = rows["rank"].astype(np.int32) // job.training.ranks_per_node
+            trace.write(trace_batch(rows, extras))
+            event = job.course.events[at]
+            if event.kind is EventKind.SAVE:
+                first = 1 + event.checkpoint * len(job.sizes)
+                ids = np.arange(first, first + len(job.sizes))
+                objects.write(_object_batch(ids, _keys(job, event.checkpoint), job.sizes))
+            progress(float(event.at_ns))
+        for writer in (trace, objects):
+            writer.update(stats={"checkpoint": job.stats()})
+            writer.finish()
+    return trace.meta
+
+
+def notes(job: Saving) -> Iterator[str]:
+    """Yield what is assumed."""
+    training = job.training
+    size, ranks = int(job.sizes.sum()), format_count(training.ranks)
+    yield (
+        f"{DESCRIPTION}; a checkpoint is {format_bytes(size)}: {format_count(job.model['parameters'])} "
+        f"parameters of {training.weight_bytes:g} bytes, and {training.optimizer_bytes:g} of the optimizer"
+    )
+    if training.placement is WrittenBy.RANK0:
+        yield f"rank 0 writes and reads all for {ranks} ranks; what it sends the others is no storage"
+    else:
+        yield f"{ranks} ranks write and read equal parts, all at once"
+    yield (
+        "simulated: a save or restore is due at one moment; how long it takes, and training waits for it, is "
+        "for a replay to measure"
+    )
+    yield f"rank 0 reads a marker of {MARKER_BYTES} bytes before a save or restore, and writes it after a save: assumed"
+
+
+def _describe(table: Table, job: Saving, argv: list[str]) -> Metadata:
+    import msgspec
+
+    config = {
+        "preset": PRESET,
+        "model": job.model["name"],
+        "seed": job.seed,
+        "duration_ns": job.until_ns,
+        "training": msgspec.to_builtins(job.training),
+    }
+    return metadata.describe(
+        table,
+        "kvtrace",
+        argv,
+        config,
+        seed=job.seed,
+        preset=PRESET,
+        model=job.model,
+        tiers=[TierFacts(job.training.tier)],
+        source={"kind": PRESET, "ranks": job.training.ranks},
+        notes=list(notes(job)),
+        is_simulated=True,
+    )
+
+
+def _rows(job: Saving) -> Iterator[dict[str, Any]]:
+    """Yield the rows of each event, arrays by column."""
+    sizes = job.sizes
+    ranks = np.concatenate([np.arange(len(shard)) for shard in job.shards.values()])
+    for number, event in enumerate(job.course.events):
+        is_save = event.kind is EventKind.SAVE
+        phase = _SAVE if is_save else _RESTORE
+        steps: list[tuple[int, int, Any, Any, Any]] = []
+        """Op, phase, objects, bytes and ranks, a stage each."""
+        if number:
+            steps.append((_READ, phase, [_MARKER], [MARKER_BYTES], [0]))
+        objects = 1 + event.checkpoint * len(sizes) + np.arange(len(sizes))
+        steps.append((_WRITE if is_save else _READ, phase, objects, sizes, ranks))
+        if is_save:
+            steps.append((_WRITE, phase, [_MARKER], [MARKER_BYTES], [0]))
+            if 0 < job.training.keep <= event.checkpoint:
+                steps.append((_DELETE, _EVICT, objects - job.training.keep * len(sizes), sizes, ranks))
+        lengths = [len(step[2]) for step in steps]
+        count = sum(lengths)
+        yield {
+            "ts_ns": np.full(count, event.at_ns),
+            "op": np.repeat([step[0] for step in steps], lengths).astype(np.int8),
+            "tier": np.zeros(count, np.int8),
+            "phase": np.repeat([step[1] for step in steps], lengths).astype(np.int8),
+            "object_id": np.concatenate([step[2] for step in steps]).astype(np.int64),
+            "offset_bytes": np.zeros(count, np.int64),
+            "length_bytes": np.concatenate([step[3] for step in steps]).astype(np.int64),
+            "request_id": np.full(count, number),
+            "stage": np.repeat(np.arange(len(steps), dtype=np.int32), lengths),
+            "rank": np.concatenate([step[4] for step in steps]).astype(np.int16),
+        }
+
+
+def _keys(job: Saving, checkpoint: int) -> list[str]:
+    return [
+        f"checkpoint/{checkpoint:06d}/{part}-{rank:05d}-of-{len(shard):05d}"
+        for part, shard in job.shards.items()
+        for rank in range(len(shard))
+    ]
+
+
+def _object_batch(ids: Any, keys: list[str], sizes: Any) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    kind = np.full(len(keys), enum_code(OBJECTS, "kind", "checkpoint"), np.int8)
+    arrays = [pa.array(ids, pa.int64()), pa.array(keys), enum_array(OBJECTS, "kind", kind), pa.array(sizes, pa.int64())]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OBJECTS))
+
+
+def document(summary: dict[str, Any]) -> Document:
+    """Return what `kvtrace gen --preset checkpoint` made as a document."""
+    found, training = summary["stats"]["checkpoint"], summary["training"]
+    headline = (
+        f"{format_count(found['saves'])} saves of {format_bytes(found['checkpoint_bytes'])} and "
+        f"{format_count(found['restores'])} restores: {format_count(summary['rows'])} rows, model {summary['model']}, "
+        f"{format_count(training['ranks'])} ranks ({training['placement']}), seed {summary['seed']}"
+    )
+    rows = [{"part": part} | of for part, of in summary["parts"].items()]
+    spec = "text: part; count: objects = objects a checkpoint; bytes: bytes = a checkpoint, largest_bytes = largest"
+    said = [f"{format_bytes(found[f'{way}_bytes'])} {way} in all" for way in ("written", "read")]
+    notes = [", ".join(said)]
+    if found["failures"]:
+        notes.append(
+            f"{format_count(found['failures'])} failures, {format_duration(found['lost_ns'])} of training lost to them"
+        )
+    return Document(summary["file"], headline, [Chapter("", [table_of("parts", Sheet.SUMMARY, spec, rows)], notes)])
+
+
+def shard_bytes(training: Training, parameters: int) -> dict[str, list[int]]:
+    """Return the bytes that each writer writes, by part: weights and, if there is any, the optimizer's state.
+
+    The parts of a part differ by a byte at most, and add up to all of it.
+    """
+    writers = training.ranks if training.placement is WrittenBy.SHARDED else 1
+    found = {}
+    for part, each in (("weights", training.weight_bytes), ("optimizer", training.optimizer_bytes)):
+        total = round(parameters * each)
+        if not total:
+            continue
+        if total < writers:
+            raise ConfigError(f"{total} bytes of {part} are less than a byte for each of {writers} ranks; use fewer")
+        found[part] = [total // writers + (rank < total % writers) for rank in range(writers)]
+    return found
+
+
+def run_course(training: Training, until_ns: int, seed: int) -> Course:
+    """Return when the run saves and restores up to `until_ns`; failures come from `seed`.
+
+    ConfigError if that is more often than a trace could be made of.
+    """
+    if until_ns // training.every_ns > MOST_EVENTS:
+        raise ConfigError(f"--every {training.every} over that duration is more than {MOST_EVENTS:,} saves")
+    course = Course([])
+    failures = _failures(training.mtbf_ns, seed)
+    now, saves, failure_ns = 0, 0, next(failures)
+    while True:
+        due = now + training.every_ns
+        if failure_ns is not None and now + failure_ns <= due:
+            failed = now + failure_ns
+            if failed > until_ns:
+                return course
+            if course.failures == MOST_EVENTS:
+                raise ConfigError(f"--mtbf {training.mtbf} over that duration is more than {MOST_EVENTS:,} failures")
+            course.failures += 1
+            course.lost_ns += failure_ns
+            now = failed + parse_duration_ns(training.restart)
+            failure_ns = next(failures)
+            if saves and now <= until_ns:
+                course.events.append(Event(EventKind.RESTORE, now, saves - 1))
+            continue
+        if due > until_ns:
+            return course
+        course.events.append(Event(EventKind.SAVE, due, saves))
+        failure_ns = None if failure_ns is None else failure_ns - training.every_ns
+        now, saves = due, saves + 1
+
+
+def _failures(mtbf_ns: int | None, seed: int) -> Iterator[int | None]:
+    """Yield how long the run goes on before each failure; None for ever."""
+    rng = np.random.default_rng(seed)
+    while True:
+        yield None if mtbf_ns is None else 1 + int(rng.exponential(mtbf_ns))
