@@ -32,9 +32,8 @@ from kvdistill.jobs import job as fio
 from kvdistill.jobs.fio_replay import fitted_issue_us
 from kvdistill.jobs.job import FioMode, longest
 from kvdistill.jobs.write import CheckOptions, Wanted, WrittenJob, write_job, write_prefill
-from kvdistill.profile.distil import Distilled
 from kvdistill.profile.profile import SourceKind
-from kvdistill.profile.sources import distil_source, file_of
+from kvdistill.profile.sources import Distilled, distil_source, file_of
 from kvtrace.core.app import log
 from kvtrace.core.errors import DeviceError, ProbeUnavailable
 from kvtrace.core.files import Limit, read_json

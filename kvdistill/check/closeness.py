@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvdistill.check.streams import Stream
-from kvdistill.profile import reuse
 from kvdistill.profile.arrivals import dispersion
+from kvdistill.profile.locality import block_accesses, hot_share, median_reuse
 from kvdistill.profile.profile import Profile, SourceKind
 
 SIZE_TV_TARGET = 0.015
@@ -225,7 +225,7 @@ def _relative(value: float | None, source: float | None) -> float | None:
 
 def _figures(name: str, stream: Stream, side: Side) -> StreamFigures:
     seconds = stream.seconds
-    blocks = reuse.block_accesses(stream.offset, stream.length)
+    blocks = block_accesses(stream.offset, stream.length)
     bursts = dispersion(np.sort(stream.us) * 1000)
     return StreamFigures(
         name=name,
@@ -234,8 +234,8 @@ def _figures(name: str, stream: Stream, side: Side) -> StreamFigures:
         read_share=float(stream.is_read.mean()),
         ios_per_s=len(stream.us) / seconds if seconds else None,
         bytes_per_s=float(stream.length.sum()) / seconds if seconds else None,
-        hot10_share=reuse.hot_share(blocks),
-        reuse_p50_blocks=reuse.median_reuse(blocks),
+        hot10_share=hot_share(blocks),
+        reuse_p50_blocks=median_reuse(blocks),
         arrivals=int(stream.arrival.max()) + 1 if len(stream.us) else 0,
         size_cv=float(stream.length.std() / stream.length.mean()) if len(stream.us) else None,
         dispersion_1ms=bursts.in_1ms if stream.resolution_us == 1 else None,

@@ -15,8 +15,7 @@ from typing import Any
 
 from kvdistill.jobs.buffers import TUNABLE
 from kvdistill.jobs.fio_program import HOW_TO_GET, run_fio
-from kvdistill.profile.distil import Distilled
-from kvdistill.profile.sources import distil_source
+from kvdistill.profile.sources import Distilled, distil_source
 from kvtrace.core import tables
 from kvtrace.core.errors import ProbeUnavailable, TraceError
 from kvtrace.core.files import Limit

@@ -15,9 +15,8 @@ from kvdistill.formats.iolog import LogSummary
 from kvdistill.jobs import job as fio
 from kvdistill.jobs.job import FioMode
 from kvdistill.jobs.write import Wanted, write_job, write_prefill
-from kvdistill.profile.distil import Distilled
 from kvdistill.profile.profile import ArrivalProfile, Profile
-from kvdistill.profile.sources import distil_source
+from kvdistill.profile.sources import Distilled, distil_source
 from kvtrace.core.app import log, progress
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.files import Limit, write_json

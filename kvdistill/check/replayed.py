@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 
 from kvdistill.check.device import direct_requests, disk_of
-from kvdistill.profile.distil import Distilled
-from kvdistill.queries.window import RowWindow, place_of
+from kvdistill.profile.sources import Distilled
+from kvdistill.queries.views import RowWindow, place_of
 from kvtrace.core import tables
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.run.run_file import BLOCKS_FILE, argv_of, read_run

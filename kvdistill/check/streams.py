@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvdistill.formats.fio_log import logged_latencies
+from kvdistill.formats.fio import logged_latencies
 from kvdistill.formats.iolog import logged_ios
 from kvdistill.profile.profile import Profile
 

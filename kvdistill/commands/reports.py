@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvdistill.queries.sql import NamedQuery, named_queries, named_query
 from kvtrace.core.app import emit_json, log
 from kvtrace.core.errors import ConfigError
 
 if TYPE_CHECKING:
     # Heavy.
     import pyarrow as pa
+
+    from kvdistill.queries.sql import NamedQuery
 
 
 _LIBRARY_WIDTH = 110
@@ -158,7 +159,7 @@ def sql(
     kvdistill sql run --query slowest_operations
     kvdistill sql 'runs/*' --query runs_at_a_glance --csv
     """
-    from kvdistill.queries.sql import answer, open_shell, split_query
+    from kvdistill.queries.sql import answer, named_queries, named_query, open_shell, split_query
 
     if json and csv:
         raise ConfigError("choose one of --json and --csv")

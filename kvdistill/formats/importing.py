@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 
 from kvdistill.formats.formats import Format, Imported, ImportOptions, reader
-from kvdistill.formats.rows import OBJECTS_FILE, TRACE_FILE
-from kvdistill.queries.database import connect
-from kvdistill.queries.measured import distributions, figures, measured_views
+from kvdistill.formats.text import OBJECTS_FILE, TRACE_FILE
+from kvdistill.queries.database import connect, distributions, figures, measured_views
 from kvdistill.queries.views import register
 from kvtrace import __version__
 from kvtrace.core.app import progress

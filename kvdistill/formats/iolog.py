@@ -21,8 +21,8 @@ import msgspec
 import numpy as np
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions
-from kvdistill.formats.rows import INPUT, OK, READ, WRITE, finish
-from kvdistill.formats.text import first_line, leave_out, load, one
+from kvdistill.formats.text import INPUT, finish, first_line, leave_out, load, one
+from kvdistill.queries.views import OK, READ, WRITE
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import aside
 

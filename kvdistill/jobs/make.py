@@ -8,8 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from kvdistill.formats.oplog import OpLog, Style, write_oplogs
-from kvdistill.formats.oplog_source import can_log
+from kvdistill.formats.oplog import OpLog, Style, can_log, write_oplogs
 from kvdistill.jobs import sai3, warp
 from kvdistill.profile.profile import Profile
 from kvdistill.profile.sources import distil_source

@@ -14,7 +14,7 @@ from kvdistill.jobs import job as fio
 from kvdistill.jobs.fio_stat import stat_job
 from kvdistill.jobs.job import FioMode, JobOptions
 from kvdistill.jobs.reuse_model import draw
-from kvdistill.profile.distil import Distilled
+from kvdistill.profile.sources import Distilled
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
 

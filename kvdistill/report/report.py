@@ -11,8 +11,7 @@ import msgspec
 from kvdistill.check.check import Closeness, find_closeness
 from kvdistill.profile.distributions import bins, summarize
 from kvdistill.profile.locality import LiveBytes, reuse_rows, trace_locality
-from kvdistill.queries.database import connect, query
-from kvdistill.queries.measured import named_tiers
+from kvdistill.queries.database import connect, named_tiers, query
 from kvdistill.queries.views import read_json, register
 from kvdistill.report.probe import ProbeReport, probe_report
 from kvdistill.report.run import CLOSENESS, RunReport, run_report

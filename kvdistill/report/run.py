@@ -11,8 +11,7 @@ import msgspec
 from kvdistill.check.check import Closeness, find_closeness
 from kvdistill.profile.distributions import bins, summarize
 from kvdistill.profile.locality import reuse_rows, run_reuse
-from kvdistill.queries.database import connect, query
-from kvdistill.queries.measured import distributions, figures, measured_views, named_tiers
+from kvdistill.queries.database import connect, distributions, figures, measured_views, named_tiers, query
 from kvdistill.queries.views import register
 from kvdistill.report.layers import Layers, layers
 from kvdistill.report.probe import ProbeReport, probe_report

@@ -21,7 +21,7 @@ from kvdistill.check.streams import asked_stream
 from kvdistill.formats.iolog import LogOptions, split_ios
 from kvdistill.jobs.job import FioMode, JobOptions
 from kvdistill.jobs.write import Wanted, write_job
-from kvdistill.profile.distil import distil
+from kvdistill.profile.sources import distil_trace
 from kvtrace.core.files import Limit, parse_limit
 
 MIB = 1 << 20
@@ -29,7 +29,7 @@ MIB = 1 << 20
 
 def test_the_part_is_the_tiers_rows_of_the_window_from_the_first_second_on(tmp_path):
     trace, window = write_hand(tmp_path), Limit(begin_ns=2 * MS, span_ns=38 * MS)
-    write_part(trace, distil(trace, "nvme", window, tmp_path), tmp_path / "part.parquet")
+    write_part(trace, distil_trace(trace, "nvme", window, tmp_path), tmp_path / "part.parquet")
     rows = pq.read_table(tmp_path / "part.parquet").to_pylist()
     # The tier's first row is at 10 ms: what comes from 12 ms on, up to before 50 ms.
     assert [(row["ts_ns"] // MS, row["op"], row["object_id"]) for row in rows] == [
@@ -39,7 +39,7 @@ def test_the_part_is_the_tiers_rows_of_the_window_from_the_first_second_on(tmp_p
 
 
 def test_who_is_not_root_is_told(tmp_path, monkeypatch):
-    part = distil(write_hand(tmp_path), "nvme", Limit(), tmp_path)
+    part = distil_trace(write_hand(tmp_path), "nvme", Limit(), tmp_path)
     monkeypatch.setattr(replayed, "disk_of", lambda _place: None)
     assert replay_seen(tmp_path / "hand.parquet", part, tmp_path, MIB) == (
         None, "no block device lies beneath the target",

@@ -11,8 +11,7 @@ from conftest import run_cli, write_trace
 from kvdistill_rows import MS, change_run, io, write_hand, write_probe, write_run
 from run_files import figures
 
-from kvdistill.profile.locality import run_reuse
-from kvdistill.profile.reuse import reuse_distances
+from kvdistill.profile.locality import reuse_distances, run_reuse
 from kvdistill.report.compare import ReportedTrials, compare
 from kvdistill.report.output import documents_of, read_reports, write_report
 from kvdistill.report.report import JobsReport, ProbeReport, report

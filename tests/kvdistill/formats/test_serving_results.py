@@ -14,7 +14,7 @@ from conftest import run_cli
 
 from kvtrace.core.run.run_file import read_run
 
-SAMPLES = Path(__file__).parents[3] / "golden" / "engines" / "bench"
+SAMPLES = Path(__file__).parents[2] / "golden" / "engines" / "bench"
 
 
 def imported(tmp_path, kind, sample):
