@@ -141,10 +141,9 @@ def fio(
     kvdistill fio run -o jobs --mode stat
     cd jobs && fio prefill.fio && fio replay.fio
     """
-    from kvdistill.check.fio_jobs import write_jobs
+    from kvdistill.check.check import write_jobs
     from kvdistill.formats.iolog import LogOptions
-    from kvdistill.jobs.buffers import free_huge_pages
-    from kvdistill.jobs.fio_program import installed, parse_version
+    from kvdistill.jobs.fio_program import free_huge_pages, installed, parse_version
     from kvdistill.jobs.job import JobOptions
     from kvdistill.jobs.write import CheckOptions, Wanted
     from kvdistill.report.jobs_document import written_document

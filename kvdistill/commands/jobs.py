@@ -13,7 +13,7 @@ from kvtrace.core.app import emit_json, log
 from kvtrace.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from kvdistill.jobs.make import StoreJobs
+    from kvdistill.jobs.write import StoreJobs
 
 Output = Annotated[
     Path, typer.Option("-o", "--output", help="The folder for the files; made if missing.", show_default=False)
@@ -52,8 +52,8 @@ def warp(
     kvdistill warp conv.parquet --tier s3 -o jobs --run run
     warp run jobs/mixed.yml
     """
-    from kvdistill.jobs.make import write_warp
     from kvdistill.jobs.warp import JOB, WarpOptions
+    from kvdistill.jobs.write import write_warp
     from kvtrace.core.files import parse_window
     from kvtrace.core.metadata import without_outputs
 
@@ -91,8 +91,8 @@ def sai3(
     sai3-bench replay --op-log jobs/populate-1-of-4.tsv.zst
     sai3-bench replay --op-log jobs/oplog-1-of-4.tsv.zst
     """
-    from kvdistill.jobs.make import write_sai3
     from kvdistill.jobs.sai3 import WORKLOAD, Sai3Options
+    from kvdistill.jobs.write import write_sai3
     from kvtrace.core.files import parse_window
     from kvtrace.core.metadata import without_outputs
 

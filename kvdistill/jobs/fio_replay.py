@@ -9,15 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvdistill.formats.iolog import ABSOLUTE, RELATIVE, LogOptions, LogSummary
-from kvdistill.jobs.buffers import buffer_lines, buffer_needs, huge_pages, run_line
-from kvdistill.jobs.header import common_losses, header, log_bugs
+from kvdistill.jobs.fio_program import (
+    HANGS_IN_IO_URING,
+    REAPS_WHILE_WAITING,
+    FioVersion,
+    buffer_lines,
+    buffer_needs,
+    huge_pages,
+    run_line,
+)
 from kvdistill.jobs.job import (
     MIB,
     PREFILL,
     FioMode,
     JobOptions,
     bugs_heading,
+    common_losses,
     data_lines,
+    header,
     job_sections,
     needs,
     whole_mib,
@@ -158,7 +167,7 @@ def _job(
         ("Needs", need),
         ("It does", [f"{reads} and {writes}, as fio counts them", _jobs_note(log), *_issue_note(log), *does]),
         ("Lost", losses),
-        (bugs_heading(options.version), log_bugs(options.version, log)),
+        (bugs_heading(options.version), _bugs(options.version, log)),
     ]
     engine = ["ioengine=psync"] if len(log.files) > 1 else ["ioengine=libaio", f"iodepth={depth}"]
     shared = [
@@ -210,3 +219,38 @@ def _issue_note(log: LogSummary) -> list[str]:
 def _memory_bytes(log: LogSummary) -> int:
     depth = len(log.files) if len(log.files) > 1 else _depth(log)
     return depth * log.largest_io_bytes + 128 * (log.read_ios + log.write_ios)
+
+
+def _bugs(version: FioVersion | None, log: LogSummary) -> list[str]:
+    """Return the bugs of fio `version` (any, if null) that change the results of replaying `log`."""
+    is_one, is_absolute = len(log.files) == 1, log.version == ABSOLUTE
+    is_old, is_new = version is None or version < REAPS_WHILE_WAITING, version is None or version >= REAPS_WHILE_WAITING
+    lines = []
+    if is_absolute:
+        lines.append(
+            "a wait of a version 2 log lasts until so many milliseconds after fio's start, whatever its manual says "
+            "(so in the code of all versions; run with 3.33 and 3.39): lateness is caught up with, but the replay must "
+            "not follow another job in one run of fio"
+        )
+    else:
+        lines.append("each delay of a version 3 log runs from the last issue, with no catching up: lateness only grows")
+        if is_new:
+            lines.append(f"fio from {REAPS_WHILE_WAITING} on waits by spinning: each job takes a processor of its own")
+    if is_one and (is_absolute or is_old):
+        which = "fio" if is_absolute else f"fio before {REAPS_WHILE_WAITING}"
+        lines += [
+            (
+                f"{which} does not reap completions while it waits for the next time: its completion latency and "
+                "depth are false here (operations are issued on time all the same); --jobs 32 has them right"
+            ),
+            (
+                f"{which} leaves the last operations, up to iodepth, out of its byte counts and latencies; total_ios "
+                "is right"
+            ),
+        ]
+    lines += [
+        "read_iolog_chunked loses lines of a log that is read slowly, and thread=1 crashes fio 3.33: keep them out",
+    ]
+    if version is None or version >= HANGS_IN_IO_URING:
+        lines.append(f"with io_uring, replay hangs from fio {HANGS_IN_IO_URING} on")
+    return lines

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvdistill.jobs.header import header
+from kvdistill.jobs.job import header
 from kvdistill.jobs.store_mix import (
     StoreJob,
     bursts_lost,

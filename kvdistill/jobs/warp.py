@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvdistill.jobs.header import header
+from kvdistill.jobs.job import header
 from kvdistill.jobs.store_mix import (
     StoreDepth,
     StoreJob,

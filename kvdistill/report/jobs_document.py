@@ -6,11 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from kvdistill.check.check import Closeness
+from kvdistill.check.check import Closeness, Jobs
 from kvdistill.check.closeness import StreamFigures, Verdict
-from kvdistill.check.fio_jobs import Jobs
 from kvdistill.check.store_jobs import StoreCloseness
-from kvdistill.jobs.make import StoreJobs
+from kvdistill.jobs.write import StoreJobs
 from kvdistill.profile.profile import Profile
 from kvdistill.report.report import JobsReport
 from kvdistill.report.tables import at

@@ -12,12 +12,10 @@ from blocks import write_blocks
 from conftest import run_cli
 from kvdistill_rows import MS, distil_rows, io, write_hand
 
-from kvdistill.check import replayed
+from kvdistill.check import device
 from kvdistill.check.check import _compare, _Run
-from kvdistill.check.closeness import job_figures
-from kvdistill.check.device import Seen, direct_requests
-from kvdistill.check.replayed import replay_seen, write_part
-from kvdistill.check.streams import asked_stream
+from kvdistill.check.closeness import asked_stream, job_figures
+from kvdistill.check.device import Seen, direct_requests, replay_seen, write_part
 from kvdistill.formats.iolog import LogOptions, split_ios
 from kvdistill.jobs.job import FioMode, JobOptions
 from kvdistill.jobs.write import Wanted, write_job
@@ -40,11 +38,11 @@ def test_the_part_is_the_tiers_rows_of_the_window_from_the_first_second_on(tmp_p
 
 def test_who_is_not_root_is_told(tmp_path, monkeypatch):
     part = distil_trace(write_hand(tmp_path), "nvme", Limit(), tmp_path)
-    monkeypatch.setattr(replayed, "disk_of", lambda _place: None)
+    monkeypatch.setattr(device, "disk_of", lambda _place: None)
     assert replay_seen(tmp_path / "hand.parquet", part, tmp_path, MIB) == (
         None, "no block device lies beneath the target",
     )  # fmt: skip
-    monkeypatch.setattr(replayed, "disk_of", lambda place: place)
+    monkeypatch.setattr(device, "disk_of", lambda place: place)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     seen, why = replay_seen(tmp_path / "hand.parquet", part, tmp_path, MIB)
     assert seen is None
@@ -115,10 +113,10 @@ def test_a_check_replays_the_trace_and_compares_at_the_device():
 
 @pytest.mark.fio
 def test_a_check_without_a_device_compares_fios_side_and_says_so(tmp_path, monkeypatch):
-    from kvdistill.check.fio_jobs import write_jobs
+    from kvdistill.check.check import write_jobs
     from kvdistill.jobs.write import CheckOptions
 
-    monkeypatch.setattr(replayed, "disk_of", lambda _place: None)
+    monkeypatch.setattr(device, "disk_of", lambda _place: None)
     wanted = Wanted([FioMode.REPLAY], JobOptions(), LogOptions(), checks=CheckOptions(seconds=1))
     closeness = write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", parse_limit(None), wanted).closeness
     assert closeness is not None

@@ -8,7 +8,7 @@ import pytest
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, distil_rows, io, write_hand
 
-from kvdistill.check.fio_jobs import write_jobs
+from kvdistill.check.check import write_jobs
 from kvdistill.formats.iolog import LogOptions, split_ios, write_iologs
 from kvdistill.jobs.fio_program import FioVersion, parse_version
 from kvdistill.jobs.fio_replay import replay_job
@@ -291,9 +291,9 @@ def test_what_issuing_takes_is_told_so_that_it_does_not_add_up(tmp_path):
 
 
 def test_long_logs_are_of_a_typical_part_unless_all_is_wanted(tmp_path, monkeypatch, capsys):
-    from kvdistill.check import fio_jobs
+    from kvdistill.check import check
 
-    monkeypatch.setattr(fio_jobs, "MAX_LINES", 50)
+    monkeypatch.setattr(check, "MAX_LINES", 50)
     # Writes only at first, then both.
     rows = [io(i * 10, "write", i, 4096) for i in range(50)]
     rows += [io(500 + i * 10, ("read", "write")[i % 2], i, 4096) for i in range(150)]

@@ -152,7 +152,7 @@ def test_a_check_on_the_null_engine_needs_no_space(tmp_path):
 
 
 def test_check_refuses_what_does_not_fit(tmp_path, monkeypatch):
-    from kvdistill.check.fio_jobs import write_jobs
+    from kvdistill.check.check import write_jobs
     from kvdistill.formats.iolog import LogOptions
     from kvdistill.jobs.write import CheckOptions, Wanted
     from kvtrace.core.files import Limit

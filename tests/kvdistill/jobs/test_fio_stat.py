@@ -10,9 +10,8 @@ import pytest
 from kvdistill_rows import MS, distil_rows, io
 from test_fio_jobs import V, options_of, sections
 
-from kvdistill.jobs.fio_stat import stat_job
+from kvdistill.jobs.fio_stat import cut_sizes, stat_job, wanted_sizes
 from kvdistill.jobs.job import JobOptions
-from kvdistill.jobs.random_map import cut_sizes, wanted_sizes
 from kvdistill.profile.arrivals import dispersion
 from kvdistill.profile.profile import IoStream, Law, Loop, Pacing, Places, SizeCount
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kvdistill_rows import distil_rows, io
 
+from kvdistill.jobs.fio_reuse import MAX_OPS, draw
 from kvdistill.jobs.job import FioMode
-from kvdistill.jobs.reuse_model import MAX_OPS, draw
 from kvdistill.profile.locality import block_accesses, median_reuse
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import bounds, slot_of
