@@ -38,7 +38,7 @@ def profile(
     import tempfile
 
     from kvdistill.profile.sources import distil_source
-    from kvdistill.report.jobs_document import profile_document
+    from kvdistill.report.jobs import profile_document
     from kvtrace.core.app import progress
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.files import parse_window, write_json
@@ -146,7 +146,7 @@ def fio(
     from kvdistill.jobs.fio_program import free_huge_pages, installed, parse_version
     from kvdistill.jobs.job import JobOptions
     from kvdistill.jobs.write import CheckOptions, Wanted
-    from kvdistill.report.jobs_document import written_document
+    from kvdistill.report.jobs import written_document
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.files import parse_window
     from kvtrace.core.units import parse_bytes, parse_duration_ns

@@ -118,7 +118,7 @@ def _show(written: StoreJobs, folder: Path, job: str, run: Path | None, *, json:
     from msgspec import to_builtins
 
     from kvdistill.check.store_jobs import beside_run
-    from kvdistill.report.jobs_document import written_document
+    from kvdistill.report.jobs import written_document
     from kvtrace.core.document.terminal import show_documents
 
     beside = None if run is None else beside_run(folder / job, run, written.profile.tier)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kvdistill.report.probe import ProbeReport
-from kvdistill.report.report import RunReport
+from kvdistill.report.run import RunReport
 from kvtrace.core.document.chapters import POINTS, run_sheets, unit_of
 from kvtrace.core.document.document import Chapter, Document, ReportColumn, ReportTable, Sheet
 from kvtrace.core.document.export import PlainSheet

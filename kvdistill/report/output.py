@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kvdistill.report.compare import ReportedTrials, comparable, compare
-from kvdistill.report.compare_document import comparison_document
-from kvdistill.report.comparison.lines import Comparison
-from kvdistill.report.jobs_document import jobs_document
+from kvdistill.report.compare import Comparison, ReportedTrials, comparable, compare, comparison_document
+from kvdistill.report.jobs import jobs_document
 from kvdistill.report.mlperf_sheets import marked_document, mlperf_sheets
-from kvdistill.report.probe_tables import probe_document
-from kvdistill.report.report import BUCKETS, ProbeReport, Report, RunReport, SweepReport, TraceReport, report
-from kvdistill.report.run_document import run_document
-from kvdistill.report.trace_document import trace_document
+from kvdistill.report.probe import ProbeReport, probe_document
+from kvdistill.report.report import BUCKETS, Report, SweepReport, report
+from kvdistill.report.run import RunReport, run_document
+from kvdistill.report.trace import TraceReport, trace_document
 from kvtrace import __version__
 from kvtrace.core.document.chapters import sweep_document
 from kvtrace.core.document.document import Document

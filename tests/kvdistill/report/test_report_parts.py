@@ -13,8 +13,10 @@ from run_files import figures
 
 from kvdistill.profile.locality import reuse_distances, run_reuse
 from kvdistill.report.compare import ReportedTrials, compare
+from kvdistill.report.jobs import JobsReport
 from kvdistill.report.output import documents_of, read_reports, write_report
-from kvdistill.report.report import JobsReport, ProbeReport, report
+from kvdistill.report.probe import ProbeReport
+from kvdistill.report.report import report
 from kvtrace.core.document.export import csv_lines, markdown
 from kvtrace.core.document.page import html_page
 from kvtrace.core.errors import ConfigError, TraceError

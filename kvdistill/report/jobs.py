@@ -6,12 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from kvdistill.check.check import Closeness, Jobs
 from kvdistill.check.closeness import StreamFigures, Verdict
 from kvdistill.check.store_jobs import StoreCloseness
 from kvdistill.jobs.write import StoreJobs
 from kvdistill.profile.profile import Profile
-from kvdistill.report.report import JobsReport
 from kvdistill.report.tables import at
 from kvtrace.core.document.document import (
     Cell,
@@ -25,6 +26,15 @@ from kvtrace.core.document.document import (
     parameters,
 )
 from kvtrace.core.units import format_count, format_duration
+
+
+class JobsReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How close jobs that `kvdistill fio --check` ran come to their source: the content of its files."""
+
+    name: str
+    closeness: Closeness
+    profile: dict[str, Any] | None
+
 
 _UNITS = {"_per_s": Unit.PER_S, "_bytes": Unit.BYTES, "_share": Unit.SHARE, "_us": Unit.NUMBER}
 _MARKS = {True: "pass", False: "FAIL"}
