@@ -137,7 +137,15 @@ def check(
         written = {mode: write_job(mode, part, place, wanted) for mode in modes}
         reference = None if options.is_null else _reference(source, part, place, wanted, notes)
         if not options.is_null:
-            _prefill(part, written, place, wanted)
+            # Fill the scratch file of all jobs once.
+            space = write_prefill(part, written, place, wanted).space_bytes
+            free = shutil.disk_usage(place).free
+            if free < space + _SPARE_BYTES:
+                raise DeviceError(
+                    f"--check needs {format_bytes(space)} in {place.parent} and leaves {format_bytes(_SPARE_BYTES)} "
+                    f"alone, but {format_bytes(free)} are free; check less with --check-seconds or --check-bytes"
+                )
+            fio_program.run_fio(place / fio.PREFILL, 30 + space / _SLOWEST_BYTES_PER_S)
         issue_us = (0.0, 0.0)
         for mode in modes:
             run = _Run(mode, part, window, place, wanted, written[mode], reference)
@@ -188,18 +196,6 @@ def _depth_note(whole: Distilled) -> str:
     if depth is None:
         return "the source's depth is not known: a trace has no measured times"
     return f"the source's depth is {depth.mean:.3g} over all of it, weighted by time"
-
-
-def _prefill(part: Distilled, written: dict[FioMode, WrittenJob], place: Path, wanted: Wanted) -> None:
-    """Fill the scratch file of all jobs once."""
-    space = write_prefill(part, written, place, wanted).space_bytes
-    free = shutil.disk_usage(place).free
-    if free < space + _SPARE_BYTES:
-        raise DeviceError(
-            f"--check needs {format_bytes(space)} in {place.parent} and leaves {format_bytes(_SPARE_BYTES)} alone, but "
-            f"{format_bytes(free)} are free; check less with --check-seconds or --check-bytes"
-        )
-    fio_program.run_fio(place / fio.PREFILL, 30 + space / _SLOWEST_BYTES_PER_S)
 
 
 def _reference(source: Path, part: Distilled, place: Path, wanted: Wanted, notes: list[str]) -> Distilled | None:
@@ -404,13 +400,9 @@ def modes_of(distilled: Distilled, wanted: Sequence[FioMode]) -> list[FioMode]:
     known = [
         (FioMode.REPLAY, distilled.ios is not None),
         (FioMode.STAT, True),
-        (FioMode.REUSE, _has_reuse(distilled.profile)),
+        (FioMode.REUSE, distilled.profile.locality is not None and distilled.profile.arrivals is not None),
     ]
     return [mode for mode, is_known in known if is_known]
-
-
-def _has_reuse(profile: Profile) -> bool:
-    return profile.locality is not None and profile.arrivals is not None
 
 
 def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, wanted: Wanted) -> Jobs:

@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 
 from kvdistill.jobs import sai3, warp
-from kvdistill.jobs.store_mix import ops_per_s, total_variation
+from kvdistill.jobs.store_mix import ops_per_s
+from kvdistill.profile.distributions import total_variation
 from kvdistill.profile.profile import Profile, SizeCount
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.errors import ConfigError

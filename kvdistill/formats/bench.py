@@ -139,7 +139,8 @@ def read_vllm(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDB
         input_tokens_per_s=tokens / found.duration if tokens is not None and found.duration > 0 else None,
         output_tokens_per_s=found.output_throughput,
         first_token=_single(found, path) or _vllm_times(fields, "ttft", found.completed, path),
-        inter_token=_between(found, path) or _vllm_times(fields, "itl", None, path),
+        inter_token=times_of([gap for gaps in found.itls or [] for gap in gaps], path)
+        or _vllm_times(fields, "itl", None, path),
         output_token=_vllm_times(fields, "tpot", None, path),
         answer=_vllm_times(fields, "e2el", found.completed, path),
     )
@@ -163,10 +164,6 @@ def _single(found: _VllmResult, path: Path) -> ServingTimes | None:
     """Return the times to the first token of single requests that did not fail; null without --save-detailed."""
     errors = found.errors or [None] * len(found.ttfts or [])
     return times_of([t for t, error in zip(found.ttfts or [], errors, strict=False) if not error], path)
-
-
-def _between(found: _VllmResult, path: Path) -> ServingTimes | None:
-    return times_of([gap for gaps in found.itls or [] for gap in gaps], path)
 
 
 def _vllm_times(fields: dict[str, Any], metric: str, count: int | None, path: Path) -> ServingTimes | None:

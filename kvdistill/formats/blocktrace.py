@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows
 from kvdistill.formats.text import INPUT, finish, first_line, leave_out, load, one
-from kvdistill.queries.database import literal, named, query
+from kvdistill.queries.database import BATCH_ROWS, literal, named, query
 from kvdistill.queries.views import DELETE, OK
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
@@ -76,7 +76,6 @@ _EVENT = (
 )
 _GROUPS = ("device", "seconds", "fraction", "pid", "action", "rwbs", "sector", "sectors", "said")
 _MOST = {"seconds": 10 * 366 * 86_400, "pid": (1 << 31) - 1, "sector": MOST >> 9, "sectors": ((1 << 32) - 1) >> 9}
-_BATCH_ROWS = 1 << 17
 
 
 def read_blkparse(files: Sequence[Path], _options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
@@ -95,7 +94,19 @@ def read_blkparse(files: Sequence[Path], _options: ImportOptions, db: duckdb.Duc
         first_line(path)
         # One column: no line holds this delimiter.
         load(db, path, ["text"], account, delimiter="\x01")
-        _leave_out(db, path, account)
+        # Delete lines that are no events: what follows the last event is blkparse's own summary.
+        (last,) = one(db, f"SELECT max(line) FROM raw WHERE regexp_matches(text, '{_EVENT}')")
+        after, messages = one(
+            db,
+            f"SELECT count(*) FILTER (line > {-1 if last is None else last}), "
+            r"count(*) FILTER (regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')) FROM raw",
+        )
+        account.rows -= after + messages
+        if last is None:
+            raise TraceError("holds no event in blkparse's default form (`blkparse -i NAME` writes it)", path=path)
+        db.execute(r"DELETE FROM raw WHERE regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')")
+        db.execute(f"DELETE FROM raw WHERE line > {last}")
+        leave_out(db, path, account, "no event in blkparse's default form", f"NOT regexp_matches(text, '{_EVENT}')")
         fields = ", ".join(f"'{name}'" for name in _GROUPS)
         events = f"SELECT line, regexp_extract(text, '{_EVENT}', [{fields}]) AS e FROM raw"
         beyond = " OR ".join(
@@ -115,27 +126,6 @@ def read_blkparse(files: Sequence[Path], _options: ImportOptions, db: duckdb.Duc
     (account.kept,) = one(db, "SELECT count(*) FROM blocks")
     if not account.kept:
         raise TraceError("holds no issue (D) or completion (C) of a request in blkparse's default form", path=files[0])
-    account.notes += _about(db)
-    return Imported(account, [Rows(BLOCKS_FILE, BLOCKS, lambda: _batches(db))], [], probe=block_figures(db))
-
-
-def _leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account) -> None:
-    """Delete lines that are no events: what follows the last event is blkparse's own summary."""
-    (last,) = one(db, f"SELECT max(line) FROM raw WHERE regexp_matches(text, '{_EVENT}')")
-    after, messages = one(
-        db,
-        f"SELECT count(*) FILTER (line > {-1 if last is None else last}), "
-        r"count(*) FILTER (regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')) FROM raw",
-    )
-    account.rows -= after + messages
-    if last is None:
-        raise TraceError("holds no event in blkparse's default form (`blkparse -i NAME` writes it)", path=path)
-    db.execute(r"DELETE FROM raw WHERE regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')")
-    db.execute(f"DELETE FROM raw WHERE line > {last}")
-    leave_out(db, path, account, "no event in blkparse's default form", f"NOT regexp_matches(text, '{_EVENT}')")
-
-
-def _about(db: duckdb.DuckDBPyConnection) -> list[str]:
     merged, again, endless, unseen = one(
         db,
         "SELECT (SELECT count(*) FROM events WHERE action IN ('M', 'F')), "
@@ -151,7 +141,8 @@ def _about(db: duckdb.DuckDBPyConnection) -> list[str]:
     ):
         if count:
             notes.append(f"{count:,} {what}")
-    return notes
+    account.notes += notes
+    return Imported(account, [Rows(BLOCKS_FILE, BLOCKS, lambda: _batches(db))], [], probe=block_figures(db))
 
 
 def _batches(db: duckdb.DuckDBPyConnection) -> Iterator[Any]:
@@ -159,7 +150,7 @@ def _batches(db: duckdb.DuckDBPyConnection) -> Iterator[Any]:
 
     schema = arrow_schema(BLOCKS)
     ordered = "SELECT * FROM blocks ORDER BY coalesce(insert_ns, issue_ns, complete_ns), device, sector"
-    for batch in db.sql(ordered).to_arrow_reader(_BATCH_ROWS):
+    for batch in db.sql(ordered).to_arrow_reader(BATCH_ROWS):
         columns = [batch.column(name).cast(schema.field(name).type) for name in schema.names]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -398,7 +389,17 @@ def _directions(maps: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, An
         if found is None:
             continue
         layer, direction = found[1], found[2]
-        of = directions.setdefault(direction, _unknown())
+        empty: dict[str, list[Any]] = {"block_sizes": [], "in_flight_at_dispatch": [], "per_second": [], "heat": []}
+        of = directions.setdefault(
+            direction,
+            {
+                "issued": None,
+                **dict.fromkeys(_UNKNOWN_OF_HISTOGRAMS),
+                "q2d": _histogram([]),
+                "d2c": _histogram([]),
+                **empty,
+            },
+        )
         if layer in ("q2d", "d2c"):
             of[layer] = _histogram(buckets)
         elif layer == "lba":
@@ -411,17 +412,6 @@ def _directions(maps: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, An
         if layer == "bssplit":
             of["issued"] = sum(b["count"] for b in buckets)
     return directions
-
-
-def _unknown() -> dict[str, Any]:
-    empty: dict[str, list[Any]] = {"block_sizes": [], "in_flight_at_dispatch": [], "per_second": [], "heat": []}
-    return {
-        "issued": None,
-        **dict.fromkeys(_UNKNOWN_OF_HISTOGRAMS),
-        "q2d": _histogram([]),
-        "d2c": _histogram([]),
-        **empty,
-    }
 
 
 def _histogram(buckets: list[dict[str, Any]]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ fio keeps histograms, not I/Os: percentiles are those that it printed or, with j
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -16,14 +16,14 @@ import msgspec
 import numpy as np
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows
-from kvdistill.formats.text import INPUT, finish, first_line, first_lines, leave_out, load, one
+from kvdistill.formats.text import INPUT, batches, finish, first_line, first_lines, leave_out, load, one
 from kvdistill.queries.database import literal, named
 from kvdistill.queries.views import OK, READ, WRITE
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import decode_json
 from kvtrace.core.metadata import Count
 from kvtrace.core.run.run_file import OPS_FILE, SERIES_FILE
-from kvtrace.core.schema import MOST, MOST_BYTES, SERIES, arrow_schema, enum_array
+from kvtrace.core.schema import MOST, MOST_BYTES, SERIES
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.core.units import NS_PER_S
 
@@ -101,12 +101,48 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
                 if job.get(op, {}).get("total_ios"):
                     figures.append(_job_figures(job, op, tier, kinds, path))
                     account.kept += 1
-            account.notes += _not_kept(job, path)
+            counts = {
+                "trims": job.get("trim", {}).get("total_ios", 0),
+                "syncs": job.get("sync", {}).get("total_ios", 0),
+            }
+            account.notes += [
+                f"{count:,} {what} of job {job.get('jobname')} in {path.name} have no place in our figures"
+                for what, count in counts.items()
+                if count
+            ]
     if not figures:
         raise TraceError("holds no job that read or wrote", path=files[0])
-    account.notes += _about(kinds)
+    notes = [
+        "fio's percentiles are of histograms whose bins are at most 1/64 of their value wide",
+        "each job is a tier of its name",
+        "bandwidth and rates are over each job's own run time",
+    ]
+    if "clat_ns" in kinds:
+        notes.append("latency is fio's completion latency, without submission (lat_percentiles=1 would give the whole)")
+    account.notes += notes
     tiers = list(dict.fromkeys(f["tier"] for f in figures))
-    return Imported(account, [], tiers, summary=_summary_of_jobs(figures, contents), facts=_run_facts(contents, errors))
+    runtimes = [job.get("job_runtime") for content in contents for job in content["jobs"]]
+    known = [ms for ms in runtimes if ms is not None]
+    # A job that ended with an error had one at least; only continue_on_error counts them.
+    failed = sum(job.get("total_err") or bool(job.get("error")) for c in contents for job in c["jobs"])
+    return Imported(
+        account,
+        [],
+        tiers,
+        summary={
+            "verdict": "imported from fio-json",
+            "wall_ns": max(known) * _NS_PER_MS if known else None,
+            "operations": sum(f["operations"] for f in figures),
+            "errors": failed,
+            "not_reached": None,
+            "pace": None,
+            "in_flight_mean": None,
+            "warmup": None,
+            "skipped_rows": {},
+            "figures": figures,
+        },
+        facts=_run_facts(contents, errors),
+    )
 
 
 def _results_of(path: Path) -> dict[str, Any]:
@@ -197,45 +233,6 @@ def _at(times: dict[str, Any], part: int, rank: int) -> int | None:
     return None
 
 
-def _not_kept(job: dict[str, Any], path: Path) -> list[str]:
-    counts = {"trims": job.get("trim", {}).get("total_ios", 0), "syncs": job.get("sync", {}).get("total_ios", 0)}
-    return [
-        f"{count:,} {what} of job {job.get('jobname')} in {path.name} have no place in our figures"
-        for what, count in counts.items()
-        if count
-    ]
-
-
-def _about(kinds: set[str]) -> list[str]:
-    notes = [
-        "fio's percentiles are of histograms whose bins are at most 1/64 of their value wide",
-        "each job is a tier of its name",
-        "bandwidth and rates are over each job's own run time",
-    ]
-    if "clat_ns" in kinds:
-        notes.append("latency is fio's completion latency, without submission (lat_percentiles=1 would give the whole)")
-    return notes
-
-
-def _summary_of_jobs(figures: list[dict[str, Any]], contents: list[dict[str, Any]]) -> dict[str, Any]:
-    runtimes = [job.get("job_runtime") for content in contents for job in content["jobs"]]
-    known = [ms for ms in runtimes if ms is not None]
-    # A job that ended with an error had one at least; only continue_on_error counts them.
-    failed = sum(job.get("total_err") or bool(job.get("error")) for c in contents for job in c["jobs"])
-    return {
-        "verdict": "imported from fio-json",
-        "wall_ns": max(known) * _NS_PER_MS if known else None,
-        "operations": sum(f["operations"] for f in figures),
-        "errors": failed,
-        "not_reached": None,
-        "pace": None,
-        "in_flight_mean": None,
-        "warmup": None,
-        "skipped_rows": {},
-        "figures": figures,
-    }
-
-
 def _run_facts(contents: list[dict[str, Any]], errors: list[str]) -> dict[str, Any]:
     options = [
         content.get("global options", {}) | job.get("job options", {})
@@ -319,13 +316,26 @@ def _operations(db: duckdb.DuckDBPyConnection, files: Sequence[Path], account: A
     for number, path in enumerate(files):
         found = _NAME.fullmatch(path.name)
         load(db, path, COLUMNS[: width(path)], account, delimiter=",")
-        _leave_out(db, path, account)
+        leave_out_odd(db, path, account)
+        leave_out(db, path, account, "moves nothing", "CAST(bytes AS BIGINT) = 0")
         layout = _layout(db)
         for name in (layout.offset, layout.issue):
             if name is not None:
                 leave_out(db, path, account, "no whole numbers", unlike(name))
         has_offsets &= layout.offset is not None
-        _insert(db, number, found["prefix"] if found else path.name, layout)
+        start = (
+            f"CAST({layout.issue} AS BIGINT)"
+            if layout.issue
+            else "CAST(ms AS BIGINT) * 1000000 - CAST(value AS BIGINT)"
+        )
+        offset = f"CAST({layout.offset} AS BIGINT)" if layout.offset else "0"
+        op = f"CASE CAST(direction AS BIGINT) WHEN 0 THEN {READ} ELSE {WRITE} END"
+        end = f"{start} + CAST(value AS BIGINT)"
+        db.execute(
+            f"INSERT INTO input SELECT {number}, line, {op}, $name, {offset}, CAST(bytes AS BIGINT), {start}, {end}, "
+            f"{OK}, CAST(bytes AS BIGINT) FROM raw",
+            {"name": found["prefix"] if found else path.name},
+        )
         if layout.issue is None:
             account.notes.append(f"{path.name}: times are whole milliseconds, latencies are exact")
     rows, _first_ns = finish(db, files, is_measured=True)
@@ -356,11 +366,6 @@ def _chosen(kinds: dict[Path, str | None], account: Account) -> list[Path]:
     return chosen
 
 
-def _leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account) -> None:
-    leave_out_odd(db, path, account)
-    leave_out(db, path, account, "moves nothing", "CAST(bytes AS BIGINT) = 0")
-
-
 def _layout(db: duckdb.DuckDBPyConnection) -> LogLayout:
     """Tell the columns after the fourth apart: a priority is hexadecimal, or 0 or 1 in all rows."""
     columns = [
@@ -380,20 +385,6 @@ def _layout(db: duckdb.DuckDBPyConnection) -> LogLayout:
         return LogLayout(None, more[1]) if is_issue else LogLayout(more[0], None)
     # Before priorities were logged, a fifth column was the offset.
     return LogLayout(more[0] if more and not is_priority(more[0]) else None, None)
-
-
-def _insert(db: duckdb.DuckDBPyConnection, number: int, name: str, layout: LogLayout) -> None:
-    start = (
-        f"CAST({layout.issue} AS BIGINT)" if layout.issue else "CAST(ms AS BIGINT) * 1000000 - CAST(value AS BIGINT)"
-    )
-    offset = f"CAST({layout.offset} AS BIGINT)" if layout.offset else "0"
-    op = f"CASE CAST(direction AS BIGINT) WHEN 0 THEN {READ} ELSE {WRITE} END"
-    end = f"{start} + CAST(value AS BIGINT)"
-    db.execute(
-        f"INSERT INTO input SELECT {number}, line, {op}, $name, {offset}, CAST(bytes AS BIGINT), {start}, {end}, {OK}, "
-        "CAST(bytes AS BIGINT) FROM raw",
-        {"name": name},
-    )
 
 
 COLUMNS = ("ms", "value", "direction", "bytes", "c5", "c6", "c7")
@@ -460,9 +451,20 @@ def window_series(
             _enter(db, path, kind, account)
     if not one(db, "SELECT count(*) FROM rates")[0]:
         raise TraceError("holds no rate", path=next(iter(files)))
-    _count_from_the_start(db, account)
+    # Let dates count from the first line; leave out what is then more than a year later.
+    (first,) = one(db, "SELECT min(to_ms) FROM rates")
+    if first > _YEAR_MS:
+        account.notes.append("times are dates (log_unix_epoch): they count from the first line here")
+        db.execute(f"UPDATE rates SET from_ms = greatest(from_ms - {first}, 0), to_ms = to_ms - {first}")
+    # Out of order, a window would last less than no time.
+    (late,) = one(db, f"SELECT count(*) FROM rates WHERE to_ms > {_YEAR_MS} OR to_ms < from_ms")
+    account.leave_out("a time before the line above, or a year after the start", late, "in one of the logs")
+    account.kept -= late
+    db.execute(f"DELETE FROM rates WHERE to_ms > {_YEAR_MS} OR to_ms < from_ms")
     db.execute(f"CREATE TABLE series AS {named('import_series')}")
-    return Rows(SERIES_FILE, SERIES, lambda: _series_batches(db)), _summary_of_windows(db, tier, counts)
+    return Rows(
+        SERIES_FILE, SERIES, lambda: batches(db, "SELECT * FROM series ORDER BY second, op", SERIES)
+    ), _summary_of_windows(db, tier, counts)
 
 
 def _enter(db: duckdb.DuckDBPyConnection, path: Path, kind: Window, account: Account) -> None:
@@ -536,19 +538,6 @@ def _below_ns(bin_: int) -> int:
     return (bin_ - (power << _PART_BITS) + 1) << power
 
 
-def _count_from_the_start(db: duckdb.DuckDBPyConnection, account: Account) -> None:
-    """Let dates count from the first line; leave out what is then more than a year later."""
-    (first,) = one(db, "SELECT min(to_ms) FROM rates")
-    if first > _YEAR_MS:
-        account.notes.append("times are dates (log_unix_epoch): they count from the first line here")
-        db.execute(f"UPDATE rates SET from_ms = greatest(from_ms - {first}, 0), to_ms = to_ms - {first}")
-    # Out of order, a window would last less than no time.
-    (late,) = one(db, f"SELECT count(*) FROM rates WHERE to_ms > {_YEAR_MS} OR to_ms < from_ms")
-    account.leave_out("a time before the line above, or a year after the start", late, "in one of the logs")
-    account.kept -= late
-    db.execute(f"DELETE FROM rates WHERE to_ms > {_YEAR_MS} OR to_ms < from_ms")
-
-
 def _summary_of_windows(db: duckdb.DuckDBPyConnection, tier: str, counts: dict[int, Any]) -> dict[str, Any]:
     """Return figures of the whole time, null where no log tells."""
     totals = db.execute(
@@ -603,22 +592,3 @@ def _percentiles(counts: Any) -> dict[str, Any]:
         f"{name}_ns": None if rank is None else _below_ns(int(np.searchsorted(upto, rank))) - 1
         for name, rank in ranks.items()
     }
-
-
-def _series_batches(db: duckdb.DuckDBPyConnection) -> Iterator[Any]:
-    import pyarrow as pa
-
-    schema = arrow_schema(SERIES)
-    for batch in db.sql("SELECT * FROM series ORDER BY second, op").to_arrow_reader(1 << 17):
-        count = batch.num_rows
-        columns = {
-            "second": batch.column("second"),
-            "tier": pa.array(np.zeros(count, dtype=np.int8)),
-            "op": enum_array(SERIES, "op", batch.column("op").to_numpy()),
-            **{name: batch.column(name) for name in ("operations", "bytes", "mean_ns")},
-        }
-        arrays = [
-            columns[field.name].cast(field.type) if field.name in columns else pa.nulls(count, field.type)
-            for field in schema
-        ]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)

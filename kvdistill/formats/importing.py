@@ -50,7 +50,12 @@ def import_files(files: Sequence[Path], options: ImportOptions, outdir: Path, ar
         DeviceError: the folder holds something else, or cannot be written.
 
     """
-    _check_output(outdir)
+    if outdir.exists() and not outdir.is_dir():
+        raise DeviceError(f"{outdir} is not a directory; name the import's directory with -o")
+    if not outdir.exists() and not outdir.parent.is_dir():
+        raise DeviceError(f"{outdir.parent}: no such directory; make it first")
+    if outdir.is_dir() and any(outdir.iterdir()) and not _is_import(outdir):
+        raise DeviceError(f"{outdir} is not empty and holds no import; name another with -o")
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
         db.execute("SET TimeZone = 'UTC'")
         with progress(f"read {options.format}"):
@@ -76,15 +81,6 @@ def import_files(files: Sequence[Path], options: ImportOptions, outdir: Path, ar
         examples=account.examples,
         notes=account.notes,
     )
-
-
-def _check_output(outdir: Path) -> None:
-    if outdir.exists() and not outdir.is_dir():
-        raise DeviceError(f"{outdir} is not a directory; name the import's directory with -o")
-    if not outdir.exists() and not outdir.parent.is_dir():
-        raise DeviceError(f"{outdir.parent}: no such directory; make it first")
-    if outdir.is_dir() and any(outdir.iterdir()) and not _is_import(outdir):
-        raise DeviceError(f"{outdir} is not empty and holds no import; name another with -o")
 
 
 def _is_import(outdir: Path) -> bool:

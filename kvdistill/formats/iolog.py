@@ -289,7 +289,10 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
     account = Account()
     db.execute(INPUT)
     for number, path in enumerate(files):
-        version = _version(path)
+        found = _HEAD.fullmatch(first_line(path))
+        if found is None:
+            raise TraceError("its first line is not 'fio version 2 iolog' or 'fio version 3 iolog'", path=path, row=1)
+        version = int(found[1])
         names = ["name", "action", "offset_bytes", "length_bytes"]
         load(db, path, ["us", *names] if version == RELATIVE else names, account, delimiter=" ", skip=1)
         actions, waits = one(
@@ -297,7 +300,17 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
             f"SELECT count(*) FILTER (action IN ({_FILE_ACTIONS})), count(*) FILTER (action = 'wait') FROM raw",
         )
         account.rows -= actions + waits
-        _leave_out(db, path, account, version)
+        no_place = " OR ".join(f"coalesce(TRY_CAST({n} AS BIGINT), -1) < 0" for n in ("offset_bytes", "length_bytes"))
+        conditions = [
+            ("syncs have no place in our tables", "action IN ('sync', 'datasync', 'sync_file_range')"),
+            ("trims free a part of a file, not an object", "action = 'trim'"),
+            ("an action that is not known", f"coalesce(action, '') NOT IN ('wait', 'read', 'write', {_FILE_ACTIONS})"),
+            ("no offset and length in whole bytes", f"action IN ({_IO}) AND ({no_place})"),
+        ]
+        if version == RELATIVE:
+            conditions.append(("no time in whole microseconds", "coalesce(TRY_CAST(us AS BIGINT), -1) < 0"))
+        for reason, condition in conditions:
+            leave_out(db, path, account, reason, condition)
         db.execute(
             f"INSERT INTO input SELECT {number}, line, CASE action WHEN 'read' THEN {READ} ELSE {WRITE} END, name, "
             "CAST(offset_bytes AS BIGINT), CAST(length_bytes AS BIGINT), us * 1000, NULL, "
@@ -328,27 +341,6 @@ def logged_ios(path: Path) -> dict[str, Any]:
         "offset": np.array([int(f[3]) for f in lines], dtype=np.int64),
         "length": np.array([int(f[4]) for f in lines], dtype=np.int64),
     }
-
-
-def _version(path: Path) -> int:
-    found = _HEAD.fullmatch(first_line(path))
-    if found is None:
-        raise TraceError("its first line is not 'fio version 2 iolog' or 'fio version 3 iolog'", path=path, row=1)
-    return int(found[1])
-
-
-def _leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account, version: int) -> None:
-    no_place = " OR ".join(f"coalesce(TRY_CAST({n} AS BIGINT), -1) < 0" for n in ("offset_bytes", "length_bytes"))
-    conditions = [
-        ("syncs have no place in our tables", "action IN ('sync', 'datasync', 'sync_file_range')"),
-        ("trims free a part of a file, not an object", "action = 'trim'"),
-        ("an action that is not known", f"coalesce(action, '') NOT IN ('wait', 'read', 'write', {_FILE_ACTIONS})"),
-        ("no offset and length in whole bytes", f"action IN ({_IO}) AND ({no_place})"),
-    ]
-    if version == RELATIVE:
-        conditions.append(("no time in whole microseconds", "coalesce(TRY_CAST(us AS BIGINT), -1) < 0"))
-    for reason, condition in conditions:
-        leave_out(db, path, account, reason, condition)
 
 
 def _timed(version: int) -> str:

@@ -22,15 +22,15 @@ import numpy as np
 
 from kvdistill.formats.formats import Account, Format, Imported, ImportOptions
 from kvdistill.formats.text import INPUT, finish, first_line, leave_out, load, one
-from kvdistill.queries.database import connect, named
+from kvdistill.queries.database import connect, write_query
 from kvdistill.queries.views import (
     DELETE,
     ERROR,
     OK,
     READ,
     WRITE,
-    RowWindow,
     found_window,
+    ordered_rows,
     place_of,
     register,
     tier_rows,
@@ -60,6 +60,7 @@ _BATCH_ROWS = 1 << 17
 _VERBS = {READ: "GET", WRITE: "PUT", DELETE: "DELETE"}
 NEEDED = ("op", "bytes", "file", "start")
 _ALIASES = {"operation": "op", "t_start": "start"}
+_US_PER_S = 1_000_000
 _TIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:?\d{2})$"
 _SPREAD = 0x9E3779B97F4A7C15
 """2^64 over the golden ratio: multiplying by it scatters consecutive numbers."""
@@ -261,14 +262,44 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
     db.execute(INPUT)
     has_ends = False
     for number, path in enumerate(files):
-        columns = _header(path)
-        account.notes += _about_columns(path, columns)
+        columns = [_ALIASES.get(name.strip().lower(), name.strip().lower()) for name in first_line(path).split("\t")]
+        missing = [name for name in NEEDED if name not in columns]
+        if missing:
+            raise TraceError(
+                f"its first line is no header of an op log: {', '.join(missing)} is missing; "
+                "the columns are parted by tabs",
+                path=path,
+                row=1,
+            )
+        if len(set(columns)) < len(columns):
+            raise TraceError("a column is named twice", path=path, row=1)
+        if unknown := [name for name in columns if name not in Style.WARP.columns]:
+            account.notes.append(f"{path.name}: unknown columns are left out: {', '.join(unknown)}")
         quote = '"' if options.format is Format.WARP else ""
         load(db, path, columns, account, delimiter="\t", skip=1, quote=quote, comment="#")
         _parse(db, columns)
-        _leave_out(db, path, account)
-        has_ends |= _insert(db, number)
-        account.notes += _about_rows(db)
+        # Delete rows of `raw` that are no read, write or delete, and count them.
+        for reason, condition in (
+            ("no operation", "coalesce(op, '') = ''"),
+            ("LIST and STAT have no place in our tables", "op IN ('LIST', 'STAT', 'HEAD')"),
+            ("an operation that is not known", "op NOT IN ('GET', 'PUT', 'DELETE')"),
+            ("no object name", "file IS NULL"),
+            ("a start that is no RFC 3339 time", "start_ns IS NULL"),
+            ("bytes that are no whole number", "bytes IS NULL OR bytes < 0"),
+        ):
+            leave_out(db, path, account, reason, condition)
+        db.execute(
+            f"INSERT INTO input SELECT {number}, line, CASE op WHEN 'GET' THEN {READ} WHEN 'PUT' THEN {WRITE} "
+            f"ELSE {DELETE} END, file, 0, bytes, start_ns, if(end_ns >= start_ns, end_ns, NULL), "
+            f"if(is_failed, {ERROR}, {OK}), NULL FROM raw"
+        )
+        (ended,) = one(db, "SELECT count(*) FROM raw WHERE end_ns >= start_ns")
+        has_ends |= bool(ended)
+        (several,) = one(db, "SELECT count(*) FROM raw WHERE n_objects > 1")
+        if several:
+            account.notes.append(
+                f"{several:,} rows are operations on several objects: each counts as one, on the object that it names"
+            )
     rows, first_ns = finish(db, files, is_measured=has_ends)
     account.kept, endless = one(db, "SELECT count(*), count(*) FILTER (end_ns IS NULL) FROM input")
     if has_ends and endless:
@@ -280,26 +311,6 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
         "requests, stages, phases and ranks are not in the log; threads and times to the first byte are not kept",
     ]
     return Imported(account, rows, [options.tier or TIER], first_unix_ns=first_ns)
-
-
-def _header(path: Path) -> list[str]:
-    names = [_ALIASES.get(name.strip().lower(), name.strip().lower()) for name in first_line(path).split("\t")]
-    missing = [name for name in NEEDED if name not in names]
-    if missing:
-        raise TraceError(
-            f"its first line is no header of an op log: {', '.join(missing)} is missing; "
-            "the columns are parted by tabs",
-            path=path,
-            row=1,
-        )
-    if len(set(names)) < len(names):
-        raise TraceError("a column is named twice", path=path, row=1)
-    return names
-
-
-def _about_columns(path: Path, columns: Sequence[str]) -> list[str]:
-    unknown = [name for name in columns if name not in Style.WARP.columns]
-    return [f"{path.name}: unknown columns are left out: {', '.join(unknown)}"] if unknown else []
 
 
 def _parse(db: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> None:
@@ -317,46 +328,11 @@ def _parse(db: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> None:
     )
 
 
-def _leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account) -> None:
-    """Delete rows of `raw` that are no read, write or delete, and count them."""
-    for reason, condition in (
-        ("no operation", "coalesce(op, '') = ''"),
-        ("LIST and STAT have no place in our tables", "op IN ('LIST', 'STAT', 'HEAD')"),
-        ("an operation that is not known", "op NOT IN ('GET', 'PUT', 'DELETE')"),
-        ("no object name", "file IS NULL"),
-        ("a start that is no RFC 3339 time", "start_ns IS NULL"),
-        ("bytes that are no whole number", "bytes IS NULL OR bytes < 0"),
-    ):
-        leave_out(db, path, account, reason, condition)
-
-
-def _insert(db: duckdb.DuckDBPyConnection, number: int) -> bool:
-    """Append `raw` to `input`; return whether it says when operations ended."""
-    db.execute(
-        f"INSERT INTO input SELECT {number}, line, CASE op WHEN 'GET' THEN {READ} WHEN 'PUT' THEN {WRITE} "
-        f"ELSE {DELETE} END, file, 0, bytes, start_ns, if(end_ns >= start_ns, end_ns, NULL), "
-        f"if(is_failed, {ERROR}, {OK}), NULL FROM raw"
-    )
-    (ended,) = one(db, "SELECT count(*) FROM raw WHERE end_ns >= start_ns")
-    return bool(ended)
-
-
 def _ns(name: str) -> str:
     """Return SQL for the Unix ns of a time, null if it is none: DuckDB's own types hold its zone or its nanoseconds."""
     seconds = f'epoch_us(TRY_CAST("{name}" AS TIMESTAMPTZ)) // 1000000'
     fraction = f"CAST(rpad(regexp_extract(\"{name}\", '\\.(\\d+)', 1), 9, '0') AS BIGINT)"
     return f"if(regexp_matches(\"{name}\", '{_TIME}'), {seconds} * {NS_PER_S} + {fraction}, NULL)"
-
-
-def _about_rows(db: duckdb.DuckDBPyConnection) -> list[str]:
-    (several,) = one(db, "SELECT count(*) FROM raw WHERE n_objects > 1")
-    if not several:
-        return []
-    return [f"{several:,} rows are operations on several objects: each counts as one, on the object that it names"]
-
-
-_US_PER_S = 1_000_000
-_BATCH_ROWS_oplog_source = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,8 +390,8 @@ def operations(path: Path, tier: str, limit: Limit, scratch: Path) -> Operations
             raise TraceError(
                 f"{most} is no dense number from 0, in a file of {rows} rows", path=file, column="object_id"
             )
-        _write_parquet(db.sql(named("oplog_ops"), params={"tier": place.tier}), ordered)
-    limit = found_window(limit, lambda: _measured(ordered, Limit()))
+        write_query(db, "oplog_ops", ordered, tier=place.tier)
+    limit = found_window(limit, lambda: ordered_rows(ordered, Limit()))
     # A run has no names of its own; an imported one lies beside the trace that has.
     objects = objects_path(file.with_name("trace.parquet"))
     return Operations(
@@ -424,33 +400,8 @@ def operations(path: Path, tier: str, limit: Limit, scratch: Path) -> Operations
         objects,
         known_ns or _started_ns(file),
         is_measured=True,
-        parts=lambda: _measured(ordered, limit),
+        parts=lambda: ordered_rows(ordered, limit),
     )
-
-
-def _write_parquet(relation: Any, path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    reader = relation.to_arrow_reader(_BATCH_ROWS_oplog_source)
-    with pq.ParquetWriter(path, reader.schema, compression="zstd", compression_level=1) as out:
-        for batch in reader:
-            out.write_batch(batch)
-
-
-def _measured(ordered: Path, limit: Limit) -> Iterator[dict[str, Any]]:
-    import pyarrow.parquet as pq
-
-    window = RowWindow(limit)
-    for batch in pq.ParquetFile(ordered).iter_batches(batch_size=_BATCH_ROWS_oplog_source, use_threads=False):
-        part = {
-            name: column.to_numpy(zero_copy_only=False)
-            for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        }
-        kept = window.take(part)
-        if kept is not None:
-            yield kept
-        if window.is_over:
-            return
 
 
 def _started_ns(ops: Path) -> int:
@@ -493,7 +444,12 @@ def survey(parts: Iterable[dict[str, Any]]) -> Survey:
     found = Survey(np.empty(0, np.int8), np.empty(0, np.int64), np.empty(0, bool))
     for part in parts:
         objects, ops = part["object_id"], part["op"]
-        _grow(found, int(objects.max()) + 1)
+        count = int(objects.max()) + 1
+        if count > len(found.last_op):
+            more = max(count, 2 * len(found.last_op)) - len(found.last_op)
+            found.last_op = np.concatenate([found.last_op, np.full(more, _NEVER, np.int8)])
+            found.extent = np.concatenate([found.extent, np.zeros(more, np.int64)])
+            found.is_prior = np.concatenate([found.is_prior, np.zeros(more, bool)])
         moves = ops != DELETE
         np.maximum.at(found.extent, objects[moves], (part["offset_bytes"] + part["length_bytes"])[moves])
         before = _previous(found, objects, ops)
@@ -508,14 +464,6 @@ def survey(parts: Iterable[dict[str, Any]]) -> Survey:
         for code in found.rows:
             found.rows[code] += int((ops == code).sum())
     return found
-
-
-def _grow(found: Survey, count: int) -> None:
-    if count > len(found.last_op):
-        more = max(count, 2 * len(found.last_op)) - len(found.last_op)
-        found.last_op = np.concatenate([found.last_op, np.full(more, _NEVER, np.int8)])
-        found.extent = np.concatenate([found.extent, np.zeros(more, np.int64)])
-        found.is_prior = np.concatenate([found.is_prior, np.zeros(more, bool)])
 
 
 def _previous(found: Survey, objects: Any, ops: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvdistill.formats.formats import Account, Rows
-from kvdistill.queries.database import literal, named
+from kvdistill.queries.database import BATCH_ROWS, literal, named
 from kvtrace.core.csv import unpacked
 from kvtrace.core.errors import TraceError
 from kvtrace.core.run.run_file import OPS_FILE
@@ -137,7 +137,6 @@ _CODES = {
     "kind": enum_code(OBJECTS, "kind", "other"),
     "engine": enum_code(OPS, "engine", ENGINE),
 }
-_BATCH_ROWS = 1 << 17
 
 
 def finish(db: duckdb.DuckDBPyConnection, files: Sequence[Path], *, is_measured: bool) -> tuple[list[Rows], int]:
@@ -156,19 +155,20 @@ def finish(db: duckdb.DuckDBPyConnection, files: Sequence[Path], *, is_measured:
     for name in ("import_objects", "import_ordered"):
         db.execute(named(name))
     rows = [
-        Rows(OBJECTS_FILE, OBJECTS, lambda: _batches(db, "SELECT * FROM objects ORDER BY object_id", OBJECTS)),
-        Rows(TRACE_FILE, TRACE, lambda: _batches(db, "SELECT * FROM ordered ORDER BY row", TRACE)),
+        Rows(OBJECTS_FILE, OBJECTS, lambda: batches(db, "SELECT * FROM objects ORDER BY object_id", OBJECTS)),
+        Rows(TRACE_FILE, TRACE, lambda: batches(db, "SELECT * FROM ordered ORDER BY row", TRACE)),
     ]
     if is_measured:
-        rows.append(Rows(OPS_FILE, OPS, lambda: _batches(db, "SELECT * FROM ordered ORDER BY row", OPS)))
+        rows.append(Rows(OPS_FILE, OPS, lambda: batches(db, "SELECT * FROM ordered ORDER BY row", OPS)))
     return rows, int(first_ns)
 
 
-def _batches(db: duckdb.DuckDBPyConnection, query: str, table: Table) -> Iterator[Any]:
+def batches(db: duckdb.DuckDBPyConnection, query: str, table: Table) -> Iterator[Any]:
+    """Yield the result of `query` as Arrow record batches of the schema of `table`; a column that it lacks is null."""
     import pyarrow as pa
 
     schema = arrow_schema(table)
-    for batch in db.sql(query).to_arrow_reader(_BATCH_ROWS):
+    for batch in db.sql(query).to_arrow_reader(BATCH_ROWS):
         columns = [_column(batch, table, name, schema.field(name).type) for name in table.names]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 

@@ -165,7 +165,18 @@ def _job(
     sections = [
         ("Run", run),
         ("Needs", need),
-        ("It does", [f"{reads} and {writes}, as fio counts them", _jobs_note(log), *_issue_note(log), *does]),
+        (
+            "It does",
+            [
+                f"{reads} and {writes}, as fio counts them",
+                "all from one log, asynchronously"
+                if len(log.files) == 1
+                else f"lines are dealt to {len(log.files)} jobs in turn, each of which does one after the other: so "
+                "many are in flight at most, and latencies are true",
+                *_issue_note(log),
+                *does,
+            ],
+        ),
         ("Lost", losses),
         (bugs_heading(options.version), _bugs(options.version, log)),
     ]
@@ -192,15 +203,6 @@ def _start_note(log: LogSummary) -> str:
         return ""
     wait = format_duration(log.start_ms * _MS)
     return f", of which {wait} before the first I/O, to read the logs: fio's mean rates count them"
-
-
-def _jobs_note(log: LogSummary) -> str:
-    if len(log.files) == 1:
-        return "all from one log, asynchronously"
-    return (
-        f"lines are dealt to {len(log.files)} jobs in turn, each of which does one after the other: so many are in "
-        "flight at most, and latencies are true"
-    )
 
 
 def _issue_note(log: LogSummary) -> list[str]:

@@ -32,7 +32,7 @@ from kvdistill.jobs.job import (
     needs,
     stat_space_bytes,
 )
-from kvdistill.profile.distributions import cut_long, percentages, split_sizes
+from kvdistill.profile.distributions import cut_long, percentages, split_sizes, total_variation
 from kvdistill.profile.profile import DirectionProfile, IoStream, Law, Loop, Pacing, Places, Profile, SizeCount
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration, format_io_size
 
@@ -60,10 +60,28 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
     for stream in _streams(profile):
         jobs += _sections(stream, _times(stream, profile, runtime_ns), profile, space)
     jobs += _trim_jobs(profile, options, runtime_ns)
-    pages = huge_pages((_depth(lines), largest) for _name, lines in jobs)
+    pages = huge_pages(
+        (next((int(line.partition("=")[2]) for line in lines if line.startswith("iodepth=")), 1), largest)
+        for _name, lines in jobs
+    )
     is_reserved = options.huge_pages >= pages
     need = buffer_needs(largest, pages, is_reserved=is_reserved)
     command = run_line(FioMode.STAT.job, largest, is_reserved=is_reserved)
+    lost = ["the order of operations, and how soon a place is used again beyond what its law says (--mode reuse)"]
+    laws = {s.places.law for s in profile.streams if s.places is not None}
+    if any(s.loop.pace is Pacing.BURSTS for s in profile.streams) and profile.arrivals is not None:
+        lost.append(
+            f"bursts: arrivals are independent of each other (variance by mean of operations in the source: "
+            f"{profile.arrivals.dispersion}; by chance it is 1)"
+        )
+    if longest(profile) > STAT_MAX_IO_BYTES:
+        lost.append(
+            f"operations longer than {format_io_size(STAT_MAX_IO_BYTES)} are drawn as several, apart from each other"
+        )
+    if profile.space is None:
+        lost.append("places: the source does not say where operations lie, so all places are equally likely")
+    if Law.ZONES in laws:
+        lost.append("which places within a zone are hot: no law fits, so zones of equal mass stand for it")
     text = header(
         "Statistical job: drawn at random from the simplest models that explain the source",
         profile,
@@ -76,7 +94,7 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
                 ],
             ),
             ("Needs", [*needs(options, space), *need]),
-            ("Lost", _losses(profile, options)),
+            ("Lost", [*lost, *common_losses(profile, has_deletes=not options.is_device)]),
             (bugs_heading(options.version), _bugs(options.version)),
         ],
     )
@@ -112,25 +130,6 @@ def _streams(profile: Profile) -> list[IoStream]:
         msgspec.structs.replace(s, read=cut_long(s.read, STAT_MAX_IO_BYTES), write=cut_long(s.write, STAT_MAX_IO_BYTES))
         for s in streams
     ]
-
-
-def _losses(profile: Profile, options: JobOptions) -> list[str]:
-    lost = ["the order of operations, and how soon a place is used again beyond what its law says (--mode reuse)"]
-    laws = {s.places.law for s in profile.streams if s.places is not None}
-    if any(s.loop.pace is Pacing.BURSTS for s in profile.streams) and profile.arrivals is not None:
-        lost.append(
-            f"bursts: arrivals are independent of each other (variance by mean of operations in the source: "
-            f"{profile.arrivals.dispersion}; by chance it is 1)"
-        )
-    if longest(profile) > STAT_MAX_IO_BYTES:
-        lost.append(
-            f"operations longer than {format_io_size(STAT_MAX_IO_BYTES)} are drawn as several, apart from each other"
-        )
-    if profile.space is None:
-        lost.append("places: the source does not say where operations lie, so all places are equally likely")
-    if Law.ZONES in laws:
-        lost.append("which places within a zone are hot: no law fits, so zones of equal mass stand for it")
-    return [*lost, *common_losses(profile, has_deletes=not options.is_device)]
 
 
 def _times(stream: IoStream, profile: Profile, runtime_ns: int) -> _Times:
@@ -191,10 +190,6 @@ def _rate(stream: IoStream) -> tuple[Rate, list[str], list[str]]:
     elif abs(rate.per_s * rate.jobs / ops_per_s - 1) > 0.002 or rate.jobs > 1:  # noqa: PLR2004 - worth telling
         comment = [f"# {ops_per_s:.5g} I/Os a second in the source, {rate.per_s:.5g} here"]
     return rate, comment, list(rate.options)
-
-
-def _depth(lines: list[str]) -> int:
-    return next((int(line.partition("=")[2]) for line in lines if line.startswith("iodepth=")), 1)
 
 
 def _depth_lines(stream: IoStream, profile: Profile) -> list[str]:
@@ -309,8 +304,13 @@ def sizes_line(stream: IoStream) -> list[str]:
     sides = [_sizes_to_ask(d, stream) for d in (stream.read, stream.write) if d.ops]
     if all(len(side.sizes) == 1 for side in sides) and len({side.sizes[0].io_bytes for side in sides}) == 1:
         return [f"bs={sides[0].sizes[0].io_bytes}"]
-    if len(sides) == 2 and _size_distance(sides[0], sides[1]) <= _SAME_SIZES_TV:  # noqa: PLR2004 - directions
-        sides = [_merged_sizes(sides[0], sides[1])]
+    if len(sides) == 2 and total_variation(sides[0].sizes, sides[1].sizes) <= _SAME_SIZES_TV:  # noqa: PLR2004 - directions
+        a, b = sides
+        counts: dict[int, int] = {}
+        for size in (*a.sizes, *b.sizes):
+            counts[size.io_bytes] = counts.get(size.io_bytes, 0) + size.ops
+        sizes = [SizeCount(size, ops) for size, ops in sorted(counts.items())]
+        sides = [msgspec.structs.replace(a, sizes=sizes, ops=a.ops + b.ops, io_bytes=a.io_bytes + b.io_bytes)]
     splits = [split_sizes(side) for side in sides]
     said = [str(split) for split in splits]
     lines = [f"bs={splits[0].entries[0][0]}"] if len(splits) == 1 and len(splits[0].entries) == 1 else []
@@ -383,19 +383,6 @@ def _sizes_to_ask(direction: DirectionProfile, stream: IoStream) -> DirectionPro
     ops = np.round(asked * direction.ops).astype(int)
     sizes = [SizeCount(s.io_bytes, int(n)) for s, n in zip(direction.sizes, ops, strict=True) if n]
     return msgspec.structs.replace(direction, sizes=sizes, ops=sum(s.ops for s in sizes))
-
-
-def _size_distance(a: DirectionProfile, b: DirectionProfile) -> float:
-    shares = [{s.io_bytes: s.ops / d.ops for s in d.sizes} for d in (a, b)]
-    return sum(abs(shares[0].get(size, 0) - shares[1].get(size, 0)) for size in shares[0].keys() | shares[1].keys()) / 2
-
-
-def _merged_sizes(a: DirectionProfile, b: DirectionProfile) -> DirectionProfile:
-    counts: dict[int, int] = {}
-    for size in (*a.sizes, *b.sizes):
-        counts[size.io_bytes] = counts.get(size.io_bytes, 0) + size.ops
-    sizes = [SizeCount(size, ops) for size, ops in sorted(counts.items())]
-    return msgspec.structs.replace(a, sizes=sizes, ops=a.ops + b.ops, io_bytes=a.io_bytes + b.io_bytes)
 
 
 MAX_JOBS = 16

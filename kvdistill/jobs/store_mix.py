@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvdistill.profile.distributions import total_variation
 from kvdistill.profile.profile import DirectionProfile, Profile, SizeCount
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count
 
@@ -77,12 +78,6 @@ def size_classes(sizes: Sequence[SizeCount], most: int) -> list[SizeCount]:
         mean = max(1, round(moved / ops))
         joined[mean] = joined.get(mean, 0) + ops
     return [SizeCount(size, ops) for size, ops in sorted(joined.items())]
-
-
-def total_variation(a: Sequence[SizeCount], b: Sequence[SizeCount]) -> float:
-    """Return the share of operations of `a` that would have to change their size to be distributed as `b`."""
-    share = [{s.io_bytes: s.ops / sum(t.ops for t in side) for s in side} for side in (a, b)]
-    return sum(abs(share[0].get(size, 0) - share[1].get(size, 0)) for size in {*share[0], *share[1]}) / 2
 
 
 def classes_lost(what: str, direction: DirectionProfile, classes: Sequence[SizeCount]) -> list[str]:

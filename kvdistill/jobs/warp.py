@@ -65,10 +65,15 @@ class _Mix:
 
 def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
     """Return the benchmark of `profile`."""
-    classes = _classes(profile)
+    # The sizes of the more frequent direction: warp has one distribution for what it writes and reads.
+    more = profile.read if profile.read.ops > profile.write.ops else profile.write
+    classes = size_classes(more.object_sizes, MAX_CLASSES)
     mix = _mix(profile)
     concurrent = depth(profile)
-    objects = _objects(profile, concurrent)
+    sizes = [*profile.read.object_sizes, *profile.write.object_sizes]
+    mean = sum(s.io_bytes * s.ops for s in sizes) / sum(s.ops for s in sizes)
+    # Without a number of its own, warp runs 20 at once.
+    objects = max(round(profile.placed.peak_live_bytes / mean), (concurrent.count or 20) + 1)
     rate = ops_per_s(profile.ops + profile.delete_ops, profile)
     span_ms = runtime_ms(profile, options.runtime_cap_ns)
     lost = [
@@ -80,7 +85,7 @@ def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
         "object names: warp makes its own",
         *random_lost(profile),
     ]
-    size = _mean(classes)
+    size = sum(s.io_bytes * s.ops for s in classes) / sum(s.ops for s in classes)
     held = f"{format_count(objects)} objects of {format_bytes(size)} on average ({format_bytes(objects * size)})"
     text = header(
         "warp: mixed benchmark of a KV-cache trace, objects drawn at random",
@@ -156,16 +161,6 @@ def size_histogram(classes: Sequence[SizeCount]) -> str:
     return ",".join(bars)
 
 
-def _classes(profile: Profile) -> list[SizeCount]:
-    """Return the sizes of the more frequent direction: warp has one distribution for what it writes and reads."""
-    more = profile.read if profile.read.ops > profile.write.ops else profile.write
-    return size_classes(more.object_sizes, MAX_CLASSES)
-
-
-def _mean(classes: Sequence[SizeCount]) -> float:
-    return sum(s.io_bytes * s.ops for s in classes) / sum(s.ops for s in classes)
-
-
 def _mix(profile: Profile) -> _Mix:
     deletes = min(profile.delete_ops, profile.write.ops)
     counts = (profile.read.ops, profile.write.ops, deletes)
@@ -183,13 +178,6 @@ def _mix(profile: Profile) -> _Mix:
         if count and not share:
             lost.append(f"all {format_count(count)} {name}s: they are below warp's resolution of 0.1 % of requests")
     return _Mix(get, put, delete, lost)
-
-
-def _objects(profile: Profile, concurrent: StoreDepth) -> int:
-    sizes = [*profile.read.object_sizes, *profile.write.object_sizes]
-    mean = sum(s.io_bytes * s.ops for s in sizes) / sum(s.ops for s in sizes)
-    # Without a number of its own, warp runs 20 at once.
-    return max(round(profile.placed.peak_live_bytes / mean), (concurrent.count or 20) + 1)
 
 
 def _upload_note(objects: int, rate: float | None) -> list[str]:

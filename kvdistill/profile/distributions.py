@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -136,6 +137,12 @@ def cut_long(direction: DirectionProfile, max_io_bytes: int) -> DirectionProfile
                 counts[length] = counts.get(length, 0) + parts * size.ops
     sizes = [SizeCount(length, ops) for length, ops in sorted(counts.items())]
     return msgspec.structs.replace(direction, sizes=sizes, ops=sum(s.ops for s in sizes))
+
+
+def total_variation(a: Sequence[SizeCount], b: Sequence[SizeCount]) -> float:
+    """Return the share of operations of `a` that would have to change their size to be distributed as `b`."""
+    share = [{s.io_bytes: s.ops / sum(t.ops for t in side) for s in side} for side in (a, b)]
+    return sum(abs(share[0].get(size, 0) - share[1].get(size, 0)) for size in {*share[0], *share[1]}) / 2
 
 
 TOP_SIZES = 5

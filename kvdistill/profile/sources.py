@@ -27,8 +27,8 @@ from kvdistill.profile.profile import (
     SourceKind,
 )
 from kvdistill.profile.streams import MAX_PROCESSES
-from kvdistill.queries.database import connect, literal, named, query, query_table
-from kvdistill.queries.views import READ, WRITE, RowWindow, found_window, place_of, tier_rows
+from kvdistill.queries.database import connect, literal, query, query_table, write_query
+from kvdistill.queries.views import READ, WRITE, found_window, ordered_rows, place_of, tier_rows
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import Limit, read_json
@@ -52,7 +52,20 @@ def distil_source(path: Path, tier: str | None, limit: Limit, scratch: Path) -> 
     """
     file = file_of(path)
     if file.suffix == ".json":
-        return Distilled(_without_rows(file, tier, limit), None)
+        if str(limit):
+            raise ConfigError(f"--limit: {file} holds no single operations to take the first of")
+        content = read_json(file, object)
+        if not isinstance(content, dict) or "origin" not in content:
+            profile = distil_probe(file)
+        else:
+            if content.get("format") != FORMAT:
+                raise TraceError(
+                    f"a profile of format {content.get('format')}, which this version does not know", path=file
+                )
+            profile = read_json(file, Profile, misfit="no profile of kvdistill: {}")
+        if tier is not None and tier != profile.tier:
+            raise ConfigError(f"--tier {tier}: {file} is of {profile.tier}")
+        return Distilled(profile, None)
 
     reader = tables.open_table(file)
     if reader.table is TRACE:
@@ -81,26 +94,6 @@ def _source_in(folder: Path) -> Path:
     runs = sorted(file.parent.name for file in folder.glob("*/ops.parquet"))
     more = f"; it has the runs {', '.join(runs)}: name one of them" if runs else ""
     raise ConfigError(f"{folder}: none of {', '.join(_IN_FOLDER)} in this folder{more}")
-
-
-def _without_rows(file: Path, tier: str | None, limit: Limit) -> Profile:
-    """Return the profile of a file that holds no single operations."""
-    if str(limit):
-        raise ConfigError(f"--limit: {file} holds no single operations to take the first of")
-    content = read_json(file, object)
-    if not isinstance(content, dict) or "origin" not in content:
-        profile = distil_probe(file)
-    else:
-        profile = _read_profile(content, file)
-    if tier is not None and tier != profile.tier:
-        raise ConfigError(f"--tier {tier}: {file} is of {profile.tier}")
-    return profile
-
-
-def _read_profile(content: dict[str, object], file: Path) -> Profile:
-    if content.get("format") != FORMAT:
-        raise TraceError(f"a profile of format {content.get('format')}, which this version does not know", path=file)
-    return read_json(file, Profile, misfit="no profile of kvdistill: {}")
 
 
 _COLUMNS = ("object_id", "offset_bytes", "length_bytes", "request_id", "stage")
@@ -299,7 +292,6 @@ def origin_of(meta: Metadata, source: Path, limit: Limit, kind: SourceKind, *not
     )
 
 
-_BATCH_ROWS = 1 << 17
 _NO_OFFSETS = "operations are taken from the start of their object: a replay's ops hold no offsets"
 _WARM_UP = "the run's warm-up is part of this"
 _PACKED = "addresses are packed: stretches of 1 MiB that nothing touched are left out"
@@ -325,10 +317,10 @@ def distil_ops(ops: Path, tier: str | None, limit: Limit, scratch: Path) -> Dist
         name, index = _chosen(tier, [meta.tiers[i].name for i in used], used, ops)
         _number_objects(db)
         ordered = scratch / "ordered.parquet"
-        _write_ordered(db, "measured_ops", ordered, tier=index)
-    limit = found_window(limit, lambda: _ordered_rows(ordered, Limit()))
+        write_query(db, "measured_ops", ordered, tier=index)
+    limit = found_window(limit, lambda: ordered_rows(ordered, Limit()))
     ios = scratch / "ios.parquet"
-    placement, arrivals = place_objects(lambda: _ordered_rows(ordered, limit), ios, ops, name)
+    placement, arrivals = place_objects(lambda: ordered_rows(ordered, limit), ios, ops, name)
     ordered.unlink()
     notes = [_NO_OFFSETS, *([_WARM_UP] if run is not None and run.summary.warmup is not None else [])]
     if run is not None:
@@ -353,12 +345,12 @@ def distil_blocks(blocks: Path, device: str | None, limit: Limit, scratch: Path)
         name, _index = _chosen(device, names, names, blocks)
         ordered = scratch / "ordered.parquet"
         processes, left_ops = _processes(db, name)
-        _write_ordered(db, "measured_blocks", ordered, device=name, processes=processes)
-    limit = found_window(limit, lambda: _ordered_rows(ordered, Limit()))
+        write_query(db, "measured_blocks", ordered, device=name, processes=processes)
+    limit = found_window(limit, lambda: ordered_rows(ordered, Limit()))
     ios = scratch / "ios.parquet"
     end = 0
     with IoWriter(ios) as sink:
-        for part in _ordered_rows(ordered, limit):
+        for part in ordered_rows(ordered, limit):
             sink.write(part)
             end = max(end, int((part["address"] + part["length_bytes"]).max()))
     ordered.unlink()
@@ -413,16 +405,6 @@ def _number_objects(db: Any) -> None:
     )
 
 
-def _write_ordered(db: Any, name: str, target: Path, **values: object) -> None:
-    """Write the result of the named query to `target`."""
-    import pyarrow.parquet as pq
-
-    reader = db.sql(named(name), params=values).to_arrow_reader(_BATCH_ROWS)
-    with pq.ParquetWriter(target, reader.schema, compression="zstd", compression_level=1) as out:
-        for batch in reader:
-            out.write_batch(batch)
-
-
 def _chosen(wanted: str | None, names: list[str], keys: list[Any], path: Path) -> tuple[str, Any]:
     if not names:
         raise TraceError("no read or write completed: there is no job to write", path=path)
@@ -432,24 +414,6 @@ def _chosen(wanted: str | None, names: list[str], keys: list[Any], path: Path) -
         what = f"no tier or device {wanted!r} did I/O here" if wanted else "say which with --tier"
         raise ConfigError(f"{path}: {what}; there is {', '.join(names)}")
     return wanted, keys[names.index(wanted)]
-
-
-def _ordered_rows(ordered: Path, limit: Limit) -> Iterator[dict[str, Any]]:
-    """Yield the rows of `ordered` within `limit`, as numpy arrays by column name."""
-    import pyarrow.parquet as pq
-
-    window = RowWindow(limit)
-    for batch in pq.ParquetFile(ordered).iter_batches(batch_size=_BATCH_ROWS, use_threads=False):
-        part = {name: _numpy(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
-        kept = window.take(part)
-        if kept is not None:
-            yield kept
-        if window.is_over:
-            return
-
-
-def _numpy(column: Any) -> Any:
-    return column.to_numpy(zero_copy_only=False)
 
 
 def _data_profile(run: RunFile | None) -> DataProfile | None:

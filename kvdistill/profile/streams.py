@@ -486,7 +486,11 @@ def _law(address: NDArray[np.int64], length: NDArray[np.int64], align: int, span
         uses = np.unique(address // align, return_counts=True)[1]
     places = max(span // align, len(uses))
     # Each place is covered by a Poisson number of uniform draws, whatever their lengths.
-    covered = _covered(address, length, align, places)
+    # How often each place is covered by an operation.
+    steps = np.zeros(places + 1, dtype=np.int64)
+    np.add.at(steps, np.minimum(address // align, places), 1)
+    np.add.at(steps, np.minimum(-(-(address + length) // align), places), -1)
+    covered = np.cumsum(steps)[:-1]
     if covered.var() < _TOO_EVEN * covered.mean():
         return Law.ONCE, None, 0
     mean = n / places
@@ -503,14 +507,6 @@ def _law(address: NDArray[np.int64], length: NDArray[np.int64], align: int, span
     laws = ((Law.ZIPF, _THETAS), (Law.PARETO, _PARETO_HS))
     distance, law, theta, count = min((*_best(uses, n, c, law, values), c) for c in counts for law, values in laws)
     return (law, theta, count) if distance <= _FITS else (Law.ZONES, None, places)
-
-
-def _covered(address: NDArray[np.int64], length: NDArray[np.int64], align: int, places: int) -> Any:
-    """Return how often each place is covered by an operation."""
-    steps = np.zeros(places + 1, dtype=np.int64)
-    np.add.at(steps, np.minimum(address // align, places), 1)
-    np.add.at(steps, np.minimum(-(-(address + length) // align), places), -1)
-    return np.cumsum(steps)[:-1]
 
 
 def _best(uses: Any, n: int, places: int, law: Law, values: Any) -> tuple[float, Law, float]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MEMORY_LIMIT = "1GB"
 THREADS = 2
+BATCH_ROWS = 1 << 17
 PERCENTILE = """
 CREATE MACRO percentile(x, q) AS CASE WHEN count(x) * (1 - q) >= 1 THEN quantile_disc(x, q) END
 """
@@ -68,6 +69,16 @@ def query(connection: duckdb.DuckDBPyConnection, name: str, **values: object) ->
 def query_table(connection: duckdb.DuckDBPyConnection, name: str, **values: object) -> pa.Table:
     """Return the result of the named query as an Arrow table."""
     return connection.sql(named(name), params=values or None).to_arrow_table()
+
+
+def write_query(connection: duckdb.DuckDBPyConnection, name: str, path: Path, **values: object) -> None:
+    """Write the result of the named query to the Parquet file `path`, in its order, batch by batch."""
+    import pyarrow.parquet as pq
+
+    reader = connection.sql(named(name), params=values).to_arrow_reader(BATCH_ROWS)
+    with pq.ParquetWriter(path, reader.schema, compression="zstd", compression_level=1) as out:
+        for batch in reader:
+            out.write_batch(batch)
 
 
 def named(name: str) -> str:

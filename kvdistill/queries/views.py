@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import UNSET
 
-from kvdistill.queries.database import literal
+from kvdistill.queries.database import BATCH_ROWS, literal
 from kvtrace.core import files as core_files
 from kvtrace.core import parquet, tables
 from kvtrace.core.errors import ConfigError, TraceError
@@ -83,6 +83,9 @@ def views_of(paths: Sequence[Path | str], scratch: Path) -> list[View]:
         ConfigError: a folder holds no table, or no file fits a pattern.
 
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     found: dict[str, dict[Path, str]] = {}
     tiers: dict[str, list[dict[str, Any]]] = {}
     folders: dict[Path, None] = {}
@@ -115,7 +118,10 @@ def views_of(paths: Sequence[Path | str], scratch: Path) -> list[View]:
     }
     for name, rows in facts.items():
         if rows:
-            found[name] = {_facts_file(name, rows, scratch): ""}
+            schema = pa.schema([(column, getattr(pa, kind)()) for column, kind in FACTS[name].items()])
+            target = scratch / f"{name}.facts.parquet"
+            pq.write_table(pa.Table.from_pylist(rows, schema), target)
+            found[name] = {target: ""}
     return [_view(name, files) for name, files in sorted(found.items())]
 
 
@@ -128,15 +134,15 @@ def files_in(path: Path) -> list[Path]:
         return [file for each in fitting for file in files_in(each)]
     if not path.is_dir():
         return [path]
-    files = sorted(f for f in path.rglob("*") if _is_ours(f) and not f.name.startswith("."))
+    files = sorted(
+        f
+        for f in path.rglob("*")
+        if (f.name in (RUN_FILE, PROBE_FILE) or f.name.endswith(tables.SUFFIXES)) and not f.name.startswith(".")
+    )
     if not files:
         refuse_cut_off(path)
         raise ConfigError(f"{path}: no table of ours in this folder (*{' or *'.join(tables.SUFFIXES)})")
     return files
-
-
-def _is_ours(path: Path) -> bool:
-    return path.name in (RUN_FILE, PROBE_FILE) or path.name.endswith(tables.SUFFIXES)
 
 
 def _view(name: str, files: dict[Path, str]) -> View:
@@ -188,16 +194,6 @@ def _as_parquet(path: Path, table: Table, scratch: Path) -> Path:
     with pq.ParquetWriter(target, arrow_schema(table, reader.extras), compression="zstd") as out:
         for batch in reader.batches():
             out.write_batch(batch, row_group_size=parquet.BATCH_ROWS)
-    return target
-
-
-def _facts_file(name: str, rows: list[dict[str, Any]], scratch: Path) -> Path:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    schema = pa.schema([(column, getattr(pa, kind)()) for column, kind in FACTS[name].items()])
-    target = scratch / f"{name}.facts.parquet"
-    pq.write_table(pa.Table.from_pylist(rows, schema), target)
     return target
 
 
@@ -298,7 +294,11 @@ def tier_rows(reader: Reader, place: TierPlace, limit: Limit, columns: Sequence[
     for batch in reader.batches([*names, *place.columns]):
         ts = batch.column("ts_ns").to_numpy()
         keep = np.flatnonzero(place.holds(batch))
-        _check_order(ts, last, row)
+        back = np.flatnonzero(np.diff(ts) < 0)
+        if last is not None and len(ts) and ts[0] < last:
+            raise TraceError("time goes back here; sort the trace by ts_ns", row=row, column="ts_ns")
+        if len(back):
+            raise TraceError("time goes back here; sort the trace by ts_ns", row=row + int(back[0]) + 1, column="ts_ns")
         last, row = (ts[-1] if len(ts) else last), row + len(ts)
         if not len(keep):
             continue
@@ -342,6 +342,20 @@ class RowWindow:
         return {name: values[:stop] for name, values in part.items()} if stop else None
 
 
+def ordered_rows(path: Path, limit: Limit) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the Parquet file `path`, in order of time, within `limit`, as numpy arrays by name."""
+    import pyarrow.parquet as pq
+
+    window = RowWindow(limit)
+    for batch in pq.ParquetFile(path).iter_batches(batch_size=BATCH_ROWS, use_threads=False):
+        columns = zip(batch.schema.names, batch.columns, strict=True)
+        kept = window.take({name: column.to_numpy(zero_copy_only=False) for name, column in columns})
+        if kept is not None:
+            yield kept
+        if window.is_over:
+            return
+
+
 _STEPS = 20
 """A busiest window begins at a multiple of this part of its length."""
 
@@ -365,14 +379,6 @@ def found_window(limit: Limit, rows: Callable[[], Iterator[dict[str, Any]]]) -> 
     begins = np.arange(max(1, len(moved) - _STEPS + 1))
     best = int((done[np.minimum(begins + _STEPS, len(moved))] - done[begins]).argmax())
     return replace(limit, begin_ns=best * step, busiest_ns=None).within(Limit(span_ns=length))
-
-
-def _check_order(ts: Any, last: Any, row: int) -> None:
-    back = np.flatnonzero(np.diff(ts) < 0)
-    if last is not None and len(ts) and ts[0] < last:
-        raise TraceError("time goes back here; sort the trace by ts_ns", row=row, column="ts_ns")
-    if len(back):
-        raise TraceError("time goes back here; sort the trace by ts_ns", row=row + int(back[0]) + 1, column="ts_ns")
 
 
 def _numpy(array: Any) -> Any:

@@ -181,13 +181,12 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
         trials=[len(side.reports) for side in sides],
         settings=ordered_settings(differing([_settings_of(side.reports[0]) for side in sides])),
         warnings=unlike + [said for side, own in zip(sides, found, strict=True) for said in _doubts(side, own)],
-        lines=[line for line in lines if any(_says(line.name, side.median) for side in line.sides)],
+        lines=[
+            line
+            for line in lines
+            if any((side.median is not None and not (line.name in _FAULTS and side.median == 0)) for side in line.sides)
+        ],
     )
-
-
-def _says(name: str, value: float | None) -> bool:
-    """Return whether a figure is shown: it is known, and no count of faults that is 0."""
-    return value is not None and not (name in _FAULTS and value == 0)
 
 
 def _trials_by_figure(side: ReportedTrials) -> dict[Key, list[float | None]]:
@@ -608,7 +607,11 @@ def _figures(compared: Comparison, numbers: list[str]) -> list[ReportTable]:
     note = f"{text[:1].upper()}{text[1:]}. Values are medians of trials."
     groups: dict[str, list[list[Any]]] = {}
     for line in sorted(compared.lines, key=lambda line: line.op):
-        groups.setdefault(line.tier, []).append(_row(line, has_intervals=has_intervals))
+        cells: list[Any] = [line.op, line.name, *(Cell(side.median, unit_of(line.name)) for side in line.sides)]
+        for side in line.sides[1:]:
+            found = side.ratio
+            cells += [found.value, *([found.low, found.high, _MARKS[found.differs]] if has_intervals else [])]
+        groups.setdefault(line.tier, []).append(cells)
     order = dict.fromkeys(line.tier for line in compared.lines)
     return [
         ReportTable(
@@ -616,14 +619,6 @@ def _figures(compared: Comparison, numbers: list[str]) -> list[ReportTable]:
         )
         for at, tier in enumerate(order)
     ]
-
-
-def _row(line: ComparedLine, *, has_intervals: bool) -> list[Any]:
-    cells: list[Any] = [line.op, line.name, *(Cell(side.median, unit_of(line.name)) for side in line.sides)]
-    for side in line.sides[1:]:
-        found = side.ratio
-        cells += [found.value, *([found.low, found.high, _MARKS[found.differs]] if has_intervals else [])]
-    return cells
 
 
 def unit_of(name: str) -> Unit:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kvdistill.check.check import Closeness, Jobs
-from kvdistill.check.closeness import StreamFigures, Verdict
+from kvdistill.check.closeness import StreamFigures
 from kvdistill.check.store_jobs import StoreCloseness
 from kvdistill.jobs.write import StoreJobs
 from kvdistill.profile.profile import Profile
@@ -157,12 +157,17 @@ def _facts(profile: Profile) -> dict[str, Any]:
 
 def closeness_chapter(found: Closeness) -> Chapter:
     """Return the chapter of what `--check` found."""
-    notes = [f"fio {found.fio_version}", *found.notes, *_resolutions(found)]
-    return Chapter("Closeness of the jobs", [_sides(found), _verdicts(found)], notes)
-
-
-def _sides(found: Closeness) -> ReportTable:
-    """Return a row a figure and a column a side: there are more figures than a page is wide."""
+    notes = [
+        f"fio {found.fio_version}",
+        *found.notes,
+        *(
+            f"gap KS of {job.name}: between arrivals (what is due at one time is one), beyond the "
+            f"{format_duration(job.gap_resolution_us * 1000)} to which fio logs times"
+            for job in (pair.fio for pair in found.comparisons)
+            if job.gap_ks is not None and job.gap_resolution_us is not None and job.gap_resolution_us > 1
+        ),
+    ]
+    # A row a figure and a column a side: there are more figures than a page is wide.
     sides = [
         # Several jobs may have the source as theirs.
         (name, side, pair.window)
@@ -176,17 +181,11 @@ def _sides(found: Closeness) -> ReportTable:
         for name in StreamFigures.__struct_fields__
         if name != "name"
     ]
-    return ReportTable("Closeness", Sheet.PERFORMANCE, columns, rows if sides else [])
-
-
-def _resolutions(found: Closeness) -> list[str]:
-    """Return a line for each job whose gap distance is beyond the resolution of fio's times."""
-    return [
-        f"gap KS of {job.name}: between arrivals (what is due at one time is one), beyond the "
-        f"{format_duration(job.gap_resolution_us * 1000)} to which fio logs times"
-        for job in (pair.fio for pair in found.comparisons)
-        if job.gap_ks is not None and job.gap_resolution_us is not None and job.gap_resolution_us > 1
-    ]
+    return Chapter(
+        "Closeness of the jobs",
+        [ReportTable("Closeness", Sheet.PERFORMANCE, columns, rows if sides else []), _verdicts(found)],
+        notes,
+    )
 
 
 def _unit(name: str) -> Unit:
@@ -207,12 +206,18 @@ def _verdicts(found: Closeness) -> ReportTable:
             value = verdict.value
             unit = Unit.SHARE if "%" in verdict.target else Unit.NUMBER
             reached = Cell(value, Unit.TEXT if isinstance(value, bool) else unit)
-            rows.append([pair.fio.name, verdict.name, verdict.target, reached, _verdict(verdict)])
+            rows.append(
+                [
+                    pair.fio.name,
+                    verdict.name,
+                    verdict.target,
+                    reached,
+                    _MARKS[verdict.passes]
+                    if verdict.passes is not None
+                    else "not measured"
+                    if verdict.value is None
+                    else "too few I/Os to tell",
+                ]
+            )
     note = "Shares are differences from the source: negative is less than it."
     return ReportTable("Targets of closeness", Sheet.PERFORMANCE, columns, rows, (), note, 2)
-
-
-def _verdict(verdict: Verdict) -> str:
-    if verdict.passes is None:
-        return "not measured" if verdict.value is None else "too few I/Os to tell"
-    return _MARKS[verdict.passes]

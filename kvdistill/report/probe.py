@@ -139,24 +139,37 @@ _LAYER_NAMES = {
 
 def probe_document(report: ProbeReport) -> Document:
     """Return the document of a measurement of the probes alone."""
+    wanted = {name: ", ".join(map(str, v)) if isinstance(v, list) else v for name, v in report.filter.items()}
+    facts = {"duration": Cell(report.duration_ns, Unit.NS), "command": " ".join(report.argv) or None}
+    kept = {name: value for name, value in wanted.items() if name != "duration_ns" and value not in (None, "")}
     return Document(
         name=report.name,
         headline=report.answer or "no block request was completed",
-        chapters=[Chapter("What was measured", [_filter_table(report)]), probe_chapter(report)],
+        chapters=[
+            Chapter(
+                "What was measured",
+                [parameters("Whose requests", Sheet.PARAMETERS, facts | kept | {"kvreplay": report.version})],
+            ),
+            probe_chapter(report),
+        ],
     )
 
 
 def probe_chapter(report: ProbeReport) -> Chapter:
     """Return the chapter of a run or of a measurement of its own."""
     told = [*_sizes(report), *_in_flight(report), *_calls_tables(report), *_heat_tables(report)]
-    return Chapter("Block layer", [*_counts(report), _times_table(report), *_distributions(report), *told])
-
-
-def _filter_table(report: ProbeReport) -> ReportTable:
-    wanted = {name: ", ".join(map(str, v)) if isinstance(v, list) else v for name, v in report.filter.items()}
-    facts = {"duration": Cell(report.duration_ns, Unit.NS), "command": " ".join(report.argv) or None}
-    kept = {name: value for name, value in wanted.items() if name != "duration_ns" and value not in (None, "")}
-    return parameters("Whose requests", Sheet.PARAMETERS, facts | kept | {"kvreplay": report.version})
+    rows = [dict(row, layer=_LAYER_NAMES[row["layer"]]) for row in report.layers]
+    spec = f"text: layer, op; count: count; ns: {TIME_COLUMNS}, longest_below_ns = longest below"
+    note = "Percentiles by nearest rank, within 0.8 %; - with too few."
+    return Chapter(
+        "Block layer",
+        [
+            *_counts(report),
+            table_of("Time in each layer", Sheet.DEVICE, spec, rows, note, keys=2),
+            *_distributions(report),
+            *told,
+        ],
+    )
 
 
 def _counts(report: ProbeReport) -> list[ReportTable]:
@@ -180,13 +193,6 @@ def _counts(report: ProbeReport) -> list[ReportTable]:
         table_of("Block requests", Sheet.DEVICE, done, report.directions, done_note),
         table_of("Merges, splits and losses", Sheet.DEVICE, given, report.directions, given_note),
     ]
-
-
-def _times_table(report: ProbeReport) -> ReportTable:
-    rows = [dict(row, layer=_LAYER_NAMES[row["layer"]]) for row in report.layers]
-    spec = f"text: layer, op; count: count; ns: {TIME_COLUMNS}, longest_below_ns = longest below"
-    note = "Percentiles by nearest rank, within 0.8 %; - with too few."
-    return table_of("Time in each layer", Sheet.DEVICE, spec, rows, note, keys=2)
 
 
 def _distributions(report: ProbeReport) -> list[ReportTable]:
@@ -506,13 +512,18 @@ _PARTS = {
 
 def layer_chapter(found: Layers) -> Chapter:
     """Return the chapter that joins operations and what the probes saw beneath."""
+    rows = [row | {"layer": _SHOWN_LAYERS[row["layer"]]} for row in found.times]
+    spec = f"text: op, layer; count: count; ns: {TIME_COLUMNS}"
+    note = "An operation takes one call or more, a call one request or more: rows do not add up. Warm-up included."
     return Chapter(
-        "Where the time went", [_said(found), *_inside_tables(found), _layer_times_table(found), _moved_table(found)]
+        "Where the time went",
+        [
+            table_of("Findings", Sheet.DEVICE, "text: finding", [{"finding": line} for line in found.findings]),
+            *_inside_tables(found),
+            table_of("Operations beside the layers in them", Sheet.DEVICE, spec, rows, note, keys=2),
+            _moved_table(found),
+        ],
     )
-
-
-def _said(found: Layers) -> ReportTable:
-    return table_of("Findings", Sheet.DEVICE, "text: finding", [{"finding": line} for line in found.findings])
 
 
 def _inside_tables(found: Layers) -> list[ReportTable]:
@@ -527,13 +538,6 @@ def _inside_tables(found: Layers) -> list[ReportTable]:
         "with more, requests of the others count, too. Warm-up included."
     )
     return [table_of("Parts of the latency", Sheet.DEVICE, spec, found.inside, note)]
-
-
-def _layer_times_table(found: Layers) -> ReportTable:
-    rows = [row | {"layer": _SHOWN_LAYERS[row["layer"]]} for row in found.times]
-    spec = f"text: op, layer; count: count; ns: {TIME_COLUMNS}"
-    note = "An operation takes one call or more, a call one request or more: rows do not add up. Warm-up included."
-    return table_of("Operations beside the layers in them", Sheet.DEVICE, spec, rows, note, keys=2)
 
 
 def _moved_table(found: Layers) -> ReportTable:

@@ -125,22 +125,22 @@ def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> R
             over_time=named_tiers(over_time, names),
             heat=named_tiers(heat, names),
             writes_per_day=writes_per_day(
-                {f["tier"]: f["io_bytes"] for f in counted if _wears(f)}, span_ns, meta, endurance
+                {
+                    f["tier"]: f["io_bytes"]
+                    for f in counted
+                    if f["op"] == "write" and f["io_bytes"] and f["engine"] not in ("memory", "gpu")
+                },
+                span_ns,
+                meta,
+                endurance,
             ),
             reuse=reuse_rows(names, run_reuse(tables.open_table(ops, OPS), len(names))),
             probe=probe_report(ops.parent, buckets),
-            layers=layers(ops.parent) if _is_probed(run) else None,
+            layers=layers(ops.parent)
+            if (run is not None and run.probes is not None and run.probes.is_measured)
+            else None,
             closeness=find_closeness(ops.with_name(CLOSENESS)),
         )
-
-
-def _is_probed(run: RunFile | None) -> bool:
-    """Return whether the run itself started the probes: others' times are by another clock, which tells nothing."""
-    return run is not None and run.probes is not None and run.probes.is_measured
-
-
-def _wears(figures: dict[str, Any]) -> bool:
-    return bool(figures["op"] == "write" and figures["io_bytes"] and figures["engine"] not in ("memory", "gpu"))
 
 
 _SUMMARY_FIGURES = ("tier", "op", "engine", "operations", "errors", "corrupt", "bytes", "io_bytes", "span_ns")
@@ -195,13 +195,23 @@ def run_document(report: RunReport) -> Document:
         verdict = f"{checkpoint_sentence(saved)}; {verdict}"
     if run is not None and run.status == "partial":
         verdict = f"PARTIAL: {verdict}"
-    notes = [_NO_SUMMARY, *report.subject.notes] if run is None else _notes(run)
+    notes = (
+        [_NO_SUMMARY, *report.subject.notes]
+        if run is None
+        else (run.notes + [f"trace: {note}" for note in run.trace.metadata.notes if note not in run.notes])
+    )
+    # An imported run has few of them.
+    facts = {n: v for n, v in _facts(report).items() if (v.value if isinstance(v, Cell) else v) is not None}
     is_open = bool(report.response)
     maps = heat_tables(report.heat, report.bucket_ns, "Response time" if is_open else "Latency")
     is_main = [not table.title.endswith("delete") for table in maps]
     rates = rate_tables(report.over_time, report.bucket_ns, _IN_FLIGHT)
     latency, response = _distributions_of(report, "latency"), _distributions_of(report, "response")
-    times = [*_latencies(report), *(response if is_open else latency)]
+    times = [
+        _times_table("Latency", report.latency),
+        *([_times_table("Response time", report.response)] if is_open else []),
+        *(response if is_open else latency),
+    ]
     waits = (
         [_times_table("Lateness", report.lateness), *_distributions_of(report, "lateness")] if report.lateness else []
     )
@@ -221,7 +231,11 @@ def run_document(report: RunReport) -> Document:
         Chapter("Sizes", size_tables(report.sizes, report.size_bins)),
         Chapter("Reuse", reuse_tables(report.reuse)),
         Chapter(
-            "What was run, and on what", [*_targets(run), parameters("Run", Sheet.PARAMETERS, _known(_facts(report)))]
+            "What was run, and on what",
+            [
+                *_targets(run),
+                parameters("Run", Sheet.PARAMETERS, facts),
+            ],
         ),
     ]
     more = sum(extra is not None for extra in (ranks, saved, report.layers, report.closeness))
@@ -320,10 +334,6 @@ def _tail(what: str, where: str, row: dict[str, Any], of: str) -> Highlight:
     return Highlight(f"{what} {shown}{where}", row[name], Unit.NS, f"of {format_count(row['count'])} {of}".strip())
 
 
-def _notes(run: RunFile) -> list[str]:
-    return run.notes + [f"trace: {note}" for note in run.trace.metadata.notes if note not in run.notes]
-
-
 def _facts(report: RunReport) -> dict[str, Any]:
     run = report.run
     if run is None:
@@ -347,13 +357,6 @@ def _facts(report: RunReport) -> dict[str, Any]:
         "processor": run.host.get("cpu_model"),
         "processors": Cell(run.host.get("cpus"), Unit.COUNT),
         "kernel": run.host.get("kernel"),
-    }
-
-
-def _known(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts that are known; an imported run has few."""
-    return {
-        name: value for name, value in facts.items() if (value.value if isinstance(value, Cell) else value) is not None
     }
 
 
@@ -402,13 +405,6 @@ def _times_table(title: str, rows: list[dict[str, Any]]) -> ReportTable:
         "Lateness": "From when operations were due to their submission; a closed loop has none.",
     }[title]
     return table_of(title, Sheet.PERFORMANCE, spec, rows, note, keys=2)
-
-
-def _latencies(report: RunReport) -> list[ReportTable]:
-    return [
-        _times_table("Latency", report.latency),
-        *([_times_table("Response time", report.response)] if report.response else []),
-    ]
 
 
 def _distributions_of(report: RunReport, measure: str) -> list[ReportTable]:

@@ -91,6 +91,12 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
             named_tiers(query(db, "trace_operations"), names),
             named_tiers(query(db, "trace_sizes"), names),
         )
+        found = (meta.stats or {}).get("first_token")
+        times = found.get("with_cache") if isinstance(found, dict) else None
+        written: dict[str, int] = {}
+        for row in operations:
+            if row["op"] == "write":
+                written[row["tier"]] = written.get(row["tier"], 0) + row["bytes"]
         return TraceReport(
             subject=subject_of(path, meta),
             span_ns=span_ns,
@@ -105,23 +111,9 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
             size_bins=bins(sizes),
             bucket_ns=bucket_ns if span_ns else None,
             over_time=named_tiers(over_time, names),
-            writes_per_day=writes_per_day(_written(operations), span_ns, meta, endurance),
-            first_token=_first_token(meta),
+            writes_per_day=writes_per_day(written, span_ns, meta, endurance),
+            first_token=(times if isinstance(times, dict) else None),
         )
-
-
-def _first_token(meta: Metadata) -> dict[str, int | None] | None:
-    found = (meta.stats or {}).get("first_token")
-    times = found.get("with_cache") if isinstance(found, dict) else None
-    return times if isinstance(times, dict) else None
-
-
-def _written(operations: list[dict[str, Any]]) -> dict[str, int]:
-    written: dict[str, int] = {}
-    for row in operations:
-        if row["op"] == "write":
-            written[row["tier"]] = written.get(row["tier"], 0) + row["bytes"]
-    return written
 
 
 def _tier_rows(meta: Metadata, live: list[LiveBytes | None]) -> list[dict[str, Any]]:
@@ -151,15 +143,22 @@ def trace_document(report: TraceReport) -> Document:
     }
     is_instant = report.span_ns == 0
     notes = [*subject.notes, *(["all rows share one instant, so no rate is known"] if is_instant else [])]
+    made = "simulated" if report.subject.is_simulated else "of real I/O"
+    rows = format_count(report.subject.rows)
+    headline = f"Trace, {made}: {rows} operations for {format_count(report.requests)} requests"
+    spec = "text: tier, op, phase; count: ops = operations; bytes: bytes; count: objects"
     return Document(
         name=subject.file,
-        headline=_headline(report),
+        headline=(f"{headline}; {fleet_headline(report.fleet)}" if report.fleet else headline),
         notes=notes,
         highlights=_highlights(report),
         chapters=[
             *([Chapter("Fleet", fleet_tables(report.fleet))] if report.fleet else []),
             *([_events(report.events)] if report.events else []),
-            Chapter("Tiers and operations", [_tiers(report), _operations(report)]),
+            Chapter(
+                "Tiers and operations",
+                [_tiers(report), table_of("Operations", Sheet.PERFORMANCE, spec, report.operations, keys=3)],
+            ),
             Chapter("Over time", rate_tables(report.over_time, report.bucket_ns, "By the trace's own clock.")),
             Chapter("Wear", [wear_table(report.writes_per_day, "Writes to flash inside the drive are more.")]),
             Chapter("Sizes", size_tables(report.sizes, report.size_bins)),
@@ -180,13 +179,6 @@ def trace_document(report: TraceReport) -> Document:
 def _events(events: dict[str, Any]) -> Chapter:
     course, *others = event_course(events)
     return Chapter("Events", [course, *event_tables(events), *others], event_lines(events))
-
-
-def _headline(report: TraceReport) -> str:
-    made = "simulated" if report.subject.is_simulated else "of real I/O"
-    rows = format_count(report.subject.rows)
-    headline = f"Trace, {made}: {rows} operations for {format_count(report.requests)} requests"
-    return f"{headline}; {fleet_headline(report.fleet)}" if report.fleet else headline
 
 
 def _highlights(report: TraceReport) -> list[Highlight]:
@@ -223,8 +215,3 @@ def _tiers(report: TraceReport) -> ReportTable:
     total |= {"hits": sum(tier["hits"] or 0 for tier in report.tiers), "hit_ratio": report.hit_ratio}
     rows = [*report.tiers, *([total] if report.hit_ratio is not None else [])]
     return table_of("Tiers", Sheet.SUMMARY, spec, rows, note)
-
-
-def _operations(report: TraceReport) -> ReportTable:
-    spec = "text: tier, op, phase; count: ops = operations; bytes: bytes; count: objects"
-    return table_of("Operations", Sheet.PERFORMANCE, spec, report.operations, keys=3)
