@@ -1,4 +1,4 @@
-"""Run the jobs briefly with fio on a scratch file, and compare the I/O that fio did with the source's."""
+"""Write the fio jobs of a source, run them briefly on a scratch file, and compare what fio did with the source."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from kvdistill.jobs import fio_program
 from kvdistill.jobs import job as fio
 from kvdistill.jobs.fio_replay import fitted_issue_us
 from kvdistill.jobs.job import FioMode, longest
-from kvdistill.jobs.write import CheckOptions, Wanted, WrittenJob, write_job, write_prefill
+from kvdistill.jobs.write import CheckOptions, JobRequest, WrittenJob, write_job, write_prefill
 from kvdistill.profile.profile import ArrivalProfile, Profile, SourceKind
 from kvdistill.profile.sources import Distilled, distil_source, file_of
 from kvtrace.core.app import log, progress
@@ -53,7 +53,7 @@ _NOT_KEEPING_UP_US = 100_000
 
 
 class ClosenessPair(msgspec.Struct, frozen=True, kw_only=True):
-    """One job beside the source over the same window."""
+    """One job compared with the source over the same window."""
 
     job: str
     window: str
@@ -95,7 +95,7 @@ class _Run:
     distilled: Distilled
     window: str
     place: Path
-    wanted: Wanted
+    request: JobRequest
     written: WrittenJob
     reference: Distilled | None
     """What the device saw of the source, or of a replay of it; null if that is not known: fio's side is compared."""
@@ -107,7 +107,7 @@ def check(
     whole: Distilled,
     outdir: Path,
     modes: Sequence[FioMode],
-    wanted: Wanted,
+    request: JobRequest,
 ) -> Closeness:
     """Run the jobs of `modes` on a scratch file in `outdir`, cut to a brief part; return how close they come.
 
@@ -118,12 +118,12 @@ def check(
         DeviceError: too little space, or fio failed.
 
     """
-    version, options = fio_program.installed(), wanted.checks or CheckOptions()
+    version, options = fio_program.installed(), request.checks or CheckOptions()
     if version is None:
         raise ProbeUnavailable(f"--check needs fio; {fio_program.HOW_TO_GET}. The job files are written.")
     cap = max(1, int(options.seconds * NS_PER_S))
-    job_options = replace(wanted.options, target=fio.SCRATCH, version=version, runtime_cap_ns=cap, is_device=False)
-    wanted = replace(wanted, options=job_options)
+    job_options = replace(request.options, target=fio.SCRATCH, version=version, runtime_cap_ns=cap, is_device=False)
+    request = replace(request, options=job_options)
     part_limit = whole.limit.within(Limit(span_ns=cap, moved_bytes=None if options.is_null else options.max_bytes))
     comparisons, notes = [], [_depth_note(whole)]
     if options.is_null:
@@ -134,11 +134,11 @@ def check(
         is_whole = part is whole or part.profile.ops == whole.profile.ops
         window = "the whole window" if is_whole else f"the first {format_duration(part.profile.span_ns)}"
         part = whole if is_whole else part
-        written = {mode: write_job(mode, part, place, wanted) for mode in modes}
-        reference = None if options.is_null else _reference(source, part, place, wanted, notes)
+        written = {mode: write_job(mode, part, place, request) for mode in modes}
+        reference = None if options.is_null else _reference(source, part, place, request, notes)
         if not options.is_null:
             # Fill the scratch file of all jobs once.
-            space = write_prefill(part, written, place, wanted).space_bytes
+            space = write_prefill(part, written, place, request).space_bytes
             free = shutil.disk_usage(place).free
             if free < space + _SPARE_BYTES:
                 raise DeviceError(
@@ -148,7 +148,7 @@ def check(
             fio_program.run_fio(place / fio.PREFILL, 30 + space / _SLOWEST_BYTES_PER_S)
         issue_us = (0.0, 0.0)
         for mode in modes:
-            run = _Run(mode, part, window, place, wanted, written[mode], reference)
+            run = _Run(mode, part, window, place, request, written[mode], reference)
             if mode is not FioMode.REPLAY:
                 comparisons.append(_check_drawn(run, notes) if mode is FioMode.STAT else _check_logs(run, notes)[0])
                 continue
@@ -164,14 +164,14 @@ def _closest_replay(run: _Run, notes: list[str]) -> tuple[ClosenessPair, tuple[f
 
     Absolute milliseconds and, with what issuing takes as the first run shows it, relative microseconds.
     """
-    logs = run.wanted.logs
+    logs = run.request.logs
     best, issue_us = None, (0.0, 0.0)
     if logs.version is None and logs.jobs in (None, 1) and not _is_null(run):
         best, found = _check_logs(_in_form(run, replace(logs, version=RELATIVE, jobs=1)), notes)
         if found is not None:
-            told, _found = _check_logs(_in_form(run, replace(logs, version=RELATIVE, jobs=1, issue_us=found)), notes)
-            if (told.fio.gap_ks or 0) <= (best.fio.gap_ks or 0):
-                best, issue_us = told, found
+            timed, _found = _check_logs(_in_form(run, replace(logs, version=RELATIVE, jobs=1, issue_us=found)), notes)
+            if (timed.fio.gap_ks or 0) <= (best.fio.gap_ks or 0):
+                best, issue_us = timed, found
         if best.fio.side is not Side.DEVICE or abs(best.fio.end_slip or 0) > END_SLIP_TARGET:
             # Nobody can say what issuing takes, or it takes now this and now that.
             best, issue_us = None, (0.0, 0.0)
@@ -187,8 +187,8 @@ def _closest_replay(run: _Run, notes: list[str]) -> tuple[ClosenessPair, tuple[f
 
 def _in_form(run: _Run, logs: LogOptions) -> _Run:
     """Return `run` with its logs written as `logs` say."""
-    wanted = replace(run.wanted, logs=logs)
-    return replace(run, wanted=wanted, written=write_job(run.mode, run.distilled, run.place, wanted))
+    request = replace(run.request, logs=logs)
+    return replace(run, request=request, written=write_job(run.mode, run.distilled, run.place, request))
 
 
 def _depth_note(whole: Distilled) -> str:
@@ -198,7 +198,7 @@ def _depth_note(whole: Distilled) -> str:
     return f"the source's depth is {depth.mean:.3g} over all of it, weighted by time"
 
 
-def _reference(source: Path, part: Distilled, place: Path, wanted: Wanted, notes: list[str]) -> Distilled | None:
+def _reference(source: Path, part: Distilled, place: Path, request: JobRequest, notes: list[str]) -> Distilled | None:
     """Return what fio's block requests are compared with; null, with a note why, if fio's own side is compared."""
     kind = part.profile.origin.kind
     if kind in _OF_A_DEVICE:
@@ -210,17 +210,17 @@ def _reference(source: Path, part: Distilled, place: Path, wanted: Wanted, notes
         )
         return None
     log("checking: kvreplay replays the part of the trace, to see what it makes at the device")
-    seen, told = replay_seen(file_of(source), part, place, wanted.logs.max_io_bytes)
+    seen, outcome = replay_seen(file_of(source), part, place, request.logs.max_io_bytes)
     if seen is None:
-        notes.append(f"only fio's side was compared, with what the trace asks of files: {told}")
+        notes.append(f"only fio's side was compared, with what the trace asks of files: {outcome}")
     else:
         notes.append(
             "the source's side is a replay of this part of the trace by kvreplay on the same disk, and both sides are "
-            f"block requests there ({told})"
+            f"block requests there ({outcome})"
         )
-        if longest(seen.profile) > wanted.logs.max_io_bytes:
+        if longest(seen.profile) > request.logs.max_io_bytes:
             notes.append(
-                f"the block layer merges parts of {format_io_size(wanted.logs.max_io_bytes)} that kvreplay submits at "
+                f"the block layer merges parts of {format_io_size(request.logs.max_io_bytes)} that kvreplay submits at "
                 f"once, up to {format_io_size(longest(seen.profile))}; fio submits one at a time, and longer ones with "
                 "--io-bytes"
             )
@@ -238,7 +238,7 @@ def _seen(run: _Run, job: Path, unseen: Path, timeout_s: float, notes: list[str]
 
 
 def _check_logs(run: _Run, notes: list[str]) -> tuple[ClosenessPair, tuple[float, float] | None]:
-    """Run the job of iologs in `run`; return how close it came, and what issuing took where that can be told."""
+    """Run the job of iologs in `run`; return how close it came, and what issuing took if that can be determined."""
     written, is_replay = run.written, run.mode is FioMode.REPLAY
     log, ios = written.log, run.distilled.ios
     assert log is not None
@@ -282,7 +282,7 @@ def _the_log(place: Path, pattern: str) -> Path:
 
 def _check_drawn(run: _Run, notes: list[str]) -> ClosenessPair:
     """Run the statistical job in `run`."""
-    profile, options = run.distilled.profile, run.wanted.checks or CheckOptions()
+    profile, options = run.distilled.profile, run.request.checks or CheckOptions()
     job, logged = run.place / run.mode.job, run.place / f"{run.mode}.logged.fio"
     # To log each I/O takes fio time, which a closed loop then lacks: only where nobody else looks.
     kept = with_options(job.read_text(), "write_iolog", [])
@@ -306,11 +306,11 @@ def _check_drawn(run: _Run, notes: list[str]) -> ClosenessPair:
 
 
 def _is_null(run: _Run) -> bool:
-    return run.wanted.checks is not None and run.wanted.checks.is_null
+    return run.request.checks is not None and run.request.checks.is_null
 
 
 def _compare(run: _Run, seen: Seen, source: Stream, figures: StreamFigures | None) -> ClosenessPair:
-    """Return `figures` of fio's side, or of the device where it was `seen`, beside those of the source."""
+    """Return `figures` of fio's side, or of the device where it was `seen`, with those of the source."""
     profile, ios = run.distilled.profile, run.distilled.ios
     if run.reference is not None and seen.device is not None and seen.device.ios is not None:
         profile, ios = run.reference.profile, run.reference.ios
@@ -348,8 +348,8 @@ def on_null(job: str) -> str:
     """Return `job` for fio's null engine, which needs no file and does no I/O."""
     lines = [line for line in job.splitlines() if line != "allow_file_create=0"]
     # One at a time, which the null engine completes at once: what is not reaped at the end is in no log.
-    told = {"ioengine": "ioengine=null", "iodepth": "iodepth=1"}
-    return "\n".join(told.get(line.partition("=")[0], line) for line in lines) + "\n"
+    changed = {"ioengine": "ioengine=null", "iodepth": "iodepth=1"}
+    return "\n".join(changed.get(line.partition("=")[0], line) for line in lines) + "\n"
 
 
 def with_options(job: str, per_job: str, shared: list[str]) -> str:
@@ -383,20 +383,20 @@ class Jobs(msgspec.Struct, frozen=True, kw_only=True):
     closeness: Closeness | None = None
 
 
-def modes_of(distilled: Distilled, wanted: Sequence[FioMode]) -> list[FioMode]:
-    """Return the jobs to write: those asked for, or those the source can tell.
+def modes_of(distilled: Distilled, modes: Sequence[FioMode]) -> list[FioMode]:
+    """Return the jobs to write: those asked for, or those that the source supports.
 
     Raises:
-        ConfigError: the source cannot tell one that is asked for.
+        ConfigError: the source does not support one that is asked for.
 
     """
-    if wanted:
-        if FioMode.REPLAY in wanted and distilled.ios is None:
+    if modes:
+        if FioMode.REPLAY in modes and distilled.ios is None:
             raise ConfigError(
                 f"--mode replay: {distilled.profile.origin.file} holds no single operations; take a trace, a run or "
                 "block events"
             )
-        return list(dict.fromkeys(wanted))
+        return list(dict.fromkeys(modes))
     known = [
         (FioMode.REPLAY, distilled.ios is not None),
         (FioMode.STAT, True),
@@ -405,41 +405,41 @@ def modes_of(distilled: Distilled, wanted: Sequence[FioMode]) -> list[FioMode]:
     return [mode for mode, is_known in known if is_known]
 
 
-def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, wanted: Wanted) -> Jobs:
-    """Write the jobs of `source` into `outdir`, and check them if that is wanted.
+def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, request: JobRequest) -> Jobs:
+    """Write the jobs of `source` into `outdir`, and check them if `request` says so.
 
     Raises:
         ConfigError, TraceError, DeviceError: as the parts say.
-        ProbeUnavailable: a check is wanted, but there is no fio; the jobs are written all the same.
+        ProbeUnavailable: a check is asked for, but there is no fio; the jobs are written all the same.
 
     """
-    target = outdir / wanted.options.target
+    target = outdir / request.options.target
     if target.is_dir():
-        raise ConfigError(f"--target {wanted.options.target} is a folder; name a file or a block device")
+        raise ConfigError(f"--target {request.options.target} is a folder; name a file or a block device")
     try:
         outdir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DeviceError(f"cannot make the folder {outdir}: {error.strerror}") from None
-    wanted = replace(wanted, options=replace(wanted.options, is_device=target.is_block_device()))
+    request = replace(request, options=replace(request.options, is_device=target.is_block_device()))
     with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as scratch:
         with progress(f"distil {source.name}"):
             distilled = distil_source(source, tier, limit, Path(scratch))
-        modes = modes_of(distilled, wanted.modes)
-        shown = _replayed(source, tier, distilled, Path(scratch), wanted) if FioMode.REPLAY in modes else distilled
+        modes = modes_of(distilled, request.modes)
+        shown = _replayed(source, tier, distilled, Path(scratch), request) if FioMode.REPLAY in modes else distilled
         with progress("write the jobs"):
             written = {
-                mode: write_job(mode, shown if mode is FioMode.REPLAY else distilled, outdir, wanted) for mode in modes
+                mode: write_job(mode, shown if mode is FioMode.REPLAY else distilled, outdir, request) for mode in modes
             }
-            prefill = write_prefill(distilled, written, outdir, wanted)
+            prefill = write_prefill(distilled, written, outdir, request)
         write_json(outdir / fio.PROFILE, distilled.profile)
         closeness = None
-        if wanted.checks is not None:
+        if request.checks is not None:
             log(f"checking: running {', '.join(mode.job for mode in modes)} with fio")
-            closeness = check(source, tier, distilled, outdir, modes, wanted)
+            closeness = check(source, tier, distilled, outdir, modes, request)
             write_json(outdir / CLOSENESS, closeness)
             if any(closeness.issue_us):
-                told = replace(wanted, logs=replace(wanted.logs, issue_us=closeness.issue_us))
-                written[FioMode.REPLAY] = write_job(FioMode.REPLAY, shown, outdir, told)
+                timed = replace(request, logs=replace(request.logs, issue_us=closeness.issue_us))
+                written[FioMode.REPLAY] = write_job(FioMode.REPLAY, shown, outdir, timed)
     names = [name for job in (prefill, *written.values()) for name in job.files]
     return Jobs(
         files=[*names, fio.PROFILE, *([CLOSENESS] if closeness else [])],
@@ -450,16 +450,16 @@ def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, wante
     )
 
 
-def _replayed(source: Path, tier: str | None, whole: Distilled, scratch: Path, wanted: Wanted) -> Distilled:
+def _replayed(source: Path, tier: str | None, whole: Distilled, scratch: Path, request: JobRequest) -> Distilled:
     """Return the part of `whole` that the replay's logs hold: all of it, unless that is long and not asked for."""
     profile = whole.profile
     lines = sum(
-        size.ops * -(-size.io_bytes // wanted.logs.max_io_bytes)
+        size.ops * -(-size.io_bytes // request.logs.max_io_bytes)
         for direction in (profile.read, profile.write)
         for size in direction.sizes
     )
-    size = format_bytes(lines * (len(wanted.options.target) + _LINE_BYTES))
-    if lines <= MAX_LINES or wanted.is_whole or profile.arrivals is None or whole.ios is None:
+    size = format_bytes(lines * (len(request.options.target) + _LINE_BYTES))
+    if lines <= MAX_LINES or request.is_whole or profile.arrivals is None or whole.ios is None:
         if lines > MAX_LINES:
             log(f"the replay's logs take about {size} for {format_count(lines)} I/Os")
         return whole

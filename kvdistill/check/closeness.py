@@ -1,4 +1,8 @@
-"""How close the I/O that fio did is to the source's: figures of both, their distances, and targets."""
+"""How close the I/O that fio did is to the source's: figures of both, their distances, and targets.
+
+I/O is a `Stream` in order of issue: what a source asks for, what fio's latency logs and written iologs say, or what
+the device saw.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +94,7 @@ class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """A target, what was reached, and whether that passes; null if it was not measured."""
+    """A target, the measured value, and whether that passes; null if it was not measured."""
 
     name: str
     target: str
@@ -109,7 +113,7 @@ def device_figures(
 ) -> StreamFigures:
     """Return the figures of what the device saw of a fio run, `stream` and its `profile`, against `source`.
 
-    What only fio's own logs tell comes from `logged`: lateness, and without `has_gaps`, where the source's times are
+    What only fio's own logs say comes from `logged`: lateness, and without `has_gaps`, where the source's times are
     not known, the gaps.
     """
     seen = msgspec.structs.replace(
@@ -170,7 +174,7 @@ def job_figures(
 
 
 def verdicts(figures: StreamFigures, source: StreamFigures, *, is_replay: bool) -> list[Verdict]:
-    """Return each defined target against what was reached.
+    """Return each defined target against the measured value.
 
     What a job that draws misses by no more than chance allows for so few I/Os neither passes nor fails.
     """
@@ -194,12 +198,12 @@ def verdicts(figures: StreamFigures, source: StreamFigures, *, is_replay: bool) 
         _within("I/Os a second", "within 1.5 %", rate, RATE_TARGET, chance),
         _within("bytes a second", "within 1.5 %", moved, RATE_TARGET, moved_chance),
         _within("size TV", f"<= {SIZE_TV_TARGET}", figures.size_tv, SIZE_TV_TARGET, size_chance),
-        # fio's logs tell milliseconds, in which a gap of microseconds is none.
+        # fio's logs have milliseconds, in which a gap of microseconds is none.
         _within(
             "gap KS at 1 µs", f"<= {gap_target}", figures.gap_ks if figures.gap_resolution_us == 1 else None, gap_target
         ),
         _within("mean in flight", "within 10 %", depth, DEPTH_TARGET),
-        _within("to the hottest 10 %", f"+- {HOT_TARGET}", hot, HOT_TARGET, chance),
+        _within("I/O share of hottest 10 %", f"+- {HOT_TARGET}", hot, HOT_TARGET, chance),
         _within("reuse distance", f"within {reuse_target:.0%}".replace("%", " %"), reuse_, reuse_target, chance),
     ]
     if is_replay:

@@ -1,4 +1,8 @@
-"""What a device sees of a fio run: `kvreplay probe` beside it, and its block events distilled as any source's."""
+"""What a device sees: of a fio run, or of a replay of a trace, by `kvreplay probe`, distilled as any source's.
+
+A trace says what is asked of files. The block layer merges and splits that, so only a replay on the same disk shows
+what a trace makes at the device.
+"""
 
 from __future__ import annotations
 
@@ -59,9 +63,9 @@ def environment() -> dict[str, str]:
 
 
 def run_seen(job: Path, timeout_s: float, *, unseen: Path | None = None, keep: Path | None = None) -> Seen:
-    """Run fio on `job` in its folder, which lies on the target's filesystem, with the probes beside it if possible.
+    """Run fio on `job` in its folder, which lies on the target's filesystem, with the probes attached if possible.
 
-    If not, `unseen` is run in its place: a job whose own logs tell what it did. What the probes wrote stays in the
+    If not, `unseen` is run in its place: a job whose own logs say what it did. What the probes wrote stays in the
     folder `keep`, if one is named.
 
     Raises:
@@ -162,7 +166,7 @@ _START_S, _SLOWEST_BYTES_PER_S = 120, 20e6
 
 
 def replay_seen(trace: Path, part: Distilled, place: Path, io_bytes: int) -> tuple[Distilled | None, str]:
-    """Replay `part` of `trace` at its times on one file in the folder `place`, with the probes beside it.
+    """Replay `part` of `trace` at its times on one file in the folder `place`, with the probes attached.
 
     Returns what the device saw, and how the replay went; or null, and why there is nothing to compare with.
     """

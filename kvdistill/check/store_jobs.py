@@ -1,4 +1,4 @@
-"""What a job of an object store asks for, beside what a replay did: mix, sizes and rate.
+"""What a job of an object store asks for, compared with what a replay did: mix, sizes and rate.
 
 The job's side is read from the file that was written, as its tool would, and not from what it was written of.
 """
@@ -34,7 +34,7 @@ class StoreSide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreCloseness(msgspec.Struct, frozen=True, kw_only=True):
-    """A job beside a replay."""
+    """A job compared with a replay."""
 
     run: str
     job: StoreSide

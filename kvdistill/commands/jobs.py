@@ -24,7 +24,7 @@ BesideRun = Annotated[
         "--run", help="Also compare the job with what this run of kvreplay did on the tier: mix, sizes and rate."
     ),
 ]
-MaxRuntime = Annotated[str, typer.Option("--max-runtime", help="The longest the random job runs.")]
+MaxRuntime = Annotated[str, typer.Option("--max-runtime", help="Longest run time of the random job.")]
 
 
 def warp(
@@ -72,7 +72,7 @@ def sai3(
     target: Annotated[
         str, typer.Option("--target", help="Base URI of the objects: s3://, gs://, az://, file:// or direct://.")
     ] = "s3://kvdistill/",
-    hosts: Annotated[int, typer.Option("--hosts", help="Share the op log out by object, a log a host.")] = 1,
+    hosts: Annotated[int, typer.Option("--hosts", help="Partition the op log by object, one log per host.")] = 1,
     limit: Limited = None,
     begin: From = None,
     end: To = None,
@@ -114,7 +114,7 @@ def _runtime_ns(text: str) -> int:
 
 
 def _show(written: StoreJobs, folder: Path, job: str, run: Path | None, *, json: bool) -> None:
-    """Print the result, `job` beside `run` if that is named; what the format cannot express goes to stderr."""
+    """Print the result, `job` compared with `run` if that is named; what the format cannot express goes to stderr."""
     from msgspec import to_builtins
 
     from kvdistill.check.store_jobs import beside_run

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvdistill.commands.options import Json
 from kvtrace.core.app import emit_json, log
 from kvtrace.core.errors import ConfigError
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 _LIBRARY_WIDTH = 110
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print the result as CSV.")]
 
 
@@ -41,13 +41,13 @@ def report(
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the report as Markdown.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print every figure on a CSV line of its own.")] = False,
-    buckets: Annotated[int, typer.Option("--buckets", min=1, max=500, help="Stretches of equal time.")] = 48,
+    buckets: Annotated[int, typer.Option("--buckets", min=1, max=500, help="Number of time buckets.")] = 48,
     endurance: Annotated[
         str | None,
         typer.Option(
             "--endurance",
-            help="What the drive may be written, for its years of life: 1DWPD,5y (the default), or in all, such as "
-            "14PB (its TBW).",
+            help="Rated endurance of the drive: writes per day and years of life (1DWPD,5y, the default), or all bytes "
+            "that it may be written (14PB, its TBW).",
         ),
     ] = None,
     json: Json = False,
@@ -57,7 +57,7 @@ def report(
     A run's report has what its probes (probe.json) and checked jobs (closeness.json) left in its folder; folders of
     these alone have reports too. An HTML report is one file that needs no network; a workbook begins with the sheets
     of the MLPerf benchmark's, under its own names. Several runs, or several
-    traces, are compared first; a trace beside its run is only shown. --json gives a list if there are several.
+    traces, are compared first; a trace next to its run is only shown. --json gives a list if there are several.
 
     \b
     kvdistill report conv.parquet
@@ -99,9 +99,9 @@ def compare(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Say which of runs, traces or probes is faster, by how much, and how sure trials make that.
+    """Compare runs, traces or probes: which is faster, by how much, and how sure that is by their trials.
 
-    One sentence first; then what to doubt: runs that fell behind, failed, were verified or whose trials disagree. Every
+    The verdict first, then caveats: runs that fell behind, failed, were verified or whose trials disagree. Every
     figure of the report is compared: rates, percentiles, hit ratios, sizes; those of simulated tiers are a model's and
     left out.
 
@@ -145,7 +145,7 @@ def sql(
     list_: Annotated[bool, typer.Option("--list", help="List the library: what each query answers.")] = False,
     json: Json = False,
     csv: Csv = False,
-    max_rows: Annotated[int, typer.Option("--max-rows", min=1, help="Rows that the table shows.")] = 100,
+    max_rows: Annotated[int, typer.Option("--max-rows", min=1, help="Most rows that the table shows.")] = 100,
 ) -> None:
     """Answer SQL over files: views trace, objects, requests, ops, served, series, blocks, runs, tiers and probes.
 

@@ -1,4 +1,8 @@
-"""From the figures of a serving benchmark to a run.json without operations."""
+"""Results of serving benchmarks as a run.json without operations: those of vLLM, AIPerf and LMCache.
+
+`vllm bench serve --save-result` (with or without --save-detailed), AIPerf's profile_export_aiperf as .json or .csv,
+and the summary or the row-a-request CSV of `lmcache bench engine`.
+"""
 
 from __future__ import annotations
 

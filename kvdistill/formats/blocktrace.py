@@ -1,7 +1,13 @@
-"""Block requests, as `kvreplay probe` or an import of blkparse keeps them, as a trace that kvreplay issues again.
+"""Block requests from three tools: blocks.parquet of kvreplay, the text of blkparse, and histograms of bpftrace.
 
-A place is what begins at one address, and an object: requests on one place keep their order where one is a write, and
-others go at their own times, as the device got them. Places that overlap lie apart in a replay.
+- blocks.parquet becomes a trace that kvreplay issues again. An address where requests begin is an object: requests to
+  one keep their order where one is a write, others go at their own times, as the device got them. Objects that overlap
+  on the device lie apart in a replay.
+- blkparse's default form becomes a row a request: its events share device and first sector, between two completions
+  there. A request that the driver gave back counts once, from its last issue; merged I/Os are no requests.
+- bpftrace's print of the MLPerf benchmark's storage_latency_stack.bt becomes a probe.json. Its buckets are powers of
+  two (`[512, 1K)`, `[0]`, `[8M, ...)`) in microseconds, KiB or requests, as the map's name says. A percentile within a
+  bucket is null; its bounds are given.
 """
 
 from __future__ import annotations

@@ -1,6 +1,13 @@
-"""fio's JSON result (`--output-format=json` or `json+`): figures of each job and direction, as a run.json holds them.
+"""What fio writes, read into our tables: its JSON result, its latency logs, and its logs of windows of time.
 
-fio keeps histograms, not I/Os: percentiles are those that it printed or, with json+, those of its bins.
+- JSON (`--output-format=json` or `json+`) becomes the figures of a run.json. fio keeps histograms, not I/Os:
+  percentiles are those that it printed or, with json+, those of its bins.
+- Latency logs (`write_lat_log`) have one line an I/O, at its completion: ms, latency in ns, direction, bytes, then
+  offset (`log_offset`), priority and, from fio 3.38, issue time in ns (`log_issue_time`).
+- Logs of windows hold no single I/O and become a series by the second: `*_bw.N.log` and `*_iops.N.log`, the rate since
+  the line before in KiB/s and 1/s; `*_lat.N.log` and `*_clat.N.log` with `log_avg_msec`, mean latencies without a
+  count; `*_clat_hist.N.log` (`write_hist_log`), the count of each latency bin since the line before. fio has 64 bins
+  for each power of two of nanoseconds; `log_hist_coarseness` joins 2, 4, ... of them.
 """
 
 from __future__ import annotations

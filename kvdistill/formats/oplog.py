@@ -1,8 +1,9 @@
 """The op log of sai3-bench and s3dlio, and the per-request CSV of MinIO's warp, both ways.
 
 Both are zstd TSV of one row an operation, known by the header in the first line, and differ by warp's `last_byte` and
-`cat`; what else there is to say stands in `#` lines. Times are RFC 3339 with up to nanoseconds; empty is what was not
-measured. Read, GET, PUT and DELETE become reads, writes and deletes; LIST and STAT have no place in our tables.
+`cat`; everything else stands in `#` lines. Times are RFC 3339 with up to nanoseconds; empty is what was not measured.
+GET, PUT and DELETE are our reads, writes and deletes; LIST and STAT have no place in our tables. A log is written from
+a trace, by due time, or from a run, by submission.
 """
 
 from __future__ import annotations

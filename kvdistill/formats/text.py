@@ -1,4 +1,8 @@
-"""Delimited text into a table of DuckDB, all columns as text; lines that do not split into the columns are counted."""
+"""From the lines of a log to our tables: load text into DuckDB, leave out what does not fit, write what is left.
+
+A format fills the table `input`, one row an operation. `finish` makes the tables: objects numbered by first
+appearance, a trace, and ops if the operations were timed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""The installed fio: its version and known bugs, how to run it and read its JSON."""
+"""The installed fio: its version and known bugs, the buffers it needs, how to run it and read its JSON.
+
+Buffers: a device takes a limited number of memory segments a request. Of a buffer in 4 KiB pages that lie anywhere, 1
+MiB is 256 segments, but a device may take 254 (virtio) or 127 (NVMe): the block layer then splits the I/O. A huge page
+is one segment. fio asks the kernel for them with iomem=mmaphuge, which fails where none are reserved; glibc does for
+any buffer, where its tunable says so. Shorter I/Os arrive whole in any case, but take longer to issue page by page: a
+closed loop is slower, and its gaps are others (docs/concepts/fio-jobs.md).
+"""
 
 from __future__ import annotations
 

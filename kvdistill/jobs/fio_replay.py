@@ -45,7 +45,7 @@ def replay_form(options: LogOptions) -> LogOptions:
 
     One asynchronous job: many jobs wake each on its own, and as many as there are may be in flight. Absolute
     milliseconds, where what fio takes to issue an I/O is not known: relative microseconds are closer, but what issuing
-    takes adds up, unless it is told (`LogOptions.issue_us`, which a check measures):
+    takes adds up, unless it is known (`LogOptions.issue_us`, which a check measures):
     docs/concepts/fio-jobs.md.
     """
     is_told = any(options.issue_us) and options.jobs in (None, 1)
@@ -57,7 +57,8 @@ def fitted_issue_us(
 ) -> tuple[float, float] | None:
     """Return what fio took to issue an I/O and each MiB of it, from the times asked in a log of version 3 and seen.
 
-    Only waits tell it: what was due at once came as soon as it could. Null if there are too few, or it took nothing.
+    Only I/Os that were waited for show it: what was due at once came as soon as it could. Null with too few, or if it
+    took no time.
     """
     if len(asked_us) != len(came_us):
         return None
@@ -171,8 +172,8 @@ def _job(
                 f"{reads} and {writes}, as fio counts them",
                 "all from one log, asynchronously"
                 if len(log.files) == 1
-                else f"lines are dealt to {len(log.files)} jobs in turn, each of which does one after the other: so "
-                "many are in flight at most, and latencies are true",
+                else f"lines are partitioned round-robin over {len(log.files)} jobs with one I/O in flight each: no "
+                "more are in flight, and latencies are true",
                 *_issue_note(log),
                 *does,
             ],
@@ -194,7 +195,7 @@ def _job(
 
 
 def _depth(log: LogSummary) -> int:
-    """Return the depth of a single job: room for what may be in flight, for the log's times decide what is."""
+    """Return the depth of a single job: an upper bound, since the log's times decide what is in flight."""
     return max(1, min(_MAX_DEPTH, BUFFER_BYTES // log.largest_io_bytes, max(32, log.max_burst_ios)))
 
 

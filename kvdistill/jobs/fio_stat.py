@@ -1,4 +1,10 @@
-"""Write the statistical fio job of a `Profile`: a section a stream, each with what its model needs and no more."""
+"""Write the statistical fio job of a `Profile`: a section a stream, each with the options its model needs.
+
+Below the job, in this order: where a stream's operations go and of which sizes (`place_lines`, `sizes_line`), how fio
+keeps a rate (`pace`), and which sizes to ask of fio's random map (`sizes_to_ask_for`). That map lets no place come
+twice before all have come: an operation that would run into a used place is cut short, the more often the fuller the
+map is. So the sizes that such a source shows are not those that its program asked for.
+"""
 
 from __future__ import annotations
 
@@ -194,9 +200,9 @@ def _rate(stream: IoStream) -> tuple[Rate, list[str], list[str]]:
 
 def _depth_lines(stream: IoStream, profile: Profile) -> list[str]:
     largest = max(s.io_bytes for s in (*stream.read.sizes, *stream.write.sizes))
-    room = max(1, min(_MAX_DEPTH, BUFFER_BYTES // largest))
+    most_depth = max(1, min(_MAX_DEPTH, BUFFER_BYTES // largest))
     if stream.loop.depth is not None:
-        return [f"iodepth={min(stream.loop.depth, room)}"]
+        return [f"iodepth={min(stream.loop.depth, most_depth)}"]
     depth = profile.depth
     if depth is not None:
         most = depth.max
@@ -210,16 +216,16 @@ def _depth_lines(stream: IoStream, profile: Profile) -> list[str]:
         what = "99 % of the time" if depth.shares else "at every dispatch"
         return [
             f"# {most} or fewer were in flight {what}; {depth.mean:.3g} on average, weighted by time",
-            f"iodepth={min(most, room)}",
+            f"iodepth={min(most, most_depth)}",
         ]
     if profile.concurrency is None:
         return ["# no iodepth: the source has no stages and no measured times that could tell it; fio takes 1"]
     most = profile.concurrency.max_stage_ops * -(-longest(profile) // STAT_MAX_IO_BYTES)
-    cut = f", cut to what fits {format_bytes(BUFFER_BYTES)} of buffers" if room < most else ""
+    cut = f", cut to what fits {format_bytes(BUFFER_BYTES)} of buffers" if most_depth < most else ""
     return [
         f"# an upper bound, not a measured depth: the most I/Os in one stage of a request, {most}{cut};",
         f"# the mean is {profile.concurrency.mean_stage_ops:.3g} operations",
-        f"iodepth={min(most, room)}",
+        f"iodepth={min(most, most_depth)}",
     ]
 
 
@@ -379,7 +385,7 @@ def _sizes_to_ask(direction: DirectionProfile, stream: IoStream) -> DirectionPro
         return direction
     blocks = np.array([s.io_bytes // places.align_bytes for s in direction.sizes])
     weights = np.array([s.ops for s in direction.sizes], dtype=np.float64)
-    asked = wanted_sizes(blocks, weights, max(1, places.span_bytes // places.align_bytes), stream.ops)
+    asked = sizes_to_ask_for(blocks, weights, max(1, places.span_bytes // places.align_bytes), stream.ops)
     ops = np.round(asked * direction.ops).astype(int)
     sizes = [SizeCount(s.io_bytes, int(n)) for s, n in zip(direction.sizes, ops, strict=True) if n]
     return msgspec.structs.replace(direction, sizes=sizes, ops=sum(s.ops for s in sizes))
@@ -441,8 +447,8 @@ def by_bytes(ops_per_s: float, bytes_per_s: float) -> Rate:
     return Rate(1, (f"rate={even}",), ops_per_s * even / bytes_per_s, is_poisson=False)
 
 
-def _rate_error(made: float, wanted: float) -> float:
-    return abs(made / wanted - 1)
+def _rate_error(made: float, target: float) -> float:
+    return abs(made / target - 1)
 
 
 _MAP_OPS = 100_000
@@ -450,7 +456,9 @@ _MAP_ROUNDS = 8
 _MAP_SEED = 42
 
 
-def wanted_sizes(blocks: NDArray[np.int64], weights: NDArray[np.float64], places: int, ops: int) -> NDArray[np.float64]:
+def sizes_to_ask_for(
+    blocks: NDArray[np.int64], weights: NDArray[np.float64], places: int, ops: int
+) -> NDArray[np.float64]:
     """Return the weights to ask for, so that sizes of `blocks` places come out as `weights` over `ops` operations.
 
     The map has `places`; the same weights come back if they cannot be told any better.

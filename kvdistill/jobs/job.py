@@ -1,4 +1,7 @@
-"""What all fio jobs share: file names, options, the space they need on the target."""
+"""What every job file shares: its names and options, the comment at its head, the space it needs on the target.
+
+The head says where the job comes from, how to run it, and what the format cannot express.
+"""
 
 from __future__ import annotations
 

@@ -113,10 +113,10 @@ def _needs(profile: Profile, gets: Sequence[SizeCount], prepared: Sequence[int])
     if not gets:
         return []
     total = sum(s.io_bytes * n for s, n in zip(gets, prepared, strict=True))
-    # Beside deletes it makes a pool of its own for them from every entry.
+    # With deletes it makes a pool of its own for them from every entry.
     twice = ", twice: sai3-bench prepares objects to delete apart from those to read" if profile.delete_ops else ""
-    held = f"{format_count(sum(prepared))} prepared objects ({format_bytes(total)}){twice}"
-    return [f"room for {held}; and for what it writes"]
+    said = f"{format_count(sum(prepared))} prepared objects ({format_bytes(total)}){twice}"
+    return [f"room for {said}; and for what it writes"]
 
 
 def _prepared(profile: Profile, gets: Sequence[SizeCount]) -> list[int]:
@@ -124,8 +124,8 @@ def _prepared(profile: Profile, gets: Sequence[SizeCount]) -> list[int]:
     if not gets:
         return []
     mean = profile.read.object_bytes / profile.read.ops
-    wanted = max(len(gets), round(profile.placed.peak_live_bytes / mean))
-    return [max(1, n) for n in percentages([s.ops for s in gets], wanted)]
+    count = max(len(gets), round(profile.placed.peak_live_bytes / mean))
+    return [max(1, n) for n in percentages([s.ops for s in gets], count)]
 
 
 def _prepare(gets: Sequence[SizeCount], prepared: Sequence[int], profile: Profile, options: Sai3Options) -> list[str]:

@@ -28,7 +28,7 @@ class StoreJob:
 
 @dataclass(frozen=True, slots=True)
 class StoreDepth:
-    """Operations in flight; null if the profile does not tell."""
+    """Operations in flight; null if the profile does not say."""
 
     count: int | None
     comment: str

@@ -31,7 +31,7 @@ from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_dura
 
 JOB = "mixed.yml"
 MIX_STEPS = 1000
-"""warp deals operations from a deck of so many."""
+"""warp draws operations from a deck of this many."""
 MAX_CLASSES = 256
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _HOST = re.compile(r"[A-Za-z0-9.\[\]:{}_-]+")
@@ -86,7 +86,9 @@ def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
         *random_lost(profile),
     ]
     size = sum(s.io_bytes * s.ops for s in classes) / sum(s.ops for s in classes)
-    held = f"{format_count(objects)} objects of {format_bytes(size)} on average ({format_bytes(objects * size)})"
+    objects_said = (
+        f"{format_count(objects)} objects of {format_bytes(size)} on average ({format_bytes(objects * size)})"
+    )
     text = header(
         "warp: mixed benchmark of a KV-cache trace, objects drawn at random",
         profile,
@@ -99,7 +101,7 @@ def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
                     *_upload_note(objects, rate),
                 ],
             ),
-            ("Needs", [f"room for {held}, and for what it writes beyond that"]),
+            ("Needs", [f"room for {objects_said}, and for what it writes beyond that"]),
             ("Lost", lost),
         ],
     )

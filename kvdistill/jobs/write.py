@@ -1,4 +1,4 @@
-"""Write the files of one fio job from a distilled profile and the user's options."""
+"""Write jobs into a folder, each file whole or not at all: fio jobs by mode, and those of object stores."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class CheckOptions:
     """Whether fio's null engine takes the I/O: what is late then is fio's, not a target's."""
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for a check of no time."""
+        """Raise ConfigError for a check that lasts no time."""
         if self.seconds <= 0:
             raise ConfigError(f"--check-seconds {self.seconds}: it must be more than 0")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which jobs, and how."""
+class JobRequest:
+    """Which fio jobs to write, and how."""
 
     modes: Sequence[FioMode]
     options: JobOptions
     logs: LogOptions
     seed: int = 42
-    """For what is drawn."""
+    """Of the random draws."""
     checks: CheckOptions | None = None
     is_whole: bool = False
     """Whether the replay is written whole, however long its logs are."""
@@ -67,70 +67,70 @@ class WrittenJob:
 
 
 def write_prefill(
-    distilled: Distilled, written: Mapping[FioMode, WrittenJob], folder: Path, wanted: Wanted
+    distilled: Distilled, written: Mapping[FioMode, WrittenJob], folder: Path, request: JobRequest
 ) -> WrittenJob:
     """Write the job that fills the target once for all that are `written`."""
     space = max(job.space_bytes for job in written.values())
-    text = fio_replay.prefill_job(distilled.profile, list(written), space, wanted.options)
+    text = fio_replay.prefill_job(distilled.profile, list(written), space, request.options)
     write_text(folder / fio.PREFILL, text)
     return WrittenJob([fio.PREFILL], space)
 
 
-def write_job(mode: FioMode, distilled: Distilled, folder: Path, wanted: Wanted) -> WrittenJob:
+def write_job(mode: FioMode, distilled: Distilled, folder: Path, request: JobRequest) -> WrittenJob:
     """Write the job of one mode and what it needs into `folder`."""
-    return _WRITERS[mode](distilled, folder, wanted)
+    return _WRITERS[mode](distilled, folder, request)
 
 
-def _write_stat(distilled: Distilled, folder: Path, wanted: Wanted) -> WrittenJob:
+def _write_stat(distilled: Distilled, folder: Path, request: JobRequest) -> WrittenJob:
     profile, job = distilled.profile, FioMode.STAT.job
-    write_text(folder / job, stat_job(profile, wanted.options))
-    return WrittenJob([job], fio.stat_space_bytes(profile, wanted.options))
+    write_text(folder / job, stat_job(profile, request.options))
+    return WrittenJob([job], fio.stat_space_bytes(profile, request.options))
 
 
-def _write_replay(distilled: Distilled, folder: Path, wanted: Wanted) -> WrittenJob:
+def _write_replay(distilled: Distilled, folder: Path, request: JobRequest) -> WrittenJob:
     profile, ios = distilled.profile, distilled.ios
     if ios is None:
         raise ValueError("distilled(=figures alone) must hold operations to be replayed.")
 
     def parts() -> Iterator[dict[str, Any]]:
-        return iolog.split_ios(ios, wanted.logs.max_io_bytes)
+        return iolog.split_ios(ios, request.logs.max_io_bytes)
 
     def text(logs: LogSummary) -> str:
-        return fio_replay.replay_job(profile, logs, wanted.options)
+        return fio_replay.replay_job(profile, logs, request.options)
 
-    return _write_logs(FioMode.REPLAY, folder, wanted, profile.placed.span_bytes, parts, text)
+    return _write_logs(FioMode.REPLAY, folder, request, profile.placed.span_bytes, parts, text)
 
 
-def _write_reuse(distilled: Distilled, folder: Path, wanted: Wanted) -> WrittenJob:
+def _write_reuse(distilled: Distilled, folder: Path, request: JobRequest) -> WrittenJob:
     profile = distilled.profile
-    drawn = draw(profile, min(profile.span_ns, wanted.options.runtime_cap_ns), wanted.seed)
+    drawn = draw(profile, min(profile.span_ns, request.options.runtime_cap_ns), request.seed)
 
     def parts() -> Iterator[dict[str, Any]]:
-        return iolog.split(drawn.us, drawn.is_read, drawn.offset, drawn.length, wanted.logs.max_io_bytes)
+        return iolog.split(drawn.us, drawn.is_read, drawn.offset, drawn.length, request.logs.max_io_bytes)
 
     def text(logs: LogSummary) -> str:
-        return fio_replay.reuse_job(profile, logs, drawn.span_bytes, wanted.seed, wanted.options)
+        return fio_replay.reuse_job(profile, logs, drawn.span_bytes, request.seed, request.options)
 
-    return _write_logs(FioMode.REUSE, folder, wanted, drawn.span_bytes, parts, text)
+    return _write_logs(FioMode.REUSE, folder, request, drawn.span_bytes, parts, text)
 
 
 def _write_logs(
     mode: FioMode,
     folder: Path,
-    wanted: Wanted,
+    request: JobRequest,
     span_bytes: int,
     parts: Callable[[], Iterator[dict[str, Any]]],
     text: Callable[[LogSummary], str],
 ) -> WrittenJob:
     """Write iologs of `parts`, which use `span_bytes` of the target, and the job `text` that runs them."""
-    options, space = wanted.options, fio.whole_mib(span_bytes)
-    form = fio_replay.replay_form(wanted.logs)
+    options, space = request.options, fio.whole_mib(span_bytes)
+    form = fio_replay.replay_form(request.logs)
     logs = iolog.write_iologs(folder, mode, parts, options.target, form)
     write_text(folder / mode.job, text(logs))
     return WrittenJob([mode.job, *logs.files], space, logs, parts)
 
 
-_WRITERS: Final[dict[FioMode, Callable[[Distilled, Path, Wanted], WrittenJob]]] = {
+_WRITERS: Final[dict[FioMode, Callable[[Distilled, Path, JobRequest], WrittenJob]]] = {
     FioMode.REPLAY: _write_replay,
     FioMode.STAT: _write_stat,
     FioMode.REUSE: _write_reuse,

@@ -114,11 +114,11 @@ def _slices(sizes: list[SizeCount], count: int) -> tuple[tuple[int, int], ...]:
     left, index = sizes[0].ops * count, 0
     for _ in range(count):
         # In units of 1 / count operations, so that every slice is whole.
-        room, moved = total, 0
-        while room:
-            taken = min(room, left)
+        need, moved = total, 0
+        while need:
+            taken = min(need, left)
             moved += taken * sizes[index].io_bytes
-            room, left = room - taken, left - taken
+            need, left = need - taken, left - taken
             if not left and index + 1 < len(sizes):
                 index += 1
                 left = sizes[index].ops * count

@@ -1,4 +1,4 @@
-"""Locality of a trace or of placed operations: live bytes by tier, reuse distances, hot blocks.
+"""Locality: live bytes by tier, reuse distances and hot blocks, of a trace, a run or placed operations.
 
 One pass; memory is bounded by the number of objects and by how many accesses are looked at.
 """

@@ -1,4 +1,8 @@
-"""Placed operations as a Parquet file in order of time, from any source."""
+"""Placed operations: objects in one address space by first fit, and the Parquet file of operations in order of time.
+
+Placing takes two passes over a trace. The first learns how long each object gets and which are read before they are
+written (those exist from the start); the second allocates each object's extent and frees it, row by row.
+"""
 
 from __future__ import annotations
 
@@ -125,8 +129,8 @@ def survey(rows: Callable[[], Iterator[dict[str, Any]]]) -> Objects:
         objects, ops = part["object_id"], part["op"]
         columns, found = _row_columns(part), np.empty(len(objects), dtype=np.int64)
         if objects.max() >= len(ends):
-            room = max(int(objects.max()) + 1, 2 * len(ends))
-            ends, known = _grown(ends, room), _grown(known, room)
+            size = max(int(objects.max()) + 1, 2 * len(ends))
+            ends, known = _grown(ends, size), _grown(known, size)
         count = _survey(len(objects), *columns, ends, known, found)
         prior.append(found[:count].copy())
         deletes += int((ops == DELETE).sum())
@@ -144,8 +148,8 @@ def _row_columns(part: dict[str, Any]) -> list[Any]:
     return [np.ascontiguousarray(part[name], dtype) for name, dtype in _ROWS.items()]
 
 
-def _grown(array: Any, room: int) -> Any:
-    grown = np.zeros(room, dtype=array.dtype)
+def _grown(array: Any, size: int) -> Any:
+    grown = np.zeros(size, dtype=array.dtype)
     grown[: len(array)] = array
     return grown
 
@@ -159,7 +163,7 @@ def place(
     whole sectors; 0 for deletes).
 
     Raises:
-        TraceError: there is no room for an object, so scattered is what is free.
+        TraceError: no free extent is large enough for an object.
 
     """
     reserved, totals = objects.reserved_bytes, np.zeros(1, _TOTALS)

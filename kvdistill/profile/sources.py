@@ -1,4 +1,8 @@
-"""Distil any source: a trace, a run or its ops, block events, a probe's result, a profile."""
+"""Distil any source to a `Profile`: a trace, a run or its ops, block events, a probe's result, a profile.
+
+A source with single operations first becomes one file of placed operations in order of time (`IoWriter`), from which
+all figures are computed. Memory is bounded by the number of objects, not of rows. What a source does not tell is null.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +76,7 @@ def distil_source(path: Path, tier: str | None, limit: Limit, scratch: Path) -> 
         return distil_trace(file, tier or _only_tier([t.name for t in reader.meta.tiers], file), limit, scratch)
     if reader.table in (OPS, BLOCKS):
         return (distil_ops if reader.table is OPS else distil_blocks)(file, tier, limit, scratch)
-    raise TraceError(f"holds the table {reader.table.name}, which tells no I/O; take {WHAT}", path=file)
+    raise TraceError(f"holds the table {reader.table.name}, which says nothing of I/O; take {WHAT}", path=file)
 
 
 def _only_tier(names: list[str], file: Path) -> str:
@@ -405,19 +409,19 @@ def _number_objects(db: Any) -> None:
     )
 
 
-def _chosen(wanted: str | None, names: list[str], keys: list[Any], path: Path) -> tuple[str, Any]:
+def _chosen(tier: str | None, names: list[str], keys: list[Any], path: Path) -> tuple[str, Any]:
     if not names:
         raise TraceError("no read or write completed: there is no job to write", path=path)
-    if wanted is None and len(names) == 1:
+    if tier is None and len(names) == 1:
         return names[0], keys[0]
-    if wanted not in names:
-        what = f"no tier or device {wanted!r} did I/O here" if wanted else "say which with --tier"
+    if tier not in names:
+        what = f"no tier or device {tier!r} did I/O here" if tier else "say which with --tier"
         raise ConfigError(f"{path}: {what}; there is {', '.join(names)}")
-    return wanted, keys[names.index(wanted)]
+    return tier, keys[names.index(tier)]
 
 
 def _data_profile(run: RunFile | None) -> DataProfile | None:
-    """Return the ratios of the run's data; null if run.json does not tell."""
+    """Return the ratios of the run's data; null if run.json does not say."""
     if run is None or run.data is None:
         return None
     shape = run.data.shape

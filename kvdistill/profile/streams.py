@@ -1,7 +1,13 @@
 """The simplest models that together explain a source's operations: by process, by phase, by direction.
 
-A process is apart from the others where the source tells processes. A closed loop over both directions is one stream;
-an open one is a stream a direction, for a program may read at one rate and write at another.
+A process is a stream of its own where the source names processes. Each stream has
+
+- phases: cut where a likelihood-ratio test finds a change of mix, or of an open loop's rate, beyond chance and noise;
+- a loop: who sets the pace. A closed loop keeps a depth, each completion lets one more in; an open one issues at its
+  times, whatever is in flight. A closed loop over both directions is one stream; an open one is a stream a direction;
+- places: sequential runs first, then each place once, uniform, zipf, pareto, or else zones. A law is kept if draws
+  from it are used as unevenly as the source's places; zipf and pareto are fio's own generators, hashed over the
+  places.
 """
 
 from __future__ import annotations
@@ -224,7 +230,7 @@ def _timed_events(came: NDArray[np.int64], done: NDArray[np.float64] | None) -> 
 
 def _is_closed(events: _Events, depth: int) -> bool:
     if depth == 1:
-        # Both are even then: the one whose waits are told more closely is the clock.
+        # Both are even then: the one whose waits are more regular is the clock.
         gaps, waits = np.diff(events.came), np.maximum(events.came[1:] - events.done[:-1], 0)
         return entropy(waits) < entropy(gaps)
     in_flight = events.in_flight
@@ -235,7 +241,7 @@ def _is_closed(events: _Events, depth: int) -> bool:
 
 
 def entropy(values_ns: NDArray[np.int64]) -> float:
-    """Return the differential entropy of `values_ns` (Vasicek, of spacings): the less, the closer they are told."""
+    """Return the differential entropy of `values_ns` (Vasicek, of spacings): the less, the more regular they are."""
     x = np.sort(values_ns).astype(np.float64)
     m = max(1, round(len(x) ** 0.5 / 2))
     # What is closer than a microsecond is the same.
@@ -288,9 +294,9 @@ def exponential_ks(gaps_ns: Any) -> float:
     x = np.sort(gaps_ns).astype(np.float64)
     if not x[-1]:
         return 1.0
-    told = 1 - np.exp(-x / x.mean())
+    expected = 1 - np.exp(-x / x.mean())
     steps = np.arange(len(x) + 1) / len(x)
-    return float(max(np.abs(told - steps[1:]).max(), np.abs(told - steps[:-1]).max()))
+    return float(max(np.abs(expected - steps[1:]).max(), np.abs(expected - steps[:-1]).max()))
 
 
 MAX_PHASES = 8

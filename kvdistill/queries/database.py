@@ -1,4 +1,7 @@
-"""DuckDB with bounded memory, and the named queries in `kvdistill/queries/sql`."""
+"""DuckDB with bounded memory, the named queries in `kvdistill/queries/sql`, and the figures of a run by them.
+
+Figures are by tier and operation: counts, rates, times; the warm-up is left out, as in run.json.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +110,7 @@ MEASURES = ("latency", "response", "lateness")
 def measured_views(db: duckdb.DuckDBPyConnection, warmup: str | None) -> None:
     """Create over the view `ops` the views `measured` (without the warm-up) and `times` (a row a time).
 
-    `warmup` is what the run was told, as `--warmup` takes it: rows or a duration.
+    `warmup` is the run's `--warmup`: rows or a duration.
     """
     condition = "true"
     if warmup is not None:
@@ -129,7 +132,7 @@ def distributions(
 ) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
     """Return times at `parts` (ten-thousandths, every QUANTILE among them), and summaries by measure.
 
-    Null where there are too few operations to tell. Over the view `times`.
+    Null where there are too few operations. Over the view `times`.
     """
     points = named_tiers(query(db, "run_distributions", parts=list(parts)), tiers)
     known = {(p["measure"], p["tier"], p["op"], p["share"]): p["time_ns"] for p in points}

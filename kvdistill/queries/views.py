@@ -1,6 +1,7 @@
-"""Views of our files for SQL: the contract's tables by name, and `runs`, `tiers` and `probes` made of their JSON.
+"""Our files as SQL sees them: a view a table of the contract, and `runs`, `tiers` and `probes` made of their JSON.
 
-Each row says in `origin` where it came from: the folder of its run, or its file.
+Each row's `origin` is the folder of its run, or its file. Below the views: one tier's rows of a trace within a window,
+as numpy arrays, for what SQL does not do.
 """
 
 from __future__ import annotations
@@ -163,11 +164,11 @@ def _absent(name: str, file: Path) -> str:
         return ""
     import pyarrow.parquet as pq
 
-    held = set(pq.read_schema(file).names)
+    present = set(pq.read_schema(file).names)
     return "".join(
         f", CAST({'NULL' if c.default is None else c.default} AS {c.type}) AS {c.name}"
         for c in extras
-        if c.name not in held
+        if c.name not in present
     )
 
 
@@ -248,7 +249,7 @@ class TierPlace:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What `holds` looks at."""
+        """The columns that `holds` reads."""
         return ("tier",) if self.nodes is None else ("tier", "node")
 
     def holds(self, batch: Any) -> Any:
@@ -288,8 +289,8 @@ def tier_rows(reader: Reader, place: TierPlace, limit: Limit, columns: Sequence[
 
     `op` is its code in the contract; nulls of `request_id` and `stage` are -1. TraceError if time goes back.
     """
-    wanted = ["ts_ns", "op", "length_bytes", *columns]
-    names = [name for name in TRACE.names if name in wanted]
+    needed = ["ts_ns", "op", "length_bytes", *columns]
+    names = [name for name in TRACE.names if name in needed]
     window, last, row = RowWindow(limit), None, 0
     for batch in reader.batches([*names, *place.columns]):
         ts = batch.column("ts_ns").to_numpy()

@@ -1,4 +1,8 @@
-"""Traces, runs and probes beside each other: ratios to the first, with confidence where there are trials."""
+"""Compare traces, runs or probes: ratios to the first, with confidence intervals where there are trials; the document.
+
+A comparison holds figures of several sides, one line each; the settings in which sides differ, what changes a run most
+first; and a verdict, the sentence that says how each side does against the first and what its trials cannot show.
+"""
 
 from __future__ import annotations
 
@@ -109,13 +113,13 @@ class ComparedLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Traces, runs or probes beside each other."""
+    """Several sides compared: traces, runs or probes."""
 
     verdict: str
-    """One sentence a side: how it does beside the first, and how sure that is."""
+    """One sentence a side: how it does against the first, and how sure that is."""
     names: list[str]
     kind: str
-    """What all sides are: trace, run or probe; `run and trace` where runs stand beside what was simulated."""
+    """What all sides are: trace, run or probe; `run and trace` where runs are compared with what was simulated."""
     trials: list[int]
     settings: dict[str, list[Any]]
     """Those that differ, one value a side, what changes a run most first; null where a side does not have it."""
@@ -127,7 +131,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 _RATES = ("bandwidth_bytes_per_s", "operations_per_s", "operations", "errors")
 _PERCENTILES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
 _MIXED = {"run", "trace"}
-"""What is measured stands beside what was simulated: counts, bytes and sizes are of both."""
+"""Measured against simulated: only counts, bytes and sizes are compared."""
 _TTFT = "first_token_"
 _FAULTS = ("errors", "requeues", "splits")
 
@@ -141,7 +145,7 @@ class ReportedTrials:
 
 
 def compare(sides: Sequence[ReportedTrials]) -> Comparison:
-    """Return `sides` beside each other.
+    """Compare `sides`, each with the first.
 
     Raises:
         ConfigError: fewer than two, of kinds that have nothing in common, or one of nothing that has figures.
@@ -175,7 +179,8 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     ]
     names = [side.name for side in sides]
     return Comparison(
-        verdict="; ".join(verdict(names, lines, at) for at in range(1, len(names))) + spoiled(names, found),
+        verdict="; ".join(verdict(names, lines, at) for at in range(1, len(names)))
+        + trials_that_disagree(names, found),
         names=names,
         kind=" and ".join(sorted(set(kinds))),
         trials=[len(side.reports) for side in sides],
@@ -294,7 +299,7 @@ def kind_of(side: ReportedTrials) -> str:
 def comparable(sides: Sequence[ReportedTrials]) -> Sequence[ReportedTrials]:
     """Return those of `sides` that are to be compared; none unless there are two of a kind.
 
-    Traces beside a run are its context, not sides: they are compared where there is no run.
+    Traces next to a run are its context, not sides: they are compared where there is no run.
     """
     for kind in ("run", "probe", "trace"):
         alike = [side for side in sides if kind_of(side) == kind]
@@ -338,8 +343,8 @@ def _unlike_times(sides: Sequence[ReportedTrials]) -> Iterator[str]:
     instant = [name for name, of in traces if INSTANT_STORAGE in of.subject.notes]
     if 0 < len(instant) < len(traces):
         yield (
-            f"times to the first token are not compared: storage takes no time in {', '.join(instant)} and does in the "
-            "rest; give its tiers times, too (--set tiers.nvme.read_bandwidth=7GB)"
+            f"times to the first token are not compared: storage latency is zero in {', '.join(instant)} but not in "
+            "the rest; give its tiers bandwidths, too (--set tiers.nvme.read_bandwidth=7GB)"
         )
 
 
@@ -349,7 +354,7 @@ def _doubts(side: ReportedTrials, found: dict[Key, list[float | None]]) -> Itera
             yield from _run_warnings(report, side.name if len(side.reports) == 1 else f"{side.name}, trial {number}")
     first = side.reports[0]
     if is_modelled(first):
-        yield f"{side.name}: its time to the first token holds computing as modelled, not measured"
+        yield f"{side.name}: its time to the first token includes compute time as modelled, not measured"
     if isinstance(first, RunReport) and first.run is not None:
         for tier in sorted({figures.tier for figures in first.run.summary.figures if figures.is_simulated}):
             yield f"{side.name}: tier {tier} is simulated: its figures are a model's and not compared"
@@ -390,17 +395,17 @@ _TAILS = tuple(
 
 
 def verdict(names: Sequence[str], lines: Sequence[ComparedLine], at: int) -> str:
-    """Return how side `at` does beside the first: what its trials show, else what they do not."""
+    """Return how side `at` does against the first: what its trials show, else what they do not."""
     a, b = names[0], names[at]
-    told = _judged_lines(lines, at)
-    if not any(line.op for line in told):
+    judged = _judged_lines(lines, at)
+    if not any(line.op for line in judged):
         hits = next((line.sides for line in lines if (line.tier, line.name) == ("", "hit_ratio")), None)
         if hits is not None and hits[0].median is not None and hits[at].median is not None:
             # Simulated, so exact: it needs no trials.
             return f"{b} hits {hits[at].median:.2%} of lookups, {a} {hits[0].median:.2%}"
-    shown = [line for line in told if line.sides[at].ratio.differs]
-    unsure = [_range(line, at) for line in told if line.sides[at].ratio.differs is False]
-    single = [line for line in told if line.sides[at].ratio.differs is None]
+    shown = [line for line in judged if line.sides[at].ratio.differs]
+    unsure = [_range(line, at) for line in judged if line.sides[at].ratio.differs is False]
+    single = [line for line in judged if line.sides[at].ratio.differs is None]
     parts = _clauses(shown, a, b, at)
     if unsure:
         whose = "" if shown else f"of {b} from {a} "
@@ -479,10 +484,10 @@ def _percentile(line: ComparedLine) -> str:
     return next(part for part in line.name.split("_") if part[0] == "p" and part[1:].isdigit())
 
 
-def spoiled(names: Sequence[str], found: Sequence[dict[Key, list[float | None]]]) -> str:
+def trials_that_disagree(names: Sequence[str], found: Sequence[dict[Key, list[float | None]]]) -> str:
     """Return which sides are to be doubted, for the end of the verdict."""
-    spoiling = [name for name, own in zip(names, found, strict=True) if disagreements(spreads(own))]
-    return f"; TRIALS DISAGREE in {' and '.join(spoiling)}" if spoiling else ""
+    doubted = [name for name, own in zip(names, found, strict=True) if disagreements(spreads(own))]
+    return f"; TRIALS DISAGREE in {' and '.join(doubted)}" if doubted else ""
 
 
 def spreads(found: dict[Key, list[float | None]]) -> list[tuple[str, float]]:
@@ -531,8 +536,8 @@ def comparison_document(compared: Comparison, sides: Sequence[ReportedTrials]) -
         warnings=compared.warnings,
         highlights=_highlights(compared),
         chapters=[
-            Chapter("Distributions beside each other", _distributions(sides)),
-            Chapter("Over time beside each other", _over_time(sides)),
+            Chapter("Distributions compared", _distributions(sides)),
+            Chapter("Over time compared", _over_time(sides)),
             Chapter("Trials that disagree", _disagreeing(compared)),
             Chapter("Sides", tables),
             Chapter("Figures", _figures(compared, numbers)),
@@ -638,9 +643,9 @@ def _side(side: ReportedTrials) -> str:
     """Return what a side is, in a line: its name, its trials, and the drives of a run."""
     first = side.reports[0]
     drives = [] if not isinstance(first, RunReport) or first.run is None else list(first.run.drives())
-    told = [f"{name} on {facts['target']}" for name, facts in drives if facts.get("target")]
+    targets = [f"{name} on {facts['target']}" for name, facts in drives if facts.get("target")]
     count = len(side.reports)
-    return ", ".join([side.name, f"{count} trial{'s' if count > 1 else ''}", *told])
+    return ", ".join([side.name, f"{count} trial{'s' if count > 1 else ''}", *targets])
 
 
 def _disagreeing(compared: Comparison) -> list[ReportTable]:
@@ -701,7 +706,7 @@ def _over_time(sides: Sequence[ReportedTrials]) -> list[ReportTable]:
     """Return each run's bandwidth over time, of its first trial, on axes that end alike."""
     runs = [(n, s, s.reports[0]) for n, s in enumerate(sides)]
     seen = [(n, s, r) for n, s, r in runs if isinstance(r, RunReport) and r.over_time and r.bucket_ns]
-    if len(seen) < 2:  # noqa: PLR2004 - nothing beside it
+    if len(seen) < 2:  # noqa: PLR2004 - nothing to compare
         return []
     tier = seen[0][2].over_time[-1]["tier"]
     lines = [(n, s, r.bucket_ns or 1, [row for row in r.over_time if row["tier"] == tier]) for n, s, r in seen]

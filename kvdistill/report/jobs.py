@@ -1,4 +1,4 @@
-"""Jobs as documents: what was distilled and written, and how close fio's I/O comes to the source."""
+"""Jobs as documents: what was distilled and written, and how close their I/O comes to the source."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def written_document(written: Jobs | StoreJobs, folder: Path, beside: StoreClose
 
 
 def _beside_chapter(beside: StoreCloseness) -> Chapter:
-    """Return a store's job beside a replay, a figure a row."""
+    """Return a store's job compared with a replay, a figure a row."""
     names = {
         "get_share": ("GETs", Unit.SHARE),
         "put_share": ("PUTs", Unit.SHARE),
@@ -99,7 +99,9 @@ def _beside_chapter(beside: StoreCloseness) -> Chapter:
         if value is not None:
             notes.append(f"{value:.1%} of {op} have another size in the job (total variation distance)")
     return Chapter(
-        "Job beside the replay", [ReportTable("", Sheet.SUMMARY, [ReportColumn("figure", ""), *columns], rows)], notes
+        "Job compared with the replay",
+        [ReportTable("", Sheet.SUMMARY, [ReportColumn("figure", ""), *columns], rows)],
+        notes,
     )
 
 
@@ -150,7 +152,7 @@ def _facts(profile: Profile) -> dict[str, Any]:
         facts["address space"] = Cell(profile.space.span_bytes, Unit.BYTES)
         facts["live at most"] = Cell(profile.space.peak_live_bytes, Unit.BYTES)
     if profile.locality is not None:
-        facts["to the hottest 10 % of blocks"] = Cell(profile.locality.hot10_share, Unit.SHARE)
+        facts["I/O share of hottest 10 % of blocks"] = Cell(profile.locality.hot10_share, Unit.SHARE)
         facts["median reuse, in 128 KiB blocks"] = Cell(profile.locality.reuse_p50_blocks, Unit.NUMBER)
     return facts
 
@@ -199,24 +201,24 @@ def _unit(name: str) -> Unit:
 
 
 def _verdicts(found: Closeness) -> ReportTable:
-    columns = columns_of("text: job, target, wanted, reached, verdict")
+    columns = columns_of("text: job, target = figure, wanted = target, reached = measured, verdict")
     rows: list[list[Any]] = []
     for pair in found.comparisons:
         for verdict in pair.verdicts:
             value = verdict.value
             unit = Unit.SHARE if "%" in verdict.target else Unit.NUMBER
-            reached = Cell(value, Unit.TEXT if isinstance(value, bool) else unit)
+            measured = Cell(value, Unit.TEXT if isinstance(value, bool) else unit)
             rows.append(
                 [
                     pair.fio.name,
                     verdict.name,
                     verdict.target,
-                    reached,
+                    measured,
                     _MARKS[verdict.passes]
                     if verdict.passes is not None
                     else "not measured"
                     if verdict.value is None
-                    else "too few I/Os to tell",
+                    else "undetermined: too few I/Os",
                 ]
             )
     note = "Shares are differences from the source: negative is less than it."

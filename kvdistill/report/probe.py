@@ -1,4 +1,8 @@
-"""What the block-layer probes of `kvreplay` found: `probe.json`, and `blocks.parquet` if requests were kept."""
+"""What the block-layer probes of `kvreplay` found, and how it relates to a run's operations: where their time goes.
+
+`probe.json` has the figures; `blocks.parquet`, if requests were kept, the map of the disk and the parts of the
+latency.
+"""
 
 from __future__ import annotations
 
@@ -520,7 +524,7 @@ def layer_chapter(found: Layers) -> Chapter:
         [
             table_of("Findings", Sheet.DEVICE, "text: finding", [{"finding": line} for line in found.findings]),
             *_inside_tables(found),
-            table_of("Operations beside the layers in them", Sheet.DEVICE, spec, rows, note, keys=2),
+            table_of("Operations and the layers beneath", Sheet.DEVICE, spec, rows, note, keys=2),
             _moved_table(found),
         ],
     )

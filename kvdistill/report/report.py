@@ -1,4 +1,4 @@
-"""The report of a trace or of a folder: figures by the named queries, as JSON or for a document."""
+"""The report of what a path holds: a trace, a run, a sweep, a probe or checked jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The report of a run: figures by the named queries over its `ops`, the warm-up left out as in run.json."""
+"""The report of a run: figures by the named queries over its `ops`, the warm-up left out as in run.json; its document.
+
+Whole requests are in it, too: classes of service, time to the first token, health criteria.
+"""
 
 from __future__ import annotations
 
@@ -303,7 +306,7 @@ def _highlights(report: RunReport) -> list[Highlight]:
         for row in moved
         if row["tier"] == name
     ]
-    # An open loop is judged by the response time: what waited to be submitted waited.
+    # An open loop is judged by the response time: time spent waiting to be submitted counts.
     measure, times = ("response", report.response) if report.response else ("latency", report.latency)
     found += [
         _tail(f"{row['op']} {measure}", f", {name}", row, "")
@@ -400,8 +403,8 @@ def _operations_table(report: RunReport) -> ReportTable:
 def _times_table(title: str, rows: list[dict[str, Any]]) -> ReportTable:
     spec = f"text: tier, op; count: count = operations; ns: {TIME_COLUMNS}, max_ns = max"
     note = {
-        "Latency": "Service time: from submission to completion, of all completed operations pooled.",
-        "Response time": "From when operations were due to their completion: what waited to be submitted waited.",
+        "Latency": "Service time: from submission to completion, of all completed operations merged.",
+        "Response time": "From when operations were due to their completion; time spent waiting for submission counts.",
         "Lateness": "From when operations were due to their submission; a closed loop has none.",
     }[title]
     return table_of(title, Sheet.PERFORMANCE, spec, rows, note, keys=2)
@@ -531,12 +534,12 @@ def _classes(found: RequestFigures | None, mlperf: Mlperf | None) -> list[Report
     judged = ReportTable("Classes of service", Sheet.QOS, columns, rows, (), said)
     columns = columns_of("""
         text: qos = class, percentile
-        ns: reached_ns = reached, target_ns = target
+        ns: reached_ns = measured, target_ns = target
         text: verdict
     """)
     rows = [_against_target(c, name) for c in found.classes for name in _TARGETS]
-    reached = "Reached: the response time in an open loop, else the storage time."
-    return [judged, ReportTable("Targets of the classes", Sheet.QOS, columns, rows, (), reached, 2)]
+    measured = "Measured: the response time in an open loop, else the storage time."
+    return [judged, ReportTable("Targets of the classes", Sheet.QOS, columns, rows, (), measured, 2)]
 
 
 def _against_target(of_class: ClassFigures, name: str) -> list[Any]:

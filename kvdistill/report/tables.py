@@ -1,4 +1,4 @@
-"""The tables and charts that reports of traces and of runs share."""
+"""What reports share: the provenance of what is reported on, what it wears out, and tables with their charts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a trace as a document."""
+"""The report of a trace: figures by the named queries, and its document."""
 
 from __future__ import annotations
 

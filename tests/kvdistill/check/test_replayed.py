@@ -18,7 +18,7 @@ from kvdistill.check.closeness import asked_stream, job_figures
 from kvdistill.check.device import Seen, direct_requests, replay_seen, write_part
 from kvdistill.formats.iolog import LogOptions, split_ios
 from kvdistill.jobs.job import FioMode, JobOptions
-from kvdistill.jobs.write import Wanted, write_job
+from kvdistill.jobs.write import JobRequest, write_job
 from kvdistill.profile.sources import distil_trace
 from kvtrace.core.files import Limit, parse_limit
 
@@ -60,7 +60,7 @@ def test_both_sides_are_block_requests_where_a_replay_was_seen(tmp_path):
         blocks = write_blocks(tmp_path / f"{name}.parquet", sorted([*rows, *noise]))
         sides[name], why = direct_requests(blocks, "vda", tmp_path / name)
         assert why is None
-    options = Wanted([FioMode.REPLAY], JobOptions(), LogOptions())
+    options = JobRequest([FioMode.REPLAY], JobOptions(), LogOptions())
     written = write_job(FioMode.REPLAY, part, tmp_path, options)
     asked = asked_stream(split_ios(part.ios, MIB), by_instant=True)
     logged = job_figures("replay", asked, asked, is_replay=True, mean_depth=None)
@@ -117,7 +117,7 @@ def test_a_check_without_a_device_compares_fios_side_and_says_so(tmp_path, monke
     from kvdistill.jobs.write import CheckOptions
 
     monkeypatch.setattr(device, "disk_of", lambda _place: None)
-    wanted = Wanted([FioMode.REPLAY], JobOptions(), LogOptions(), checks=CheckOptions(seconds=1))
+    wanted = JobRequest([FioMode.REPLAY], JobOptions(), LogOptions(), checks=CheckOptions(seconds=1))
     closeness = write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", parse_limit(None), wanted).closeness
     assert closeness is not None
     assert closeness.comparisons[0].fio.side == "fio"

@@ -121,7 +121,7 @@ def test_closeness_is_reported_with_its_marks(tmp_path):
     assert "| replay | read share | within 1.5 % | -1.25 % | pass |" in lines
     assert "| replay | same I/Os | yes | yes | pass |" in lines
     assert "| replay | end slip | \\<= 1 % | - | not measured |" in lines
-    assert "| replay | bytes a second | within 1.5 % | 50 % | too few I/Os to tell |" in lines
+    assert "| replay | bytes a second | within 1.5 % | 50 % | undetermined: too few I/Os |" in lines
     assert "| figure | source of replay | replay |" in lines
     assert "| size tv | - | 0.25 |" in lines
     assert "| tier | nvme |" in lines
