@@ -34,13 +34,132 @@ from kvdistill.jobs import fio_program
 from kvdistill.jobs import job as fio
 from kvdistill.jobs.fio_replay import fitted_issue_us
 from kvdistill.jobs.job import FioMode, longest
-from kvdistill.jobs.write import CheckOptions, JobRequest, WrittenJob, write_job, write_prefill
+from kvdistill.jobs.write import CheckOptions, JobRequest, WrittenJob, make_folder, write_job, write_prefill
 from kvdistill.profile.profile import ArrivalProfile, Profile, SourceKind
 from kvdistill.profile.sources import Distilled, distil_source, file_of
 from kvtrace.core.app import log, progress
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.files import Limit, read_json, write_json
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration, format_io_size, format_rate
+
+CLOSENESS = "closeness.json"
+MAX_LINES = 1_000_000
+"""I/Os of a replay that are written unless all are asked for: enough that chance moves no figure by a hundredth."""
+_LINE_BYTES = 36
+"""Of a line of a log, but for the target's name."""
+
+
+class Jobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Files of the fio jobs that were written; `closeness` is null without `--check`."""
+
+    files: list[str]
+    space_bytes: dict[str, int]
+    """What each job needs on its target."""
+    logs: dict[str, LogSummary]
+    """Of the jobs that run iologs."""
+    profile: Profile
+    closeness: Closeness | None = None
+
+
+def modes_of(distilled: Distilled, modes: Sequence[FioMode]) -> list[FioMode]:
+    """Return the jobs to write: those asked for, or those that the source supports.
+
+    Raises:
+        ConfigError: the source does not support one that is asked for.
+
+    """
+    if modes:
+        if FioMode.REPLAY in modes and distilled.ios is None:
+            raise ConfigError(
+                f"--mode replay: {distilled.profile.origin.file} holds no single operations; take a trace, a run or "
+                "block events"
+            )
+        return list(dict.fromkeys(modes))
+    known = [
+        (FioMode.REPLAY, distilled.ios is not None),
+        (FioMode.STAT, True),
+        (FioMode.REUSE, distilled.profile.locality is not None and distilled.profile.arrivals is not None),
+    ]
+    return [mode for mode, is_known in known if is_known]
+
+
+def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, request: JobRequest) -> Jobs:
+    """Write the jobs of `source` into `outdir`, and check them if `request` says so.
+
+    Raises:
+        ConfigError, TraceError, DeviceError: as the parts say.
+        ProbeUnavailable: a check is asked for, but there is no fio; the jobs are written all the same.
+
+    """
+    target = outdir / request.options.target
+    if target.is_dir():
+        raise ConfigError(f"--target {request.options.target} is a folder; name a file or a block device")
+    make_folder(outdir)
+    request = replace(request, options=replace(request.options, is_device=target.is_block_device()))
+    with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as scratch:
+        with progress(f"distil {source.name}"):
+            distilled = distil_source(source, tier, limit, Path(scratch))
+        modes = modes_of(distilled, request.modes)
+        shown = _replayed(source, tier, distilled, Path(scratch), request) if FioMode.REPLAY in modes else distilled
+        with progress("write the jobs"):
+            written = {
+                mode: write_job(mode, shown if mode is FioMode.REPLAY else distilled, outdir, request) for mode in modes
+            }
+            prefill = write_prefill(distilled, written, outdir, request)
+        write_json(outdir / fio.PROFILE, distilled.profile)
+        closeness = None
+        if request.checks is not None:
+            log(f"checking: running {', '.join(mode.job for mode in modes)} with fio")
+            closeness = check(source, tier, distilled, outdir, modes, request)
+            write_json(outdir / CLOSENESS, closeness)
+            if any(closeness.issue_us):
+                timed = replace(request, logs=replace(request.logs, issue_us=closeness.issue_us))
+                written[FioMode.REPLAY] = write_job(FioMode.REPLAY, shown, outdir, timed)
+    names = [name for job in (prefill, *written.values()) for name in job.files]
+    return Jobs(
+        files=[*names, fio.PROFILE, *([CLOSENESS] if closeness else [])],
+        space_bytes={mode: job.space_bytes for mode, job in written.items()},
+        logs={mode: job.log for mode, job in written.items() if job.log is not None},
+        profile=distilled.profile,
+        closeness=closeness,
+    )
+
+
+def _replayed(source: Path, tier: str | None, whole: Distilled, scratch: Path, request: JobRequest) -> Distilled:
+    """Return the part of `whole` that the replay's logs hold: all of it, unless that is long and not asked for."""
+    profile = whole.profile
+    lines = sum(
+        size.ops * -(-size.io_bytes // request.logs.max_io_bytes)
+        for direction in (profile.read, profile.write)
+        for size in direction.sizes
+    )
+    size = format_bytes(lines * (len(request.options.target) + _LINE_BYTES))
+    if lines <= MAX_LINES or request.is_whole or profile.arrivals is None or whole.ios is None:
+        if lines > MAX_LINES:
+            log(f"the replay's logs take about {size} for {format_count(lines)} I/Os")
+        return whole
+    begin_ns, span_ns = typical(profile.arrivals, profile.span_ns, MAX_LINES / lines)
+    log(
+        f"the whole replay's logs would take about {size} for {format_count(lines)} I/Os (--whole writes them): "
+        f"replay.fio has the most typical {format_duration(span_ns)} of {format_duration(profile.span_ns)}"
+    )
+    part = scratch / "replayed"
+    part.mkdir()
+    window = replace(whole.limit, begin_ns=whole.limit.begin_ns + begin_ns).within(Limit(span_ns=span_ns))
+    return distil_source(source, tier, window, part)
+
+
+def typical(arrivals: ArrivalProfile, span_ns: int, share: float) -> tuple[int, int]:
+    """Return the beginning and length in ns of the window of `share` of the time whose mix is most like the whole's."""
+    counts = np.array([arrivals.read_ops, arrivals.write_ops], dtype=np.float64)
+    buckets = counts.shape[1]
+    length = max(1, round(buckets * share))
+    done = np.concatenate([np.zeros((2, 1)), np.cumsum(counts, axis=1)], axis=1)
+    found = (done[:, length:] - done[:, :-length]) / length
+    unlike = np.abs(found - counts.mean(axis=1, keepdims=True)).sum(axis=0)
+    begin = int(unlike.argmin()) * arrivals.bucket_ns
+    return begin, min(length * arrivals.bucket_ns, span_ns - begin)
+
 
 _SPARE_BYTES = 256 << 20
 """Free space that a check leaves alone."""
@@ -251,7 +370,7 @@ def _check_logs(run: _Run, notes: list[str]) -> tuple[ClosenessPair, tuple[float
     moved_bytes = log.read_bytes + log.write_bytes
     timeout_s = 30 + log.last_us / 1e6 + log.start_ms / 1e3 + moved_bytes / _SLOWEST_BYTES_PER_S
     seen = _seen(run, job, job, timeout_s, notes)
-    logs = [_the_log(run.place, f"{file.removesuffix('.iolog')}_{kind}.*.log") for file in log.files]
+    logs = [next(run.place.glob(f"{file.removesuffix('.iolog')}_{kind}.*.log")) for file in log.files]
     asked = asked_stream(written.parts(), by_instant=True)
     source = asked if ios is None or is_replay else asked_stream(split_ios(ios, log.max_io_bytes), by_instant=True)
     stream = replayed_stream(logs, asked, is_submission=kind == "slat")
@@ -273,11 +392,6 @@ def _issue_us(seen: Seen, asked: Stream) -> tuple[float, float] | None:
         return None
     came = asked_stream(split_ios(seen.device.ios, _WHOLE_BYTES), by_instant=False)
     return fitted_issue_us(asked.us, came.us, asked.length)
-
-
-def _the_log(place: Path, pattern: str) -> Path:
-    (path,) = place.glob(pattern)
-    return path
 
 
 def _check_drawn(run: _Run, notes: list[str]) -> ClosenessPair:
@@ -362,125 +476,3 @@ def with_options(job: str, per_job: str, shared: list[str]) -> str:
         elif line.startswith("["):
             lines.append(f"{per_job}={line[1:-1]}" + (".drawn" if per_job == "write_iolog" else ""))
     return "\n".join(lines) + "\n"
-
-
-CLOSENESS = "closeness.json"
-MAX_LINES = 1_000_000
-"""I/Os of a replay that are written unless all are asked for: enough that chance moves no figure by a hundredth."""
-_LINE_BYTES = 36
-"""Of a line of a log, but for the target's name."""
-
-
-class Jobs(msgspec.Struct, frozen=True, kw_only=True):
-    """Files of the fio jobs that were written; `closeness` is null without `--check`."""
-
-    files: list[str]
-    space_bytes: dict[str, int]
-    """What each job needs on its target."""
-    logs: dict[str, LogSummary]
-    """Of the jobs that run iologs."""
-    profile: Profile
-    closeness: Closeness | None = None
-
-
-def modes_of(distilled: Distilled, modes: Sequence[FioMode]) -> list[FioMode]:
-    """Return the jobs to write: those asked for, or those that the source supports.
-
-    Raises:
-        ConfigError: the source does not support one that is asked for.
-
-    """
-    if modes:
-        if FioMode.REPLAY in modes and distilled.ios is None:
-            raise ConfigError(
-                f"--mode replay: {distilled.profile.origin.file} holds no single operations; take a trace, a run or "
-                "block events"
-            )
-        return list(dict.fromkeys(modes))
-    known = [
-        (FioMode.REPLAY, distilled.ios is not None),
-        (FioMode.STAT, True),
-        (FioMode.REUSE, distilled.profile.locality is not None and distilled.profile.arrivals is not None),
-    ]
-    return [mode for mode, is_known in known if is_known]
-
-
-def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, request: JobRequest) -> Jobs:
-    """Write the jobs of `source` into `outdir`, and check them if `request` says so.
-
-    Raises:
-        ConfigError, TraceError, DeviceError: as the parts say.
-        ProbeUnavailable: a check is asked for, but there is no fio; the jobs are written all the same.
-
-    """
-    target = outdir / request.options.target
-    if target.is_dir():
-        raise ConfigError(f"--target {request.options.target} is a folder; name a file or a block device")
-    try:
-        outdir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DeviceError(f"cannot make the folder {outdir}: {error.strerror}") from None
-    request = replace(request, options=replace(request.options, is_device=target.is_block_device()))
-    with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as scratch:
-        with progress(f"distil {source.name}"):
-            distilled = distil_source(source, tier, limit, Path(scratch))
-        modes = modes_of(distilled, request.modes)
-        shown = _replayed(source, tier, distilled, Path(scratch), request) if FioMode.REPLAY in modes else distilled
-        with progress("write the jobs"):
-            written = {
-                mode: write_job(mode, shown if mode is FioMode.REPLAY else distilled, outdir, request) for mode in modes
-            }
-            prefill = write_prefill(distilled, written, outdir, request)
-        write_json(outdir / fio.PROFILE, distilled.profile)
-        closeness = None
-        if request.checks is not None:
-            log(f"checking: running {', '.join(mode.job for mode in modes)} with fio")
-            closeness = check(source, tier, distilled, outdir, modes, request)
-            write_json(outdir / CLOSENESS, closeness)
-            if any(closeness.issue_us):
-                timed = replace(request, logs=replace(request.logs, issue_us=closeness.issue_us))
-                written[FioMode.REPLAY] = write_job(FioMode.REPLAY, shown, outdir, timed)
-    names = [name for job in (prefill, *written.values()) for name in job.files]
-    return Jobs(
-        files=[*names, fio.PROFILE, *([CLOSENESS] if closeness else [])],
-        space_bytes={mode: job.space_bytes for mode, job in written.items()},
-        logs={mode: job.log for mode, job in written.items() if job.log is not None},
-        profile=distilled.profile,
-        closeness=closeness,
-    )
-
-
-def _replayed(source: Path, tier: str | None, whole: Distilled, scratch: Path, request: JobRequest) -> Distilled:
-    """Return the part of `whole` that the replay's logs hold: all of it, unless that is long and not asked for."""
-    profile = whole.profile
-    lines = sum(
-        size.ops * -(-size.io_bytes // request.logs.max_io_bytes)
-        for direction in (profile.read, profile.write)
-        for size in direction.sizes
-    )
-    size = format_bytes(lines * (len(request.options.target) + _LINE_BYTES))
-    if lines <= MAX_LINES or request.is_whole or profile.arrivals is None or whole.ios is None:
-        if lines > MAX_LINES:
-            log(f"the replay's logs take about {size} for {format_count(lines)} I/Os")
-        return whole
-    begin_ns, span_ns = typical(profile.arrivals, profile.span_ns, MAX_LINES / lines)
-    log(
-        f"the whole replay's logs would take about {size} for {format_count(lines)} I/Os (--whole writes them): "
-        f"replay.fio has the most typical {format_duration(span_ns)} of {format_duration(profile.span_ns)}"
-    )
-    part = scratch / "replayed"
-    part.mkdir()
-    window = replace(whole.limit, begin_ns=whole.limit.begin_ns + begin_ns).within(Limit(span_ns=span_ns))
-    return distil_source(source, tier, window, part)
-
-
-def typical(arrivals: ArrivalProfile, span_ns: int, share: float) -> tuple[int, int]:
-    """Return the beginning and length in ns of the window of `share` of the time whose mix is most like the whole's."""
-    counts = np.array([arrivals.read_ops, arrivals.write_ops], dtype=np.float64)
-    buckets = counts.shape[1]
-    length = max(1, round(buckets * share))
-    done = np.concatenate([np.zeros((2, 1)), np.cumsum(counts, axis=1)], axis=1)
-    found = (done[:, length:] - done[:, :-length]) / length
-    unlike = np.abs(found - counts.mean(axis=1, keepdims=True)).sum(axis=0)
-    begin = int(unlike.argmin()) * arrivals.bucket_ns
-    return begin, min(length * arrivals.bucket_ns, span_ns - begin)

@@ -132,21 +132,15 @@ def device_figures(
 
 
 def _with_profile(figures: StreamFigures, profile: Profile) -> StreamFigures:
-    depth, most = profile.depth, None
+    depth = profile.depth
     if depth is None:
         return figures
-    done = 0.0
-    for at in depth.shares:
-        done += at.share
-        if done >= 0.99:  # noqa: PLR2004 - a percentile
-            most = at.in_flight
-            break
     idle = sum(at.share for at in depth.shares if at.in_flight == 0) if depth.shares else None
     return msgspec.structs.replace(
         figures,
         side=Side.DEVICE if profile.origin.kind in (SourceKind.BLOCKS, SourceKind.PROBE) else figures.side,
         mean_depth=depth.mean,
-        in_flight_p99=most,
+        in_flight_p99=depth.in_flight_for(0.99),
         idle_share=idle,
     )
 

@@ -14,8 +14,8 @@ import msgspec
 
 from kvdistill.jobs import sai3, warp
 from kvdistill.jobs.store_mix import ops_per_s
-from kvdistill.profile.distributions import total_variation
-from kvdistill.profile.profile import Profile, SizeCount
+from kvdistill.profile.distributions import mean_bytes, total_variation
+from kvdistill.profile.profile import SizeCount
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import Limit
@@ -68,19 +68,14 @@ def beside_run(job: Path, run: Path, tier: str) -> StoreCloseness:
         raise ConfigError(f"--run {run}: name a run of kvreplay")
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch:
         profile = distil_source(run, tier, Limit(), Path(scratch)).profile
-    return _compared(_READERS[job.name](job.read_text(encoding="utf-8")), profile, run)
-
-
-def _compared(content: _Content, profile: Profile, run: Path) -> StoreCloseness:
+    content = _READERS[job.name](job.read_text(encoding="utf-8"))
     gets, puts = list(profile.read.object_sizes), list(profile.write.object_sizes)
     counts = profile.read.ops, profile.write.ops, profile.delete_ops
-    job = _side(content.shares, content.gets, content.puts, content.rate)
-    rate = ops_per_s(sum(counts), profile)
     shares = [count / sum(counts) for count in counts]
     return StoreCloseness(
         run=str(run),
-        job=job,
-        replay=_side(shares, gets, puts, rate),
+        job=_side(content.shares, content.gets, content.puts, content.rate),
+        replay=_side(shares, gets, puts, ops_per_s(sum(counts), profile)),
         gets=counts[0],
         puts=counts[1],
         deletes=counts[2],
@@ -97,15 +92,10 @@ def _side(
         get_share=get,
         put_share=put,
         delete_share=delete,
-        get_mean_bytes=_mean(gets),
-        put_mean_bytes=_mean(puts),
+        get_mean_bytes=mean_bytes(gets) if gets else None,
+        put_mean_bytes=mean_bytes(puts) if puts else None,
         ops_per_s=rate,
     )
-
-
-def _mean(sizes: Sequence[SizeCount]) -> float | None:
-    count = sum(s.ops for s in sizes)
-    return sum(s.io_bytes * s.ops for s in sizes) / count if count else None
 
 
 def _of_warp(text: str) -> _Content:

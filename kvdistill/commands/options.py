@@ -29,3 +29,7 @@ Busiest = Annotated[
     str | None, typer.Option("--busiest", help="Use the window of this length that moves the most bytes (10s).")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Outputs = Annotated[
+    list[Path] | None,
+    typer.Option("-o", "--output", help="Write to *.html, *.md, *.csv or *.xlsx; may be given again."),
+]

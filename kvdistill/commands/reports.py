@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvdistill.commands.options import Json
+from kvdistill.commands.options import Json, Outputs
 from kvtrace.core.app import emit_json, log
 from kvtrace.core.errors import ConfigError
 
@@ -35,10 +35,7 @@ def report(
             show_default=False,
         ),
     ],
-    output: Annotated[
-        list[Path] | None,
-        typer.Option("-o", "--output", help="Write to *.html, *.md, *.csv or *.xlsx; may be given again."),
-    ] = None,
+    output: Outputs = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the report as Markdown.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print every figure on a CSV line of its own.")] = False,
     buckets: Annotated[int, typer.Option("--buckets", min=1, max=500, help="Number of time buckets.")] = 48,
@@ -93,10 +90,7 @@ def compare(
         list[Path],
         typer.Argument(metavar="A B...", help="Traces, or folders of runs, trials or probes; the first is the base."),
     ],
-    output: Annotated[
-        list[Path] | None,
-        typer.Option("-o", "--output", help="Write to *.html, *.md, *.csv or *.xlsx; may be given again."),
-    ] = None,
+    output: Outputs = None,
     json: Json = False,
 ) -> None:
     """Compare runs, traces or probes: which is faster, by how much, and how sure that is by their trials.

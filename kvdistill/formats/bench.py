@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvdistill.formats.formats import Account, Imported, ImportOptions
+from kvdistill.formats.formats import Account, Imported, ImportOptions, run_summary
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import decode_json, read_json
 from kvtrace.core.metadata import Count
@@ -36,6 +37,19 @@ def one_file(files: Sequence[Path], what: str) -> Path:
     if len(files) > 1:
         raise TraceError(f"is one of {len(files)} files; import each {what} into a folder of its own", path=files[0])
     return files[0]
+
+
+@contextmanager
+def _readable(path: Path, misfit: str) -> Iterator[None]:
+    """Turn what goes wrong while the file at `path` is read into a TraceError; `misfit` is for what it holds."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise TraceError("no such file", path=path) from None
+    except OSError as error:
+        raise TraceError(f"cannot be read: {error.strerror}", path=path) from None
+    except (ValueError, csv.Error, msgspec.ValidationError) as error:
+        raise TraceError(misfit.format(error), path=path) from None
 
 
 def nanoseconds(value: float | None, unit_ns: float, path: Path) -> int | None:
@@ -77,23 +91,15 @@ def imported(
     account = Account(rows=count + (serving.failed_requests or 0), kept=count, notes=list(notes))
     said = [f"{count:,} requests"] if serving.requests is not None else []
     said += [f"{serving.failed_requests:,} FAILED"] if serving.failed_requests else []
-    summary: dict[str, Any] = {
-        "verdict": f"{serving.benchmark}: {', '.join(said) or 'number of requests unknown'}",
-        "wall_ns": wall_ns,
-        "operations": None,
-        "errors": None,
-        "not_reached": None,
-        "pace": None,
-        "warmup": None,
-        "skipped_rows": {},
-        "figures": [],
-    }
+    verdict = f"{serving.benchmark}: {', '.join(said) or 'number of requests unknown'}"
     facts = {
         "serving": msgspec.to_builtins(serving),
         "host": {"benchmark": serving.benchmark, **(config or {})},
     }
     first = None if started is None else int(started.timestamp() * NS_PER_S)
-    return Imported(account, [], [], summary=summary, first_unix_ns=first, facts=facts)
+    return Imported(
+        account, [], [], summary=run_summary(verdict, [], wall_ns=wall_ns), first_unix_ns=first, facts=facts
+    )
 
 
 _NS_PER_MS = 1_000_000
@@ -126,7 +132,9 @@ def read_vllm(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDB
 
     """
     path = one_file(files, "result")
-    text = path.read_bytes() if path.is_file() else _absent(path)
+    if not path.is_file():
+        raise TraceError("no such file", path=path)
+    text = path.read_bytes()
     if len(results := [line for line in text.splitlines() if line.startswith(b"{")]) > 1:
         raise TraceError(f"holds {len(results)} results (--append-result); leave one a file", path=path)
     found = decode_json(text, _VllmResult, path, misfit="no result of vllm bench serve: {}")
@@ -151,10 +159,6 @@ def read_vllm(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDB
     settings = {name: fields[name] for name in _VLLM_SETTINGS if fields.get(name) is not None}
     notes = [] if serving.first_token else ["it holds no time to the first token (--percentile-metrics left it out)"]
     return imported(serving, wall_ns, notes=notes, config=settings, started=_date(found.date))
-
-
-def _absent(path: Path) -> bytes:
-    raise TraceError("no such file", path=path)
 
 
 def _date(said: str | None) -> datetime | None:
@@ -271,27 +275,20 @@ def read_aiperf(files: Sequence[Path], _options: ImportOptions, _db: duckdb.Duck
 def _of_csv(path: Path) -> _AiperfExport:
     found: dict[str, Any] = {}
     header: list[str] = []
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            for row in csv.reader(file):
-                if row and row[0] == "Metric":
-                    header = ["avg" if name == "Value" else name for name in row]
-                    continue
-                if not row or not header:
-                    # What follows the metrics, such as of GPUs, begins with a header of its own.
-                    header = header if row else []
-                    continue
-                name, _, unit = row[0].partition(" (")
-                if name in _AIPERF_HEADERS:
-                    cells = dict(zip(header[1:], row[1:], strict=False))
-                    values = {key: float(cell) for key, cell in cells.items() if key in _AIPERF_TIMES and cell}
-                    found[_AIPERF_HEADERS[name]] = {"unit": unit.rstrip(")") or None, **values}
-    except FileNotFoundError:
-        raise TraceError("no such file", path=path) from None
-    except OSError as error:
-        raise TraceError(f"cannot be read: {error.strerror}", path=path) from None
-    except (UnicodeDecodeError, ValueError, csv.Error) as error:
-        raise TraceError(f"no profile export of AIPerf: {error}", path=path) from None
+    with _readable(path, "no profile export of AIPerf: {}"), path.open(newline="", encoding="utf-8-sig") as file:
+        for row in csv.reader(file):
+            if row and row[0] == "Metric":
+                header = ["avg" if name == "Value" else name for name in row]
+                continue
+            if not row or not header:
+                # What follows the metrics, such as of GPUs, begins with a header of its own.
+                header = header if row else []
+                continue
+            name, _, unit = row[0].partition(" (")
+            if name in _AIPERF_HEADERS:
+                cells = dict(zip(header[1:], row[1:], strict=False))
+                values = {key: float(cell) for key, cell in cells.items() if key in _AIPERF_TIMES and cell}
+                found[_AIPERF_HEADERS[name]] = {"unit": unit.rstrip(")") or None, **values}
     return msgspec.convert(found, _AiperfExport)
 
 
@@ -394,15 +391,8 @@ def _lmcache_times(found: _LmcacheFigures, metric: str, count: int, path: Path) 
 
 
 def _of_rows(path: Path) -> Imported:
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = [msgspec.convert(row, _LmcacheRow, strict=False) for row in csv.DictReader(file)]
-    except FileNotFoundError:
-        raise TraceError("no such file", path=path) from None
-    except OSError as error:
-        raise TraceError(f"cannot be read: {error.strerror}", path=path) from None
-    except (UnicodeDecodeError, csv.Error, msgspec.ValidationError) as error:
-        raise TraceError(f"no result of {_LMCACHE}: {error}", path=path) from None
+    with _readable(path, f"no result of {_LMCACHE}: {{}}"), path.open(newline="", encoding="utf-8") as file:
+        rows = [msgspec.convert(row, _LmcacheRow, strict=False) for row in csv.DictReader(file)]
     if not rows:
         raise TraceError(f"no result of {_LMCACHE}: it has no rows", path=path)
     good = [row for row in rows if row.successful == "True"]

@@ -81,7 +81,12 @@ _EVENT = (
     r"(?:\s+(\d+)(?: \+ (\d+))?)?\s*(?:\[(.*)\])?.*$"
 )
 _GROUPS = ("device", "seconds", "fraction", "pid", "action", "rwbs", "sector", "sectors", "said")
-_MOST = {"seconds": 10 * 366 * 86_400, "pid": (1 << 31) - 1, "sector": MOST >> 9, "sectors": ((1 << 32) - 1) >> 9}
+_MOST_OF_EVENT = {
+    "seconds": 10 * 366 * 86_400,
+    "pid": (1 << 31) - 1,
+    "sector": MOST >> 9,
+    "sectors": ((1 << 32) - 1) >> 9,
+}
 
 
 def read_blkparse(files: Sequence[Path], _options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
@@ -117,7 +122,7 @@ def read_blkparse(files: Sequence[Path], _options: ImportOptions, db: duckdb.Duc
         events = f"SELECT line, regexp_extract(text, '{_EVENT}', [{fields}]) AS e FROM raw"
         beyond = " OR ".join(
             f"(e.{name} <> '' AND coalesce(TRY_CAST(e.{name} AS BIGINT), {most + 1}) > {most})"
-            for name, most in _MOST.items()
+            for name, most in _MOST_OF_EVENT.items()
         )
         leave_out(
             db, path, account, "numbers beyond any device's", f"line IN (SELECT line FROM ({events}) WHERE {beyond})"
@@ -255,7 +260,7 @@ _SINGLE = re.compile(rf"\[{_BOUND}\]\s+(\d+)\s+\|.*")
 _ABOVE = re.compile(rf"\[{_BOUND}, \.\.\.\)\s+(\d+)\s+\|.*")
 _BELOW = re.compile(rf"\(\.\.\., {_BOUND}\)\s+(\d+)\s+\|.*")
 _SCALE = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_MOST_bpftrace = 1 << 50
+_MOST_IN_BUCKET = 1 << 50
 """No time, size or count of a bucket is larger, whatever its unit."""
 _US, _KIB, _GIB = 1000, 1 << 10, 1 << 30
 _LAYERS = {"q2d": "q2d", "d2c": "d2c", "bssplit": "block_size_bins", "qd": "in_flight_bins", "lba": "heat"}
@@ -351,7 +356,7 @@ def _maps(path: Path, account: Account) -> dict[str, list[dict[str, Any]]]:
                 current = maps[head[1]] = []
             elif text.startswith(("[", "(")) and current is not None:
                 bucket = _bucket(text)
-                if bucket is None or any(value is not None and value > _MOST_bpftrace for value in bucket.values()):
+                if bucket is None or any(value is not None and value > _MOST_IN_BUCKET for value in bucket.values()):
                     raise TraceError(f"{text[:60]!r} is no bucket of a histogram", path=path, row=number)
                 current.append(bucket)
                 account.rows += 1

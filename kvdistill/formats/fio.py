@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import numpy as np
 
-from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows
+from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows, run_summary
 from kvdistill.formats.text import INPUT, batches, finish, first_line, first_lines, leave_out, load, one
 from kvdistill.queries.database import literal, named
 from kvdistill.queries.views import OK, READ, WRITE
@@ -136,18 +136,14 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
         account,
         [],
         tiers,
-        summary={
-            "verdict": "imported from fio-json",
-            "wall_ns": max(known) * _NS_PER_MS if known else None,
-            "operations": sum(f["operations"] for f in figures),
-            "errors": failed,
-            "not_reached": None,
-            "pace": None,
-            "in_flight_mean": None,
-            "warmup": None,
-            "skipped_rows": {},
-            "figures": figures,
-        },
+        summary=run_summary(
+            "imported from fio-json",
+            figures,
+            "in_flight_mean",
+            wall_ns=max(known) * _NS_PER_MS if known else None,
+            operations=sum(f["operations"] for f in figures),
+            errors=failed,
+        ),
         facts=_run_facts(contents, errors),
     )
 
@@ -185,27 +181,29 @@ def _tier_names(jobs: list[dict[str, Any]], tier: str | None) -> list[str]:
     return names
 
 
+def _figure(tier: str, op: str, **known: Any) -> dict[str, Any]:
+    """Return one of the figures of a run.json's summary; null is what fio does not say."""
+    counted = ("operations", "errors", "corrupt", "bytes", "io_bytes", "span_ns")
+    rated = ("bandwidth_bytes_per_s", "operations_per_s", "in_flight_mean", "latency", "lateness")
+    head = {"tier": tier, "op": op, "engine": "other", "is_simulated": False, "planned": None}
+    return head | dict.fromkeys((*counted, *rated)) | {"corrupt": 0} | known
+
+
 def _job_figures(job: dict[str, Any], op: str, tier: str, kinds: set[str], path: Path) -> dict[str, Any]:
     found = job[op]
     try:
-        return {
-            "tier": tier,
-            "op": op,
-            "engine": "other",
-            "is_simulated": False,
-            "planned": None,
-            "operations": found["total_ios"],
-            "errors": None if job.get("error") or job.get("total_err") else 0,
-            "corrupt": 0,
-            "bytes": found["io_bytes"],
-            "io_bytes": found["io_bytes"],
-            "span_ns": found["runtime"] * _NS_PER_MS,
-            "bandwidth_bytes_per_s": float(found["bw_bytes"]) if found["runtime"] else None,
-            "operations_per_s": float(found["iops"]) if found["runtime"] else None,
-            "in_flight_mean": None,
-            "latency": _latency(found, kinds),
-            "lateness": None,
-        }
+        return _figure(
+            tier,
+            op,
+            operations=found["total_ios"],
+            errors=None if job.get("error") or job.get("total_err") else 0,
+            bytes=found["io_bytes"],
+            io_bytes=found["io_bytes"],
+            span_ns=found["runtime"] * _NS_PER_MS,
+            bandwidth_bytes_per_s=float(found["bw_bytes"]) if found["runtime"] else None,
+            operations_per_s=float(found["iops"]) if found["runtime"] else None,
+            latency=_latency(found, kinds),
+        )
     except KeyError as error:
         raise TraceError(f"not of fio 3 or later: {op} of a job lacks {error}", path=path) from None
 
@@ -555,38 +553,26 @@ def _summary_of_windows(db: duckdb.DuckDBPyConnection, tier: str, counts: dict[i
     for op, operations, moved, span_ms in totals:
         seconds = span_ms / 1000 or None
         figures.append(
-            {
-                "tier": tier,
-                "op": _OPS[op],
-                "engine": "other",
-                "is_simulated": False,
-                "planned": None,
-                "operations": operations,
-                "errors": None,
-                "corrupt": 0,
-                "bytes": moved,
-                "io_bytes": moved,
-                "span_ns": span_ms * NS_PER_S // 1000,
-                "bandwidth_bytes_per_s": None if moved is None or seconds is None else moved / seconds,
-                "operations_per_s": None if operations is None or seconds is None else operations / seconds,
-                "in_flight_mean": None,
-                "latency": {"count": 0} | _NOTHING | _percentiles(counts.get(op)),
-                "lateness": None,
-            }
+            _figure(
+                tier,
+                _OPS[op],
+                operations=operations,
+                bytes=moved,
+                io_bytes=moved,
+                span_ns=span_ms * NS_PER_S // 1000,
+                bandwidth_bytes_per_s=None if moved is None or seconds is None else moved / seconds,
+                operations_per_s=None if operations is None or seconds is None else operations / seconds,
+                latency={"count": 0} | _NOTHING | _percentiles(counts.get(op)),
+            )
         )
     known = [f["operations"] for f in figures if f["operations"] is not None]
-    return {
-        "verdict": "imported from fio-log",
-        "wall_ns": max((f["span_ns"] for f in figures), default=None),
-        "operations": sum(known) if known else None,
-        "errors": None,
-        "not_reached": None,
-        "pace": None,
-        "in_flight_mean": None,
-        "warmup": None,
-        "skipped_rows": {},
-        "figures": figures,
-    }
+    return run_summary(
+        "imported from fio-log",
+        figures,
+        "in_flight_mean",
+        wall_ns=max((f["span_ns"] for f in figures), default=None),
+        operations=sum(known) if known else None,
+    )
 
 
 def _percentiles(counts: Any) -> dict[str, Any]:

@@ -103,6 +103,12 @@ class Imported:
     """More of run.json that the format knows: host, engine."""
 
 
+def run_summary(verdict: str, figures: list[dict[str, Any]], *more: str, **known: Any) -> dict[str, Any]:
+    """Return the `summary` of a run.json: what is not `known` is null, and so are the fields `more`."""
+    unknown = dict.fromkeys(("wall_ns", "operations", "errors", "not_reached", "pace", *more, "warmup"))
+    return {"verdict": verdict, **unknown, "skipped_rows": {}, "figures": figures} | known
+
+
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
     """What a user chooses; a null name is the format's own."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from kvdistill.formats.formats import Format, Imported, ImportOptions, reader
+from kvdistill.formats.formats import Format, Imported, ImportOptions, reader, run_summary
 from kvdistill.formats.text import OBJECTS_FILE, TRACE_FILE
 from kvdistill.queries.database import connect, distributions, figures, measured_views
 from kvdistill.queries.views import register
@@ -164,21 +164,18 @@ def _summary_of_ops(ops: Path, source: str) -> dict[str, Any]:
         counted = figures(db, tiers)
         _points, times = distributions(db, tiers, list(QUANTILES.values()))
     latencies = {(row["tier"], row["op"]): row for row in times["latency"]}
-    return {
-        "verdict": f"imported from {source}",
-        "wall_ns": None,
-        "operations": sum(f["operations"] for f in counted),
-        "errors": sum(f["errors"] + f["corrupt"] for f in counted),
-        "not_reached": 0,
-        "pace": None,
-        "warmup": None,
-        "skipped_rows": {},
-        "figures": [
-            {name: value for name, value in f.items() if name not in ("rows", "skipped")}
-            | {"is_simulated": False, "latency": latency(latencies.get((f["tier"], f["op"]))), "lateness": None}
-            for f in counted
-        ],
-    }
+    shown = [
+        {name: value for name, value in f.items() if name not in ("rows", "skipped")}
+        | {"is_simulated": False, "latency": latency(latencies.get((f["tier"], f["op"]))), "lateness": None}
+        for f in counted
+    ]
+    return run_summary(
+        f"imported from {source}",
+        shown,
+        operations=sum(f["operations"] for f in counted),
+        errors=sum(f["errors"] + f["corrupt"] for f in counted),
+        not_reached=0,
+    )
 
 
 def latency(row: dict[str, Any] | None, **known: float | None) -> dict[str, Any]:

@@ -23,6 +23,19 @@ if TYPE_CHECKING:
     import duckdb
 
 
+ENGINE = "other"
+INPUT = (
+    "CREATE TABLE input (file INTEGER, line BIGINT, op TINYINT, name VARCHAR, offset_bytes BIGINT, "
+    "length_bytes BIGINT, start_ns BIGINT, end_ns BIGINT, outcome TINYINT, io_bytes BIGINT)"
+)
+"""One row an operation: codes of `op` and `outcome`; `end_ns` and `io_bytes` null where the log has none."""
+_CODES = {
+    "phase": enum_code(TRACE, "phase", "other"),
+    "kind": enum_code(OBJECTS, "kind", "other"),
+    "engine": enum_code(OPS, "engine", ENGINE),
+}
+
+
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _HEAD_BYTES = 1 << 16
 
@@ -130,17 +143,6 @@ def _unpatterned(path: Path) -> str:
 
 
 TRACE_FILE, OBJECTS_FILE = "trace.parquet", "trace.objects.parquet"
-ENGINE = "other"
-INPUT = (
-    "CREATE TABLE input (file INTEGER, line BIGINT, op TINYINT, name VARCHAR, offset_bytes BIGINT, "
-    "length_bytes BIGINT, start_ns BIGINT, end_ns BIGINT, outcome TINYINT, io_bytes BIGINT)"
-)
-"""One row an operation: codes of `op` and `outcome`; `end_ns` and `io_bytes` null where the log has none."""
-_CODES = {
-    "phase": enum_code(TRACE, "phase", "other"),
-    "kind": enum_code(OBJECTS, "kind", "other"),
-    "engine": enum_code(OPS, "engine", ENGINE),
-}
 
 
 def finish(db: duckdb.DuckDBPyConnection, files: Sequence[Path], *, is_measured: bool) -> tuple[list[Rows], int]:

@@ -205,14 +205,8 @@ def _depth_lines(stream: IoStream, profile: Profile) -> list[str]:
         return [f"iodepth={min(stream.loop.depth, most_depth)}"]
     depth = profile.depth
     if depth is not None:
-        most = depth.max
-        done = 0.0
-        for at in depth.shares:
-            done += at.share
-            if done >= _MOSTLY:
-                most = at.in_flight
-                break
-        most = max(1, most, ceil(depth.mean))
+        most = depth.in_flight_for(_MOSTLY)
+        most = max(1, depth.max if most is None else most, ceil(depth.mean))
         what = "99 % of the time" if depth.shares else "at every dispatch"
         return [
             f"# {most} or fewer were in flight {what}; {depth.mean:.3g} on average, weighted by time",

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvdistill.profile.distributions import total_variation
+from kvdistill.profile.distributions import mean_bytes, total_variation
 from kvdistill.profile.profile import DirectionProfile, Profile, SizeCount
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count
 
@@ -88,10 +88,9 @@ def classes_lost(what: str, direction: DirectionProfile, classes: Sequence[SizeC
     moved = total_variation(sizes, classes)
     if moved < _WORTH_TELLING:
         return []
-    mean = sum(s.io_bytes * s.ops for s in classes) / sum(s.ops for s in classes)
     exact = sum(s.io_bytes * s.ops for s in sizes) / direction.ops
     part = f"{moved:.1%} of {format_count(direction.ops)} get another (total variation distance {moved:.3f})"
-    return [f"sizes of {what}: {part}; mean {format_bytes(mean)} instead of {format_bytes(exact)}"]
+    return [f"sizes of {what}: {part}; mean {format_bytes(mean_bytes(classes))} instead of {format_bytes(exact)}"]
 
 
 def hot_lost(profile: Profile, text: str) -> str:

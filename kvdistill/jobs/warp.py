@@ -24,7 +24,7 @@ from kvdistill.jobs.store_mix import (
     runtime_ms,
     size_classes,
 )
-from kvdistill.profile.distributions import percentages
+from kvdistill.profile.distributions import mean_bytes, percentages
 from kvdistill.profile.profile import Profile, SizeCount
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
@@ -71,9 +71,8 @@ def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
     mix = _mix(profile)
     concurrent = depth(profile)
     sizes = [*profile.read.object_sizes, *profile.write.object_sizes]
-    mean = sum(s.io_bytes * s.ops for s in sizes) / sum(s.ops for s in sizes)
     # Without a number of its own, warp runs 20 at once.
-    objects = max(round(profile.placed.peak_live_bytes / mean), (concurrent.count or 20) + 1)
+    objects = max(round(profile.placed.peak_live_bytes / mean_bytes(sizes)), (concurrent.count or 20) + 1)
     rate = ops_per_s(profile.ops + profile.delete_ops, profile)
     span_ms = runtime_ms(profile, options.runtime_cap_ns)
     lost = [
@@ -85,7 +84,7 @@ def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
         "object names: warp makes its own",
         *random_lost(profile),
     ]
-    size = sum(s.io_bytes * s.ops for s in classes) / sum(s.ops for s in classes)
+    size = mean_bytes(classes)
     objects_said = (
         f"{format_count(objects)} objects of {format_bytes(size)} on average ({format_bytes(objects * size)})"
     )

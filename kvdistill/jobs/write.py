@@ -201,11 +201,16 @@ def write_sai3(
     return _write_store_files(outdir, profile, {sai3.WORKLOAD: job.text}, job.lost + more, log)
 
 
-def _distil_into(source: Path, tier: str | None, outdir: Path, limit: Limit) -> Profile:
+def make_folder(outdir: Path) -> None:
+    """Make the folder `outdir` for jobs, unless it is there; DeviceError if that fails."""
     try:
         outdir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DeviceError(f"cannot make the folder {outdir}: {error.strerror}") from None
+
+
+def _distil_into(source: Path, tier: str | None, outdir: Path, limit: Limit) -> Profile:
+    make_folder(outdir)
     with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as scratch, progress(f"distil {source.name}"):
         return distil_source(source, tier, limit, Path(scratch)).profile
 

@@ -161,7 +161,7 @@ def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         top = sorted(sizes, key=lambda pair: (-pair[1], pair[0]))[:TOP_SIZES]
         result.append(
             {"tier": tier, "op": op, "ops": total, "distinct": len(sizes), "min_bytes": sizes[0][0]}
-            | {name: _percentile(sizes, total, part) for name, part in _SIZE_QUANTILES.items()}
+            | {name: at_rank(sizes, nearest_rank(total, part)) for name, part in _SIZE_QUANTILES.items()}
             | {
                 "max_bytes": sizes[-1][0],
                 "mean_bytes": sum(size * ops for size, ops in sizes) / total,
@@ -185,13 +185,16 @@ def bins(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _percentile(sizes: list[tuple[int, int]], total: int, part: int) -> int | None:
-    """Return the nearest-rank percentile (`part` in ten-thousandths) of ascending (size, count) pairs, or null."""
-    rank, done = nearest_rank(total, part), 0
-    if rank is None:
-        return None
-    for size, count in sizes:
+def at_rank(counted: Sequence[tuple[Any, int]], rank: int | None) -> Any:
+    """Return the value of ascending (value, count) pairs at `rank`, from 1; null if the rank is null."""
+    done = 0
+    for value, count in counted:
         done += count
-        if done >= rank:
-            return size
-    raise AssertionError
+        if rank is not None and done >= rank:
+            return value
+    return None
+
+
+def mean_bytes(sizes: Sequence[SizeCount]) -> float:
+    """Return the mean of `sizes`, which must have operations."""
+    return sum(s.io_bytes * s.ops for s in sizes) / sum(s.ops for s in sizes)

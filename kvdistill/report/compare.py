@@ -50,43 +50,6 @@ from kvtrace.core.statistics import (
 )
 from kvtrace.core.units import NS_PER_S, format_duration
 
-_FIRST_SETTINGS = (
-    "tiers.", "trace", "preset", "model", "seed", "speed", "queue_depth", "io_bytes", "engine", "is_buffered",
-    "window.", "limit",
-)  # fmt: skip
-_LAST_SETTINGS = ("version", "host.")
-
-Settings = dict[str, list[Any]]
-"""One value a side, by name."""
-
-
-def ordered_settings(settings: Settings) -> Settings:
-    """Return `settings` with what changes a run most first: its targets, its load, how it is done; then the host."""
-    return {name: settings[name] for name in sorted(settings, key=_rank)}
-
-
-def _rank(name: str) -> int:
-    for place, start in enumerate(_FIRST_SETTINGS):
-        if name.startswith(start):
-            return place
-    return len(_FIRST_SETTINGS) + name.startswith(_LAST_SETTINGS)
-
-
-def split_settings(settings: Settings) -> tuple[Settings, Settings]:
-    """Return those of `settings` to be read first, and those that only some sides have.
-
-    One side may be of a version or a machine that says more than another: that is no difference between them. A target
-    that only one has is one, and so is an option that is null on one: it was not given.
-    """
-    one_sided = [
-        name for name, values in settings.items() if None in values and "." in name and not name.startswith("tiers.")
-    ]
-    return (
-        {name: values for name, values in settings.items() if name not in one_sided},
-        {name: settings[name] for name in one_sided},
-    )
-
-
 Key = tuple[str, str, str]
 """Tier or layer, operation, figure."""
 
@@ -309,11 +272,9 @@ def comparable(sides: Sequence[ReportedTrials]) -> Sequence[ReportedTrials]:
 
 
 def _settings_of(report: Report) -> dict[str, Any]:
-    if isinstance(report, SweepReport):
-        return {}
     if isinstance(report, ProbeReport):
         return {"version": report.version, **report.filter}
-    if isinstance(report, JobsReport):
+    if isinstance(report, SweepReport | JobsReport):
         return {}
     subject = report.subject
     facts = {
@@ -384,6 +345,43 @@ def _run_warnings(report: RunReport, which: str) -> Iterator[str]:
         yield f"{which} had {failed:,} failed operations"
     if run is not None and run.verification is not None:
         yield f"{which} was verified, which slows reads down"
+
+
+_FIRST_SETTINGS = (
+    "tiers.", "trace", "preset", "model", "seed", "speed", "queue_depth", "io_bytes", "engine", "is_buffered",
+    "window.", "limit",
+)  # fmt: skip
+_LAST_SETTINGS = ("version", "host.")
+
+Settings = dict[str, list[Any]]
+"""One value a side, by name."""
+
+
+def ordered_settings(settings: Settings) -> Settings:
+    """Return `settings` with what changes a run most first: its targets, its load, how it is done; then the host."""
+    return {name: settings[name] for name in sorted(settings, key=_rank)}
+
+
+def _rank(name: str) -> int:
+    for place, start in enumerate(_FIRST_SETTINGS):
+        if name.startswith(start):
+            return place
+    return len(_FIRST_SETTINGS) + name.startswith(_LAST_SETTINGS)
+
+
+def split_settings(settings: Settings) -> tuple[Settings, Settings]:
+    """Return those of `settings` to be read first, and those that only some sides have.
+
+    One side may be of a version or a machine that says more than another: that is no difference between them. A target
+    that only one has is one, and so is an option that is null on one: it was not given.
+    """
+    one_sided = [
+        name for name, values in settings.items() if None in values and "." in name and not name.startswith("tiers.")
+    ]
+    return (
+        {name: values for name, values in settings.items() if name not in one_sided},
+        {name: settings[name] for name in one_sided},
+    )
 
 
 _JUDGED = ("bandwidth_bytes_per_s", "operations_per_s", "latency_mean_ns", "latency_p50_ns")

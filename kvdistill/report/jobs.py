@@ -208,18 +208,8 @@ def _verdicts(found: Closeness) -> ReportTable:
             value = verdict.value
             unit = Unit.SHARE if "%" in verdict.target else Unit.NUMBER
             measured = Cell(value, Unit.TEXT if isinstance(value, bool) else unit)
-            rows.append(
-                [
-                    pair.fio.name,
-                    verdict.name,
-                    verdict.target,
-                    measured,
-                    _MARKS[verdict.passes]
-                    if verdict.passes is not None
-                    else "not measured"
-                    if verdict.value is None
-                    else "undetermined: too few I/Os",
-                ]
-            )
+            marked = "not measured" if value is None else "undetermined: too few I/Os"
+            marked = marked if verdict.passes is None else _MARKS[verdict.passes]
+            rows.append([pair.fio.name, verdict.name, verdict.target, measured, marked])
     note = "Shares are differences from the source: negative is less than it."
     return ReportTable("Targets of closeness", Sheet.PERFORMANCE, columns, rows, (), note, 2)

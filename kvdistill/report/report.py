@@ -7,11 +7,13 @@ from typing import TypeAlias
 
 import msgspec
 
-from kvdistill.check.check import find_closeness
+from kvdistill.check.check import CLOSENESS, find_closeness
+from kvdistill.formats.text import TRACE_FILE
+from kvdistill.jobs.job import PROFILE
 from kvdistill.queries.views import read_json
 from kvdistill.report.jobs import JobsReport
 from kvdistill.report.probe import ProbeReport, probe_report
-from kvdistill.report.run import CLOSENESS, RunReport, run_report, summary_report
+from kvdistill.report.run import RunReport, run_report, summary_report
 from kvdistill.report.trace import TraceReport, trace_report
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
@@ -20,9 +22,6 @@ from kvtrace.core.run.sweep_file import LoadSweep, find_sweep
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import Endurance
 
-PROFILE = "profile.json"
-TRACE_FILE = "trace.parquet"
-"""What an import of an op log or an iolog leaves in its folder."""
 BUCKETS = 48
 
 

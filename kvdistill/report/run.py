@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from kvdistill.check.check import Closeness, find_closeness
+from kvdistill.check.check import CLOSENESS, Closeness, find_closeness
 from kvdistill.profile.distributions import bins, summarize
 from kvdistill.profile.locality import reuse_rows, run_reuse
 from kvdistill.queries.database import connect, distributions, figures, measured_views, named_tiers, query
@@ -54,7 +54,6 @@ from kvtrace.core.schema import OPS
 from kvtrace.core.statistics import Endurance
 from kvtrace.core.units import format_count, format_duration
 
-CLOSENESS = "closeness.json"
 PARTS = [100, 200, *range(500, 9501, 500), 9700, 9800, 9900, 9950, 9990, 9999, 10_000]
 """The points of a distribution, in ten-thousandths."""
 
