@@ -126,7 +126,7 @@ def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, reque
 
 
 def _replayed(source: Path, tier: str | None, whole: Distilled, scratch: Path, request: JobRequest) -> Distilled:
-    """Return the part of `whole` that the replay's logs hold: all of it, unless that is long and not asked for."""
+    """Return the part of `whole` to replay: all of it, unless it has over MAX_LINES I/Os and --whole is not given."""
     profile = whole.profile
     lines = sum(
         size.ops * -(-size.io_bytes // request.logs.max_io_bytes)
@@ -150,7 +150,7 @@ def _replayed(source: Path, tier: str | None, whole: Distilled, scratch: Path, r
 
 
 def typical(arrivals: ArrivalProfile, span_ns: int, share: float) -> tuple[int, int]:
-    """Return the beginning and length in ns of the window of `share` of the time whose mix is most like the whole's."""
+    """Return begin and length in ns of the most typical window: `share` of the time, its mix most like the whole's."""
     counts = np.array([arrivals.read_ops, arrivals.write_ops], dtype=np.float64)
     buckets = counts.shape[1]
     length = max(1, round(buckets * share))
@@ -279,7 +279,7 @@ def check(
 
 
 def _closest_replay(run: _Run, notes: list[str]) -> tuple[ClosenessPair, tuple[float, float]]:
-    """Return the closest form of the replay, by its gaps at the device, and the cost to issue that its log tells.
+    """Return the replay whose gaps at the device are closest, and the issue cost in its log (µs an I/O, a MiB).
 
     Absolute milliseconds and, with what issuing takes as the first run shows it, relative microseconds.
     """
@@ -305,7 +305,7 @@ def _closest_replay(run: _Run, notes: list[str]) -> tuple[ClosenessPair, tuple[f
 
 
 def _in_form(run: _Run, logs: LogOptions) -> _Run:
-    """Return `run` with its logs written as `logs` say."""
+    """Write the logs of `run` anew with the options `logs`; return the changed run."""
     request = replace(run.request, logs=logs)
     return replace(run, request=request, written=write_job(run.mode, run.distilled, run.place, request))
 
@@ -347,7 +347,7 @@ def _reference(source: Path, part: Distilled, place: Path, request: JobRequest, 
 
 
 def _seen(run: _Run, job: Path, unseen: Path, timeout_s: float, notes: list[str]) -> Seen:
-    """Run `job`, or `unseen` where the device cannot be looked at, which becomes a note."""
+    """Run `job` with the device probed; where it cannot be, run `unseen` and add a note."""
     if run.reference is None:
         return Seen(fio_program.run_fio(unseen, timeout_s, environment=environment()), None, None)
     seen = run_seen(job, timeout_s, unseen=unseen)

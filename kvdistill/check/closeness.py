@@ -35,7 +35,7 @@ _SIGMAS = 2
 
 
 class Side(StrEnum):
-    """Where I/O was looked at."""
+    """Where I/O was observed."""
 
     DEVICE = "device"
     """Requests of the block layer, as `kvreplay probe` sees them."""
@@ -50,7 +50,7 @@ class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     side: Side
-    """Where it was looked at."""
+    """Where it was observed."""
     ios: int
     read_share: float
     ios_per_s: float | None
@@ -170,7 +170,7 @@ def job_figures(
 def verdicts(figures: StreamFigures, source: StreamFigures, *, is_replay: bool) -> list[Verdict]:
     """Return each defined target against the measured value.
 
-    What a job that draws misses by no more than chance allows for so few I/Os neither passes nor fails.
+    For a job that draws, a miss within the chance error of its number of I/Os neither passes nor fails.
     """
     n, p = figures.ios, source.read_share
     drawn = float("inf") if is_replay or not n else n**0.5
@@ -247,7 +247,7 @@ def _figures(name: str, stream: Stream, side: Side) -> StreamFigures:
 
 
 def gaps_us(stream: Stream) -> NDArray[np.int64]:
-    """Return the gaps between arrivals, which may come in another order than their numbers."""
+    """Return the gaps between arrivals in µs, in order of time."""
     us: NDArray[np.int64] = np.diff(np.sort(stream.arrivals_us)).astype(np.int64)
     return us
 
@@ -292,7 +292,7 @@ def _tv_by_chance(source: Stream, draws: int) -> float | None:
 
 
 def size_emd_bytes(stream: Stream, source: Stream) -> float | None:
-    """Return the earth mover's distance of sizes in bytes, weighted likewise; null if a direction is missing."""
+    """Return the earth mover's distance of sizes in bytes, weighted as `size_tv`; null if a direction is missing."""
     value = _by_direction(
         stream,
         source,
@@ -423,7 +423,7 @@ def replayed_stream(logs: Sequence[Path], source: Stream, *, is_submission: bool
 
 
 def _unlike(logs: Sequence[Path]) -> Stream:
-    """Return the I/Os in `logs` of a replay that differ from the source's."""
+    """Return the I/Os in `logs` by themselves, for a replay that did other I/Os than the source."""
     columns = [np.concatenate(column) for column in zip(*(logged_latencies(log) for log in logs), strict=True)]
     order = np.argsort(columns[0], kind="stable")
     time_ms, _latency, direction, length, offset = (column[order] for column in columns)

@@ -38,7 +38,7 @@ _ATTACH_S, _END_S = 120, 120
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A fio run: its JSON, and what the device saw; null with the reason in `why` if that was not to be had."""
+    """A fio run: its JSON, and what the device saw; null with the reason in `why` if it could not be observed."""
 
     result: dict[str, Any]
     device: Distilled | None
@@ -56,7 +56,7 @@ def disk_of(place: Path) -> Path | None:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment in which a job's head says to run fio: glibc asks for huge pages."""
+    """Return the environment to run fio in, as a job's head says: glibc asks for huge pages."""
     name, value = TUNABLE
     others = [t for t in os.environ.get(name, "").split(":") if t and not t.startswith("glibc.malloc.hugetlb=")]
     return os.environ | {name: ":".join([*others, value])}
@@ -135,7 +135,7 @@ def _attached(process: subprocess.Popen[bytes], said: Path) -> str | None:
 
 
 def direct_requests(blocks: Path, device: str | None, scratch: Path) -> tuple[Distilled | None, str | None]:
-    """Return the direct I/O in `blocks` distilled, or why it cannot be; the file has nothing else afterwards."""
+    """Distil the direct I/O in `blocks`, or say why that fails; all other requests are removed from the file."""
     scratch.mkdir(exist_ok=True)
     _keep_direct(blocks)
     try:

@@ -57,7 +57,7 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | None
 
 
-def beside_run(job: Path, run: Path, tier: str) -> StoreCloseness:
+def compare_with_run(job: Path, run: Path, tier: str) -> StoreCloseness:
     """Compare the job in the file `job`, of warp or sai3-bench, with what the replay `run` did on `tier`.
 
     Raises:

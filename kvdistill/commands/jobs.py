@@ -117,14 +117,14 @@ def _show(written: StoreJobs, folder: Path, job: str, run: Path | None, *, json:
     """Print the result, `job` compared with `run` if that is named; what the format cannot express goes to stderr."""
     from msgspec import to_builtins
 
-    from kvdistill.check.store_jobs import beside_run
+    from kvdistill.check.store_jobs import compare_with_run
     from kvdistill.report.jobs import written_document
     from kvtrace.core.document.terminal import show_documents
 
-    beside = None if run is None else beside_run(folder / job, run, written.profile.tier)
+    compared = None if run is None else compare_with_run(folder / job, run, written.profile.tier)
     for line in (*written.lost, *(written.log.lost if written.log else [])):
         log(f"lost: {line}")
     if json:
-        emit_json(written if beside is None else to_builtins(written) | {"beside_run": to_builtins(beside)})
+        emit_json(written if compared is None else to_builtins(written) | {"beside_run": to_builtins(compared)})
     else:
-        show_documents([written_document(written, folder, beside)])
+        show_documents([written_document(written, folder, compared)])

@@ -33,7 +33,7 @@ _PARTS = {"p50_ns": 5000, "p90_ns": 9000, "p95_ns": 9500, "p99_ns": 9900, "p99_9
 
 
 def one_file(files: Sequence[Path], what: str) -> Path:
-    """Return the only one of `files`; TraceError if there are more, for each is a side of a comparison by itself."""
+    """Return the only one of `files`; TraceError if there are more: each is a side of a comparison by itself."""
     if len(files) > 1:
         raise TraceError(f"is one of {len(files)} files; import each {what} into a folder of its own", path=files[0])
     return files[0]
@@ -62,7 +62,7 @@ def nanoseconds(value: float | None, unit_ns: float, path: Path) -> int | None:
 
 
 def times_of(seconds: Sequence[float], path: Path) -> ServingTimes | None:
-    """Return how `seconds` are distributed, percentiles by nearest rank; null without any."""
+    """Return the distribution of `seconds`, percentiles by nearest rank; null without any."""
     ordered = sorted(ns for value in seconds if (ns := nanoseconds(value, NS_PER_S, path)) is not None)
     if not ordered:
         return None
@@ -73,7 +73,7 @@ def times_of(seconds: Sequence[float], path: Path) -> ServingTimes | None:
 
 
 def known(times: ServingTimes) -> ServingTimes | None:
-    """Return `times`, or null if they say nothing but how many there are."""
+    """Return `times`, or null if all but their count are null."""
     is_said = any(getattr(times, name) is not None for name in ServingTimes.__struct_fields__ if name != "count")
     return times if is_said else None
 
@@ -109,7 +109,7 @@ _VLLM_SETTINGS = ("backend", "model_id", "num_prompts", "request_rate", "burstin
 
 
 class _VllmResult(msgspec.Struct):
-    """The result, so far as its types matter; the times are fields of names that options make."""
+    """The fields of a result that are checked; options name the fields of times, which are read apart."""
 
     duration: float
     completed: Count
@@ -125,10 +125,10 @@ class _VllmResult(msgspec.Struct):
 
 
 def read_vllm(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDBPyConnection) -> Imported:
-    """Import one result.
+    """Import one result of vLLM's benchmark.
 
     Raises:
-        TraceError: it is none, or several that --append-result put into one file.
+        TraceError: the file holds none, or several that --append-result put into one file.
 
     """
     path = one_file(files, "result")
@@ -201,7 +201,7 @@ class _AiperfMetric(msgspec.Struct):
 
 
 class _AiperfExport(msgspec.Struct):
-    """What of an export is read, by its tags."""
+    """The metrics of an export that are read, by their tags."""
 
     request_count: _AiperfMetric | None = None
     error_request_count: _AiperfMetric | None = None
@@ -236,10 +236,10 @@ _AIPERF_HEADERS = {
 
 
 def read_aiperf(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDBPyConnection) -> Imported:
-    """Import one export.
+    """Import one export of AIPerf.
 
     Raises:
-        TraceError: it is none, or in a unit that we do not know.
+        TraceError: the file holds none, or in a unit that we do not know.
 
     """
     path = one_file(files, "export")
@@ -352,10 +352,10 @@ class _LmcacheRow(msgspec.Struct):
 
 
 def read_lmcache(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDBPyConnection) -> Imported:
-    """Import one result.
+    """Import one result of LMCache's benchmark.
 
     Raises:
-        TraceError: it is none.
+        TraceError: the file holds none.
 
     """
     path = one_file(files, "result")

@@ -189,7 +189,7 @@ _DEFINITIONS_OF_REQUESTS = {
 
 
 def block_figures(db: duckdb.DuckDBPyConnection) -> dict[str, Any]:
-    """Return the content of probe.json for the table `blocks` in `db`; null is what requests do not tell."""
+    """Return the content of probe.json for the table `blocks` in `db`; null is what requests do not say."""
     for view, text in (("requests", "import_requests"), ("times", "import_times")):
         db.execute(f"CREATE VIEW {view} AS {named(text)}")
     span = "max(greatest(insert_ns, issue_ns, complete_ns)) - min(least(insert_ns, issue_ns, complete_ns))"
@@ -223,7 +223,7 @@ def block_figures(db: duckdb.DuckDBPyConnection) -> dict[str, Any]:
 
 
 def _by_direction(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return `rows` by their `op`, without it."""
+    """Group `rows` by `op`, and drop that column."""
     kept: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         kept[row["op"]].append({name: value for name, value in row.items() if name != "op"})

@@ -372,7 +372,7 @@ def _chosen(kinds: dict[Path, str | None], account: Account) -> list[Path]:
 
 
 def _layout(db: duckdb.DuckDBPyConnection) -> LogLayout:
-    """Tell the columns after the fourth apart: a priority is hexadecimal, or 0 or 1 in all rows."""
+    """Find out what the columns after the fourth are: a priority is hexadecimal, or 0 or 1 in all rows."""
     columns = [
         row[0] for row in db.execute("SELECT column_name FROM duckdb_columns() WHERE table_name = 'raw'").fetchall()
     ]
@@ -407,7 +407,7 @@ _NOTHING = dict.fromkeys(("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "
 
 
 class Window(StrEnum):
-    """What a log says of a window, by the end of its name."""
+    """What a log has of each window of time, by the suffix of its name."""
 
     BANDWIDTH = "bw"
     RATES = "iops"
@@ -432,7 +432,7 @@ def width(path: Path) -> int:
 
 
 def unlike(name: str) -> str:
-    """Return SQL that is true where the text `name` is no whole number that its column may hold."""
+    """Return SQL that is true where the text column `name` is no whole number in its range."""
     return f"coalesce(TRY_CAST({name} AS BIGINT), -1) NOT BETWEEN 0 AND {_MOST.get(name, MOST)}"
 
 
@@ -538,13 +538,13 @@ def _enter_histograms(db: duckdb.DuckDBPyConnection, path: Path, account: Accoun
 
 
 def _below_ns(bin_: int) -> int:
-    """Return the first time that is above those of a bin."""
+    """Return the exclusive upper bound of a latency bin in ns."""
     power = max(bin_ >> _PART_BITS, 1) - 1
     return (bin_ - (power << _PART_BITS) + 1) << power
 
 
 def _summary_of_windows(db: duckdb.DuckDBPyConnection, tier: str, counts: dict[int, Any]) -> dict[str, Any]:
-    """Return figures of the whole time, null where no log tells."""
+    """Return the figures over the whole time; null where no log says."""
     totals = db.execute(
         "SELECT op, CAST(round(sum(amount) FILTER (kind = 'iops')) AS BIGINT), "
         "CAST(round(sum(amount) FILTER (kind = 'bw')) AS BIGINT), max(to_ms) FROM rates GROUP BY op ORDER BY op"
@@ -576,7 +576,7 @@ def _summary_of_windows(db: duckdb.DuckDBPyConnection, tier: str, counts: dict[i
 
 
 def _percentiles(counts: Any) -> dict[str, Any]:
-    """Return what bins tell of a distribution, each value the longest of its bin; nothing without bins."""
+    """Return the percentiles that bins give, each value the longest of its bin; nothing without bins."""
     if counts is None or not counts.sum():
         return {}
     total, upto = int(counts.sum()), np.cumsum(counts)

@@ -51,7 +51,7 @@ _START_MS, _LINES_PER_MS = 1000, 200
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """Options of written logs; what is null is chosen for the fio and the times at hand."""
+    """Options of written logs; what is null is chosen by the version of fio and the source's times."""
 
     max_io_bytes: int = 1 << 20
     """Longer operations are split at this."""

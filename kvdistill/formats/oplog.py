@@ -83,7 +83,7 @@ class Style(StrEnum):
 
 
 class OpLog(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written."""
+    """The op logs that were written."""
 
     files: list[str]
     """One a host, to replay at the same time."""
@@ -99,7 +99,7 @@ class OpLog(msgspec.Struct, frozen=True, kw_only=True):
 def write_oplogs(
     source: Path, tier: str, outdir: Path, style: Style, *, endpoint: str, hosts: int, limit: Limit, argv: Sequence[str]
 ) -> OpLog:
-    """Write the operations of `tier` of a trace or run up to `limit` into `outdir`, shared out over `hosts` logs.
+    """Write the operations of `tier` of a trace or run up to `limit` into `outdir`, partitioned over `hosts` logs.
 
     An object is always in the log of one host, so hosts need not wait for each other. Times are the source's, from the
     Unix epoch, or from when it was recorded if it says so.
@@ -151,7 +151,7 @@ def file_names(stem: str, style: Style, hosts: int) -> list[str]:
 
 
 def _shard(object_id: Any, hosts: int) -> Any:
-    """Return the host of each object: scattered, so that no pattern of the numbers lands on one."""
+    """Return the host of each object, by a hash, so that no pattern of numbers lands on one host."""
     scattered = object_id.astype(np.uint64) * np.uint64(_SPREAD)
     return (scattered >> np.uint64(32)) % np.uint64(hosts)
 
@@ -219,7 +219,7 @@ class _Lines:
 
 
 class _Log:
-    """One log being written; it appears when all are whole."""
+    """One log being written; all logs appear when all are whole."""
 
     def __init__(self, stack: ExitStack, path: Path, style: Style) -> None:
         self.path, self._columns, self._rows = path, style.columns, 0
@@ -484,7 +484,7 @@ def _previous(found: Survey, objects: Any, ops: Any) -> Any:
 
 
 def surveyed(done: Operations) -> Survey:
-    """Return the facts of the objects of `done`; a TraceError names the file."""
+    """Survey the objects of `done`; a TraceError names its file."""
     try:
         return survey(done.parts())
     except TraceError as error:

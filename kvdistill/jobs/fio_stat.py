@@ -273,7 +273,7 @@ _LEAST_BS = 512
 
 
 def place_lines(stream: IoStream, space: int) -> list[str]:
-    """Return what `stream` does and where, on a target of `space` bytes."""
+    """Return the options for what `stream` does and where, on a target of `space` bytes."""
     lines = [f"rw={_rw(stream)}"]
     if stream.read.ops and stream.write.ops:
         lines.append(f"rwmixread={percentages([stream.read.ops, stream.write.ops])[0]}")
@@ -300,8 +300,8 @@ def place_lines(stream: IoStream, space: int) -> list[str]:
 
 
 def sizes_line(stream: IoStream) -> list[str]:
-    """Return the line that says the sizes, and a comment where whole percents lose some."""
-    sides = [_sizes_to_ask(d, stream) for d in (stream.read, stream.write) if d.ops]
+    """Return the option of the sizes, and a comment where whole percents lose some."""
+    sides = [_direction_to_ask(d, stream) for d in (stream.read, stream.write) if d.ops]
     if all(len(side.sizes) == 1 for side in sides) and len({side.sizes[0].io_bytes for side in sides}) == 1:
         return [f"bs={sides[0].sizes[0].io_bytes}"]
     if len(sides) == 2 and total_variation(sides[0].sizes, sides[1].sizes) <= _SAME_SIZES_TV:  # noqa: PLR2004 - directions
@@ -367,12 +367,12 @@ def _zone_value(direction: DirectionProfile, space: int) -> str:
 
 
 def _least_size(stream: IoStream) -> int:
-    """Return the smallest size that comes often enough to be said."""
+    """Return the smallest size that has a whole percent of the operations."""
     sizes = [size for d in (stream.read, stream.write) if d.ops for size, percent in split_sizes(d).entries if percent]
     return max(_LEAST_BS, min(sizes))
 
 
-def _sizes_to_ask(direction: DirectionProfile, stream: IoStream) -> DirectionProfile:
+def _direction_to_ask(direction: DirectionProfile, stream: IoStream) -> DirectionProfile:
     """Return `direction` with the sizes to ask for: where the random map cuts some, not those that come out."""
     places = stream.places
     if len(direction.sizes) == 1 or places is None or not has_map(stream):
@@ -410,7 +410,7 @@ def poisson_per_s(rate_iops: int) -> float:
 
 
 def pace(ops_per_s: float, bytes_per_s: float) -> Rate:
-    """Return how to keep `ops_per_s`, which carry `bytes_per_s`, by chance; both must be positive."""
+    """Return how fio keeps a Poisson rate of `ops_per_s`, which carry `bytes_per_s`; both must be positive."""
     best: Rate | None = None
     for jobs in range(1, MAX_JOBS + 1):
         rate_iops = round(ops_per_s / jobs)
@@ -427,7 +427,7 @@ def pace(ops_per_s: float, bytes_per_s: float) -> Rate:
 
 
 def even_pace(ops_per_s: float, bytes_per_s: float, *, has_one_size: bool) -> Rate:
-    """Return how to keep `ops_per_s` at equal gaps; with several sizes, gaps are as long as the operation before."""
+    """Return how fio keeps `ops_per_s` at equal gaps; with several sizes, each gap grows with the operation before it."""
     whole = round(ops_per_s)
     # rate_iops with bssplit is wrong before fio 3.42.
     if has_one_size and whole and _rate_error(whole, ops_per_s) <= _EVEN_TOLERANCE:
@@ -455,7 +455,7 @@ def sizes_to_ask_for(
 ) -> NDArray[np.float64]:
     """Return the weights to ask for, so that sizes of `blocks` places come out as `weights` over `ops` operations.
 
-    The map has `places`; the same weights come back if they cannot be told any better.
+    The map has `places`; the same weights come back if none are closer.
     """
     weights = weights / weights.sum()
     asked, best, least = weights.copy(), weights, np.inf

@@ -182,7 +182,7 @@ def _provenance(profile: Profile) -> list[str]:
 
 
 def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
-    """Return what no fio job can express; deletes only if `has_deletes`, since a device takes discards for them."""
+    """Return what no fio job can express; deletes only if `has_deletes`: on a device discards stand for them."""
     padding = profile.read.io_bytes + profile.write.io_bytes - profile.read.object_bytes - profile.write.object_bytes
     lines = []
     if padding:

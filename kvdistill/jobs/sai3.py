@@ -50,7 +50,7 @@ class Sai3Options:
 
 
 def sai3_workload(profile: Profile, options: Sai3Options) -> StoreJob:
-    """Return the workload of `profile`."""
+    """Return sai3-bench's random workload for `profile`."""
     gets, puts = (size_classes(d.object_sizes, MAX_CLASSES) for d in (profile.read, profile.write))
     concurrency = depth(profile)
     rate = ops_per_s(profile.ops + profile.delete_ops, profile)

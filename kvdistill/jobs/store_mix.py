@@ -61,7 +61,7 @@ def ops_per_s(count: int, profile: Profile) -> float | None:
 def size_classes(sizes: Sequence[SizeCount], most: int) -> list[SizeCount]:
     """Return `sizes`, ascending, in at most `most` classes.
 
-    Sizes too many are joined into runs of about as many operations each, of their mean size: this keeps the bytes.
+    If there are more, they are joined into runs of about as many operations each, of their mean size: this keeps the bytes.
     """
     if len(sizes) <= most:
         return list(sizes)
@@ -94,7 +94,7 @@ def classes_lost(what: str, direction: DirectionProfile, classes: Sequence[SizeC
 
 
 def hot_lost(profile: Profile, text: str) -> str:
-    """Return `text`, which says that no place is hot, with how hot the hottest are in the source, if it is known."""
+    """Return the loss `text` (no place is hot), with the share of the source's hottest blocks, if it is known."""
     if profile.locality is None:
         return text
     share = profile.locality.hot10_share
@@ -102,7 +102,7 @@ def hot_lost(profile: Profile, text: str) -> str:
 
 
 def bursts_lost(profile: Profile, text: str) -> str:
-    """Return `text`, which says that arrivals come evenly or by chance, with how they vary in the source."""
+    """Return the loss `text` (arrivals are even or Poisson), with the source's dispersion, if it is known."""
     if profile.arrivals is None:
         return text
     return f"{text} (variance by mean of operations in the source: {profile.arrivals.dispersion}; by chance it is 1)"

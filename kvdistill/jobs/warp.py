@@ -64,7 +64,7 @@ class _Mix:
 
 
 def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
-    """Return the benchmark of `profile`."""
+    """Return warp's mixed benchmark for `profile`."""
     # The sizes of the more frequent direction: warp has one distribution for what it writes and reads.
     more = profile.read if profile.read.ops > profile.write.ops else profile.write
     classes = size_classes(more.object_sizes, MAX_CLASSES)

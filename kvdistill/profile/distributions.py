@@ -20,7 +20,7 @@ PERCENT = 100
 def equal_mass_zones(
     starts: NDArray[np.int64], moved_bytes: NDArray[np.int64], granule_bytes: int
 ) -> list[AddressZone]:
-    """Return zones from address 0 on, about 1 % of the bytes each, whole percent that sum to 100.
+    """Cut the address space from 0 on into zones of about 1 % of the bytes each, whole percents that sum to 100.
 
     `starts` are ascending granule-aligned addresses, `moved_bytes` what is moved by operations that start in
     each. A granule that alone holds 2 % or more gets a zone of its own, so that a hot object stays as hot as it is.

@@ -29,7 +29,7 @@ from kvdistill.queries.views import READ, WRITE
 MAX_OPS = 1_000_000
 """The most operations of a stream that a model is fitted to, its first ones, which bounds memory."""
 MAX_PROCESSES = 8
-"""More are one crowd."""
+"""More are taken together as one."""
 _MIN_OPS = 20
 """Fewer tell nothing of a distribution."""
 _COUPLED_KS = 0.15

@@ -53,7 +53,7 @@ def connect(scratch: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def out_of_memory(error: duckdb.Error) -> OutOfMemory:
-    """Return what to say of a query that needs more than MEMORY_LIMIT and cannot spill."""
+    """Return the error for a query that needs more than MEMORY_LIMIT and cannot spill."""
     first = str(error).strip().split("\n")[0]
     return OutOfMemory(f"a query needs more than {MEMORY_LIMIT} of memory, and cannot do with less: {first}")
 

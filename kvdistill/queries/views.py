@@ -242,7 +242,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class TierPlace:
-    """A tier of a trace by its index; of a fleet's, where nodes have it apart, that of some nodes."""
+    """A tier of a trace by its index; in a fleet, where nodes have their own, that of some nodes."""
 
     tier: int
     nodes: range | None = None
@@ -362,7 +362,7 @@ _STEPS = 20
 
 
 def found_window(limit: Limit, rows: Callable[[], Iterator[dict[str, Any]]]) -> Limit:
-    """Return `limit` with its busiest window found among all `rows`; as it is if it wants none."""
+    """Return `limit` with its busiest window found among all `rows`; unchanged if it asks for none."""
     length = limit.busiest_ns
     if length is None:
         return limit

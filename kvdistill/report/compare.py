@@ -55,7 +55,7 @@ Key = tuple[str, str, str]
 
 
 class ComparedSide(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure on one side; null where not all of its trials know it."""
+    """One figure on one side; null unless all of its trials have it."""
 
     median: float | None
     low: float | None
@@ -217,7 +217,7 @@ def _of_run(report: RunReport) -> Iterator[tuple[Key, float | None]]:
 
 
 def _of_requests(run: RunFile | None) -> Iterator[tuple[str, float | None]]:
-    """Yield the figures of whole requests: as a serving benchmark measured them, else as a replay made them up."""
+    """Yield the figures of whole requests: as a serving benchmark measured them, else as a replay computed them."""
     if run is None:
         return
     if isinstance(run.serving, Serving):
@@ -358,7 +358,7 @@ Settings = dict[str, list[Any]]
 
 
 def ordered_settings(settings: Settings) -> Settings:
-    """Return `settings` with what changes a run most first: its targets, its load, how it is done; then the host."""
+    """Return `settings` by their effect on a run: targets and load first, the host last."""
     return {name: settings[name] for name in sorted(settings, key=_rank)}
 
 
@@ -453,7 +453,7 @@ def _much(line: ComparedLine, at: int) -> str:
 
 
 def _sure(line: ComparedLine, at: int) -> str:
-    """Return the interval, counted as `_much` counts."""
+    """Return the confidence interval, in the same percent as `_much`."""
     found = line.sides[at].ratio
     if found.low is None or found.high is None:
         return ""
@@ -483,19 +483,19 @@ def _percentile(line: ComparedLine) -> str:
 
 
 def trials_that_disagree(names: Sequence[str], found: Sequence[dict[Key, list[float | None]]]) -> str:
-    """Return which sides are to be doubted, for the end of the verdict."""
+    """Return the end of a verdict: the sides whose trials disagree."""
     doubted = [name for name, own in zip(names, found, strict=True) if disagreements(spreads(own))]
     return f"; TRIALS DISAGREE in {' and '.join(doubted)}" if doubted else ""
 
 
 def spreads(found: dict[Key, list[float | None]]) -> list[tuple[str, float]]:
-    """Return the name and the spread of each figure that should repeat."""
+    """Return name and relative spread of each figure that should repeat over trials."""
     judged = ((f"{tier} {op} {name}", spread(values)) for (tier, op, name), values in found.items() if name in _JUDGED)
     return [(name, share) for name, share in judged if share is not None]
 
 
 def disagreeing(compared: Comparison) -> list[ComparedLine]:
-    """Return the lines of figures that should repeat, and do not on one side or more."""
+    """Return the lines of figures that should repeat over trials but do not, on any side."""
     return [
         line
         for line in compared.lines

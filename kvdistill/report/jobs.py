@@ -58,7 +58,7 @@ def jobs_document(report: JobsReport) -> Document:
     )
 
 
-def written_document(written: Jobs | StoreJobs, folder: Path, beside: StoreCloseness | None = None) -> Document:
+def written_document(written: Jobs | StoreJobs, folder: Path, compared: StoreCloseness | None = None) -> Document:
     """Return the document of jobs that were just written to `folder`; a store's may be compared with a replay."""
     # Numbered logs are one.
     files = dict.fromkeys(_NUMBER.sub(".*.iolog", name) for name in written.files)
@@ -73,12 +73,12 @@ def written_document(written: Jobs | StoreJobs, folder: Path, beside: StoreClose
         columns = [ReportColumn("operation", ""), ReportColumn("operations", "operations", Unit.COUNT)]
         rows: list[list[Any]] = [[name, count] for name, count in counts.items()]
         chapters.append(Chapter("Op log", [ReportTable("", Sheet.SUMMARY, columns, rows)]))
-    if beside is not None:
-        chapters.append(_beside_chapter(beside))
+    if compared is not None:
+        chapters.append(_replay_chapter(compared))
     return Document("", f"Written to {folder}: {', '.join(files)}", chapters)
 
 
-def _beside_chapter(beside: StoreCloseness) -> Chapter:
+def _replay_chapter(compared: StoreCloseness) -> Chapter:
     """Return a store's job compared with a replay, a figure a row."""
     names = {
         "get_share": ("GETs", Unit.SHARE),
@@ -90,12 +90,12 @@ def _beside_chapter(beside: StoreCloseness) -> Chapter:
     }
     columns = [ReportColumn(name, name, Unit.NUMBER) for name in ("job", "replay")]
     rows: list[list[Any]] = [
-        [said, *(Cell(value, unit) for value in (getattr(beside.job, name), getattr(beside.replay, name)))]
+        [said, *(Cell(value, unit) for value in (getattr(compared.job, name), getattr(compared.replay, name)))]
         for name, (said, unit) in names.items()
     ]
-    counts = f"the replay did {beside.gets:,} GETs, {beside.puts:,} PUTs and {beside.deletes:,} DELETEs"
-    notes = [f"{counts} that went well ({beside.run})"]
-    for op, value in (("GETs", beside.get_size_variation), ("PUTs", beside.put_size_variation)):
+    counts = f"the replay did {compared.gets:,} GETs, {compared.puts:,} PUTs and {compared.deletes:,} DELETEs"
+    notes = [f"{counts} that went well ({compared.run})"]
+    for op, value in (("GETs", compared.get_size_variation), ("PUTs", compared.put_size_variation)):
         if value is not None:
             notes.append(f"{value:.1%} of {op} have another size in the job (total variation distance)")
     return Chapter(
@@ -138,7 +138,7 @@ def _profile_chapter(profile: Profile) -> Chapter:
 
 
 def _facts(profile: Profile) -> dict[str, Any]:
-    """Return the profile's single figures by name; those that its source cannot tell are left out."""
+    """Return the profile's single figures by name; those that its source does not say are left out."""
     facts: dict[str, Any] = {"operations a second": Cell(profile.per_second(profile.ops), Unit.PER_S)}
     if profile.arrivals is not None:
         for name, value in profile.arrivals.dispersion.by_window.items():

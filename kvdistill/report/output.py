@@ -43,7 +43,7 @@ def trials_of(path: Path) -> list[Path]:
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """Return what to call `paths` beside each other: their last names, or all of them where these are the same."""
+    """Return distinct names for `paths`: their last parts, or all of each path if those are the same."""
     names = [path.resolve().name for path in paths]
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
@@ -74,7 +74,7 @@ def read_reports(
 
 
 def read_comparison(paths: Sequence[Path]) -> tuple[Comparison, Document]:
-    """Return what is at `paths` beside each other, and its document. Raises what `report` and `compare` raise."""
+    """Return the comparison of what is at `paths`, and its document. Raises what `report` and `compare` raise."""
     sides = _read(paths, BUCKETS, None)
     compared = compare(sides)
     return compared, comparison_document(compared, sides)
@@ -103,7 +103,7 @@ def _document(report: Report) -> Document:
 
 
 def check_names(paths: Sequence[Path]) -> None:
-    """Raise ConfigError unless every name ends in a form that we write."""
+    """Raise ConfigError unless every name has a suffix that we write."""
     for path in paths:
         if path.suffix not in SUFFIXES:
             raise ConfigError(f"-o {path}: name it *{', *'.join(SUFFIXES[:-1])} or *{SUFFIXES[-1]}")

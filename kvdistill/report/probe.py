@@ -119,7 +119,7 @@ def _layer_row(layer: str, op: str, histogram: dict[str, Any]) -> dict[str, Any]
 
 
 def _heat_cells(blocks: Path, buckets: int) -> tuple[int | None, int | None, list[dict[str, Any]]]:
-    """Return how much of a disk and how long a cell of the map is, and the cells."""
+    """Return the bytes and the ns that a cell of the heat map spans, and the cells."""
     if not blocks.is_file():
         return None, None, []
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
@@ -377,7 +377,7 @@ def _layer_times(row: dict[str, Any], probe: dict[str, Any]) -> list[dict[str, A
 
 
 def _latency_parts(db: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> dict[str, Any]:
-    """Return how the mean latency of operations like `row` divides; its parts add up to it."""
+    """Return the parts of the mean latency of operations like `row`; they add up to it."""
     op, operations = row["op"], row["operations"]
     at_device_ns = _time_within(db, op, is_queued=False)
     queued_ns = _time_within(db, op, is_queued=True) - at_device_ns
@@ -396,7 +396,7 @@ def _latency_parts(db: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> dict[s
 
 
 def _time_within(db: duckdb.DuckDBPyConnection, op: str, *, is_queued: bool) -> int:
-    """Return the time of all operations together in which the device had, or also the queue held, a request."""
+    """Return the summed time of operations during which a request was at the device, or also in its queue."""
     stretches = query_table(db, "run_layers_stretches", op=op, is_queued=is_queued)
     start, end = (stretches.column(name).to_numpy() for name in ("start_ns", "end_ns"))
     if not len(start):

@@ -96,7 +96,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> RunReport:
-    """Return the report of the run whose table is `ops`, with run.json beside it if there is one."""
+    """Return the report of the run whose table is `ops`, with the run.json in its folder if there is one."""
     meta = tables.open_table(ops, OPS).meta
     names = [tier.name for tier in meta.tiers]
     run = find_run(ops.parent)
@@ -189,7 +189,7 @@ _TARGET = "name target engine is_direct filesystem device device_model device_fi
 
 
 def run_document(report: RunReport) -> Document:
-    """Return the document of `report`: what was found, on what, six figures, what to doubt; details last and folded."""
+    """Return the document of `report`: what was found, on what, six figures, warnings; details last and folded."""
     run = report.run
     verdict = "Run, without its summary" if run is None else run.summary.verdict
     saved = None if run is None else run.checkpoints
@@ -330,7 +330,7 @@ def _highlights(report: RunReport) -> list[Highlight]:
 
 
 def _tail(what: str, where: str, row: dict[str, Any], of: str) -> Highlight:
-    """Return the highest of the percentiles to p99 that there are enough for."""
+    """Return the highest percentile up to p99 that has enough operations."""
     name = next((q for q in ("p99_ns", "p95_ns", "p50_ns", "max_ns") if row[q] is not None), "max_ns")
     shown = name.removesuffix("_ns")
     return Highlight(f"{what} {shown}{where}", row[name], Unit.NS, f"of {format_count(row['count'])} {of}".strip())

@@ -32,7 +32,7 @@ _USUAL = Endurance(writes_per_day=1, years=5)
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """The table that is reported on and its provenance; null where the file does not tell."""
+    """The table that is reported on and its provenance; null where the file does not say."""
 
     file: str
     table: str
@@ -300,7 +300,7 @@ def heat_tables(heat: list[dict[str, Any]], bucket_ns: int | None, measure: str)
 
 
 def at(value: Any, *names: str) -> Any:
-    """Return what lies under `names` in nested objects; null where there is no such thing."""
+    """Return the value at the path `names` in nested objects; null if there is none."""
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value
