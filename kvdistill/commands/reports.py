@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     # Heavy.
     import pyarrow as pa
 
-    from kvdistill.queries.sql import NamedQuery
-
 
 _LIBRARY_WIDTH = 110
 
@@ -162,7 +160,9 @@ def sql(
         if json:
             emit_json(library)
         else:
-            _show_library(library)
+            for each in library:
+                typer.echo(f"{each.name} ({', '.join(each.needs)})")
+                typer.echo(textwrap.fill(each.answers, _LIBRARY_WIDTH, initial_indent="  ", subsequent_indent="  "))
         return
     files, statement = split_query(arguments or [])
     if not files:
@@ -181,12 +181,6 @@ def sql(
             _show_answer(batches, max_rows)
 
 
-def _show_library(queries: list[NamedQuery]) -> None:
-    for query in queries:
-        typer.echo(f"{query.name} ({', '.join(query.needs)})")
-        typer.echo(textwrap.fill(query.answers, _LIBRARY_WIDTH, initial_indent="  ", subsequent_indent="  "))
-
-
 def _write_csv(batches: pa.RecordBatchReader) -> None:
     from csv import writer
 
@@ -196,23 +190,22 @@ def _write_csv(batches: pa.RecordBatchReader) -> None:
         out.writerows(zip(*(c.to_pylist() for c in batch.columns), strict=True))
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def _show_answer(batches: pa.RecordBatchReader, max_rows: int) -> None:
     import pyarrow as pa
 
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-
-
-def _show_answer(batches: pa.RecordBatchReader, max_rows: int) -> None:
     from kvtrace.core.document.document import ReportColumn, ReportTable, Sheet, Unit
     from kvtrace.core.document.terminal import show_tables
 
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     rows: list[list[object]] = []
     for batch in batches:
         rows += [list(row.values()) for row in batch.to_pylist()]
         if len(rows) > max_rows:
             break
     columns = [
-        ReportColumn(field.name, field.name, Unit.EXACT if _is_number(field.type) else Unit.TEXT)
+        ReportColumn(
+            field.name, field.name, Unit.EXACT if any(is_kind(field.type) for is_kind in numbers) else Unit.TEXT
+        )
         for field in batches.schema
     ]
     show_tables([ReportTable("", Sheet.SUMMARY, columns, rows[:max_rows])])

@@ -141,6 +141,9 @@ def read_vllm(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDB
     fields = decode_json(text, dict[str, Any], path)
     wall_ns = nanoseconds(found.duration, NS_PER_S, path)
     tokens = found.total_input_tokens
+    # Of single requests that did not fail; none without --save-detailed.
+    errors = found.errors or [None] * len(found.ttfts or [])
+    single = [t for t, error in zip(found.ttfts or [], errors, strict=False) if not error]
     serving = Serving(
         benchmark="vllm bench serve",
         requests=found.completed,
@@ -150,7 +153,7 @@ def read_vllm(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDB
         requests_per_s=found.request_throughput,
         input_tokens_per_s=tokens / found.duration if tokens is not None and found.duration > 0 else None,
         output_tokens_per_s=found.output_throughput,
-        first_token=_single(found, path) or _vllm_times(fields, "ttft", found.completed, path),
+        first_token=times_of(single, path) or _vllm_times(fields, "ttft", found.completed, path),
         inter_token=times_of([gap for gaps in found.itls or [] for gap in gaps], path)
         or _vllm_times(fields, "itl", None, path),
         output_token=_vllm_times(fields, "tpot", None, path),
@@ -166,12 +169,6 @@ def _date(said: str | None) -> datetime | None:
         return None if said is None else datetime.strptime(said, "%Y%m%d-%H%M%S").astimezone()
     except ValueError:
         return None
-
-
-def _single(found: _VllmResult, path: Path) -> ServingTimes | None:
-    """Return the times to the first token of single requests that did not fail; null without --save-detailed."""
-    errors = found.errors or [None] * len(found.ttfts or [])
-    return times_of([t for t, error in zip(found.ttfts or [], errors, strict=False) if not error], path)
 
 
 def _vllm_times(fields: dict[str, Any], metric: str, count: int | None, path: Path) -> ServingTimes | None:

@@ -142,16 +142,22 @@ def _job(
     lost: list[str],
 ) -> str:
     took = format_duration(log.last_us * 1000 + log.start_ms * _MS)
-    largest, depth = log.largest_io_bytes, _depth(log)
+    started = format_duration(log.start_ms * _MS)
+    started = f", of which {started} before the first I/O, to read the logs: fio's mean rates count them"
+    started = started if log.start_ms else ""
+    largest = log.largest_io_bytes
+    # An upper bound: the log's times decide what is in flight.
+    depth = max(1, min(_MAX_DEPTH, BUFFER_BYTES // largest, max(32, log.max_burst_ios)))
+    buffers = largest * (depth if len(log.files) == 1 else len(log.files))
     pages = huge_pages([(depth, largest)] if len(log.files) == 1 else [(1, largest)] * len(log.files))
     is_reserved = options.huge_pages >= pages
     run = [
         f"in this folder: fio {PREFILL} once, then {run_line(mode.job, largest, is_reserved=is_reserved)}",
-        f"it takes {took}{_start_note(log)}",
+        f"it takes {took}{started}",
     ]
     need = [
         *needs(options, space),
-        f"{format_bytes(_memory_bytes(log))} of memory for buffers and logs",
+        f"{format_bytes(buffers + 128 * (log.read_ios + log.write_ios))} of memory for buffers and logs",
         *buffer_needs(largest, pages, is_reserved=is_reserved),
     ]
     reads = f"{format_count(log.read_ios)} reads of {format_count(log.read_bytes)} bytes"
@@ -194,18 +200,6 @@ def _job(
     return header(title, profile, sections) + job_sections([("global", shared), *jobs])
 
 
-def _depth(log: LogSummary) -> int:
-    """Return the depth of a single job: an upper bound, since the log's times decide what is in flight."""
-    return max(1, min(_MAX_DEPTH, BUFFER_BYTES // log.largest_io_bytes, max(32, log.max_burst_ios)))
-
-
-def _start_note(log: LogSummary) -> str:
-    if not log.start_ms:
-        return ""
-    wait = format_duration(log.start_ms * _MS)
-    return f", of which {wait} before the first I/O, to read the logs: fio's mean rates count them"
-
-
 def _issue_note(log: LogSummary) -> list[str]:
     if not any(log.issue_us):
         return []
@@ -217,11 +211,6 @@ def _issue_note(log: LogSummary) -> list[str]:
             "I/O when --check measured it here, which would add up"
         )
     ]
-
-
-def _memory_bytes(log: LogSummary) -> int:
-    depth = len(log.files) if len(log.files) > 1 else _depth(log)
-    return depth * log.largest_io_bytes + 128 * (log.read_ios + log.write_ios)
 
 
 def _bugs(version: FioVersion | None, log: LogSummary) -> list[str]:

@@ -427,7 +427,7 @@ def pace(ops_per_s: float, bytes_per_s: float) -> Rate:
 
 
 def even_pace(ops_per_s: float, bytes_per_s: float, *, has_one_size: bool) -> Rate:
-    """Return how fio keeps `ops_per_s` at equal gaps; with several sizes, each gap grows with the operation before it."""
+    """Return how fio keeps `ops_per_s` at equal gaps; with several sizes, gaps follow the size before."""
     whole = round(ops_per_s)
     # rate_iops with bssplit is wrong before fio 3.42.
     if has_one_size and whole and _rate_error(whole, ops_per_s) <= _EVEN_TOLERANCE:

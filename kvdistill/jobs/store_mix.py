@@ -61,7 +61,7 @@ def ops_per_s(count: int, profile: Profile) -> float | None:
 def size_classes(sizes: Sequence[SizeCount], most: int) -> list[SizeCount]:
     """Return `sizes`, ascending, in at most `most` classes.
 
-    If there are more, they are joined into runs of about as many operations each, of their mean size: this keeps the bytes.
+    If there are more, they are joined into runs of about as many operations, of their mean size: this keeps the bytes.
     """
     if len(sizes) <= most:
         return list(sizes)

@@ -14,7 +14,9 @@ from typing import Any
 import msgspec
 
 from kvdistill.profile.arrivals import BUCKETS, ArrivalCounter
-from kvdistill.profile.operations import IoWriter, ObjectPlacement
+from kvdistill.profile.distributions import equal_mass_zones
+from kvdistill.profile.locality import place_locality
+from kvdistill.profile.operations import GRANULE_BYTES, IoWriter, ObjectPlacement, place, survey
 from kvdistill.profile.profile import (
     FORMAT,
     AddressSpace,
@@ -24,13 +26,12 @@ from kvdistill.profile.profile import (
     DirectionProfile,
     Idle,
     InFlight,
-    IoStream,
     Origin,
     Profile,
     SizeCount,
     SourceKind,
 )
-from kvdistill.profile.streams import MAX_PROCESSES
+from kvdistill.profile.streams import MAX_PROCESSES, fit_streams
 from kvdistill.queries.database import connect, literal, query, query_table, write_query
 from kvdistill.queries.views import READ, WRITE, found_window, ordered_rows, place_of, tier_rows
 from kvtrace.core import tables
@@ -73,31 +74,26 @@ def distil_source(path: Path, tier: str | None, limit: Limit, scratch: Path) -> 
 
     reader = tables.open_table(file)
     if reader.table is TRACE:
-        return distil_trace(file, tier or _only_tier([t.name for t in reader.meta.tiers], file), limit, scratch)
+        names = [t.name for t in reader.meta.tiers]
+        if not tier and len(names) != 1:
+            raise ConfigError(f"{file}: say which tier with --tier; there is {', '.join(names)}")
+        return distil_trace(file, tier or names[0], limit, scratch)
     if reader.table in (OPS, BLOCKS):
         return (distil_ops if reader.table is OPS else distil_blocks)(file, tier, limit, scratch)
     raise TraceError(f"holds the table {reader.table.name}, which says nothing of I/O; take {WHAT}", path=file)
 
 
-def _only_tier(names: list[str], file: Path) -> str:
-    if len(names) == 1:
-        return names[0]
-    raise ConfigError(f"{file}: say which tier with --tier; there is {', '.join(names)}")
-
-
 def file_of(path: Path) -> Path:
     """Return the file that is distilled of the source at `path`, which may be a folder; ConfigError if it has none."""
-    return _source_in(path) if path.is_dir() else path
-
-
-def _source_in(folder: Path) -> Path:
-    refuse_cut_off(folder)
+    if not path.is_dir():
+        return path
+    refuse_cut_off(path)
     for name in _IN_FOLDER:
-        if (folder / name).is_file():
-            return folder / name
-    runs = sorted(file.parent.name for file in folder.glob("*/ops.parquet"))
+        if (path / name).is_file():
+            return path / name
+    runs = sorted(file.parent.name for file in path.glob("*/ops.parquet"))
     more = f"; it has the runs {', '.join(runs)}: name one of them" if runs else ""
-    raise ConfigError(f"{folder}: none of {', '.join(_IN_FOLDER)} in this folder{more}")
+    raise ConfigError(f"{path}: none of {', '.join(_IN_FOLDER)} in this folder{more}")
 
 
 _COLUMNS = ("object_id", "offset_bytes", "length_bytes", "request_id", "stage")
@@ -159,8 +155,6 @@ def place_objects(
         TraceError: the rows cannot be, or none of them is a read or write.
 
     """
-    from kvdistill.profile.operations import place, survey
-
     try:
         objects = survey(rows)
         with IoWriter(ios) as sink:
@@ -187,7 +181,9 @@ def view_ios(db: Any, ios: Path) -> None:
 
 def profile_of(ios: Path, placed: Placed, scratch: Path) -> Profile:
     """Return the profile of the operations at `ios`, which must hold a read or write."""
-    from kvdistill.profile.locality import place_locality
+
+    def describe(op: int, from_ns: int, to_ns: int, process: int | None, has_zones: bool) -> DirectionProfile:
+        return _direction_profile(db, op, from_ns, to_ns, process, has_zones=has_zones)
 
     with connect(scratch) as db:
         view_ios(db, ios)
@@ -214,18 +210,9 @@ def profile_of(ios: Path, placed: Placed, scratch: Path) -> Profile:
             depth=depth,
             idle=idle,
             locality=place_locality(ios),
-            streams=[] if arrivals is None else _fit(db, start),
+            streams=[] if arrivals is None else fit_streams(db, start, describe),
             data=placed.data,
         )
-
-
-def _fit(db: Any, start_ns: int) -> list[IoStream]:
-    from kvdistill.profile.streams import fit_streams
-
-    def describe(op: int, from_ns: int, to_ns: int, process: int | None, has_zones: bool) -> DirectionProfile:
-        return _direction_profile(db, op, from_ns, to_ns, process, has_zones=has_zones)
-
-    return fit_streams(db, start_ns, describe, has_places=True)
 
 
 def _direction_profile(
@@ -237,9 +224,6 @@ def _direction_profile(
     *,
     has_zones: bool = True,
 ) -> DirectionProfile:
-    from kvdistill.profile.distributions import equal_mass_zones
-    from kvdistill.profile.operations import GRANULE_BYTES
-
     which = {"op": op, "from_ns": from_ns, "to_ns": to_ns, "process": process}
     sizes = query(db, "profile_sizes", **which)
     is_padded = any(row["io_bytes"] * row["ops"] != row["object_bytes"] for row in sizes)

@@ -48,25 +48,22 @@ class _Part:
     to_ns: int
 
 
-def fit_streams(db: Any, start_ns: int, describe: Describe, *, has_places: bool) -> list[IoStream]:
+def fit_streams(db: Any, start_ns: int, describe: Describe) -> list[IoStream]:
     """Return the streams of the view `ios`, by when they begin; `start_ns` is its first read's or write's time."""
     found: list[IoStream] = []
-    for part in _processes(db):
+    rows = query(db, "profile_processes")
+    parts = [_Part(row["process"], row["first_ns"], row["last_ns"]) for row in rows]
+    if len(rows) > MAX_PROCESSES or len(rows) == 1:
+        parts = [_Part(None, min(part.from_ns for part in parts), max(part.to_ns for part in parts))]
+    for part in parts:
         for phase in _phases(db, part):
-            found += _phase_streams(db, phase, start_ns, describe, has_places=has_places)
+            found += _phase_streams(db, phase, start_ns, describe)
     found.sort(key=lambda s: (s.start_ns, s.name))
     names = [s.name for s in found]
     return [
         msgspec.structs.replace(s, name=f"{s.name}{names[: i + 1].count(s.name)}") if names.count(s.name) > 1 else s
         for i, s in enumerate(found)
     ]
-
-
-def _processes(db: Any) -> list[_Part]:
-    rows = query(db, "profile_processes")
-    if len(rows) > MAX_PROCESSES or len(rows) == 1:
-        return [_Part(None, min(row["first_ns"] for row in rows), max(row["last_ns"] for row in rows))]
-    return [_Part(row["process"], row["first_ns"], row["last_ns"]) for row in rows]
 
 
 def _phases(db: Any, part: _Part) -> list[_Part]:
@@ -93,7 +90,7 @@ def _operations(db: Any, part: _Part) -> dict[str, Any]:
     return {name: table[name].to_numpy() for name in table.column_names}
 
 
-def _phase_streams(db: Any, part: _Part, start_ns: int, describe: Describe, *, has_places: bool) -> list[IoStream]:
+def _phase_streams(db: Any, part: _Part, start_ns: int, describe: Describe) -> list[IoStream]:
     ops = _operations(db, part)
     if not len(ops["op"]):
         return []
@@ -101,13 +98,13 @@ def _phase_streams(db: Any, part: _Part, start_ns: int, describe: Describe, *, h
     found = []
     for name, which, loop in _split(ops, done):
         times = ops["ts_ns"][which]
-        places = fit_places(ops["address"][which], ops["io_bytes"][which]) if has_places else None
+        places = fit_places(ops["address"][which], ops["io_bytes"][which])
         begin, span = int(times[0]), part.to_ns + 1 - int(times[0])
         if _MIN_OPS <= len(times) < MAX_OPS and times[-1] > times[0]:
             # So many gaps as operations: the last one's is not seen.
             span = round(int(times[-1] - times[0]) * len(times) / (len(times) - 1))
         directions = [
-            describe(op, part.from_ns, part.to_ns, part.process, places is not None and places.law is Law.ZONES)
+            describe(op, part.from_ns, part.to_ns, part.process, places.law is Law.ZONES)
             if (ops["op"][which] == op).any()
             else nothing()
             for op in (READ, WRITE)
@@ -209,23 +206,15 @@ class _Events:
 
 def fit_loop(came: NDArray[np.int64], done: NDArray[np.float64] | None) -> Loop:
     """Return the simplest loop that explains arrivals at `came`, ascending; `done` may be null or hold NaN."""
-    events = _timed_events(came, done)
-    if events is None:
+    timed = np.zeros(len(came), dtype=bool) if done is None else ~np.isnan(done)
+    if done is None or len(came) < _MIN_OPS or timed.mean() < _TIMED:
         return Loop(pace=_open_pace(np.diff(came)), depth=None, think_ns=None, think_ops=None)
+    events = _Events(came[timed], np.sort(done[timed].astype(np.int64)))
     depth = max(1, int(np.percentile(events.in_flight, _FULL_PERCENTILE, method="inverted_cdf")))
     if _is_closed(events, depth):
         think_ns, think_ops = _thinks(events)
         return Loop(pace=Pacing.CLOSED, depth=depth, think_ns=think_ns, think_ops=think_ops)
     return Loop(pace=_open_pace(np.diff(events.came)), depth=depth, think_ns=None, think_ops=None)
-
-
-def _timed_events(came: NDArray[np.int64], done: NDArray[np.float64] | None) -> _Events | None:
-    if done is None or len(came) < _MIN_OPS:
-        return None
-    timed = ~np.isnan(done)
-    if timed.mean() < _TIMED:
-        return None
-    return _Events(came[timed], np.sort(done[timed].astype(np.int64)))
 
 
 def _is_closed(events: _Events, depth: int) -> bool:

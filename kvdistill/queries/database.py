@@ -124,7 +124,13 @@ def measured_views(db: duckdb.DuckDBPyConnection, warmup: str | None) -> None:
 
 def figures(db: duckdb.DuckDBPyConnection, tiers: Sequence[str]) -> list[dict[str, Any]]:
     """Return counts, bytes and rates by tier and operation, over the view `measured`."""
-    return [_rates(row) for row in named_tiers(query(db, "run_figures"), tiers)]
+    found = named_tiers(query(db, "run_figures"), tiers)
+    for row in found:
+        span_ns = row["span_ns"] if row["engine"] != "sim" else None
+        moves = row["op"] != "delete" and row["bytes"] is not None
+        row["bandwidth_bytes_per_s"] = row["bytes"] * NS_PER_S / span_ns if span_ns and moves else None
+        row["operations_per_s"] = row["operations"] * NS_PER_S / span_ns if span_ns else None
+    return found
 
 
 def distributions(
@@ -148,12 +154,3 @@ def distributions(
 def named_tiers(rows: list[dict[str, Any]], tiers: Sequence[str]) -> list[dict[str, Any]]:
     """Return `rows` with the tier's name in place of its index."""
     return [row | {"tier": tiers[row["tier"]] if 0 <= row["tier"] < len(tiers) else str(row["tier"])} for row in rows]
-
-
-def _rates(row: dict[str, Any]) -> dict[str, Any]:
-    span_ns = row["span_ns"] if row["engine"] != "sim" else None
-    moves = row["op"] != "delete" and row["bytes"] is not None
-    return row | {
-        "bandwidth_bytes_per_s": row["bytes"] * NS_PER_S / span_ns if span_ns and moves else None,
-        "operations_per_s": row["operations"] * NS_PER_S / span_ns if span_ns else None,
-    }

@@ -547,7 +547,10 @@ def comparison_document(compared: Comparison, sides: Sequence[ReportedTrials]) -
 def _settings(title: str, settings: Settings, numbers: list[str]) -> ReportTable:
     columns = [ReportColumn("setting", "setting"), *(ReportColumn(f"side{i}", n) for i, n in enumerate(numbers))]
     return ReportTable(
-        title, Sheet.PARAMETERS, columns, [[name, *map(_said, values)] for name, values in settings.items()]
+        title,
+        Sheet.PARAMETERS,
+        columns,
+        [[name, *(None if v is None else str(v) for v in values)] for name, values in settings.items()],
     )
 
 
@@ -560,36 +563,20 @@ def _one_sided(settings: Settings, numbers: list[str]) -> Chapter:
     )
 
 
-def _said(value: Any) -> str | None:
-    return None if value is None else str(value)
-
-
 def _highlights(compared: Comparison) -> list[Highlight]:
     """Return the ratios of the last tier's figures, if there are two sides."""
     if len(compared.names) != _SIDES_HIGHLIGHTED:
         return []
     found = [line for line in compared.lines if line.name in _HIGHLIGHTED and line.sides[1].ratio.value is not None]
     last = [line for line in found if line.tier == found[-1].tier]
-    return [
-        Highlight(
-            f"{line.op} {_short(line.name)}, {line.tier}".strip(),
-            line.sides[1].ratio.value,
-            Unit.RATIO,
-            _detail(line.sides[1]),
-        )
-        for line in last[:_MOST_HIGHLIGHTS]
-    ]
-
-
-def _short(name: str) -> str:
-    return name.removesuffix("_ns").removesuffix("_bytes_per_s").replace("_", " ")
-
-
-def _detail(side: ComparedSide) -> str:
-    found = side.ratio
-    if found.low is None or found.high is None:
-        return "[1]/[0]; one trial, no interval"
-    return f"[1]/[0]; {found.low:.3f} to {found.high:.3f}"
+    highlights = []
+    for line in last[:_MOST_HIGHLIGHTS]:
+        ratio_, name = line.sides[1].ratio, line.name.removesuffix("_ns").removesuffix("_bytes_per_s").replace("_", " ")
+        has_interval = ratio_.low is not None and ratio_.high is not None
+        detail = f"{ratio_.low:.3f} to {ratio_.high:.3f}" if has_interval else "one trial, no interval"
+        label = f"{line.op} {name}, {line.tier}".strip()
+        highlights.append(Highlight(label, ratio_.value, Unit.RATIO, f"[1]/[0]; {detail}"))
+    return highlights
 
 
 def _figures(compared: Comparison, numbers: list[str]) -> list[ReportTable]:
