@@ -102,37 +102,7 @@ def read_blkparse(files: Sequence[Path], _options: ImportOptions, db: duckdb.Duc
         "rwbs VARCHAR, sector BIGINT, sectors BIGINT, said VARCHAR)"
     )
     for number, path in enumerate(files):
-        first_line(path)
-        # One column: no line holds this delimiter.
-        load(db, path, ["text"], account, delimiter="\x01")
-        # Delete lines that are no events: what follows the last event is blkparse's own summary.
-        (last,) = one(db, f"SELECT max(line) FROM raw WHERE regexp_matches(text, '{_EVENT}')")
-        after, messages = one(
-            db,
-            f"SELECT count(*) FILTER (line > {-1 if last is None else last}), "
-            r"count(*) FILTER (regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')) FROM raw",
-        )
-        account.rows -= after + messages
-        if last is None:
-            raise TraceError("holds no event in blkparse's default form (`blkparse -i NAME` writes it)", path=path)
-        db.execute(r"DELETE FROM raw WHERE regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')")
-        db.execute(f"DELETE FROM raw WHERE line > {last}")
-        leave_out(db, path, account, "no event in blkparse's default form", f"NOT regexp_matches(text, '{_EVENT}')")
-        fields = ", ".join(f"'{name}'" for name in _GROUPS)
-        events = f"SELECT line, regexp_extract(text, '{_EVENT}', [{fields}]) AS e FROM raw"
-        beyond = " OR ".join(
-            f"(e.{name} <> '' AND coalesce(TRY_CAST(e.{name} AS BIGINT), {most + 1}) > {most})"
-            for name, most in _MOST_OF_EVENT.items()
-        )
-        leave_out(
-            db, path, account, "numbers beyond any device's", f"line IN (SELECT line FROM ({events}) WHERE {beyond})"
-        )
-        db.execute(
-            f"INSERT INTO events SELECT {number}, line, e.device, CAST(e.seconds AS BIGINT) * 1000000000 "
-            "+ CAST(e.fraction AS BIGINT), CAST(e.pid AS INTEGER), e.action, e.rwbs, "
-            "coalesce(TRY_CAST(e.sector AS BIGINT), 0), coalesce(TRY_CAST(e.sectors AS BIGINT), 0), e.said "
-            f"FROM ({events})"
-        )
+        _enter_events(db, number, path, account)
     db.execute(f"CREATE TABLE blocks AS {named('import_blocks')}")
     (account.kept,) = one(db, "SELECT count(*) FROM blocks")
     if not account.kept:
@@ -154,6 +124,39 @@ def read_blkparse(files: Sequence[Path], _options: ImportOptions, db: duckdb.Duc
             notes.append(f"{count:,} {what}")
     account.notes += notes
     return Imported(account, [Rows(BLOCKS_FILE, BLOCKS, lambda: _batches(db))], [], probe=block_figures(db))
+
+
+def _enter_events(db: duckdb.DuckDBPyConnection, number: int, path: Path, account: Account) -> None:
+    """Append the events in the text at `path`, file `number`, to the table `events`; count what is left out."""
+    first_line(path)
+    # One column: no line holds this delimiter.
+    load(db, path, ["text"], account, delimiter="\x01")
+    # Delete lines that are no events: what follows the last event is blkparse's own summary.
+    (last,) = one(db, f"SELECT max(line) FROM raw WHERE regexp_matches(text, '{_EVENT}')")
+    after, messages = one(
+        db,
+        f"SELECT count(*) FILTER (line > {-1 if last is None else last}), "
+        r"count(*) FILTER (regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')) FROM raw",
+    )
+    account.rows -= after + messages
+    if last is None:
+        raise TraceError("holds no event in blkparse's default form (`blkparse -i NAME` writes it)", path=path)
+    db.execute(r"DELETE FROM raw WHERE regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')")
+    db.execute(f"DELETE FROM raw WHERE line > {last}")
+    leave_out(db, path, account, "no event in blkparse's default form", f"NOT regexp_matches(text, '{_EVENT}')")
+    fields = ", ".join(f"'{name}'" for name in _GROUPS)
+    events = f"SELECT line, regexp_extract(text, '{_EVENT}', [{fields}]) AS e FROM raw"
+    beyond = " OR ".join(
+        f"(e.{name} <> '' AND coalesce(TRY_CAST(e.{name} AS BIGINT), {most + 1}) > {most})"
+        for name, most in _MOST_OF_EVENT.items()
+    )
+    leave_out(db, path, account, "numbers beyond any device's", f"line IN (SELECT line FROM ({events}) WHERE {beyond})")
+    db.execute(
+        f"INSERT INTO events SELECT {number}, line, e.device, CAST(e.seconds AS BIGINT) * 1000000000 "
+        "+ CAST(e.fraction AS BIGINT), CAST(e.pid AS INTEGER), e.action, e.rwbs, "
+        "coalesce(TRY_CAST(e.sector AS BIGINT), 0), coalesce(TRY_CAST(e.sectors AS BIGINT), 0), e.said "
+        f"FROM ({events})"
+    )
 
 
 def _batches(db: duckdb.DuckDBPyConnection) -> Iterator[Any]:

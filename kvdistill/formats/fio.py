@@ -108,15 +108,10 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
                 if job.get(op, {}).get("total_ios"):
                     figures.append(_job_figures(job, op, tier, kinds, path))
                     account.kept += 1
-            counts = {
-                "trims": job.get("trim", {}).get("total_ios", 0),
-                "syncs": job.get("sync", {}).get("total_ios", 0),
-            }
-            account.notes += [
-                f"{count:,} {what} of job {job.get('jobname')} in {path.name} have no place in our figures"
-                for what, count in counts.items()
-                if count
-            ]
+            for kind in ("trim", "sync"):
+                if count := job.get(kind, {}).get("total_ios", 0):
+                    whose = f"of job {job.get('jobname')} in {path.name}"
+                    account.notes.append(f"{count:,} {kind}s {whose} have no place in our figures")
     if not figures:
         raise TraceError("holds no job that read or wrote", path=files[0])
     notes = [

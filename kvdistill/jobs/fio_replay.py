@@ -160,8 +160,6 @@ def _job(
         f"{format_bytes(buffers + 128 * (log.read_ios + log.write_ios))} of memory for buffers and logs",
         *buffer_needs(largest, pages, is_reserved=is_reserved),
     ]
-    reads = f"{format_count(log.read_ios)} reads of {format_count(log.read_bytes)} bytes"
-    writes = f"{format_count(log.write_ios)} writes of {format_count(log.write_bytes)} bytes"
     split = f"{format_count(log.split_ops)} operations longer than {format_io_size(log.max_io_bytes)} are split"
     losses = [
         *([f"{split}; their parts are issued at once"] if log.split_ops else []),
@@ -172,18 +170,7 @@ def _job(
     sections = [
         ("Run", run),
         ("Needs", need),
-        (
-            "It does",
-            [
-                f"{reads} and {writes}, as fio counts them",
-                "all from one log, asynchronously"
-                if len(log.files) == 1
-                else f"lines are partitioned round-robin over {len(log.files)} jobs with one I/O in flight each: no "
-                "more are in flight, and latencies are true",
-                *_issue_note(log),
-                *does,
-            ],
-        ),
+        ("It does", [*_what_it_does(log), *does]),
         ("Lost", losses),
         (bugs_heading(options.version), _bugs(options.version, log)),
     ]
@@ -200,17 +187,24 @@ def _job(
     return header(title, profile, sections) + job_sections([("global", shared), *jobs])
 
 
-def _issue_note(log: LogSummary) -> list[str]:
-    if not any(log.issue_us):
-        return []
-    base, per_mib = log.issue_us
-    each = f" and {per_mib:.0f} µs a MiB" if per_mib else ""
-    return [
-        (
+def _what_it_does(log: LogSummary) -> list[str]:
+    """Return the lines of a head on the I/Os of `log`, its jobs, and the delays that issuing shortens."""
+    reads = f"{format_count(log.read_ios)} reads of {format_count(log.read_bytes)} bytes"
+    writes = f"{format_count(log.write_ios)} writes of {format_count(log.write_bytes)} bytes"
+    lines = [f"{reads} and {writes}, as fio counts them", "all from one log, asynchronously"]
+    if len(log.files) > 1:
+        lines[1] = (
+            f"lines are partitioned round-robin over {len(log.files)} jobs with one I/O in flight each: no more are in "
+            "flight, and latencies are true"
+        )
+    if any(log.issue_us):
+        base, per_mib = log.issue_us
+        each = f" and {per_mib:.0f} µs a MiB" if per_mib else ""
+        lines.append(
             f"each delay in the log is {base:.0f} µs{each} shorter than the source's: what this fio took to issue an "
             "I/O when --check measured it here, which would add up"
         )
-    ]
+    return lines
 
 
 def _bugs(version: FioVersion | None, log: LogSummary) -> list[str]:

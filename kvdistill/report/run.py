@@ -191,17 +191,14 @@ _TARGET = "name target engine is_direct filesystem device device_model device_fi
 def run_document(report: RunReport) -> Document:
     """Return the document of `report`: what was found, on what, six figures, warnings; details last and folded."""
     run = report.run
-    verdict = "Run, without its summary" if run is None else run.summary.verdict
-    saved = None if run is None else run.checkpoints
+    verdict, saved = ("Run, without its summary", None) if run is None else (run.summary.verdict, run.checkpoints)
     if saved is not None:
         verdict = f"{checkpoint_sentence(saved)}; {verdict}"
     if run is not None and run.status == "partial":
         verdict = f"PARTIAL: {verdict}"
-    notes = (
-        [_NO_SUMMARY, *report.subject.notes]
-        if run is None
-        else (run.notes + [f"trace: {note}" for note in run.trace.metadata.notes if note not in run.notes])
-    )
+    notes = [_NO_SUMMARY, *report.subject.notes]
+    if run is not None:
+        notes = run.notes + [f"trace: {note}" for note in run.trace.metadata.notes if note not in run.notes]
     # An imported run has few of them.
     facts = {n: v for n, v in _facts(report).items() if (v.value if isinstance(v, Cell) else v) is not None}
     is_open = bool(report.response)
