@@ -22,12 +22,10 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from kvdistill.check.closeness import device_figures, source_figures, verdicts
+from kvdistill.check.closeness import asked_stream, device_figures, source_figures, verdicts
 from kvdistill.check.device import direct_requests, disk_of, run_seen
-from kvdistill.check.streams import asked_stream
 from kvdistill.formats.iolog import split_ios
-from kvdistill.profile.distil import Distilled
-from kvdistill.profile.sources import distil_source
+from kvdistill.profile.sources import Distilled, distil_source
 from kvtrace.core.files import Limit
 
 SHARED = """[global]

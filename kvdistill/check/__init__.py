@@ -1,1 +1,1 @@
-"""Jobs run under fio, and how close they come to their source."""
+"""Jobs run under fio, or read back, and how close they come to their source."""

@@ -1,4 +1,4 @@
-"""Run the jobs briefly with fio on a scratch file, and compare the I/O that fio did with the source's."""
+"""Write the fio jobs of a source, run them briefly on a scratch file, and compare what fio did with the source."""
 
 from __future__ import annotations
 
@@ -10,35 +10,156 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from kvdistill.check.closeness import (
     END_SLIP_TARGET,
     REPLAY_GAP_KS_TARGET,
     Side,
+    Stream,
     StreamFigures,
     Verdict,
+    asked_stream,
     device_figures,
+    drawn_stream,
     job_figures,
+    profile_stream,
+    replayed_stream,
     source_figures,
     verdicts,
 )
-from kvdistill.check.device import Seen, environment, run_seen
-from kvdistill.check.edits import on_null, with_options
-from kvdistill.check.replayed import replay_seen
-from kvdistill.check.streams import Stream, asked_stream, drawn_stream, profile_stream, replayed_stream
-from kvdistill.formats.iolog import RELATIVE, LogOptions, split_ios
+from kvdistill.check.device import Seen, environment, replay_seen, run_seen
+from kvdistill.formats.iolog import RELATIVE, LogOptions, LogSummary, split_ios
 from kvdistill.jobs import fio_program
 from kvdistill.jobs import job as fio
 from kvdistill.jobs.fio_replay import fitted_issue_us
 from kvdistill.jobs.job import FioMode, longest
-from kvdistill.jobs.write import CheckOptions, Wanted, WrittenJob, write_job, write_prefill
-from kvdistill.profile.distil import Distilled
-from kvdistill.profile.profile import SourceKind
-from kvdistill.profile.sources import distil_source, file_of
-from kvtrace.core.app import log
-from kvtrace.core.errors import DeviceError, ProbeUnavailable
-from kvtrace.core.files import Limit, read_json
-from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_io_size, format_rate
+from kvdistill.jobs.write import CheckOptions, JobRequest, WrittenJob, make_folder, write_job, write_prefill
+from kvdistill.profile.profile import ArrivalProfile, Profile, SourceKind
+from kvdistill.profile.sources import Distilled, distil_source, file_of
+from kvtrace.core.app import log, progress
+from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
+from kvtrace.core.files import Limit, read_json, write_json
+from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration, format_io_size, format_rate
+
+CLOSENESS = "closeness.json"
+MAX_LINES = 1_000_000
+"""I/Os of a replay that are written unless all are asked for: enough that chance moves no figure by a hundredth."""
+_LINE_BYTES = 36
+"""Of a line of a log, but for the target's name."""
+
+
+class Jobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Files of the fio jobs that were written; `closeness` is null without `--check`."""
+
+    files: list[str]
+    space_bytes: dict[str, int]
+    """What each job needs on its target."""
+    logs: dict[str, LogSummary]
+    """Of the jobs that run iologs."""
+    profile: Profile
+    closeness: Closeness | None = None
+
+
+def modes_of(distilled: Distilled, modes: Sequence[FioMode]) -> list[FioMode]:
+    """Return the jobs to write: those asked for, or those that the source supports.
+
+    Raises:
+        ConfigError: the source does not support one that is asked for.
+
+    """
+    if modes:
+        if FioMode.REPLAY in modes and distilled.ios is None:
+            raise ConfigError(
+                f"--mode replay: {distilled.profile.origin.file} holds no single operations; take a trace, a run or "
+                "block events"
+            )
+        return list(dict.fromkeys(modes))
+    known = [
+        (FioMode.REPLAY, distilled.ios is not None),
+        (FioMode.STAT, True),
+        (FioMode.REUSE, distilled.profile.locality is not None and distilled.profile.arrivals is not None),
+    ]
+    return [mode for mode, is_known in known if is_known]
+
+
+def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, request: JobRequest) -> Jobs:
+    """Write the jobs of `source` into `outdir`, and check them if `request` says so.
+
+    Raises:
+        ConfigError, TraceError, DeviceError: as the parts say.
+        ProbeUnavailable: a check is asked for, but there is no fio; the jobs are written all the same.
+
+    """
+    target = outdir / request.options.target
+    if target.is_dir():
+        raise ConfigError(f"--target {request.options.target} is a folder; name a file or a block device")
+    make_folder(outdir)
+    request = replace(request, options=replace(request.options, is_device=target.is_block_device()))
+    with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as scratch:
+        with progress(f"distil {source.name}"):
+            distilled = distil_source(source, tier, limit, Path(scratch))
+        modes = modes_of(distilled, request.modes)
+        shown = _replayed(source, tier, distilled, Path(scratch), request) if FioMode.REPLAY in modes else distilled
+        with progress("write the jobs"):
+            written = {
+                mode: write_job(mode, shown if mode is FioMode.REPLAY else distilled, outdir, request) for mode in modes
+            }
+            prefill = write_prefill(distilled, written, outdir, request)
+        write_json(outdir / fio.PROFILE, distilled.profile)
+        closeness = None
+        if request.checks is not None:
+            log(f"checking: running {', '.join(mode.job for mode in modes)} with fio")
+            closeness = check(source, tier, distilled, outdir, modes, request)
+            write_json(outdir / CLOSENESS, closeness)
+            if any(closeness.issue_us):
+                timed = replace(request, logs=replace(request.logs, issue_us=closeness.issue_us))
+                written[FioMode.REPLAY] = write_job(FioMode.REPLAY, shown, outdir, timed)
+    names = [name for job in (prefill, *written.values()) for name in job.files]
+    return Jobs(
+        files=[*names, fio.PROFILE, *([CLOSENESS] if closeness else [])],
+        space_bytes={mode: job.space_bytes for mode, job in written.items()},
+        logs={mode: job.log for mode, job in written.items() if job.log is not None},
+        profile=distilled.profile,
+        closeness=closeness,
+    )
+
+
+def _replayed(source: Path, tier: str | None, whole: Distilled, scratch: Path, request: JobRequest) -> Distilled:
+    """Return the part of `whole` to replay: all of it, unless it has over MAX_LINES I/Os and --whole is not given."""
+    profile = whole.profile
+    lines = sum(
+        size.ops * -(-size.io_bytes // request.logs.max_io_bytes)
+        for direction in (profile.read, profile.write)
+        for size in direction.sizes
+    )
+    size = format_bytes(lines * (len(request.options.target) + _LINE_BYTES))
+    if lines <= MAX_LINES or request.is_whole or profile.arrivals is None or whole.ios is None:
+        if lines > MAX_LINES:
+            log(f"the replay's logs take about {size} for {format_count(lines)} I/Os")
+        return whole
+    begin_ns, span_ns = typical(profile.arrivals, profile.span_ns, MAX_LINES / lines)
+    log(
+        f"the whole replay's logs would take about {size} for {format_count(lines)} I/Os (--whole writes them): "
+        f"replay.fio has the most typical {format_duration(span_ns)} of {format_duration(profile.span_ns)}"
+    )
+    part = scratch / "replayed"
+    part.mkdir()
+    window = replace(whole.limit, begin_ns=whole.limit.begin_ns + begin_ns).within(Limit(span_ns=span_ns))
+    return distil_source(source, tier, window, part)
+
+
+def typical(arrivals: ArrivalProfile, span_ns: int, share: float) -> tuple[int, int]:
+    """Return begin and length in ns of the most typical window: `share` of the time, its mix most like the whole's."""
+    counts = np.array([arrivals.read_ops, arrivals.write_ops], dtype=np.float64)
+    buckets = counts.shape[1]
+    length = max(1, round(buckets * share))
+    done = np.concatenate([np.zeros((2, 1)), np.cumsum(counts, axis=1)], axis=1)
+    found = (done[:, length:] - done[:, :-length]) / length
+    unlike = np.abs(found - counts.mean(axis=1, keepdims=True)).sum(axis=0)
+    begin = int(unlike.argmin()) * arrivals.bucket_ns
+    return begin, min(length * arrivals.bucket_ns, span_ns - begin)
+
 
 _SPARE_BYTES = 256 << 20
 """Free space that a check leaves alone."""
@@ -51,7 +172,7 @@ _NOT_KEEPING_UP_US = 100_000
 
 
 class ClosenessPair(msgspec.Struct, frozen=True, kw_only=True):
-    """One job beside the source over the same window."""
+    """One job compared with the source over the same window."""
 
     job: str
     window: str
@@ -93,7 +214,7 @@ class _Run:
     distilled: Distilled
     window: str
     place: Path
-    wanted: Wanted
+    request: JobRequest
     written: WrittenJob
     reference: Distilled | None
     """What the device saw of the source, or of a replay of it; null if that is not known: fio's side is compared."""
@@ -105,7 +226,7 @@ def check(
     whole: Distilled,
     outdir: Path,
     modes: Sequence[FioMode],
-    wanted: Wanted,
+    request: JobRequest,
 ) -> Closeness:
     """Run the jobs of `modes` on a scratch file in `outdir`, cut to a brief part; return how close they come.
 
@@ -116,12 +237,12 @@ def check(
         DeviceError: too little space, or fio failed.
 
     """
-    version, options = fio_program.installed(), wanted.checks or CheckOptions()
+    version, options = fio_program.installed(), request.checks or CheckOptions()
     if version is None:
         raise ProbeUnavailable(f"--check needs fio; {fio_program.HOW_TO_GET}. The job files are written.")
     cap = max(1, int(options.seconds * NS_PER_S))
-    job_options = replace(wanted.options, target=fio.SCRATCH, version=version, runtime_cap_ns=cap, is_device=False)
-    wanted = replace(wanted, options=job_options)
+    job_options = replace(request.options, target=fio.SCRATCH, version=version, runtime_cap_ns=cap, is_device=False)
+    request = replace(request, options=job_options)
     part_limit = whole.limit.within(Limit(span_ns=cap, moved_bytes=None if options.is_null else options.max_bytes))
     comparisons, notes = [], [_depth_note(whole)]
     if options.is_null:
@@ -132,13 +253,21 @@ def check(
         is_whole = part is whole or part.profile.ops == whole.profile.ops
         window = "the whole window" if is_whole else f"the first {format_duration(part.profile.span_ns)}"
         part = whole if is_whole else part
-        written = {mode: write_job(mode, part, place, wanted) for mode in modes}
-        reference = None if options.is_null else _reference(source, part, place, wanted, notes)
+        written = {mode: write_job(mode, part, place, request) for mode in modes}
+        reference = None if options.is_null else _reference(source, part, place, request, notes)
         if not options.is_null:
-            _prefill(part, written, place, wanted)
+            # Fill the scratch file of all jobs once.
+            space = write_prefill(part, written, place, request).space_bytes
+            free = shutil.disk_usage(place).free
+            if free < space + _SPARE_BYTES:
+                raise DeviceError(
+                    f"--check needs {format_bytes(space)} in {place.parent} and leaves {format_bytes(_SPARE_BYTES)} "
+                    f"alone, but {format_bytes(free)} are free; check less with --check-seconds or --check-bytes"
+                )
+            fio_program.run_fio(place / fio.PREFILL, 30 + space / _SLOWEST_BYTES_PER_S)
         issue_us = (0.0, 0.0)
         for mode in modes:
-            run = _Run(mode, part, window, place, wanted, written[mode], reference)
+            run = _Run(mode, part, window, place, request, written[mode], reference)
             if mode is not FioMode.REPLAY:
                 comparisons.append(_check_drawn(run, notes) if mode is FioMode.STAT else _check_logs(run, notes)[0])
                 continue
@@ -150,18 +279,18 @@ def check(
 
 
 def _closest_replay(run: _Run, notes: list[str]) -> tuple[ClosenessPair, tuple[float, float]]:
-    """Return the closest form of the replay, by its gaps at the device, and the cost to issue that its log tells.
+    """Return the replay whose gaps at the device are closest, and the issue cost in its log (µs an I/O, a MiB).
 
     Absolute milliseconds and, with what issuing takes as the first run shows it, relative microseconds.
     """
-    logs = run.wanted.logs
+    logs = run.request.logs
     best, issue_us = None, (0.0, 0.0)
     if logs.version is None and logs.jobs in (None, 1) and not _is_null(run):
         best, found = _check_logs(_in_form(run, replace(logs, version=RELATIVE, jobs=1)), notes)
         if found is not None:
-            told, _found = _check_logs(_in_form(run, replace(logs, version=RELATIVE, jobs=1, issue_us=found)), notes)
-            if (told.fio.gap_ks or 0) <= (best.fio.gap_ks or 0):
-                best, issue_us = told, found
+            timed, _found = _check_logs(_in_form(run, replace(logs, version=RELATIVE, jobs=1, issue_us=found)), notes)
+            if (timed.fio.gap_ks or 0) <= (best.fio.gap_ks or 0):
+                best, issue_us = timed, found
         if best.fio.side is not Side.DEVICE or abs(best.fio.end_slip or 0) > END_SLIP_TARGET:
             # Nobody can say what issuing takes, or it takes now this and now that.
             best, issue_us = None, (0.0, 0.0)
@@ -176,9 +305,9 @@ def _closest_replay(run: _Run, notes: list[str]) -> tuple[ClosenessPair, tuple[f
 
 
 def _in_form(run: _Run, logs: LogOptions) -> _Run:
-    """Return `run` with its logs written as `logs` say."""
-    wanted = replace(run.wanted, logs=logs)
-    return replace(run, wanted=wanted, written=write_job(run.mode, run.distilled, run.place, wanted))
+    """Write the logs of `run` anew with the options `logs`; return the changed run."""
+    request = replace(run.request, logs=logs)
+    return replace(run, request=request, written=write_job(run.mode, run.distilled, run.place, request))
 
 
 def _depth_note(whole: Distilled) -> str:
@@ -188,19 +317,7 @@ def _depth_note(whole: Distilled) -> str:
     return f"the source's depth is {depth.mean:.3g} over all of it, weighted by time"
 
 
-def _prefill(part: Distilled, written: dict[FioMode, WrittenJob], place: Path, wanted: Wanted) -> None:
-    """Fill the scratch file of all jobs once."""
-    space = write_prefill(part, written, place, wanted).space_bytes
-    free = shutil.disk_usage(place).free
-    if free < space + _SPARE_BYTES:
-        raise DeviceError(
-            f"--check needs {format_bytes(space)} in {place.parent} and leaves {format_bytes(_SPARE_BYTES)} alone, but "
-            f"{format_bytes(free)} are free; check less with --check-seconds or --check-bytes"
-        )
-    fio_program.run_fio(place / fio.PREFILL, 30 + space / _SLOWEST_BYTES_PER_S)
-
-
-def _reference(source: Path, part: Distilled, place: Path, wanted: Wanted, notes: list[str]) -> Distilled | None:
+def _reference(source: Path, part: Distilled, place: Path, request: JobRequest, notes: list[str]) -> Distilled | None:
     """Return what fio's block requests are compared with; null, with a note why, if fio's own side is compared."""
     kind = part.profile.origin.kind
     if kind in _OF_A_DEVICE:
@@ -212,17 +329,17 @@ def _reference(source: Path, part: Distilled, place: Path, wanted: Wanted, notes
         )
         return None
     log("checking: kvreplay replays the part of the trace, to see what it makes at the device")
-    seen, told = replay_seen(file_of(source), part, place, wanted.logs.max_io_bytes)
+    seen, outcome = replay_seen(file_of(source), part, place, request.logs.max_io_bytes)
     if seen is None:
-        notes.append(f"only fio's side was compared, with what the trace asks of files: {told}")
+        notes.append(f"only fio's side was compared, with what the trace asks of files: {outcome}")
     else:
         notes.append(
             "the source's side is a replay of this part of the trace by kvreplay on the same disk, and both sides are "
-            f"block requests there ({told})"
+            f"block requests there ({outcome})"
         )
-        if longest(seen.profile) > wanted.logs.max_io_bytes:
+        if longest(seen.profile) > request.logs.max_io_bytes:
             notes.append(
-                f"the block layer merges parts of {format_io_size(wanted.logs.max_io_bytes)} that kvreplay submits at "
+                f"the block layer merges parts of {format_io_size(request.logs.max_io_bytes)} that kvreplay submits at "
                 f"once, up to {format_io_size(longest(seen.profile))}; fio submits one at a time, and longer ones with "
                 "--io-bytes"
             )
@@ -230,7 +347,7 @@ def _reference(source: Path, part: Distilled, place: Path, wanted: Wanted, notes
 
 
 def _seen(run: _Run, job: Path, unseen: Path, timeout_s: float, notes: list[str]) -> Seen:
-    """Run `job`, or `unseen` where the device cannot be looked at, which becomes a note."""
+    """Run `job` with the device probed; where it cannot be, run `unseen` and add a note."""
     if run.reference is None:
         return Seen(fio_program.run_fio(unseen, timeout_s, environment=environment()), None, None)
     seen = run_seen(job, timeout_s, unseen=unseen)
@@ -240,7 +357,7 @@ def _seen(run: _Run, job: Path, unseen: Path, timeout_s: float, notes: list[str]
 
 
 def _check_logs(run: _Run, notes: list[str]) -> tuple[ClosenessPair, tuple[float, float] | None]:
-    """Run the job of iologs in `run`; return how close it came, and what issuing took where that can be told."""
+    """Run the job of iologs in `run`; return how close it came, and what issuing took if that can be determined."""
     written, is_replay = run.written, run.mode is FioMode.REPLAY
     log, ios = written.log, run.distilled.ios
     assert log is not None
@@ -253,7 +370,7 @@ def _check_logs(run: _Run, notes: list[str]) -> tuple[ClosenessPair, tuple[float
     moved_bytes = log.read_bytes + log.write_bytes
     timeout_s = 30 + log.last_us / 1e6 + log.start_ms / 1e3 + moved_bytes / _SLOWEST_BYTES_PER_S
     seen = _seen(run, job, job, timeout_s, notes)
-    logs = [_the_log(run.place, f"{file.removesuffix('.iolog')}_{kind}.*.log") for file in log.files]
+    logs = [next(run.place.glob(f"{file.removesuffix('.iolog')}_{kind}.*.log")) for file in log.files]
     asked = asked_stream(written.parts(), by_instant=True)
     source = asked if ios is None or is_replay else asked_stream(split_ios(ios, log.max_io_bytes), by_instant=True)
     stream = replayed_stream(logs, asked, is_submission=kind == "slat")
@@ -277,14 +394,9 @@ def _issue_us(seen: Seen, asked: Stream) -> tuple[float, float] | None:
     return fitted_issue_us(asked.us, came.us, asked.length)
 
 
-def _the_log(place: Path, pattern: str) -> Path:
-    (path,) = place.glob(pattern)
-    return path
-
-
 def _check_drawn(run: _Run, notes: list[str]) -> ClosenessPair:
     """Run the statistical job in `run`."""
-    profile, options = run.distilled.profile, run.wanted.checks or CheckOptions()
+    profile, options = run.distilled.profile, run.request.checks or CheckOptions()
     job, logged = run.place / run.mode.job, run.place / f"{run.mode}.logged.fio"
     # To log each I/O takes fio time, which a closed loop then lacks: only where nobody else looks.
     kept = with_options(job.read_text(), "write_iolog", [])
@@ -308,11 +420,11 @@ def _check_drawn(run: _Run, notes: list[str]) -> ClosenessPair:
 
 
 def _is_null(run: _Run) -> bool:
-    return run.wanted.checks is not None and run.wanted.checks.is_null
+    return run.request.checks is not None and run.request.checks.is_null
 
 
 def _compare(run: _Run, seen: Seen, source: Stream, figures: StreamFigures | None) -> ClosenessPair:
-    """Return `figures` of fio's side, or of the device where it was `seen`, beside those of the source."""
+    """Return `figures` of fio's side, or of the device where it was `seen`, with those of the source."""
     profile, ios = run.distilled.profile, run.distilled.ios
     if run.reference is not None and seen.device is not None and seen.device.ios is not None:
         profile, ios = run.reference.profile, run.reference.ios
@@ -344,3 +456,23 @@ def _mean_depth(jobs: list[dict[str, Any]], stream: Stream) -> float | None:
         for direction in ("read", "write")
     )
     return float(busy_ns) / NS_PER_S / seconds
+
+
+def on_null(job: str) -> str:
+    """Return `job` for fio's null engine, which needs no file and does no I/O."""
+    lines = [line for line in job.splitlines() if line != "allow_file_create=0"]
+    # One at a time, which the null engine completes at once: what is not reaped at the end is in no log.
+    changed = {"ioengine": "ioengine=null", "iodepth": "iodepth=1"}
+    return "\n".join(changed.get(line.partition("=")[0], line) for line in lines) + "\n"
+
+
+def with_options(job: str, per_job: str, shared: list[str]) -> str:
+    """Return `job` with `per_job` set in each section to a name of its own, and `shared` in the first."""
+    lines = []
+    for line in job.splitlines():
+        lines.append(line)
+        if line == "[global]":
+            lines += shared
+        elif line.startswith("["):
+            lines.append(f"{per_job}={line[1:-1]}" + (".drawn" if per_job == "write_iolog" else ""))
+    return "\n".join(lines) + "\n"

@@ -1,17 +1,25 @@
-"""How close the I/O that fio did is to the source's: figures of both, their distances, and targets."""
+"""How close the I/O that fio did is to the source's: figures of both, their distances, and targets.
+
+I/O is a `Stream` in order of issue: what a source asks for, what fio's latency logs and written iologs say, or what
+the device saw.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvdistill.check.streams import Stream
-from kvdistill.profile import reuse
+from kvdistill.formats.fio import logged_latencies
+from kvdistill.formats.iolog import logged_ios
 from kvdistill.profile.arrivals import dispersion
+from kvdistill.profile.locality import block_accesses, hot_share, median_reuse
 from kvdistill.profile.profile import Profile, SourceKind
 
 SIZE_TV_TARGET = 0.015
@@ -27,7 +35,7 @@ _SIGMAS = 2
 
 
 class Side(StrEnum):
-    """Where I/O was looked at."""
+    """Where I/O was observed."""
 
     DEVICE = "device"
     """Requests of the block layer, as `kvreplay probe` sees them."""
@@ -42,7 +50,7 @@ class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     side: Side
-    """Where it was looked at."""
+    """Where it was observed."""
     ios: int
     read_share: float
     ios_per_s: float | None
@@ -86,7 +94,7 @@ class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """A target, what was reached, and whether that passes; null if it was not measured."""
+    """A target, the measured value, and whether that passes; null if it was not measured."""
 
     name: str
     target: str
@@ -105,7 +113,7 @@ def device_figures(
 ) -> StreamFigures:
     """Return the figures of what the device saw of a fio run, `stream` and its `profile`, against `source`.
 
-    What only fio's own logs tell comes from `logged`: lateness, and without `has_gaps`, where the source's times are
+    What only fio's own logs say comes from `logged`: lateness, and without `has_gaps`, where the source's times are
     not known, the gaps.
     """
     seen = msgspec.structs.replace(
@@ -124,21 +132,15 @@ def device_figures(
 
 
 def _with_profile(figures: StreamFigures, profile: Profile) -> StreamFigures:
-    depth, most = profile.depth, None
+    depth = profile.depth
     if depth is None:
         return figures
-    done = 0.0
-    for at in depth.shares:
-        done += at.share
-        if done >= 0.99:  # noqa: PLR2004 - a percentile
-            most = at.in_flight
-            break
     idle = sum(at.share for at in depth.shares if at.in_flight == 0) if depth.shares else None
     return msgspec.structs.replace(
         figures,
         side=Side.DEVICE if profile.origin.kind in (SourceKind.BLOCKS, SourceKind.PROBE) else figures.side,
         mean_depth=depth.mean,
-        in_flight_p99=most,
+        in_flight_p99=depth.in_flight_for(0.99),
         idle_share=idle,
     )
 
@@ -166,9 +168,9 @@ def job_figures(
 
 
 def verdicts(figures: StreamFigures, source: StreamFigures, *, is_replay: bool) -> list[Verdict]:
-    """Return each defined target against what was reached.
+    """Return each defined target against the measured value.
 
-    What a job that draws misses by no more than chance allows for so few I/Os neither passes nor fails.
+    For a job that draws, a miss within the chance error of its number of I/Os neither passes nor fails.
     """
     n, p = figures.ios, source.read_share
     drawn = float("inf") if is_replay or not n else n**0.5
@@ -190,12 +192,12 @@ def verdicts(figures: StreamFigures, source: StreamFigures, *, is_replay: bool) 
         _within("I/Os a second", "within 1.5 %", rate, RATE_TARGET, chance),
         _within("bytes a second", "within 1.5 %", moved, RATE_TARGET, moved_chance),
         _within("size TV", f"<= {SIZE_TV_TARGET}", figures.size_tv, SIZE_TV_TARGET, size_chance),
-        # fio's logs tell milliseconds, in which a gap of microseconds is none.
+        # fio's logs have milliseconds, in which a gap of microseconds is none.
         _within(
             "gap KS at 1 µs", f"<= {gap_target}", figures.gap_ks if figures.gap_resolution_us == 1 else None, gap_target
         ),
         _within("mean in flight", "within 10 %", depth, DEPTH_TARGET),
-        _within("to the hottest 10 %", f"+- {HOT_TARGET}", hot, HOT_TARGET, chance),
+        _within("I/O share of hottest 10 %", f"+- {HOT_TARGET}", hot, HOT_TARGET, chance),
         _within("reuse distance", f"within {reuse_target:.0%}".replace("%", " %"), reuse_, reuse_target, chance),
     ]
     if is_replay:
@@ -225,7 +227,7 @@ def _relative(value: float | None, source: float | None) -> float | None:
 
 def _figures(name: str, stream: Stream, side: Side) -> StreamFigures:
     seconds = stream.seconds
-    blocks = reuse.block_accesses(stream.offset, stream.length)
+    blocks = block_accesses(stream.offset, stream.length)
     bursts = dispersion(np.sort(stream.us) * 1000)
     return StreamFigures(
         name=name,
@@ -234,8 +236,8 @@ def _figures(name: str, stream: Stream, side: Side) -> StreamFigures:
         read_share=float(stream.is_read.mean()),
         ios_per_s=len(stream.us) / seconds if seconds else None,
         bytes_per_s=float(stream.length.sum()) / seconds if seconds else None,
-        hot10_share=reuse.hot_share(blocks),
-        reuse_p50_blocks=reuse.median_reuse(blocks),
+        hot10_share=hot_share(blocks),
+        reuse_p50_blocks=median_reuse(blocks),
         arrivals=int(stream.arrival.max()) + 1 if len(stream.us) else 0,
         size_cv=float(stream.length.std() / stream.length.mean()) if len(stream.us) else None,
         dispersion_1ms=bursts.in_1ms if stream.resolution_us == 1 else None,
@@ -245,7 +247,7 @@ def _figures(name: str, stream: Stream, side: Side) -> StreamFigures:
 
 
 def gaps_us(stream: Stream) -> NDArray[np.int64]:
-    """Return the gaps between arrivals, which may come in another order than their numbers."""
+    """Return the gaps between arrivals in µs, in order of time."""
     us: NDArray[np.int64] = np.diff(np.sort(stream.arrivals_us)).astype(np.int64)
     return us
 
@@ -290,7 +292,7 @@ def _tv_by_chance(source: Stream, draws: int) -> float | None:
 
 
 def size_emd_bytes(stream: Stream, source: Stream) -> float | None:
-    """Return the earth mover's distance of sizes in bytes, weighted likewise; null if a direction is missing."""
+    """Return the earth mover's distance of sizes in bytes, weighted as `size_tv`; null if a direction is missing."""
     value = _by_direction(
         stream,
         source,
@@ -338,3 +340,100 @@ def _lateness(stream: Stream, source: Stream) -> dict[str, Any]:
         "late_p50_us": int(np.percentile(late, 50, method="inverted_cdf")),
         "late_p99_us": int(np.percentile(late, 99, method="inverted_cdf")) if len(late) >= 100 else None,  # noqa: PLR2004 - nearest rank needs them
     }
+
+
+_US_PER_MS = 1000
+_NS_PER_US = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """I/Os in order of issue; `us` are issue times in microseconds, true to `resolution_us`."""
+
+    us: NDArray[np.int64]
+    is_read: NDArray[np.bool_]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+    arrival: NDArray[np.int64]
+    """Which arrival each I/O belongs to, from 0: gaps are between arrivals, each at its first I/O's time."""
+    resolution_us: int = 1
+    span_us: int | None = None
+    """How long it went on, where that is known better than from its first and last I/O."""
+
+    @property
+    def seconds(self) -> float | None:
+        """The span in seconds; null if it is 0."""
+        span = self.span_us if self.span_us is not None else int(self.us[-1] - self.us[0]) if len(self.us) else 0
+        return span / 1e6 if span else None
+
+    @property
+    def arrivals_us(self) -> NDArray[np.int64]:
+        """When each arrival began, by its number."""
+        first = np.full(int(self.arrival.max()) + 1 if len(self.arrival) else 0, np.iinfo(np.int64).max)
+        np.minimum.at(first, self.arrival, self.us)
+        return first
+
+
+def asked_stream(parts: Iterable[dict[str, Any]], *, by_instant: bool) -> Stream:
+    """Return the I/Os that fio is to issue, from the parts that `iolog.split_ios` yields.
+
+    An arrival is what is due at one instant, or one operation.
+    """
+    listed = list(parts)
+    whole = {name: np.concatenate([part[name] for part in listed]) for name in listed[0]}
+    begins = np.diff(whole["us"], prepend=0) > 0 if by_instant else whole["part"] == 0
+    return Stream(whole["us"], whole["is_read"], whole["offset"], whole["length"], np.cumsum(begins) - 1)
+
+
+def profile_stream(profile: Profile) -> Stream:
+    """Return I/Os of the profile's sizes, for a source that knows neither times nor places."""
+    both = [(d, is_read) for d, is_read in ((profile.read, True), (profile.write, False)) if d.ops]
+    length = np.concatenate(
+        [np.repeat([s.io_bytes for s in d.sizes], [s.ops for s in d.sizes]) for d, _is_read in both]
+    )
+    is_read = np.concatenate([np.full(d.ops, is_read) for d, is_read in both])
+    zero = np.zeros(len(length), dtype=np.int64)
+    return Stream(zero, is_read, zero, length, zero, span_us=profile.span_ns // _NS_PER_US)
+
+
+def replayed_stream(logs: Sequence[Path], source: Stream, *, is_submission: bool) -> Stream:
+    """Return the I/Os of a replay of `source` from fio's latency logs, one a job, in order of issue.
+
+    Submission logs have the time of issue in whole milliseconds; completion logs that of completion, and the
+    latency in nanoseconds. Within a millisecond the order is the source's.
+    """
+    jobs = len(logs)
+    us = np.full(len(source.us), -1, dtype=np.int64)
+    for index, log in enumerate(logs):
+        time_ms, latency_ns, direction, length, offset = logged_latencies(log)
+        mine = slice(index, None, jobs)
+        same = (direction == 0, source.is_read[mine]), (length, source.length[mine]), (offset, source.offset[mine])
+        if not all(np.array_equal(a, b) for a, b in same):
+            return _unlike(logs)
+        us[mine] = time_ms * _US_PER_MS - (0 if is_submission else latency_ns // _NS_PER_US)
+    order = np.argsort(us // _US_PER_MS, kind="stable")
+    return Stream(
+        us[order],
+        source.is_read[order],
+        source.offset[order],
+        source.length[order],
+        source.arrival[order],
+        resolution_us=_US_PER_MS,
+    )
+
+
+def _unlike(logs: Sequence[Path]) -> Stream:
+    """Return the I/Os in `logs` by themselves, for a replay that did other I/Os than the source."""
+    columns = [np.concatenate(column) for column in zip(*(logged_latencies(log) for log in logs), strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    time_ms, _latency, direction, length, offset = (column[order] for column in columns)
+    return Stream(time_ms * _US_PER_MS, direction == 0, offset, length, np.arange(len(order)), _US_PER_MS)
+
+
+def drawn_stream(logs: Sequence[Path], span_us: int | None) -> Stream:
+    """Return the I/Os of all jobs' written iologs, merged by time."""
+    parts = [logged_ios(log) for log in logs]
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    order = np.argsort(whole["us"], kind="stable")
+    us, is_read, offset, length = (whole[name][order] for name in ("us", "is_read", "offset", "length"))
+    return Stream(us, is_read, offset, length, np.arange(len(order)), span_us=span_us)

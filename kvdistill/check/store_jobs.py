@@ -1,4 +1,4 @@
-"""What a job of an object store asks for, beside what a replay did: mix, sizes and rate.
+"""What a job of an object store asks for, compared with what a replay did: mix, sizes and rate.
 
 The job's side is read from the file that was written, as its tool would, and not from what it was written of.
 """
@@ -13,8 +13,9 @@ from pathlib import Path
 import msgspec
 
 from kvdistill.jobs import sai3, warp
-from kvdistill.jobs.store_mix import ops_per_s, total_variation
-from kvdistill.profile.profile import Profile, SizeCount
+from kvdistill.jobs.store_mix import ops_per_s
+from kvdistill.profile.distributions import mean_bytes, total_variation
+from kvdistill.profile.profile import SizeCount
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import Limit
@@ -33,7 +34,7 @@ class StoreSide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreCloseness(msgspec.Struct, frozen=True, kw_only=True):
-    """A job beside a replay."""
+    """A job compared with a replay."""
 
     run: str
     job: StoreSide
@@ -56,7 +57,7 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | None
 
 
-def beside_run(job: Path, run: Path, tier: str) -> StoreCloseness:
+def compare_with_run(job: Path, run: Path, tier: str) -> StoreCloseness:
     """Compare the job in the file `job`, of warp or sai3-bench, with what the replay `run` did on `tier`.
 
     Raises:
@@ -67,19 +68,14 @@ def beside_run(job: Path, run: Path, tier: str) -> StoreCloseness:
         raise ConfigError(f"--run {run}: name a run of kvreplay")
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch:
         profile = distil_source(run, tier, Limit(), Path(scratch)).profile
-    return _compared(_READERS[job.name](job.read_text(encoding="utf-8")), profile, run)
-
-
-def _compared(content: _Content, profile: Profile, run: Path) -> StoreCloseness:
+    content = _READERS[job.name](job.read_text(encoding="utf-8"))
     gets, puts = list(profile.read.object_sizes), list(profile.write.object_sizes)
     counts = profile.read.ops, profile.write.ops, profile.delete_ops
-    job = _side(content.shares, content.gets, content.puts, content.rate)
-    rate = ops_per_s(sum(counts), profile)
     shares = [count / sum(counts) for count in counts]
     return StoreCloseness(
         run=str(run),
-        job=job,
-        replay=_side(shares, gets, puts, rate),
+        job=_side(content.shares, content.gets, content.puts, content.rate),
+        replay=_side(shares, gets, puts, ops_per_s(sum(counts), profile)),
         gets=counts[0],
         puts=counts[1],
         deletes=counts[2],
@@ -96,15 +92,10 @@ def _side(
         get_share=get,
         put_share=put,
         delete_share=delete,
-        get_mean_bytes=_mean(gets),
-        put_mean_bytes=_mean(puts),
+        get_mean_bytes=mean_bytes(gets) if gets else None,
+        put_mean_bytes=mean_bytes(puts) if puts else None,
         ops_per_s=rate,
     )
-
-
-def _mean(sizes: Sequence[SizeCount]) -> float | None:
-    count = sum(s.ops for s in sizes)
-    return sum(s.io_bytes * s.ops for s in sizes) / count if count else None
 
 
 def _of_warp(text: str) -> _Content:

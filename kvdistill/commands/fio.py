@@ -28,7 +28,7 @@ def profile(
 ) -> None:
     """Distil what jobs are made of into a JSON file: mix, sizes, arrivals, depth, places, reuse, phases.
 
-    What the source cannot tell is null: a trace has no depth, a probe's histograms no order.
+    What the source does not say is null: a trace has no depth, a probe's histograms no order.
 
     \b
     kvdistill profile conv.parquet --tier nvme -o profile.json
@@ -38,7 +38,7 @@ def profile(
     import tempfile
 
     from kvdistill.profile.sources import distil_source
-    from kvdistill.report.jobs_document import profile_document
+    from kvdistill.report.jobs import profile_document
     from kvtrace.core.app import progress
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.files import parse_window, write_json
@@ -71,21 +71,25 @@ def fio(
     tier: Tier = None,
     mode: Annotated[
         list[str] | None,
-        typer.Option("--mode", help="replay, stat or reuse; may be given again [default: all the source can tell]."),
+        typer.Option(
+            "--mode", help="replay, stat or reuse; may be given again [default: all that the source supports]."
+        ),
     ] = None,
     target: Annotated[
         str, typer.Option("--target", help="File or block device that the jobs overwrite.")
     ] = "kvdistill.scratch",
     fio_version: Annotated[
-        str | None, typer.Option("--fio-version", help="Write for this fio [default: the installed one].")
+        str | None, typer.Option("--fio-version", help="Fio version to write for [default: the installed one].")
     ] = None,
-    io_bytes: Annotated[str, typer.Option("--io-bytes", help="Split longer operations of replay and reuse.")] = "1MiB",
+    io_bytes: Annotated[
+        str, typer.Option("--io-bytes", help="Largest I/O of replay and reuse; longer operations are split.")
+    ] = "1MiB",
     jobs: Annotated[
         int | None,
         typer.Option(
             "--jobs",
             min=1,
-            help="Deal replay and reuse over so many jobs that each do one I/O at a time; 1 is one asynchronous job "
+            help="Partition replay and reuse over this many jobs of one I/O in flight each; 1 is one asynchronous job "
             "[default: 1].",
         ),
     ] = None,
@@ -93,7 +97,7 @@ def fio(
         int | None,
         typer.Option(
             "--log-version",
-            help="2: absolute times, whole ms; 3: microseconds, but lateness only grows [default: what comes closest].",
+            help="2: absolute times, whole ms; 3: microseconds, but lateness only grows [default: the closest].",
         ),
     ] = None,
     limit: Limited = None,
@@ -111,21 +115,21 @@ def fio(
             show_default=False,
         ),
     ] = None,
-    max_runtime: Annotated[str, typer.Option("--max-runtime", help="The longest that stat and reuse run.")] = "300s",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="For what reuse draws.")] = 42,
+    max_runtime: Annotated[str, typer.Option("--max-runtime", help="Longest run time of stat and reuse.")] = "300s",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random draws of reuse.")] = 42,
     space: Annotated[
         str | None,
-        typer.Option("--space", help="How much of the target stat uses, where the source does not say (10GiB)."),
+        typer.Option("--space", help="Space of the target that stat uses, if the source does not say (10GiB)."),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Run the jobs briefly and compare.")] = False,
     check_seconds: Annotated[
-        float, typer.Option("--check-seconds", help="How long each job runs, of so long a part of the source.")
+        float, typer.Option("--check-seconds", help="Seconds of the source that each checked job runs.")
     ] = 10.0,
     check_bytes: Annotated[
-        str, typer.Option("--check-bytes", help="The most that --check replays, and its scratch file holds.")
+        str, typer.Option("--check-bytes", help="Most bytes that --check replays, and largest scratch file.")
     ] = "4GiB",
     check_null: Annotated[
-        bool, typer.Option("--check-null", help="--check on fio's null engine: fio's own times, without a target.")
+        bool, typer.Option("--check-null", help="Check with fio's null engine: fio's own times, without a target.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -141,13 +145,12 @@ def fio(
     kvdistill fio run -o jobs --mode stat
     cd jobs && fio prefill.fio && fio replay.fio
     """
-    from kvdistill.check.fio_jobs import write_jobs
+    from kvdistill.check.check import write_jobs
     from kvdistill.formats.iolog import LogOptions
-    from kvdistill.jobs.buffers import free_huge_pages
-    from kvdistill.jobs.fio_program import installed, parse_version
+    from kvdistill.jobs.fio_program import free_huge_pages, installed, parse_version
     from kvdistill.jobs.job import JobOptions
-    from kvdistill.jobs.write import CheckOptions, Wanted
-    from kvdistill.report.jobs_document import written_document
+    from kvdistill.jobs.write import CheckOptions, JobRequest
+    from kvdistill.report.jobs import written_document
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.files import parse_window
     from kvtrace.core.units import parse_bytes, parse_duration_ns
@@ -161,7 +164,7 @@ def fio(
     )
     most = _positive(parse_bytes(check_bytes), f"--check-bytes {check_bytes}")
     checks = CheckOptions(check_seconds, most, is_null=check_null)
-    wanted = Wanted(
+    request = JobRequest(
         _modes(mode or []),
         options,
         LogOptions(parse_bytes(io_bytes), jobs, log_version),
@@ -170,7 +173,7 @@ def fio(
         is_whole=is_whole,
     )
     source, tier = _source(source, gen, tier, output)
-    result = write_jobs(source, tier, output, parse_window(limit, begin, end, busiest), wanted)
+    result = write_jobs(source, tier, output, parse_window(limit, begin, end, busiest), request)
     if json:
         emit_json(result)
     else:

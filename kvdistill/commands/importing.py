@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from kvdistill.commands.options import Json
 from kvdistill.formats.formats import Format
 from kvtrace.core.app import emit_json, log
 
@@ -19,13 +20,13 @@ def import_(
         Path, typer.Option("-o", "--output", help="The folder for the tables; made if missing.", show_default=False)
     ],
     tier: Annotated[
-        str | None, typer.Option("--tier", help="What to call what it ran on.  [default: s3, fio, ...]")
+        str | None, typer.Option("--tier", help="Name of the tier that it ran on.  [default: s3, fio, ...]")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Read other tools' logs and results into our tables, to report on, compare and distil.
 
-    What a format does not carry is null; rows that do not fit are counted and told, by reason.
+    What a format does not carry is null; rows that do not fit are counted and reported, by reason.
 
     \b
     sai3        op log of sai3-bench or s3dlio (*.tsv, *.tsv.zst): trace, and ops if it has ends

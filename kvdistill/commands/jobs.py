@@ -13,7 +13,7 @@ from kvtrace.core.app import emit_json, log
 from kvtrace.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from kvdistill.jobs.make import StoreJobs
+    from kvdistill.jobs.write import StoreJobs
 
 Output = Annotated[
     Path, typer.Option("-o", "--output", help="The folder for the files; made if missing.", show_default=False)
@@ -24,7 +24,7 @@ BesideRun = Annotated[
         "--run", help="Also compare the job with what this run of kvreplay did on the tier: mix, sizes and rate."
     ),
 ]
-MaxRuntime = Annotated[str, typer.Option("--max-runtime", help="The longest the random job runs.")]
+MaxRuntime = Annotated[str, typer.Option("--max-runtime", help="Longest run time of the random job.")]
 
 
 def warp(
@@ -52,8 +52,8 @@ def warp(
     kvdistill warp conv.parquet --tier s3 -o jobs --run run
     warp run jobs/mixed.yml
     """
-    from kvdistill.jobs.make import write_warp
     from kvdistill.jobs.warp import JOB, WarpOptions
+    from kvdistill.jobs.write import write_warp
     from kvtrace.core.files import parse_window
     from kvtrace.core.metadata import without_outputs
 
@@ -72,7 +72,7 @@ def sai3(
     target: Annotated[
         str, typer.Option("--target", help="Base URI of the objects: s3://, gs://, az://, file:// or direct://.")
     ] = "s3://kvdistill/",
-    hosts: Annotated[int, typer.Option("--hosts", help="Share the op log out by object, a log a host.")] = 1,
+    hosts: Annotated[int, typer.Option("--hosts", help="Partition the op log by object, one log per host.")] = 1,
     limit: Limited = None,
     begin: From = None,
     end: To = None,
@@ -91,8 +91,8 @@ def sai3(
     sai3-bench replay --op-log jobs/populate-1-of-4.tsv.zst
     sai3-bench replay --op-log jobs/oplog-1-of-4.tsv.zst
     """
-    from kvdistill.jobs.make import write_sai3
     from kvdistill.jobs.sai3 import WORKLOAD, Sai3Options
+    from kvdistill.jobs.write import write_sai3
     from kvtrace.core.files import parse_window
     from kvtrace.core.metadata import without_outputs
 
@@ -114,17 +114,17 @@ def _runtime_ns(text: str) -> int:
 
 
 def _show(written: StoreJobs, folder: Path, job: str, run: Path | None, *, json: bool) -> None:
-    """Print the result, `job` beside `run` if that is named; what the format cannot express goes to stderr."""
+    """Print the result, `job` compared with `run` if that is named; what the format cannot express goes to stderr."""
     from msgspec import to_builtins
 
-    from kvdistill.check.store_jobs import beside_run
-    from kvdistill.report.jobs_document import written_document
+    from kvdistill.check.store_jobs import compare_with_run
+    from kvdistill.report.jobs import written_document
     from kvtrace.core.document.terminal import show_documents
 
-    beside = None if run is None else beside_run(folder / job, run, written.profile.tier)
+    compared = None if run is None else compare_with_run(folder / job, run, written.profile.tier)
     for line in (*written.lost, *(written.log.lost if written.log else [])):
         log(f"lost: {line}")
     if json:
-        emit_json(written if beside is None else to_builtins(written) | {"beside_run": to_builtins(beside)})
+        emit_json(written if compared is None else to_builtins(written) | {"beside_run": to_builtins(compared)})
     else:
-        show_documents([written_document(written, folder, beside)])
+        show_documents([written_document(written, folder, compared)])

@@ -17,15 +17,19 @@ Tier = Annotated[
     str | None,
     typer.Option(
         "--tier",
-        help="The tier, or the disk, to take I/O from; needed where there are several. Of a fleet: nvme@3, node 3's.",
+        help="Tier or disk to take I/O from; needed if there are several. In a fleet, nvme@3 is node 3's.",
     ),
 ]
 Limited = Annotated[
-    str | None, typer.Option("--limit", help="Take only so many rows (10000), so much time (60s) or bytes (8GiB).")
+    str | None, typer.Option("--limit", help="Use only the first ROWS (10000), TIME (60s) or BYTES (8GiB).")
 ]
-From = Annotated[str | None, typer.Option("--from", help="Begin so long after its first operation (20s).")]
-To = Annotated[str | None, typer.Option("--to", help="End so long after its first operation (80s).")]
+From = Annotated[str | None, typer.Option("--from", help="Start this long after the first operation (20s).")]
+To = Annotated[str | None, typer.Option("--to", help="Stop this long after the first operation (80s).")]
 Busiest = Annotated[
-    str | None, typer.Option("--busiest", help="Take the stretch of this length that moves most (10s).")
+    str | None, typer.Option("--busiest", help="Use the window of this length that moves the most bytes (10s).")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Outputs = Annotated[
+    list[Path] | None,
+    typer.Option("-o", "--output", help="Write to *.html, *.md, *.csv or *.xlsx; may be given again."),
+]

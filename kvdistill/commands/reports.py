@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvdistill.queries.sql import NamedQuery, named_queries, named_query
+from kvdistill.commands.options import Json, Outputs
 from kvtrace.core.app import emit_json, log
 from kvtrace.core.errors import ConfigError
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _LIBRARY_WIDTH = 110
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print the result as CSV.")]
 
 
@@ -34,19 +33,16 @@ def report(
             show_default=False,
         ),
     ],
-    output: Annotated[
-        list[Path] | None,
-        typer.Option("-o", "--output", help="Write to *.html, *.md, *.csv or *.xlsx; may be given again."),
-    ] = None,
+    output: Outputs = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the report as Markdown.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print every figure on a CSV line of its own.")] = False,
-    buckets: Annotated[int, typer.Option("--buckets", min=1, max=500, help="Stretches of equal time.")] = 48,
+    buckets: Annotated[int, typer.Option("--buckets", min=1, max=500, help="Number of time buckets.")] = 48,
     endurance: Annotated[
         str | None,
         typer.Option(
             "--endurance",
-            help="What the drive may be written, for its years of life: 1DWPD,5y (the default), or in all, such as "
-            "14PB (its TBW).",
+            help="Rated endurance of the drive: writes per day and years of life (1DWPD,5y, the default), or all bytes "
+            "that it may be written (14PB, its TBW).",
         ),
     ] = None,
     json: Json = False,
@@ -56,7 +52,7 @@ def report(
     A run's report has what its probes (probe.json) and checked jobs (closeness.json) left in its folder; folders of
     these alone have reports too. An HTML report is one file that needs no network; a workbook begins with the sheets
     of the MLPerf benchmark's, under its own names. Several runs, or several
-    traces, are compared first; a trace beside its run is only shown. --json gives a list if there are several.
+    traces, are compared first; a trace next to its run is only shown. --json gives a list if there are several.
 
     \b
     kvdistill report conv.parquet
@@ -92,15 +88,12 @@ def compare(
         list[Path],
         typer.Argument(metavar="A B...", help="Traces, or folders of runs, trials or probes; the first is the base."),
     ],
-    output: Annotated[
-        list[Path] | None,
-        typer.Option("-o", "--output", help="Write to *.html, *.md, *.csv or *.xlsx; may be given again."),
-    ] = None,
+    output: Outputs = None,
     json: Json = False,
 ) -> None:
-    """Say which of runs, traces or probes is faster, by how much, and how sure trials make that.
+    """Compare runs, traces or probes: which is faster, by how much, and how sure that is by their trials.
 
-    One sentence first; then what to doubt: runs that fell behind, failed, were verified or whose trials disagree. Every
+    The verdict first, then caveats: runs that fell behind, failed, were verified or whose trials disagree. Every
     figure of the report is compared: rates, percentiles, hit ratios, sizes; those of simulated tiers are a model's and
     left out.
 
@@ -144,7 +137,7 @@ def sql(
     list_: Annotated[bool, typer.Option("--list", help="List the library: what each query answers.")] = False,
     json: Json = False,
     csv: Csv = False,
-    max_rows: Annotated[int, typer.Option("--max-rows", min=1, help="Rows that the table shows.")] = 100,
+    max_rows: Annotated[int, typer.Option("--max-rows", min=1, help="Most rows that the table shows.")] = 100,
 ) -> None:
     """Answer SQL over files: views trace, objects, requests, ops, served, series, blocks, runs, tiers and probes.
 
@@ -158,7 +151,7 @@ def sql(
     kvdistill sql run --query slowest_operations
     kvdistill sql 'runs/*' --query runs_at_a_glance --csv
     """
-    from kvdistill.queries.sql import answer, open_shell, split_query
+    from kvdistill.queries.sql import answer, named_queries, named_query, open_shell, split_query
 
     if json and csv:
         raise ConfigError("choose one of --json and --csv")
@@ -167,7 +160,9 @@ def sql(
         if json:
             emit_json(library)
         else:
-            _show_library(library)
+            for each in library:
+                typer.echo(f"{each.name} ({', '.join(each.needs)})")
+                typer.echo(textwrap.fill(each.answers, _LIBRARY_WIDTH, initial_indent="  ", subsequent_indent="  "))
         return
     files, statement = split_query(arguments or [])
     if not files:
@@ -186,12 +181,6 @@ def sql(
             _show_answer(batches, max_rows)
 
 
-def _show_library(queries: list[NamedQuery]) -> None:
-    for query in queries:
-        typer.echo(f"{query.name} ({', '.join(query.needs)})")
-        typer.echo(textwrap.fill(query.answers, _LIBRARY_WIDTH, initial_indent="  ", subsequent_indent="  "))
-
-
 def _write_csv(batches: pa.RecordBatchReader) -> None:
     from csv import writer
 
@@ -201,23 +190,22 @@ def _write_csv(batches: pa.RecordBatchReader) -> None:
         out.writerows(zip(*(c.to_pylist() for c in batch.columns), strict=True))
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def _show_answer(batches: pa.RecordBatchReader, max_rows: int) -> None:
     import pyarrow as pa
 
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-
-
-def _show_answer(batches: pa.RecordBatchReader, max_rows: int) -> None:
     from kvtrace.core.document.document import ReportColumn, ReportTable, Sheet, Unit
     from kvtrace.core.document.terminal import show_tables
 
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     rows: list[list[object]] = []
     for batch in batches:
         rows += [list(row.values()) for row in batch.to_pylist()]
         if len(rows) > max_rows:
             break
     columns = [
-        ReportColumn(field.name, field.name, Unit.EXACT if _is_number(field.type) else Unit.TEXT)
+        ReportColumn(
+            field.name, field.name, Unit.EXACT if any(is_kind(field.type) for is_kind in numbers) else Unit.TEXT
+        )
         for field in batches.schema
     ]
     show_tables([ReportTable("", Sheet.SUMMARY, columns, rows[:max_rows])])

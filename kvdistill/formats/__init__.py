@@ -1,1 +1,1 @@
-"""Foreign formats."""
+"""Foreign formats, read into our tables and, for iologs and op logs, written: a family of formats a file."""

@@ -1,7 +1,7 @@
-"""Every foreign format by name, and what its reader returns: one format a file.
+"""The registry of foreign formats: each by name, the function that reads it, and what that returns.
 
-What a format does not carry is null; what does not fit is counted and told. Each module has `read(files, options, db)
--> Imported`; the connection is the import's own, and stays open until its rows are written.
+What a format does not carry is null; what does not fit is counted and told. A reader is `read(files, options, db) ->
+Imported`; the connection is the import's own, and stays open until its rows are written.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class Format(StrEnum):
     BLOCKS = "blocks"
 
 
-_MODULES = {
-    Format.SAI3: "oplog",
-    Format.WARP: "oplog",
-    Format.FIO_JSON: "fio_json",
-    Format.FIO_LOG: "fio_log",
-    Format.FIO_IOLOG: "iolog",
-    Format.BPFTRACE: "bpftrace",
-    Format.BLKPARSE: "blkparse",
-    Format.VLLM_BENCH: "bench.vllm_bench",
-    Format.AIPERF: "bench.aiperf",
-    Format.LMCACHE_BENCH: "bench.lmcache_bench",
-    Format.BLOCKS: "blocks",
+_READERS = {
+    Format.SAI3: "oplog:read",
+    Format.WARP: "oplog:read",
+    Format.FIO_JSON: "fio:read_results",
+    Format.FIO_LOG: "fio:read_logs",
+    Format.FIO_IOLOG: "iolog:read",
+    Format.BPFTRACE: "blocktrace:read_bpftrace",
+    Format.BLKPARSE: "blocktrace:read_blkparse",
+    Format.VLLM_BENCH: "bench:read_vllm",
+    Format.AIPERF: "bench:read_aiperf",
+    Format.LMCACHE_BENCH: "bench:read_lmcache",
+    Format.BLOCKS: "blocktrace:read_blocks",
 }
 
 
@@ -103,6 +103,12 @@ class Imported:
     """More of run.json that the format knows: host, engine."""
 
 
+def run_summary(verdict: str, figures: list[dict[str, Any]], *more: str, **known: Any) -> dict[str, Any]:
+    """Return the `summary` of a run.json: what is not `known` is null, and so are the fields `more`."""
+    unknown = dict.fromkeys(("wall_ns", "operations", "errors", "not_reached", "pace", *more, "warmup"))
+    return {"verdict": verdict, **unknown, "skipped_rows": {}, "figures": figures} | known
+
+
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
     """What a user chooses; a null name is the format's own."""
@@ -112,7 +118,8 @@ class ImportOptions:
 
 
 def reader(format_: Format) -> Callable[[Sequence[Path], ImportOptions, duckdb.DuckDBPyConnection], Imported]:
-    """Return the `read` function of the module of `format_`, which is imported only now."""
-    module = import_module(f"kvdistill.formats.{_MODULES[format_]}")
-    read: Callable[[Sequence[Path], ImportOptions, duckdb.DuckDBPyConnection], Imported] = module.read
+    """Return the function that reads `format_`; its module is imported only now."""
+    module, _, name = _READERS[format_].partition(":")
+    read: Callable[[Sequence[Path], ImportOptions, duckdb.DuckDBPyConnection], Imported]
+    read = getattr(import_module(f"kvdistill.formats.{module}"), name)
     return read

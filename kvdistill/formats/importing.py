@@ -10,10 +10,9 @@ from typing import Any
 
 import msgspec
 
-from kvdistill.formats.formats import Format, Imported, ImportOptions, reader
-from kvdistill.formats.rows import OBJECTS_FILE, TRACE_FILE
-from kvdistill.queries.database import connect
-from kvdistill.queries.measured import distributions, figures, measured_views
+from kvdistill.formats.formats import Format, Imported, ImportOptions, reader, run_summary
+from kvdistill.formats.text import OBJECTS_FILE, TRACE_FILE
+from kvdistill.queries.database import connect, distributions, figures, measured_views
 from kvdistill.queries.views import register
 from kvtrace import __version__
 from kvtrace.core.app import progress
@@ -51,7 +50,12 @@ def import_files(files: Sequence[Path], options: ImportOptions, outdir: Path, ar
         DeviceError: the folder holds something else, or cannot be written.
 
     """
-    _check_output(outdir)
+    if outdir.exists() and not outdir.is_dir():
+        raise DeviceError(f"{outdir} is not a directory; name the import's directory with -o")
+    if not outdir.exists() and not outdir.parent.is_dir():
+        raise DeviceError(f"{outdir.parent}: no such directory; make it first")
+    if outdir.is_dir() and any(outdir.iterdir()) and not _is_import(outdir):
+        raise DeviceError(f"{outdir} is not empty and holds no import; name another with -o")
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
         db.execute("SET TimeZone = 'UTC'")
         with progress(f"read {options.format}"):
@@ -77,15 +81,6 @@ def import_files(files: Sequence[Path], options: ImportOptions, outdir: Path, ar
         examples=account.examples,
         notes=account.notes,
     )
-
-
-def _check_output(outdir: Path) -> None:
-    if outdir.exists() and not outdir.is_dir():
-        raise DeviceError(f"{outdir} is not a directory; name the import's directory with -o")
-    if not outdir.exists() and not outdir.parent.is_dir():
-        raise DeviceError(f"{outdir.parent}: no such directory; make it first")
-    if outdir.is_dir() and any(outdir.iterdir()) and not _is_import(outdir):
-        raise DeviceError(f"{outdir} is not empty and holds no import; name another with -o")
 
 
 def _is_import(outdir: Path) -> bool:
@@ -169,21 +164,18 @@ def _summary_of_ops(ops: Path, source: str) -> dict[str, Any]:
         counted = figures(db, tiers)
         _points, times = distributions(db, tiers, list(QUANTILES.values()))
     latencies = {(row["tier"], row["op"]): row for row in times["latency"]}
-    return {
-        "verdict": f"imported from {source}",
-        "wall_ns": None,
-        "operations": sum(f["operations"] for f in counted),
-        "errors": sum(f["errors"] + f["corrupt"] for f in counted),
-        "not_reached": 0,
-        "pace": None,
-        "warmup": None,
-        "skipped_rows": {},
-        "figures": [
-            {name: value for name, value in f.items() if name not in ("rows", "skipped")}
-            | {"is_simulated": False, "latency": latency(latencies.get((f["tier"], f["op"]))), "lateness": None}
-            for f in counted
-        ],
-    }
+    shown = [
+        {name: value for name, value in f.items() if name not in ("rows", "skipped")}
+        | {"is_simulated": False, "latency": latency(latencies.get((f["tier"], f["op"]))), "lateness": None}
+        for f in counted
+    ]
+    return run_summary(
+        f"imported from {source}",
+        shown,
+        operations=sum(f["operations"] for f in counted),
+        errors=sum(f["errors"] + f["corrupt"] for f in counted),
+        not_reached=0,
+    )
 
 
 def latency(row: dict[str, Any] | None, **known: float | None) -> dict[str, Any]:

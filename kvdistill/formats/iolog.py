@@ -1,8 +1,8 @@
 """fio's iolog, both ways: placed operations written as one, and one read into our tables.
 
-Written: one target, long operations split, lines dealt to several jobs in turn; deletes only free space, since fio
-knows none. Read: a file is an object, and an operation keeps its offset; trims and syncs have no place in our tables,
-since a trim frees a part of a file, where our delete frees an object.
+Written: one target, long operations split, lines partitioned round-robin over several jobs; deletes only free space,
+since fio knows none. Read: a file is an object, and an operation keeps its offset; trims and syncs have no place in our
+tables, since a trim frees a part of a file, where our delete frees an object.
 
 Version 2 holds no times but those of its `wait` lines, in ms from the start; version 3 begins each line with a time in
 microseconds. Replayed, the lateness of version 2 is caught up with, that of version 3 only grows.
@@ -21,8 +21,8 @@ import msgspec
 import numpy as np
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions
-from kvdistill.formats.rows import INPUT, OK, READ, WRITE, finish
-from kvdistill.formats.text import first_line, leave_out, load, one
+from kvdistill.formats.text import INPUT, finish, first_line, leave_out, load, one
+from kvdistill.queries.views import OK, READ, WRITE
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import aside
 
@@ -38,7 +38,7 @@ _IO_FIELDS = 5
 FIRST_US = 1
 """fio drops the gap after timestamp 0."""
 ABSOLUTE, RELATIVE = 2, 3
-"""The versions of the log, by how they tell time."""
+"""The versions of the log, by their times."""
 MAX_JOBS = 1024
 _US_PER_MS = 1000
 _NS_PER_US = 1000
@@ -51,7 +51,7 @@ _START_MS, _LINES_PER_MS = 1000, 200
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """Options of written logs; what is null is chosen for the fio and the times at hand."""
+    """Options of written logs; what is null is chosen by the version of fio and the source's times."""
 
     max_io_bytes: int = 1 << 20
     """Longer operations are split at this."""
@@ -200,7 +200,7 @@ class _Log:
     def __init__(self, out: BinaryIO, target: str, options: LogOptions, version: int, start_ms: int) -> None:
         self._out, self._target, self._start_ms = out, target, start_ms
         self._is_absolute = version == ABSOLUTE
-        self._issue = _Issue(*options.issue_us)
+        self._issue = _IssueDelays(*options.issue_us)
         self._last = FIRST_US if not self._is_absolute else -1
         stamp = "" if self._is_absolute else f"{FIRST_US} "
         out.write(f"fio version {version} iolog\n{stamp}{target} add\n{stamp}{target} open\n".encode())
@@ -221,7 +221,7 @@ class _Log:
             line = _joined(pc.if_else(pa.array(waits), _joined(self._target, "wait", ms, "0\n"), ""), line, by="")
             self._last = int(ms[-1])
         else:
-            us = self._issue.told(us, part["length"])
+            us = self._issue.times(us, part["length"])
             line = _joined(us, line)
             self._last = int(us[-1])
         lines = _joined(line, "", by="\n")
@@ -233,26 +233,26 @@ class _Log:
         self._out.write(f"{stamp}{self._target} close\n".encode())
 
 
-class _Issue:
-    """Times as they are told to fio, so that it issues at those that are asked, or as soon after as it can."""
+class _IssueDelays:
+    """Times to write for fio, so that it issues I/Os when they are asked for, or as soon after as it can."""
 
     def __init__(self, us: float, us_per_mib: float) -> None:
         self._us, self._us_per_mib = us, us_per_mib
         self._free: float = FIRST_US
         """When the last I/O is issued."""
-        self._told: float = FIRST_US
+        self._written: float = FIRST_US
 
-    def told(self, us: Any, length: Any) -> Any:
-        """Return what to write for I/Os that are asked at `us`."""
+    def times(self, us: Any, length: Any) -> Any:
+        """Return the times to write for I/Os that are asked for at `us`."""
         if not self._us and not self._us_per_mib:
             return us
         cost = self._us + self._us_per_mib * length / (1 << 20)
         before = np.concatenate([[0.0], np.cumsum(cost)[:-1]])
         # An I/O is issued when it is asked, or when those before are, with what each takes.
         begins = before + np.maximum.accumulate(np.maximum(us - before, self._free))
-        told = np.cumsum(begins - np.concatenate([[self._free], (begins + cost)[:-1]])) + self._told
-        self._free, self._told = float(begins[-1] + cost[-1]), float(told[-1])
-        return np.round(told).astype(np.int64)
+        written = np.cumsum(begins - np.concatenate([[self._free], (begins + cost)[:-1]])) + self._written
+        self._free, self._written = float(begins[-1] + cost[-1]), float(written[-1])
+        return np.round(written).astype(np.int64)
 
 
 class _Counts:
@@ -289,7 +289,10 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
     account = Account()
     db.execute(INPUT)
     for number, path in enumerate(files):
-        version = _version(path)
+        found = _HEAD.fullmatch(first_line(path))
+        if found is None:
+            raise TraceError("its first line is not 'fio version 2 iolog' or 'fio version 3 iolog'", path=path, row=1)
+        version = int(found[1])
         names = ["name", "action", "offset_bytes", "length_bytes"]
         load(db, path, ["us", *names] if version == RELATIVE else names, account, delimiter=" ", skip=1)
         actions, waits = one(
@@ -297,7 +300,17 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
             f"SELECT count(*) FILTER (action IN ({_FILE_ACTIONS})), count(*) FILTER (action = 'wait') FROM raw",
         )
         account.rows -= actions + waits
-        _leave_out(db, path, account, version)
+        no_place = " OR ".join(f"coalesce(TRY_CAST({n} AS BIGINT), -1) < 0" for n in ("offset_bytes", "length_bytes"))
+        conditions = [
+            ("syncs have no place in our tables", "action IN ('sync', 'datasync', 'sync_file_range')"),
+            ("trims free a part of a file, not an object", "action = 'trim'"),
+            ("an action that is not known", f"coalesce(action, '') NOT IN ('wait', 'read', 'write', {_FILE_ACTIONS})"),
+            ("no offset and length in whole bytes", f"action IN ({_IO}) AND ({no_place})"),
+        ]
+        if version == RELATIVE:
+            conditions.append(("no time in whole microseconds", "coalesce(TRY_CAST(us AS BIGINT), -1) < 0"))
+        for reason, condition in conditions:
+            leave_out(db, path, account, reason, condition)
         db.execute(
             f"INSERT INTO input SELECT {number}, line, CASE action WHEN 'read' THEN {READ} ELSE {WRITE} END, name, "
             "CAST(offset_bytes AS BIGINT), CAST(length_bytes AS BIGINT), us * 1000, NULL, "
@@ -328,27 +341,6 @@ def logged_ios(path: Path) -> dict[str, Any]:
         "offset": np.array([int(f[3]) for f in lines], dtype=np.int64),
         "length": np.array([int(f[4]) for f in lines], dtype=np.int64),
     }
-
-
-def _version(path: Path) -> int:
-    found = _HEAD.fullmatch(first_line(path))
-    if found is None:
-        raise TraceError("its first line is not 'fio version 2 iolog' or 'fio version 3 iolog'", path=path, row=1)
-    return int(found[1])
-
-
-def _leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account, version: int) -> None:
-    no_place = " OR ".join(f"coalesce(TRY_CAST({n} AS BIGINT), -1) < 0" for n in ("offset_bytes", "length_bytes"))
-    conditions = [
-        ("syncs have no place in our tables", "action IN ('sync', 'datasync', 'sync_file_range')"),
-        ("trims free a part of a file, not an object", "action = 'trim'"),
-        ("an action that is not known", f"coalesce(action, '') NOT IN ('wait', 'read', 'write', {_FILE_ACTIONS})"),
-        ("no offset and length in whole bytes", f"action IN ({_IO}) AND ({no_place})"),
-    ]
-    if version == RELATIVE:
-        conditions.append(("no time in whole microseconds", "coalesce(TRY_CAST(us AS BIGINT), -1) < 0"))
-    for reason, condition in conditions:
-        leave_out(db, path, account, reason, condition)
 
 
 def _timed(version: int) -> str:

@@ -1,16 +1,19 @@
 """The op log of sai3-bench and s3dlio, and the per-request CSV of MinIO's warp, both ways.
 
 Both are zstd TSV of one row an operation, known by the header in the first line, and differ by warp's `last_byte` and
-`cat`; what else there is to say stands in `#` lines. Times are RFC 3339 with up to nanoseconds; empty is what was not
-measured. Read, GET, PUT and DELETE become reads, writes and deletes; LIST and STAT have no place in our tables.
+`cat`; everything else stands in `#` lines. Times are RFC 3339 with up to nanoseconds; empty is what was not measured.
+GET, PUT and DELETE are our reads, writes and deletes; LIST and STAT have no place in our tables. A log is written from
+a trace, by due time, or from a run, by submission.
 """
 
 from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,16 +22,33 @@ import msgspec
 import numpy as np
 
 from kvdistill.formats.formats import Account, Format, Imported, ImportOptions
-from kvdistill.formats.oplog_source import losses, named_objects, operations, origin_lines, surveyed
-from kvdistill.formats.rows import DELETE, ERROR, INPUT, OK, READ, WRITE, finish
-from kvdistill.formats.text import first_line, leave_out, load, one
+from kvdistill.formats.text import INPUT, finish, first_line, leave_out, load, one
+from kvdistill.queries.database import connect, write_query
+from kvdistill.queries.views import (
+    DELETE,
+    ERROR,
+    OK,
+    READ,
+    WRITE,
+    found_window,
+    ordered_rows,
+    place_of,
+    register,
+    tier_rows,
+)
 from kvtrace import __version__
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import Limit, aside
-from kvtrace.core.units import NS_PER_S
+from kvtrace.core.metadata import Metadata
+from kvtrace.core.parquet import DENSE_SLACK
+from kvtrace.core.run.run_file import OPS_FILE, find_run
+from kvtrace.core.schema import OBJECTS, OPS, TRACE
+from kvtrace.core.tables import objects_path, open_table
+from kvtrace.core.units import NS_PER_S, format_bytes, format_count
 
 if TYPE_CHECKING:
     import duckdb
+
 
 TIER = "s3"
 """What an import calls the store, unless it is told."""
@@ -41,6 +61,7 @@ _BATCH_ROWS = 1 << 17
 _VERBS = {READ: "GET", WRITE: "PUT", DELETE: "DELETE"}
 NEEDED = ("op", "bytes", "file", "start")
 _ALIASES = {"operation": "op", "t_start": "start"}
+_US_PER_S = 1_000_000
 _TIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:?\d{2})$"
 _SPREAD = 0x9E3779B97F4A7C15
 """2^64 over the golden ratio: multiplying by it scatters consecutive numbers."""
@@ -62,7 +83,7 @@ class Style(StrEnum):
 
 
 class OpLog(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written."""
+    """The op logs that were written."""
 
     files: list[str]
     """One a host, to replay at the same time."""
@@ -78,7 +99,7 @@ class OpLog(msgspec.Struct, frozen=True, kw_only=True):
 def write_oplogs(
     source: Path, tier: str, outdir: Path, style: Style, *, endpoint: str, hosts: int, limit: Limit, argv: Sequence[str]
 ) -> OpLog:
-    """Write the operations of `tier` of a trace or run up to `limit` into `outdir`, shared out over `hosts` logs.
+    """Write the operations of `tier` of a trace or run up to `limit` into `outdir`, partitioned over `hosts` logs.
 
     An object is always in the log of one host, so hosts need not wait for each other. Times are the source's, from the
     Unix epoch, or from when it was recorded if it says so.
@@ -130,7 +151,7 @@ def file_names(stem: str, style: Style, hosts: int) -> list[str]:
 
 
 def _shard(object_id: Any, hosts: int) -> Any:
-    """Return the host of each object: scattered, so that no pattern of the numbers lands on one."""
+    """Return the host of each object, by a hash, so that no pattern of numbers lands on one host."""
     scattered = object_id.astype(np.uint64) * np.uint64(_SPREAD)
     return (scattered >> np.uint64(32)) % np.uint64(hosts)
 
@@ -198,7 +219,7 @@ class _Lines:
 
 
 class _Log:
-    """One log being written; it appears when all are whole."""
+    """One log being written; all logs appear when all are whole."""
 
     def __init__(self, stack: ExitStack, path: Path, style: Style) -> None:
         self.path, self._columns, self._rows = path, style.columns, 0
@@ -242,14 +263,44 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
     db.execute(INPUT)
     has_ends = False
     for number, path in enumerate(files):
-        columns = _header(path)
-        account.notes += _about_columns(path, columns)
+        columns = [_ALIASES.get(name.strip().lower(), name.strip().lower()) for name in first_line(path).split("\t")]
+        missing = [name for name in NEEDED if name not in columns]
+        if missing:
+            raise TraceError(
+                f"its first line is no header of an op log: {', '.join(missing)} is missing; "
+                "the columns are parted by tabs",
+                path=path,
+                row=1,
+            )
+        if len(set(columns)) < len(columns):
+            raise TraceError("a column is named twice", path=path, row=1)
+        if unknown := [name for name in columns if name not in Style.WARP.columns]:
+            account.notes.append(f"{path.name}: unknown columns are left out: {', '.join(unknown)}")
         quote = '"' if options.format is Format.WARP else ""
         load(db, path, columns, account, delimiter="\t", skip=1, quote=quote, comment="#")
         _parse(db, columns)
-        _leave_out(db, path, account)
-        has_ends |= _insert(db, number)
-        account.notes += _about_rows(db)
+        # Delete rows of `raw` that are no read, write or delete, and count them.
+        for reason, condition in (
+            ("no operation", "coalesce(op, '') = ''"),
+            ("LIST and STAT have no place in our tables", "op IN ('LIST', 'STAT', 'HEAD')"),
+            ("an operation that is not known", "op NOT IN ('GET', 'PUT', 'DELETE')"),
+            ("no object name", "file IS NULL"),
+            ("a start that is no RFC 3339 time", "start_ns IS NULL"),
+            ("bytes that are no whole number", "bytes IS NULL OR bytes < 0"),
+        ):
+            leave_out(db, path, account, reason, condition)
+        db.execute(
+            f"INSERT INTO input SELECT {number}, line, CASE op WHEN 'GET' THEN {READ} WHEN 'PUT' THEN {WRITE} "
+            f"ELSE {DELETE} END, file, 0, bytes, start_ns, if(end_ns >= start_ns, end_ns, NULL), "
+            f"if(is_failed, {ERROR}, {OK}), NULL FROM raw"
+        )
+        (ended,) = one(db, "SELECT count(*) FROM raw WHERE end_ns >= start_ns")
+        has_ends |= bool(ended)
+        (several,) = one(db, "SELECT count(*) FROM raw WHERE n_objects > 1")
+        if several:
+            account.notes.append(
+                f"{several:,} rows are operations on several objects: each counts as one, on the object that it names"
+            )
     rows, first_ns = finish(db, files, is_measured=has_ends)
     account.kept, endless = one(db, "SELECT count(*), count(*) FILTER (end_ns IS NULL) FROM input")
     if has_ends and endless:
@@ -261,26 +312,6 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
         "requests, stages, phases and ranks are not in the log; threads and times to the first byte are not kept",
     ]
     return Imported(account, rows, [options.tier or TIER], first_unix_ns=first_ns)
-
-
-def _header(path: Path) -> list[str]:
-    names = [_ALIASES.get(name.strip().lower(), name.strip().lower()) for name in first_line(path).split("\t")]
-    missing = [name for name in NEEDED if name not in names]
-    if missing:
-        raise TraceError(
-            f"its first line is no header of an op log: {', '.join(missing)} is missing; "
-            "the columns are parted by tabs",
-            path=path,
-            row=1,
-        )
-    if len(set(names)) < len(names):
-        raise TraceError("a column is named twice", path=path, row=1)
-    return names
-
-
-def _about_columns(path: Path, columns: Sequence[str]) -> list[str]:
-    unknown = [name for name in columns if name not in Style.WARP.columns]
-    return [f"{path.name}: unknown columns are left out: {', '.join(unknown)}"] if unknown else []
 
 
 def _parse(db: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> None:
@@ -298,30 +329,6 @@ def _parse(db: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> None:
     )
 
 
-def _leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account) -> None:
-    """Delete rows of `raw` that are no read, write or delete, and count them."""
-    for reason, condition in (
-        ("no operation", "coalesce(op, '') = ''"),
-        ("LIST and STAT have no place in our tables", "op IN ('LIST', 'STAT', 'HEAD')"),
-        ("an operation that is not known", "op NOT IN ('GET', 'PUT', 'DELETE')"),
-        ("no object name", "file IS NULL"),
-        ("a start that is no RFC 3339 time", "start_ns IS NULL"),
-        ("bytes that are no whole number", "bytes IS NULL OR bytes < 0"),
-    ):
-        leave_out(db, path, account, reason, condition)
-
-
-def _insert(db: duckdb.DuckDBPyConnection, number: int) -> bool:
-    """Append `raw` to `input`; return whether it says when operations ended."""
-    db.execute(
-        f"INSERT INTO input SELECT {number}, line, CASE op WHEN 'GET' THEN {READ} WHEN 'PUT' THEN {WRITE} "
-        f"ELSE {DELETE} END, file, 0, bytes, start_ns, if(end_ns >= start_ns, end_ns, NULL), "
-        f"if(is_failed, {ERROR}, {OK}), NULL FROM raw"
-    )
-    (ended,) = one(db, "SELECT count(*) FROM raw WHERE end_ns >= start_ns")
-    return bool(ended)
-
-
 def _ns(name: str) -> str:
     """Return SQL for the Unix ns of a time, null if it is none: DuckDB's own types hold its zone or its nanoseconds."""
     seconds = f'epoch_us(TRY_CAST("{name}" AS TIMESTAMPTZ)) // 1000000'
@@ -329,8 +336,232 @@ def _ns(name: str) -> str:
     return f"if(regexp_matches(\"{name}\", '{_TIME}'), {seconds} * {NS_PER_S} + {fraction}, NULL)"
 
 
-def _about_rows(db: duckdb.DuckDBPyConnection) -> list[str]:
-    (several,) = one(db, "SELECT count(*) FROM raw WHERE n_objects > 1")
-    if not several:
-        return []
-    return [f"{several:,} rows are operations on several objects: each counts as one, on the object that it names"]
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """The operations of one tier of a trace or run, and where they come from."""
+
+    file: Path
+    meta: Metadata
+    objects: Path
+    """Where their names are, if they are anywhere."""
+    first_unix_ns: int
+    """When time 0 was; 0 if nothing says so."""
+    is_measured: bool
+    parts: Callable[[], Iterator[dict[str, Any]]]
+    """Yields rows in order of time, as numpy arrays: `ts_ns`, `op` (code), `length_bytes`, those of `COLUMNS` and, if
+    measured, `end_ns` (-1 if unknown) and `error` (empty if there was none)."""
+
+
+def can_log(path: Path) -> bool:
+    """Return whether `path` holds single operations on objects: a trace, a run's folder or its ops."""
+    if path.is_dir():
+        return (path / OPS_FILE).is_file()
+    return path.suffix != ".json" and open_table(path).table in (TRACE, OPS)
+
+
+def operations(path: Path, tier: str, limit: Limit, scratch: Path) -> Operations:
+    """Return the operations of `tier` at `path`, a trace, a run's folder or its ops, up to `limit`.
+
+    Raises:
+        TraceError: the file is damaged or holds another table.
+        ConfigError: there is no such tier.
+
+    """
+    file = path / OPS_FILE if path.is_dir() else path
+    reader = open_table(file)
+    if reader.table not in (TRACE, OPS):
+        raise TraceError(f"holds the table {reader.table.name}; an op log is written from a trace or a run", path=file)
+    place = place_of(reader.meta, tier)
+    limit = found_window(limit, lambda: tier_rows(reader, place, Limit(), ())) if reader.table is TRACE else limit
+    known_ns = (reader.meta.source or {}).get("first_unix_ns")
+    if reader.table is TRACE:
+        return Operations(
+            file,
+            reader.meta,
+            objects_path(file),
+            known_ns or 0,
+            is_measured=False,
+            parts=lambda: tier_rows(reader, place, limit, COLUMNS),
+        )
+    ordered = scratch / "oplog.parquet"
+    with connect(scratch) as db:
+        register(db, [file], scratch)
+        ((rows, most),) = db.execute("SELECT count(*), max(object_id) FROM ops").fetchall()
+        if rows and most > rows + DENSE_SLACK:
+            raise TraceError(
+                f"{most} is no dense number from 0, in a file of {rows} rows", path=file, column="object_id"
+            )
+        write_query(db, "oplog_ops", ordered, tier=place.tier)
+    limit = found_window(limit, lambda: ordered_rows(ordered, Limit()))
+    # A run has no names of its own; an imported one lies beside the trace that has.
+    objects = objects_path(file.with_name("trace.parquet"))
+    return Operations(
+        file,
+        reader.meta,
+        objects,
+        known_ns or _started_ns(file),
+        is_measured=True,
+        parts=lambda: ordered_rows(ordered, limit),
+    )
+
+
+def _started_ns(ops: Path) -> int:
+    """Return when the run of `ops` began, as its run.json says to the microsecond; 0 if it does not."""
+    run = find_run(ops.parent)
+    started = None if run is None else run.started_utc
+    try:
+        at = datetime.fromisoformat(started) if started else None
+    except ValueError:
+        return 0
+    return 0 if at is None else round(at.timestamp() * _US_PER_S) * 1000
+
+
+COLUMNS = ("object_id", "offset_bytes", "request_id", "rank")
+"""Columns that `survey` needs beside those that every window of a trace has."""
+_NEVER = -1
+_FORBIDDEN = '[\t\n\r"]'
+
+
+@dataclass(slots=True)
+class Survey:
+    """Facts of a tier's objects after one pass over its rows; arrays are by object id."""
+
+    last_op: Any
+    """The code of the last operation seen; -1 if there was none."""
+    extent: Any
+    """The furthest byte that was read or written."""
+    is_prior: Any
+    """Read before it was written: it existed from the start."""
+    rows: dict[int, int] = field(default_factory=lambda: dict.fromkeys((READ, WRITE, DELETE), 0))
+    gone_reads: int = 0
+    gone_deletes: int = 0
+    partial_writes: int = 0
+    requests: int = 0
+    ranks: int = 0
+
+
+def survey(parts: Iterable[dict[str, Any]]) -> Survey:
+    """Return the facts of the objects in `parts`, rows as `tier_rows` yields them with `COLUMNS`."""
+    found = Survey(np.empty(0, np.int8), np.empty(0, np.int64), np.empty(0, bool))
+    for part in parts:
+        objects, ops = part["object_id"], part["op"]
+        count = int(objects.max()) + 1
+        if count > len(found.last_op):
+            more = max(count, 2 * len(found.last_op)) - len(found.last_op)
+            found.last_op = np.concatenate([found.last_op, np.full(more, _NEVER, np.int8)])
+            found.extent = np.concatenate([found.extent, np.zeros(more, np.int64)])
+            found.is_prior = np.concatenate([found.is_prior, np.zeros(more, bool)])
+        moves = ops != DELETE
+        np.maximum.at(found.extent, objects[moves], (part["offset_bytes"] + part["length_bytes"])[moves])
+        before = _previous(found, objects, ops)
+        # What failed in a run may have failed because nothing was there.
+        was_there = (ops == READ) & (part["error"] == "") if "error" in part else ops == READ
+        found.is_prior[objects[(before == _NEVER) & was_there]] = True
+        found.gone_reads += int(((before == DELETE) & (ops == READ)).sum())
+        found.gone_deletes += int((((before == DELETE) | (before == _NEVER)) & (ops == DELETE)).sum())
+        found.partial_writes += int(((ops == WRITE) & (part["offset_bytes"] > 0)).sum())
+        found.requests += int((part["request_id"] >= 0).sum())
+        found.ranks += int((part["rank"] > 0).sum())
+        for code in found.rows:
+            found.rows[code] += int((ops == code).sum())
+    return found
+
+
+def _previous(found: Survey, objects: Any, ops: Any) -> Any:
+    """Return the operation before each row on the same object, -1 if it is the first; note the last ones."""
+    order = np.argsort(objects, kind="stable")
+    of, did = objects[order], ops[order]
+    is_first = np.ones(len(of), dtype=bool)
+    is_first[1:] = of[1:] != of[:-1]
+    before = np.empty(len(of), dtype=np.int8)
+    before[1:] = did[:-1]
+    before[is_first] = found.last_op[of[is_first]]
+    is_last = np.append(is_first[1:], True)
+    found.last_op[of[is_last]] = did[is_last]
+    result = np.empty(len(of), dtype=np.int8)
+    result[order] = before
+    return result
+
+
+def surveyed(done: Operations) -> Survey:
+    """Survey the objects of `done`; a TraceError names its file."""
+    try:
+        return survey(done.parts())
+    except TraceError as error:
+        if error.path is None:
+            raise TraceError(str(error), path=done.file) from None
+        raise
+
+
+def named_objects(path: Path, extent: Any) -> tuple[Any, Any]:
+    """Return the names (polars; `object/ID` where `path` has none) and sizes of objects that reach to `extent`."""
+    import polars as pl
+
+    count = len(extent)
+    known = pl.DataFrame(
+        {"object_id": [], "key": [], "size_bytes": []},
+        schema={
+            "object_id": pl.Int64,
+            "key": pl.String,
+            "size_bytes": pl.Int64,
+        },
+    )
+    if path.exists():
+        parts = [pl.DataFrame(pl.from_arrow(b)) for b in open_table(path, OBJECTS).batches(known.columns)]
+        known = pl.concat([known, *parts]).filter(pl.col("object_id") < count)
+    bad = known.filter(pl.col("key").str.contains(_FORBIDDEN))
+    if len(bad):
+        raise TraceError(
+            f"the name of object {bad['object_id'][0]} has a tab, line break or quote: no log can hold it",
+            path=path,
+            column="key",
+        )
+    sizes = np.zeros(count, dtype=np.int64)
+    sizes[known["object_id"].to_numpy()] = known["size_bytes"].fill_null(0).to_numpy()
+    every = pl.DataFrame({"object_id": pl.int_range(count, eager=True)})
+    joined = every.join(known, on="object_id", how="left", maintain_order="left")
+    return joined.select(pl.coalesce("key", pl.format("object/{}", "object_id")))["key"], np.maximum(sizes, extent)
+
+
+def losses(found: Survey, partial: tuple[int, int], done: Operations) -> list[str]:
+    """Return what an op log cannot express of `done`; `partial`: reads of a part of an object, and bytes not read."""
+    lost = []
+    if found.requests:
+        lost.append(
+            f"the request and stage of {format_count(found.requests)} operations: each is issued by its time, none "
+            "waits for another"
+        )
+    if partial[0]:
+        lost.append(
+            f"{format_count(partial[0])} reads of a part: a GET reads the whole object, {format_bytes(partial[1])} more"
+        )
+    if found.partial_writes:
+        lost.append(
+            f"{format_count(found.partial_writes)} writes that do not start at 0: a PUT of their length replaces the "
+            "object"
+        )
+    if found.gone_reads:
+        lost.append(f"{format_count(found.gone_reads)} reads of deleted objects will fail")
+    if found.gone_deletes:
+        lost.append(f"{format_count(found.gone_deletes)} deletes of objects that are not there")
+    if found.ranks:
+        lost.append(f"the rank of {format_count(found.ranks)} operations")
+    if not done.objects.exists():
+        lost.append("names: objects are called object/ID, since the source does not name them")
+    if done.is_measured:
+        lost.append("phases, and where in its object an operation began")
+    else:
+        lost.append("phases; and ends, which a trace does not have")
+    return lost
+
+
+def origin_lines(done: Operations, tier: str, limit: Limit) -> list[str]:
+    """Return the lines of a log that name its source."""
+    meta = done.meta
+    made = f"written by {meta.program} {meta.version}, configuration SHA-256 {meta.config_sha256 or 'unknown'}"
+    lines = [f"tier {tier} of {done.file.name}, {made}"]
+    if str(limit):
+        lines.append(f"only part of the tier: the first {limit}")
+    if meta.is_simulated:
+        lines.append("its times are a simulation's, not a device's")
+    return lines

@@ -9,15 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvdistill.formats.iolog import ABSOLUTE, RELATIVE, LogOptions, LogSummary
-from kvdistill.jobs.buffers import buffer_lines, buffer_needs, huge_pages, run_line
-from kvdistill.jobs.header import common_losses, header, log_bugs
+from kvdistill.jobs.fio_program import (
+    HANGS_IN_IO_URING,
+    REAPS_WHILE_WAITING,
+    FioVersion,
+    buffer_lines,
+    buffer_needs,
+    huge_pages,
+    run_line,
+)
 from kvdistill.jobs.job import (
     MIB,
     PREFILL,
     FioMode,
     JobOptions,
     bugs_heading,
+    common_losses,
     data_lines,
+    header,
     job_sections,
     needs,
     whole_mib,
@@ -36,7 +45,7 @@ def replay_form(options: LogOptions) -> LogOptions:
 
     One asynchronous job: many jobs wake each on its own, and as many as there are may be in flight. Absolute
     milliseconds, where what fio takes to issue an I/O is not known: relative microseconds are closer, but what issuing
-    takes adds up, unless it is told (`LogOptions.issue_us`, which a check measures):
+    takes adds up, unless it is known (`LogOptions.issue_us`, which a check measures):
     docs/concepts/fio-jobs.md.
     """
     is_told = any(options.issue_us) and options.jobs in (None, 1)
@@ -48,7 +57,8 @@ def fitted_issue_us(
 ) -> tuple[float, float] | None:
     """Return what fio took to issue an I/O and each MiB of it, from the times asked in a log of version 3 and seen.
 
-    Only waits tell it: what was due at once came as soon as it could. Null if there are too few, or it took nothing.
+    Only I/Os that were waited for show it: what was due at once came as soon as it could. Null with too few, or if it
+    took no time.
     """
     if len(asked_us) != len(came_us):
         return None
@@ -132,20 +142,24 @@ def _job(
     lost: list[str],
 ) -> str:
     took = format_duration(log.last_us * 1000 + log.start_ms * _MS)
-    largest, depth = log.largest_io_bytes, _depth(log)
+    started = format_duration(log.start_ms * _MS)
+    started = f", of which {started} before the first I/O, to read the logs: fio's mean rates count them"
+    started = started if log.start_ms else ""
+    largest = log.largest_io_bytes
+    # An upper bound: the log's times decide what is in flight.
+    depth = max(1, min(_MAX_DEPTH, BUFFER_BYTES // largest, max(32, log.max_burst_ios)))
+    buffers = largest * (depth if len(log.files) == 1 else len(log.files))
     pages = huge_pages([(depth, largest)] if len(log.files) == 1 else [(1, largest)] * len(log.files))
     is_reserved = options.huge_pages >= pages
     run = [
         f"in this folder: fio {PREFILL} once, then {run_line(mode.job, largest, is_reserved=is_reserved)}",
-        f"it takes {took}{_start_note(log)}",
+        f"it takes {took}{started}",
     ]
     need = [
         *needs(options, space),
-        f"{format_bytes(_memory_bytes(log))} of memory for buffers and logs",
+        f"{format_bytes(buffers + 128 * (log.read_ios + log.write_ios))} of memory for buffers and logs",
         *buffer_needs(largest, pages, is_reserved=is_reserved),
     ]
-    reads = f"{format_count(log.read_ios)} reads of {format_count(log.read_bytes)} bytes"
-    writes = f"{format_count(log.write_ios)} writes of {format_count(log.write_bytes)} bytes"
     split = f"{format_count(log.split_ops)} operations longer than {format_io_size(log.max_io_bytes)} are split"
     losses = [
         *([f"{split}; their parts are issued at once"] if log.split_ops else []),
@@ -156,9 +170,9 @@ def _job(
     sections = [
         ("Run", run),
         ("Needs", need),
-        ("It does", [f"{reads} and {writes}, as fio counts them", _jobs_note(log), *_issue_note(log), *does]),
+        ("It does", [*_what_it_does(log), *does]),
         ("Lost", losses),
-        (bugs_heading(options.version), log_bugs(options.version, log)),
+        (bugs_heading(options.version), _bugs(options.version, log)),
     ]
     engine = ["ioengine=psync"] if len(log.files) > 1 else ["ioengine=libaio", f"iodepth={depth}"]
     shared = [
@@ -173,40 +187,56 @@ def _job(
     return header(title, profile, sections) + job_sections([("global", shared), *jobs])
 
 
-def _depth(log: LogSummary) -> int:
-    """Return the depth of a single job: room for what may be in flight, for the log's times decide what is."""
-    return max(1, min(_MAX_DEPTH, BUFFER_BYTES // log.largest_io_bytes, max(32, log.max_burst_ios)))
-
-
-def _start_note(log: LogSummary) -> str:
-    if not log.start_ms:
-        return ""
-    wait = format_duration(log.start_ms * _MS)
-    return f", of which {wait} before the first I/O, to read the logs: fio's mean rates count them"
-
-
-def _jobs_note(log: LogSummary) -> str:
-    if len(log.files) == 1:
-        return "all from one log, asynchronously"
-    return (
-        f"lines are dealt to {len(log.files)} jobs in turn, each of which does one after the other: so many are in "
-        "flight at most, and latencies are true"
-    )
-
-
-def _issue_note(log: LogSummary) -> list[str]:
-    if not any(log.issue_us):
-        return []
-    base, per_mib = log.issue_us
-    each = f" and {per_mib:.0f} µs a MiB" if per_mib else ""
-    return [
-        (
+def _what_it_does(log: LogSummary) -> list[str]:
+    """Return the lines of a head on the I/Os of `log`, its jobs, and the delays that issuing shortens."""
+    reads = f"{format_count(log.read_ios)} reads of {format_count(log.read_bytes)} bytes"
+    writes = f"{format_count(log.write_ios)} writes of {format_count(log.write_bytes)} bytes"
+    lines = [f"{reads} and {writes}, as fio counts them", "all from one log, asynchronously"]
+    if len(log.files) > 1:
+        lines[1] = (
+            f"lines are partitioned round-robin over {len(log.files)} jobs with one I/O in flight each: no more are in "
+            "flight, and latencies are true"
+        )
+    if any(log.issue_us):
+        base, per_mib = log.issue_us
+        each = f" and {per_mib:.0f} µs a MiB" if per_mib else ""
+        lines.append(
             f"each delay in the log is {base:.0f} µs{each} shorter than the source's: what this fio took to issue an "
             "I/O when --check measured it here, which would add up"
         )
+    return lines
+
+
+def _bugs(version: FioVersion | None, log: LogSummary) -> list[str]:
+    """Return the bugs of fio `version` (any, if null) that change the results of replaying `log`."""
+    is_one, is_absolute = len(log.files) == 1, log.version == ABSOLUTE
+    is_old, is_new = version is None or version < REAPS_WHILE_WAITING, version is None or version >= REAPS_WHILE_WAITING
+    lines = []
+    if is_absolute:
+        lines.append(
+            "a wait of a version 2 log lasts until so many milliseconds after fio's start, whatever its manual says "
+            "(so in the code of all versions; run with 3.33 and 3.39): lateness is caught up with, but the replay must "
+            "not follow another job in one run of fio"
+        )
+    else:
+        lines.append("each delay of a version 3 log runs from the last issue, with no catching up: lateness only grows")
+        if is_new:
+            lines.append(f"fio from {REAPS_WHILE_WAITING} on waits by spinning: each job takes a processor of its own")
+    if is_one and (is_absolute or is_old):
+        which = "fio" if is_absolute else f"fio before {REAPS_WHILE_WAITING}"
+        lines += [
+            (
+                f"{which} does not reap completions while it waits for the next time: its completion latency and "
+                "depth are false here (operations are issued on time all the same); --jobs 32 has them right"
+            ),
+            (
+                f"{which} leaves the last operations, up to iodepth, out of its byte counts and latencies; total_ios "
+                "is right"
+            ),
+        ]
+    lines += [
+        "read_iolog_chunked loses lines of a log that is read slowly, and thread=1 crashes fio 3.33: keep them out",
     ]
-
-
-def _memory_bytes(log: LogSummary) -> int:
-    depth = len(log.files) if len(log.files) > 1 else _depth(log)
-    return depth * log.largest_io_bytes + 128 * (log.read_ios + log.write_ios)
+    if version is None or version >= HANGS_IN_IO_URING:
+        lines.append(f"with io_uring, replay hangs from fio {HANGS_IN_IO_URING} on")
+    return lines

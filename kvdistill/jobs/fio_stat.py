@@ -1,4 +1,10 @@
-"""Write the statistical fio job of a `Profile`: a section a stream, each with what its model needs and no more."""
+"""Write the statistical fio job of a `Profile`: a section a stream, each with the options its model needs.
+
+Below the job, in this order: where a stream's operations go and of which sizes (`place_lines`, `sizes_line`), how fio
+keeps a rate (`pace`), and which sizes to ask of fio's random map (`sizes_to_ask_for`). That map lets no place come
+twice before all have come: an operation that would run into a used place is cut short, the more often the fuller the
+map is. So the sizes that such a source shows are not those that its program asked for.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +12,17 @@ from dataclasses import dataclass
 from math import ceil
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from kvdistill.jobs.buffers import buffer_lines, buffer_needs, huge_pages, run_line
-from kvdistill.jobs.fio_places import place_lines, sizes_line
-from kvdistill.jobs.fio_rate import Rate, even_pace, pace
-from kvdistill.jobs.header import common_losses, header, stat_bugs
+from kvdistill.jobs.fio_program import (
+    MULTIPLIES_RATE_IOPS,
+    FioVersion,
+    buffer_lines,
+    buffer_needs,
+    huge_pages,
+    run_line,
+)
 from kvdistill.jobs.job import (
     MIB,
     PREFILL,
@@ -18,14 +30,16 @@ from kvdistill.jobs.job import (
     FioMode,
     JobOptions,
     bugs_heading,
+    common_losses,
     data_lines,
+    header,
     job_sections,
     longest,
     needs,
     stat_space_bytes,
 )
-from kvdistill.profile.distributions import cut_long, split_sizes
-from kvdistill.profile.profile import IoStream, Law, Loop, Pacing, Profile
+from kvdistill.profile.distributions import cut_long, percentages, split_sizes, total_variation
+from kvdistill.profile.profile import DirectionProfile, IoStream, Law, Loop, Pacing, Places, Profile, SizeCount
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration, format_io_size
 
 BUFFER_BYTES = 1024 * MIB
@@ -52,10 +66,28 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
     for stream in _streams(profile):
         jobs += _sections(stream, _times(stream, profile, runtime_ns), profile, space)
     jobs += _trim_jobs(profile, options, runtime_ns)
-    pages = huge_pages((_depth(lines), largest) for _name, lines in jobs)
+    pages = huge_pages(
+        (next((int(line.partition("=")[2]) for line in lines if line.startswith("iodepth=")), 1), largest)
+        for _name, lines in jobs
+    )
     is_reserved = options.huge_pages >= pages
     need = buffer_needs(largest, pages, is_reserved=is_reserved)
     command = run_line(FioMode.STAT.job, largest, is_reserved=is_reserved)
+    lost = ["the order of operations, and how soon a place is used again beyond what its law says (--mode reuse)"]
+    laws = {s.places.law for s in profile.streams if s.places is not None}
+    if any(s.loop.pace is Pacing.BURSTS for s in profile.streams) and profile.arrivals is not None:
+        lost.append(
+            f"bursts: arrivals are independent of each other (variance by mean of operations in the source: "
+            f"{profile.arrivals.dispersion}; by chance it is 1)"
+        )
+    if longest(profile) > STAT_MAX_IO_BYTES:
+        lost.append(
+            f"operations longer than {format_io_size(STAT_MAX_IO_BYTES)} are drawn as several, apart from each other"
+        )
+    if profile.space is None:
+        lost.append("places: the source does not say where operations lie, so all places are equally likely")
+    if Law.ZONES in laws:
+        lost.append("which places within a zone are hot: no law fits, so zones of equal mass stand for it")
     text = header(
         "Statistical job: drawn at random from the simplest models that explain the source",
         profile,
@@ -68,8 +100,8 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
                 ],
             ),
             ("Needs", [*needs(options, space), *need]),
-            ("Lost", _losses(profile, options)),
-            (bugs_heading(options.version), stat_bugs(options.version)),
+            ("Lost", [*lost, *common_losses(profile, has_deletes=not options.is_device)]),
+            (bugs_heading(options.version), _bugs(options.version)),
         ],
     )
     shared = [
@@ -104,25 +136,6 @@ def _streams(profile: Profile) -> list[IoStream]:
         msgspec.structs.replace(s, read=cut_long(s.read, STAT_MAX_IO_BYTES), write=cut_long(s.write, STAT_MAX_IO_BYTES))
         for s in streams
     ]
-
-
-def _losses(profile: Profile, options: JobOptions) -> list[str]:
-    lost = ["the order of operations, and how soon a place is used again beyond what its law says (--mode reuse)"]
-    laws = {s.places.law for s in profile.streams if s.places is not None}
-    if any(s.loop.pace is Pacing.BURSTS for s in profile.streams) and profile.arrivals is not None:
-        lost.append(
-            f"bursts: arrivals are independent of each other (variance by mean of operations in the source: "
-            f"{profile.arrivals.dispersion}; by chance it is 1)"
-        )
-    if longest(profile) > STAT_MAX_IO_BYTES:
-        lost.append(
-            f"operations longer than {format_io_size(STAT_MAX_IO_BYTES)} are drawn as several, apart from each other"
-        )
-    if profile.space is None:
-        lost.append("places: the source does not say where operations lie, so all places are equally likely")
-    if Law.ZONES in laws:
-        lost.append("which places within a zone are hot: no law fits, so zones of equal mass stand for it")
-    return [*lost, *common_losses(profile, has_deletes=not options.is_device)]
 
 
 def _times(stream: IoStream, profile: Profile, runtime_ns: int) -> _Times:
@@ -185,38 +198,28 @@ def _rate(stream: IoStream) -> tuple[Rate, list[str], list[str]]:
     return rate, comment, list(rate.options)
 
 
-def _depth(lines: list[str]) -> int:
-    return next((int(line.partition("=")[2]) for line in lines if line.startswith("iodepth=")), 1)
-
-
 def _depth_lines(stream: IoStream, profile: Profile) -> list[str]:
     largest = max(s.io_bytes for s in (*stream.read.sizes, *stream.write.sizes))
-    room = max(1, min(_MAX_DEPTH, BUFFER_BYTES // largest))
+    most_depth = max(1, min(_MAX_DEPTH, BUFFER_BYTES // largest))
     if stream.loop.depth is not None:
-        return [f"iodepth={min(stream.loop.depth, room)}"]
+        return [f"iodepth={min(stream.loop.depth, most_depth)}"]
     depth = profile.depth
     if depth is not None:
-        most = depth.max
-        done = 0.0
-        for at in depth.shares:
-            done += at.share
-            if done >= _MOSTLY:
-                most = at.in_flight
-                break
-        most = max(1, most, ceil(depth.mean))
+        most = depth.in_flight_for(_MOSTLY)
+        most = max(1, depth.max if most is None else most, ceil(depth.mean))
         what = "99 % of the time" if depth.shares else "at every dispatch"
         return [
             f"# {most} or fewer were in flight {what}; {depth.mean:.3g} on average, weighted by time",
-            f"iodepth={min(most, room)}",
+            f"iodepth={min(most, most_depth)}",
         ]
     if profile.concurrency is None:
         return ["# no iodepth: the source has no stages and no measured times that could tell it; fio takes 1"]
     most = profile.concurrency.max_stage_ops * -(-longest(profile) // STAT_MAX_IO_BYTES)
-    cut = f", cut to what fits {format_bytes(BUFFER_BYTES)} of buffers" if room < most else ""
+    cut = f", cut to what fits {format_bytes(BUFFER_BYTES)} of buffers" if most_depth < most else ""
     return [
         f"# an upper bound, not a measured depth: the most I/Os in one stage of a request, {most}{cut};",
         f"# the mean is {profile.concurrency.mean_stage_ops:.3g} operations",
-        f"iodepth={min(most, room)}",
+        f"iodepth={min(most, most_depth)}",
     ]
 
 
@@ -249,3 +252,243 @@ def _runtime_note(profile: Profile, runtime_ns: int) -> list[str]:
     if runtime_ns < profile.span_ns:
         return [f"it runs {format_duration(runtime_ns)} of the source's {format_duration(profile.span_ns)}"]
     return [f"it runs {format_duration(runtime_ns)}, as long as the source"]
+
+
+def _bugs(version: FioVersion | None) -> list[str]:
+    """Return the bugs of fio `version` (any, if null) that change the results of a statistical job."""
+    lines = []
+    if version is None or version < MULTIPLIES_RATE_IOPS:
+        lines.append(
+            f"fio before {MULTIPLIES_RATE_IOPS} gets rate_iops with bssplit wrong unless rate_process=poisson: keep "
+            "that line"
+        )
+    lines.append("'bs_unaligned may not work with raw io' can be ignored: every size here is whole sectors")
+    return lines
+
+
+_ALL_OF_SPACE = 0.9
+"""A stretch of this share of the space is all of it."""
+_SAME_SIZES_TV = 0.01
+_LEAST_BS = 512
+
+
+def place_lines(stream: IoStream, space: int) -> list[str]:
+    """Return the options for what `stream` does and where, on a target of `space` bytes."""
+    lines = [f"rw={_rw(stream)}"]
+    if stream.read.ops and stream.write.ops:
+        lines.append(f"rwmixread={percentages([stream.read.ops, stream.write.ops])[0]}")
+    places = stream.places
+    if places is None:
+        return [*lines, "# no random_distribution: the source does not say where operations lie", "norandommap=1"]
+    if 0 < places.sequential_share < 1 and places.run_ops is None:
+        lines.append(f"percentage_random={round(100 * (1 - places.sequential_share))}")
+    lines += _region(places, stream, space)
+    if places.sequential_share == 1:
+        return lines
+    if not has_map(stream):
+        # With the map, no place comes again before all have come.
+        lines.append("norandommap=1")
+    least = _least_size(stream)
+    if places.align_bytes != least:
+        lines.append(f"blockalign={places.align_bytes}")
+    if places.law in (Law.ZIPF, Law.PARETO):
+        lines.append(f"random_distribution={places.law}:{places.theta:g}")
+    elif places.law is Law.ZONES:
+        said = [_zone_value(d, space) for d in (stream.read, stream.write) if d.ops]
+        lines.append(f"random_distribution=zoned_abs:{','.join(dict.fromkeys(said))}")
+    return lines
+
+
+def sizes_line(stream: IoStream) -> list[str]:
+    """Return the option of the sizes, and a comment where whole percents lose some."""
+    sides = [_direction_to_ask(d, stream) for d in (stream.read, stream.write) if d.ops]
+    if all(len(side.sizes) == 1 for side in sides) and len({side.sizes[0].io_bytes for side in sides}) == 1:
+        return [f"bs={sides[0].sizes[0].io_bytes}"]
+    if len(sides) == 2 and total_variation(sides[0].sizes, sides[1].sizes) <= _SAME_SIZES_TV:  # noqa: PLR2004 - directions
+        a, b = sides
+        counts: dict[int, int] = {}
+        for size in (*a.sizes, *b.sizes):
+            counts[size.io_bytes] = counts.get(size.io_bytes, 0) + size.ops
+        sizes = [SizeCount(size, ops) for size, ops in sorted(counts.items())]
+        sides = [msgspec.structs.replace(a, sizes=sizes, ops=a.ops + b.ops, io_bytes=a.io_bytes + b.io_bytes)]
+    splits = [split_sizes(side) for side in sides]
+    said = [str(split) for split in splits]
+    lines = [f"bs={splits[0].entries[0][0]}"] if len(splits) == 1 and len(splits[0].entries) == 1 else []
+    lines = lines or [f"bssplit={','.join(said)}"]
+    lost = max(split.moved_share for split in splits)
+    if lost > _SAME_SIZES_TV:
+        lines.insert(0, f"# whole percents: {lost:.1%} of I/Os get another size than theirs")
+    least = min(size for split in splits for size, _percent in split.entries)
+    if any(size % least for split in splits for size, _percent in split.entries):
+        lines.append("bs_unaligned=1")
+    return lines
+
+
+def has_map(stream: IoStream) -> bool:
+    """Return whether fio's random map draws the places of `stream`: its unit is the smallest size."""
+    places = stream.places
+    if places is None or places.law is not Law.ONCE or _least_size(stream) != places.align_bytes:
+        return False
+    return all(s.io_bytes % places.align_bytes == 0 for s in (*stream.read.sizes, *stream.write.sizes))
+
+
+def _rw(stream: IoStream) -> str:
+    what = "rw" if stream.read.ops and stream.write.ops else "read" if stream.read.ops else "write"
+    places = stream.places
+    if places is not None and places.sequential_share == 1:
+        return what
+    run = f":{places.run_ops}" if places is not None and places.run_ops else ""
+    return f"rand{what}{run}"
+
+
+def _region(places: Places, stream: IoStream, space: int) -> list[str]:
+    """Return where the stream's stretch of the target begins and how long it is, unless it is all of it."""
+    is_hashed = places.law in (Law.ZIPF, Law.PARETO)
+    is_all = places.span_bytes >= _ALL_OF_SPACE * space and places.sequential_share < 1 and not is_hashed
+    if places.law is Law.ZONES or is_all:
+        return []
+    size = -(-places.span_bytes // places.align_bytes) * places.align_bytes
+    if is_hashed:
+        # As many places as the law is over, which its hash depends on.
+        size = min(size, space)
+        begin = min(places.begin_bytes, space - size) // places.align_bytes * places.align_bytes
+        return [*([f"offset={begin}"] if begin else []), f"size={size}"]
+    if not has_map(stream) and places.sequential_share < 1:
+        # A long operation may begin in the last place.
+        size += max(s.io_bytes for s in (*stream.read.sizes, *stream.write.sizes))
+    size = min(size, space - places.begin_bytes)
+    return [*([f"offset={places.begin_bytes}"] if places.begin_bytes else []), f"size={size}"]
+
+
+def _zone_value(direction: DirectionProfile, space: int) -> str:
+    zones = [f"{zone.percent}/{zone.span_bytes}" for zone in direction.zones]
+    rest = space - sum(zone.span_bytes for zone in direction.zones)
+    return ":".join([*zones, *([f"0/{rest}"] if rest else [])])
+
+
+def _least_size(stream: IoStream) -> int:
+    """Return the smallest size that has a whole percent of the operations."""
+    sizes = [size for d in (stream.read, stream.write) if d.ops for size, percent in split_sizes(d).entries if percent]
+    return max(_LEAST_BS, min(sizes))
+
+
+def _direction_to_ask(direction: DirectionProfile, stream: IoStream) -> DirectionProfile:
+    """Return `direction` with the sizes to ask for: where the random map cuts some, not those that come out."""
+    places = stream.places
+    if len(direction.sizes) == 1 or places is None or not has_map(stream):
+        return direction
+    blocks = np.array([s.io_bytes // places.align_bytes for s in direction.sizes])
+    weights = np.array([s.ops for s in direction.sizes], dtype=np.float64)
+    asked = sizes_to_ask_for(blocks, weights, max(1, places.span_bytes // places.align_bytes), stream.ops)
+    ops = np.round(asked * direction.ops).astype(int)
+    sizes = [SizeCount(s.io_bytes, int(n)) for s, n in zip(direction.sizes, ops, strict=True) if n]
+    return msgspec.structs.replace(direction, sizes=sizes, ops=sum(s.ops for s in sizes))
+
+
+MAX_JOBS = 16
+"""Jobs that a fast rate may be split over."""
+TOLERANCE = 0.005
+"""Relative error of the rate that we accept before looking for another form."""
+_EVEN_TOLERANCE = 0.001
+_US_PER_S = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How one direction is paced: the same `options` in each of `jobs` equal jobs."""
+
+    jobs: int
+    options: tuple[str, ...]
+    per_s: float
+    """Operations a second that fio will aim at, over all jobs."""
+    is_poisson: bool
+
+
+def poisson_per_s(rate_iops: int) -> float:
+    """Return the operations a second that fio makes of `rate_iops` with `rate_process=poisson`."""
+    return _US_PER_S / (_US_PER_S // rate_iops)
+
+
+def pace(ops_per_s: float, bytes_per_s: float) -> Rate:
+    """Return how fio keeps a Poisson rate of `ops_per_s`, which carry `bytes_per_s`; both must be positive."""
+    best: Rate | None = None
+    for jobs in range(1, MAX_JOBS + 1):
+        rate_iops = round(ops_per_s / jobs)
+        if not 1 <= rate_iops <= _US_PER_S:
+            continue
+        made = jobs * poisson_per_s(rate_iops)
+        rate = Rate(jobs, (f"rate_iops={rate_iops}", "rate_process=poisson"), made, is_poisson=True)
+        if _rate_error(made, ops_per_s) <= TOLERANCE:
+            return rate
+        if best is None or _rate_error(made, ops_per_s) < _rate_error(best.per_s, ops_per_s):
+            best = rate
+    fast = best is not None and ops_per_s > _US_PER_S / 100
+    return best if best is not None and fast else by_bytes(ops_per_s, bytes_per_s)
+
+
+def even_pace(ops_per_s: float, bytes_per_s: float, *, has_one_size: bool) -> Rate:
+    """Return how fio keeps `ops_per_s` at equal gaps; with several sizes, gaps follow the size before."""
+    whole = round(ops_per_s)
+    # rate_iops with bssplit is wrong before fio 3.42.
+    if has_one_size and whole and _rate_error(whole, ops_per_s) <= _EVEN_TOLERANCE:
+        return Rate(1, (f"rate_iops={whole}",), whole, is_poisson=False)
+    return by_bytes(ops_per_s, bytes_per_s)
+
+
+def by_bytes(ops_per_s: float, bytes_per_s: float) -> Rate:
+    """Return an even rate in bytes a second."""
+    even = max(1, round(bytes_per_s))
+    return Rate(1, (f"rate={even}",), ops_per_s * even / bytes_per_s, is_poisson=False)
+
+
+def _rate_error(made: float, target: float) -> float:
+    return abs(made / target - 1)
+
+
+_MAP_OPS = 100_000
+_MAP_ROUNDS = 8
+_MAP_SEED = 42
+
+
+def sizes_to_ask_for(
+    blocks: NDArray[np.int64], weights: NDArray[np.float64], places: int, ops: int
+) -> NDArray[np.float64]:
+    """Return the weights to ask for, so that sizes of `blocks` places come out as `weights` over `ops` operations.
+
+    The map has `places`; the same weights come back if none are closer.
+    """
+    weights = weights / weights.sum()
+    asked, best, least = weights.copy(), weights, np.inf
+    for _ in range(_MAP_ROUNDS):
+        made = cut_sizes(blocks, asked, places, min(ops, _MAP_OPS))
+        distance = float(np.abs(made - weights).sum() / 2)
+        if distance < least:
+            best, least = asked, distance
+        # A size that comes out too often, since longer ones are cut to it, is asked for less.
+        asked = np.maximum(asked + (weights - made), 0)
+        asked /= asked.sum()
+    return best
+
+
+def cut_sizes(blocks: NDArray[np.int64], weights: NDArray[np.float64], places: int, ops: int) -> NDArray[np.float64]:
+    """Return the shares in which sizes come out of a map of `places` if they are asked for in shares `weights`."""
+    rng = np.random.default_rng(_MAP_SEED)
+    asked = rng.choice(blocks, ops, p=weights)
+    starts = rng.integers(0, places, ops)
+    used, left = bytearray(places), places
+    counts = dict.fromkeys(blocks.tolist(), 0)
+    done = 0
+    for start, length in zip(starts.tolist(), asked.tolist(), strict=True):
+        if not left:
+            used, left = bytearray(places), places
+        begin = used.find(0, start)
+        if begin < 0:
+            begin = used.find(0)
+        end = used.find(1, begin, begin + length)
+        end = min(begin + length, places) if end < 0 else end
+        used[begin:end] = b"\1" * (end - begin)
+        left -= end - begin
+        done += 1
+        if end - begin in counts:
+            counts[end - begin] += 1
+    return np.array([counts[b] for b in blocks.tolist()], dtype=np.float64) / done

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvdistill.jobs.header import header
+from kvdistill.jobs.job import header
 from kvdistill.jobs.store_mix import (
     StoreJob,
     bursts_lost,
@@ -50,7 +50,7 @@ class Sai3Options:
 
 
 def sai3_workload(profile: Profile, options: Sai3Options) -> StoreJob:
-    """Return the workload of `profile`."""
+    """Return sai3-bench's random workload for `profile`."""
     gets, puts = (size_classes(d.object_sizes, MAX_CLASSES) for d in (profile.read, profile.write))
     concurrency = depth(profile)
     rate = ops_per_s(profile.ops + profile.delete_ops, profile)
@@ -113,10 +113,10 @@ def _needs(profile: Profile, gets: Sequence[SizeCount], prepared: Sequence[int])
     if not gets:
         return []
     total = sum(s.io_bytes * n for s, n in zip(gets, prepared, strict=True))
-    # Beside deletes it makes a pool of its own for them from every entry.
+    # With deletes it makes a pool of its own for them from every entry.
     twice = ", twice: sai3-bench prepares objects to delete apart from those to read" if profile.delete_ops else ""
-    held = f"{format_count(sum(prepared))} prepared objects ({format_bytes(total)}){twice}"
-    return [f"room for {held}; and for what it writes"]
+    said = f"{format_count(sum(prepared))} prepared objects ({format_bytes(total)}){twice}"
+    return [f"room for {said}; and for what it writes"]
 
 
 def _prepared(profile: Profile, gets: Sequence[SizeCount]) -> list[int]:
@@ -124,8 +124,8 @@ def _prepared(profile: Profile, gets: Sequence[SizeCount]) -> list[int]:
     if not gets:
         return []
     mean = profile.read.object_bytes / profile.read.ops
-    wanted = max(len(gets), round(profile.placed.peak_live_bytes / mean))
-    return [max(1, n) for n in percentages([s.ops for s in gets], wanted)]
+    count = max(len(gets), round(profile.placed.peak_live_bytes / mean))
+    return [max(1, n) for n in percentages([s.ops for s in gets], count)]
 
 
 def _prepare(gets: Sequence[SizeCount], prepared: Sequence[int], profile: Profile, options: Sai3Options) -> list[str]:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvdistill.profile.distributions import mean_bytes, total_variation
 from kvdistill.profile.profile import DirectionProfile, Profile, SizeCount
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count
 
@@ -27,7 +28,7 @@ class StoreJob:
 
 @dataclass(frozen=True, slots=True)
 class StoreDepth:
-    """Operations in flight; null if the profile does not tell."""
+    """Operations in flight; null if the profile does not say."""
 
     count: int | None
     comment: str
@@ -60,7 +61,7 @@ def ops_per_s(count: int, profile: Profile) -> float | None:
 def size_classes(sizes: Sequence[SizeCount], most: int) -> list[SizeCount]:
     """Return `sizes`, ascending, in at most `most` classes.
 
-    Sizes too many are joined into runs of about as many operations each, of their mean size: this keeps the bytes.
+    If there are more, they are joined into runs of about as many operations, of their mean size: this keeps the bytes.
     """
     if len(sizes) <= most:
         return list(sizes)
@@ -79,12 +80,6 @@ def size_classes(sizes: Sequence[SizeCount], most: int) -> list[SizeCount]:
     return [SizeCount(size, ops) for size, ops in sorted(joined.items())]
 
 
-def total_variation(a: Sequence[SizeCount], b: Sequence[SizeCount]) -> float:
-    """Return the share of operations of `a` that would have to change their size to be distributed as `b`."""
-    share = [{s.io_bytes: s.ops / sum(t.ops for t in side) for s in side} for side in (a, b)]
-    return sum(abs(share[0].get(size, 0) - share[1].get(size, 0)) for size in {*share[0], *share[1]}) / 2
-
-
 def classes_lost(what: str, direction: DirectionProfile, classes: Sequence[SizeCount]) -> list[str]:
     """Return what `classes` lose of the sizes of `direction`, called `what`; nothing if they are the same."""
     if not direction.ops:
@@ -93,14 +88,13 @@ def classes_lost(what: str, direction: DirectionProfile, classes: Sequence[SizeC
     moved = total_variation(sizes, classes)
     if moved < _WORTH_TELLING:
         return []
-    mean = sum(s.io_bytes * s.ops for s in classes) / sum(s.ops for s in classes)
     exact = sum(s.io_bytes * s.ops for s in sizes) / direction.ops
     part = f"{moved:.1%} of {format_count(direction.ops)} get another (total variation distance {moved:.3f})"
-    return [f"sizes of {what}: {part}; mean {format_bytes(mean)} instead of {format_bytes(exact)}"]
+    return [f"sizes of {what}: {part}; mean {format_bytes(mean_bytes(classes))} instead of {format_bytes(exact)}"]
 
 
 def hot_lost(profile: Profile, text: str) -> str:
-    """Return `text`, which says that no place is hot, with how hot the hottest are in the source, if it is known."""
+    """Return the loss `text` (no place is hot), with the share of the source's hottest blocks, if it is known."""
     if profile.locality is None:
         return text
     share = profile.locality.hot10_share
@@ -108,7 +102,7 @@ def hot_lost(profile: Profile, text: str) -> str:
 
 
 def bursts_lost(profile: Profile, text: str) -> str:
-    """Return `text`, which says that arrivals come evenly or by chance, with how they vary in the source."""
+    """Return the loss `text` (arrivals are even or Poisson), with the source's dispersion, if it is known."""
     if profile.arrivals is None:
         return text
     return f"{text} (variance by mean of operations in the source: {profile.arrivals.dispersion}; by chance it is 1)"

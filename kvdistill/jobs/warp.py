@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvdistill.jobs.header import header
+from kvdistill.jobs.job import header
 from kvdistill.jobs.store_mix import (
     StoreDepth,
     StoreJob,
@@ -24,14 +24,14 @@ from kvdistill.jobs.store_mix import (
     runtime_ms,
     size_classes,
 )
-from kvdistill.profile.distributions import percentages
+from kvdistill.profile.distributions import mean_bytes, percentages
 from kvdistill.profile.profile import Profile, SizeCount
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
 
 JOB = "mixed.yml"
 MIX_STEPS = 1000
-"""warp deals operations from a deck of so many."""
+"""warp draws operations from a deck of this many."""
 MAX_CLASSES = 256
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _HOST = re.compile(r"[A-Za-z0-9.\[\]:{}_-]+")
@@ -64,11 +64,15 @@ class _Mix:
 
 
 def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
-    """Return the benchmark of `profile`."""
-    classes = _classes(profile)
+    """Return warp's mixed benchmark for `profile`."""
+    # The sizes of the more frequent direction: warp has one distribution for what it writes and reads.
+    more = profile.read if profile.read.ops > profile.write.ops else profile.write
+    classes = size_classes(more.object_sizes, MAX_CLASSES)
     mix = _mix(profile)
     concurrent = depth(profile)
-    objects = _objects(profile, concurrent)
+    sizes = [*profile.read.object_sizes, *profile.write.object_sizes]
+    # Without a number of its own, warp runs 20 at once.
+    objects = max(round(profile.placed.peak_live_bytes / mean_bytes(sizes)), (concurrent.count or 20) + 1)
     rate = ops_per_s(profile.ops + profile.delete_ops, profile)
     span_ms = runtime_ms(profile, options.runtime_cap_ns)
     lost = [
@@ -80,8 +84,10 @@ def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
         "object names: warp makes its own",
         *random_lost(profile),
     ]
-    size = _mean(classes)
-    held = f"{format_count(objects)} objects of {format_bytes(size)} on average ({format_bytes(objects * size)})"
+    size = mean_bytes(classes)
+    objects_said = (
+        f"{format_count(objects)} objects of {format_bytes(size)} on average ({format_bytes(objects * size)})"
+    )
     text = header(
         "warp: mixed benchmark of a KV-cache trace, objects drawn at random",
         profile,
@@ -94,7 +100,7 @@ def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
                     *_upload_note(objects, rate),
                 ],
             ),
-            ("Needs", [f"room for {held}, and for what it writes beyond that"]),
+            ("Needs", [f"room for {objects_said}, and for what it writes beyond that"]),
             ("Lost", lost),
         ],
     )
@@ -156,16 +162,6 @@ def size_histogram(classes: Sequence[SizeCount]) -> str:
     return ",".join(bars)
 
 
-def _classes(profile: Profile) -> list[SizeCount]:
-    """Return the sizes of the more frequent direction: warp has one distribution for what it writes and reads."""
-    more = profile.read if profile.read.ops > profile.write.ops else profile.write
-    return size_classes(more.object_sizes, MAX_CLASSES)
-
-
-def _mean(classes: Sequence[SizeCount]) -> float:
-    return sum(s.io_bytes * s.ops for s in classes) / sum(s.ops for s in classes)
-
-
 def _mix(profile: Profile) -> _Mix:
     deletes = min(profile.delete_ops, profile.write.ops)
     counts = (profile.read.ops, profile.write.ops, deletes)
@@ -183,13 +179,6 @@ def _mix(profile: Profile) -> _Mix:
         if count and not share:
             lost.append(f"all {format_count(count)} {name}s: they are below warp's resolution of 0.1 % of requests")
     return _Mix(get, put, delete, lost)
-
-
-def _objects(profile: Profile, concurrent: StoreDepth) -> int:
-    sizes = [*profile.read.object_sizes, *profile.write.object_sizes]
-    mean = sum(s.io_bytes * s.ops for s in sizes) / sum(s.ops for s in sizes)
-    # Without a number of its own, warp runs 20 at once.
-    return max(round(profile.placed.peak_live_bytes / mean), (concurrent.count or 20) + 1)
 
 
 def _upload_note(objects: int, rate: float | None) -> list[str]:

@@ -1,22 +1,28 @@
-"""Write the files of one fio job from a distilled profile and the user's options."""
+"""Write jobs into a folder, each file whole or not at all: fio jobs by mode, and those of object stores."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from kvdistill.formats import iolog
 from kvdistill.formats.iolog import LogOptions, LogSummary
-from kvdistill.jobs import fio_replay
+from kvdistill.formats.oplog import OpLog, Style, can_log, write_oplogs
+from kvdistill.jobs import fio_replay, sai3, warp
 from kvdistill.jobs import job as fio
+from kvdistill.jobs.fio_reuse import draw
 from kvdistill.jobs.fio_stat import stat_job
-from kvdistill.jobs.job import FioMode, JobOptions
-from kvdistill.jobs.reuse_model import draw
-from kvdistill.profile.distil import Distilled
-from kvtrace.core.errors import ConfigError
-from kvtrace.core.files import write_text
+from kvdistill.jobs.job import PROFILE, FioMode, JobOptions
+from kvdistill.profile.profile import Profile
+from kvdistill.profile.sources import Distilled, distil_source
+from kvtrace.core.app import progress
+from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.files import Limit, write_json, write_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +36,20 @@ class CheckOptions:
     """Whether fio's null engine takes the I/O: what is late then is fio's, not a target's."""
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for a check of no time."""
+        """Raise ConfigError for a check that lasts no time."""
         if self.seconds <= 0:
             raise ConfigError(f"--check-seconds {self.seconds}: it must be more than 0")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which jobs, and how."""
+class JobRequest:
+    """Which fio jobs to write, and how."""
 
     modes: Sequence[FioMode]
     options: JobOptions
     logs: LogOptions
     seed: int = 42
-    """For what is drawn."""
+    """Of the random draws."""
     checks: CheckOptions | None = None
     is_whole: bool = False
     """Whether the replay is written whole, however long its logs are."""
@@ -61,71 +67,178 @@ class WrittenJob:
 
 
 def write_prefill(
-    distilled: Distilled, written: Mapping[FioMode, WrittenJob], folder: Path, wanted: Wanted
+    distilled: Distilled, written: Mapping[FioMode, WrittenJob], folder: Path, request: JobRequest
 ) -> WrittenJob:
     """Write the job that fills the target once for all that are `written`."""
     space = max(job.space_bytes for job in written.values())
-    text = fio_replay.prefill_job(distilled.profile, list(written), space, wanted.options)
+    text = fio_replay.prefill_job(distilled.profile, list(written), space, request.options)
     write_text(folder / fio.PREFILL, text)
     return WrittenJob([fio.PREFILL], space)
 
 
-def write_job(mode: FioMode, distilled: Distilled, folder: Path, wanted: Wanted) -> WrittenJob:
+def write_job(mode: FioMode, distilled: Distilled, folder: Path, request: JobRequest) -> WrittenJob:
     """Write the job of one mode and what it needs into `folder`."""
-    return _WRITERS[mode](distilled, folder, wanted)
+    return _WRITERS[mode](distilled, folder, request)
 
 
-def _write_stat(distilled: Distilled, folder: Path, wanted: Wanted) -> WrittenJob:
+def _write_stat(distilled: Distilled, folder: Path, request: JobRequest) -> WrittenJob:
     profile, job = distilled.profile, FioMode.STAT.job
-    write_text(folder / job, stat_job(profile, wanted.options))
-    return WrittenJob([job], fio.stat_space_bytes(profile, wanted.options))
+    write_text(folder / job, stat_job(profile, request.options))
+    return WrittenJob([job], fio.stat_space_bytes(profile, request.options))
 
 
-def _write_replay(distilled: Distilled, folder: Path, wanted: Wanted) -> WrittenJob:
+def _write_replay(distilled: Distilled, folder: Path, request: JobRequest) -> WrittenJob:
     profile, ios = distilled.profile, distilled.ios
     if ios is None:
         raise ValueError("distilled(=figures alone) must hold operations to be replayed.")
 
     def parts() -> Iterator[dict[str, Any]]:
-        return iolog.split_ios(ios, wanted.logs.max_io_bytes)
+        return iolog.split_ios(ios, request.logs.max_io_bytes)
 
     def text(logs: LogSummary) -> str:
-        return fio_replay.replay_job(profile, logs, wanted.options)
+        return fio_replay.replay_job(profile, logs, request.options)
 
-    return _write_logs(FioMode.REPLAY, folder, wanted, profile.placed.span_bytes, parts, text)
+    return _write_logs(FioMode.REPLAY, folder, request, profile.placed.span_bytes, parts, text)
 
 
-def _write_reuse(distilled: Distilled, folder: Path, wanted: Wanted) -> WrittenJob:
+def _write_reuse(distilled: Distilled, folder: Path, request: JobRequest) -> WrittenJob:
     profile = distilled.profile
-    drawn = draw(profile, min(profile.span_ns, wanted.options.runtime_cap_ns), wanted.seed)
+    drawn = draw(profile, min(profile.span_ns, request.options.runtime_cap_ns), request.seed)
 
     def parts() -> Iterator[dict[str, Any]]:
-        return iolog.split(drawn.us, drawn.is_read, drawn.offset, drawn.length, wanted.logs.max_io_bytes)
+        return iolog.split(drawn.us, drawn.is_read, drawn.offset, drawn.length, request.logs.max_io_bytes)
 
     def text(logs: LogSummary) -> str:
-        return fio_replay.reuse_job(profile, logs, drawn.span_bytes, wanted.seed, wanted.options)
+        return fio_replay.reuse_job(profile, logs, drawn.span_bytes, request.seed, request.options)
 
-    return _write_logs(FioMode.REUSE, folder, wanted, drawn.span_bytes, parts, text)
+    return _write_logs(FioMode.REUSE, folder, request, drawn.span_bytes, parts, text)
 
 
 def _write_logs(
     mode: FioMode,
     folder: Path,
-    wanted: Wanted,
+    request: JobRequest,
     span_bytes: int,
     parts: Callable[[], Iterator[dict[str, Any]]],
     text: Callable[[LogSummary], str],
 ) -> WrittenJob:
     """Write iologs of `parts`, which use `span_bytes` of the target, and the job `text` that runs them."""
-    options, space = wanted.options, fio.whole_mib(span_bytes)
-    form = fio_replay.replay_form(wanted.logs)
+    options, space = request.options, fio.whole_mib(span_bytes)
+    form = fio_replay.replay_form(request.logs)
     logs = iolog.write_iologs(folder, mode, parts, options.target, form)
     write_text(folder / mode.job, text(logs))
     return WrittenJob([mode.job, *logs.files], space, logs, parts)
 
 
-_WRITERS: Final[dict[FioMode, Callable[[Distilled, Path, Wanted], WrittenJob]]] = {
+_WRITERS: Final[dict[FioMode, Callable[[Distilled, Path, JobRequest], WrittenJob]]] = {
     FioMode.REPLAY: _write_replay,
     FioMode.STAT: _write_stat,
     FioMode.REUSE: _write_reuse,
 }
+
+
+MAX_HOSTS = 1024
+
+
+class StoreJobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Files written for warp or sai3-bench; `lost` is what the format cannot express, `log` null without op logs."""
+
+    files: list[str]
+    lost: list[str]
+    log: OpLog | None
+    profile: Profile
+
+
+def write_warp(
+    source: Path,
+    tier: str | None,
+    outdir: Path,
+    options: warp.WarpOptions,
+    limit: Limit,
+    *,
+    has_csv: bool,
+    argv: Sequence[str],
+) -> StoreJobs:
+    """Write warp's mixed benchmark, and its CSV if `has_csv`.
+
+    Raises:
+        ConfigError, TraceError, DeviceError: as the parts say.
+
+    """
+    profile = _distil_into(source, tier, outdir, limit)
+    job = warp.warp_job(profile, options)
+    log, lost = None, job.lost
+    if has_csv:
+        endpoint = f"http://{options.host}"
+        log, more = _write_log(source, profile, outdir, Style.WARP, endpoint=endpoint, hosts=1, limit=limit, argv=argv)
+        lost = lost + more
+    return _write_store_files(outdir, profile, {warp.JOB: job.text}, lost, log)
+
+
+def write_sai3(
+    source: Path,
+    tier: str | None,
+    outdir: Path,
+    options: sai3.Sai3Options,
+    limit: Limit,
+    *,
+    hosts: int,
+    argv: Sequence[str],
+) -> StoreJobs:
+    """Write sai3-bench's op logs for `hosts`, and its random workload.
+
+    Raises:
+        ConfigError, TraceError, DeviceError: as the parts say.
+
+    """
+    if not 1 <= hosts <= MAX_HOSTS:
+        raise ConfigError(f"--hosts {hosts}: it must be 1 to {MAX_HOSTS}")
+    profile = _distil_into(source, tier, outdir, limit)
+    job = sai3.sai3_workload(profile, options)
+    log, more = _write_log(
+        source, profile, outdir, Style.SAI3, endpoint=options.target, hosts=hosts, limit=limit, argv=argv
+    )
+    return _write_store_files(outdir, profile, {sai3.WORKLOAD: job.text}, job.lost + more, log)
+
+
+def make_folder(outdir: Path) -> None:
+    """Make the folder `outdir` for jobs, unless it is there; DeviceError if that fails."""
+    try:
+        outdir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DeviceError(f"cannot make the folder {outdir}: {error.strerror}") from None
+
+
+def _distil_into(source: Path, tier: str | None, outdir: Path, limit: Limit) -> Profile:
+    make_folder(outdir)
+    with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as scratch, progress(f"distil {source.name}"):
+        return distil_source(source, tier, limit, Path(scratch)).profile
+
+
+def _write_log(
+    source: Path,
+    profile: Profile,
+    outdir: Path,
+    style: Style,
+    *,
+    endpoint: str,
+    hosts: int,
+    limit: Limit,
+    argv: Sequence[str],
+) -> tuple[OpLog | None, list[str]]:
+    """Write op logs, or say why there are none."""
+    if not can_log(source):
+        return None, [f"single operations on objects: {source.name} holds none, so there is no op log"]
+    with progress("write the op log"):
+        log = write_oplogs(source, profile.tier, outdir, style, endpoint=endpoint, hosts=hosts, limit=limit, argv=argv)
+    return log, []
+
+
+def _write_store_files(
+    outdir: Path, profile: Profile, texts: dict[str, str], lost: list[str], log: OpLog | None
+) -> StoreJobs:
+    for name, content in texts.items():
+        write_text(outdir / name, content)
+    write_json(outdir / PROFILE, profile)
+    logs = [] if log is None else [*log.populate_files, *log.files]
+    return StoreJobs(files=[*texts, *logs, PROFILE], lost=lost, log=log, profile=profile)

@@ -1,4 +1,4 @@
-// Objects in one address space by first fit, and each operation at its object's (kvdistill/profile/placement.py).
+// Objects in one address space by first fit, and each operation at its object's (kvdistill/profile/operations.py).
 #include "core.h"
 
 enum { READ, WRITE, DELETE };           // as the trace's closed set
@@ -30,7 +30,7 @@ static bool reserve(Space *s, int64_t object, int64_t bytes, int64_t *base, Tota
 }
 
 // Puts objects there before the first row; `base` is where each object begins, NONE while it is not there, `reserved`
-// its bytes. Returns whether all found room.
+// its bytes. Returns whether all fitted.
 EXPORT bool placement_prior(Space *s, int64_t count, const int64_t *prior, const int64_t *reserved, int64_t *base,
                             Totals *totals) {
     for (int64_t i = 0; i < count; i++)
@@ -39,7 +39,7 @@ EXPORT bool placement_prior(Space *s, int64_t count, const int64_t *prior, const
 }
 
 // The second pass: where each row goes (NONE for deletes), and its length widened to whole sectors (0 for deletes).
-// Returns whether all objects found room.
+// Returns whether all objects fitted.
 EXPORT bool placement_rows(Space *s, int64_t rows, const int8_t *op, const int64_t *object, const int64_t *offset_bytes,
                            const int64_t *length_bytes, const int64_t *reserved, int64_t objects, int64_t *base,
                            Totals *totals, int64_t *address, int64_t *io_bytes) {

@@ -1,4 +1,4 @@
-// Reuse distances (kvdistill/profile/reuse.py): what else was used since a thing was used before.
+// Reuse distances (kvdistill/profile/locality.py): what else was used since a thing was used before.
 #include "core.h"
 #include "fenwick.h"
 

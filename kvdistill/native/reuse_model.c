@@ -1,4 +1,4 @@
-// Places for operations that are drawn with reuse distances (kvdistill/jobs/reuse_model.py): an LRU stack model.
+// Places for operations that are drawn with reuse distances (kvdistill/jobs/fio_reuse.py): an LRU stack model.
 //
 // Places lie in a stack by their last use. An operation takes the place of its class whose depth in the stack, in
 // bytes, is nearest to its distance; one without a distance, or whose distance the stack does not reach yet, takes a
@@ -15,12 +15,12 @@ typedef struct {                // operations that may share places
     int64_t *step;              // by use: at what step it was
 } Class;
 
-// The use of `c`, the last one of its place, whose step is nearest to `wanted`; of two as near the earlier one.
-static int64_t nearest(const Class *c, int64_t wanted) {
-    int64_t low = 0, high = c->used;    // uses up to step `wanted`
+// The use of `c`, the last one of its place, whose step is nearest to `target_step`; of two as near the earlier one.
+static int64_t nearest(const Class *c, int64_t target_step) {
+    int64_t low = 0, high = c->used;    // uses up to step `target_step`
     while (low < high) {
         int64_t middle = (low + high) / 2;
-        if (c->step[middle + 1] <= wanted) low = middle + 1;
+        if (c->step[middle + 1] <= target_step) low = middle + 1;
         else high = middle;
     }
     int64_t rank = fenwick_sum(c->last, low);
@@ -28,7 +28,7 @@ static int64_t nearest(const Class *c, int64_t wanted) {
     int64_t use = fenwick_find(c->last, c->uses, rank);
     if (rank == c->alive) return use;
     int64_t above = fenwick_find(c->last, c->uses, rank + 1);
-    return c->step[above] - wanted < wanted - c->step[use] ? above : use;
+    return c->step[above] - target_step < target_step - c->step[use] ? above : use;
 }
 
 // Puts an address for each operation into `address`; returns the end of the highest. `kind` is an operation's class,

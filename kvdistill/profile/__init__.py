@@ -1,1 +1,1 @@
-"""The frozen Profile and how it is distilled."""
+"""The frozen Profile of a source, and how it is distilled."""

@@ -50,7 +50,7 @@ class _Windows:
 
 
 def dispersion(ts_ns: NDArray[np.int64]) -> Dispersion:
-    """Return how bursty `ts_ns`, ascending, are."""
+    """Return how bursty the ascending times `ts_ns` are, in windows of three lengths."""
     counters = {name: _Windows(length) for name, length in _WINDOWS_NS.items()}
     for counter in counters.values():
         if len(ts_ns):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -19,7 +20,7 @@ PERCENT = 100
 def equal_mass_zones(
     starts: NDArray[np.int64], moved_bytes: NDArray[np.int64], granule_bytes: int
 ) -> list[AddressZone]:
-    """Return zones from address 0 on, about 1 % of the bytes each, whole percent that sum to 100.
+    """Cut the address space from 0 on into zones of about 1 % of the bytes each, whole percents that sum to 100.
 
     `starts` are ascending granule-aligned addresses, `moved_bytes` what is moved by operations that start in
     each. A granule that alone holds 2 % or more gets a zone of its own, so that a hot object stays as hot as it is.
@@ -113,11 +114,11 @@ def _slices(sizes: list[SizeCount], count: int) -> tuple[tuple[int, int], ...]:
     left, index = sizes[0].ops * count, 0
     for _ in range(count):
         # In units of 1 / count operations, so that every slice is whole.
-        room, moved = total, 0
-        while room:
-            taken = min(room, left)
+        need, moved = total, 0
+        while need:
+            taken = min(need, left)
             moved += taken * sizes[index].io_bytes
-            room, left = room - taken, left - taken
+            need, left = need - taken, left - taken
             if not left and index + 1 < len(sizes):
                 index += 1
                 left = sizes[index].ops * count
@@ -138,6 +139,12 @@ def cut_long(direction: DirectionProfile, max_io_bytes: int) -> DirectionProfile
     return msgspec.structs.replace(direction, sizes=sizes, ops=sum(s.ops for s in sizes))
 
 
+def total_variation(a: Sequence[SizeCount], b: Sequence[SizeCount]) -> float:
+    """Return the share of operations of `a` that would have to change their size to be distributed as `b`."""
+    share = [{s.io_bytes: s.ops / sum(t.ops for t in side) for s in side} for side in (a, b)]
+    return sum(abs(share[0].get(size, 0) - share[1].get(size, 0)) for size in {*share[0], *share[1]}) / 2
+
+
 TOP_SIZES = 5
 _SIZE_QUANTILES = {"p50_bytes": 5000, "p99_bytes": 9900}
 
@@ -154,7 +161,7 @@ def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         top = sorted(sizes, key=lambda pair: (-pair[1], pair[0]))[:TOP_SIZES]
         result.append(
             {"tier": tier, "op": op, "ops": total, "distinct": len(sizes), "min_bytes": sizes[0][0]}
-            | {name: _percentile(sizes, total, part) for name, part in _SIZE_QUANTILES.items()}
+            | {name: at_rank(sizes, nearest_rank(total, part)) for name, part in _SIZE_QUANTILES.items()}
             | {
                 "max_bytes": sizes[-1][0],
                 "mean_bytes": sum(size * ops for size, ops in sizes) / total,
@@ -178,13 +185,16 @@ def bins(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _percentile(sizes: list[tuple[int, int]], total: int, part: int) -> int | None:
-    """Return the nearest-rank percentile (`part` in ten-thousandths) of ascending (size, count) pairs, or null."""
-    rank, done = nearest_rank(total, part), 0
-    if rank is None:
-        return None
-    for size, count in sizes:
+def at_rank(counted: Sequence[tuple[Any, int]], rank: int | None) -> Any:
+    """Return the value of ascending (value, count) pairs at `rank`, from 1; null if the rank is null."""
+    done = 0
+    for value, count in counted:
         done += count
-        if done >= rank:
-            return size
-    raise AssertionError
+        if rank is not None and done >= rank:
+            return value
+    return None
+
+
+def mean_bytes(sizes: Sequence[SizeCount]) -> float:
+    """Return the mean of `sizes`, which must have operations."""
+    return sum(s.io_bytes * s.ops for s in sizes) / sum(s.ops for s in sizes)

@@ -1,4 +1,4 @@
-"""Locality of a trace or of placed operations: live bytes by tier, reuse distances, hot blocks.
+"""Locality: live bytes by tier, reuse distances and hot blocks, of a trace, a run or placed operations.
 
 One pass; memory is bounded by the number of objects and by how many accesses are looked at.
 """
@@ -12,21 +12,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvdistill.profile import reuse
-from kvdistill.profile.operations import DELETE, READ
 from kvdistill.profile.profile import Locality, Reuse
-from kvdistill.profile.reuse import reuse_distances
+from kvdistill.queries.views import DELETE, OK, READ
 from kvtrace.core.errors import TraceError
 from kvtrace.core.native.library import I1, I8, function
-from kvtrace.core.schema import OPS, TRACE, enum_code
 from kvtrace.core.statistics import SLOTS, count, nearest_rank, to_slots
 from kvtrace.core.tables import Reader
 
 MAX_ACCESSES = 4_000_000
 """Reads and writes of a tier whose reuse is looked at; a longer trace is cut here, which bounds time and memory."""
 _COLUMNS = ("op", "tier", "object_id", "offset_bytes", "length_bytes")
-_READ, _DELETE = (enum_code(TRACE, "op", op) for op in ("read", "delete"))
-_OK = enum_code(OPS, "outcome", "ok")
 _TIER = np.dtype([(name, I8) for name in ("live", "peak", "is_written")])
 _enter = function("locality_enter", int, I1, I1, I8, I8, int, _TIER, I8, returns=bool)
 
@@ -84,10 +79,10 @@ def trace_locality(reader: Reader, tiers: int, path: Path) -> TraceLocality:
             sizes = np.concatenate([sizes, np.zeros(max(missing, len(sizes)), dtype=np.int64)])
         if not _enter(len(op), op, tier, objects, reach, tiers, found, sizes):
             raise TraceError("what lies in a tier is more than can be reckoned with", path=path, column="offset_bytes")
-        _keep(kept, counts, op, tier, objects, length, op != _DELETE)
+        _keep_accesses(kept, counts, op, tier, objects, length, op != DELETE)
     return TraceLocality(
         live=[LiveBytes(peak=peak, end=live) if is_written else None for live, peak, is_written in found.tolist()],
-        reuse=[_reuse(kept[i], counts[i]) for i in range(tiers)],
+        reuse=[_object_reuse(kept[i], counts[i]) for i in range(tiers)],
     )
 
 
@@ -99,13 +94,13 @@ def run_reuse(reader: Reader, tiers: int) -> list[ObjectReuse | None]:
     for batch in reader.batches(columns):
         op, tier, objects, length, outcome = (batch.column(name) for name in columns)
         op, outcome = op.indices.to_numpy(), outcome.indices.to_numpy()
-        is_access = (op != _DELETE) & (outcome == _OK)
+        is_access = (op != DELETE) & (outcome == OK)
         length = length.fill_null(0).to_numpy(zero_copy_only=False)
-        _keep(kept, counts, op, tier.to_numpy(), objects.to_numpy(), length, is_access)
-    return [_reuse(kept[i], counts[i]) for i in range(tiers)]
+        _keep_accesses(kept, counts, op, tier.to_numpy(), objects.to_numpy(), length, is_access)
+    return [_object_reuse(kept[i], counts[i]) for i in range(tiers)]
 
 
-def _keep(
+def _keep_accesses(
     kept: list[list[tuple[Any, Any, Any]]],
     counts: list[int],
     op: Any,
@@ -121,10 +116,10 @@ def _keep(
         counts[index] += len(picked)
         if rest > 0 and len(picked):
             picked = picked[:rest]
-            kept[index].append((op[picked] == _READ, objects[picked], length[picked]))
+            kept[index].append((op[picked] == READ, objects[picked], length[picked]))
 
 
-def _reuse(parts: list[tuple[Any, Any, Any]], accesses: int) -> ObjectReuse | None:
+def _object_reuse(parts: list[tuple[Any, Any, Any]], accesses: int) -> ObjectReuse | None:
     if not parts:
         return None
     is_read, objects, length = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -168,27 +163,27 @@ MAX_OPS = 4_000_000
 
 def place_locality(ios: Path) -> Locality | None:
     """Return the locality of the operations at `ios`; null if there are none."""
-    op, address, length, is_whole = _head(ios)
+    op, address, length, is_whole = _first_operations(ios)
     if not len(op):
         return None
-    blocks = reuse.block_accesses(address, length)
-    hot = reuse.hot_share(blocks)
+    blocks = block_accesses(address, length)
+    hot = hot_share(blocks)
     if hot is None:
         return None
     places, place = np.unique(address, return_inverse=True)
-    distances = reuse.reuse_distances(place.astype(np.int64), length, len(places))
+    distances = reuse_distances(place.astype(np.int64), length, len(places))
     is_read = op == READ
     return Locality(
         ops=len(op),
         is_whole=is_whole,
         hot10_share=hot,
-        reuse_p50_blocks=reuse.median_reuse(blocks),
-        read=_curve(distances[is_read]),
-        write=_curve(distances[~is_read]),
+        reuse_p50_blocks=median_reuse(blocks),
+        read=_reuse_of(distances[is_read]),
+        write=_reuse_of(distances[~is_read]),
     )
 
 
-def _head(ios: Path) -> tuple[Any, Any, Any, bool]:
+def _first_operations(ios: Path) -> tuple[Any, Any, Any, bool]:
     """Return op, address and length of the first operations that move bytes, and whether these are all."""
     import pyarrow.parquet as pq
 
@@ -205,9 +200,56 @@ def _head(ios: Path) -> tuple[Any, Any, Any, bool]:
     return op, address, length, rows <= MAX_OPS
 
 
-def _curve(distances: Any) -> Reuse:
+def _reuse_of(distances: Any) -> Reuse:
     known = distances[distances >= 0]
     return Reuse(
         first_ops=len(distances) - len(known),
         distances=to_slots(count(known) if len(known) else np.zeros(SLOTS, dtype=np.int64)),
     )
+
+
+BLOCK_BYTES = 128 * 1024
+MAX_BLOCK_ACCESSES = 8_000_000
+"""Block accesses looked at; a longer stream is cut here, which bounds memory."""
+_reuse_distances = function("reuse_distances", int, I8, I8, int, I8)
+
+
+def block_accesses(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the blocks that each operation touches, one after another, renumbered densely from 0."""
+    first = offsets // BLOCK_BYTES
+    count = (offsets + lengths - 1) // BLOCK_BYTES - first + 1
+    kept = int(np.searchsorted(np.cumsum(count), MAX_BLOCK_ACCESSES, "right"))
+    first, count = first[:kept], count[:kept]
+    within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+    blocks = np.repeat(first, count) + within
+    return np.unique(blocks, return_inverse=True)[1].astype(np.int64)
+
+
+def hot_share(blocks: NDArray[np.int64], part: float = 0.1) -> float | None:
+    """Return the share of accesses that go to the hottest `part` of the touched blocks; null if none."""
+    if not len(blocks):
+        return None
+    counts = np.sort(np.bincount(blocks))[::-1]
+    hottest = max(1, round(len(counts) * part))
+    return float(counts[:hottest].sum() / len(blocks))
+
+
+def median_reuse(blocks: NDArray[np.int64]) -> float | None:
+    """Return the median number of distinct other blocks between accesses to one block; null if none recurs."""
+    if not len(blocks):
+        return None
+    distances = reuse_distances(blocks, np.ones_like(blocks), int(blocks.max()) + 1)
+    recurring = distances[distances >= 0]
+    return float(np.median(recurring)) if len(recurring) else None
+
+
+def reuse_distances(things: Any, weights: Any, count: int) -> NDArray[np.int64]:
+    """Return for each access the summed weight of the distinct others since the last one to its thing; -1 for a first.
+
+    `things` are numbers below `count`; `weights` are what each access makes its thing weigh.
+    """
+    distances = np.empty(len(things), dtype=np.int64)
+    _reuse_distances(
+        len(things), np.ascontiguousarray(things, I8), np.ascontiguousarray(weights, I8), int(count), distances
+    )
+    return distances

@@ -159,6 +159,15 @@ class DepthProfile(msgspec.Struct, frozen=True, kw_only=True):
     timed_share: float
     """Share of reads and writes whose completion is known; the others are not in these figures."""
 
+    def in_flight_for(self, share: float) -> int | None:
+        """Return the most operations in flight for `share` of the time; null if the shares are not known."""
+        done = 0.0
+        for at in self.shares:
+            done += at.share
+            if done >= share:
+                return at.in_flight
+        return None
+
 
 class Idle(msgspec.Struct, frozen=True, kw_only=True):
     """Stretches with nothing in flight between two operations: the time to think."""

@@ -1,16 +1,47 @@
-"""Distil any source: a trace, a run or its ops, block events, a probe's result, a profile."""
+"""Distil any source to a `Profile`: a trace, a run or its ops, block events, a probe's result, a profile.
+
+A source with single operations first becomes one file of placed operations in order of time (`IoWriter`), from which
+all figures are computed. Memory is bounded by the number of objects, not of rows. What a source does not tell is null.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from kvdistill.profile.distil import Distilled, distil
-from kvdistill.profile.profile import FORMAT, Profile
+import msgspec
+
+from kvdistill.profile.arrivals import BUCKETS, ArrivalCounter
+from kvdistill.profile.distributions import equal_mass_zones
+from kvdistill.profile.locality import place_locality
+from kvdistill.profile.operations import GRANULE_BYTES, IoWriter, ObjectPlacement, place, survey
+from kvdistill.profile.profile import (
+    FORMAT,
+    AddressSpace,
+    Concurrency,
+    DataProfile,
+    DepthProfile,
+    DirectionProfile,
+    Idle,
+    InFlight,
+    Origin,
+    Profile,
+    SizeCount,
+    SourceKind,
+)
+from kvdistill.profile.streams import MAX_PROCESSES, fit_streams
+from kvdistill.queries.database import connect, literal, query, query_table, write_query
+from kvdistill.queries.views import READ, WRITE, found_window, ordered_rows, place_of, tier_rows
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import Limit, read_json
-from kvtrace.core.run.run_file import refuse_cut_off
+from kvtrace.core.metadata import Count, Metadata, computing_notes
+from kvtrace.core.parquet import DENSE_SLACK
+from kvtrace.core.run.run_file import RunFile, find_run, refuse_cut_off
 from kvtrace.core.schema import BLOCKS, OPS, TRACE
+from kvtrace.core.units import format_count
 
 WHAT = "a trace, a run's folder, ops.parquet, blocks.parquet, probe.json or profile.json"
 _IN_FOLDER = ("ops.parquet", "blocks.parquet", "trace.parquet", "probe.json", "profile.json")
@@ -26,55 +57,496 @@ def distil_source(path: Path, tier: str | None, limit: Limit, scratch: Path) -> 
     """
     file = file_of(path)
     if file.suffix == ".json":
-        return Distilled(_without_rows(file, tier, limit), None)
-    from kvdistill.profile.measured import distil_blocks, distil_ops
+        if str(limit):
+            raise ConfigError(f"--limit: {file} holds no single operations to take the first of")
+        content = read_json(file, object)
+        if not isinstance(content, dict) or "origin" not in content:
+            profile = distil_probe(file)
+        else:
+            if content.get("format") != FORMAT:
+                raise TraceError(
+                    f"a profile of format {content.get('format')}, which this version does not know", path=file
+                )
+            profile = read_json(file, Profile, misfit="no profile of kvdistill: {}")
+        if tier is not None and tier != profile.tier:
+            raise ConfigError(f"--tier {tier}: {file} is of {profile.tier}")
+        return Distilled(profile, None)
 
     reader = tables.open_table(file)
     if reader.table is TRACE:
-        return distil(file, tier or _only_tier([t.name for t in reader.meta.tiers], file), limit, scratch)
+        names = [t.name for t in reader.meta.tiers]
+        if not tier and len(names) != 1:
+            raise ConfigError(f"{file}: say which tier with --tier; there is {', '.join(names)}")
+        return distil_trace(file, tier or names[0], limit, scratch)
     if reader.table in (OPS, BLOCKS):
         return (distil_ops if reader.table is OPS else distil_blocks)(file, tier, limit, scratch)
-    raise TraceError(f"holds the table {reader.table.name}, which tells no I/O; take {WHAT}", path=file)
-
-
-def _only_tier(names: list[str], file: Path) -> str:
-    if len(names) == 1:
-        return names[0]
-    raise ConfigError(f"{file}: say which tier with --tier; there is {', '.join(names)}")
+    raise TraceError(f"holds the table {reader.table.name}, which says nothing of I/O; take {WHAT}", path=file)
 
 
 def file_of(path: Path) -> Path:
     """Return the file that is distilled of the source at `path`, which may be a folder; ConfigError if it has none."""
-    return _file_in(path) if path.is_dir() else path
-
-
-def _file_in(folder: Path) -> Path:
-    refuse_cut_off(folder)
+    if not path.is_dir():
+        return path
+    refuse_cut_off(path)
     for name in _IN_FOLDER:
-        if (folder / name).is_file():
-            return folder / name
-    runs = sorted(file.parent.name for file in folder.glob("*/ops.parquet"))
+        if (path / name).is_file():
+            return path / name
+    runs = sorted(file.parent.name for file in path.glob("*/ops.parquet"))
     more = f"; it has the runs {', '.join(runs)}: name one of them" if runs else ""
-    raise ConfigError(f"{folder}: none of {', '.join(_IN_FOLDER)} in this folder{more}")
+    raise ConfigError(f"{path}: none of {', '.join(_IN_FOLDER)} in this folder{more}")
 
 
-def _without_rows(file: Path, tier: str | None, limit: Limit) -> Profile:
-    """Return the profile of a file that holds no single operations."""
-    from kvdistill.profile.probe import distil_probe
-
-    if str(limit):
-        raise ConfigError(f"--limit: {file} holds no single operations to take the first of")
-    content = read_json(file, object)
-    if not isinstance(content, dict) or "origin" not in content:
-        profile = distil_probe(file)
-    else:
-        profile = _profile(content, file)
-    if tier is not None and tier != profile.tier:
-        raise ConfigError(f"--tier {tier}: {file} is of {profile.tier}")
-    return profile
+_COLUMNS = ("object_id", "offset_bytes", "length_bytes", "request_id", "stage")
+_FOREVER = (1 << 62, -(1 << 62))
 
 
-def _profile(content: dict[str, object], file: Path) -> Profile:
-    if content.get("format") != FORMAT:
-        raise TraceError(f"a profile of format {content.get('format')}, which this version does not know", path=file)
-    return read_json(file, Profile, misfit="no profile of kvdistill: {}")
+@dataclass(frozen=True, slots=True)
+class Distilled:
+    """A profile and its operations: `ios` is Parquet as `IoWriter` writes it; null if only figures are known."""
+
+    profile: Profile
+    ios: Path | None
+    limit: Limit = Limit()  # noqa: RUF009 - frozen
+    """The window of the source that it is of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Operations in one address space, and the facts of their source."""
+
+    origin: Origin
+    tier: str
+    arrivals: ArrivalCounter
+    space: AddressSpace
+    stray_deletes: int = 0
+    data: DataProfile | None = None
+
+
+def distil_trace(trace: Path, tier: str, limit: Limit, scratch: Path) -> Distilled:
+    """Distil `tier` of the trace at `trace` up to `limit`; temporary files go into the folder `scratch`.
+
+    Memory is bounded by the number of objects, not of rows.
+
+    Raises:
+        TraceError: the file is damaged, or the tier has no reads or writes.
+        ConfigError: there is no such tier.
+
+    """
+    reader = tables.open_table(trace, TRACE)
+    place = place_of(reader.meta, tier)
+    limit = found_window(limit, lambda: tier_rows(reader, place, Limit(), ()))
+
+    def rows() -> Iterator[dict[str, Any]]:
+        return tier_rows(reader, place, limit, _COLUMNS)
+
+    ios = scratch / "ios.parquet"
+    placement, arrivals = place_objects(rows, ios, trace, tier)
+    origin = origin_of(reader.meta, trace, limit, SourceKind.TRACE)
+    placed = Placed(origin, tier, arrivals, placement.space, placement.stray_deletes)
+    return Distilled(profile_of(ios, placed, scratch), ios, limit)
+
+
+def place_objects(
+    rows: Callable[[], Iterator[dict[str, Any]]], ios: Path, source: Path, tier: str
+) -> tuple[ObjectPlacement, ArrivalCounter]:
+    """Place the objects of `rows` by first fit and write the operations to `ios`.
+
+    Raises:
+        TraceError: the rows cannot be, or none of them is a read or write.
+
+    """
+    try:
+        objects = survey(rows)
+        with IoWriter(ios) as sink:
+            placement = place(rows, objects, sink.write)
+    except TraceError as error:
+        if error.path is None:
+            raise TraceError(str(error), path=source) from None
+        raise
+    require_moving(sink, source, f"tier {tier!r}")
+    return placement, sink.arrivals
+
+
+def require_moving(sink: IoWriter, source: Path, whose: str) -> None:
+    """Raise TraceError unless `sink` took a read or write."""
+    if not sink.moving_rows:
+        what = "no reads or writes" + (", only deletes" if sink.rows else "")
+        raise TraceError(f"{whose} has {what}: there is no job to write", path=source)
+
+
+def view_ios(db: Any, ios: Path) -> None:
+    """Make `db`'s view `ios`, whose `row` says in which order operations of one instant are."""
+    db.execute(f"CREATE VIEW ios AS SELECT *, file_row_number AS row FROM read_parquet({literal(ios)})")
+
+
+def profile_of(ios: Path, placed: Placed, scratch: Path) -> Profile:
+    """Return the profile of the operations at `ios`, which must hold a read or write."""
+
+    def describe(op: int, from_ns: int, to_ns: int, process: int | None, has_zones: bool) -> DirectionProfile:
+        return _direction_profile(db, op, from_ns, to_ns, process, has_zones=has_zones)
+
+    with connect(scratch) as db:
+        view_ios(db, ios)
+        totals = query(db, "profile_totals")[0]
+        stages = query(db, "profile_concurrency")[0]
+        start, span = totals["start_ns"], totals["end_ns"] - totals["start_ns"]
+        bucket_ns = max(1, -(-(span + 1) // BUCKETS))
+        arrivals = placed.arrivals.result(query(db, "profile_rates", start_ns=start, bucket_ns=bucket_ns), bucket_ns)
+        depth, idle = _depth_and_idle(db)
+        return Profile(
+            origin=placed.origin,
+            tier=placed.tier,
+            start_ns=start,
+            span_ns=span,
+            read=_direction_profile(db, READ, has_zones=False),
+            write=_direction_profile(db, WRITE, has_zones=False),
+            delete_ops=totals["delete_ops"],
+            delete_bytes=totals["delete_bytes"],
+            stray_delete_ops=placed.stray_deletes,
+            empty_ops=totals["empty_ops"],
+            space=placed.space,
+            concurrency=None if stages["max_stage_ops"] is None else Concurrency(**stages),
+            arrivals=arrivals,
+            depth=depth,
+            idle=idle,
+            locality=place_locality(ios),
+            streams=[] if arrivals is None else fit_streams(db, start, describe),
+            data=placed.data,
+        )
+
+
+def _direction_profile(
+    db: Any,
+    op: int,
+    from_ns: int = _FOREVER[1],
+    to_ns: int = _FOREVER[0],
+    process: int | None = None,
+    *,
+    has_zones: bool = True,
+) -> DirectionProfile:
+    which = {"op": op, "from_ns": from_ns, "to_ns": to_ns, "process": process}
+    sizes = query(db, "profile_sizes", **which)
+    is_padded = any(row["io_bytes"] * row["ops"] != row["object_bytes"] for row in sizes)
+    lengths = query(db, "profile_lengths", **which) if is_padded else []
+    zones = []
+    if has_zones:
+        starts = query_table(db, "profile_starts", granule_bytes=GRANULE_BYTES, **which)
+        zones = equal_mass_zones(starts["start"].to_numpy(), starts["moved_bytes"].to_numpy(), GRANULE_BYTES)
+    return DirectionProfile(
+        ops=sum(row["ops"] for row in sizes),
+        object_bytes=sum(row["object_bytes"] for row in sizes),
+        io_bytes=sum(row["io_bytes"] * row["ops"] for row in sizes),
+        sizes=[SizeCount(row["io_bytes"], row["ops"]) for row in sizes],
+        lengths=[SizeCount(row["length_bytes"], row["ops"]) for row in lengths] if is_padded else None,
+        zones=zones,
+    )
+
+
+def _depth_and_idle(db: Any) -> tuple[DepthProfile | None, Idle | None]:
+    busy = query(db, "profile_busy")[0]
+    rows = query(db, "profile_in_flight") if busy["timed"] else []
+    total = sum(row["total_ns"] for row in rows)
+    if not total:
+        return None, None
+    idle = next((row for row in rows if row["in_flight"] == 0), None)
+    depth = DepthProfile(
+        mean=sum(row["in_flight"] * row["total_ns"] for row in rows) / total,
+        read_mean=busy["read_ns"] / total,
+        write_mean=busy["write_ns"] / total,
+        max=rows[-1]["in_flight"],
+        shares=[InFlight(row["in_flight"], row["total_ns"] / total) for row in rows],
+        timed_share=busy["timed"] / busy["ops"],
+    )
+    if idle is None:
+        return depth, Idle(stretches=0, total_ns=0, p50_ns=None)
+    return depth, Idle(stretches=idle["stretches"], total_ns=idle["total_ns"], p50_ns=idle["p50_ns"])
+
+
+def origin_of(meta: Metadata, source: Path, limit: Limit, kind: SourceKind, *notes: str) -> Origin:
+    """Return where the table at `source` came from."""
+    name = (meta.model or {}).get("name")
+    return Origin(
+        kind=kind,
+        file=source.name,
+        program=meta.program,
+        version=meta.version,
+        config_sha256=meta.config_sha256,
+        preset=meta.preset,
+        seed=meta.seed,
+        model=name if isinstance(name, str) else None,
+        is_simulated=meta.is_simulated,
+        limit=str(limit),
+        notes=[*meta.notes, *notes],
+    )
+
+
+_NO_OFFSETS = "operations are taken from the start of their object: a replay's ops hold no offsets"
+_WARM_UP = "the run's warm-up is part of this"
+_PACKED = "addresses are packed: stretches of 1 MiB that nothing touched are left out"
+_PROCESS_SHARE, _PROCESS_OPS = 0.002, 20
+"""A process with less, of operations and of bytes, is left out."""
+_MIN_TENTHS, _MANY_SHARE = 3, 0.05
+"""So is one that is there in fewer tenths of the time and does less."""
+
+
+def distil_ops(ops: Path, tier: str | None, limit: Limit, scratch: Path) -> Distilled:
+    """Distil the operations of `tier` that a replay completed, by when they were submitted.
+
+    Raises:
+        TraceError: the file is damaged, or the tier has no completed reads or writes.
+        ConfigError: there is no such tier, or several to choose from.
+
+    """
+    meta = tables.checked(ops, OPS).meta
+    run = find_run(ops.parent)
+    with connect(scratch) as db:
+        _view_measured(db, ops)
+        used = [row["tier"] for row in query(db, "measured_tiers")]
+        name, index = _chosen(tier, [meta.tiers[i].name for i in used], used, ops)
+        _number_objects(db)
+        ordered = scratch / "ordered.parquet"
+        write_query(db, "measured_ops", ordered, tier=index)
+    limit = found_window(limit, lambda: ordered_rows(ordered, Limit()))
+    ios = scratch / "ios.parquet"
+    placement, arrivals = place_objects(lambda: ordered_rows(ordered, limit), ios, ops, name)
+    ordered.unlink()
+    notes = [_NO_OFFSETS, *([_WARM_UP] if run is not None and run.summary.warmup is not None else [])]
+    if run is not None:
+        notes += computing_notes(run.trace.metadata.notes)
+    origin = origin_of(meta, ops, limit, SourceKind.OPS, *notes)
+    placed = Placed(origin, name, arrivals, placement.space, placement.stray_deletes, _data_profile(run))
+    return Distilled(profile_of(ios, placed, scratch), ios, limit)
+
+
+def distil_blocks(blocks: Path, device: str | None, limit: Limit, scratch: Path) -> Distilled:
+    """Distil the reads, writes and discards that `device` was issued; the tier is the device.
+
+    Raises:
+        TraceError: the file is damaged, or the device had no reads or writes.
+        ConfigError: there is no such device, or several to choose from.
+
+    """
+    meta = tables.checked(blocks, BLOCKS).meta
+    with connect(scratch) as db:
+        _view_measured(db, blocks)
+        names = [row["device"] for row in query(db, "measured_devices")]
+        name, _index = _chosen(device, names, names, blocks)
+        ordered = scratch / "ordered.parquet"
+        processes, left_ops = _processes(db, name)
+        write_query(db, "measured_blocks", ordered, device=name, processes=processes)
+    limit = found_window(limit, lambda: ordered_rows(ordered, Limit()))
+    ios = scratch / "ios.parquet"
+    end = 0
+    with IoWriter(ios) as sink:
+        for part in ordered_rows(ordered, limit):
+            sink.write(part)
+            end = max(end, int((part["address"] + part["length_bytes"]).max()))
+    ordered.unlink()
+    require_moving(sink, blocks, f"device {name!r}")
+    space = AddressSpace(span_bytes=end, peak_live_bytes=end, prior_objects=0, prior_bytes=0)
+    left = [f"{format_count(left_ops)} requests of processes that did very little are left out"] if left_ops else []
+    origin = origin_of(meta, blocks, limit, SourceKind.BLOCKS, _PACKED, *left)
+    return Distilled(profile_of(ios, Placed(origin, name, sink.arrivals, space), scratch), ios, limit)
+
+
+def _processes(db: Any, device: str) -> tuple[list[int] | None, int]:
+    """Return the processes that `device` is distilled for, null for all, and the reads and writes of the others.
+
+    A program's start and end, and a neighbour's, are no part of a workload.
+    """
+    rows = query(db, "measured_processes", device=device)
+    ops, moved = sum(row["ops"] for row in rows), sum(row["moved_bytes"] for row in rows)
+    kept = [
+        row
+        for row in rows
+        if row["ops"] >= _PROCESS_OPS
+        and (row["tenths"] >= _MIN_TENTHS or row["ops"] >= _MANY_SHARE * ops)
+        and (row["ops"] >= _PROCESS_SHARE * ops or row["moved_bytes"] >= _PROCESS_SHARE * moved)
+    ]
+    if not kept or len(kept) == len(rows) or len(kept) > MAX_PROCESSES:
+        return None, 0
+    return [row["process"] for row in kept], ops - sum(row["ops"] for row in kept)
+
+
+def _view_measured(db: Any, path: Path) -> None:
+    if not path.name.endswith(".parquet"):
+        raise ConfigError(f"{path}: only Parquet is distilled here; kvtrace convert makes it of CSV")
+    db.execute(f"CREATE VIEW measured AS SELECT * FROM read_parquet({literal(path)})")
+
+
+def _number_objects(db: Any) -> None:
+    """Give the objects of `measured` dense numbers, unless they have: the rows then bound what is kept by number.
+
+    Those of a part of a long trace may be numbered far above its rows, and those of a damaged one anyhow.
+    """
+    ((rows, most),) = db.execute("SELECT count(*), max(object_id) FROM measured").fetchall()
+    if not rows or most <= rows + DENSE_SLACK:
+        return
+    db.execute("ALTER VIEW measured RENAME TO unnumbered")
+    db.execute(
+        "CREATE TABLE numbers AS SELECT object_id, row_number() OVER (ORDER BY object_id) - 1 AS number "
+        "FROM (SELECT DISTINCT object_id FROM unnumbered)"
+    )
+    db.execute(
+        "CREATE VIEW measured AS SELECT unnumbered.* REPLACE (number AS object_id) "
+        "FROM unnumbered JOIN numbers USING (object_id)"
+    )
+
+
+def _chosen(tier: str | None, names: list[str], keys: list[Any], path: Path) -> tuple[str, Any]:
+    if not names:
+        raise TraceError("no read or write completed: there is no job to write", path=path)
+    if tier is None and len(names) == 1:
+        return names[0], keys[0]
+    if tier not in names:
+        what = f"no tier or device {tier!r} did I/O here" if tier else "say which with --tier"
+        raise ConfigError(f"{path}: {what}; there is {', '.join(names)}")
+    return tier, keys[names.index(tier)]
+
+
+def _data_profile(run: RunFile | None) -> DataProfile | None:
+    """Return the ratios of the run's data; null if run.json does not say."""
+    if run is None or run.data is None:
+        return None
+    shape = run.data.shape
+    return (
+        DataProfile(dedup_ratio=1.0, compress_ratio=1.0)
+        if shape is None
+        else DataProfile(dedup_ratio=shape.dedup_ratio, compress_ratio=shape.compress_ratio)
+    )
+
+
+_PROBE_NOTES = (
+    "requests of the block layer, after splits and merges: not the objects that were asked for",
+    (
+        "histograms hold no order: no arrivals, places, reuse or phases; blocks.parquet does (probe without "
+        "--histograms-only)"
+    ),
+)
+
+
+class _Sized(msgspec.Struct, frozen=True):
+    bytes: Count
+    count: Count
+
+
+class _InFlight(msgspec.Struct, frozen=True):
+    in_flight: Count
+    count: Count
+
+
+class _ProbeTimes(msgspec.Struct, frozen=True):
+    count: Count
+    mean_ns: float | None
+
+
+class _ProbeDirection(msgspec.Struct, frozen=True):
+    issued: Count
+    issued_bytes: Count
+    block_sizes: list[_Sized]
+    in_flight_at_dispatch: list[_InFlight]
+    d2c: _ProbeTimes
+    q2d: _ProbeTimes = _ProbeTimes(0, None)
+
+
+class _ProbeBlock(msgspec.Struct, frozen=True):
+    directions: dict[str, _ProbeDirection]
+
+
+class _ProbeDuration(msgspec.Struct, frozen=True):
+    duration_ns: Count | None = 0
+
+
+class _ProbeConfig(msgspec.Struct, frozen=True):
+    devices: list[str] | None = None
+
+
+class _Probe(msgspec.Struct, frozen=True):
+    program: str
+    version: str
+    config: _ProbeConfig
+    config_sha256: str
+    duration_ns: Count
+    block: _ProbeBlock
+
+
+_NO_REQUESTS = _ProbeDirection(0, 0, [], [], _ProbeTimes(0, None))
+
+
+def distil_probe(path: Path) -> Profile:
+    """Return the profile of the probe.json at `path`.
+
+    Raises:
+        TraceError: it is none, or holds no reads or writes.
+
+    """
+    misfit = "no probe.json of kvreplay probe: {}"
+    if read_json(path, _ProbeDuration, misfit=misfit).duration_ns is None:
+        why = "holds no duration and no exact sizes (bpftrace prints neither), so a job has no rate and no sizes"
+        raise TraceError(f"{why}; distil what kvreplay probe or an imported blkparse text holds", path=path)
+    probe = read_json(path, _Probe, misfit=misfit)
+    of = probe.block.directions
+    read, write, discard = (of.get(name, _NO_REQUESTS) for name in ("read", "write", "discard"))
+    if not read.issued + write.issued:
+        raise TraceError("no reads or writes: there is no job to write", path=path)
+    devices = probe.config.devices or []
+    return Profile(
+        origin=Origin(
+            kind=SourceKind.PROBE,
+            file=path.name,
+            program=probe.program,
+            version=probe.version,
+            config_sha256=probe.config_sha256,
+            preset=None,
+            seed=None,
+            model=None,
+            is_simulated=False,
+            limit="",
+            notes=list(_PROBE_NOTES),
+        ),
+        tier=", ".join(devices) or "all disks",
+        start_ns=0,
+        span_ns=probe.duration_ns,
+        read=_probe_direction(read),
+        write=_probe_direction(write),
+        delete_ops=discard.issued,
+        delete_bytes=discard.issued_bytes,
+        stray_delete_ops=0,
+        empty_ops=0,
+        space=None,
+        concurrency=None,
+        arrivals=None,
+        depth=_depth_by_rate(read, write, probe.duration_ns),
+        idle=None,
+        locality=None,
+        streams=[],
+        data=None,
+    )
+
+
+def _probe_direction(moved: _ProbeDirection) -> DirectionProfile:
+    sizes = [SizeCount(size.bytes, size.count) for size in moved.block_sizes if size.bytes]
+    total = sum(size.io_bytes * size.ops for size in sizes)
+    return DirectionProfile(
+        ops=sum(size.ops for size in sizes), object_bytes=total, io_bytes=total, sizes=sizes, zones=[]
+    )
+
+
+def _total(times: _ProbeTimes) -> float:
+    return (times.mean_ns or 0) * times.count
+
+
+def _depth_by_rate(read: _ProbeDirection, write: _ProbeDirection, duration_ns: int) -> DepthProfile | None:
+    """Return the depth by Little's law: mean time queued and in the device times the rate; null where none was seen."""
+    busy = [None if m.issued and m.d2c.mean_ns is None else _total(m.d2c) + _total(m.q2d) for m in (read, write)]
+    if busy[0] is None or busy[1] is None or not duration_ns:
+        return None
+    most = max((d.in_flight for m in (read, write) for d in m.in_flight_at_dispatch), default=0)
+    return DepthProfile(
+        mean=(busy[0] + busy[1]) / duration_ns,
+        read_mean=busy[0] / duration_ns,
+        write_mean=busy[1] / duration_ns,
+        max=most,
+        shares=[],
+        timed_share=(read.d2c.count + write.d2c.count) / (read.issued + write.issued),
+    )

@@ -1,24 +1,30 @@
-"""DuckDB with bounded memory, and the named queries in `kvdistill/queries/sql`."""
+"""DuckDB with bounded memory, the named queries in `kvdistill/queries/sql`, and the figures of a run by them.
+
+Figures are by tier and operation: counts, rates, times; the warm-up is left out, as in run.json.
+"""
 
 from __future__ import annotations
 
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.core.errors import OutOfMemory
+from kvtrace.core.statistics import QUANTILES
+from kvtrace.core.units import NS_PER_S, parse_duration_ns
 
 if TYPE_CHECKING:
-    # Heavy.
     import duckdb
     import pyarrow as pa
 
 
 MEMORY_LIMIT = "1GB"
 THREADS = 2
+BATCH_ROWS = 1 << 17
 PERCENTILE = """
 CREATE MACRO percentile(x, q) AS CASE WHEN count(x) * (1 - q) >= 1 THEN quantile_disc(x, q) END
 """
@@ -47,7 +53,7 @@ def connect(scratch: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def out_of_memory(error: duckdb.Error) -> OutOfMemory:
-    """Return what to say of a query that needs more than MEMORY_LIMIT and cannot spill."""
+    """Return the error for a query that needs more than MEMORY_LIMIT and cannot spill."""
     first = str(error).strip().split("\n")[0]
     return OutOfMemory(f"a query needs more than {MEMORY_LIMIT} of memory, and cannot do with less: {first}")
 
@@ -68,6 +74,83 @@ def query_table(connection: duckdb.DuckDBPyConnection, name: str, **values: obje
     return connection.sql(named(name), params=values or None).to_arrow_table()
 
 
+def write_query(connection: duckdb.DuckDBPyConnection, name: str, path: Path, **values: object) -> None:
+    """Write the result of the named query to the Parquet file `path`, in its order, batch by batch."""
+    import pyarrow.parquet as pq
+
+    reader = connection.sql(named(name), params=values).to_arrow_reader(BATCH_ROWS)
+    with pq.ParquetWriter(path, reader.schema, compression="zstd", compression_level=1) as out:
+        for batch in reader:
+            out.write_batch(batch)
+
+
 def named(name: str) -> str:
     """Return the text of the named query."""
     return resources.files("kvdistill.queries").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
+
+
+_ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
+_TIMES = """
+CREATE VIEW times AS
+SELECT * FROM (
+    SELECT tier, op::VARCHAR AS op, 'latency' AS measure, completed_ns - submitted_ns AS time_ns, outcome, engine
+    FROM measured
+    UNION ALL
+    SELECT tier, op::VARCHAR, 'response', completed_ns - scheduled_ns, outcome, engine FROM measured
+    UNION ALL
+    SELECT tier, op::VARCHAR, 'lateness', submitted_ns - scheduled_ns, outcome, engine FROM measured
+)
+WHERE outcome = 'ok' AND engine <> 'sim' AND time_ns IS NOT NULL
+"""
+"""Service times (as run.json, `latency`), response times and lateness of what completed well; simulated tiers have no
+such times, and a closed loop only service times."""
+MEASURES = ("latency", "response", "lateness")
+
+
+def measured_views(db: duckdb.DuckDBPyConnection, warmup: str | None) -> None:
+    """Create over the view `ops` the views `measured` (without the warm-up) and `times` (a row a time).
+
+    `warmup` is the run's `--warmup`: rows or a duration.
+    """
+    condition = "true"
+    if warmup is not None:
+        rows = _ROWS.fullmatch(warmup)
+        started = "coalesce(scheduled_ns, submitted_ns)"
+        lasts = "" if rows else f"({started} IS NULL OR {started} >= {parse_duration_ns(warmup)})"
+        condition = f"row >= {int(rows.group(1))}" if rows else lasts
+    db.execute(f"CREATE VIEW measured AS SELECT * FROM ops WHERE {condition}")
+    db.execute(_TIMES)
+
+
+def figures(db: duckdb.DuckDBPyConnection, tiers: Sequence[str]) -> list[dict[str, Any]]:
+    """Return counts, bytes and rates by tier and operation, over the view `measured`."""
+    found = named_tiers(query(db, "run_figures"), tiers)
+    for row in found:
+        span_ns = row["span_ns"] if row["engine"] != "sim" else None
+        moves = row["op"] != "delete" and row["bytes"] is not None
+        row["bandwidth_bytes_per_s"] = row["bytes"] * NS_PER_S / span_ns if span_ns and moves else None
+        row["operations_per_s"] = row["operations"] * NS_PER_S / span_ns if span_ns else None
+    return found
+
+
+def distributions(
+    db: duckdb.DuckDBPyConnection, tiers: Sequence[str], parts: Sequence[int]
+) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
+    """Return times at `parts` (ten-thousandths, every QUANTILE among them), and summaries by measure.
+
+    Null where there are too few operations. Over the view `times`.
+    """
+    points = named_tiers(query(db, "run_distributions", parts=list(parts)), tiers)
+    known = {(p["measure"], p["tier"], p["op"], p["share"]): p["time_ns"] for p in points}
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in MEASURES}
+    for row in named_tiers(query(db, "run_times"), tiers):
+        key = (row["measure"], row["tier"], row["op"])
+        quantiles = {f"{name}_ns": known.get((*key, part / 10_000)) for name, part in QUANTILES.items()}
+        counted = {name: row[name] for name in ("tier", "op", "count", "mean_ns")}
+        found[row["measure"]].append(counted | quantiles | {"max_ns": row["max_ns"]})
+    return points, found
+
+
+def named_tiers(rows: list[dict[str, Any]], tiers: Sequence[str]) -> list[dict[str, Any]]:
+    """Return `rows` with the tier's name in place of its index."""
+    return [row | {"tier": tiers[row["tier"]] if 0 <= row["tier"] < len(tiers) else str(row["tier"])} for row in rows]

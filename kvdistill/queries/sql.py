@@ -24,7 +24,6 @@ from kvtrace.core.errors import ConfigError, ProbeUnavailable
 
 if TYPE_CHECKING:
     # Heavy.
-    import duckdb
     import pyarrow as pa
 
 
@@ -66,7 +65,10 @@ def answer(paths: Sequence[Path], statement: str, needs: Sequence[str] = ()) -> 
                 f"this query reads the view{'s' if len(missing) > 1 else ''} {', '.join(missing)}, but the files hold "
                 f"only {', '.join(names)}"
             )
-        _lock(db, [file for view in views for file in view.files])
+        files = [file for view in views for file in view.files]
+        db.execute(f"SET allowed_paths = [{', '.join(literal(file) for file in files)}]")
+        db.execute("SET enable_external_access = false")
+        db.execute("SET lock_configuration = true")
         try:
             kinds = [found.type for found in db.extract_statements(statement)]
             if kinds != [duckdb.StatementType.SELECT]:
@@ -103,12 +105,6 @@ def open_shell(paths: Sequence[Path]) -> int:
         return subprocess.run([program, "-init", str(start)], check=False).returncode  # noqa: S603 - the user's own
 
 
-def _lock(db: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> None:
-    db.execute(f"SET allowed_paths = [{', '.join(literal(file) for file in files)}]")
-    db.execute("SET enable_external_access = false")
-    db.execute("SET lock_configuration = true")
-
-
 _NEEDS = "Needs: "
 
 
@@ -125,7 +121,11 @@ class NamedQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 def named_queries() -> list[NamedQuery]:
     """Return the library, by name."""
-    files = [file for file in _folder().iterdir() if file.name.endswith(".sql")]
+    files = [
+        file
+        for file in resources.files("kvdistill.queries").joinpath("sql", "library").iterdir()
+        if file.name.endswith(".sql")
+    ]
     return [_read(file) for file in sorted(files, key=lambda file: file.name)]
 
 
@@ -136,10 +136,6 @@ def named_query(name: str) -> NamedQuery:
         meant = nearest(name, found) or ";"
         raise ConfigError(f"--query {name}: no such query{meant} `kvdistill sql --list` names them all")
     return found[name]
-
-
-def _folder() -> Traversable:
-    return resources.files("kvdistill.queries").joinpath("sql", "library")
 
 
 def _read(file: Traversable) -> NamedQuery:

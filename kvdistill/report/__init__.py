@@ -1,1 +1,1 @@
-"""Reports."""
+"""Reports and comparisons: a kind of report a file, from its queries to its document."""

@@ -1,4 +1,8 @@
-"""Traces, runs and probes beside each other: ratios to the first, with confidence where there are trials."""
+"""Compare traces, runs or probes: ratios to the first, with confidence intervals where there are trials; the document.
+
+A comparison holds figures of several sides, one line each; the settings in which sides differ, what changes a run most
+first; and a verdict, the sentence that says how each side does against the first and what its trials cannot show.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +11,90 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from kvdistill.report.comparison.lines import ComparedLine, ComparedSide, Comparison, Key
-from kvdistill.report.comparison.settings import in_order
-from kvdistill.report.comparison.verdict import spoiled, spreads, verdict
+import msgspec
+
+from kvdistill.report.jobs import JobsReport
 from kvdistill.report.probe import TIMES, ProbeReport
-from kvdistill.report.report import JobsReport, Report, RunReport, SweepReport, TraceReport
-from kvdistill.report.request_tables import SERVING_FIGURES, SERVING_TIMES
+from kvdistill.report.report import Report, SweepReport
+from kvdistill.report.run import SERVING_FIGURES, SERVING_TIMES, RunReport
+from kvdistill.report.tables import by
+from kvdistill.report.trace import TraceReport
+from kvtrace.core.document.document import (
+    Cell,
+    Chapter,
+    Chart,
+    ChartShape,
+    Document,
+    Highlight,
+    ReportColumn,
+    ReportTable,
+    Series,
+    Sheet,
+    Unit,
+    columns_of,
+)
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import INSTANT_STORAGE
 from kvtrace.core.run.figures import Serving, ServingTimes
 from kvtrace.core.run.run_file import RunFile
-from kvtrace.core.statistics import FEWEST_TRIALS, UNKNOWN, differing, disagreements, ratio
+from kvtrace.core.statistics import (
+    DEFINITION,
+    FEWEST_TRIALS,
+    MAX_SPREAD,
+    UNKNOWN,
+    Ratio,
+    differing,
+    disagreements,
+    ratio,
+    spread,
+)
+from kvtrace.core.units import NS_PER_S, format_duration
+
+Key = tuple[str, str, str]
+"""Tier or layer, operation, figure."""
+
+
+class ComparedSide(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure on one side; null unless all of its trials have it."""
+
+    median: float | None
+    low: float | None
+    high: float | None
+    ratio: Ratio
+    """To the first side."""
+    trials: list[float | None] = []
+    """One value a trial."""
+
+
+class ComparedLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure on all sides."""
+
+    tier: str
+    op: str
+    name: str
+    sides: list[ComparedSide]
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Several sides compared: traces, runs or probes."""
+
+    verdict: str
+    """One sentence a side: how it does against the first, and how sure that is."""
+    names: list[str]
+    kind: str
+    """What all sides are: trace, run or probe; `run and trace` where runs are compared with what was simulated."""
+    trials: list[int]
+    settings: dict[str, list[Any]]
+    """Those that differ, one value a side, what changes a run most first; null where a side does not have it."""
+    warnings: list[str]
+    lines: list[ComparedLine]
+    definition: str = DEFINITION
+
 
 _RATES = ("bandwidth_bytes_per_s", "operations_per_s", "operations", "errors")
 _PERCENTILES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
 _MIXED = {"run", "trace"}
-"""What is measured stands beside what was simulated: counts, bytes and sizes are of both."""
+"""Measured against simulated: only counts, bytes and sizes are compared."""
 _TTFT = "first_token_"
 _FAULTS = ("errors", "requeues", "splits")
 
@@ -36,7 +108,7 @@ class ReportedTrials:
 
 
 def compare(sides: Sequence[ReportedTrials]) -> Comparison:
-    """Return `sides` beside each other.
+    """Compare `sides`, each with the first.
 
     Raises:
         ConfigError: fewer than two, of kinds that have nothing in common, or one of nothing that has figures.
@@ -52,7 +124,7 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     if len(set(kinds)) > 1 and not is_mixed:
         said = ", ".join(f"{side.name} is a {kind}" for side, kind in zip(sides, kinds, strict=True))
         raise ConfigError(f"only like with like is compared: {said}; kvdistill report shows them after each other")
-    found = [_by_figure(side) for side in sides]
+    found = [_trials_by_figure(side) for side in sides]
     if is_mixed:
         # A trace says what its deletes free, a run what they moved: nothing.
         found = [{key: values for key, values in side.items() if key[1:] != ("delete", "bytes")} for side in found]
@@ -61,34 +133,37 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     keys = list(dict.fromkeys(key for side in found for key in side))
     lines = [
         ComparedLine(
-            tier=key[0], op=key[1], name=key[2], sides=[_side(side.get(key), found[0].get(key)) for side in found]
+            tier=key[0],
+            op=key[1],
+            name=key[2],
+            sides=[_compared_side(side.get(key), found[0].get(key)) for side in found],
         )
         for key in keys
     ]
     names = [side.name for side in sides]
     return Comparison(
-        verdict="; ".join(verdict(names, lines, at) for at in range(1, len(names))) + spoiled(names, found),
+        verdict="; ".join(verdict(names, lines, at) for at in range(1, len(names)))
+        + trials_that_disagree(names, found),
         names=names,
         kind=" and ".join(sorted(set(kinds))),
         trials=[len(side.reports) for side in sides],
-        settings=in_order(differing([_settings(side.reports[0]) for side in sides])),
-        warnings=unlike + [said for side, own in zip(sides, found, strict=True) for said in _warnings(side, own)],
-        lines=[line for line in lines if any(_says(line.name, side.median) for side in line.sides)],
+        settings=ordered_settings(differing([_settings_of(side.reports[0]) for side in sides])),
+        warnings=unlike + [said for side, own in zip(sides, found, strict=True) for said in _doubts(side, own)],
+        lines=[
+            line
+            for line in lines
+            if any((side.median is not None and not (line.name in _FAULTS and side.median == 0)) for side in line.sides)
+        ],
     )
 
 
-def _says(name: str, value: float | None) -> bool:
-    """Return whether a figure is shown: it is known, and no count of faults that is 0."""
-    return value is not None and not (name in _FAULTS and value == 0)
-
-
-def _by_figure(side: ReportedTrials) -> dict[Key, list[float | None]]:
-    trials = [dict(_figures(report)) for report in side.reports]
+def _trials_by_figure(side: ReportedTrials) -> dict[Key, list[float | None]]:
+    trials = [dict(_figures_of(report)) for report in side.reports]
     keys = dict.fromkeys(key for trial in trials for key in trial)
     return {key: [trial.get(key) for trial in trials] for key in keys}
 
 
-def _side(values: list[float | None] | None, first: list[float | None] | None) -> ComparedSide:
+def _compared_side(values: list[float | None] | None, first: list[float | None] | None) -> ComparedSide:
     known = [value for value in values or [] if value is not None]
     compared = UNKNOWN if values is None or first is None else ratio(first, values)
     if not known or len(known) < len(values or []):
@@ -96,7 +171,7 @@ def _side(values: list[float | None] | None, first: list[float | None] | None) -
     return ComparedSide(median=median(known), low=min(known), high=max(known), ratio=compared, trials=values or [])
 
 
-def _figures(report: Report) -> Iterator[tuple[Key, float | None]]:
+def _figures_of(report: Report) -> Iterator[tuple[Key, float | None]]:
     if isinstance(report, TraceReport):
         yield from _of_trace(report)
     elif isinstance(report, RunReport):
@@ -142,7 +217,7 @@ def _of_run(report: RunReport) -> Iterator[tuple[Key, float | None]]:
 
 
 def _of_requests(run: RunFile | None) -> Iterator[tuple[str, float | None]]:
-    """Yield the figures of whole requests: as a serving benchmark measured them, else as a replay made them up."""
+    """Yield the figures of whole requests: as a serving benchmark measured them, else as a replay computed them."""
     if run is None:
         return
     if isinstance(run.serving, Serving):
@@ -187,7 +262,7 @@ def kind_of(side: ReportedTrials) -> str:
 def comparable(sides: Sequence[ReportedTrials]) -> Sequence[ReportedTrials]:
     """Return those of `sides` that are to be compared; none unless there are two of a kind.
 
-    Traces beside a run are its context, not sides: they are compared where there is no run.
+    Traces next to a run are its context, not sides: they are compared where there is no run.
     """
     for kind in ("run", "probe", "trace"):
         alike = [side for side in sides if kind_of(side) == kind]
@@ -196,12 +271,10 @@ def comparable(sides: Sequence[ReportedTrials]) -> Sequence[ReportedTrials]:
     return []
 
 
-def _settings(report: Report) -> dict[str, Any]:
-    if isinstance(report, SweepReport):
-        return {}
+def _settings_of(report: Report) -> dict[str, Any]:
     if isinstance(report, ProbeReport):
         return {"version": report.version, **report.filter}
-    if isinstance(report, JobsReport):
+    if isinstance(report, SweepReport | JobsReport):
         return {}
     subject = report.subject
     facts = {
@@ -231,18 +304,18 @@ def _unlike_times(sides: Sequence[ReportedTrials]) -> Iterator[str]:
     instant = [name for name, of in traces if INSTANT_STORAGE in of.subject.notes]
     if 0 < len(instant) < len(traces):
         yield (
-            f"times to the first token are not compared: storage takes no time in {', '.join(instant)} and does in the "
-            "rest; give its tiers times, too (--set tiers.nvme.read_bandwidth=7GB)"
+            f"times to the first token are not compared: storage latency is zero in {', '.join(instant)} but not in "
+            "the rest; give its tiers bandwidths, too (--set tiers.nvme.read_bandwidth=7GB)"
         )
 
 
-def _warnings(side: ReportedTrials, found: dict[Key, list[float | None]]) -> Iterator[str]:
+def _doubts(side: ReportedTrials, found: dict[Key, list[float | None]]) -> Iterator[str]:
     for number, report in enumerate(side.reports, 1):
         if isinstance(report, RunReport):
             yield from _run_warnings(report, side.name if len(side.reports) == 1 else f"{side.name}, trial {number}")
     first = side.reports[0]
     if is_modelled(first):
-        yield f"{side.name}: its time to the first token holds computing as modelled, not measured"
+        yield f"{side.name}: its time to the first token includes compute time as modelled, not measured"
     if isinstance(first, RunReport) and first.run is not None:
         for tier in sorted({figures.tier for figures in first.run.summary.figures if figures.is_simulated}):
             yield f"{side.name}: tier {tier} is simulated: its figures are a model's and not compared"
@@ -272,3 +345,369 @@ def _run_warnings(report: RunReport, which: str) -> Iterator[str]:
         yield f"{which} had {failed:,} failed operations"
     if run is not None and run.verification is not None:
         yield f"{which} was verified, which slows reads down"
+
+
+_FIRST_SETTINGS = (
+    "tiers.", "trace", "preset", "model", "seed", "speed", "queue_depth", "io_bytes", "engine", "is_buffered",
+    "window.", "limit",
+)  # fmt: skip
+_LAST_SETTINGS = ("version", "host.")
+
+Settings = dict[str, list[Any]]
+"""One value a side, by name."""
+
+
+def ordered_settings(settings: Settings) -> Settings:
+    """Return `settings` by their effect on a run: targets and load first, the host last."""
+    return {name: settings[name] for name in sorted(settings, key=_rank)}
+
+
+def _rank(name: str) -> int:
+    for place, start in enumerate(_FIRST_SETTINGS):
+        if name.startswith(start):
+            return place
+    return len(_FIRST_SETTINGS) + name.startswith(_LAST_SETTINGS)
+
+
+def split_settings(settings: Settings) -> tuple[Settings, Settings]:
+    """Return those of `settings` to be read first, and those that only some sides have.
+
+    One side may be of a version or a machine that says more than another: that is no difference between them. A target
+    that only one has is one, and so is an option that is null on one: it was not given.
+    """
+    one_sided = [
+        name for name, values in settings.items() if None in values and "." in name and not name.startswith("tiers.")
+    ]
+    return (
+        {name: values for name, values in settings.items() if name not in one_sided},
+        {name: settings[name] for name in one_sided},
+    )
+
+
+_JUDGED = ("bandwidth_bytes_per_s", "operations_per_s", "latency_mean_ns", "latency_p50_ns")
+"""Figures that should repeat; tails are shown, not judged."""
+_TAILS = tuple(
+    f"{time}{part}_ns" for part in ("p99", "p95", "p50") for time in ("response_", "latency_", "first_token_", "")
+)
+"""What a verdict speaks of, the first that both sides know."""
+
+
+def verdict(names: Sequence[str], lines: Sequence[ComparedLine], at: int) -> str:
+    """Return how side `at` does against the first: what its trials show, else what they do not."""
+    a, b = names[0], names[at]
+    judged = _judged_lines(lines, at)
+    if not any(line.op for line in judged):
+        hits = next((line.sides for line in lines if (line.tier, line.name) == ("", "hit_ratio")), None)
+        if hits is not None and hits[0].median is not None and hits[at].median is not None:
+            # Simulated, so exact: it needs no trials.
+            return f"{b} hits {hits[at].median:.2%} of lookups, {a} {hits[0].median:.2%}"
+    shown = [line for line in judged if line.sides[at].ratio.differs]
+    unsure = [_range(line, at) for line in judged if line.sides[at].ratio.differs is False]
+    single = [line for line in judged if line.sides[at].ratio.differs is None]
+    parts = _clauses(shown, a, b, at)
+    if unsure:
+        whose = "" if shown else f"of {b} from {a} "
+        parts.append(f"no difference {whose}that these trials can show: {', '.join(unsure)}")
+    if single:
+        parts += [f"{'; '.join(_clauses(single, a, b, at))}: by trials too few to show a difference"]
+    if parts:
+        return "; ".join(parts)
+    return f"{b} against {a}: nothing that both measured says which is faster"
+
+
+def _judged_lines(lines: Sequence[ComparedLine], at: int) -> list[ComparedLine]:
+    """Return the lines that a verdict is made of: the slowest tier's tail of reads and writes, and bandwidth."""
+    known = [line for line in lines if line.sides[at].ratio.value is not None]
+    found = []
+    for op in ("read", "write", ""):
+        for name in _TAILS:
+            tails = [line for line in known if (line.op, line.name) == (op, name) and (op or not line.tier)]
+            if tails:
+                found.append(tails[-1])
+                break
+    if any(line.name.startswith("response") for line in found):
+        # An open loop moves what the trace asks for, on any drive that keeps pace.
+        return found
+    tiers = {line.tier for line in found}
+    return found + [line for line in known if line.name == "bandwidth_bytes_per_s" and line.tier in tiers]
+
+
+def _clauses(lines: Sequence[ComparedLine], a: str, b: str, at: int) -> list[str]:
+    """Return `b reads 18 % faster at p99 [12, 23] than a`: its p99 is so much shorter; and how its bandwidths do."""
+    times = [
+        f"{_reads_or_writes(line)} {_much(line, at)} at {_percentile(line)}{_sure(line, at)}"
+        for line in lines
+        if _is_time(line)
+    ]
+    rates = [f"{line.op} bandwidth {_much(line, at)}{_sure(line, at)}" for line in lines if not _is_time(line)]
+    clauses = [f"{b} {' and '.join(times)} than {a}"] if times else []
+    if rates:
+        clauses.append(f"{'its' if times else f'{b} has a'} {' and '.join(rates)}{'' if times else f' than {a}'}")
+    return clauses
+
+
+def _much(line: ComparedLine, at: int) -> str:
+    value = line.sides[at].ratio.value or 1.0
+    words = ("faster", "slower") if _is_time(line) else ("lower", "higher")
+    return f"{abs(value - 1) * 100:.0f} % {words[value >= 1]}"
+
+
+def _sure(line: ComparedLine, at: int) -> str:
+    """Return the confidence interval, in the same percent as `_much`."""
+    found = line.sides[at].ratio
+    if found.low is None or found.high is None:
+        return ""
+    ends = [1 - found.high, 1 - found.low] if (found.value or 1) < 1 else [found.low - 1, found.high - 1]
+    return f" [{ends[0] * 100:.0f}, {ends[1] * 100:.0f}]"
+
+
+def _range(line: ComparedLine, at: int) -> str:
+    found, words = line.sides[at].ratio, ("faster", "slower") if _is_time(line) else ("lower", "higher")
+    low, high = (1.0 if value is None else value for value in (found.low, found.high))
+    what = _percentile(line) if _is_time(line) else "bandwidth"
+    return (
+        f"{line.op or 'first token'} {what} ({(1 - low) * 100:.0f} % {words[0]} to {(high - 1) * 100:.0f} % {words[1]})"
+    )
+
+
+def _reads_or_writes(line: ComparedLine) -> str:
+    return f"{line.op}s" if line.op else "brings first tokens"
+
+
+def _is_time(line: ComparedLine) -> bool:
+    return line.name.endswith("_ns")
+
+
+def _percentile(line: ComparedLine) -> str:
+    return next(part for part in line.name.split("_") if part[0] == "p" and part[1:].isdigit())
+
+
+def trials_that_disagree(names: Sequence[str], found: Sequence[dict[Key, list[float | None]]]) -> str:
+    """Return the end of a verdict: the sides whose trials disagree."""
+    doubted = [name for name, own in zip(names, found, strict=True) if disagreements(spreads(own))]
+    return f"; TRIALS DISAGREE in {' and '.join(doubted)}" if doubted else ""
+
+
+def spreads(found: dict[Key, list[float | None]]) -> list[tuple[str, float]]:
+    """Return name and relative spread of each figure that should repeat over trials."""
+    judged = ((f"{tier} {op} {name}", spread(values)) for (tier, op, name), values in found.items() if name in _JUDGED)
+    return [(name, share) for name, share in judged if share is not None]
+
+
+def disagreeing(compared: Comparison) -> list[ComparedLine]:
+    """Return the lines of figures that should repeat over trials but do not, on any side."""
+    return [
+        line
+        for line in compared.lines
+        if line.name in _JUDGED and any((spread(side.trials) or 0) > MAX_SPREAD for side in line.sides)
+    ]
+
+
+_AIR = 1.05
+"""Above the highest step."""
+_MARKS = {True: "yes", False: "no", None: "-"}
+_HIGHLIGHTED = (
+    "bandwidth_bytes_per_s",
+    "latency_p50_ns",
+    "latency_p99_ns",
+    "response_p99_ns",
+    "hit_ratio",
+    "capacity_writes_per_day",
+)
+_MOST_HIGHLIGHTS = 6
+_SIDES_HIGHLIGHTED = 2
+
+
+def comparison_document(compared: Comparison, sides: Sequence[ReportedTrials]) -> Document:
+    """Return the document of `compared`, made of `sides`."""
+    numbers = [f"[{number}]" for number in range(len(compared.names))]
+    rows = [list(row) for row in zip(numbers, compared.names, compared.trials, strict=True)]
+    columns = columns_of("text: side, name; count: trials")
+    tables = [ReportTable("What is compared", Sheet.SUMMARY, columns, rows)]
+    differing, one_sided = split_settings(compared.settings)
+    if differing:
+        tables.append(_settings("Settings that differ", differing, numbers))
+    return Document(
+        name="Comparison",
+        headline=compared.verdict,
+        subject=[f"{number} {_side(side)}" for number, side in zip(numbers, sides, strict=True)],
+        warnings=compared.warnings,
+        highlights=_highlights(compared),
+        chapters=[
+            Chapter("Distributions compared", _distributions(sides)),
+            Chapter("Over time compared", _over_time(sides)),
+            Chapter("Trials that disagree", _disagreeing(compared)),
+            Chapter("Sides", tables),
+            Chapter("Figures", _figures(compared, numbers)),
+            *([_one_sided(one_sided, numbers)] if one_sided else []),
+        ],
+    )
+
+
+def _settings(title: str, settings: Settings, numbers: list[str]) -> ReportTable:
+    columns = [ReportColumn("setting", "setting"), *(ReportColumn(f"side{i}", n) for i, n in enumerate(numbers))]
+    return ReportTable(
+        title,
+        Sheet.PARAMETERS,
+        columns,
+        [[name, *(None if v is None else str(v) for v in values)] for name, values in settings.items()],
+    )
+
+
+def _one_sided(settings: Settings, numbers: list[str]) -> Chapter:
+    """Return what only some sides have: a page shows it when asked for, a terminal says how many they are."""
+    many = f"{len(settings)} setting{'' if len(settings) == 1 else 's'} that only some sides have"
+    title = "Settings that only some sides have"
+    return Chapter(
+        title, [_settings("", settings, numbers)], is_folded=True, in_short=f"{many} are in a page, and in --json"
+    )
+
+
+def _highlights(compared: Comparison) -> list[Highlight]:
+    """Return the ratios of the last tier's figures, if there are two sides."""
+    if len(compared.names) != _SIDES_HIGHLIGHTED:
+        return []
+    found = [line for line in compared.lines if line.name in _HIGHLIGHTED and line.sides[1].ratio.value is not None]
+    last = [line for line in found if line.tier == found[-1].tier]
+    highlights = []
+    for line in last[:_MOST_HIGHLIGHTS]:
+        ratio_, name = line.sides[1].ratio, line.name.removesuffix("_ns").removesuffix("_bytes_per_s").replace("_", " ")
+        has_interval = ratio_.low is not None and ratio_.high is not None
+        detail = f"{ratio_.low:.3f} to {ratio_.high:.3f}" if has_interval else "one trial, no interval"
+        label = f"{line.op} {name}, {line.tier}".strip()
+        highlights.append(Highlight(label, ratio_.value, Unit.RATIO, f"[1]/[0]; {detail}"))
+    return highlights
+
+
+def _figures(compared: Comparison, numbers: list[str]) -> list[ReportTable]:
+    has_intervals = any(side.ratio.low is not None for line in compared.lines for side in line.sides[1:])
+    columns = [
+        *columns_of("text: op, figure"),
+        *(ReportColumn(f"side{i}", n, Unit.NUMBER) for i, n in enumerate(numbers)),
+    ]
+    for i, number in list(enumerate(numbers))[1:]:
+        columns.append(ReportColumn(f"ratio{i}", f"{number}/[0]", Unit.RATIO))
+        if has_intervals:
+            columns += [
+                ReportColumn(f"low{i}", "from", Unit.RATIO),
+                ReportColumn(f"high{i}", "to", Unit.RATIO),
+                ReportColumn(f"differs{i}", "differs"),
+            ]
+    text = compared.definition if has_intervals else "ratio: of the medians; without trials there are no intervals"
+    note = f"{text[:1].upper()}{text[1:]}. Values are medians of trials."
+    groups: dict[str, list[list[Any]]] = {}
+    for line in sorted(compared.lines, key=lambda line: line.op):
+        cells: list[Any] = [line.op, line.name, *(Cell(side.median, unit_of(line.name)) for side in line.sides)]
+        for side in line.sides[1:]:
+            found = side.ratio
+            cells += [found.value, *([found.low, found.high, _MARKS[found.differs]] if has_intervals else [])]
+        groups.setdefault(line.tier, []).append(cells)
+    order = dict.fromkeys(line.tier for line in compared.lines)
+    return [
+        ReportTable(
+            f"Figures: {tier or 'as a whole'}", Sheet.PERFORMANCE, columns, groups[tier], (), "" if at else note, 2
+        )
+        for at, tier in enumerate(order)
+    ]
+
+
+def unit_of(name: str) -> Unit:
+    """Return the unit that a figure's name ends in."""
+    endings = {
+        "bytes_per_s": Unit.BYTES_PER_S,
+        "_per_s": Unit.PER_S,
+        "_ns": Unit.NS,
+        "bytes": Unit.BYTES,
+        "_ratio": Unit.SHARE,
+        "_per_day": Unit.NUMBER,
+    }
+    return next((unit for ending, unit in endings.items() if name.endswith(ending)), Unit.COUNT)
+
+
+def _side(side: ReportedTrials) -> str:
+    """Return what a side is, in a line: its name, its trials, and the drives of a run."""
+    first = side.reports[0]
+    drives = [] if not isinstance(first, RunReport) or first.run is None else list(first.run.drives())
+    targets = [f"{name} on {facts['target']}" for name, facts in drives if facts.get("target")]
+    count = len(side.reports)
+    return ", ".join([side.name, f"{count} trial{'s' if count > 1 else ''}", *targets])
+
+
+def _disagreeing(compared: Comparison) -> list[ReportTable]:
+    """Return each trial's value of the figures that should repeat and do not."""
+    lines = disagreeing(compared)
+    if not lines:
+        return []
+    columns = columns_of("text: tier, op, figure, side")
+    most = max(compared.trials)
+    columns += [ReportColumn(f"trial{at}", f"trial {at}", Unit.NUMBER) for at in range(1, most + 1)]
+    rows = []
+    for line in lines:
+        for name, side in zip(compared.names, line.sides, strict=True):
+            values = [Cell(value, unit_of(line.name)) for value in side.trials]
+            rows.append([line.tier, line.op, line.name, name, *values, *[None] * (most - len(values))])
+    return [ReportTable("Each trial", Sheet.PERFORMANCE, columns, rows, (), "", 4)]
+
+
+def _distributions(sides: Sequence[ReportedTrials]) -> list[ReportTable]:
+    """Return the times of each trial of all runs in one picture a tier and operation, if more than one has them."""
+    runs = [(n, s) for n, s in enumerate(sides) if isinstance(s.reports[0], RunReport)]
+    reports = [(n, s, at, r) for n, s in runs for at, r in enumerate(s.reports, 1) if isinstance(r, RunReport)]
+    # An open loop is judged by the response time.
+    measure = "response" if reports and all(r.response for *_, r in reports) else "latency"
+    points = [
+        row
+        | {"side": f"[{n}] {s.name}{f' trial {at}' if len(s.reports) > 1 else ''}", "number": n}
+        | {"place": f"{row['tier']} {row['op']}"}
+        for n, s, at, report in reports
+        for row in report.distributions
+        if row["measure"] == measure and row["op"] != "delete"
+    ]
+    title = "Response time" if measure == "response" else "Latency"
+    return [
+        _distribution(f"{title}: {place}", rows, title.lower())
+        for place, rows in by(points, "place")
+        if len({row["number"] for row in rows}) > 1
+    ]
+
+
+def _distribution(title: str, rows: list[dict[str, Any]], measure: str) -> ReportTable:
+    groups = by(rows, "side")
+    names = [name for name, _rows in groups]
+    columns = [ReportColumn("share", "share", Unit.SHARE), *(ReportColumn(n, n, Unit.NS) for n in names)]
+    found = {(row["side"], row["share"]): row["time_ns"] for row in rows}
+    cells = [[share, *(found.get((name, share)) for name in names)] for share in sorted({row["share"] for row in rows})]
+    series = []
+    for name, of in groups:
+        drawn = [row for row in of if row["share"] < 1]
+        times = [float(row["time_ns"]) for row in drawn]
+        series.append(Series(name, [row["share"] for row in drawn], times, colour=of[0]["number"]))
+    chart = Chart(title, ChartShape.QUANTILES, Unit.NUMBER, Unit.NS, series, y_title=measure)
+    note = f"{measure.capitalize()} that the given share of operations did not exceed; a line a trial."
+    return ReportTable(title, Sheet.HISTOGRAMS, columns, cells, (chart,), note)
+
+
+def _over_time(sides: Sequence[ReportedTrials]) -> list[ReportTable]:
+    """Return each run's bandwidth over time, of its first trial, on axes that end alike."""
+    runs = [(n, s, s.reports[0]) for n, s in enumerate(sides)]
+    seen = [(n, s, r) for n, s, r in runs if isinstance(r, RunReport) and r.over_time and r.bucket_ns]
+    if len(seen) < 2:  # noqa: PLR2004 - nothing to compare
+        return []
+    tier = seen[0][2].over_time[-1]["tier"]
+    lines = [(n, s, r.bucket_ns or 1, [row for row in r.over_time if row["tier"] == tier]) for n, s, r in seen]
+    names = ("read_bytes", "written_bytes")
+    most = max((row[name] * NS_PER_S / step for *_, step, rows in lines for row in rows for name in names), default=0.0)
+    end = max(row["start_ns"] + step for *_, step, rows in lines for row in rows)
+    columns = columns_of("ns: start_ns = from; bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written")
+    tables = []
+    for number, side, step, rows in lines:
+        cells = [[row["start_ns"], *(row[name] * NS_PER_S / step for name in names)] for row in rows]
+        start = [float(row[0]) for row in cells]
+        series = [Series(label, start, [row[at] for row in cells]) for at, label in ((1, "read"), (2, "write"))]
+        title = f"Bandwidth of {tier}: [{number}] {side.name}"
+        chart = Chart(
+            title, ChartShape.STEPS, Unit.NS, Unit.BYTES_PER_S, series, float(step), x_end=float(end), y_end=most * _AIR
+        )
+        note = f"Means over stretches of {format_duration(step)}, of the first trial."
+        tables.append(ReportTable(title, Sheet.HISTOGRAMS, columns, cells, (chart,), note))
+    return tables

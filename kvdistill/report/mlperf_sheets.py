@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from kvdistill.profile.distributions import at_rank
 from kvdistill.report.probe import ProbeReport
-from kvdistill.report.report import RunReport
+from kvdistill.report.run import RunReport
 from kvtrace.core.document.chapters import POINTS, run_sheets, unit_of
 from kvtrace.core.document.document import Chapter, Document, ReportColumn, ReportTable, Sheet
 from kvtrace.core.document.export import PlainSheet
@@ -73,7 +74,7 @@ def _traced(name: str, probe: ProbeReport) -> Iterator[list[Any]]:
             yield [label, what, row["count"], *points, bins[0][0], bins[-1][1], "us", name]
     for label, what, counted, bins in _counted(probe):
         total = sum(n for _, n in counted)
-        points = [_at_rank(counted, nearest_rank(total, share)) for share in _SHARES.values()]
+        points = [at_rank(counted, nearest_rank(total, share)) for share in _SHARES.values()]
         yield [label, what, total, *points, bins[0][0], bins[-1][1], unit_of(label) or "count", name]
 
 
@@ -122,15 +123,6 @@ def _power(value: float) -> tuple[float, float]:
     while low * 2 <= value:
         low *= 2
     return low, 2 * low
-
-
-def _at_rank(counted: list[tuple[float, int]], rank: int | None) -> float | None:
-    seen = 0
-    for value, count in counted if rank else ():
-        seen += count
-        if seen >= (rank or 0):
-            return value
-    return None
 
 
 def marked_document(found: MlperfMark, name: str) -> Document:

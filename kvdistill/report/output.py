@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kvdistill.report.compare import ReportedTrials, comparable, compare
-from kvdistill.report.compare_document import comparison_document
-from kvdistill.report.comparison.lines import Comparison
-from kvdistill.report.jobs_document import jobs_document
+from kvdistill.report.compare import Comparison, ReportedTrials, comparable, compare, comparison_document
+from kvdistill.report.jobs import jobs_document
 from kvdistill.report.mlperf_sheets import marked_document, mlperf_sheets
-from kvdistill.report.probe_tables import probe_document
-from kvdistill.report.report import BUCKETS, ProbeReport, Report, RunReport, SweepReport, TraceReport, report
-from kvdistill.report.run_document import run_document
-from kvdistill.report.trace_document import trace_document
+from kvdistill.report.probe import ProbeReport, probe_document
+from kvdistill.report.report import BUCKETS, Report, SweepReport, report
+from kvdistill.report.run import RunReport, run_document
+from kvdistill.report.trace import TraceReport, trace_document
 from kvtrace import __version__
 from kvtrace.core.document.chapters import sweep_document
 from kvtrace.core.document.document import Document
@@ -45,7 +43,7 @@ def trials_of(path: Path) -> list[Path]:
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """Return what to call `paths` beside each other: their last names, or all of them where these are the same."""
+    """Return distinct names for `paths`: their last parts, or all of each path if those are the same."""
     names = [path.resolve().name for path in paths]
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
@@ -76,7 +74,7 @@ def read_reports(
 
 
 def read_comparison(paths: Sequence[Path]) -> tuple[Comparison, Document]:
-    """Return what is at `paths` beside each other, and its document. Raises what `report` and `compare` raise."""
+    """Return the comparison of what is at `paths`, and its document. Raises what `report` and `compare` raise."""
     sides = _read(paths, BUCKETS, None)
     compared = compare(sides)
     return compared, comparison_document(compared, sides)
@@ -105,7 +103,7 @@ def _document(report: Report) -> Document:
 
 
 def check_names(paths: Sequence[Path]) -> None:
-    """Raise ConfigError unless every name ends in a form that we write."""
+    """Raise ConfigError unless every name has a suffix that we write."""
     for path in paths:
         if path.suffix not in SUFFIXES:
             raise ConfigError(f"-o {path}: name it *{', *'.join(SUFFIXES[:-1])} or *{SUFFIXES[-1]}")

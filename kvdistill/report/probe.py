@@ -1,17 +1,43 @@
-"""What the block-layer probes of `kvreplay` found: `probe.json`, and `blocks.parquet` if requests were kept."""
+"""What the block-layer probes of `kvreplay` found, and how it relates to a run's operations: where their time goes.
+
+`probe.json` has the figures; `blocks.parquet`, if requests were kept, the map of the disk and the parts of the
+latency.
+"""
 
 from __future__ import annotations
 
 import tempfile
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
-from kvdistill.queries.database import connect, query
+from kvdistill.queries.database import connect, query, query_table
 from kvdistill.queries.views import register
+from kvdistill.report.tables import TIME_COLUMNS, by, shaded
+from kvtrace.core.document.document import (
+    Cell,
+    Chapter,
+    Chart,
+    ChartShape,
+    Document,
+    ReportTable,
+    Series,
+    Sheet,
+    Unit,
+    columns_of,
+    parameters,
+    table_of,
+)
 from kvtrace.core.run.probe_file import find_probe, probe_answer
-from kvtrace.core.run.run_file import BLOCKS_FILE
+from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, RunFile, find_run
+from kvtrace.core.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    import duckdb
+
 
 TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "longest_below_ns")
 COUNTS = (
@@ -64,7 +90,7 @@ def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
     times = [("application", kind, h) for kind, h in (application.get("times") or {}).items()]
     layers = ("q2d", "requeued", "d2c")
     times += [(layer, name, d[layer]) for layer in layers for name, d in directions.items() if d.get(layer)]
-    zone_bytes, bucket_ns, heat = _heat(folder / BLOCKS_FILE, buckets)
+    zone_bytes, bucket_ns, heat = _heat_cells(folder / BLOCKS_FILE, buckets)
     return ProbeReport(
         name=folder.resolve().name,
         filter=found.get("config") or {},
@@ -72,7 +98,7 @@ def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
         argv=found.get("argv") or [],
         version=found.get("version"),
         answer=probe_answer(found),
-        layers=[_times(*each) for each in times if each[2]["count"]],
+        layers=[_layer_row(*each) for each in times if each[2]["count"]],
         latency_bins=[
             {"layer": layer, "op": name, "low_ns": bin_["from"], "count": bin_["count"]}
             for layer, name, h in times
@@ -88,12 +114,12 @@ def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
     )
 
 
-def _times(layer: str, op: str, histogram: dict[str, Any]) -> dict[str, Any]:
+def _layer_row(layer: str, op: str, histogram: dict[str, Any]) -> dict[str, Any]:
     return {"layer": layer, "op": op, "count": histogram["count"]} | {name: histogram[name] for name in TIMES}
 
 
-def _heat(blocks: Path, buckets: int) -> tuple[int | None, int | None, list[dict[str, Any]]]:
-    """Return how much of a disk and how long a cell of the map is, and the cells."""
+def _heat_cells(blocks: Path, buckets: int) -> tuple[int | None, int | None, list[dict[str, Any]]]:
+    """Return the bytes and the ns that a cell of the heat map spans, and the cells."""
     if not blocks.is_file():
         return None, None, []
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
@@ -105,3 +131,427 @@ def _heat(blocks: Path, buckets: int) -> tuple[int | None, int | None, list[dict
         zone_bytes = -(-(span["high_bytes"] - span["low_bytes"] + 1) // ZONES // _MIB) * _MIB or _MIB
         stretches = {"first_ns": span["first_ns"], "bucket_ns": bucket_ns, "zone_bytes": zone_bytes}
         return zone_bytes, bucket_ns, query(db, "blocks_heat", **stretches)
+
+
+_LAYER_NAMES = {
+    "application": "calls of the application",
+    "q2d": "queued in the kernel (Q2D)",
+    "requeued": "from requeue to next issue (in Q2D)",
+    "d2c": "in driver and device (D2C)",
+}
+
+
+def probe_document(report: ProbeReport) -> Document:
+    """Return the document of a measurement of the probes alone."""
+    wanted = {name: ", ".join(map(str, v)) if isinstance(v, list) else v for name, v in report.filter.items()}
+    facts = {"duration": Cell(report.duration_ns, Unit.NS), "command": " ".join(report.argv) or None}
+    kept = {name: value for name, value in wanted.items() if name != "duration_ns" and value not in (None, "")}
+    return Document(
+        name=report.name,
+        headline=report.answer or "no block request was completed",
+        chapters=[
+            Chapter(
+                "What was measured",
+                [parameters("Whose requests", Sheet.PARAMETERS, facts | kept | {"kvreplay": report.version})],
+            ),
+            probe_chapter(report),
+        ],
+    )
+
+
+def probe_chapter(report: ProbeReport) -> Chapter:
+    """Return the chapter of a run or of a measurement of its own."""
+    told = [*_sizes(report), *_in_flight(report), *_calls_tables(report), *_heat_tables(report)]
+    rows = [dict(row, layer=_LAYER_NAMES[row["layer"]]) for row in report.layers]
+    spec = f"text: layer, op; count: count; ns: {TIME_COLUMNS}, longest_below_ns = longest below"
+    note = "Percentiles by nearest rank, within 0.8 %; - with too few."
+    return Chapter(
+        "Block layer",
+        [
+            *_counts(report),
+            table_of("Time in each layer", Sheet.DEVICE, spec, rows, note, keys=2),
+            *_distributions(report),
+            *told,
+        ],
+    )
+
+
+def _counts(report: ProbeReport) -> list[ReportTable]:
+    done = """
+        text: op
+        count: issued, completed, errors
+        bytes: issued_bytes = bytes issued, completed_bytes = bytes completed
+        count: requeues
+    """
+    given = """
+        text: op
+        count: bios = I/Os given, bios_merged = I/Os merged, splits, requests_merged = requests merged,
+            lost_events = events lost, lost_requests = requests lost, ends_not_seen = ends not seen
+    """
+    done_note = "A request is what the block layer hands to a disk. Requeues: issues that a busy driver gave back."
+    given_note = (
+        "I/Os are what the filesystem or program gave. Splits: I/Os longer than the disk takes. Lost: not followed to "
+        "their end."
+    )
+    return [
+        table_of("Block requests", Sheet.DEVICE, done, report.directions, done_note),
+        table_of("Merges, splits and losses", Sheet.DEVICE, given, report.directions, given_note),
+    ]
+
+
+def _distributions(report: ProbeReport) -> list[ReportTable]:
+    tables = []
+    spec = "text: op; ns: low_ns = from; count: count"
+    for layer, group in groupby(report.latency_bins, key=lambda row: row["layer"]):
+        rows = [row for row in group if row["count"]]
+        if not rows:
+            continue
+        series = [
+            Series(op, [float(max(r["low_ns"], 1)) for r in part], [float(r["count"]) for r in part])
+            for op, part in by(rows, "op")
+        ]
+        title = f"Time {_LAYER_NAMES[layer]}" if layer != "application" else f"Time of {_LAYER_NAMES[layer]}"
+        chart = Chart(title, ChartShape.BARS, Unit.NS, Unit.COUNT, series)
+        note = "Each row holds the times from its first up to, but not including, twice that."
+        tables.append(table_of(title, Sheet.HISTOGRAMS, spec, rows, note, keys=2, charts=(chart,)))
+    return tables
+
+
+def _sizes(report: ProbeReport) -> list[ReportTable]:
+    if not report.sizes:
+        return []
+    spec = "text: op; io_bytes: bytes = size; count: count = requests"
+    series = [_powers_of_two(op, [(r["bytes"], r["count"]) for r in part]) for op, part in by(report.sizes, "op")]
+    chart = Chart("Sizes of block requests", ChartShape.BARS, Unit.IO_BYTES, Unit.COUNT, series)
+    note = "The chart adds sizes up from each power of two to the next; the table has each size exactly."
+    return [table_of(chart.title, Sheet.HISTOGRAMS, spec, report.sizes, note, keys=2, charts=(chart,))]
+
+
+def _powers_of_two(label: str, counted: list[tuple[int, int]]) -> Series:
+    bins: dict[int, int] = {}
+    for value, count in counted:
+        low = 1 << max(value.bit_length() - 1, 0)
+        bins[low] = bins.get(low, 0) + count
+    return Series(label, [float(low) for low in bins], [float(n) for n in bins.values()])
+
+
+def _in_flight(report: ProbeReport) -> list[ReportTable]:
+    if not report.in_flight:
+        return []
+    spec = "text: op; count: in_flight = in flight, count = requests"
+    series = [
+        Series(op, [float(r["in_flight"]) for r in part], [float(r["count"]) for r in part])
+        for op, part in by(report.in_flight, "op")
+    ]
+    chart = Chart("In flight at dispatch", ChartShape.LOLLIPOPS, Unit.COUNT, Unit.COUNT, series)
+    note = "How many requests the disk had in flight when one was issued, itself included."
+    return [table_of(chart.title, Sheet.HISTOGRAMS, spec, report.in_flight, note, keys=2, charts=(chart,))]
+
+
+def _calls_tables(report: ProbeReport) -> list[ReportTable]:
+    if not report.calls:
+        return []
+    spec = """
+        text: kind, call
+        count: count = calls, errors
+        bytes: bytes
+        count: direct = O_DIRECT, without_io = without I/O
+        bytes: without_io_bytes = bytes without I/O
+    """
+    note = "Without I/O: calls that queued none themselves; their data was in the page cache, or went there."
+    names = [column.name for column in columns_of(spec)]
+    rows = [dict.fromkeys(names) | row for row in report.calls]
+    return [table_of("System calls", Sheet.DEVICE, spec, rows, note, keys=2)]
+
+
+def _heat_tables(report: ProbeReport) -> list[ReportTable]:
+    tables = []
+    spec = "ns: start_ns = from; bytes: low_bytes = disk from; count: requests; bytes: bytes"
+    end = float(max((row["start_ns"] for row in report.heat), default=0) + (report.bucket_ns or 0))
+    for (device, op), group in groupby(report.heat, key=lambda row: (row["device"], row["op"])):
+        rows = list(group)
+        chart = Chart(
+            f"Where {op}s go on {device}",
+            ChartShape.GRID,
+            Unit.NS,
+            Unit.BYTES,
+            [shaded(op, rows, "start_ns", "low_bytes", "requests")],
+            float(report.bucket_ns or 0),
+            float(report.zone_bytes or 0),
+            end,
+        )
+        most = max(row["requests"] for row in rows)
+        note = (
+            f"The strongest colour is {most:,} requests in a cell, which spans {format_duration(report.bucket_ns)} "
+            f"and {format_bytes(report.zone_bytes)} of the disk."
+        )
+        title = f"Disk over time: {device} {op}"
+        tables.append(table_of(title, Sheet.HISTOGRAMS, spec, rows, note, keys=2, charts=(chart,)))
+    return tables
+
+
+_OPERATION_TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns")
+
+
+class Layers(msgspec.Struct, frozen=True, kw_only=True):
+    """A run's operations on storage, the calls and block requests beneath; rows by direction, null where not measured.
+
+    The whole measured part counts, its warm-up included, because the probes do not tell it apart.
+    """
+
+    findings: list[str]
+    """In plain words: what the device moved, and which layer took the time."""
+    moved: list[dict[str, Any]]
+    """Bytes of objects, of calls and of the device; amplification is device bytes / object bytes."""
+    times: list[dict[str, Any]]
+    """Times of operations, and by layer: object, application, q2d, requeued, d2c."""
+    inside: list[dict[str, Any]]
+    """Each operation's time cut in parts: not submitted yet, though due; a request was at the device, only queued, or
+    neither. No rows without blocks.parquet."""
+
+
+def layers(run_directory: Path) -> Layers | None:
+    """Return the layers of the run in `run_directory`; null unless it was probed.
+
+    Raises:
+        TraceError: probe.json is damaged, or not of this version.
+
+    """
+    probe, ops = find_probe(run_directory), run_directory / OPS_FILE
+    if probe is None or not ops.is_file():
+        return None
+    blocks = run_directory / BLOCKS_FILE
+    files = [ops, blocks] if blocks.is_file() else [ops]
+    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
+        register(db, files, Path(scratch))
+        objects = query(db, "run_layers_objects")
+        inside = [_latency_parts(db, row) for row in objects] if blocks.is_file() else []
+    moved = [_moved_by_layer(row, probe) for row in objects]
+    times = [time for row in objects for time in _layer_times(row, probe)]
+    calls = (probe.get("application") or {}).get("calls") or []
+    said = findings(moved, inside, calls, probe, find_run(run_directory))
+    return Layers(findings=said, moved=moved, times=times, inside=inside)
+
+
+def _moved_by_layer(row: dict[str, Any], probe: dict[str, Any]) -> dict[str, Any]:
+    """Return what operations like `row` moved, at each layer."""
+    op, object_bytes = row["op"], row["object_bytes"]
+    device = probe["block"]["directions"].get(op)
+    called = [
+        c["bytes"]
+        for c in (probe.get("application") or {}).get("calls") or []
+        if c["kind"] == op and c.get("bytes") is not None
+    ]
+    device_bytes, requests = (device["issued_bytes"], device["issued"]) if device else (0, 0)
+    return {
+        "op": op,
+        "operations": row["operations"],
+        "object_bytes": object_bytes,
+        "io_bytes": row["io_bytes"],
+        "call_bytes": sum(called) if probe.get("application") else None,
+        "device_bytes": device_bytes,
+        "amplification": device_bytes / object_bytes if object_bytes else None,
+        "requests": requests,
+        "requests_per_operation": requests / row["operations"],
+    }
+
+
+def _layer_times(row: dict[str, Any], probe: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the times of operations like `row`, and of each layer beneath."""
+    op = row["op"]
+    layer = "object response" if row["is_response"] else "object"
+    found = [{"op": op, "layer": layer, "count": row["operations"]} | {name: row[name] for name in _OPERATION_TIMES}]
+    device = probe["block"]["directions"].get(op) or {}
+    beneath = {
+        "application": ((probe.get("application") or {}).get("times") or {}).get(op),
+        "q2d": device.get("q2d"),
+        "requeued": device.get("requeued"),
+        "d2c": device.get("d2c"),
+    }
+    for layer, times in beneath.items():
+        if times and times["count"]:
+            found.append(
+                {"op": op, "layer": layer, "count": times["count"]} | {name: times[name] for name in _OPERATION_TIMES}
+            )
+    return found
+
+
+def _latency_parts(db: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> dict[str, Any]:
+    """Return the parts of the mean latency of operations like `row`; they add up to it."""
+    op, operations = row["op"], row["operations"]
+    at_device_ns = _time_within(db, op, is_queued=False)
+    queued_ns = _time_within(db, op, is_queued=True) - at_device_ns
+    waiting_ns = row["waiting_ns"]
+    above_ns = row["latency_ns"] - waiting_ns - at_device_ns - queued_ns
+    parts = {"waiting": waiting_ns, "at_device": at_device_ns, "queued": queued_ns, "above": above_ns}
+    span_ns = row["last_ns"] - row["first_ns"]
+    return {
+        "op": op,
+        "operations": operations,
+        "latency_ns": row["latency_ns"] / operations,
+        "in_flight_mean": (row["latency_ns"] - waiting_ns) / span_ns if span_ns else None,
+        **{f"{name}_ns": ns / operations for name, ns in parts.items()},
+        **{f"{name}_share": ns / row["latency_ns"] if row["latency_ns"] else None for name, ns in parts.items()},
+    }
+
+
+def _time_within(db: duckdb.DuckDBPyConnection, op: str, *, is_queued: bool) -> int:
+    """Return the summed time of operations during which a request was at the device, or also in its queue."""
+    stretches = query_table(db, "run_layers_stretches", op=op, is_queued=is_queued)
+    start, end = (stretches.column(name).to_numpy() for name in ("start_ns", "end_ns"))
+    if not len(start):
+        return 0
+    found = 0
+    for batch in query_table(db, "run_layers_times", op=op).to_batches():
+        came, went = (batch.column(name).to_numpy() for name in ("submitted_ns", "completed_ns"))
+        found += int((_until(went, start, end) - _until(came, start, end)).sum())
+    return found
+
+
+def _until(at: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Return how much of the stretches, which do not overlap and are in order, lies before each time of `at`."""
+    before = np.concatenate(([0], np.cumsum(end - start)))
+    index = np.searchsorted(start, at, side="right")
+    current = np.maximum(index - 1, 0)
+    partly = np.clip(at, start[current], end[current]) - start[current]
+    return np.where(index > 0, before[current] + partly, 0)
+
+
+NEARLY_ALL, NEARLY_NONE = 0.98, 0.001
+"""Of the objects' bytes, from which on, and below which, the device moved all and none of them."""
+DOMINATES = 0.5
+_WHERE = {
+    "waiting": "before submission (due, and waiting for its turn)",
+    "at_device": "at the device (driver, drive)",
+    "queued": "queued in the kernel (plug, scheduler)",
+    "above": "above the block layer (filesystem, copies, the replay's own waits)",
+}
+_VERBS = {"read": "reads", "write": "writes"}
+
+
+def findings(
+    moved: list[dict[str, Any]],
+    inside: list[dict[str, Any]],
+    calls: list[dict[str, Any]],
+    probe: dict[str, Any],
+    run: RunFile | None,
+) -> list[str]:
+    """Return one sentence a finding, of the rows of `Layers`, the probes' result and the run's own summary."""
+    is_buffered = run is not None and bool(run.config.get("is_buffered"))
+    said = [_touched(row, is_buffered=is_buffered) for row in moved if row["object_bytes"]]
+    said += [_answered(calls)]
+    said += [_dominant(row) for row in inside if row["latency_ns"]]
+    return [line for line in [*said, *_faults(probe)] if line]
+
+
+def _touched(row: dict[str, Any], *, is_buffered: bool) -> str:
+    name, ratio = _VERBS[row["op"]], row["amplification"]
+    objects, device = format_bytes(row["object_bytes"]), format_bytes(row["device_bytes"])
+    later = ", or written back later by the kernel's own threads, which the probes do not see"
+    if ratio < NEARLY_NONE:
+        reason = "in the page cache" + later if row["op"] == "write" else "from the page cache or unwritten extents"
+        return f"{name}: answered WITHOUT touching the device: {objects} of objects, {device} at the device ({reason})"
+    if ratio < NEARLY_ALL:
+        left = later if row["op"] == "write" and is_buffered else ""
+        return (
+            f"{name}: {1 - ratio:.1%} of the objects' bytes did not touch the device: {objects} of objects, {device} "
+            f"at the device (page cache or unwritten extents{left})"
+        )
+    padding = row["io_bytes"] / row["object_bytes"]
+    why = f"; padding to whole blocks alone is {padding:.3f}" if padding > 1 else ""
+    return f"{name}: the device moved {ratio:.3f} bytes for each byte of the objects ({device} for {objects}){why}"
+
+
+def _answered(calls: list[dict[str, Any]]) -> str:
+    known = [c for c in calls if c["kind"] == "read" and c.get("without_io") is not None]
+    total, without = sum(c["count"] for c in known), sum(c["without_io"] for c in known)
+    if not without:
+        return ""
+    return f"{without:,} of {total:,} read calls that wait for their data queued no I/O themselves"
+
+
+def _dominant(row: dict[str, Any]) -> str:
+    shares = {part: row[f"{part}_share"] for part in _WHERE}
+    part = max(shares, key=lambda name: shares[name])
+    parts = ", ".join(f"{shares[name]:.1%} {words}" for name, words in _WHERE.items() if shares[name])
+    judged = "dominates" if shares[part] > DOMINATES else "is the largest part, none dominates"
+    deep = row["in_flight_mean"]
+    crowd = (
+        f"; {deep:.1f} operations were in flight, and requests of any of them count for each"
+        if deep is not None and deep > 1.1  # noqa: PLR2004 - more than one at a time
+        else ""
+    )
+    time = format_duration(row["latency_ns"])
+    return f"{_VERBS[row['op']]}: time {_WHERE[part]} {judged}: of {time} in the mean, {parts}{crowd}"
+
+
+def _faults(probe: dict[str, Any]) -> list[str]:
+    directions = probe["block"]["directions"].values()
+    said = {
+        "errors": "requests failed at the device",
+        "requeues": "times the driver, busy, gave a request back",
+        "splits": "I/Os were cut because the disk takes no longer ones",
+        "lost_events": "requests are missing from blocks.parquet, and so from the parts of the latency",
+        "ends_not_seen": "completions were not shown by the kernel: their device time is in no figure",
+    }
+    counts = {name: sum(d[name] for d in directions) for name in said}
+    return [f"{count:,} {said[name]}" for name, count in counts.items() if count]
+
+
+_SHOWN_LAYERS = {
+    "object": "the operation, as the replay saw it",
+    "object response": "the operation, from when it was due",
+    "application": "each call (VFS)",
+    "q2d": "each request in the kernel's queue (Q2D)",
+    "requeued": "of it, from each requeue to the next issue",
+    "d2c": "each request at the device (D2C)",
+}
+_PARTS = {
+    "waiting": "before submission",
+    "at_device": "at the device",
+    "queued": "only queued",
+    "above": "above the block layer",
+}
+
+
+def layer_chapter(found: Layers) -> Chapter:
+    """Return the chapter that joins operations and what the probes saw beneath."""
+    rows = [row | {"layer": _SHOWN_LAYERS[row["layer"]]} for row in found.times]
+    spec = f"text: op, layer; count: count; ns: {TIME_COLUMNS}"
+    note = "An operation takes one call or more, a call one request or more: rows do not add up. Warm-up included."
+    return Chapter(
+        "Where the time went",
+        [
+            table_of("Findings", Sheet.DEVICE, "text: finding", [{"finding": line} for line in found.findings]),
+            *_inside_tables(found),
+            table_of("Operations and the layers beneath", Sheet.DEVICE, spec, rows, note, keys=2),
+            _moved_table(found),
+        ],
+    )
+
+
+def _inside_tables(found: Layers) -> list[ReportTable]:
+    if not found.inside:
+        return []
+    parts = "; ".join(f"ns: {part}_ns = {heading}; share: {part}_share = share" for part, heading in _PARTS.items())
+    spec = f"text: op; count: operations; ns: latency_ns = mean time; {parts}; number: in_flight_mean = in flight"
+    note = (
+        "The mean time of an operation, cut by what the block layer held meanwhile: any request of its direction at "
+        "the device; none there, but some queued; or none at all. In an open loop it begins when the operation was "
+        "due, and what passed before its submission is a part of its own. Exact with one operation in flight; "
+        "with more, requests of the others count, too. Warm-up included."
+    )
+    return [table_of("Parts of the latency", Sheet.DEVICE, spec, found.inside, note)]
+
+
+def _moved_table(found: Layers) -> ReportTable:
+    spec = """
+        text: op
+        count: operations
+        bytes: object_bytes = of objects, io_bytes = with padding, call_bytes = by calls, device_bytes = at the device
+        number: amplification
+        count: requests
+        number: requests_per_operation = requests each
+    """
+    note = "Amplification: bytes at the device for each byte of the objects, metadata and readahead included."
+    return table_of("Read and write amplification", Sheet.DEVICE, spec, found.moved, note)

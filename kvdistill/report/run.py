@@ -1,28 +1,59 @@
-"""The report of a run: figures by the named queries over its `ops`, the warm-up left out as in run.json."""
+"""The report of a run: figures by the named queries over its `ops`, the warm-up left out as in run.json; its document.
+
+Whole requests are in it, too: classes of service, time to the first token, health criteria.
+"""
 
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from kvdistill.check.check import Closeness, find_closeness
+from kvdistill.check.check import CLOSENESS, Closeness, find_closeness
 from kvdistill.profile.distributions import bins, summarize
 from kvdistill.profile.locality import reuse_rows, run_reuse
-from kvdistill.queries.database import connect, query
-from kvdistill.queries.measured import distributions, figures, measured_views, named_tiers
+from kvdistill.queries.database import connect, distributions, figures, measured_views, named_tiers, query
 from kvdistill.queries.views import register
-from kvdistill.report.layers import Layers, layers
-from kvdistill.report.probe import ProbeReport, probe_report
-from kvdistill.report.subject import Subject, subject_of, writes_per_day
+from kvdistill.report.jobs import closeness_chapter
+from kvdistill.report.probe import Layers, ProbeReport, layer_chapter, layers, probe_chapter, probe_report
+from kvdistill.report.tables import (
+    TIME_COLUMNS,
+    Subject,
+    distribution_tables,
+    heat_tables,
+    hit_ratio,
+    origin,
+    rate_tables,
+    reuse_tables,
+    size_tables,
+    subject_of,
+    wear_table,
+    writes_per_day,
+)
 from kvtrace.core import tables
-from kvtrace.core.run.run_file import RunFile, find_run
+from kvtrace.core.document.chapters import checkpoint_chapter, checkpoint_sentence, ranks_tables
+from kvtrace.core.document.document import (
+    Cell,
+    Chapter,
+    Document,
+    Highlight,
+    ReportColumn,
+    ReportTable,
+    Sheet,
+    Unit,
+    columns_of,
+    parameters,
+    table_of,
+)
+from kvtrace.core.run.figures import ClassFigures, Distribution, Mlperf, RequestFigures, Serving
+from kvtrace.core.run.run_file import RanksNote, RunFile, find_run
 from kvtrace.core.schema import OPS
 from kvtrace.core.statistics import Endurance
+from kvtrace.core.units import format_count, format_duration
 
-CLOSENESS = "closeness.json"
 PARTS = [100, 200, *range(500, 9501, 500), 9700, 9800, 9900, 9950, 9990, 9999, 10_000]
 """The points of a distribution, in ten-thousandths."""
 
@@ -65,7 +96,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> RunReport:
-    """Return the report of the run whose table is `ops`, with run.json beside it if there is one."""
+    """Return the report of the run whose table is `ops`, with the run.json in its folder if there is one."""
     meta = tables.open_table(ops, OPS).meta
     names = [tier.name for tier in meta.tiers]
     run = find_run(ops.parent)
@@ -96,19 +127,449 @@ def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> R
             over_time=named_tiers(over_time, names),
             heat=named_tiers(heat, names),
             writes_per_day=writes_per_day(
-                {f["tier"]: f["io_bytes"] for f in counted if _wears(f)}, span_ns, meta, endurance
+                {
+                    f["tier"]: f["io_bytes"]
+                    for f in counted
+                    if f["op"] == "write" and f["io_bytes"] and f["engine"] not in ("memory", "gpu")
+                },
+                span_ns,
+                meta,
+                endurance,
             ),
             reuse=reuse_rows(names, run_reuse(tables.open_table(ops, OPS), len(names))),
             probe=probe_report(ops.parent, buckets),
-            layers=layers(ops.parent) if _is_probed(run) else None,
+            layers=layers(ops.parent)
+            if (run is not None and run.probes is not None and run.probes.is_measured)
+            else None,
             closeness=find_closeness(ops.with_name(CLOSENESS)),
         )
 
 
-def _is_probed(run: RunFile | None) -> bool:
-    """Return whether the run itself started the probes: others' times are by another clock, which tells nothing."""
-    return run is not None and run.probes is not None and run.probes.is_measured
+_SUMMARY_FIGURES = ("tier", "op", "engine", "operations", "errors", "corrupt", "bytes", "io_bytes", "span_ns")
+_SUMMARY_RATES = ("bandwidth_bytes_per_s", "operations_per_s")
 
 
-def _wears(figures: dict[str, Any]) -> bool:
-    return bool(figures["op"] == "write" and figures["io_bytes"] and figures["engine"] not in ("memory", "gpu"))
+def summary_report(run: RunFile) -> RunReport:
+    """Return the report of a run whose operations were not kept: an import of figures alone, such as fio's JSON."""
+    found = [msgspec.to_builtins(figures) for figures in run.summary.figures]
+    return RunReport(
+        subject=Subject(
+            file=run.trace.file,
+            table="run",
+            rows=None,
+            program=run.program,
+            version=run.version,
+            argv=run.argv,
+            preset=None,
+            seed=None,
+            config_sha256=run.config_sha256,
+            model=None,
+            source=run.trace.metadata.source,
+            is_simulated=False,
+            notes=run.notes,
+        ),
+        run=run,
+        figures=[
+            {n: f[n] for n in (*_SUMMARY_FIGURES, *_SUMMARY_RATES)} | {"rows": None, "skipped": None} for f in found
+        ],
+        latency=[{"tier": f["tier"], "op": f["op"]} | f["latency"] for f in found if f["latency"]["count"]],
+        response=[{"tier": f["tier"], "op": f["op"]} | f["response"] for f in found if f["response"]],
+    )
+
+
+_MAIN, _MOST = 4, 6
+"""Chapters, of those that every run has, that stand open; and the figures before them."""
+_IN_FLIGHT = "An operation's bytes are spread over the time in which it was in flight; it counts when it completes."
+_WEAR = (
+    "At this run's rate, which is not the service's unless it kept pace at speed 1. Padding counts; what the drive "
+    "writes inside does not."
+)
+_NO_SUMMARY = "run.json is missing: how the run was made, its device and its notes are unknown"
+_TARGET = "name target engine is_direct filesystem device device_model device_firmware scheduler"
+
+
+def run_document(report: RunReport) -> Document:
+    """Return the document of `report`: what was found, on what, six figures, warnings; details last and folded."""
+    run = report.run
+    verdict, saved = ("Run, without its summary", None) if run is None else (run.summary.verdict, run.checkpoints)
+    if saved is not None:
+        verdict = f"{checkpoint_sentence(saved)}; {verdict}"
+    if run is not None and run.status == "partial":
+        verdict = f"PARTIAL: {verdict}"
+    notes = [_NO_SUMMARY, *report.subject.notes]
+    if run is not None:
+        notes = run.notes + [f"trace: {note}" for note in run.trace.metadata.notes if note not in run.notes]
+    # An imported run has few of them.
+    facts = {n: v for n, v in _facts(report).items() if (v.value if isinstance(v, Cell) else v) is not None}
+    is_open = bool(report.response)
+    maps = heat_tables(report.heat, report.bucket_ns, "Response time" if is_open else "Latency")
+    is_main = [not table.title.endswith("delete") for table in maps]
+    rates = rate_tables(report.over_time, report.bucket_ns, _IN_FLIGHT)
+    latency, response = _distributions_of(report, "latency"), _distributions_of(report, "response")
+    times = [
+        _times_table("Latency", report.latency),
+        *([_times_table("Response time", report.response)] if is_open else []),
+        *(response if is_open else latency),
+    ]
+    waits = (
+        [_times_table("Lateness", report.lateness), *_distributions_of(report, "lateness")] if report.lateness else []
+    )
+    ranks = None if run is None or not isinstance(run.ranks, RanksNote) else run.ranks
+    chapters = [
+        *([] if ranks is None else [Chapter("Ranks", ranks_tables(ranks))]),
+        *([] if saved is None else [checkpoint_chapter(saved)]),
+        Chapter("Tiers", [_operations_table(report), *_hits(run), *rates]),
+        Chapter("Latency", [*times, *(table for table, is_in in zip(maps, is_main, strict=True) if is_in)]),
+        Chapter("Requests, QoS and criteria", [*request_tables(run), *_throughput(run)]),
+        Chapter("Wear", [wear_table(report.writes_per_day, _WEAR), _device(run)]),
+        *([] if report.layers is None else [layer_chapter(report.layers)]),
+        *([] if report.closeness is None else [closeness_chapter(report.closeness)]),
+        *([] if report.probe is None else [replace(probe_chapter(report.probe), is_folded=True)]),
+        Chapter("Service time and lateness" if is_open else "Lateness", [*(latency if is_open else []), *waits]),
+        Chapter("Deletes over time", [table for table, is_in in zip(maps, is_main, strict=True) if not is_in]),
+        Chapter("Sizes", size_tables(report.sizes, report.size_bins)),
+        Chapter("Reuse", reuse_tables(report.reuse)),
+        Chapter(
+            "What was run, and on what",
+            [
+                *_targets(run),
+                parameters("Run", Sheet.PARAMETERS, facts),
+            ],
+        ),
+    ]
+    more = sum(extra is not None for extra in (ranks, saved, report.layers, report.closeness))
+    main = {chapter.title for chapter in chapters[: _MAIN + more]}
+    return Document(
+        name=report.subject.file if run is None else run.trace.file,
+        headline=verdict,
+        subject=_subject(run),
+        notes=notes,
+        warnings=_warnings(report),
+        highlights=_highlights(report),
+        chapters=[replace(chapter, is_folded=chapter.title not in main) for chapter in chapters],
+    )
+
+
+def _subject(run: RunFile | None) -> list[str]:
+    """Return a line for each drive that the run was on, and one for what was replayed."""
+    if run is None:
+        return []
+    lines = []
+    for name, facts in run.drives():
+        where = [facts.get("target") or facts.get("engine"), facts.get("filesystem"), facts.get("device")]
+        where += [facts.get("device_model"), facts.get("device_firmware"), facts.get("engine")]
+        told = ", ".join(str(part) for part in dict.fromkeys(where) if part)
+        lines.append(f"{name}: {told}{' (simulated)' if facts.get('is_simulated') else ''}")
+    loop = {"open": "open loop, operations due at the trace's times", "closed": "closed loop, as fast as it goes"}
+    at = f" at speed {run.pacing.speed:g}" if run.pacing.loop == "open" and run.pacing.speed else ""
+    paced = loop.get(run.pacing.loop or "", "")
+    made = [run.trace.file, f"{paced}{at}", format_duration(run.summary.wall_ns) if run.summary.wall_ns else ""]
+    return [*lines, ", ".join(part for part in made if part)]
+
+
+def _warnings(report: RunReport) -> list[str]:
+    run, failed = report.run, sum(row["errors"] or 0 for row in report.figures)
+    found = []
+    if run is not None and run.status == "partial":
+        found.append(f"PARTIAL: {run.reason}")
+    if run is not None and "FELL BEHIND" in run.summary.verdict:
+        found.append("The replay fell behind the trace: its times are those of an overload")
+    if failed:
+        found.append(f"{failed:,} operations FAILED")
+    if corrupt := sum(row["corrupt"] for row in report.figures):
+        found.append(f"{corrupt:,} reads were CORRUPT")
+    is_served = run is not None and isinstance(run.serving, Serving)
+    if not any(row["operations"] for row in report.figures) and not is_served:
+        found.append("no operation completed")
+    if all(row["engine"] in ("sim", "none") for row in report.figures) and report.figures:
+        found.append("nothing moved: all tiers were simulated or skipped")
+    return found
+
+
+def _highlights(report: RunReport) -> list[Highlight]:
+    """Return the figures that matter of the slowest tier that moved bytes, which is the one under test."""
+    moved = [row for row in report.figures if row["bandwidth_bytes_per_s"] is not None]
+    if not moved:
+        return []
+    name = moved[-1]["tier"]
+    found = [
+        Highlight(
+            f"{row['op']} bandwidth, {name}",
+            row["bandwidth_bytes_per_s"],
+            Unit.BYTES_PER_S,
+            f"{format_count(row['operations'])} operations",
+        )
+        for row in moved
+        if row["tier"] == name
+    ]
+    # An open loop is judged by the response time: time spent waiting to be submitted counts.
+    measure, times = ("response", report.response) if report.response else ("latency", report.latency)
+    found += [
+        _tail(f"{row['op']} {measure}", f", {name}", row, "")
+        for row in times
+        if row["tier"] == name and row["op"] != "delete"
+    ]
+    requests = None if report.run is None else report.run.requests
+    if requests is not None and requests.first_token is not None and requests.first_token.count:
+        found.append(
+            _tail("time to first token", "", msgspec.structs.asdict(requests.first_token), "requests, modelled")
+        )
+    share = None if report.run is None else hit_ratio(report.run.trace.metadata)
+    if share is not None:
+        found.append(Highlight("hit ratio, all tiers", share, Unit.SHARE, "of the trace's lookups, simulated"))
+    for row in report.writes_per_day:
+        if row["tier"] == name and row["years_of_life"] is not None:
+            found.append(Highlight(f"drive life, {name}", row["years_of_life"], Unit.YEARS, "at this rate, see Wear"))
+    late = [row for row in report.lateness if row["tier"] == name]
+    if late:
+        found.append(Highlight(f"latest submission, {name}", max(row["max_ns"] for row in late), Unit.NS))
+    return found[:_MOST]
+
+
+def _tail(what: str, where: str, row: dict[str, Any], of: str) -> Highlight:
+    """Return the highest percentile up to p99 that has enough operations."""
+    name = next((q for q in ("p99_ns", "p95_ns", "p50_ns", "max_ns") if row[q] is not None), "max_ns")
+    shown = name.removesuffix("_ns")
+    return Highlight(f"{what} {shown}{where}", row[name], Unit.NS, f"of {format_count(row['count'])} {of}".strip())
+
+
+def _facts(report: RunReport) -> dict[str, Any]:
+    run = report.run
+    if run is None:
+        return origin(report.subject) | {"source": None}
+    return origin(report.subject) | {
+        "source": run.trace.file,
+        "trace made by": " ".join(run.trace.metadata.argv) or None,
+        "status": run.status,
+        "started": run.started_utc,
+        "wall time": Cell(run.summary.wall_ns, Unit.NS),
+        "loop": run.pacing.loop,
+        "speed": run.pacing.speed,
+        "kept pace": None if run.summary.pace is None else run.summary.pace.kept_pace,
+        "queue depth": Cell(run.engine.queue_depth, Unit.COUNT),
+        "engine": run.engine.name,
+        "largest I/O": Cell(run.engine.io_bytes, Unit.IO_BYTES),
+        "whole trace": run.window.is_whole_trace,
+        "limit": run.window.limit,
+        "warm-up": run.config.get("warmup"),
+        "data": None if run.data is None else run.data.note,
+        "processor": run.host.get("cpu_model"),
+        "processors": Cell(run.host.get("cpus"), Unit.COUNT),
+        "kernel": run.host.get("kernel"),
+    }
+
+
+def _targets(run: RunFile | None) -> list[ReportTable]:
+    if run is None or not run.tiers:
+        return []
+    columns = [ReportColumn(name, name.removeprefix("is_").replace("_", " ")) for name in _TARGET.split()]
+    rows = [[{"name": name, **facts}.get(column.name) for column in columns] for name, facts in run.drives()]
+    return [ReportTable("On what it ran", Sheet.PARAMETERS, columns, rows)]
+
+
+def _hits(run: RunFile | None) -> list[ReportTable]:
+    metadata = None if run is None else run.trace.metadata
+    tiers = ((metadata.stats or {}) if metadata else {}).get("tiers")
+    if metadata is None or not tiers:
+        return []
+    capacity = {tier.name: tier.capacity_bytes for tier in metadata.tiers}
+    rows = [{"hits": None, "hit_ratio": None, **t, "capacity_bytes": capacity.get(t.get("name"))} for t in tiers]
+    total = hit_ratio(metadata)
+    if total is not None:
+        hits = sum(row["hits"] or 0 for row in rows)
+        rows.append({"name": "in total", "capacity_bytes": None, "hits": hits, "hit_ratio": total})
+    spec = "text: name = tier; bytes: capacity_bytes = capacity; count: hits; share: hit_ratio = hit ratio"
+    note = "Shares of all lookups, of the simulation that made the whole trace, not of this run."
+    return [table_of("Hits by tier", Sheet.SUMMARY, spec, rows, note)]
+
+
+def _operations_table(report: RunReport) -> ReportTable:
+    spec = """
+        text: tier, op, engine
+        count: rows, operations = completed, errors, corrupt, skipped
+        bytes: bytes, io_bytes = with padding
+        ns: span_ns = in
+        per_s: operations_per_s = ops/s
+        bytes_per_s: bandwidth_bytes_per_s = bandwidth
+    """
+    note = "Rates: completed operations over the time from their first submission to their last completion."
+    return table_of("Operations", Sheet.PERFORMANCE, spec, report.figures, note, keys=2)
+
+
+def _times_table(title: str, rows: list[dict[str, Any]]) -> ReportTable:
+    spec = f"text: tier, op; count: count = operations; ns: {TIME_COLUMNS}, max_ns = max"
+    note = {
+        "Latency": "Service time: from submission to completion, of all completed operations merged.",
+        "Response time": "From when operations were due to their completion; time spent waiting for submission counts.",
+        "Lateness": "From when operations were due to their submission; a closed loop has none.",
+    }[title]
+    return table_of(title, Sheet.PERFORMANCE, spec, rows, note, keys=2)
+
+
+def _distributions_of(report: RunReport, measure: str) -> list[ReportTable]:
+    return distribution_tables([row for row in report.distributions if row["measure"] == measure])
+
+
+def _throughput(run: RunFile | None) -> list[ReportTable]:
+    if run is None or run.mlperf is None:
+        return []
+    found = run.mlperf.throughput
+    facts = {
+        "tokens": Cell(found.tokens, Unit.COUNT),
+        "storage_io_ns": Cell(found.storage_io_ns, Unit.NS),
+        "storage_throughput_tokens_per_s": Cell(found.storage_throughput_tokens_per_s, Unit.PER_S),
+        "wall_clock_throughput_tokens_per_s": Cell(found.wall_clock_throughput_tokens_per_s, Unit.PER_S),
+    }
+    table = parameters("Throughput by MLPerf's names", Sheet.PERFORMANCE, facts)
+    note = found.reason or (
+        "Tokens that the trace's requests generated, over the latencies of all operations on storage added up, and "
+        "over the wall time of the replay, in which no token is generated."
+    )
+    return [replace(table, note=note)]
+
+
+def _device(run: RunFile | None) -> ReportTable:
+    columns = columns_of("text: tier; bytes: read_bytes = read, written_bytes = written")
+    moved = {} if run is None else run.device_io
+    rows = [[name, bytes_.read_bytes, bytes_.written_bytes] for name, bytes_ in moved.items()]
+    note = "What the device beneath did meanwhile, for all programs."
+    return ReportTable("Device", Sheet.DEVICE, columns, rows, (), note)
+
+
+_TIMES = {
+    "count": "requests",
+    "mean_ns": "mean",
+    "p50_ns": "p50",
+    "p95_ns": "p95",
+    "p99_ns": "p99",
+    "p99_9_ns": "p99.9",
+    "p99_99_ns": "p99.99",
+    "max_ns": "max",
+}
+SERVING_FIGURES = {
+    "requests": Unit.COUNT,
+    "failed_requests": Unit.COUNT,
+    "input_tokens": Unit.COUNT,
+    "output_tokens": Unit.COUNT,
+    "requests_per_s": Unit.PER_S,
+    "input_tokens_per_s": Unit.PER_S,
+    "output_tokens_per_s": Unit.PER_S,
+}
+"""Of a serving benchmark."""
+SERVING_TIMES = {
+    "first_token": "to the first token",
+    "inter_token": "between two tokens",
+    "output_token": "a token after the first, by answer",
+    "answer": "to the last token",
+}
+_TARGETS = ("p95", "p99", "p99_9", "p99_99")
+
+
+def request_tables(run: RunFile | None) -> list[ReportTable]:
+    """Return the tables of requests, classes of service and criteria of `run`."""
+    requests, mlperf = (None, None) if run is None else (run.requests, run.mlperf)
+    if run is not None and isinstance(run.serving, Serving):
+        return _served(run.serving)
+    return [*_requests(requests), *_classes(requests, mlperf), _criteria(mlperf)]
+
+
+def _served(found: Serving) -> list[ReportTable]:
+    figures = {name.replace("_", " "): Cell(getattr(found, name), unit) for name, unit in SERVING_FIGURES.items()}
+    columns = columns_of("""
+        text: measure
+        count: count
+        ns: mean_ns = mean, p50_ns = p50, p90_ns = p90, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, max_ns = max
+    """)
+    rows = []
+    for name, said in SERVING_TIMES.items():
+        times = getattr(found, name)
+        if times is not None:
+            rows.append([said, *(getattr(times, column.name) for column in columns[1:])])
+    note = f"As {found.benchmark} measured them, at the engine's front."
+    return [
+        parameters("Requests", Sheet.QOS, figures),
+        ReportTable("Times of requests", Sheet.QOS, columns, rows, (), note),
+    ]
+
+
+def _requests(found: RequestFigures | None) -> list[ReportTable]:
+    if found is None:
+        return []
+    columns = columns_of("""
+        text: measure
+        count: count = requests
+        ns: mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, p99_99_ns = p99.99,
+            max_ns = max
+    """)
+    rows = [_distribution_row("storage time", found.storage)]
+    if found.response is not None:
+        rows.append(_distribution_row("response time", found.response))
+    if found.first_token is not None:
+        rows.append(_distribution_row("time to the first token, modelled", found.first_token))
+    said = found.first_token_definition if found.first_token is not None else found.first_token_reason or "not known"
+    note = (
+        "Storage time: in which at least one of a request's operations was in flight. Response time, of an open loop: "
+        "in which at least one was due and not completed."
+    )
+    return [ReportTable("Requests", Sheet.QOS, columns, rows, (), f"{note} Time to the first token: {said}.")]
+
+
+def _classes(found: RequestFigures | None, mlperf: Mlperf | None) -> list[ReportTable]:
+    if found is None or not found.classes:
+        reason = (mlperf.qos_reason if mlperf else None) or "the run does not say which class a request is of"
+        return [parameters("Classes of service", Sheet.QOS, {"QoS": f"not measured: {reason}"})]
+    note = mlperf.qos_definition.strip() if mlperf else ""
+    columns = columns_of("""
+        text: qos = class
+        count: count = requests
+        share: share_within_p95_target = within p95 target
+        text: verdict
+    """)
+    rows: list[list[Any]] = [[c.qos, c.storage.count, c.share_within_p95_target, c.verdict] for c in found.classes]
+    said = f"{note[:1].upper()}{note[1:]}." if note else ""
+    judged = ReportTable("Classes of service", Sheet.QOS, columns, rows, (), said)
+    columns = columns_of("""
+        text: qos = class, percentile
+        ns: reached_ns = measured, target_ns = target
+        text: verdict
+    """)
+    rows = [_against_target(c, name) for c in found.classes for name in _TARGETS]
+    measured = "Measured: the response time in an open loop, else the storage time."
+    return [judged, ReportTable("Targets of the classes", Sheet.QOS, columns, rows, (), measured, 2)]
+
+
+def _against_target(of_class: ClassFigures, name: str) -> list[Any]:
+    judged = of_class.storage if of_class.response is None else of_class.response
+    reached, target = getattr(judged, f"{name}_ns"), of_class.targets_ns.get(name)
+    is_known = reached is not None and target is not None
+    verdict = ("pass" if reached <= target else "fail") if is_known else "not measured"
+    return [of_class.qos, name.replace("_", "."), reached, target, verdict]
+
+
+def _criteria(mlperf: Mlperf | None) -> ReportTable:
+    if mlperf is None or not mlperf.criteria:
+        return parameters("Criteria of MLPerf", Sheet.QOS, {"criteria": "not measured: this run judged none"})
+    names = ("verdict", "measured", "threshold", "definition")
+    columns = [ReportColumn("name", "criterion"), *(ReportColumn(name, name) for name in names)]
+    rows = [
+        [
+            c.name,
+            c.verdict,
+            Cell(c.measured, _criterion_unit(c.name)),
+            Cell(c.threshold, _criterion_unit(c.name)),
+            c.definition,
+        ]
+        for c in mlperf.criteria
+    ]
+    note = "Latencies must be below their thresholds, others above."
+    return ReportTable("Criteria of MLPerf", Sheet.QOS, columns, rows, (), note)
+
+
+def _distribution_row(label: str, distribution: Distribution) -> list[Any]:
+    return [label, *(getattr(distribution, name) for name in _TIMES)]
+
+
+def _criterion_unit(name: str) -> Unit:
+    if name.endswith("_bytes_per_s"):
+        return Unit.BYTES_PER_S
+    return Unit.NS if name.endswith("_ns") else Unit.SHARE

@@ -1,13 +1,13 @@
 -- Bytes that moved, and operations that completed, in equal stretches of a run, by tier; stretches without any are 0.
 -- An operation's bytes are spread over the time in which it was in flight: what completes at once did not move at once.
-WITH flights AS (
+WITH in_flight AS (
     SELECT tier, op, bytes, completed_ns - $first_ns AS ended,
         least(coalesce(submitted_ns, completed_ns), completed_ns) - $first_ns AS began
     FROM measured
     WHERE outcome = 'ok' AND engine <> 'sim'
 ),
 spread AS (
-    SELECT *, unnest(range(greatest(began, 0) // $bucket_ns, ended // $bucket_ns + 1)) AS bucket FROM flights
+    SELECT *, unnest(range(greatest(began, 0) // $bucket_ns, ended // $bucket_ns + 1)) AS bucket FROM in_flight
 ),
 shared AS (
     SELECT tier, op, bucket, bucket = ended // $bucket_ns AS is_end,

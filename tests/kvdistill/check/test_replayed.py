@@ -12,16 +12,14 @@ from blocks import write_blocks
 from conftest import run_cli
 from kvdistill_rows import MS, distil_rows, io, write_hand
 
-from kvdistill.check import replayed
+from kvdistill.check import device
 from kvdistill.check.check import _compare, _Run
-from kvdistill.check.closeness import job_figures
-from kvdistill.check.device import Seen, direct_requests
-from kvdistill.check.replayed import replay_seen, write_part
-from kvdistill.check.streams import asked_stream
+from kvdistill.check.closeness import asked_stream, job_figures
+from kvdistill.check.device import Seen, direct_requests, replay_seen, write_part
 from kvdistill.formats.iolog import LogOptions, split_ios
 from kvdistill.jobs.job import FioMode, JobOptions
-from kvdistill.jobs.write import Wanted, write_job
-from kvdistill.profile.distil import distil
+from kvdistill.jobs.write import JobRequest, write_job
+from kvdistill.profile.sources import distil_trace
 from kvtrace.core.files import Limit, parse_limit
 
 MIB = 1 << 20
@@ -29,7 +27,7 @@ MIB = 1 << 20
 
 def test_the_part_is_the_tiers_rows_of_the_window_from_the_first_second_on(tmp_path):
     trace, window = write_hand(tmp_path), Limit(begin_ns=2 * MS, span_ns=38 * MS)
-    write_part(trace, distil(trace, "nvme", window, tmp_path), tmp_path / "part.parquet")
+    write_part(trace, distil_trace(trace, "nvme", window, tmp_path), tmp_path / "part.parquet")
     rows = pq.read_table(tmp_path / "part.parquet").to_pylist()
     # The tier's first row is at 10 ms: what comes from 12 ms on, up to before 50 ms.
     assert [(row["ts_ns"] // MS, row["op"], row["object_id"]) for row in rows] == [
@@ -39,12 +37,12 @@ def test_the_part_is_the_tiers_rows_of_the_window_from_the_first_second_on(tmp_p
 
 
 def test_who_is_not_root_is_told(tmp_path, monkeypatch):
-    part = distil(write_hand(tmp_path), "nvme", Limit(), tmp_path)
-    monkeypatch.setattr(replayed, "disk_of", lambda _place: None)
+    part = distil_trace(write_hand(tmp_path), "nvme", Limit(), tmp_path)
+    monkeypatch.setattr(device, "disk_of", lambda _place: None)
     assert replay_seen(tmp_path / "hand.parquet", part, tmp_path, MIB) == (
         None, "no block device lies beneath the target",
     )  # fmt: skip
-    monkeypatch.setattr(replayed, "disk_of", lambda place: place)
+    monkeypatch.setattr(device, "disk_of", lambda place: place)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     seen, why = replay_seen(tmp_path / "hand.parquet", part, tmp_path, MIB)
     assert seen is None
@@ -62,7 +60,7 @@ def test_both_sides_are_block_requests_where_a_replay_was_seen(tmp_path):
         blocks = write_blocks(tmp_path / f"{name}.parquet", sorted([*rows, *noise]))
         sides[name], why = direct_requests(blocks, "vda", tmp_path / name)
         assert why is None
-    options = Wanted([FioMode.REPLAY], JobOptions(), LogOptions())
+    options = JobRequest([FioMode.REPLAY], JobOptions(), LogOptions())
     written = write_job(FioMode.REPLAY, part, tmp_path, options)
     asked = asked_stream(split_ios(part.ios, MIB), by_instant=True)
     logged = job_figures("replay", asked, asked, is_replay=True, mean_depth=None)
@@ -115,11 +113,11 @@ def test_a_check_replays_the_trace_and_compares_at_the_device():
 
 @pytest.mark.fio
 def test_a_check_without_a_device_compares_fios_side_and_says_so(tmp_path, monkeypatch):
-    from kvdistill.check.fio_jobs import write_jobs
+    from kvdistill.check.check import write_jobs
     from kvdistill.jobs.write import CheckOptions
 
-    monkeypatch.setattr(replayed, "disk_of", lambda _place: None)
-    wanted = Wanted([FioMode.REPLAY], JobOptions(), LogOptions(), checks=CheckOptions(seconds=1))
+    monkeypatch.setattr(device, "disk_of", lambda _place: None)
+    wanted = JobRequest([FioMode.REPLAY], JobOptions(), LogOptions(), checks=CheckOptions(seconds=1))
     closeness = write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", parse_limit(None), wanted).closeness
     assert closeness is not None
     assert closeness.comparisons[0].fio.side == "fio"

@@ -14,7 +14,8 @@ from kvdistill.formats.formats import Format, ImportOptions
 from kvdistill.formats.importing import Result, import_files
 from kvdistill.formats.oplog import Style, write_oplogs
 from kvdistill.profile.sources import distil_source
-from kvdistill.report.report import report, summary_report
+from kvdistill.report.report import report
+from kvdistill.report.run import summary_report
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.files import Limit
 from kvtrace.core.run.run_file import read_run

@@ -17,8 +17,8 @@ from kvdistill.check.closeness import (  # fmt: skip
     source_figures,
     verdicts,
 )
+from kvdistill.profile.locality import BLOCK_BYTES, block_accesses, hot_share, median_reuse
 from kvdistill.profile.profile import DepthProfile, InFlight, Origin, Profile, SourceKind
-from kvdistill.profile.reuse import BLOCK_BYTES, block_accesses, hot_share, median_reuse
 from kvdistill.profile.streams import nothing
 
 

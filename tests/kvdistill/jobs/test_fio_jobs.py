@@ -8,13 +8,13 @@ import pytest
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, distil_rows, io, write_hand
 
-from kvdistill.check.fio_jobs import write_jobs
+from kvdistill.check.check import write_jobs
 from kvdistill.formats.iolog import LogOptions, split_ios, write_iologs
 from kvdistill.jobs.fio_program import FioVersion, parse_version
 from kvdistill.jobs.fio_replay import replay_job
 from kvdistill.jobs.fio_stat import stat_job
 from kvdistill.jobs.job import FioMode, JobOptions
-from kvdistill.jobs.write import Wanted
+from kvdistill.jobs.write import JobRequest
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import Limit
 
@@ -28,7 +28,7 @@ def write_logs(folder: Path, distilled, jobs=1, version=2):
 
 
 def write_hand_jobs(folder: Path, out: Path, *modes: FioMode, version=V, log_version=3, jobs=1, **options):
-    wanted = Wanted(modes, JobOptions(version=version, **options), LogOptions(MIB, jobs, log_version))
+    wanted = JobRequest(modes, JobOptions(version=version, **options), LogOptions(MIB, jobs, log_version))
     return write_jobs(write_hand(folder), "nvme", out, Limit(), wanted)
 
 
@@ -291,14 +291,14 @@ def test_what_issuing_takes_is_told_so_that_it_does_not_add_up(tmp_path):
 
 
 def test_long_logs_are_of_a_typical_part_unless_all_is_wanted(tmp_path, monkeypatch, capsys):
-    from kvdistill.check import fio_jobs
+    from kvdistill.check import check
 
-    monkeypatch.setattr(fio_jobs, "MAX_LINES", 50)
+    monkeypatch.setattr(check, "MAX_LINES", 50)
     # Writes only at first, then both.
     rows = [io(i * 10, "write", i, 4096) for i in range(50)]
     rows += [io(500 + i * 10, ("read", "write")[i % 2], i, 4096) for i in range(150)]
     trace = write_trace(tmp_path / "t.parquet", rows)
-    wanted = Wanted([FioMode.REPLAY], JobOptions(version=V), LogOptions(MIB, 1, 3))
+    wanted = JobRequest([FioMode.REPLAY], JobOptions(version=V), LogOptions(MIB, 1, 3))
     part = write_jobs(trace, "nvme", tmp_path / "part", Limit(), wanted).logs["replay"]
     assert part.read_ios + part.write_ios == pytest.approx(50, abs=3)
     assert part.read_ios / (part.read_ios + part.write_ios) == pytest.approx(75 / 200, abs=0.1)

@@ -152,14 +152,14 @@ def test_a_check_on_the_null_engine_needs_no_space(tmp_path):
 
 
 def test_check_refuses_what_does_not_fit(tmp_path, monkeypatch):
-    from kvdistill.check.fio_jobs import write_jobs
+    from kvdistill.check.check import write_jobs
     from kvdistill.formats.iolog import LogOptions
-    from kvdistill.jobs.write import CheckOptions, Wanted
+    from kvdistill.jobs.write import CheckOptions, JobRequest
     from kvtrace.core.files import Limit
 
     usage = shutil.disk_usage(tmp_path)._replace(free=1 * MIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
-    wanted = Wanted([FioMode.REPLAY], JobOptions(), LogOptions(), checks=CheckOptions())
+    wanted = JobRequest([FioMode.REPLAY], JobOptions(), LogOptions(), checks=CheckOptions())
     with pytest.raises(DeviceError, match=r"--check needs .* are free; check less"):
         write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", Limit(), wanted)
     assert not (tmp_path / "out" / "closeness.json").exists()

@@ -10,9 +10,8 @@ import pytest
 from kvdistill_rows import MS, distil_rows, io
 from test_fio_jobs import V, options_of, sections
 
-from kvdistill.jobs.fio_stat import stat_job
+from kvdistill.jobs.fio_stat import cut_sizes, sizes_to_ask_for, stat_job
 from kvdistill.jobs.job import JobOptions
-from kvdistill.jobs.random_map import cut_sizes, wanted_sizes
 from kvdistill.profile.arrivals import dispersion
 from kvdistill.profile.profile import IoStream, Law, Loop, Pacing, Places, SizeCount
 
@@ -88,7 +87,7 @@ def test_sizes_that_the_map_cut_are_asked_for_as_the_program_did():
     blocks, program = np.array([1, 2, 3, 4]), np.array([0.3, 0, 0, 0.7])
     seen = cut_sizes(blocks, program, 20_000, 30_000)
     assert seen[1] > 0.03
-    assert wanted_sizes(blocks, seen, 20_000, 30_000) == pytest.approx(program, abs=0.01)
+    assert sizes_to_ask_for(blocks, seen, 20_000, 30_000) == pytest.approx(program, abs=0.01)
 
 
 def test_the_sizes_of_both_directions_are_one_line_if_they_are_alike(tmp_path):

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kvdistill_rows import distil_rows, io
 
+from kvdistill.jobs.fio_reuse import MAX_OPS, draw
 from kvdistill.jobs.job import FioMode
-from kvdistill.jobs.reuse_model import MAX_OPS, draw
-from kvdistill.profile.reuse import block_accesses, median_reuse
+from kvdistill.profile.locality import block_accesses, median_reuse
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import bounds, slot_of
 
@@ -100,7 +100,7 @@ def test_a_million_objects(tmp_path):
     from conftest import trace_batch, trace_meta
 
     from kvdistill.formats.iolog import LogOptions, split_ios, write_iologs
-    from kvdistill.profile.distil import distil
+    from kvdistill.profile.sources import distil_trace
     from kvtrace.core.files import Limit
     from kvtrace.core.schema import TRACE, arrow_schema
     from kvtrace.core.tables import create
@@ -115,7 +115,7 @@ def test_a_million_objects(tmp_path):
         columns[name] = pa.DictionaryArray.from_arrays(indices, column.dictionary)
     with create(tmp_path / "t.parquet", TRACE, trace_meta()) as out:
         out.write(pa.RecordBatch.from_arrays([columns[name] for name in TRACE.names], schema=arrow_schema(TRACE)))
-    distilled = distil(tmp_path / "t.parquet", "nvme", Limit(), tmp_path)
+    distilled = distil_trace(tmp_path / "t.parquet", "nvme", Limit(), tmp_path)
     assert distilled.profile.space.span_bytes == n * 4096
     log = write_iologs(tmp_path, "x", lambda: split_ios(distilled.ios, 1 << 20), "f", LogOptions(version=3))
     assert (log.write_ios, log.last_us, log.max_burst_ios) == (n, n, 1)

@@ -14,8 +14,9 @@ from kvdistill_rows import io as row
 
 from kvdistill.formats.oplog import COMMON, Style
 from kvdistill.jobs.sai3 import Sai3Options, sai3_workload
-from kvdistill.jobs.store_mix import size_classes, total_variation
+from kvdistill.jobs.store_mix import size_classes
 from kvdistill.jobs.warp import WarpOptions, size_histogram, warp_job
+from kvdistill.profile.distributions import total_variation
 from kvdistill.profile.profile import SizeCount
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.schema import OBJECTS

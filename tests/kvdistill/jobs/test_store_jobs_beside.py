@@ -43,7 +43,7 @@ def test_a_job_asks_for_what_the_replay_did(tmp_path, replayed, command):
     assert job["get_mean_bytes"] == pytest.approx(replay["get_mean_bytes"], rel=0.05)
     assert job["ops_per_s"] == pytest.approx(170 / (149 * 0.006), rel=0.01)
     shown = run_cli("kvdistill", command, trace, "--tier", "s3", "-o", tmp_path, "--run", run).stdout
-    assert "Job beside the replay" in shown
+    assert "Job compared with the replay" in shown
     assert "90 GETs, 60 PUTs and 20 DELETEs" in shown
 
 

@@ -7,12 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kvdistill.profile.distil import view_ios
-from kvdistill.profile.loop import fit_loop
-from kvdistill.profile.phases import cut
-from kvdistill.profile.places import fit_places, likely
 from kvdistill.profile.profile import Law, Pacing
-from kvdistill.profile.streams import _operations, _Part, _split
+from kvdistill.profile.sources import view_ios
+from kvdistill.profile.streams import _operations, _Part, _split, cut, fit_loop, fit_places, likely
 from kvdistill.queries.database import connect
 
 MS = 1_000_000

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kvdistill.report.comparison.settings import in_order, split
+from kvdistill.report.compare import ordered_settings, split_settings
 
 
 def test_what_changes_a_run_comes_first_and_the_host_last() -> None:
-    found = in_order(
+    found = ordered_settings(
         {
             "host.kernel": ["6.1", "6.2"],
             "version": ["1", "2"],
@@ -25,13 +25,13 @@ def test_what_one_side_does_not_know_is_no_difference_to_read_first() -> None:
         "limit": [None, "1GiB"],
         "host.numa": [None, "2 nodes"],
     }
-    differing, one_sided = split(settings)
+    differing, one_sided = split_settings(settings)
     assert list(differing) == ["tiers.cpu", "queue_depth", "limit"]
     assert list(one_sided) == ["host.numa"]
 
 
 def test_a_terminal_counts_what_a_page_lists(capsys) -> None:
-    from kvdistill.report.compare_document import _one_sided
+    from kvdistill.report.compare import _one_sided
     from kvtrace.core.document.document import Document
     from kvtrace.core.document.page import html_page
     from kvtrace.core.document.terminal import show_documents

@@ -9,7 +9,7 @@ from simulated import kvtrace
 
 from kvdistill.profile.sources import distil_source
 from kvdistill.report.report import report
-from kvdistill.report.trace_document import trace_document
+from kvdistill.report.trace import trace_document
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import Limit
 from kvtrace.core.schema import TRACE

@@ -255,7 +255,7 @@ def test_times_of_storage_that_takes_none_are_not_compared_with_those_of_one_tha
     fs, obj = tmp_path / "vllm-fs.parquet", tmp_path / "vllm-obj.parquet"
     found = json.loads(run_cli("kvdistill", "compare", fs, obj, "--json").stdout)
     assert found["warnings"][0].startswith(
-        "times to the first token are not compared: storage takes no time in vllm-fs"
+        "times to the first token are not compared: storage latency is zero in vllm-fs"
     )
     assert not [line for line in found["lines"] if line["name"].startswith("first_token")]
     alike = json.loads(run_cli("kvdistill", "compare", fs, fs, "--json").stdout)

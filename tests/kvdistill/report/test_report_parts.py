@@ -11,11 +11,12 @@ from conftest import run_cli, write_trace
 from kvdistill_rows import MS, change_run, io, write_hand, write_probe, write_run
 from run_files import figures
 
-from kvdistill.profile.locality import run_reuse
-from kvdistill.profile.reuse import reuse_distances
+from kvdistill.profile.locality import reuse_distances, run_reuse
 from kvdistill.report.compare import ReportedTrials, compare
+from kvdistill.report.jobs import JobsReport
 from kvdistill.report.output import documents_of, read_reports, write_report
-from kvdistill.report.report import JobsReport, ProbeReport, report
+from kvdistill.report.probe import ProbeReport
+from kvdistill.report.report import report
 from kvtrace.core.document.export import csv_lines, markdown
 from kvtrace.core.document.page import html_page
 from kvtrace.core.errors import ConfigError, TraceError
@@ -120,7 +121,7 @@ def test_closeness_is_reported_with_its_marks(tmp_path):
     assert "| replay | read share | within 1.5 % | -1.25 % | pass |" in lines
     assert "| replay | same I/Os | yes | yes | pass |" in lines
     assert "| replay | end slip | \\<= 1 % | - | not measured |" in lines
-    assert "| replay | bytes a second | within 1.5 % | 50 % | too few I/Os to tell |" in lines
+    assert "| replay | bytes a second | within 1.5 % | 50 % | undetermined: too few I/Os |" in lines
     assert "| figure | source of replay | replay |" in lines
     assert "| size tv | - | 0.25 |" in lines
     assert "| tier | nvme |" in lines

@@ -42,7 +42,7 @@ def draw(profile: Profile, runtime_ns: int, seed: int) -> Drawn:
     """Draw `runtime_ns` of operations; the same seed draws the same.
 
     Raises:
-        ConfigError: the profile does not know arrivals or reuse, or this were too many operations.
+        ConfigError: the profile does not know arrivals or reuse, or these are too many operations.
 
     """
     if profile.locality is None or profile.arrivals is None:
@@ -70,8 +70,16 @@ def draw(profile: Profile, runtime_ns: int, seed: int) -> Drawn:
         n = int(which.sum())
         if n:
             length[which] = _sizes(direction, n, rng)
-            distance[which] = _distances(reuse.first_ops, reuse.distances, n, rng)
-    classes = _classes(length)
+            # `count` reuse distances in bytes; -1 for a first use.
+            known = sum(slot.count for slot in reuse.distances)
+            result = np.full(n, -1, dtype=np.int64)
+            again = round(n * known / (known + reuse.first_ops))
+            result[:again] = _from_slots(reuse.distances, again, rng)
+            rng.shuffle(result)
+            distance[which] = result
+    # Which operations may share places: those of one size, or of about one if there are very many sizes.
+    sizes, index = np.unique(length, return_inverse=True)
+    classes = index if len(sizes) <= _EXACT_SIZES else np.unique(slot_of(length), return_inverse=True)[1]
     reserved = np.zeros(int(classes.max()) + 1, dtype=np.int64)
     np.maximum.at(reserved, classes, -(-length // _GRANULE_BYTES) * _GRANULE_BYTES)
     offset, span_bytes = _place(classes, distance, reserved, np.bincount(classes))
@@ -87,16 +95,6 @@ def _sizes(direction: DirectionProfile, count: int, rng: np.random.Generator) ->
     sizes = np.repeat(np.array([size.io_bytes for size in direction.sizes]), shares)
     rng.shuffle(sizes)
     return sizes
-
-
-def _distances(first_ops: int, slots: Sequence[Slot], count: int, rng: np.random.Generator) -> Any:
-    """Return `count` reuse distances in bytes; -1 for a first use."""
-    known = sum(slot.count for slot in slots)
-    result = np.full(count, -1, dtype=np.int64)
-    again = round(count * known / (known + first_ops))
-    result[:again] = _from_slots(slots, again, rng)
-    rng.shuffle(result)
-    return result
 
 
 def _from_slots(slots: Sequence[Slot], count: int, rng: np.random.Generator) -> Any:
@@ -124,12 +122,6 @@ def _times(profile: Profile, count: int, runtime_ns: int, rng: np.random.Generat
     if starts[-1] > 0:
         starts *= runtime_ns / starts[-1]
     return (_FIRST_US + np.repeat(starts, bursts)[:count] * (1_000_000 / NS_PER_S)).astype(np.int64)
-
-
-def _classes(length: NDArray[np.int64]) -> Any:
-    """Return which operations may share places: those of one size, or of about one if there are very many sizes."""
-    sizes, index = np.unique(length, return_inverse=True)
-    return index if len(sizes) <= _EXACT_SIZES else np.unique(slot_of(length), return_inverse=True)[1]
 
 
 def _place(classes: Any, distance: Any, reserved: Any, uses: Any) -> tuple[NDArray[np.int64], int]:

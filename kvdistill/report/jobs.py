@@ -1,4 +1,4 @@
-"""Jobs as documents: what was distilled and written, and how close fio's I/O comes to the source."""
+"""Jobs as documents: what was distilled and written, and how close their I/O comes to the source."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from kvdistill.check.check import Closeness
-from kvdistill.check.closeness import StreamFigures, Verdict
-from kvdistill.check.fio_jobs import Jobs
+import msgspec
+
+from kvdistill.check.check import Closeness, Jobs
+from kvdistill.check.closeness import StreamFigures
 from kvdistill.check.store_jobs import StoreCloseness
-from kvdistill.jobs.make import StoreJobs
+from kvdistill.jobs.write import StoreJobs
 from kvdistill.profile.profile import Profile
-from kvdistill.report.report import JobsReport
 from kvdistill.report.tables import at
 from kvtrace.core.document.document import (
     Cell,
@@ -26,6 +26,15 @@ from kvtrace.core.document.document import (
     parameters,
 )
 from kvtrace.core.units import format_count, format_duration
+
+
+class JobsReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How close jobs that `kvdistill fio --check` ran come to their source: the content of its files."""
+
+    name: str
+    closeness: Closeness
+    profile: dict[str, Any] | None
+
 
 _UNITS = {"_per_s": Unit.PER_S, "_bytes": Unit.BYTES, "_share": Unit.SHARE, "_us": Unit.NUMBER}
 _MARKS = {True: "pass", False: "FAIL"}
@@ -49,7 +58,7 @@ def jobs_document(report: JobsReport) -> Document:
     )
 
 
-def written_document(written: Jobs | StoreJobs, folder: Path, beside: StoreCloseness | None = None) -> Document:
+def written_document(written: Jobs | StoreJobs, folder: Path, compared: StoreCloseness | None = None) -> Document:
     """Return the document of jobs that were just written to `folder`; a store's may be compared with a replay."""
     # Numbered logs are one.
     files = dict.fromkeys(_NUMBER.sub(".*.iolog", name) for name in written.files)
@@ -64,13 +73,13 @@ def written_document(written: Jobs | StoreJobs, folder: Path, beside: StoreClose
         columns = [ReportColumn("operation", ""), ReportColumn("operations", "operations", Unit.COUNT)]
         rows: list[list[Any]] = [[name, count] for name, count in counts.items()]
         chapters.append(Chapter("Op log", [ReportTable("", Sheet.SUMMARY, columns, rows)]))
-    if beside is not None:
-        chapters.append(_beside_chapter(beside))
+    if compared is not None:
+        chapters.append(_replay_chapter(compared))
     return Document("", f"Written to {folder}: {', '.join(files)}", chapters)
 
 
-def _beside_chapter(beside: StoreCloseness) -> Chapter:
-    """Return a store's job beside a replay, a figure a row."""
+def _replay_chapter(compared: StoreCloseness) -> Chapter:
+    """Return a store's job compared with a replay, a figure a row."""
     names = {
         "get_share": ("GETs", Unit.SHARE),
         "put_share": ("PUTs", Unit.SHARE),
@@ -81,16 +90,18 @@ def _beside_chapter(beside: StoreCloseness) -> Chapter:
     }
     columns = [ReportColumn(name, name, Unit.NUMBER) for name in ("job", "replay")]
     rows: list[list[Any]] = [
-        [said, *(Cell(value, unit) for value in (getattr(beside.job, name), getattr(beside.replay, name)))]
+        [said, *(Cell(value, unit) for value in (getattr(compared.job, name), getattr(compared.replay, name)))]
         for name, (said, unit) in names.items()
     ]
-    counts = f"the replay did {beside.gets:,} GETs, {beside.puts:,} PUTs and {beside.deletes:,} DELETEs"
-    notes = [f"{counts} that went well ({beside.run})"]
-    for op, value in (("GETs", beside.get_size_variation), ("PUTs", beside.put_size_variation)):
+    counts = f"the replay did {compared.gets:,} GETs, {compared.puts:,} PUTs and {compared.deletes:,} DELETEs"
+    notes = [f"{counts} that went well ({compared.run})"]
+    for op, value in (("GETs", compared.get_size_variation), ("PUTs", compared.put_size_variation)):
         if value is not None:
             notes.append(f"{value:.1%} of {op} have another size in the job (total variation distance)")
     return Chapter(
-        "Job beside the replay", [ReportTable("", Sheet.SUMMARY, [ReportColumn("figure", ""), *columns], rows)], notes
+        "Job compared with the replay",
+        [ReportTable("", Sheet.SUMMARY, [ReportColumn("figure", ""), *columns], rows)],
+        notes,
     )
 
 
@@ -127,7 +138,7 @@ def _profile_chapter(profile: Profile) -> Chapter:
 
 
 def _facts(profile: Profile) -> dict[str, Any]:
-    """Return the profile's single figures by name; those that its source cannot tell are left out."""
+    """Return the profile's single figures by name; those that its source does not say are left out."""
     facts: dict[str, Any] = {"operations a second": Cell(profile.per_second(profile.ops), Unit.PER_S)}
     if profile.arrivals is not None:
         for name, value in profile.arrivals.dispersion.by_window.items():
@@ -141,19 +152,24 @@ def _facts(profile: Profile) -> dict[str, Any]:
         facts["address space"] = Cell(profile.space.span_bytes, Unit.BYTES)
         facts["live at most"] = Cell(profile.space.peak_live_bytes, Unit.BYTES)
     if profile.locality is not None:
-        facts["to the hottest 10 % of blocks"] = Cell(profile.locality.hot10_share, Unit.SHARE)
+        facts["I/O share of hottest 10 % of blocks"] = Cell(profile.locality.hot10_share, Unit.SHARE)
         facts["median reuse, in 128 KiB blocks"] = Cell(profile.locality.reuse_p50_blocks, Unit.NUMBER)
     return facts
 
 
 def closeness_chapter(found: Closeness) -> Chapter:
     """Return the chapter of what `--check` found."""
-    notes = [f"fio {found.fio_version}", *found.notes, *_resolutions(found)]
-    return Chapter("Closeness of the jobs", [_sides(found), _verdicts(found)], notes)
-
-
-def _sides(found: Closeness) -> ReportTable:
-    """Return a row a figure and a column a side: there are more figures than a page is wide."""
+    notes = [
+        f"fio {found.fio_version}",
+        *found.notes,
+        *(
+            f"gap KS of {job.name}: between arrivals (what is due at one time is one), beyond the "
+            f"{format_duration(job.gap_resolution_us * 1000)} to which fio logs times"
+            for job in (pair.fio for pair in found.comparisons)
+            if job.gap_ks is not None and job.gap_resolution_us is not None and job.gap_resolution_us > 1
+        ),
+    ]
+    # A row a figure and a column a side: there are more figures than a page is wide.
     sides = [
         # Several jobs may have the source as theirs.
         (name, side, pair.window)
@@ -167,17 +183,11 @@ def _sides(found: Closeness) -> ReportTable:
         for name in StreamFigures.__struct_fields__
         if name != "name"
     ]
-    return ReportTable("Closeness", Sheet.PERFORMANCE, columns, rows if sides else [])
-
-
-def _resolutions(found: Closeness) -> list[str]:
-    """Return a line for each job whose gap distance is beyond the resolution of fio's times."""
-    return [
-        f"gap KS of {job.name}: between arrivals (what is due at one time is one), beyond the "
-        f"{format_duration(job.gap_resolution_us * 1000)} to which fio logs times"
-        for job in (pair.fio for pair in found.comparisons)
-        if job.gap_ks is not None and job.gap_resolution_us is not None and job.gap_resolution_us > 1
-    ]
+    return Chapter(
+        "Closeness of the jobs",
+        [ReportTable("Closeness", Sheet.PERFORMANCE, columns, rows if sides else []), _verdicts(found)],
+        notes,
+    )
 
 
 def _unit(name: str) -> Unit:
@@ -191,19 +201,15 @@ def _unit(name: str) -> Unit:
 
 
 def _verdicts(found: Closeness) -> ReportTable:
-    columns = columns_of("text: job, target, wanted, reached, verdict")
+    columns = columns_of("text: job, target = figure, wanted = target, reached = measured, verdict")
     rows: list[list[Any]] = []
     for pair in found.comparisons:
         for verdict in pair.verdicts:
             value = verdict.value
             unit = Unit.SHARE if "%" in verdict.target else Unit.NUMBER
-            reached = Cell(value, Unit.TEXT if isinstance(value, bool) else unit)
-            rows.append([pair.fio.name, verdict.name, verdict.target, reached, _verdict(verdict)])
+            measured = Cell(value, Unit.TEXT if isinstance(value, bool) else unit)
+            marked = "not measured" if value is None else "undetermined: too few I/Os"
+            marked = marked if verdict.passes is None else _MARKS[verdict.passes]
+            rows.append([pair.fio.name, verdict.name, verdict.target, measured, marked])
     note = "Shares are differences from the source: negative is less than it."
     return ReportTable("Targets of closeness", Sheet.PERFORMANCE, columns, rows, (), note, 2)
-
-
-def _verdict(verdict: Verdict) -> str:
-    if verdict.passes is None:
-        return "not measured" if verdict.value is None else "too few I/Os to tell"
-    return _MARKS[verdict.passes]

@@ -1,0 +1,454 @@
+"""Block requests from three tools: blocks.parquet of kvreplay, the text of blkparse, and histograms of bpftrace.
+
+- blocks.parquet becomes a trace that kvreplay issues again. An address where requests begin is an object: requests to
+  one keep their order where one is a write, others go at their own times, as the device got them. Objects that overlap
+  on the device lie apart in a replay.
+- blkparse's default form becomes a row a request: its events share device and first sector, between two completions
+  there. A request that the driver gave back counts once, from its last issue; merged I/Os are no requests.
+- bpftrace's print of the MLPerf benchmark's storage_latency_stack.bt becomes a probe.json. Its buckets are powers of
+  two (`[512, 1K)`, `[0]`, `[8M, ...)`) in microseconds, KiB or requests, as the map's name says. A percentile within a
+  bucket is null; its bounds are given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows
+from kvdistill.formats.text import INPUT, finish, first_line, leave_out, load, one
+from kvdistill.queries.database import BATCH_ROWS, literal, named, query
+from kvdistill.queries.views import DELETE, OK
+from kvtrace.core import tables
+from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.run.run_file import BLOCKS_FILE
+from kvtrace.core.schema import BLOCKS, MOST, arrow_schema
+from kvtrace.core.statistics import QUANTILES, nearest_rank
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+_NOTES_OF_BLOCKS = [
+    "an object is what begins at one address of the device; objects that overlap there lie apart in a replay",
+    "times are when requests were queued; which application operation they belong to is not known",
+]
+
+
+def read_blocks(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
+    """Import the requests of one device; `options.tier` names it where there are several.
+
+    Raises:
+        TraceError: the file is damaged, or holds no read or write.
+        ConfigError: there are several files or devices to choose from, or no such device.
+
+    """
+    if len(files) > 1:
+        raise ConfigError(f"blocks: {len(files)} files; import one blocks.parquet at a time")
+    (path,) = (file / BLOCKS_FILE if file.is_dir() else file for file in files)
+    tables.checked(path, BLOCKS)
+    db.execute(f"CREATE VIEW measured AS SELECT * FROM read_parquet({literal(path)})")
+    devices = [row["device"] for row in query(db, "measured_devices")]
+    device = options.tier or (devices[0] if len(devices) == 1 else None)
+    if devices and device not in devices:
+        what = "say which device with --tier" if device is None else f"no device {device!r} did I/O here"
+        raise ConfigError(f"{path}: {what}; there is {', '.join(devices)}")
+    db.execute(INPUT)
+    db.execute(
+        "INSERT INTO input SELECT 0, row_number() OVER (ORDER BY ts_ns, address), op, printf('%016x', address), 0, "
+        f"length_bytes, ts_ns, NULL, {OK}, NULL FROM ({named('measured_blocks')}) WHERE op <> {DELETE}",
+        {"device": device, "processes": None},
+    )
+    (seen,), (kept,) = one(db, "SELECT count(*) FROM measured"), one(db, "SELECT count(*) FROM input")
+    account = Account(seen, kept, notes=list(_NOTES_OF_BLOCKS))
+    account.leave_out("other devices, discards, flushes, and requests without an issue", seen - kept, f"in {path.name}")
+    rows, _first_ns = finish(db, [path], is_measured=False)
+    # Numbered by their addresses: a replay lays out what it reads in order of number, so that neighbours stay so.
+    db.execute("CREATE TABLE numbers AS SELECT object_id, row_number() OVER (ORDER BY key) - 1 AS number FROM objects")
+    for table in ("objects", "ordered"):
+        db.execute(
+            f"CREATE OR REPLACE TABLE {table} AS SELECT {table}.* REPLACE (number AS object_id) "
+            f"FROM {table} JOIN numbers USING (object_id)"
+        )
+    return Imported(account, rows, [device or "device"])
+
+
+_EVENT = (
+    r"^\s*(\d+,\d+)\s+\d+\s+\d+\s+(\d+)\.(\d{9})\s+(\d+)\s+([A-Za-z]+)\s+([A-Z]+)"
+    r"(?:\s+(\d+)(?: \+ (\d+))?)?\s*(?:\[(.*)\])?.*$"
+)
+_GROUPS = ("device", "seconds", "fraction", "pid", "action", "rwbs", "sector", "sectors", "said")
+_MOST_OF_EVENT = {
+    "seconds": 10 * 366 * 86_400,
+    "pid": (1 << 31) - 1,
+    "sector": MOST >> 9,
+    "sectors": ((1 << 32) - 1) >> 9,
+}
+
+
+def read_blkparse(files: Sequence[Path], _options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
+    """Import the text of one blktrace; of several files, each must be of devices of its own.
+
+    Raises:
+        TraceError: a file is damaged or holds no request.
+
+    """
+    account = Account()
+    db.execute(
+        "CREATE TABLE events (file INTEGER, line BIGINT, device VARCHAR, ns BIGINT, pid INTEGER, action VARCHAR, "
+        "rwbs VARCHAR, sector BIGINT, sectors BIGINT, said VARCHAR)"
+    )
+    for number, path in enumerate(files):
+        _enter_events(db, number, path, account)
+    db.execute(f"CREATE TABLE blocks AS {named('import_blocks')}")
+    (account.kept,) = one(db, "SELECT count(*) FROM blocks")
+    if not account.kept:
+        raise TraceError("holds no issue (D) or completion (C) of a request in blkparse's default form", path=files[0])
+    merged, again, endless, unseen = one(
+        db,
+        "SELECT (SELECT count(*) FROM events WHERE action IN ('M', 'F')), "
+        "(SELECT count(*) FROM events WHERE action = 'R'), count(*) FILTER (complete_ns IS NULL), "
+        "count(*) FILTER (issue_ns IS NULL) FROM blocks",
+    )
+    notes = ["rows are requests, made of several events each; devices are major,minor numbers"]
+    for count, what in (
+        (merged, "I/Os were merged into requests"),
+        (again, "times a request was given back and issued again"),
+        (endless, "requests have no completion in the text"),
+        (unseen, "requests have no issue in the text"),
+    ):
+        if count:
+            notes.append(f"{count:,} {what}")
+    account.notes += notes
+    return Imported(account, [Rows(BLOCKS_FILE, BLOCKS, lambda: _batches(db))], [], probe=block_figures(db))
+
+
+def _enter_events(db: duckdb.DuckDBPyConnection, number: int, path: Path, account: Account) -> None:
+    """Append the events in the text at `path`, file `number`, to the table `events`; count what is left out."""
+    first_line(path)
+    # One column: no line holds this delimiter.
+    load(db, path, ["text"], account, delimiter="\x01")
+    # Delete lines that are no events: what follows the last event is blkparse's own summary.
+    (last,) = one(db, f"SELECT max(line) FROM raw WHERE regexp_matches(text, '{_EVENT}')")
+    after, messages = one(
+        db,
+        f"SELECT count(*) FILTER (line > {-1 if last is None else last}), "
+        r"count(*) FILTER (regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')) FROM raw",
+    )
+    account.rows -= after + messages
+    if last is None:
+        raise TraceError("holds no event in blkparse's default form (`blkparse -i NAME` writes it)", path=path)
+    db.execute(r"DELETE FROM raw WHERE regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')")
+    db.execute(f"DELETE FROM raw WHERE line > {last}")
+    leave_out(db, path, account, "no event in blkparse's default form", f"NOT regexp_matches(text, '{_EVENT}')")
+    fields = ", ".join(f"'{name}'" for name in _GROUPS)
+    events = f"SELECT line, regexp_extract(text, '{_EVENT}', [{fields}]) AS e FROM raw"
+    beyond = " OR ".join(
+        f"(e.{name} <> '' AND coalesce(TRY_CAST(e.{name} AS BIGINT), {most + 1}) > {most})"
+        for name, most in _MOST_OF_EVENT.items()
+    )
+    leave_out(db, path, account, "numbers beyond any device's", f"line IN (SELECT line FROM ({events}) WHERE {beyond})")
+    db.execute(
+        f"INSERT INTO events SELECT {number}, line, e.device, CAST(e.seconds AS BIGINT) * 1000000000 "
+        "+ CAST(e.fraction AS BIGINT), CAST(e.pid AS INTEGER), e.action, e.rwbs, "
+        "coalesce(TRY_CAST(e.sector AS BIGINT), 0), coalesce(TRY_CAST(e.sectors AS BIGINT), 0), e.said "
+        f"FROM ({events})"
+    )
+
+
+def _batches(db: duckdb.DuckDBPyConnection) -> Iterator[Any]:
+    import pyarrow as pa
+
+    schema = arrow_schema(BLOCKS)
+    ordered = "SELECT * FROM blocks ORDER BY coalesce(insert_ns, issue_ns, complete_ns), device, sector"
+    for batch in db.sql(ordered).to_arrow_reader(BATCH_ROWS):
+        columns = [batch.column(name).cast(schema.field(name).type) for name in schema.names]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+_UNKNOWN_OF_REQUESTS = (
+    "requeues",
+    "requests_merged",
+    "bios",
+    "bio_bytes",
+    "bios_merged",
+    "splits",
+    "lost_events",
+    "lost_requests",
+    "ends_not_seen",
+    "lost_zones",
+)
+_DEFINITIONS_OF_REQUESTS = {
+    "q2d": "from a request's first event, when its I/O was queued, to its last issue",
+    "d2c": "from the last issue of a request to its completion",
+    "block_sizes": "requests by their bytes when issued",
+    "in_flight_at_dispatch": "requests by how many their disk had in flight when they were issued, in any direction, "
+    "themselves included; one without a completion stays in flight",
+    "percentiles": "nearest rank, exact; null with fewer than 1 / (1 - q) requests",
+}
+
+
+def block_figures(db: duckdb.DuckDBPyConnection) -> dict[str, Any]:
+    """Return the content of probe.json for the table `blocks` in `db`; null is what requests do not say."""
+    for view, text in (("requests", "import_requests"), ("times", "import_times")):
+        db.execute(f"CREATE VIEW {view} AS {named(text)}")
+    span = "max(greatest(insert_ns, issue_ns, complete_ns)) - min(least(insert_ns, issue_ns, complete_ns))"
+    (duration,) = db.sql(f"SELECT {span} FROM blocks").fetchall()[0]
+    sizes = db.sql(
+        "SELECT op, bytes, count(*) AS count FROM requests WHERE issue_ns IS NOT NULL GROUP BY ALL ORDER BY ALL"
+    )
+    found = {
+        "block_sizes": _by_direction(sizes.to_arrow_table().to_pylist()),
+        "in_flight_at_dispatch": _by_direction(query(db, "import_depths")),
+    }
+    times = _times_by_layer(db)
+    directions = {
+        row["op"]: {
+            **dict.fromkeys(_UNKNOWN_OF_REQUESTS),
+            **{name: value for name, value in row.items() if name != "op"},
+            **{layer: times[layer, row["op"]] for layer in ("q2d", "d2c")},
+            **{name: rows[row["op"]] for name, rows in found.items()},
+            "per_second": [],
+            "heat": [],
+        }
+        for row in query(db, "import_totals")
+    }
+    return {
+        "duration_ns": duration,
+        "event_rows": None,
+        "block": {"directions": directions, "zone_bytes": None, "in_flight_at_end": None},
+        "application": None,
+        "definitions": _DEFINITIONS_OF_REQUESTS,
+    }
+
+
+def _by_direction(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Group `rows` by `op`, and drop that column."""
+    kept: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        kept[row["op"]].append({name: value for name, value in row.items() if name != "op"})
+    return kept
+
+
+def _times_by_layer(db: duckdb.DuckDBPyConnection) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the times of each layer and direction."""
+    nothing = {"count": 0, "mean_ns": None, **{f"{name}_ns": None for name in QUANTILES}, "longest_below_ns": None}
+    found: dict[tuple[str, str], dict[str, Any]] = defaultdict(lambda: nothing | {"log2_ns": [], "fine_ns": []})
+    for row in query(db, "run_times"):
+        # A bound, as the probe gives: the longest is below it.
+        found[row["measure"], row["op"]] = nothing | {
+            "count": row["count"],
+            "mean_ns": row["mean_ns"],
+            "longest_below_ns": row["max_ns"] + 1,
+            "log2_ns": [],
+            "fine_ns": [],
+        }
+    names = {part / 10_000: f"{name}_ns" for name, part in QUANTILES.items()}
+    for row in query(db, "run_distributions", parts=list(QUANTILES.values())):
+        found[row["measure"], row["op"]][names[row["share"]]] = row["time_ns"]
+    for row in query(db, "import_powers"):
+        bucket = {name: row[name] for name in ("from", "below", "count")}
+        found[row["measure"], row["op"]]["log2_ns"].append(bucket)
+    return found
+
+
+_MAP = re.compile(r"@(\w+):\s*")
+_SCALAR = re.compile(r"@(\w+)(?:\[[^\]]*\])?:\s+-?\d+\s*")
+_BOUND = r"(\d+)([KMGT]?)"
+_RANGE = re.compile(rf"\[{_BOUND}, {_BOUND}\)\s+(\d+)\s+\|.*")
+_SINGLE = re.compile(rf"\[{_BOUND}\]\s+(\d+)\s+\|.*")
+_ABOVE = re.compile(rf"\[{_BOUND}, \.\.\.\)\s+(\d+)\s+\|.*")
+_BELOW = re.compile(rf"\(\.\.\., {_BOUND}\)\s+(\d+)\s+\|.*")
+_SCALE = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_MOST_IN_BUCKET = 1 << 50
+"""No time, size or count of a bucket is larger, whatever its unit."""
+_US, _KIB, _GIB = 1000, 1 << 10, 1 << 30
+_LAYERS = {"q2d": "q2d", "d2c": "d2c", "bssplit": "block_size_bins", "qd": "in_flight_bins", "lba": "heat"}
+_BLOCK = re.compile(r"(q2d|d2c|bssplit|qd|lba)_(read|write)(?:_us|_kb|_gb)?")
+_CALLS = {
+    "vfs_read_us": "read",
+    "vfs_write_us": "write",
+    "fsync_us": "fsync",
+    "write_to_fsync_us": "write_to_fsync",
+    "fadvise_to_read_us": "fadvise_to_read",
+}
+_SCALES = {"q2d": _US, "d2c": _US, "bssplit": _KIB, "qd": 1, "lba": _GIB}
+_ZONE_BYTES = 10 * _GIB
+_UNKNOWN_OF_HISTOGRAMS = (
+    "queued",
+    "issued_bytes",
+    "completed",
+    "completed_bytes",
+    "errors",
+    "requeues",
+    "requests_merged",
+    "bios",
+    "bio_bytes",
+    "bios_merged",
+    "splits",
+    "lost_events",
+    "lost_requests",
+    "ends_not_seen",
+    "lost_zones",
+)
+_DEFINITIONS_OF_HISTOGRAMS = {
+    "q2d": "from when a request was inserted into the scheduler's queue to its issue; nothing without a scheduler",
+    "d2c": "from the issue of a request to its completion, matched by device and sector",
+    "block_size_bins": "requests by their bytes when issued",
+    "in_flight_bins": "requests by how many of their direction were in flight when they were issued",
+    "application": "read, write: time within vfs_read and vfs_write; gaps: on the same thread",
+    "percentiles": "null: they lie somewhere in the bucket that percentiles_within gives",
+}
+
+
+def read_bpftrace(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDBPyConnection) -> Imported:
+    """Import the text of one tracing session; of several files, all must hold different histograms.
+
+    Raises:
+        TraceError: a file is missing, holds no histogram, or one that another holds too.
+
+    """
+    account = Account()
+    maps: dict[str, list[dict[str, Any]]] = {}
+    for path in files:
+        for name, buckets in _maps(path, account).items():
+            if not _BLOCK.fullmatch(name) and name not in _CALLS:
+                example = f"{path.name}: @{name}, {sum(b['count'] for b in buckets):,} values"
+                account.leave_out("histograms that the script does not have", 1, example)
+                continue
+            if name in maps:
+                raise TraceError(f"@{name} is there twice; import sessions one by one", path=path)
+            below = [b for b in buckets if b["from"] is None]
+            account.leave_out("below 0, which is no time", sum(b["count"] for b in below), f"{path.name}: @{name}")
+            maps[name] = [b for b in buckets if b["from"] is not None]
+    if not maps:
+        raise TraceError("holds no histogram of storage_latency_stack.bt", path=files[0])
+    account.kept = sum(len(buckets) for buckets in maps.values())
+    account.notes += [
+        "buckets are powers of two, so percentiles are null; percentiles_within gives the bucket that each lies in",
+        "the script counts block requests of all processes and devices unless it was filtered, and a requeue twice",
+        "the script's depths never come down again after a requeue or an error: take them for bounds",
+    ]
+    application = {kind: _histogram(maps[name]) for name, kind in _CALLS.items() if name in maps}
+    probe: dict[str, Any] = {
+        "duration_ns": None,
+        "event_rows": None,
+        "block": {"directions": _directions(maps), "zone_bytes": _ZONE_BYTES, "in_flight_at_end": None},
+        "application": {"times": application, "calls": [], "not_followed": None} if application else None,
+        "definitions": _DEFINITIONS_OF_HISTOGRAMS,
+    }
+    return Imported(account, [], [], probe=probe)
+
+
+def _maps(path: Path, account: Account) -> dict[str, list[dict[str, Any]]]:
+    """Return the buckets of each histogram in the text, bounds in the map's own unit."""
+    if not path.is_file():
+        raise TraceError("no such file" if not path.exists() else "not a regular file", path=path)
+    maps: dict[str, list[dict[str, Any]]] = {}
+    current: list[dict[str, Any]] | None = None
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, 1):
+            text = line.strip()
+            head = _MAP.fullmatch(text)
+            if head:
+                if head[1] in maps:
+                    raise TraceError(f"@{head[1]} is there twice; import sessions one by one", path=path, row=number)
+                current = maps[head[1]] = []
+            elif text.startswith(("[", "(")) and current is not None:
+                bucket = _bucket(text)
+                if bucket is None or any(value is not None and value > _MOST_IN_BUCKET for value in bucket.values()):
+                    raise TraceError(f"{text[:60]!r} is no bucket of a histogram", path=path, row=number)
+                current.append(bucket)
+                account.rows += 1
+            elif text and not _SCALAR.fullmatch(text):
+                current = None
+    return {name: buckets for name, buckets in maps.items() if buckets}
+
+
+def _bucket(text: str) -> dict[str, Any] | None:
+    """Return a line's bounds (null where it has none) and count; null if it is no bucket."""
+    if found := _RANGE.fullmatch(text):
+        return {"from": _number(found[1], found[2]), "below": _number(found[3], found[4]), "count": int(found[5])}
+    if found := _SINGLE.fullmatch(text):
+        value = _number(found[1], found[2])
+        return {"from": value, "below": value + 1, "count": int(found[3])}
+    if found := _ABOVE.fullmatch(text):
+        return {"from": _number(found[1], found[2]), "below": None, "count": int(found[3])}
+    if found := _BELOW.fullmatch(text):
+        return {"from": None, "below": _number(found[1], found[2]), "count": int(found[3])}
+    return None
+
+
+def _number(digits: str, suffix: str) -> int:
+    return int(digits) * _SCALE[suffix]
+
+
+def _scaled(buckets: list[dict[str, Any]], scale: int) -> list[dict[str, Any]]:
+    """Return `buckets` in another unit, without the empty ones."""
+    return [
+        {"from": b["from"] * scale, "below": None if b["below"] is None else b["below"] * scale, "count": b["count"]}
+        for b in buckets
+        if b["count"]
+    ]
+
+
+def _directions(maps: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Return what is known of each direction, as a probe.json of kvreplay has it; the rest is null or empty."""
+    directions: dict[str, dict[str, Any]] = {}
+    for name, buckets in maps.items():
+        found = _BLOCK.fullmatch(name)
+        if found is None:
+            continue
+        layer, direction = found[1], found[2]
+        empty: dict[str, list[Any]] = {"block_sizes": [], "in_flight_at_dispatch": [], "per_second": [], "heat": []}
+        of = directions.setdefault(
+            direction,
+            {
+                "issued": None,
+                **dict.fromkeys(_UNKNOWN_OF_HISTOGRAMS),
+                "q2d": _histogram([]),
+                "d2c": _histogram([]),
+                **empty,
+            },
+        )
+        if layer in ("q2d", "d2c"):
+            of[layer] = _histogram(buckets)
+        elif layer == "lba":
+            of["heat"] = [
+                {"device": None, "from_bytes": b["from"], "requests": b["count"], "bytes": None}
+                for b in _scaled(buckets, _GIB)
+            ]
+        else:
+            of[_LAYERS[layer]] = _scaled(buckets, _SCALES[layer])
+        if layer == "bssplit":
+            of["issued"] = sum(b["count"] for b in buckets)
+    return directions
+
+
+def _histogram(buckets: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a histogram of microseconds in ns, with what is known of its percentiles."""
+    scaled = _scaled(buckets, _US)
+    count = sum(b["count"] for b in scaled)
+    ranks = {name: nearest_rank(count, part) for name, part in QUANTILES.items()}
+    return {
+        "count": count,
+        "mean_ns": None,
+        **{f"{name}_ns": None for name in QUANTILES},
+        "longest_below_ns": scaled[-1]["below"] if scaled else None,
+        "log2_ns": scaled,
+        "fine_ns": [],
+        "percentiles_within": {name: None if rank is None else _within(scaled, rank) for name, rank in ranks.items()},
+    }
+
+
+def _within(buckets: list[dict[str, Any]], rank: int) -> dict[str, Any]:
+    """Return the bounds of the bucket that holds `rank`."""
+    seen = 0
+    for bucket in buckets:
+        seen += bucket["count"]
+        if seen >= rank:
+            return {"from": bucket["from"], "below": bucket["below"]}
+    raise ValueError(f"rank(={rank}) must be <= {seen}.")

@@ -1,0 +1,582 @@
+"""What fio writes, read into our tables: its JSON result, its latency logs, and its logs of windows of time.
+
+- JSON (`--output-format=json` or `json+`) becomes the figures of a run.json. fio keeps histograms, not I/Os:
+  percentiles are those that it printed or, with json+, those of its bins.
+- Latency logs (`write_lat_log`) have one line an I/O, at its completion: ms, latency in ns, direction, bytes, then
+  offset (`log_offset`), priority and, from fio 3.38, issue time in ns (`log_issue_time`).
+- Logs of windows hold no single I/O and become a series by the second: `*_bw.N.log` and `*_iops.N.log`, the rate since
+  the line before in KiB/s and 1/s; `*_lat.N.log` and `*_clat.N.log` with `log_avg_msec`, mean latencies without a
+  count; `*_clat_hist.N.log` (`write_hist_log`), the count of each latency bin since the line before. fio has 64 bins
+  for each power of two of nanoseconds; `log_hist_coarseness` joins 2, 4, ... of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import numpy as np
+
+from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows, run_summary
+from kvdistill.formats.text import INPUT, batches, finish, first_line, first_lines, leave_out, load, one
+from kvdistill.queries.database import literal, named
+from kvdistill.queries.views import OK, READ, WRITE
+from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.files import decode_json
+from kvtrace.core.metadata import Count
+from kvtrace.core.run.run_file import OPS_FILE, SERIES_FILE
+from kvtrace.core.schema import MOST, MOST_BYTES, SERIES
+from kvtrace.core.statistics import QUANTILES, nearest_rank
+from kvtrace.core.units import NS_PER_S
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+_NS_PER_MS = 1_000_000
+_WHOLE = 100
+_Ms = Annotated[int, msgspec.Meta(ge=0, le=MOST // _NS_PER_MS)]
+
+
+class _Times(msgspec.Struct):
+    """Latencies, so far as they are read; any field may be missing or null."""
+
+    mean: float | None = None
+    max: Count | None = None
+    N: Count | None = None
+    percentile: dict[str, Count | None] | None = None
+    bins: dict[str, Count | None] | None = None
+
+
+class _Moved(msgspec.Struct):
+    """What a job did in one direction."""
+
+    total_ios: Count | None = None
+    io_bytes: Count | None = None
+    bw_bytes: float | None = None
+    iops: float | None = None
+    runtime: _Ms | None = None
+    lat_ns: _Times | None = None
+    clat_ns: _Times | None = None
+
+
+class _Job(msgspec.Struct, rename={"options": "job options"}):
+    jobname: str | None = None
+    error: int | None = None
+    total_err: Count | None = None
+    job_runtime: _Ms | None = None
+    read_results: _Moved | None = None
+    write: _Moved | None = None
+    trim: _Moved | None = None
+    sync: _Moved | None = None
+    options: dict[str, str | None] | None = None
+
+
+class _Result(msgspec.Struct, rename={"version": "fio version", "options": "global options"}):
+    """fio's result, so far as it is read, with the types that it must have."""
+
+    jobs: list[_Job | None]
+    version: str | None = None
+    options: dict[str, str | None] | None = None
+
+
+def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.DuckDBPyConnection) -> Imported:
+    """Import the results of one run of fio; each job is a tier of its name.
+
+    Raises:
+        TraceError: a file holds no result of fio 3 or later.
+
+    """
+    account = Account()
+    figures: list[dict[str, Any]] = []
+    contents = [_results_of(path) for path in files]
+    names = _tier_names([job for content in contents for job in content["jobs"]], options.tier)
+    kinds: set[str] = set()
+    errors = []
+    for path, content in zip(files, contents, strict=True):
+        for job in content["jobs"]:
+            tier = names.pop(0)
+            account.rows += 1
+            if job.get("error"):
+                errors.append(f"job {job.get('jobname')} of {path.name} ended with error {job['error']}")
+            for op in ("read", "write"):
+                if job.get(op, {}).get("total_ios"):
+                    figures.append(_job_figures(job, op, tier, kinds, path))
+                    account.kept += 1
+            for kind in ("trim", "sync"):
+                if count := job.get(kind, {}).get("total_ios", 0):
+                    whose = f"of job {job.get('jobname')} in {path.name}"
+                    account.notes.append(f"{count:,} {kind}s {whose} have no place in our figures")
+    if not figures:
+        raise TraceError("holds no job that read or wrote", path=files[0])
+    notes = [
+        "fio's percentiles are of histograms whose bins are at most 1/64 of their value wide",
+        "each job is a tier of its name",
+        "bandwidth and rates are over each job's own run time",
+    ]
+    if "clat_ns" in kinds:
+        notes.append("latency is fio's completion latency, without submission (lat_percentiles=1 would give the whole)")
+    account.notes += notes
+    tiers = list(dict.fromkeys(f["tier"] for f in figures))
+    runtimes = [job.get("job_runtime") for content in contents for job in content["jobs"]]
+    known = [ms for ms in runtimes if ms is not None]
+    # A job that ended with an error had one at least; only continue_on_error counts them.
+    failed = sum(job.get("total_err") or bool(job.get("error")) for c in contents for job in c["jobs"])
+    return Imported(
+        account,
+        [],
+        tiers,
+        summary=run_summary(
+            "imported from fio-json",
+            figures,
+            "in_flight_mean",
+            wall_ns=max(known) * _NS_PER_MS if known else None,
+            operations=sum(f["operations"] for f in figures),
+            errors=failed,
+        ),
+        facts=_run_facts(contents, errors),
+    )
+
+
+def _results_of(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise TraceError("no such file" if not path.exists() else "not a regular file", path=path)
+    text = path.read_text(encoding="utf-8", errors="replace")
+    # fio writes warnings before the JSON, to the same file.
+    start = re.search(r"^\{", text, re.MULTILINE)
+    if start is None:
+        raise TraceError("not fio's JSON (fio --output-format=json writes it)", path=path)
+    data = text[start.start() :].encode()
+    decode_json(data, _Result, path, misfit="not fio's JSON: {} (fio --output-format=json writes it)")
+    content = _without_nulls(decode_json(data, dict[str, Any], path))
+    content["jobs"] = [job for job in content["jobs"] if job]
+    return content
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return `value` without the fields that are null: fio writes null for what it did not measure."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(held) for name, held in value.items() if held is not None}
+    return [_without_nulls(held) for held in value] if isinstance(value, list) else value
+
+
+def _tier_names(jobs: list[dict[str, Any]], tier: str | None) -> list[str]:
+    """Return a name for each job: its own, or `tier`, made to differ where they would not."""
+    names: list[str] = []
+    for job in jobs:
+        own = str(job.get("jobname", "fio"))
+        name = own if tier is None else tier if len(jobs) == 1 else f"{tier} {own}"
+        same = sum(n == name or n.startswith(f"{name} #") for n in names)
+        names.append(f"{name} #{same + 1}" if same else name)
+    return names
+
+
+def _figure(tier: str, op: str, **known: Any) -> dict[str, Any]:
+    """Return one of the figures of a run.json's summary; null is what fio does not say."""
+    counted = ("operations", "errors", "corrupt", "bytes", "io_bytes", "span_ns")
+    rated = ("bandwidth_bytes_per_s", "operations_per_s", "in_flight_mean", "latency", "lateness")
+    head = {"tier": tier, "op": op, "engine": "other", "is_simulated": False, "planned": None}
+    return head | dict.fromkeys((*counted, *rated)) | {"corrupt": 0} | known
+
+
+def _job_figures(job: dict[str, Any], op: str, tier: str, kinds: set[str], path: Path) -> dict[str, Any]:
+    found = job[op]
+    try:
+        return _figure(
+            tier,
+            op,
+            operations=found["total_ios"],
+            errors=None if job.get("error") or job.get("total_err") else 0,
+            bytes=found["io_bytes"],
+            io_bytes=found["io_bytes"],
+            span_ns=found["runtime"] * _NS_PER_MS,
+            bandwidth_bytes_per_s=float(found["bw_bytes"]) if found["runtime"] else None,
+            operations_per_s=float(found["iops"]) if found["runtime"] else None,
+            latency=_latency(found, kinds),
+        )
+    except KeyError as error:
+        raise TraceError(f"not of fio 3 or later: {op} of a job lacks {error}", path=path) from None
+
+
+def _latency(found: dict[str, Any], kinds: set[str]) -> dict[str, Any]:
+    """Return a distribution, all of one kind: total latency if fio has its percentiles, else completion latency."""
+    kind = "lat_ns" if "percentile" in found["lat_ns"] or "bins" in found["lat_ns"] else "clat_ns"
+    kinds.add(kind)
+    times = found[kind]
+    count = int(times.get("N", found["total_ios"]))
+    result: dict[str, Any] = {
+        "count": count,
+        "mean_ns": times["mean"] if count else None,
+        "max_ns": times["max"] if count else None,
+    }
+    for name, part in QUANTILES.items():
+        rank = nearest_rank(count, part)
+        result[f"{name}_ns"] = None if rank is None else _at(times, part, rank)
+    return result
+
+
+def _at(times: dict[str, Any], part: int, rank: int) -> int | None:
+    """Return the value at a percentile: fio's own, else that of the bin which holds `rank`; null without either."""
+    printed = times.get("percentile", {}).get(f"{part / _WHOLE:.6f}")
+    if printed is not None:
+        return int(printed)
+    seen = 0
+    for value, count in sorted((int(v), n) for v, n in times.get("bins", {}).items() if v.isdecimal()):
+        seen += count
+        if seen >= rank:
+            return value
+    return None
+
+
+def _run_facts(contents: list[dict[str, Any]], errors: list[str]) -> dict[str, Any]:
+    options = [
+        content.get("global options", {}) | job.get("job options", {})
+        for content in contents
+        for job in content["jobs"]
+    ]
+
+    def same(name: str) -> Any:
+        """Return the option that all jobs share, else null."""
+        values = {option.get(name) for option in options}
+        return values.pop() if len(values) == 1 else None
+
+    depth = same("iodepth")
+    return {
+        "status": "partial" if errors else "complete",
+        "reason": "; ".join(errors) or None,
+        "engine": {
+            "name": same("ioengine") or "other",
+            "queue_depth": int(depth) if str(depth).isdigit() else None,
+            "io_bytes": None,
+        },
+        "fio": {"version": contents[0].get("fio version"), "options": options},
+    }
+
+
+TIER = "fio"
+_NAME = re.compile(r"(?P<prefix>.*)_(?P<kind>lat|clat|slat|bw|iops|clat_hist)(?:\.\d+)?\.log")
+
+
+@dataclass(frozen=True, slots=True)
+class LogLayout:
+    """Which columns hold the offset and the issue time; null where the log has none."""
+
+    offset: str | None
+    issue: str | None
+
+
+def read_logs(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
+    """Import the logs of the jobs of one run, merged by time: I/Os from total latencies, else completion latencies.
+
+    Raises:
+        ConfigError: no file is a log of latencies, bandwidth or IOPS.
+        TraceError: a file is damaged.
+
+    """
+    account = Account()
+    tier = options.tier or TIER
+    kinds = {path: found["kind"] if (found := _NAME.fullmatch(path.name)) else None for path in files}
+    windows = {path: Window(kind) for path, kind in kinds.items() if kind in tuple(Window)}
+    chosen = _chosen(kinds, account)
+    means = [path for path in chosen if holds_means(path)]
+    windows |= dict.fromkeys(means, Window.MEANS)
+    chosen = [path for path in chosen if path not in means]
+    rows: list[Rows] = []
+    summary = None
+    if chosen:
+        rows += _operations(db, chosen, account)
+    if windows:
+        series, summary = window_series(db, windows, tier, account)
+        rows.append(series)
+        # With I/Os, the summary is theirs.
+        summary = None if chosen else summary
+    return Imported(account, rows, [tier], summary=summary)
+
+
+def logged_latencies(path: Path) -> list[Any]:
+    """Return the columns of a latency log with offsets as numpy arrays: ms, latency ns, direction, bytes and offset."""
+    import polars as pl
+
+    if path.stat().st_size == 0:
+        return [np.empty(0, dtype=np.int64) for _ in range(LEAST + 1)]
+    frame = pl.read_csv(path, has_header=False, infer_schema=False)
+    numbers = frame.select(pl.col(name).str.strip_chars().cast(pl.Int64) for name in frame.columns[: LEAST + 1])
+    return [numbers[name].to_numpy() for name in numbers.columns]
+
+
+def _operations(db: duckdb.DuckDBPyConnection, files: Sequence[Path], account: Account) -> list[Rows]:
+    """Return the tables of the I/Os in latency logs."""
+    db.execute(INPUT)
+    has_offsets = True
+    for number, path in enumerate(files):
+        found = _NAME.fullmatch(path.name)
+        load(db, path, COLUMNS[: width(path)], account, delimiter=",")
+        leave_out_odd(db, path, account)
+        leave_out(db, path, account, "moves nothing", "CAST(bytes AS BIGINT) = 0")
+        layout = _layout(db)
+        for name in (layout.offset, layout.issue):
+            if name is not None:
+                leave_out(db, path, account, "no whole numbers", unlike(name))
+        has_offsets &= layout.offset is not None
+        start = (
+            f"CAST({layout.issue} AS BIGINT)"
+            if layout.issue
+            else "CAST(ms AS BIGINT) * 1000000 - CAST(value AS BIGINT)"
+        )
+        offset = f"CAST({layout.offset} AS BIGINT)" if layout.offset else "0"
+        op = f"CASE CAST(direction AS BIGINT) WHEN 0 THEN {READ} ELSE {WRITE} END"
+        end = f"{start} + CAST(value AS BIGINT)"
+        db.execute(
+            f"INSERT INTO input SELECT {number}, line, {op}, $name, {offset}, CAST(bytes AS BIGINT), {start}, {end}, "
+            f"{OK}, CAST(bytes AS BIGINT) FROM raw",
+            {"name": found["prefix"] if found else path.name},
+        )
+        if layout.issue is None:
+            account.notes.append(f"{path.name}: times are whole milliseconds, latencies are exact")
+    rows, _first_ns = finish(db, files, is_measured=True)
+    (count,) = one(db, "SELECT count(*) FROM input")
+    account.kept += count
+    if not has_offsets:
+        rows = [table for table in rows if table.file == OPS_FILE]
+        account.notes.append("no offsets (log_offset=1 was not set): what was measured is here, but no trace of it")
+    account.notes.append("the size of an object is the furthest byte used; requests and due times are not in the log")
+    return rows
+
+
+def _chosen(kinds: dict[Path, str | None], account: Account) -> list[Path]:
+    """Return the logs of total latencies, else of completion latencies; submission latencies say nothing more."""
+    chosen = [path for path, kind in kinds.items() if kind == "lat"]
+    if not chosen:
+        chosen = [path for path, kind in kinds.items() if kind == "clat"]
+        if chosen:
+            account.notes.append("latencies are completion latencies: submission is not in them")
+    others = [path.name for path, kind in kinds.items() if path not in chosen and kind not in tuple(Window)]
+    if not chosen and len(others) == len(kinds):
+        raise ConfigError(
+            f"{others[0]}: no log of latencies, bandwidth or IOPS is among the files; name those that fio wrote, "
+            "such as *_lat.1.log, *_bw.1.log or *_iops.1.log"
+        )
+    if others:
+        account.notes.append(f"not read, since they tell no more of an I/O: {', '.join(others)}")
+    return chosen
+
+
+def _layout(db: duckdb.DuckDBPyConnection) -> LogLayout:
+    """Find out what the columns after the fourth are: a priority is hexadecimal, or 0 or 1 in all rows."""
+    columns = [
+        row[0] for row in db.execute("SELECT column_name FROM duckdb_columns() WHERE table_name = 'raw'").fetchall()
+    ]
+    more = [name for name in COLUMNS[LEAST:] if name in columns]
+
+    def is_priority(name: str) -> bool:
+        number = f"CASE WHEN {name} LIKE '%0x%' THEN 0 ELSE TRY_CAST({name} AS BIGINT) END"
+        (most,) = one(db, f"SELECT max({number}) FROM raw")
+        return most is None or most <= 1
+
+    if len(more) == 3:  # noqa: PLR2004 - offset, priority, issue time
+        return LogLayout(more[0], more[2])
+    if len(more) == 2:  # noqa: PLR2004 - offset and priority, or priority and issue time
+        is_issue = is_priority(more[0]) and not is_priority(more[1])
+        return LogLayout(None, more[1]) if is_issue else LogLayout(more[0], None)
+    # Before priorities were logged, a fifth column was the offset.
+    return LogLayout(more[0] if more and not is_priority(more[0]) else None, None)
+
+
+COLUMNS = ("ms", "value", "direction", "bytes", "c5", "c6", "c7")
+"""Of every log of fio but histograms; what the last three hold depends on its options."""
+LEAST = 4
+_OPS = ("read", "write")
+_KIB = 1024
+_YEAR_MS = 366 * 86_400_000
+_MOST = {"ms": MOST // 1_000_000, "value": MOST, "bytes": MOST_BYTES, "direction": 1 << 30}
+_PART_BITS = 6
+"""Of a latency bin's number: its place within a power of two."""
+_BINS = 29 << _PART_BITS
+_MOST_COARSENESS = 6
+_NOTHING = dict.fromkeys(("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns"))
+
+
+class Window(StrEnum):
+    """What a log has of each window of time, by the suffix of its name."""
+
+    BANDWIDTH = "bw"
+    RATES = "iops"
+    MEANS = "means"
+    """Of latencies: a name does not tell them from single ones."""
+    HISTOGRAMS = "clat_hist"
+
+
+def holds_means(path: Path) -> bool:
+    """Return whether the latency log at `path` holds means of windows: no line of an I/O has its bytes."""
+    found = [line.split(",") for line in first_lines(path)]
+    sizes = [fields[3].strip() for fields in found if len(fields) >= LEAST and fields[2].strip() in ("0", "1")]
+    return bool(sizes) and all(size == "0" for size in sizes)
+
+
+def width(path: Path) -> int:
+    """Return how many columns the log at `path` has; TraceError if fio writes no such log."""
+    count = first_line(path).count(",") + 1
+    if not LEAST <= count <= len(COLUMNS):
+        raise TraceError(f"has {count} columns, where a log of fio has {LEAST} to {len(COLUMNS)}", path=path, row=0)
+    return count
+
+
+def unlike(name: str) -> str:
+    """Return SQL that is true where the text column `name` is no whole number in its range."""
+    return f"coalesce(TRY_CAST({name} AS BIGINT), -1) NOT BETWEEN 0 AND {_MOST.get(name, MOST)}"
+
+
+def leave_out_odd(db: duckdb.DuckDBPyConnection, path: Path, account: Account) -> None:
+    """Delete the lines of `raw` that are no reads or writes in whole numbers, and count them."""
+    leave_out(db, path, account, "no whole numbers", " OR ".join(map(unlike, COLUMNS[:LEAST])))
+    leave_out(db, path, account, "trims free a part of a file, not an object", "CAST(direction AS BIGINT) = 2")
+    leave_out(db, path, account, "a direction that is not known", "CAST(direction AS BIGINT) > 2")
+
+
+def window_series(
+    db: duckdb.DuckDBPyConnection, files: dict[Path, Window], tier: str, account: Account
+) -> tuple[Rows, dict[str, Any]]:
+    """Return the series of `files`, all jobs added up, and the figures of the whole."""
+    db.execute("CREATE TABLE rates (kind VARCHAR, op TINYINT, from_ms BIGINT, to_ms BIGINT, amount DOUBLE)")
+    counts: dict[int, Any] = {}
+    for path, kind in files.items():
+        if kind is Window.HISTOGRAMS:
+            _enter_histograms(db, path, account, counts)
+        else:
+            _enter(db, path, kind, account)
+    if not one(db, "SELECT count(*) FROM rates")[0]:
+        raise TraceError("holds no rate", path=next(iter(files)))
+    # Let dates count from the first line; leave out what is then more than a year later.
+    (first,) = one(db, "SELECT min(to_ms) FROM rates")
+    if first > _YEAR_MS:
+        account.notes.append("times are dates (log_unix_epoch): they count from the first line here")
+        db.execute(f"UPDATE rates SET from_ms = greatest(from_ms - {first}, 0), to_ms = to_ms - {first}")
+    # Out of order, a window would last less than no time.
+    (late,) = one(db, f"SELECT count(*) FROM rates WHERE to_ms > {_YEAR_MS} OR to_ms < from_ms")
+    account.leave_out("a time before the line above, or a year after the start", late, "in one of the logs")
+    account.kept -= late
+    db.execute(f"DELETE FROM rates WHERE to_ms > {_YEAR_MS} OR to_ms < from_ms")
+    db.execute(f"CREATE TABLE series AS {named('import_series')}")
+    return Rows(
+        SERIES_FILE, SERIES, lambda: batches(db, "SELECT * FROM series ORDER BY second, op", SERIES)
+    ), _summary_of_windows(db, tier, counts)
+
+
+def _enter(db: duckdb.DuckDBPyConnection, path: Path, kind: Window, account: Account) -> None:
+    """Append what each line of `path` says to `rates`: an amount, or a mean times its time."""
+    load(db, path, COLUMNS[: width(path)], account, delimiter=",")
+    leave_out_odd(db, path, account)
+    kept, averages = one(db, "SELECT count(*), count(*) FILTER (CAST(bytes AS BIGINT) = 0) FROM raw")
+    account.kept += kept
+    if kind is Window.MEANS:
+        account.notes.append(
+            f"{path.name} holds mean latencies of windows (log_avg_msec; the longest, with log_max_value), no I/Os: a "
+            "second's mean is that of its windows, each by its time, since the log has no counts"
+        )
+    elif averages:
+        account.notes.append(
+            f"{path.name} holds mean rates: amounts are rate times time; what came after its last line is absent"
+        )
+    # One I/O counts as itself; a mean counts for the time since the line before.
+    numbers = ", ".join(f"CAST({name} AS BIGINT) AS {name}" for name in COLUMNS[:LEAST])
+    each, unit = {Window.BANDWIDTH: ("bytes", _KIB / 1000), Window.RATES: ("1", 1 / 1000)}.get(kind, ("value", 1))
+    db.execute(
+        f"INSERT INTO rates SELECT '{kind}', direction, if(bytes > 0, ms, before), ms, "
+        f"if(bytes > 0, {each}, value::DOUBLE * {unit} * (ms - before)) FROM ("
+        f"SELECT *, lag(ms, 1, {_START}) OVER (PARTITION BY direction ORDER BY line) AS before FROM ("
+        f"SELECT line, {numbers} FROM raw))"
+    )
+
+
+_START = f"if(ms > {_YEAR_MS}, ms, 0)"
+"""SQL for when the first window began: fio's start, or unknown where the log has the date (log_unix_epoch)."""
+
+
+def _enter_histograms(db: duckdb.DuckDBPyConnection, path: Path, account: Account, counts: dict[int, Any]) -> None:
+    """Append the I/Os and bytes of each line of `path` to `rates`, and its bins to `counts`, by operation."""
+    bins = first_line(path).count(",") - 2
+    coarseness = next((c for c in range(_MOST_COARSENESS + 1) if bins == _BINS >> c), None)
+    if coarseness is None:
+        raise TraceError(f"has {bins} latency bins, where fio from 2.99 on writes {_BINS}, or 1/2, 1/4, ...", path=path)
+    names = ["ms", "direction", "bytes", *(f"b{n}" for n in range(bins))]
+    load(db, path, names, account, delimiter=",")
+    odd = " OR ".join(map(unlike, names[:3]))
+    db.execute(
+        f"CREATE OR REPLACE TABLE raw AS SELECT line, ms, direction, bytes, "
+        f"list_transform([{', '.join(names[3:])}], lambda n: coalesce(TRY_CAST(n AS BIGINT), -1)) AS bins FROM raw"
+    )
+    wrong = f"list_min(bins) < 0 OR list_max(bins) > {1 << 40}"
+    leave_out(db, path, account, "no whole numbers", f"{odd} OR {wrong}")
+    leave_out(db, path, account, "trims free a part of a file, not an object", "CAST(direction AS BIGINT) = 2")
+    leave_out(db, path, account, "a direction that is not known", "CAST(direction AS BIGINT) > 2")
+    account.kept += one(db, "SELECT count(*) FROM raw")[0]
+    account.notes.append(
+        f"{path.name} holds histograms of completion latencies, no I/Os: a percentile is the longest time of its bin, "
+        f"1/{64 >> coarseness} of a power of two wide; what came after its last line is absent"
+    )
+    for kind, amount in ((Window.RATES, "list_sum(bins)"), (Window.BANDWIDTH, "list_sum(bins) * bytes::DOUBLE")):
+        db.execute(
+            f"INSERT INTO rates SELECT {literal(kind)}, direction, before, ms, {amount} FROM ("
+            f"SELECT *, lag(ms, 1, {_START}) OVER (PARTITION BY direction ORDER BY line) AS before FROM ("
+            "SELECT line, ms::BIGINT AS ms, direction::TINYINT AS direction, bytes, bins FROM raw))"
+        )
+    for op in (0, 1):
+        # As text: a column a bin would be 1,856 columns of a query.
+        for (row,) in db.execute(f"SELECT bins FROM raw WHERE CAST(direction AS BIGINT) = {op}").fetchall():
+            fine = counts.setdefault(op, np.zeros(_BINS, dtype=np.int64))
+            fine[(np.arange(bins) + 1 << coarseness) - 1] += np.array(row, dtype=np.int64)
+
+
+def _below_ns(bin_: int) -> int:
+    """Return the exclusive upper bound of a latency bin in ns."""
+    power = max(bin_ >> _PART_BITS, 1) - 1
+    return (bin_ - (power << _PART_BITS) + 1) << power
+
+
+def _summary_of_windows(db: duckdb.DuckDBPyConnection, tier: str, counts: dict[int, Any]) -> dict[str, Any]:
+    """Return the figures over the whole time; null where no log says."""
+    totals = db.execute(
+        "SELECT op, CAST(round(sum(amount) FILTER (kind = 'iops')) AS BIGINT), "
+        "CAST(round(sum(amount) FILTER (kind = 'bw')) AS BIGINT), max(to_ms) FROM rates GROUP BY op ORDER BY op"
+    ).fetchall()
+    figures = []
+    for op, operations, moved, span_ms in totals:
+        seconds = span_ms / 1000 or None
+        figures.append(
+            _figure(
+                tier,
+                _OPS[op],
+                operations=operations,
+                bytes=moved,
+                io_bytes=moved,
+                span_ns=span_ms * NS_PER_S // 1000,
+                bandwidth_bytes_per_s=None if moved is None or seconds is None else moved / seconds,
+                operations_per_s=None if operations is None or seconds is None else operations / seconds,
+                latency={"count": 0} | _NOTHING | _percentiles(counts.get(op)),
+            )
+        )
+    known = [f["operations"] for f in figures if f["operations"] is not None]
+    return run_summary(
+        "imported from fio-log",
+        figures,
+        "in_flight_mean",
+        wall_ns=max((f["span_ns"] for f in figures), default=None),
+        operations=sum(known) if known else None,
+    )
+
+
+def _percentiles(counts: Any) -> dict[str, Any]:
+    """Return the percentiles that bins give, each value the longest of its bin; nothing without bins."""
+    if counts is None or not counts.sum():
+        return {}
+    total, upto = int(counts.sum()), np.cumsum(counts)
+    ranks = {name: nearest_rank(total, part) for name, part in QUANTILES.items()}
+    return {"count": total} | {
+        f"{name}_ns": None if rank is None else _below_ns(int(np.searchsorted(upto, rank))) - 1
+        for name, rank in ranks.items()
+    }

@@ -1,1 +1,0 @@
-"""What a comparison holds, and the sentence that it comes to."""

@@ -1,0 +1,217 @@
+"""The report of a trace: figures by the named queries, and its document."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvdistill.profile.distributions import bins, summarize
+from kvdistill.profile.locality import LiveBytes, reuse_rows, trace_locality
+from kvdistill.queries.database import connect, named_tiers, query
+from kvdistill.queries.views import register
+from kvdistill.report.tables import (
+    Subject,
+    hit_ratio,
+    origin,
+    rate_tables,
+    reuse_tables,
+    size_tables,
+    subject_of,
+    wear_table,
+    writes_per_day,
+)
+from kvtrace.core import tables
+from kvtrace.core.document.chapters import event_course, event_lines, event_tables, fleet_headline, fleet_tables
+from kvtrace.core.document.document import (
+    Cell,
+    Chapter,
+    Document,
+    Highlight,
+    ReportTable,
+    Sheet,
+    Unit,
+    parameters,
+    table_of,
+)
+from kvtrace.core.metadata import Metadata
+from kvtrace.core.schema import TRACE
+from kvtrace.core.statistics import Endurance
+from kvtrace.core.units import format_count
+
+
+class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a trace holds; rows of its tables as the named queries return them, with `tier` a name."""
+
+    subject: Subject
+    span_ns: int | None
+    requests: int
+    tiers: list[dict[str, Any]]
+    """name, capacity_bytes, peak and end live bytes, hits and hit ratio (null if the trace does not say)."""
+    reuse: list[dict[str, Any]]
+    """By tier: how far apart accesses to an object are, in bytes of others; `bins` by powers of two."""
+    hit_ratio: float | None = None
+    """Of all tiers together; null if the trace does not say."""
+    operations: list[dict[str, Any]]
+    sizes: list[dict[str, Any]]
+    size_bins: list[dict[str, Any]]
+    bucket_ns: int | None
+    """How long one stretch of `over_time` is; null if all rows share one instant."""
+    over_time: list[dict[str, Any]]
+    writes_per_day: list[dict[str, Any]]
+    first_token: dict[str, int | None] | None = None
+    """Modelled, by percentile; null if the trace models no computing."""
+    fleet: dict[str, Any] | None = None
+    """What the simulation counted of several nodes; null of one alone."""
+    events: dict[str, Any] | None = None
+    """What it counted around what happened to them; null where nothing did."""
+
+
+def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance | None) -> TraceReport:
+    """Return the report of the trace at `path`; raises what `report` raises."""
+    names = [tier.name for tier in meta.tiers]
+    walked = trace_locality(tables.open_table(path, TRACE), len(names), path)
+    # What nodes have apart is not one place: how far apart accesses are, and what is live, is of each by itself.
+    is_one = [tier.instance_nodes is msgspec.UNSET for tier in meta.tiers]
+    live = [of if one else None for of, one in zip(walked.live, is_one, strict=True)]
+    reuse = [of if one else None for of, one in zip(walked.reuse, is_one, strict=True)]
+    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
+        register(db, [path], Path(scratch))
+        span = query(db, "trace_span")[0]
+        first, last = span["first_ns"], span["last_ns"]
+        span_ns = None if first is None else last - first
+        buckets = buckets if span_ns else 1
+        bucket_ns = (span_ns or 0) // buckets + 1
+        over_time = (
+            [] if first is None else query(db, "trace_over_time", first_ns=first, bucket_ns=bucket_ns, buckets=buckets)
+        )
+        operations, sizes = (
+            named_tiers(query(db, "trace_operations"), names),
+            named_tiers(query(db, "trace_sizes"), names),
+        )
+        found = (meta.stats or {}).get("first_token")
+        times = found.get("with_cache") if isinstance(found, dict) else None
+        written: dict[str, int] = {}
+        for row in operations:
+            if row["op"] == "write":
+                written[row["tier"]] = written.get(row["tier"], 0) + row["bytes"]
+        return TraceReport(
+            subject=subject_of(path, meta),
+            span_ns=span_ns,
+            requests=span["requests"],
+            tiers=_tier_rows(meta, live),
+            hit_ratio=hit_ratio(meta),
+            reuse=reuse_rows(names, reuse),
+            fleet=meta.fleet,
+            events=meta.events,
+            operations=operations,
+            sizes=summarize(sizes),
+            size_bins=bins(sizes),
+            bucket_ns=bucket_ns if span_ns else None,
+            over_time=named_tiers(over_time, names),
+            writes_per_day=writes_per_day(written, span_ns, meta, endurance),
+            first_token=(times if isinstance(times, dict) else None),
+        )
+
+
+def _tier_rows(meta: Metadata, live: list[LiveBytes | None]) -> list[dict[str, Any]]:
+    counted = {t.get("name"): t for t in (meta.stats or {}).get("tiers") or [] if isinstance(t, dict)}
+    return [
+        {
+            "name": tier.name,
+            "capacity_bytes": tier.capacity_bytes,
+            "peak_live_bytes": None if found is None else found.peak,
+            "end_live_bytes": None if found is None else found.end,
+            "hits": counted.get(tier.name, {}).get("hits"),
+            "hit_ratio": counted.get(tier.name, {}).get("hit_ratio"),
+        }
+        for tier, found in zip(meta.tiers, live, strict=True)
+    ]
+
+
+_NOT_MEASURED = "not measured: a trace says what is to be done, and holds no times of a device"
+
+
+def trace_document(report: TraceReport) -> Document:
+    """Return the document of `report`."""
+    subject = report.subject
+    facts = origin(subject) | {
+        "time span": Cell(report.span_ns, Unit.NS),
+        "requests": Cell(report.requests, Unit.COUNT),
+    }
+    is_instant = report.span_ns == 0
+    notes = [*subject.notes, *(["all rows share one instant, so no rate is known"] if is_instant else [])]
+    made = "simulated" if report.subject.is_simulated else "of real I/O"
+    rows = format_count(report.subject.rows)
+    headline = f"Trace, {made}: {rows} operations for {format_count(report.requests)} requests"
+    spec = "text: tier, op, phase; count: ops = operations; bytes: bytes; count: objects"
+    return Document(
+        name=subject.file,
+        headline=(f"{headline}; {fleet_headline(report.fleet)}" if report.fleet else headline),
+        notes=notes,
+        highlights=_highlights(report),
+        chapters=[
+            *([Chapter("Fleet", fleet_tables(report.fleet))] if report.fleet else []),
+            *([_events(report.events)] if report.events else []),
+            Chapter(
+                "Tiers and operations",
+                [_tiers(report), table_of("Operations", Sheet.PERFORMANCE, spec, report.operations, keys=3)],
+            ),
+            Chapter("Over time", rate_tables(report.over_time, report.bucket_ns, "By the trace's own clock.")),
+            Chapter("Wear", [wear_table(report.writes_per_day, "Writes to flash inside the drive are more.")]),
+            Chapter("Sizes", size_tables(report.sizes, report.size_bins)),
+            Chapter("Reuse", reuse_tables(report.reuse)),
+            Chapter("What this is", [parameters("Origin", Sheet.PARAMETERS, facts)], is_folded=True),
+            Chapter(
+                "Not in a trace",
+                [
+                    parameters("QoS", Sheet.QOS, {"latency": _NOT_MEASURED}),
+                    parameters("Device", Sheet.DEVICE, {"block layer": _NOT_MEASURED}),
+                ],
+                is_folded=True,
+            ),
+        ],
+    )
+
+
+def _events(events: dict[str, Any]) -> Chapter:
+    course, *others = event_course(events)
+    return Chapter("Events", [course, *event_tables(events), *others], event_lines(events))
+
+
+def _highlights(report: TraceReport) -> list[Highlight]:
+    found = [Highlight("time span", report.span_ns, Unit.NS, "of the trace's clock")]
+    if report.hit_ratio is not None:
+        found.append(Highlight("hit ratio, all tiers", report.hit_ratio, Unit.SHARE, "of all lookups, simulated"))
+    last = report.tiers[-1]["hit_ratio"] if report.tiers else None
+    if last is not None:
+        name = report.tiers[-1]["name"]
+        found.append(Highlight(f"hit ratio of {name}", last, Unit.SHARE, "of all lookups, simulated"))
+    for row in report.writes_per_day[-1:]:
+        name = row["tier"]
+        read = sum(o["bytes"] for o in report.operations if (o["tier"], o["op"]) == (name, "read"))
+        found += [
+            Highlight(f"read from {name}", read, Unit.BYTES),
+            Highlight(f"written to {name}", row["written_bytes"], Unit.BYTES),
+        ]
+        if row["years_of_life"] is not None:
+            found.append(Highlight(f"drive life, {name}", row["years_of_life"], Unit.YEARS, "at this rate, see Wear"))
+    return found
+
+
+def _tiers(report: TraceReport) -> ReportTable:
+    spec = """
+        text: name = tier
+        bytes: capacity_bytes = capacity, peak_live_bytes = peak live, end_live_bytes = live at end
+        count: hits
+        share: hit_ratio = hit ratio
+    """
+    note = "Hits are those of the simulation that made the trace, over all its lookups."
+    if report.fleet:
+        note += " Of a tier that nodes have apart, capacity is that of one, and what is live is not told here."
+    total = {"name": "in total", **dict.fromkeys(("capacity_bytes", "peak_live_bytes", "end_live_bytes"))}
+    total |= {"hits": sum(tier["hits"] or 0 for tier in report.tiers), "hit_ratio": report.hit_ratio}
+    rows = [*report.tiers, *([total] if report.hit_ratio is not None else [])]
+    return table_of("Tiers", Sheet.SUMMARY, spec, rows, note)
