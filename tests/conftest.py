@@ -51,7 +51,7 @@ def bpf_reason() -> str | None:
 
 def gpu_reason() -> str | None:
     """Return why GPU tiers cannot run here, or None if they can."""
-    from kvreplay.tiers.device import CudaDevice
+    from kvreplay.tiers.gpu import CudaDevice
     from kvtrace.core.errors import KvError
 
     try:

@@ -8,15 +8,14 @@ import msgspec
 
 from kvreplay.config.criteria import Criteria
 from kvreplay.config.warmup import parse_warmup
-from kvreplay.data.buffers import buffer_bytes
-from kvreplay.data.source import check_ratios
 from kvreplay.engine.engine import EngineName, check_name
 from kvreplay.engine.share import check_submitters
 from kvreplay.plan import pacing
-from kvreplay.tiers.layout import FileLayout
-from kvreplay.tiers.objects.address import is_object_store
-from kvreplay.tiers.objects.client import Balance
+from kvreplay.plan.buffers import buffer_bytes
+from kvreplay.plan.contents import check_ratios
+from kvreplay.tiers.objects import Balance, is_object_store
 from kvreplay.tiers.ram import available_bytes
+from kvreplay.tiers.tier import FileLayout
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes, format_io_size, parse_duration_ns
 

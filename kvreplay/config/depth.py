@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import msgspec
 
 from kvreplay.config.config import MAX_QUEUE_DEPTH, POOL_BYTES, Config
-from kvreplay.data.buffers import buffer_bytes
 from kvreplay.engine.engine import EngineName
+from kvreplay.plan.buffers import buffer_bytes
 from kvreplay.tiers.ram import RamTier, available_bytes
 from kvreplay.tiers.tier import Tier, copied, goes_by_ring, has_times
 

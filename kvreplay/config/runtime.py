@@ -8,10 +8,9 @@ import numpy as np
 
 from kvreplay.config.memory import ROW_BYTES
 from kvreplay.native.rows import READ, WRITE
-from kvreplay.plan.pacing import Pacer
-from kvreplay.plan.repeat import Repeated
+from kvreplay.plan.pacing import Pacer, Repeated
 from kvreplay.plan.window import Facts, TraceWindow
-from kvreplay.tiers.objects.store import ObjectTier
+from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.tier import StorageTier, Tier, modelled
 from kvtrace.core.tables import Reader

@@ -13,16 +13,13 @@ from kvreplay.config.memory import check_memory
 from kvreplay.config.runtime import repeats_of
 from kvreplay.config.tiers import make_tiers
 from kvreplay.config.warmup import Warmup, parse_warmup
-from kvreplay.data.buffers import buffer_bytes
 from kvreplay.native.rows import WINDOW_ROWS
-from kvreplay.plan.pacing import Pacer
-from kvreplay.plan.repeat import Repeated
-from kvreplay.plan.requests import Asked, read_asked
-from kvreplay.plan.window import Facts, TraceWindow, compile_window, joined
-from kvreplay.tiers.layout import FileLayout
-from kvreplay.tiers.placement.hints import placing
+from kvreplay.plan.buffers import buffer_bytes
+from kvreplay.plan.pacing import Pacer, Repeated
+from kvreplay.plan.window import Asked, Facts, TraceWindow, compile_window, joined, read_asked
+from kvreplay.tiers.directio import placing
 from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import Tier
+from kvreplay.tiers.tier import FileLayout, Tier
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import Limit, parse_limit
 from kvtrace.core.metadata import Metadata

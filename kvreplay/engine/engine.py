@@ -19,13 +19,12 @@ from pathlib import Path
 from time import monotonic_ns, sleep
 from typing import Any
 
-from kvreplay.data.buffers import Arena, buffer_bytes, growing
-from kvreplay.data.verify import MAX_LOCATED, describe
-from kvreplay.engine.job import Driven, Failure, Job, ThreadUse
+from kvreplay.engine.job import DOINGS, Driven, Failure, Job, JobStruct, TaskStruct, ThreadUse, TierTable, UseStruct
 from kvreplay.engine.share import Share, alone, share
-from kvreplay.engine.structs import DOINGS, JobStruct, TaskStruct, TierTable, UseStruct
 from kvreplay.engine.tasks import PythonTiers
 from kvreplay.native.rows import NONE, SHORT, WRITE
+from kvreplay.plan.buffers import Arena, buffer_bytes, growing
+from kvreplay.plan.contents import MAX_LOCATED, describe
 from kvreplay.tiers.ram import copy_threads
 from kvreplay.tiers.tier import DeviceTier, Tier, TierKind, native_of
 from kvtrace.core.errors import ConfigError, DeviceError

@@ -6,11 +6,10 @@ import errno
 from time import monotonic_ns
 from typing import Any, cast
 
-from kvreplay.data.buffers import Arena
-from kvreplay.engine.job import Job
-from kvreplay.engine.structs import CLOSE, ERASE, MOVE, OPEN, WHOLE
+from kvreplay.engine.job import CLOSE, ERASE, MOVE, OPEN, WHOLE, Job
 from kvreplay.native.rows import DELETE, WRITE
-from kvreplay.tiers.placement.hints import HintingTier
+from kvreplay.plan.buffers import Arena
+from kvreplay.tiers.directio import HintingTier
 from kvreplay.tiers.tier import DeviceTier, PythonTier, WholeTier
 
 

@@ -29,7 +29,7 @@ from kvreplay.result.probed import beside
 from kvreplay.result.results import RunResults
 from kvreplay.run.finished import FinishedRun, Interrupted, write_down
 from kvreplay.run.prepare import device_io
-from kvreplay.tiers.devices import firmware, smart
+from kvreplay.tiers.claims import firmware, smart
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import device_counters, filesystem_facts, host_facts
 from kvreplay.tiers.ram import available_bytes

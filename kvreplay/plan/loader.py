@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from kvreplay.native.rows import REPLAY, WINDOW_ROWS, RowRing
-from kvreplay.plan.pacing import Pacer
-from kvreplay.plan.repeat import Repeated
+from kvreplay.plan.pacing import Pacer, Repeated
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import Limit
 from kvtrace.core.native.library import library

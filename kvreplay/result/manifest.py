@@ -11,10 +11,10 @@ import msgspec
 from msgspec import UnsetType
 
 from kvreplay.config.setting import Setting
-from kvreplay.data.buffers import small_page_bytes
-from kvreplay.data.source import DataSource
 from kvreplay.engine.engine import Chosen
 from kvreplay.engine.share import AUTO
+from kvreplay.plan.buffers import small_page_bytes
+from kvreplay.plan.contents import DataSource
 from kvreplay.result.mlperf import mlperf
 from kvreplay.result.probed import Probed
 from kvreplay.tiers.extents import FREED_ONLY

@@ -14,7 +14,7 @@ import numpy as np
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import NOT_DONE, READ
 from kvreplay.plan.loader import IS_LOAD
-from kvreplay.plan.requests import NO_QOS, Asked
+from kvreplay.plan.window import NO_QOS, Asked
 from kvreplay.result.counted.operations import MOST
 from kvreplay.result.counted.requests import OpenRequests, RequestTimes
 from kvreplay.result.counted.tables import LeastLater

@@ -19,7 +19,7 @@ from kvreplay.result.counted.operations import OPS as KINDS
 from kvreplay.result.counted.operations import CountedOperations
 from kvreplay.result.counted.tables import RETRIES
 from kvreplay.result.journal import is_unrecovered
-from kvreplay.tiers.objects.store import ObjectTier
+from kvreplay.tiers.objects import ObjectTier
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.run_file import (

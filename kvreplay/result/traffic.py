@@ -12,9 +12,9 @@ from pathlib import Path
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import READ, WRITE
 from kvreplay.result.counted.operations import CountedOperations
-from kvreplay.tiers.devices import is_of_root
+from kvreplay.tiers.claims import is_of_root
 from kvreplay.tiers.host import device_number
-from kvreplay.tiers.objects.store import ObjectTier
+from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.tier import StorageTier
 from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.units import format_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvreplay.data.verify import describe
+from kvreplay.plan.contents import describe
 from kvreplay.result.pace import percent
 from kvreplay.result.traffic import WARNING
 from kvreplay.run.discover import Discovery

@@ -14,7 +14,7 @@ from time import monotonic_ns
 from typing import Any
 
 from kvreplay.config.config import Precondition
-from kvreplay.data.source import Fill
+from kvreplay.plan.contents import Fill
 from kvreplay.tiers.tier import Drive, Region
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.run.run_file import Preconditioned

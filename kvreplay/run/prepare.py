@@ -9,10 +9,10 @@ from typing import Any
 
 from kvreplay.config.config import Precondition
 from kvreplay.config.setting import Setting
-from kvreplay.data.source import Fill
 from kvreplay.native.rows import DELETE
+from kvreplay.plan.contents import Fill
 from kvreplay.run.precondition import precondition
-from kvreplay.tiers.devices import smart
+from kvreplay.tiers.claims import smart
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.host import DeviceCounters, device_counters
 from kvreplay.tiers.tier import Holding, PlannedTier, StorageTier, Tier, drives_of

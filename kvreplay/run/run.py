@@ -19,12 +19,11 @@ from kvreplay.config.config import CLOSED_LOOP_DEPTH, Config, check
 from kvreplay.config.setting import Setting, settle
 from kvreplay.config.tiers import check_targets
 from kvreplay.config.warmup import check_warmup
-from kvreplay.data.source import DataSource
-from kvreplay.data.verify import Verifier, named
 from kvreplay.engine.engine import Chosen, Engine, check_name, choose
 from kvreplay.engine.job import Driven, Job
 from kvreplay.engine.share import check_submitters
 from kvreplay.native.rows import NOT_DONE, READ, WRITE
+from kvreplay.plan.contents import DataSource, Verifier, named
 from kvreplay.plan.window import populated_rows
 from kvreplay.result import tables as results
 from kvreplay.result.journal import journal

@@ -17,9 +17,8 @@ from typing import Any
 import msgspec
 
 from kvreplay.tiers import claims, directio
-from kvreplay.tiers.devices import claim_device, firmware, logical_block_bytes
+from kvreplay.tiers.claims import claim_device, firmware, logical_block_bytes
 from kvreplay.tiers.host import filesystem_facts
-from kvreplay.tiers.placement import hints
 from kvreplay.tiers.space import Header, Space, decode_header, encode_header
 from kvreplay.tiers.tier import Holding, Native, NativeDrive, Region, StorageOptions, TierKind
 from kvtrace.core.errors import DeviceError
@@ -165,7 +164,7 @@ class ExtentTier:
         """Note how many streams the device offers."""
         self._is_placed = True
         if self.is_device and self._options.is_direct:
-            self.write_streams = hints.device_streams(self._path)
+            self.write_streams = directio.device_streams(self._path)
 
     def _placement(self) -> dict[str, Any]:
         """Return how streams are passed on, or why not."""
@@ -178,7 +177,7 @@ class ExtentTier:
             why_not = "only io_uring carries them, and this is --engine threads"
         elif not self.write_streams:
             why_not = "the kernel offers no write streams there (queue/max_write_streams: FDP, Linux 6.16 or later)"
-        return hints.facts(None, 0, why_not) if why_not else hints.facts(hints.STREAMED, self.write_streams)
+        return directio.facts(None, 0, why_not) if why_not else directio.facts(directio.STREAMED, self.write_streams)
 
     def facts(self) -> dict[str, Any]:
         """Return the device, how objects lie on it, and what was confirmed of direct I/O."""

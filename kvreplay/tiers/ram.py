@@ -7,7 +7,7 @@ import resource
 from pathlib import Path
 from typing import Any
 
-from kvreplay.data.buffers import huge_bytes, map_aligned, touch
+from kvreplay.plan.buffers import huge_bytes, map_aligned, touch
 from kvreplay.tiers.host import sys_text
 from kvreplay.tiers.space import Space
 from kvreplay.tiers.tier import Holding, Native, NativeDrive, TierKind

@@ -9,7 +9,7 @@ import numpy as np
 
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import COUNTED
-from kvreplay.plan.repeat import Repeated
+from kvreplay.plan.pacing import Repeated
 from kvreplay.result.counted.times import call
 from kvreplay.result.part import RunPart
 from kvtrace.core.native.structs import Structure, address

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from kvreplay.config.setting import Setting
-from kvreplay.data.source import DataSource, Fill
+from kvreplay.plan.contents import DataSource, Fill
 from kvreplay.run.precondition import BulkWriter
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.sharded import SeveralDrives

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from kvreplay.data.source import ARENA_BYTES, SECTOR_BYTES, DataSource
+from kvreplay.plan.contents import ARENA_BYTES, SECTOR_BYTES, DataSource
 
 MASK = 2**64 - 1
 STEP = 0x9E3779B97F4A7C15

@@ -9,7 +9,7 @@ import zstandard
 from conftest import write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.data.source import DataSource, check_ratios
+from kvreplay.plan.contents import DataSource, check_ratios
 from kvreplay.run.run import replay
 from kvreplay.tiers.claims import SCRATCH
 from kvtrace.core.errors import ConfigError

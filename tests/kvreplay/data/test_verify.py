@@ -15,9 +15,8 @@ from conftest import run_cli, write_trace
 from rings import ENGINES, SEED, drive, engine_of, files_in, memory_of, rows_of, space_in
 
 from kvreplay.config.config import Config
-from kvreplay.data.source import DataSource, check_ratios
-from kvreplay.data.verify import Verifier
 from kvreplay.native.rows import CORRUPT, OK, READ, WRITE
+from kvreplay.plan.contents import DataSource, Verifier, check_ratios
 from kvreplay.run.run import replay
 from kvreplay.tiers.files import FileTier, VllmFiles
 from kvreplay.tiers.tier import StorageOptions

@@ -17,8 +17,7 @@ from kvreplay.config.criteria import Criteria, Targets
 from kvreplay.config.setting import Setting
 from kvreplay.config.warmup import Warmup
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop, Pacer
-from kvreplay.plan.requests import read_asked
-from kvreplay.plan.window import compile_window
+from kvreplay.plan.window import compile_window, read_asked
 from kvreplay.result.counted.requests import RequestTimes
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions

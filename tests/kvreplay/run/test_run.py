@@ -19,8 +19,8 @@ from conftest import run_cli, write_trace
 from waiting import wait_for
 
 from kvreplay.config.config import Config
-from kvreplay.data.source import DataSource
 from kvreplay.engine.engine import refusal
+from kvreplay.plan.contents import DataSource
 from kvreplay.run.finished import FinishedRun, Interrupted
 from kvreplay.run.run import replay
 from kvreplay.tiers.claims import MARKER, SCRATCH

@@ -14,7 +14,7 @@ from conftest import write_trace
 from kvreplay.config import memory
 from kvreplay.config.config import Config
 from kvreplay.config.memory import PROCESS_ADDRESS_BYTES, PROCESS_BYTES, ROW_BYTES, check_memory
-from kvreplay.data.buffers import buffer_bytes
+from kvreplay.plan.buffers import buffer_bytes
 from kvreplay.run.run import replay
 from kvreplay.tiers import ram
 from kvtrace.core.errors import OutOfMemory, TraceError

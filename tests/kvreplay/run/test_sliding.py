@@ -12,9 +12,9 @@ from conftest import write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.config.setting import settle
-from kvreplay.data.source import DataSource
 from kvreplay.engine.engine import EngineName, choose
 from kvreplay.engine.job import Job
+from kvreplay.plan.contents import DataSource
 from kvreplay.plan.loader import Loader
 from kvreplay.result.journal import JournaledRecord
 from kvreplay.result.part import RunPart

@@ -16,10 +16,8 @@ from kvreplay.config.config import Config, check
 from kvreplay.engine.engine import refusal
 from kvreplay.run.finished import FinishedRun
 from kvreplay.run.run import replay
-from kvreplay.tiers.device import Copy, CudaDevice
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.gds import GdsTier, Kvikio, Way
-from kvreplay.tiers.gpu import TURN_BYTES, GpuTier, gpu_options
+from kvreplay.tiers.gpu import TURN_BYTES, Copy, CudaDevice, GdsTier, GpuTier, Kvikio, Way, gpu_options
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.schema import OPS

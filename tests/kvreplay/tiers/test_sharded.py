@@ -15,8 +15,8 @@ from kvreplay.engine.engine import refusal
 from kvreplay.run.finished import FinishedRun
 from kvreplay.run.run import replay
 from kvreplay.tiers.claims import MARKER, SCRATCH, claim, release
-from kvreplay.tiers.layout import FileLayout, mixed, path_function
 from kvreplay.tiers.sharded import BY_ID, BY_KEY, drive_by_id, drive_by_key, spread
+from kvreplay.tiers.tier import FileLayout, mixed, path_function
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.schema import OPS, SERIES
 from kvtrace.core.tables import objects_path, read_table

@@ -11,10 +11,8 @@ import pytest
 from object_runs import environment, lines_of, object_run, row
 from stores import BUCKET, KEY, SECRET, Stub, free_port, stub
 
-from kvreplay.tiers.objects import client
-from kvreplay.tiers.objects.address import Address
-from kvreplay.tiers.objects.credentials import find_credentials, without_secrets
-from kvreplay.tiers.objects.requests import Answer, answer_of
+from kvreplay.tiers import objects
+from kvreplay.tiers.objects import Address, Answer, answer_of, find_credentials, without_secrets
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import open_table
@@ -36,7 +34,7 @@ def store() -> Iterator[Stub]:
 def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(client, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(objects, "FIRST_WAIT_S", 0.001)
 
 
 def ops_of(folder: Path) -> list[dict[str, Any]]:
@@ -133,7 +131,7 @@ def test_endpoints_share_the_requests(tmp_path, store, balance):
 def test_the_endpoint_that_has_less_to_do_is_asked():
     """Of two, one has a request that does not end: all others go to the other."""
     address = Address.of("", "s3://abc/d", ["http://a:1", "http://b:2"])
-    found = client.StoreClient(address, client.Balance.LEAST_CONNECTIONS, 0)
+    found = objects.StoreClient(address, objects.Balance.LEAST_CONNECTIONS, 0)
     found.begin()
     stuck = found._pick()
     for _ in range(5):
