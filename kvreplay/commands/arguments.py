@@ -214,8 +214,7 @@ class ReplayArguments:
 
     def config(self, tiers: dict[str, str], *, is_kept: bool) -> Config:
         """Return the configuration with the targets `tiers`."""
-        from kvreplay.config.config import Config
-        from kvreplay.config.criteria import read_criteria
+        from kvreplay.config.config import Config, read_criteria
 
         known = asdict(self) | {
             "io_bytes": parse_bytes(self.io_bytes),

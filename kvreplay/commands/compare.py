@@ -46,11 +46,11 @@ def compare(
     Example:
       kvreplay compare conv.parquet --tier nvme=/mnt/old --against nvme=/mnt/new --limit 20GiB -o comparison
     """
-    from kvreplay.config.memory import check_memory
+    from kvreplay.config.limits import check_memory
 
     check_memory()
-    from kvreplay.run.finished import FinishedRun
-    from kvreplay.run.pair import SIDES, run_pair
+    from kvreplay.run.run import FinishedRun
+    from kvreplay.run.trials import SIDES, run_pair
     from kvtrace.core.run.run_file import run_program
 
     first = targets(tier)

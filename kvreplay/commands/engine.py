@@ -70,7 +70,7 @@ def engine(
       kvreplay run sim.parquet --tier nvme=/mnt/nvme --buffered -o replayed
       kvdistill compare real replayed
     """
-    from kvreplay.config.memory import check_memory
+    from kvreplay.config.limits import check_memory
 
     check_memory()
     from kvreplay.engines.run import EngineOptions, run_engine

@@ -156,7 +156,7 @@ def _measure(
     ranks: Alongside | None,
 ) -> None:
     """Run the options `names`; with `ranks` as one of several clients, of which rank 0 combines the results."""
-    from kvreplay.config.memory import check_memory
+    from kvreplay.config.limits import check_memory
 
     check_memory()
     from kvreplay.config.tiers import check_targets
@@ -253,7 +253,7 @@ def _run(
     from kvreplay.mlperf.submit import submit
     from kvreplay.result.tables import make_directory
     from kvreplay.run.run import replay
-    from kvreplay.run.watching.live import live
+    from kvreplay.run.watch import live
     from kvtrace.core.document.terminal import show_documents
 
     results: list[MlperfResult] = []

@@ -55,11 +55,11 @@ def probe(
     Example, a running vLLM, and fio jobs of its I/O:
       kvreplay probe --comm vllm --dev /dev/nvme0n1 --duration 60s -o probe/ --fio jobs/
     """
-    from kvreplay.probes.available import check_root
     from kvreplay.probes.devices import resolve
     from kvreplay.probes.document import probe_document
-    from kvreplay.probes.measure import measure
+    from kvreplay.probes.libbpf import check_root
     from kvreplay.probes.program import Filter
+    from kvreplay.probes.session import measure
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.run.probe_file import find_probe, probe_answer
     from kvtrace.core.run.run_file import run_program

@@ -14,8 +14,8 @@ from kvtrace.core.errors import ConfigError, KvError
 if TYPE_CHECKING:
     # Loaded by the commands alone: --help needs none of it.
     from kvreplay.mpi.alongside import Alongside
-    from kvreplay.mpi.ranks import Ranks
     from kvreplay.mpi.session import RankSession
+    from kvreplay.ranks.helper import Ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def session(asked: RanksArguments) -> Iterator[RankSession | None]:
             raise ConfigError(f"--deal {asked.deal} deals a trace to ranks; add --mpi")
         yield None
         return
-    from kvreplay.mpi.dealt.by import parse_deal
+    from kvreplay.ranks.partition import parse_deal
 
     by = parse_deal(asked.deal)
     with _ranks(asked.rank_timeout) as ranks:
@@ -93,7 +93,7 @@ def alongside(*, is_mpi: bool, rank_timeout: str) -> Iterator[Alongside | None]:
 
 @contextmanager
 def _ranks(timeout: str) -> Iterator[Ranks]:
-    from kvreplay.mpi.beside.launch import begin
+    from kvreplay.ranks.helper import begin
 
     ranks = begin(timeout)
     try:

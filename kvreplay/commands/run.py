@@ -18,8 +18,8 @@ from kvtrace.core.errors import FailedOperations
 if TYPE_CHECKING:
     # Loaded by the commands alone: --help needs none of it.
     from kvreplay.config.config import Config
-    from kvreplay.run.finished import FinishedRun, Replaying
-    from kvreplay.run.watching.watch import Watch, Watching
+    from kvreplay.run.run import FinishedRun, Replaying
+    from kvreplay.run.watch import Watch, Watching
 
 
 # Long: its options and an example of each kind.
@@ -76,7 +76,7 @@ def run(
       mpirun -n 4 --host a,b,c,d kvreplay run conv.parquet --mpi --tier nvme=/mnt/scratch -o run
     """
     with session(ranks) as several:
-        from kvreplay.config.memory import check_memory
+        from kvreplay.config.limits import check_memory
 
         check_memory()
         from kvreplay.run.run import replay
@@ -94,8 +94,7 @@ def run(
 @contextmanager
 def _watching(metrics: str | None) -> Iterator[Watching]:
     """Yield what shows a run while it goes on: on stderr, and at the address `metrics` if that is given."""
-    from kvreplay.run.watching.live import live
-    from kvreplay.run.watching.metrics import serving
+    from kvreplay.run.watch import live, serving
 
     if metrics is None:
         yield live

@@ -127,7 +127,7 @@ def sweep(
       kvreplay sweep t.parquet --tier nvme=/mnt/scratch --users 32,64,128 --read-p99 50ms --plot knee.svg -o sweep
     """
     with session(ranks) as several:
-        from kvreplay.config.memory import check_memory
+        from kvreplay.config.limits import check_memory
 
         check_memory()
         from kvreplay.config.config import Config, check
@@ -135,7 +135,7 @@ def sweep(
         from kvreplay.result.tables import check_output
         from kvreplay.run import sweep as sweeping
         from kvreplay.run.run import replay
-        from kvreplay.run.search import progress_of
+        from kvreplay.run.sweep import progress_of
         from kvtrace.core.document.chapters import sweep_document
         from kvtrace.core.document.page import check_plot
         from kvtrace.core.document.terminal import show_documents

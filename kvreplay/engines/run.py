@@ -23,12 +23,10 @@ from kvreplay.engines.engines import ENGINES, EngineKind, RealEngine, check_inte
 from kvreplay.engines.prompts import Prompts, read_prompts
 from kvreplay.engines.record import TIER, Recording, Told, recording
 from kvreplay.result import tables as results
-from kvreplay.result.manifest import Measured
-from kvreplay.result.part import RunPart
+from kvreplay.result.counts import RunPart
 from kvreplay.result.probed import beside
-from kvreplay.result.results import RunResults
-from kvreplay.run.finished import FinishedRun, Interrupted, write_down
-from kvreplay.run.prepare import device_io
+from kvreplay.result.summarize import Measured, RunResults
+from kvreplay.run.run import FinishedRun, Interrupted, device_io, write_down
 from kvreplay.tiers.claims import firmware, smart
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import device_counters, filesystem_facts, host_facts

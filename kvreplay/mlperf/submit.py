@@ -14,10 +14,9 @@ from kvreplay.mlperf.result import Client, MlperfResult, result_of, trial_of
 from kvreplay.mlperf.rules import Rule
 from kvreplay.mlperf.served import Served, served_of
 from kvreplay.result import tables
-from kvreplay.run.finished import FinishedRun, Replaying
-from kvreplay.run.run import replay
+from kvreplay.run.run import FinishedRun, Replaying, replay
 from kvreplay.run.trials import Trials
-from kvreplay.run.watching.watch import Watching
+from kvreplay.run.watch import Watching
 from kvtrace.core.app import log
 from kvtrace.core.errors import KvError, ProbeUnavailable
 from kvtrace.core.files import write_json

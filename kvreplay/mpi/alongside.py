@@ -14,10 +14,9 @@ import msgspec
 
 from kvreplay.config.config import Config
 from kvreplay.mpi.meeting import Meeting
-from kvreplay.mpi.ranks import Ranks
-from kvreplay.run.finished import FinishedRun
-from kvreplay.run.run import replay
-from kvreplay.run.watching.watch import Watching
+from kvreplay.ranks.helper import Ranks
+from kvreplay.run.run import FinishedRun, replay
+from kvreplay.run.watch import Watching
 from kvtrace.core.errors import KvError, RankLost
 
 T = TypeVar("T")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from kvreplay.config.tiers import paths_of
 from kvreplay.mlperf.attempt import STORAGE
-from kvreplay.mpi import gather, places
+from kvreplay.mpi import gather
 from kvreplay.mpi.alongside import Alongside
+from kvreplay.ranks import partition
 from kvreplay.result.tables import check_output, make_directory
 from kvtrace.core.errors import DeviceError, RankLost
 from kvtrace.core.run.mlperf_file import MLPERF_FILE
@@ -31,7 +32,7 @@ def own_client(
         if rank == 0:
             check_output(output, is_forced=is_forced)
             make_directory(output, MLPERF_FILE)
-        return {n: places.target_of(n, target, rank, hosts) for n, target in tiers.items()}, output
+        return {n: partition.target_of(n, target, rank, hosts) for n, target in tiers.items()}, output
 
     own, _ = ranks.together(prepare)
     ranks.together(lambda: _make(output))
@@ -49,7 +50,7 @@ def _make(output: Path) -> None:
 
 def bring_results(ranks: Alongside, tiers: dict[str, str], output: Path) -> bool:
     """Bring the results of all ranks to rank 0, and return whether we are that one; leave our targets `tiers`."""
-    places.leave(list(tiers.values()))
+    partition.leave(list(tiers.values()))
     with suppress(RankLost):
         ranks.ranks.exchange(b"")
     gather.bring(ranks.ranks, output, MLPERF_FILE)

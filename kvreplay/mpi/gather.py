@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from kvreplay.mpi.pooled.files import RANK_FILE, RANKS_FILE
-from kvreplay.mpi.ranks import Ranks
+from kvreplay.ranks.helper import Ranks
 from kvtrace.core.errors import RankLost
 from kvtrace.core.run.run_file import RANK_FOLDER
 
@@ -70,7 +70,7 @@ def _write(folder: Path, piece: _Piece) -> None:
         file.write(piece.data)
 
 
-def remove_empty(output: Path) -> None:
+def remove_unbegun(output: Path) -> None:
     """Remove what was made for a run that did not begin."""
     (output / RANKS_FILE).unlink(missing_ok=True)
     for folder in output.glob("rank-*/"):

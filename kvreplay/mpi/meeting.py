@@ -6,7 +6,7 @@ from time import monotonic_ns
 
 import msgspec
 
-from kvreplay.mpi.ranks import Instant, Ranks
+from kvreplay.ranks.helper import Instant, Ranks
 from kvtrace.core.errors import KvError, RankLost
 
 MARGIN_NS = 100_000_000

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kvreplay.mpi.pooled.files import RANKS_FILE
 from kvreplay.mpi.pooled.pool import pool, pooled_error
-from kvreplay.run.finished import FinishedRun
+from kvreplay.run.run import FinishedRun
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import RUN_FILE
 

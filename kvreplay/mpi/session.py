@@ -13,20 +13,18 @@ from typing import Any
 
 import msgspec
 
-from kvreplay.config.config import MAX_SEED, Config, check
+from kvreplay.config.config import MAX_SEED, Config, check, parse_warmup
 from kvreplay.config.tiers import tier_indices
-from kvreplay.config.warmup import parse_warmup
-from kvreplay.mpi import gather, places
-from kvreplay.mpi.dealt.by import Deal
-from kvreplay.mpi.dealt.deal import DealAsked, Part, deal
+from kvreplay.mpi import gather
 from kvreplay.mpi.meeting import Elsewhere, Meeting
 from kvreplay.mpi.pooled.files import RANK_FILE, RANKS_FILE, Ordered, RankReport, write_told
 from kvreplay.mpi.pooled.pool import pool, pooled_error
-from kvreplay.mpi.ranks import Ranks
+from kvreplay.ranks import partition
+from kvreplay.ranks.helper import Ranks
+from kvreplay.ranks.partition import Deal, DealAsked, Part, deal
 from kvreplay.result import tables
-from kvreplay.run.finished import FinishedRun
-from kvreplay.run.run import replay
-from kvreplay.run.watching.watch import Watching
+from kvreplay.run.run import FinishedRun, replay
+from kvreplay.run.watch import Watching
 from kvtrace.core.errors import ConfigError, KvError, RankLost
 from kvtrace.core.files import parse_limit, write_json
 from kvtrace.core.run.run_file import RANK_FOLDER, RUN_FILE
@@ -131,7 +129,7 @@ class RankSession:
                 # All have done so.
                 self.ranks.exchange(b"")
             if rank == 0:
-                gather.remove_empty(output)
+                gather.remove_unbegun(output)
             raise error or Elsewhere("another rank says why")
         write_told(folder, self._told(part, meeting, error))
         gather.bring(self.ranks, output)
@@ -165,7 +163,7 @@ class RankSession:
         config, rank = order.config, self.ranks.rank
         if not part.planned:
             return
-        targets = {n: places.target_of(n, target, rank, self._hosts) for n, target in config.tiers.items()}
+        targets = {n: partition.target_of(n, target, rank, self._hosts) for n, target in config.tiers.items()}
         seed = config.seed if config.seed is not None else (open_table(order.trace, TRACE).meta.seed or 0)
         own = msgspec.structs.replace(
             config,
@@ -192,7 +190,7 @@ class RankSession:
             )
         finally:
             if not config.is_kept:
-                places.leave(list(targets.values()))
+                partition.leave(list(targets.values()))
 
     def _told(self, part: Part | None, meeting: Meeting, error: KvError | None) -> RankReport:
         """Return what we say of ourselves at the end."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvreplay.probes.histogram import Histogram
+from kvreplay.probes.layout import Histogram
 from kvreplay.probes.result import Application, BlockFigures, DirectionFigures
 from kvreplay.probes.session import Found
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from kvreplay.probes.available import check_available, tracefs
 from kvreplay.probes.devices import Disk, above, zone_shift
 from kvreplay.probes.layout import CONFIG, SHARED
-from kvreplay.probes.libbpf import Programs
+from kvreplay.probes.libbpf import Programs, check_available, tracefs
 from kvtrace.core.errors import ConfigError
 
 COMM_BYTES = 16

@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 
 from kvreplay.probes.devices import SECTOR_BYTES, device_name
-from kvreplay.probes.histogram import Histogram, histogram
-from kvreplay.probes.layout import CALL_COUNTS, CALLS, COUNTS, DIRECTIONS, KINDS
+from kvreplay.probes.layout import CALL_COUNTS, CALLS, COUNTS, DIRECTIONS, KINDS, Histogram, histogram
 from kvreplay.probes.libbpf import Programs
 from kvtrace.core.units import NS_PER_S
 

@@ -12,9 +12,8 @@ import numpy as np
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import NOT_DONE, OK
 from kvreplay.plan.loader import IS_BULK
-from kvreplay.result.counted.times import EXACT_VALUES, Times
-from kvreplay.result.pace import distribution
-from kvreplay.result.part import RunPart
+from kvreplay.result.cause import distribution
+from kvreplay.result.counts import EXACT_VALUES, RunPart, Times
 from kvreplay.tiers.tier import has_times
 from kvtrace.core.run.figures import DEFINITIONS, Beside, Checkpoint, CheckpointFigures, CheckpointKind
 from kvtrace.core.schema import OPS, TRACE, Op, Phase, enum_code, numbers

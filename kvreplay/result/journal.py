@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from kvreplay.native.rows import COUNTED, NONE, NOT_DONE, RowRing
-from kvreplay.result.counted.times import call
+from kvreplay.result.counts import call
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, PartialRunFile, read_partial_run, write_run

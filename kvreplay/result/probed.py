@@ -19,7 +19,7 @@ import msgspec
 
 from kvreplay.config.config import Config
 from kvreplay.probes.devices import beneath
-from kvreplay.probes.measure import ATTACHED
+from kvreplay.probes.session import ATTACHED
 from kvreplay.tiers.host import device_number
 from kvreplay.tiers.tier import Tier, drives_of
 from kvtrace.core.app import log

@@ -15,10 +15,7 @@ from kvreplay.config.setting import Setting
 from kvreplay.native.rows import NOT_DONE, READ
 from kvreplay.plan.loader import IS_LOAD
 from kvreplay.plan.window import NO_QOS, Asked
-from kvreplay.result.counted.operations import MOST
-from kvreplay.result.counted.requests import OpenRequests, RequestTimes
-from kvreplay.result.counted.tables import LeastLater
-from kvreplay.result.part import RunPart
+from kvreplay.result.counts import MOST, LeastLater, OpenRequests, RequestTimes, RunPart
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import RequestFigures
 from kvtrace.core.schema import SERVED, arrow_schema, enum_array, numbers

@@ -15,9 +15,7 @@ import numpy as np
 
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import NOT_DONE
-from kvreplay.result.counted.operations import OPS as KINDS
-from kvreplay.result.counted.operations import CountedOperations
-from kvreplay.result.counted.tables import RETRIES
+from kvreplay.result.counts import KINDS, RETRIES, CountedOperations
 from kvreplay.result.journal import is_unrecovered
 from kvreplay.tiers.objects import ObjectTier
 from kvtrace.core.errors import DeviceError

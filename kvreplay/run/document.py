@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvreplay.plan.contents import describe
-from kvreplay.result.pace import percent
-from kvreplay.result.traffic import WARNING
+from kvreplay.result.cause import percent
+from kvreplay.result.figures import WARNING
 from kvreplay.run.discover import Discovery
-from kvreplay.run.finished import FinishedRun
-from kvreplay.run.runtime import repeated
+from kvreplay.run.run import FinishedRun, repeated
 from kvreplay.run.trials import TrialSet
 from kvtrace.core.document.chapters import checkpoint_sentence, checkpoint_tables, ranks_tables
 from kvtrace.core.document.document import (

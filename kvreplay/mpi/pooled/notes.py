@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from kvreplay.mpi.pooled.files import Ordered
 from kvreplay.mpi.pooled.part import PartRun
-from kvreplay.mpi.ranks import ORPHANED
-from kvreplay.result.counted.times import ERROR
-from kvreplay.result.manifest import PERCENTILES
+from kvreplay.ranks.helper import ORPHANED
+from kvreplay.result.counts import ERROR
+from kvreplay.result.summarize import PERCENTILES
 from kvtrace.core.run.figures import Figures, RunVerdict, Summary
 from kvtrace.core.run.run_file import CombinedNote, DealNote, RankNote, StartNote
 from kvtrace.core.units import NS_PER_S, format_bytes, format_duration

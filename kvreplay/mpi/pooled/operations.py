@@ -10,7 +10,7 @@ import numpy as np
 
 from kvreplay.mpi.pooled.part import PartRun
 from kvreplay.native.rows import OK
-from kvreplay.result.counted.times import Times
+from kvreplay.result.counts import Times
 from kvtrace.core.run.run_file import OPS_FILE, RunFile
 from kvtrace.core.schema import OPS, Op, numbers
 from kvtrace.core.tables import open_table

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from kvreplay.config.warmup import Warmup, parse_warmup
+from kvreplay.config.config import Warmup, parse_warmup
 from kvreplay.mpi.pooled.files import RankReport
 from kvtrace.core.run.run_file import OPS_FILE, RunFile
 from kvtrace.core.schema import OPS

@@ -20,11 +20,11 @@ from kvreplay.mpi.pooled.operations import EXACT_OPERATIONS, late_of, read_opera
 from kvreplay.mpi.pooled.part import PartRun
 from kvreplay.mpi.pooled.requests import pooled_requests
 from kvreplay.mpi.pooled.verdict import pooled_verdict, straggler
+from kvreplay.result.figures import mlperf_figures
 from kvreplay.result.journal import is_unrecovered
-from kvreplay.result.manifest import histogram_notes
-from kvreplay.result.mlperf import mlperf_figures
-from kvreplay.run.finished import Interrupted
+from kvreplay.result.summarize import histogram_notes
 from kvreplay.run.recover import recover
+from kvreplay.run.run import Interrupted
 from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError, RankLost

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from kvreplay.config.criteria import Criteria
+from kvreplay.config.config import Criteria
 from kvreplay.mpi.pooled.operations import is_measured, late_of, rows_of
 from kvreplay.mpi.pooled.part import PartRun
 from kvreplay.native.rows import OK, READ
 from kvreplay.plan.loader import IS_BULK, IS_LOAD
-from kvreplay.result.counted.requests import RequestTimes
+from kvreplay.result.counts import RequestTimes
 from kvtrace.core.run.figures import RequestFigures
 from kvtrace.core.run.run_file import SERVED_FILE
 from kvtrace.core.schema import OPS, SERVED, enum_code, numbers

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvreplay.engine.job import Driven
-    from kvreplay.run.finished import FinishedRun
+    from kvreplay.run.run import FinishedRun
     from kvtrace.core.run.run_file import Verification
 
 NVME = 2

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from conftest import trace_meta, write_trace
 
-from kvreplay.mpi.dealt.by import Deal, parse_deal
-from kvreplay.mpi.dealt.deal import DealAsked, Part, deal
-from kvreplay.mpi.dealt.owners import OWN, SHARED, DealtStruct
 from kvreplay.plan.window import compile_window
+from kvreplay.ranks.partition import OWN, SHARED, Deal, DealAsked, DealtStruct, Part, deal, parse_deal
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import Limit, parse_limit
 from kvtrace.core.native.library import library

@@ -168,7 +168,7 @@ def test_without_mpirun_there_is_one_rank_and_that_is_said(tmp_path):
 
 
 def test_without_mpi4py_one_line_says_how_to_get_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("kvreplay.mpi.beside.launch.find_spec", lambda _name: None)
+    monkeypatch.setattr("kvreplay.ranks.helper.find_spec", lambda _name: None)
     done = run_cli("kvreplay", "run", trace(tmp_path, 1), "--mpi", "--tier", "nvme=ram", check=False, cwd=tmp_path)
     assert done.returncode == 5
     assert done.stderr.count("\n") == 1

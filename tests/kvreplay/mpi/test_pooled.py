@@ -16,12 +16,12 @@ from run_files import distribution as distribution_of
 from run_files import figures
 
 from kvreplay.config.config import Config
-from kvreplay.mpi.dealt.by import Deal
 from kvreplay.mpi.pooled import notes
 from kvreplay.mpi.pooled.pool import pool
 from kvreplay.mpi.pooled.requests import Covered
 from kvreplay.mpi.pooled.verdict import pooled_verdict
-from kvreplay.result.pace import distribution
+from kvreplay.ranks.partition import Deal
+from kvreplay.result.cause import distribution
 from kvtrace.core.run.run_file import RunFile, read_run
 from kvtrace.core.schema import OPS, SERVED
 from kvtrace.core.tables import read_table

@@ -14,13 +14,12 @@ from ranks import Hall, ThreadRanks, on_ranks
 
 from kvreplay.config.config import Config
 from kvreplay.mpi import gather, recover
-from kvreplay.mpi.beside.clock import offset_of
-from kvreplay.mpi.dealt.by import Deal
-from kvreplay.mpi.places import target_of
 from kvreplay.mpi.pooled.files import RANKS_FILE
-from kvreplay.result.counted.times import ERROR, Times
-from kvreplay.result.pace import distribution
-from kvreplay.run.finished import FinishedRun
+from kvreplay.ranks.helper import offset_of
+from kvreplay.ranks.partition import Deal, target_of
+from kvreplay.result.cause import distribution
+from kvreplay.result.counts import ERROR, Times
+from kvreplay.run.run import FinishedRun
 from kvreplay.run.sweep import sweep
 from kvreplay.run.trials import Trials
 from kvreplay.tiers.host import is_on_drive

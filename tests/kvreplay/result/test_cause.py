@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvreplay.result.cause import judge
-from kvreplay.result.levels import levels_of
+from kvreplay.result.verdict import levels_of
 from kvtrace.core.run.figures import Evidence, LimitCause
 
 DRIVE, REPLAYER, QUEUE, DATA, DEPENDENCIES, COPIES, PROCESSOR, MEMORY, THROTTLE, KERNEL = LimitCause

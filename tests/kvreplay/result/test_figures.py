@@ -11,8 +11,8 @@ from taken import counted, rows_of
 from kvreplay.engine.job import Driven, ThreadUse
 from kvreplay.native.rows import NOT_DONE
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop, choose
+from kvreplay.result.cause import distribution, pace, percent
 from kvreplay.result.figures import figures
-from kvreplay.result.pace import distribution, pace, percent
 from kvreplay.result.verdict import verdict
 from kvreplay.tiers.ram import RamTier
 from kvtrace.core.errors import ConfigError

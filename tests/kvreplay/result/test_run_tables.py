@@ -11,12 +11,11 @@ import pytest
 from conftest import run_cli, trace_meta, write_trace
 from taken import planned, take
 
-from kvreplay.config.config import Config
-from kvreplay.config.criteria import Criteria, read_criteria
+from kvreplay.config.config import Config, Criteria, read_criteria
 from kvreplay.config.setting import Setting
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop
 from kvreplay.plan.window import compile_window
-from kvreplay.result.mlperf import mlperf
+from kvreplay.result.figures import mlperf
 from kvreplay.tiers import claims
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier

@@ -21,8 +21,7 @@ from waiting import wait_for
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal
 from kvreplay.plan.contents import DataSource
-from kvreplay.run.finished import FinishedRun, Interrupted
-from kvreplay.run.run import replay
+from kvreplay.run.run import FinishedRun, Interrupted, replay
 from kvreplay.tiers.claims import MARKER, SCRATCH
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import is_on_drive

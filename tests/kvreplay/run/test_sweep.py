@@ -10,17 +10,21 @@ import pytest
 from conftest import run_cli, write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.run.search import (
+from kvreplay.run.sweep import (
     decided,
+    is_saturated,
+    knee,
     limit_of_closed,
     limit_of_open,
     next_value,
+    plot,
     progress_of,
     reached,
     sustained,
+    sweep,
     to_repeat,
+    with_users,
 )
-from kvreplay.run.sweep import is_saturated, knee, plot, sweep, with_users
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.figures import Evidence, LimitCause, RunVerdict
 from kvtrace.core.run.sweep_file import Axis, LoadSweep, SweepPoint

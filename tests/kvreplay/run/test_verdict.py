@@ -15,7 +15,7 @@ import pytest
 from conftest import run_cli, write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.config.depth import with_depth
+from kvreplay.config.limits import with_depth
 from kvreplay.run.document import run_document
 from kvreplay.run.run import replay
 from kvreplay.tiers.files import FileTier
@@ -174,8 +174,8 @@ def test_an_open_loop_has_no_queue_limit_but_what_it_has_room_for(
         found, why = with_depth(config, among, [peak] * len(among))
         return found.depth, why
 
-    monkeypatch.setattr("kvreplay.config.depth.available_bytes", lambda: 1 << 40)
-    monkeypatch.setattr("kvreplay.config.depth.resource.getrlimit", lambda _: (1024, 1024))
+    monkeypatch.setattr("kvreplay.config.limits.available_bytes", lambda: 1 << 40)
+    monkeypatch.setattr("kvreplay.config.limits.resource.getrlimit", lambda _: (1024, 1024))
     assert settled(closed) == (8, "the default of a closed loop")
     # Three GiB of buffers, of which what is in flight is touched.
     assert settled(opened) == (1024, "the most")
@@ -185,10 +185,10 @@ def test_an_open_loop_has_no_queue_limit_but_what_it_has_room_for(
     memory: list[Any] = [PythonRam("cpu", 4096), tiers[1]]
     assert settled(opened, among=memory) == (128, "a thread each")
     assert settled(opened, among=[RamTier("cpu", 4096), tiers[1]])[0] == 1024
-    monkeypatch.setattr("kvreplay.config.depth.resource.getrlimit", lambda _: (300, 1024))
+    monkeypatch.setattr("kvreplay.config.limits.resource.getrlimit", lambda _: (300, 1024))
     assert settled(small) == (256, "open files, ulimit -n")
     # 1 MiB each; a quarter of what a tier in memory leaves is 192 MiB, and 80 MiB.
-    monkeypatch.setattr("kvreplay.config.depth.available_bytes", lambda: 768 << 20)
+    monkeypatch.setattr("kvreplay.config.limits.available_bytes", lambda: 768 << 20)
     assert settled(opened) == (128, "memory for buffers")
     assert settled(opened, 448 << 20, [RamTier("cpu", 4096), tiers[1]])[0] == 64
 

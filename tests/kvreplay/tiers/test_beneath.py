@@ -11,8 +11,7 @@ import pytest
 from conftest import write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.run.finished import FinishedRun
-from kvreplay.run.run import replay
+from kvreplay.run.run import FinishedRun, replay
 from kvreplay.tiers.host import in_memory, is_on_drive
 from kvtrace.core.errors import DeviceError
 

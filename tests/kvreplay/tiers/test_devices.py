@@ -14,8 +14,7 @@ from conftest import write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal as ring_refusal
-from kvreplay.run.finished import FinishedRun
-from kvreplay.run.run import replay
+from kvreplay.run.run import FinishedRun, replay
 from kvreplay.tiers import claims
 from kvreplay.tiers.claims import BlockDevice, examine, refusal, signatures
 from kvreplay.tiers.host import mounts

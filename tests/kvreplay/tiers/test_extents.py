@@ -19,8 +19,7 @@ from followed import trace_residency
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal
-from kvreplay.run.finished import FinishedRun
-from kvreplay.run.run import replay
+from kvreplay.run.run import FinishedRun, replay
 from kvreplay.tiers import directio
 from kvreplay.tiers.extents import SPARE_SHARE, ExtentTier
 from kvreplay.tiers.space import Header, Space, decode_header, encode_header, read_header

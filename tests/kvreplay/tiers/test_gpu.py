@@ -14,8 +14,7 @@ from conftest import gpu_reason, run_cli, write_trace
 
 from kvreplay.config.config import Config, check
 from kvreplay.engine.engine import refusal
-from kvreplay.run.finished import FinishedRun
-from kvreplay.run.run import replay
+from kvreplay.run.run import FinishedRun, replay
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.gpu import TURN_BYTES, Copy, CudaDevice, GdsTier, GpuTier, Kvikio, Way, gpu_options
 from kvreplay.tiers.tier import StorageOptions

@@ -14,8 +14,7 @@ from conftest import trace_batch, trace_meta, write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal
-from kvreplay.run.finished import FinishedRun
-from kvreplay.run.run import replay
+from kvreplay.run.run import FinishedRun, replay
 from kvreplay.tiers import directio
 from kvreplay.tiers.claims import MARKER, SCRATCH
 from kvtrace.core.schema import OPS, TRACE, arrow_schema

@@ -5,24 +5,31 @@ Nothing is asked of the engine: once a second the journal looks for what has end
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from time import monotonic_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import COUNTED
-from kvreplay.result.counted.times import call
+from kvreplay.result.counts import call
 from kvreplay.tiers.tier import has_times
+from kvtrace.core.app import log
+from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.schema import Op
 from kvtrace.core.statistics import QUANTILES, nearest_rank
-from kvtrace.core.units import NS_PER_S
+from kvtrace.core.units import NS_PER_S, format_duration, format_rate
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
 
 LAST_NS = 5 * NS_PER_S
 """What the last seconds are."""
@@ -205,3 +212,182 @@ def _p99(parts: list[Any]) -> int | None:
     times = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     rank = nearest_rank(len(times), QUANTILES["p99"])
     return None if rank is None else int(np.partition(times, rank - 1)[rank - 1])
+
+
+DRAWN_S, LINE_S = 0.5, 10.0
+"""How often: a table, and a line."""
+
+
+@contextmanager
+def live(watch: Watch) -> Iterator[None]:
+    """Show `watch` until the context is left."""
+    is_over = threading.Event()
+    body = _draw if sys.stderr.isatty() else _say
+    thread = threading.Thread(target=body, args=(watch, is_over), name="kvreplay-live", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _say(watch: Watch, is_over: threading.Event) -> None:
+    while not is_over.wait(LINE_S):
+        log(line_of(watch.look(), is_open=watch.setting.pacer.speed is not None))
+
+
+def _draw(watch: Watch, is_over: threading.Event) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    is_open = watch.setting.pacer.speed is not None
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as shown:
+        while True:
+            shown.update(table_of(watch.look(), is_open=is_open), refresh=True)
+            if is_over.wait(DRAWN_S):
+                return
+
+
+def line_of(look: Look, *, is_open: bool) -> str:
+    """Return a run at one moment as one line."""
+    rates = [
+        f"{rate.tier} {rate.op} {format_rate(rate.bytes_per_s)} {_whole(rate.operations_per_s)} op/s"
+        for rate in look.rates
+    ]
+    return "; ".join([_progress(look), *rates, *_times(look, is_open=is_open)])
+
+
+def table_of(look: Look, *, is_open: bool) -> Group:
+    """Return a run at one moment as a table of its tiers, between lines on what is of all."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None)
+    for heading in ("tier", "op"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("bandwidth", "op/s"):
+        table.add_column(heading, no_wrap=True, justify="right", min_width=10)
+    for rate in look.rates:
+        table.add_row(rate.tier, rate.op, format_rate(rate.bytes_per_s), _whole(rate.operations_per_s))
+    return Group(Text(_progress(look)), table, Text("; ".join(_times(look, is_open=is_open))))
+
+
+def _progress(look: Look) -> str:
+    left = "" if look.left_ns is None else f", {format_duration(look.left_ns)} left"
+    return f"replaying: {look.share:.0%}, {look.completed:,} operations in {format_duration(look.elapsed_ns)}{left}"
+
+
+def _times(look: Look, *, is_open: bool) -> list[str]:
+    what = "response" if is_open else "service"
+    in_flight = "-" if look.in_flight is None else look.in_flight
+    said = [f"{what} p99 {format_duration(look.response_p99_ns)}", f"in flight {in_flight} of {look.queue_depth}"]
+    return [*said, f"late p99 {format_duration(look.late_p99_ns)}"] if is_open else said
+
+
+def _whole(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+LOOPBACK = "127.0.0.1"
+_MOST_PORT = 65535
+_KIND = ("tier", "op")
+COUNTERS = {
+    "kvreplay_operations": "Operations that completed well",
+    "kvreplay_errors": "Operations that failed, came up short, or brought corrupt blocks",
+    "kvreplay_bytes": "Object bytes of operations that completed well",
+}
+RESPONSE = "kvreplay_response_seconds"
+GAUGES = {
+    "kvreplay_in_flight": "I/Os in flight now",
+    "kvreplay_queue_depth": "I/Os that may be in flight",
+    "kvreplay_elapsed_seconds": "Time since the first operation could be submitted",
+    "kvreplay_progress_ratio": "Part of the rows, or of --runtime, that is done",
+    "kvreplay_response_p99_seconds": "99th percentile of response times (closed loop: service times), last 5 s",
+    "kvreplay_lateness_p99_seconds": "99th percentile of submission after the due time, last 5 s; open loop",
+}
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return the address and port that `text` names, `:9464`, `9464` or `0.0.0.0:9464`; loopback if it names none."""
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or not 0 < int(port) <= _MOST_PORT:
+        raise ConfigError(f"--metrics {text}: write a port, :9464, or an address and a port, 0.0.0.0:9464")
+    return host.strip("[]") or LOOPBACK, int(port)
+
+
+class Exporter:
+    """Serves what the run that is watched has come to; between two runs, what the last one came to."""
+
+    def __init__(self) -> None:
+        """Watch nothing yet."""
+        self._watch: Watch | None = None
+
+    @contextmanager
+    def watching(self, watch: Watch) -> Iterator[None]:
+        """Serve `watch` from now on."""
+        self._watch = watch
+        yield
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the metrics, as prometheus_client asks for them."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        watch = self._watch
+        if watch is None:
+            return
+        totals, look = watch.snapshot(), watch.look()
+        for (name, text), attribute in zip(COUNTERS.items(), ("operations", "errors", "bytes"), strict=True):
+            counter = CounterMetricFamily(name, text, labels=_KIND)
+            for key, found in totals.items():
+                counter.add_metric(key, getattr(found, attribute))
+            yield counter
+        histogram = HistogramMetricFamily(
+            RESPONSE, "Response times, from when an operation was due; service times in a closed loop", labels=_KIND
+        )
+        for key, found in totals.items():
+            so_far = found.buckets.cumsum().tolist()
+            bounds = [*(str(ns / NS_PER_S) for ns in BOUNDS_NS), "+Inf"]
+            histogram.add_metric(key, list(zip(bounds, so_far, strict=True)), found.response_ns / NS_PER_S)
+        yield histogram
+        values = (
+            look.in_flight,
+            look.queue_depth,
+            look.elapsed_ns / NS_PER_S,
+            look.share,
+            *(None if ns is None else ns / NS_PER_S for ns in (look.response_p99_ns, look.late_p99_ns)),
+        )
+        for (name, text), value in zip(GAUGES.items(), values, strict=True):
+            # What is not known is left out, and is not 0.
+            if value is not None:
+                yield GaugeMetricFamily(name, text, value=value)
+
+
+@contextmanager
+def serving(text: str) -> Iterator[Exporter]:
+    """Serve at the address that `text` names.
+
+    Raises:
+        ConfigError: it names none.
+        ProbeUnavailable: prometheus_client is missing.
+        DeviceError: the address cannot be had.
+
+    """
+    host, port = parse_address(text)
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+    except ImportError:
+        raise ProbeUnavailable("--metrics needs prometheus_client: pip install 'kvtrace[metrics]'") from None
+    exporter, registry = Exporter(), CollectorRegistry()
+    registry.register(exporter)
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise DeviceError(f"--metrics {text}: cannot serve at {host}:{port}: {error.strerror or error}") from None
+    try:
+        yield exporter
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

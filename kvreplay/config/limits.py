@@ -7,7 +7,7 @@ while the buffers would take more than their part of the memory.
 from __future__ import annotations
 
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -16,6 +16,8 @@ from kvreplay.engine.engine import EngineName
 from kvreplay.plan.buffers import buffer_bytes
 from kvreplay.tiers.ram import RamTier, available_bytes
 from kvreplay.tiers.tier import Tier, copied, goes_by_ring, has_times
+from kvtrace.core.errors import OutOfMemory
+from kvtrace.core.units import format_bytes
 
 THREADS = 128
 """In an open loop where each I/O in flight takes a thread."""
@@ -71,3 +73,47 @@ def _takes_threads(config: Config, tiers: Sequence[Tier | None]) -> bool:
     working = [t for t in tiers if t is not None and has_times(t)]
     is_ring = all(goes_by_ring(t) or copied(t) for t in working)
     return config.engine == EngineName.THREADS or not is_ring
+
+
+PROCESS_BYTES = 192 << 20
+"""What the programs' own code takes resident, in a replay of nothing."""
+PROCESS_ADDRESS_BYTES = 7 << 28
+"""The address space of the same: with libraries, and stacks and pools of its threads."""
+ROW_BYTES = 150
+"""What a row takes while it is in the ring, and what is made of it as it ends."""
+
+
+def check_memory(rows: int = 0, buffers_bytes: int = 0) -> None:
+    """Check that a replay of `rows` rows with `buffers_bytes` of I/O buffers fits; tiers of RAM check theirs later.
+
+    Raises:
+        OutOfMemory: it does not, with both figures.
+
+    """
+    row_check(buffers_bytes)(rows)
+
+
+def row_check(buffers_bytes: int) -> Callable[[int], None]:
+    """Return `check_memory` for a number of rows that is not known yet, by the memory that is available now."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    available = available_bytes()
+
+    def check(rows: int) -> None:
+        extra = rows * ROW_BYTES + buffers_bytes
+        parts = f"{rows:,} rows, {format_bytes(buffers_bytes)} of buffers" if extra else "before any row"
+        if limit not in (resource.RLIM_INFINITY, -1) and PROCESS_ADDRESS_BYTES + extra > limit:
+            raise OutOfMemory(
+                f"the replay needs about {format_bytes(PROCESS_ADDRESS_BYTES + extra)} of address space ({parts}), but "
+                f"this process may have {format_bytes(limit)} (ulimit -v); raise that limit{_less(rows)}"
+            )
+        if available is not None and PROCESS_BYTES + extra > available:
+            raise OutOfMemory(
+                f"the replay needs about {format_bytes(PROCESS_BYTES + extra)} of memory ({parts}), but only "
+                f"{format_bytes(available)} is available; free some{_less(rows)}"
+            )
+
+    return check
+
+
+def _less(rows: int) -> str:
+    return ", or replay less with --limit" if rows else ""

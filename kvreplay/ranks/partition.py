@@ -7,25 +7,46 @@ a delete of such an object is left out if its rank goes on to read what another 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from kvreplay.mpi.dealt.by import Deal
-from kvreplay.mpi.dealt.owners import OWN, SHARED, assign, find_needless
+from kvreplay.config.config import named
+from kvreplay.config.tiers import FILE_SUFFIX, paths_of
 from kvreplay.native.rows import DELETE
-from kvtrace.core.errors import ConfigError
+from kvreplay.tiers.claims import check_shared
+from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.files import Limit
-from kvtrace.core.run.run_file import DealNote
+from kvtrace.core.native.library import library
+from kvtrace.core.run.run_file import RANK_FOLDER, DealNote
 from kvtrace.core.schema import REQUESTS, TRACE, numbers
 from kvtrace.core.tables import Reader, create, objects_path, open_table
+
+
+class Deal(StrEnum):
+    """What `--deal` takes: what stays together."""
+
+    NODE = "node"
+    USER = "user"
+    OBJECT = "object"
+
+
+def parse_deal(text: str | None) -> Deal | None:
+    """Return what `--deal` names; ConfigError for what cannot be dealt."""
+    if text is None or text in tuple(Deal):
+        return None if text is None else Deal(text)
+    raise ConfigError(f"--deal {text}: choose {', '.join(Deal)}")
+
 
 _COLUMNS = ("ts_ns", "op", "tier", "object_id", "offset_bytes", "length_bytes", "request_id", "stage", "node")
 _MOST_IDS = 1 << 31
@@ -302,3 +323,118 @@ def _bring_objects(trace: Path, path: Path) -> None:
             os.link(theirs, ours)
         except OSError:
             shutil.copyfile(theirs, ours)
+
+
+OWN = np.dtype([("first", np.int16), ("owner", np.int16), ("is_shared", np.int8)], align=True)
+"""Of an object: the rank + 1 that touched it first, the one that wrote it last, whether several touch it."""
+SHARED = np.dtype([("deleted_row", np.int64), ("written_bytes", np.int64), ("is_elsewhere", np.int64)])
+"""Of an object that several ranks touch, in a tier: for one of them, the row that deleted it (-1: none), how much it
+wrote since from the start on, and whether another one wrote it since."""
+_COLUMNS_owners = ("op", "tier", "object_id", "offset_bytes", "length_bytes", "request")
+
+
+class DealtStruct(ctypes.Structure):
+    """`Dealt` of deal.c."""
+
+    _fields_ = (
+        ("rows", ctypes.c_int64),
+        ("first_row", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in _COLUMNS_owners),
+    )
+
+
+@cache
+def _native() -> ctypes.CDLL:
+    found, at, number = library(), ctypes.c_void_p, ctypes.c_int64
+    found.deal_assign.argtypes, found.deal_assign.restype = [at, at, number, at, at, at, at], None
+    found.deal_find_needless.argtypes = [at, at, ctypes.c_int16, number, at, at, at]
+    found.deal_find_needless.restype = number
+    return found
+
+
+def _dealt(rows: Mapping[str, Any], first_row: int = 0) -> Any:
+    places = {name: rows[name].ctypes.data for name in _COLUMNS_owners if name in rows}
+    return ctypes.byref(DealtStruct(rows=len(rows["op"]), first_row=first_row, **places))
+
+
+def assign(
+    rows: Mapping[str, Any], wanted: Any, request: Any, count: int, own: Any, of_request: Any, counts: Any
+) -> Any:
+    """Return int16 the rank of each row, of `count`: `wanted` (int16), the object's owner (-1), or by the object (-2).
+
+    `own` (OWN an object) and `of_request` (int16 a request: rank + 1; -1 if several) go on from batch to batch;
+    `counts` adds up the rows, and their bytes, that touch an object which another rank touched first. `request` (int64)
+    is -1 where a row waits for no other.
+    """
+    ranks = np.empty(len(wanted), np.int16)
+    arrays = (array.ctypes.data for array in (own, of_request, counts, ranks))
+    _native().deal_assign(_dealt({**rows, "request": request}), wanted.ctypes.data, count, *arrays)
+    return ranks
+
+
+def find_needless(
+    rows: Mapping[str, Any], ranks: Any, rank: int, first_row: int, tiers: int, place: Any, shared: Any
+) -> list[int]:
+    """Return the deletes of `rank` whose object it reads later although only others wrote it since.
+
+    `place` (int32 an object) tells where it stands among those that several touch, or -1; `shared` (SHARED, by such an
+    object and tier) goes on from batch to batch.
+    """
+    found = np.empty(len(ranks), np.int64)
+    arrays = (array.ctypes.data for array in (place, shared, found))
+    count = _native().deal_find_needless(_dealt(rows, first_row), ranks.ctypes.data, rank, tiers, *arrays)
+    return [int(row) for row in found[:count]]
+
+
+RANK, LOCAL = "{rank}", "{local}"
+"""In a target: the number of the rank, and its number among the ranks of its host."""
+
+
+def target_of(name: str, target: str, rank: int, hosts: Sequence[str]) -> str:
+    """Return the target of `rank`, of ranks on `hosts`, for the tier `name`; its folder is made.
+
+    Raises:
+        ConfigError: ranks of one host would share a block device.
+        DeviceError: a directory is missing, or not to be written to.
+
+    """
+    if named(target) is not None:
+        return target
+    local = hosts[:rank].count(hosts[rank])
+    if RANK in target or LOCAL in target:
+        return target.replace(RANK, str(rank)).replace(LOCAL, str(local))
+    if "://" in target:
+        return f"{target.rstrip('/')}/{RANK_FOLDER.format(rank)}"
+    found = []
+    for path in paths_of(target):
+        if path.is_block_device():
+            if hosts.count(hosts[rank]) > 1:
+                raise ConfigError(
+                    f"--tier {name}={target}: {hosts.count(hosts[rank])} ranks of {hosts[rank]} would share {path}; "
+                    f"name a device or partition for each, such as /dev/nvme{LOCAL}n1"
+                )
+            found.append(path)
+        elif path.is_file() or path.suffix == FILE_SUFFIX:
+            found.append(path.with_name(f"{path.stem}.{RANK_FOLDER.format(rank)}{path.suffix}"))
+        else:
+            found.append(_folder(path, rank))
+    return ",".join(map(str, found))
+
+
+def _folder(path: Path, rank: int) -> Path:
+    check_shared(path)
+    folder = path / RANK_FOLDER.format(rank)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise DeviceError(f"{folder}: {error.strerror}") from None
+    return folder
+
+
+def leave(targets: Sequence[str]) -> None:
+    """Remove the folders of a rank that are empty."""
+    for target in targets:
+        if named(target) is None and "://" not in target:
+            for path in paths_of(target):
+                if path.name.startswith(RANK_FOLDER.format(0)[:5]) and path.is_dir() and not any(path.iterdir()):
+                    path.rmdir()
