@@ -77,3 +77,21 @@ def probe(
         log(f"wrote {output}")
     if fio is not None:
         run_program("kvdistill", ["fio", str(output), "-o", str(fio)], is_shown=not as_json)
+
+
+def discover(as_json: Annotated[bool, typer.Option("--json", help="Print what is found as JSON.")] = False) -> None:
+    """Say what this machine has for a replay, what would spoil one, and settings to start from.
+
+    \b
+    Example:
+      kvreplay discover
+    """
+    from kvreplay.run import discover as discovering
+    from kvreplay.run.document import machine_document
+    from kvtrace.core.document.terminal import show_documents
+
+    found = discovering.discover()
+    if as_json:
+        emit_json(found)
+    else:
+        show_documents([machine_document(found)])

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvreplay.commands.arguments import ReplayArguments
-from kvreplay.commands.options import RunAsJson, TraceFile, command_line, targets
-from kvreplay.commands.ranks import RanksArguments, session
+from kvreplay.commands.options import RanksArguments, RunAsJson, TraceFile, command_line, session, targets
 from kvtrace.core.app import emit_json, log, progress, takes_groups
-from kvtrace.core.errors import FailedOperations
+from kvtrace.core.errors import ConfigError, FailedOperations
 
 if TYPE_CHECKING:
-    # Loaded by the commands alone: --help needs none of it.
     from kvreplay.config.config import Config
     from kvreplay.run.run import FinishedRun, Replaying
     from kvreplay.run.watch import Watch, Watching
@@ -172,3 +170,83 @@ def _run_trials(
         fail(finished, directory)
     if error is not None:
         raise error
+
+
+@takes_groups
+def compare(
+    trace: TraceFile,
+    tier: Annotated[
+        list[str], typer.Option("--tier", "-t", metavar="NAME=TARGET", help="As for kvreplay run: side a. Repeatable.")
+    ],
+    against: Annotated[
+        list[str],
+        typer.Option(
+            "--against",
+            metavar="NAME=TARGET",
+            help="Side b: another target for a tier; tiers that it does not name are as in --tier. Repeatable.",
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The directory of both sides.")] = Path("comparison"),
+    *,
+    how: ReplayArguments,
+    trials: Annotated[int, typer.Option(help="Runs of each side.")] = 3,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write into a directory that is not empty; replaces runs there.")
+    ] = False,
+    as_json: RunAsJson = False,
+) -> None:
+    """Replay a trace on two drives in turn, and say which is faster, by how much, and how sure that is.
+
+    The sides alternate, so that a machine whose speed drifts favours neither. Each leaves trials below a and b of the
+    output, and `kvdistill compare` sets them beside each other.
+
+    \b
+    Example:
+      kvreplay compare conv.parquet --tier nvme=/mnt/old --against nvme=/mnt/new --limit 20GiB -o comparison
+    """
+    from kvreplay.config.limits import check_memory
+
+    check_memory()
+    from kvreplay.run.trials import SIDES, run_pair
+    from kvtrace.core.run.run_file import run_program
+
+    first = targets(tier)
+    second = first | targets(against)
+    if first == second:
+        raise ConfigError("--against: it names the targets of --tier; give another drive, such as nvme=/mnt/new")
+    configs = (how.config(first, is_kept=False), how.config(second, is_kept=False))
+    runs: list[tuple[FinishedRun, Path]] = []
+
+    def done(run: Path, finished: FinishedRun) -> None:
+        log(f"{run}: {finished.run.summary.verdict}")
+        runs.append((finished, run))
+
+    error = run_pair(configs, trace, output, command_line(), trials, is_forced=force, show=progress, done=done)
+    for finished, directory in runs:
+        fail(finished, directory)
+    if error is not None:
+        raise error
+    sides = [str(output / side) for side in SIDES]
+    run_program("kvdistill", ["compare", *sides, *(["--json"] if as_json else [])], is_shown=True)
+
+
+def recover(
+    run: Annotated[Path, typer.Argument(help="The directory of a run that was killed, of one rank or several.")],
+    trace: Annotated[Path | None, typer.Option(help="The trace it replayed, if that lies elsewhere now.")] = None,
+    as_json: RunAsJson = False,
+) -> None:
+    """Make a run, marked partial, of what a killed one had measured.
+
+    While a run goes on it notes every second or few what has ended; of a killed run the last may be missing.
+    Files that it left on its target are removed by the next run there. Of a run with --mpi the ranks that were killed
+    are recovered, and all are put together.
+
+    \b
+    Example:
+      kvreplay recover run
+    """
+    from kvreplay.ranks.session import is_of_ranks, recover_ranks
+    from kvreplay.run.recover import recover as recover_one
+
+    finished = recover_ranks(run) if is_of_ranks(run) else recover_one(run, trace)
+    show_run(finished, f"wrote {run}: {finished.error or 'all ranks together'}", as_json=as_json)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvreplay.commands.options import Buffered, Seed, command_line, targets
-from kvreplay.commands.ranks import RanksArguments, session
+from kvreplay.commands.options import Buffered, RanksArguments, Seed, command_line, session, targets
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import parse_bytes, parse_duration_ns

@@ -7,10 +7,8 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvreplay.mlperf.attempt import Attempt
-from kvreplay.mlperf.result import READ_P95, READ_RATE, WRITE_P95, WRITE_RATE, MlperfResult
-from kvreplay.mlperf.rules import Kept, Rule, mark_of
-from kvreplay.mlperf.served import Served
+from kvreplay.mlperf.result import READ_P95, READ_RATE, WRITE_P95, WRITE_RATE, MlperfResult, Served
+from kvreplay.mlperf.rules import Attempt, Kept, Rule, mark_of
 from kvtrace.core.document.chapters import run_sheets
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of, parameters
 from kvtrace.core.document.export import PlainSheet, write_workbook

@@ -1,4 +1,4 @@
-// Whose each row of a dealt trace is (kvreplay/mpi/dealt), row by row: what goes to whom depends on what went before.
+// Whose each row of a dealt trace is (kvreplay/ranks/partition.py), row by row: what goes to whom depends on what went before.
 #include "replay.h"
 
 typedef struct {            // an object; ranks are told with 1 added, 0: none

@@ -16,11 +16,10 @@ from run_files import distribution as distribution_of
 from run_files import figures
 
 from kvreplay.config.config import Config
-from kvreplay.mpi.pooled import notes
-from kvreplay.mpi.pooled.pool import pool
-from kvreplay.mpi.pooled.requests import Covered
-from kvreplay.mpi.pooled.verdict import pooled_verdict
+from kvreplay.ranks import merge
+from kvreplay.ranks.merge import pool, pooled_verdict
 from kvreplay.ranks.partition import Deal
+from kvreplay.ranks.parts import Covered
 from kvreplay.result.cause import distribution
 from kvtrace.core.run.run_file import RunFile, read_run
 from kvtrace.core.schema import OPS, SERVED
@@ -211,7 +210,7 @@ def test_ranks_that_outnumber_processors_are_told_of_if_they_began_apart() -> No
     def crowded(lates_ns: list[int], cpus: int) -> list[str]:
         told = [SimpleNamespace(is_idle=False, begun_late_ns=late, clock_error_ns=0, cpus=cpus) for late in lates_ns]
         parts: list[Any] = [SimpleNamespace(told=one, run=None, host="a", first_submission_ns=None) for one in told]
-        return notes.crowded(parts)
+        return merge.crowded(parts)
 
     assert crowded([0, 40_000, 10_000], 2) == []
     assert crowded([0, 2_500_000], 2) == []

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from kvreplay.engines.drivers.recorder import Contents, Notebook, Prompt
+from kvreplay.drivers.programs.recorder import Contents, Notebook, Prompt
 
 PAGE_TOKENS = 64
 HEARTBEAT_S = 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvreplay.engines.events import read_strace
+from kvreplay.drivers.record import read_strace
 
 LINES = """\
 7  1795330734.000000001 pwritev(29</data/1.bucket>, [{iov_base=""..., iov_len=26}, {iov_base=""..., iov_len=65536}], 2, 0) = 65562 <0.000000200>

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 HERE = Path(__file__).resolve().parent
-PACKAGES = {"kvreplay": HERE.parents[1], "kvreplay.engines": HERE.parent, "kvreplay.engines.drivers": HERE}
+PACKAGES = {"kvreplay": HERE.parents[1], "kvreplay.drivers": HERE.parent, "kvreplay.drivers.programs": HERE}
 
 
 def main(driver: str, settings: str) -> None:
@@ -22,8 +22,8 @@ def main(driver: str, settings: str) -> None:
         package = ModuleType(name)
         package.__path__ = [str(folder)]
         sys.modules[name] = package
-    drive = import_module(f"kvreplay.engines.drivers.{driver}").drive
-    code = import_module("kvreplay.engines.drivers.recorder").run(drive, settings)
+    drive = import_module(f"kvreplay.drivers.programs.{driver}").drive
+    code = import_module("kvreplay.drivers.programs.recorder").run(drive, settings)
     sys.stdout.flush()
     sys.stderr.flush()
     # Engines leave threads behind that would keep the process.

@@ -13,7 +13,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-from kvreplay.engines.drivers.recorder import Contents, Notebook, Operation, Prompt
+from kvreplay.drivers.programs.recorder import Contents, Notebook, Operation, Prompt
 
 PAGE_TOKENS = 64
 PREFETCH_TOKENS = 256

@@ -17,11 +17,10 @@ from typing import Any
 import msgspec
 
 from kvreplay.config.config import Config
-from kvreplay.engines.drive import ServiceEnd, check_strace, engine_directory, serve
-from kvreplay.engines.drivers.recorder import Settings
-from kvreplay.engines.engines import ENGINES, EngineKind, RealEngine, check_interpreter
-from kvreplay.engines.prompts import Prompts, read_prompts
-from kvreplay.engines.record import TIER, Recording, Told, recording
+from kvreplay.drivers.drive import ServiceEnd, check_strace, engine_directory, serve
+from kvreplay.drivers.engines import ENGINES, EngineKind, Prompts, RealEngine, check_interpreter, read_prompts
+from kvreplay.drivers.programs.recorder import Settings
+from kvreplay.drivers.record import TIER, Recording, Told, recording
 from kvreplay.result import tables as results
 from kvreplay.result.counts import RunPart
 from kvreplay.result.probed import beside

@@ -13,10 +13,10 @@ from conftest import run_cli, write_trace
 from ranks import Hall, ThreadRanks, on_ranks
 
 from kvreplay.config.config import Config
-from kvreplay.mpi import gather, recover
-from kvreplay.mpi.pooled.files import RANKS_FILE
+from kvreplay.ranks import session
 from kvreplay.ranks.helper import offset_of
 from kvreplay.ranks.partition import Deal, target_of
+from kvreplay.ranks.parts import RANKS_FILE
 from kvreplay.result.cause import distribution
 from kvreplay.result.counts import ERROR, Times
 from kvreplay.run.run import FinishedRun
@@ -212,7 +212,7 @@ def test_a_run_whose_rank_0_died_is_put_together_later(tmp_path):
     whole = read_run(tmp_path / "run")
     (tmp_path / "run" / "run.json").unlink()
     shutil.rmtree(tmp_path / "run" / "rank-0001")
-    found = recover.recover(tmp_path / "run")
+    found = session.recover_ranks(tmp_path / "run")
     assert found.run.status == "partial"
     assert found.run.reason == "interrupted by the death of rank 1"
     assert found.run.summary.verdict.startswith("rank 1 of 3 LOST; 2 ranks: ")
@@ -220,13 +220,13 @@ def test_a_run_whose_rank_0_died_is_put_together_later(tmp_path):
     assert found.error is not None
     assert found.error.exit_code == 8
     with pytest.raises(ConfigError, match="put together there; nothing to recover"):
-        recover.recover(tmp_path / "run")
+        session.recover_ranks(tmp_path / "run")
     assert whole.summary.operations == 270
     assert (tmp_path / "run" / RANKS_FILE).is_file()
 
 
 def test_what_rank_0_does_not_see_is_brought_to_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(gather, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(session, "CHUNK_BYTES", 1000)
     hall, places = Hall(2), [tmp_path / "a", tmp_path / "b"]
     for rank, place in enumerate(places):
         folder = place / f"rank-{rank:04d}"
@@ -234,9 +234,9 @@ def test_what_rank_0_does_not_see_is_brought_to_it(tmp_path, monkeypatch):
         (folder / "rank.json").write_text(f"of rank {rank}")
         (folder / "ops.parquet").write_bytes(bytes(range(256)) * 10)
         (folder / "empty").touch()
-    other = threading.Thread(target=gather.bring, args=(ThreadRanks(hall, 1), places[1]))
+    other = threading.Thread(target=session.bring, args=(ThreadRanks(hall, 1), places[1]))
     other.start()
-    gather.bring(ThreadRanks(hall, 0), places[0])
+    session.bring(ThreadRanks(hall, 0), places[0])
     other.join()
     brought = places[0] / "rank-0001"
     assert (brought / "rank.json").read_text() == "of rank 1"

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import msgspec
 
-from kvreplay.engines.drivers.recorder import Settings
-from kvreplay.engines.engines import ENGINES, EngineKind
-from kvreplay.engines.events import STRACE, EngineRecord, read_events, read_strace
+from kvreplay.drivers.engines import ENGINES, EngineKind
+from kvreplay.drivers.programs.recorder import Settings
+from kvreplay.drivers.record import STRACE, EngineRecord, read_events, read_strace
 from kvreplay.tiers import claims
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.units import printable
 
-DRIVER = Path(__file__).with_name("drivers") / "start.py"
+DRIVER = Path(__file__).with_name("programs") / "start.py"
 FILES = "engine"
 """The folder of an engine's files, in the directory that we claim."""
 POLL_S = 0.1

@@ -1,1 +1,0 @@
-"""One replay on any number of hosts: each rank of an MPI job replays its part of the trace, started together."""
