@@ -108,7 +108,8 @@ def settle(
         raise ConfigError(_nothing_on(reader.meta, window, config))
     unplaced = _placed(window.facts, tiers, config)
     if config.layout == FileLayout.VLLM:
-        config = _whole_files(config, window.facts)
+        longest = -(-int(window.facts.kinds["end_bytes"].max()) // PAGE_BYTES) * PAGE_BYTES
+        config = msgspec.structs.replace(config, io_bytes=max(config.io_bytes, longest))
     asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
     config, because = with_depth(config, tiers, window.residency.peak_bytes, is_pooled=window.facts.is_bulk)
     check_memory(min(window.planned_rows, WINDOW_ROWS), buffer_bytes(config.depth, config.io_bytes))
@@ -142,12 +143,6 @@ def _placed(facts: Facts, tiers: list[Tier | None], config: Config) -> tuple[str
         elif tier is not None and not tier.is_simulated:
             unplaced.append(tier.name)
     return tuple(unplaced)
-
-
-def _whole_files(config: Config, facts: Facts) -> Config:
-    """Return `config` with I/Os as long as the longest operation: vLLM moves a file in one call."""
-    longest = -(-int(facts.kinds["end_bytes"].max()) // PAGE_BYTES) * PAGE_BYTES
-    return msgspec.structs.replace(config, io_bytes=max(config.io_bytes, longest))
 
 
 def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:

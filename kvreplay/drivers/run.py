@@ -188,25 +188,21 @@ def _write_back(directory: Path) -> int | None:
     return None
 
 
-def _configuration(wanted: EngineOptions, settings: Settings | None, service: ServiceEnd) -> dict[str, Any]:
-    return {
-        "engine": str(wanted.kind),
-        "engine_version": service.recorded.facts.get("version"),
-        "requests": wanted.requests,
-        "layers": wanted.layers,
-        "kv_heads": wanted.kv_heads,
-        "head_dim": wanted.head_dim,
-        "cpu_bytes": None if settings is None else settings.cpu_bytes or None,
-        "disk_bytes": None if settings is None else settings.disk_bytes or None,
-        "is_direct": wanted.is_direct,
-        "tiers": {TIER: str(wanted.directory)},
-    }
-
-
 def _told(wanted: EngineOptions, settings: Settings, service: ServiceEnd, argv: list[str]) -> Told:
     return Told(
         argv=argv,
-        config=_configuration(wanted, settings, service),
+        config={
+            "engine": str(wanted.kind),
+            "engine_version": service.recorded.facts.get("version"),
+            "requests": wanted.requests,
+            "layers": wanted.layers,
+            "kv_heads": wanted.kv_heads,
+            "head_dim": wanted.head_dim,
+            "cpu_bytes": None if settings is None else settings.cpu_bytes or None,
+            "disk_bytes": None if settings is None else settings.disk_bytes or None,
+            "is_direct": wanted.is_direct,
+            "tiers": {TIER: str(wanted.directory)},
+        },
         model={"name": None, "bytes_per_token": float(settings.token_bytes)},
         source={"kind": f"engine {wanted.kind}", "file": wanted.trace.name},
         notes=[f"what {wanted.engine.title} did: {wanted.engine.note}"],

@@ -307,7 +307,12 @@ class Loader:
         until = self._planned if until is None else min(until, self._planned)
         while self.laid < until and self.laid - rows.struct.given <= rows.struct.mask:
             if self._batch is None or self._batch.is_used_up:
-                self._batch = self._next()
+                if self._reading is None:
+                    self._reading = self._source.batches()
+                batch = next(self._reading, None)
+                if batch is None:
+                    raise self._changed()
+                self._batch = Batch.of(batch, self._names, self._due_ns)
             native().plan_load(plan, intake.address, self._batch.address, rows.address, until)
             self._batch.check(intake, self._source.path)
             if intake.struct.is_full:
@@ -320,14 +325,6 @@ class Loader:
         """Note that nobody asks for the rows before `below` any more."""
         if self._plan is not None:
             native().plan_forget(self._plan, below)
-
-    def _next(self) -> Batch:
-        if self._reading is None:
-            self._reading = self._source.batches()
-        batch = next(self._reading, None)
-        if batch is None:
-            raise self._changed()
-        return Batch.of(batch, self._names, self._due_ns)
 
     def _changed(self) -> TraceError:
         return TraceError("it has fewer rows to replay than when it was read first", path=self._source.path)

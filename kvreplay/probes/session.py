@@ -250,7 +250,10 @@ def measure(
             with noted_signals() as caught:
                 # Who reads this may send the signal at once.
                 tell(ATTACHED)
-                was_stopped = _wait(session, duration_ns, caught)
+                end = None if duration_ns is None else time.monotonic() + duration_ns / NS_PER_S
+                while not caught() and (end is None or time.monotonic() < end):
+                    session.poll()
+                was_stopped = caught() is not None
             found = session.finish()
             rows = None if writer is None else writer.rows
         content = {
@@ -285,11 +288,3 @@ def _directory(path: Path) -> Iterator[None]:
     finally:
         if not any(path.iterdir()):
             path.rmdir()
-
-
-def _wait(session: Session, duration_ns: int | None, caught: Callable[[], str | None]) -> bool:
-    """Poll until the time is over or a signal that was `caught` asks to end; return whether one did."""
-    end = None if duration_ns is None else time.monotonic() + duration_ns / NS_PER_S
-    while not caught() and (end is None or time.monotonic() < end):
-        session.poll()
-    return caught() is not None

@@ -646,7 +646,9 @@ def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str
     throttled = max((e for e in each if e.throttle is not None), key=lambda e: e.throttle_share or 0.0, default=None)
     names = sorted({name for e in each for name in e.response_shares})
     together: dict[str, Any] = {name: mean([getattr(e, name) for e in each]) for name in _MEANS}
-    together |= {name: _most_verdict([getattr(e, name) for e in each]) for name in _MOST}
+    together |= {
+        name: max((one for one in [getattr(e, name) for e in each] if one is not None), default=None) for name in _MOST
+    }
     return Evidence(
         queue_depth=sum(e.queue_depth for e in each),
         storage=each[0].storage if each else "drive",
@@ -660,10 +662,6 @@ def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str
         throttle_share=None if throttled is None else throttled.throttle_share,
         **together,
     )
-
-
-def _most_verdict(each: Sequence[Any]) -> Any:
-    return max((one for one in each if one is not None), default=None)
 
 
 def _sentence(

@@ -230,11 +230,6 @@ class _Pass:
                 ranks[at] = self._dealt.setdefault(user, len(self._dealt) % self._asked.ranks)
         return ranks[places]
 
-    def _nodes(self) -> list[list[int]]:
-        return [
-            sorted(node for (_, node), to in self._dealt.items() if to == rank) for rank in range(self._asked.ranks)
-        ]
-
     def note(self, because: str, needless: int) -> DealNote:
         """Return what came of it; `needless` deletes of this rank were left out."""
         return DealNote(
@@ -243,7 +238,14 @@ class _Pass:
             dealt=len(self._dealt) if self._by is not Deal.OBJECT else int((self.own["first"] != 0).sum()),
             rows=self.rows_of.tolist(),
             bytes=self.bytes_of.tolist(),
-            nodes=self._nodes() if self._by is Deal.NODE else None,
+            nodes=(
+                [
+                    sorted(node for (_, node), to in self._dealt.items() if to == rank)
+                    for rank in range(self._asked.ranks)
+                ]
+            )
+            if self._by is Deal.NODE
+            else None,
             shared_objects=int((self.own["is_shared"] != 0).sum()),
             shared_rows=int(self.counts[0]),
             shared_bytes=int(self.counts[1]),

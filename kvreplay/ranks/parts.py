@@ -277,14 +277,10 @@ def pooled_figures(parts: Sequence[PartRun], found: RankOperations) -> list[Figu
     for part in parts:
         for figures in [] if part.run is None else part.run.summary.figures:
             of.setdefault((figures.tier, figures.op), []).append(figures)
-    tiers = _order([tier for tier, _ in of])
+    tiers = list(dict.fromkeys([tier for tier, _ in of]))
     ops = ["read", "write", "delete"]
     keys = sorted(of, key=lambda key: (tiers.index(key[0]), ops.index(key[1])))
     return [_pooled(of[key], found.of(*key)) for key in keys]
-
-
-def _order(names: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(names))
 
 
 def _pooled(each: Sequence[Figures], times: Pooled) -> Figures:

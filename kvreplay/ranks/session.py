@@ -127,7 +127,9 @@ class RankSession:
             error = found
         meeting.leave(error)
         if meeting.is_off:
-            _forget(output / f"{RANK_FOLDER.format(rank)}.parquet")
+            path = output / f"{RANK_FOLDER.format(rank)}.parquet"
+            path.unlink(missing_ok=True)
+            objects_path(path).unlink(missing_ok=True)
             with suppress(RankLost):
                 # All have done so.
                 self.ranks.exchange(b"")
@@ -217,11 +219,6 @@ class RankSession:
             stood_still_ns=after.deaf_ns or None,
             orphaned_ns=None if orphaned is None else orphaned - before.offset_ns,
         )
-
-
-def _forget(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    objects_path(path).unlink(missing_ok=True)
 
 
 MARGIN_NS = 100_000_000

@@ -452,7 +452,8 @@ class CountedOperations:
             for sized in self._sized[of].sum(axis=0) if len(of) > 1 else self._sized[of[0]]:
                 count = int(sized[0].sum())
                 if count:
-                    usual_ns = _value_at(sized[0], (count - 1) * QUICK_PERCENT // 100)
+                    slot = int(np.searchsorted(np.cumsum(sized[0]), (count - 1) * QUICK_PERCENT // 100 + 1))
+                    usual_ns = (_edge(slot) + _edge(slot + 1)) / 2
                     unhindered_ns += count * usual_ns
                     late += _above(sized[1], LATE_NS + LATE_TIMES * usual_ns)
         return late, unhindered_ns
@@ -474,12 +475,6 @@ def _edge(slot: int) -> float:
         return float(slot)
     shift = (slot >> COARSE_BITS) - 1
     return float((slot - (shift << COARSE_BITS)) << shift)
-
-
-def _value_at(slots: Any, rank: int) -> float:
-    """Return the middle of the slot that holds the value of `rank`, from 0."""
-    slot = int(np.searchsorted(np.cumsum(slots), rank + 1))
-    return (_edge(slot) + _edge(slot + 1)) / 2
 
 
 def _above(slots: Any, limit: float) -> float:

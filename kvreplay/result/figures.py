@@ -283,7 +283,10 @@ def mlperf_figures(
 
     `targets` are those of the tiers where bytes moved, by name.
     """
-    kinds = {name: _kind(target) for name, target in targets.items()}
+    kinds = {
+        name: {"ram": "cpu", "gpu": "other"}.get(target.partition(":")[0], "storage")
+        for name, target in targets.items()
+    }
     moved = [f for f in summary.figures if f.tier in kinds and f.op != "delete"]
     stats = meta.stats or {}
     return Mlperf(
@@ -301,10 +304,6 @@ def mlperf_figures(
         qos_reason=None if requests.classes else QOS_REASON,
         qos_definition=QOS_DEFINITION,
     )
-
-
-def _kind(target: str) -> str:
-    return {"ram": "cpu", "gpu": "other"}.get(target.partition(":")[0], "storage")
 
 
 def _throughput(meta: Metadata, summary: Summary, storage: list[Figures], *, is_whole_trace: bool) -> TokenThroughput:

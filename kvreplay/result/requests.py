@@ -99,7 +99,10 @@ class ServedRequests:
             "not_replayed": found["in_window"] - found["planned"],
         }
         codes = self._qos(found["id"])
-        self._count(found, values["storage_ns"], first_token, codes)
+        counts = found["is_left_out"] == 0
+        storage = np.where(found["planned"] == found["operations"], values["storage_ns"], NOT_DONE)[counts]
+        response = found["response_ns"][counts] if self._is_open_loop else None
+        self._figures.add(storage, response, first_token[counts], codes[counts])
         arrays = [
             enum_array(SERVED, "qos", codes, codes == NO_QOS)
             if c.name == "qos"
@@ -126,13 +129,6 @@ class ServedRequests:
         compute = compute_ns(self._setting.reader.meta, asked.input_tokens[at], found["loads"], found["load_bytes"])
         is_known = (at >= 0) & (found["loads_done"] == found["loads"])
         return np.where(is_known, storage + compute, NOT_DONE)
-
-    def _count(self, found: Any, storage_ns: Any, first_token_ns: Any, codes: Any) -> None:
-        """Count the requests in the figures, but for checkpoints and what the warm-up touches."""
-        counts = found["is_left_out"] == 0
-        storage = np.where(found["planned"] == found["operations"], storage_ns, NOT_DONE)[counts]
-        response = found["response_ns"][counts] if self._is_open_loop else None
-        self._figures.add(storage, response, first_token_ns[counts], codes[counts])
 
     def figures(self) -> RequestFigures:
         """Return the figures of the requests that were given out."""

@@ -260,7 +260,7 @@ def trials_document(found: TrialSet) -> Document:
         name="",
         headline=found.verdict,
         chapters=[Chapter("", [table])],
-        notes=_simulated(found.simulated_tiers),
+        notes=[f"tier {tier} is SIMULATED: no figure counts it" for tier in found.simulated_tiers],
         warnings=found.warnings,
     )
 
@@ -269,10 +269,6 @@ def _unit(name: str) -> Unit:
     if name.endswith("_ns"):
         return Unit.NS
     return Unit.BYTES_PER_S if name.endswith("bytes_per_s") else Unit.PER_S
-
-
-def _simulated(tiers: list[str]) -> list[str]:
-    return [f"tier {tier} is SIMULATED: no figure counts it" for tier in tiers]
 
 
 def machine_document(found: Discovery) -> Document:

@@ -256,7 +256,11 @@ class _Run:
         if not there.any():
             return Populated(laid_out.objects, laid_out.bytes, 0), None
         rows = populated_rows(residency, there)
-        if engine.depth > CLOSED_LOOP_DEPTH and setting.pacer.speed is not None and not _has_gpu(tiers):
+        if (
+            engine.depth > CLOSED_LOOP_DEPTH
+            and setting.pacer.speed is not None
+            and not any(isinstance(t, DeviceTier) for t in tiers)
+        ):
             # An open loop's limit is far more than populating needs: its buffers would all be touched.
             engine = self._choose(CLOSED_LOOP_DEPTH).engine
         job = Job(rows, tiers, self.data, stall_ns=setting.config.stall_ns)
@@ -297,10 +301,6 @@ def _unread(driven: Driven, depth: int) -> list[str]:
     if share < TOLD_UNREAD:
         return []
     return [f"the queue stood idle for {share:.1%} of the time because the next rows of the trace were not there yet"]
-
-
-def _has_gpu(tiers: list[Tier | None]) -> bool:
-    return any(isinstance(t, DeviceTier) for t in tiers)
 
 
 class Interrupted(KvError):  # noqa: N818 - the user's wish, not a fault

@@ -256,7 +256,7 @@ def examine(path: Path, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) 
     at = (sysfs / "dev/block" / number).resolve()
     if not at.is_dir():
         raise DeviceError(f"{path}: the kernel tells nothing of this device ({at} is absent)")
-    parts = _partitions(at)
+    parts = tuple(sorted(entry.name for entry in at.iterdir() if (entry / "partition").is_file()))
     ours = {number} | {text for part in parts if (text := sys_text(at / part / "dev"))}
     disk = at if (at / "queue").is_dir() else at.parent
     return BlockDevice(
@@ -284,10 +284,6 @@ def _number(device: int) -> str:
 
 def _entries(directory: Path) -> list[str]:
     return [entry.name for entry in directory.iterdir()] if directory.is_dir() else []
-
-
-def _partitions(at: Path) -> tuple[str, ...]:
-    return tuple(sorted(entry.name for entry in at.iterdir() if (entry / "partition").is_file()))
 
 
 def _swaps(proc: Path) -> list[str]:

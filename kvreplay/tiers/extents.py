@@ -83,31 +83,24 @@ class ExtentTier:
                 f"{self.target}: the replay holds up to {format_bytes(peak_bytes)} there, but only "
                 f"{format_bytes(available)} is free; replay less with --limit"
             )
-        self._filled_bytes = self._read_filled()
+        with mmap.mmap(-1, self.alignment) as block:
+            os.preadv(self._fd, [block], 0)
+            found = decode_header(block[:])
+        self._filled_bytes = 0 if found is None or self.is_discarding else found.filled_bytes
         self._used_bytes = min(wanted, available) // self.alignment * self.alignment
         # First of all, so that a later run knows it as ours, whatever happens to this one.
         self._note_filled(self._filled_bytes)
         if not self.is_device:
-            self._make_file()
+            self._size_bytes = self._used_bytes = max(self._used_bytes, self._filled_bytes)
+            try:
+                directio.allocate(self._fd, self._size_bytes)
+            except OSError as error:
+                size = format_bytes(self._size_bytes)
+                raise DeviceError(f"{self.target}: cannot be made {size} long: {error.strerror}") from None
         # Now, because it may be gone by the end.
         self._found = filesystem_facts(self._path) | {"device_firmware": firmware(self._path)}
         self._space = Space(self._size_bytes, self.alignment, self.alignment)
         self._space.expect(self._holding.grown)
-
-    def _make_file(self) -> None:
-        self._size_bytes = self._used_bytes = max(self._used_bytes, self._filled_bytes)
-        try:
-            directio.allocate(self._fd, self._size_bytes)
-        except OSError as error:
-            size = format_bytes(self._size_bytes)
-            raise DeviceError(f"{self.target}: cannot be made {size} long: {error.strerror}") from None
-
-    def _read_filled(self) -> int:
-        """Return how far an earlier run has written the target; discarded blocks count as unwritten."""
-        with mmap.mmap(-1, self.alignment) as block:
-            os.preadv(self._fd, [block], 0)
-            found = decode_header(block[:])
-        return 0 if found is None or self.is_discarding else found.filled_bytes
 
     def _note_filled(self, filled_bytes: int) -> None:
         block = encode_header(Header(filled_bytes=filled_bytes), self.alignment)
@@ -201,11 +194,10 @@ class ExtentTier:
         if self._fd < 0:
             return
         try:
-            if not (self.is_device or self._options.is_kept) and self._is_ours():
+            if not (self.is_device or self._options.is_kept) and (
+                self._path.exists() and self._path.stat().st_ino == os.fstat(self._fd).st_ino
+            ):
                 self._path.unlink()
         finally:
             os.close(self._fd)
             self._fd = -1
-
-    def _is_ours(self) -> bool:
-        return self._path.exists() and self._path.stat().st_ino == os.fstat(self._fd).st_ino

@@ -292,7 +292,7 @@ class Address:
         """Return the prefix as s3dlio names it, for each endpoint: an endpoint is part of the URI."""
         if not self.endpoints:
             return [f"{self.scheme}://{self.path}"]
-        return [f"{self.scheme}://{_host(url)}/{self.path}" for url in self.endpoints]
+        return [f"{self.scheme}://{urlsplit(url).netloc}/{self.path}" for url in self.endpoints]
 
     def tls_ports(self) -> list[int]:
         """Return the ports of endpoints that speak TLS, which s3dlio must be told."""
@@ -315,10 +315,6 @@ def _checked(url: str) -> str:
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def _host(url: str) -> str:
-    return urlsplit(url).netloc
 
 
 def _port(url: str) -> int:

@@ -103,20 +103,16 @@ def name_template(layout: FileLayout) -> tuple[bytes, list[tuple[int, int, bool]
     return text.encode(), digits
 
 
-def _make_directory(path: str) -> None:
-    """Make a directory of ours; one that a file of another program kept from being removed is taken as it is."""
-    try:
-        os.mkdir(path)  # noqa: PTH102 - beside the paths of objects
-    except FileExistsError:
-        if os.path.islink(path) or not os.path.isdir(path):  # noqa: PTH112, PTH114 - beside the paths of objects
-            raise DeviceError(f"{path} is in the way and not ours; move it elsewhere") from None
-
-
 def make_directories(layout: FileLayout, root: str) -> None:
     """Make the directories of a layout below `root`, which exists, if they are few; else writes make them."""
     if layout is FileLayout.HASHED:
         for index in range(_SUBDIRECTORIES):
-            _make_directory(f"{root}/{index:02x}")
+            path = f"{root}/{index:02x}"
+            try:
+                os.mkdir(path)  # noqa: PTH102 - beside the paths of objects
+            except FileExistsError:
+                if os.path.islink(path) or not os.path.isdir(path):  # noqa: PTH112, PTH114 - beside the paths of objects
+                    raise DeviceError(f"{path} is in the way and not ours; move it elsewhere") from None
 
 
 @dataclass(frozen=True, slots=True)
