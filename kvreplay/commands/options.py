@@ -1,4 +1,4 @@
-"""What several commands have in common: arguments, options, and how they are read."""
+"""What several commands share: arguments, options and how they are read, and replays on several ranks."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ def session(asked: RanksArguments) -> Iterator[RankSession | None]:
             raise ConfigError(f"--deal {asked.deal} deals a trace to ranks; add --mpi")
         yield None
         return
-    from kvreplay.ranks.partition import parse_deal
+    from kvreplay.ranks.partition import parse_partition_by
 
-    by = parse_deal(asked.deal)
+    by = parse_partition_by(asked.deal)
     with _ranks(asked.rank_timeout) as ranks:
         from kvreplay.ranks.session import RankSession
 

@@ -1,4 +1,4 @@
-"""Measure the I/O of any process."""
+"""Look at a machine: measure the I/O of any process, and check the machine before a replay."""
 
 from __future__ import annotations
 

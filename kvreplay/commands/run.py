@@ -1,4 +1,4 @@
-"""Replay a trace, once or several times."""
+"""Replay a trace, once or several times, on one set of targets or two; recover a run that was killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What a user may ask of a replay, checked before anything is touched, and the tiers that it names."""
+"""What a user may ask of a replay, checked before anything is touched: options, targets, warm-up, criteria.
+
+The criteria are the thresholds by which a run is judged: MLPerf's health criteria and the targets of the classes of
+service. The warm-up is the start of a run that its figures leave out: the first rows, or the first seconds.
+"""
 
 from __future__ import annotations
 

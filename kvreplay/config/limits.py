@@ -1,7 +1,8 @@
-"""How much may be in flight: what the user says; else 8 in a closed loop, and in an open loop what memory allows.
+"""Limits of a replay: the queue depth, and whether its memory suffices, checked before it starts.
 
-An open loop that holds due operations back measures itself. So its limit is one that a drive hardly reaches, halved
-while the buffers would take more than their part of the memory.
+The depth is what the user says; else 8 in a closed loop, and in an open loop what memory allows. An open loop that
+holds due operations back measures itself, so its limit is one that a drive hardly reaches, halved while the buffers
+would take more than their part of the memory. Memory is checked first because libc and NumPy do not survive a shortage.
 """
 
 from __future__ import annotations

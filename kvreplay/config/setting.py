@@ -1,4 +1,7 @@
-"""What a replay is about to do: the configuration, the trace compiled to a plan, and its tiers."""
+"""What a replay is about to do: the configuration, the trace compiled to a plan, its tiers, and its repeats.
+
+How often a window is repeated for `--runtime` is decided here, because a plan is made before the run.
+"""
 
 from __future__ import annotations
 

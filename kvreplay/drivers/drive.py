@@ -82,9 +82,9 @@ def serve(
 ) -> ServiceEnd:
     """Let an engine serve requests as `settings` say, its own output in `log`; `show` takes how many are served."""
     engine, staging = ENGINES[kind], Path(settings.events).parent
-    told, traced = staging / "settings.json", staging / "strace"
-    told.write_bytes(msgspec.json.encode(asdict(settings)))
-    command = [str(python), str(DRIVER), engine.driver, str(told)]
+    asked, traced = staging / "settings.json", staging / "strace"
+    asked.write_bytes(msgspec.json.encode(asdict(settings)))
+    command = [str(python), str(DRIVER), engine.driver, str(asked)]
     if engine.is_straced:
         command = [*STRACE, str(traced), *command]
     to_monotonic_ns = time.monotonic_ns() - time.time_ns()

@@ -1,4 +1,7 @@
-"""The engines that can be driven: which package each is of, what its options mean, and how to get it."""
+"""The engines that can be driven: package, options, installation; and the requests that an engine is to serve.
+
+Requests come from a Mooncake trace, or from the requests table of any other source.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a real engine did, as a trace of its file operations and a record of their times: what any run is made of."""
+"""What a real engine did, as a trace of its file operations and a record of their times: the input of any run.
+
+A driver writes down its operations and requests; what happens out of Python's sight is read from strace.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ _PHASES = {"read": Phase.LOAD, "write": Phase.STORE, "delete": Phase.EVICT}
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TraceMetadata:
     """What a run says of its trace, beside what was recorded."""
 
     argv: list[str]
@@ -61,7 +64,7 @@ class Recording:
     wall_ns: int
 
 
-def write_trace(output: Path, recorded: EngineRecord, told: Told) -> list[FileOperation]:
+def write_trace(output: Path, recorded: EngineRecord, metadata: TraceMetadata) -> list[FileOperation]:
     """Write the operations and their objects as a trace into `output`; return them in its order."""
     operations = sorted(recorded.operations, key=lambda done: (done.start_ns, done.end_ns))
     numbers: dict[str, int] = {}
@@ -70,18 +73,20 @@ def write_trace(output: Path, recorded: EngineRecord, told: Told) -> list[FileOp
         number = numbers.setdefault(done.name, len(numbers))
         sizes[number] = max(sizes.get(number, 0), done.offset + done.length)
     known = {
-        "tiers": [TierFacts(TIER, told.capacity_bytes)],
-        "model": told.model,
-        "source": told.source,
-        "notes": told.notes,
+        "tiers": [TierFacts(TIER, metadata.capacity_bytes)],
+        "model": metadata.model,
+        "source": metadata.source,
+        "notes": metadata.notes,
     }
     first_ns = _first_ns(recorded, operations)
-    with create(output / TRACE_FILE, TRACE, describe(TRACE, "kvreplay", told.argv, told.config, **known)) as out:
+    with create(
+        output / TRACE_FILE, TRACE, describe(TRACE, "kvreplay", metadata.argv, metadata.config, **known)
+    ) as out:
         for batch in _trace_batches(operations, numbers, first_ns):
             out.write(batch)
-    meta = describe(OBJECTS, "kvreplay", told.argv, told.config, **known)
+    meta = describe(OBJECTS, "kvreplay", metadata.argv, metadata.config, **known)
     with create(objects_path(output / TRACE_FILE), OBJECTS, meta) as out:
-        out.write(_objects(list(numbers), [sizes[number] for number in range(len(numbers))], told.object_kind))
+        out.write(_objects(list(numbers), [sizes[number] for number in range(len(numbers))], metadata.object_kind))
     return operations
 
 
@@ -144,13 +149,13 @@ def _objects(names: list[str], sizes: list[int], kind: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OBJECTS))
 
 
-def recording(output: Path, target: Path, recorded: EngineRecord, told: Told, config: Config) -> Recording:
+def recording(output: Path, target: Path, recorded: EngineRecord, metadata: TraceMetadata, config: Config) -> Recording:
     """Write the trace of what was `recorded` into `output`, and return it as what figures and tables are made of."""
-    operations = write_trace(output, recorded, told)
+    operations = write_trace(output, recorded, metadata)
     path = output / TRACE_FILE
     reader = open_table(path, TRACE)
     window = compile_window(reader, path, {0: 1}, Limit(), is_done=True)
-    setting = Setting(config, ClosedLoop(), reader, window, [_tier(target, config)], path, told.argv)
+    setting = Setting(config, ClosedLoop(), reader, window, [_tier(target, config)], path, metadata.argv)
     first_ns = _first_ns(recorded, operations)
     rows = window.loader.begin(window=MOST_ROWS)
     window.loader.load()

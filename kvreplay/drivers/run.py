@@ -20,10 +20,10 @@ from kvreplay.config.config import Config
 from kvreplay.drivers.drive import ServiceEnd, check_strace, engine_directory, serve
 from kvreplay.drivers.engines import ENGINES, EngineKind, Prompts, RealEngine, check_interpreter, read_prompts
 from kvreplay.drivers.programs.recorder import Settings
-from kvreplay.drivers.record import TIER, Recording, Told, recording
+from kvreplay.drivers.record import TIER, Recording, TraceMetadata, recording
 from kvreplay.result import tables as results
 from kvreplay.result.counts import RunPart
-from kvreplay.result.probed import beside
+from kvreplay.result.probed import probing
 from kvreplay.result.summarize import Measured, RunResults
 from kvreplay.run.run import FinishedRun, Interrupted, device_io, write_down
 from kvreplay.tiers.claims import firmware, smart
@@ -112,7 +112,7 @@ def run_engine(
             tiers={TIER: str(wanted.directory)}, is_buffered=not wanted.is_direct, is_probed=wanted.is_probed
         )
         tiers = [FileTier(TIER, directory, StorageOptions())]
-        end_probes = stack.enter_context(beside(config, list(tiers), output, is_of_all=not wanted.is_direct))
+        end_probes = stack.enter_context(probing(config, list(tiers), output, is_of_all=not wanted.is_direct))
         before, health, started = device_counters(directory), smart(directory), datetime.now(UTC)
         with show(f"{wanted.engine.title} serving", len(prompts.rows)) as tick:
             service = serve(wanted.kind, wanted.python, settings, output / LOG_FILE, interrupted, tick)
@@ -120,7 +120,9 @@ def run_engine(
             raise DeviceError(f"{wanted.engine.title}: {service.failure}; its output is in {output / LOG_FILE}")
         write_back_ns = _write_back(directory)
         moved = device_io({TIER: before}, {TIER: device_counters(directory)})
-        made = recording(output, wanted.directory, service.recorded, _told(wanted, settings, service, argv), config)
+        made = recording(
+            output, wanted.directory, service.recorded, _trace_metadata(wanted, settings, service, argv), config
+        )
         probed = end_probes(made.started_ns)
         begun = _begun(wanted, made, service, started, health)
         found = stack.enter_context(RunResults(made.setting, output))
@@ -140,7 +142,7 @@ def run_engine(
 
 
 def _settings(wanted: EngineOptions, prompts: Prompts, directory: Path, staging: Path) -> Settings:
-    """Return what the driver is told, with the requests written down for it."""
+    """Return what the driver is asked, with the requests written down for it."""
     cpu_bytes = _size("--cpu", wanted.cpu_bytes, wanted.engine.cpu_bytes, wanted.engine)
     disk_bytes = _size("--disk", wanted.disk_bytes, wanted.engine.disk_bytes, wanted.engine)
     if wanted.is_direct and not wanted.engine.has_direct:
@@ -188,8 +190,8 @@ def _write_back(directory: Path) -> int | None:
     return None
 
 
-def _told(wanted: EngineOptions, settings: Settings, service: ServiceEnd, argv: list[str]) -> Told:
-    return Told(
+def _trace_metadata(wanted: EngineOptions, settings: Settings, service: ServiceEnd, argv: list[str]) -> TraceMetadata:
+    return TraceMetadata(
         argv=argv,
         config={
             "engine": str(wanted.kind),

@@ -243,9 +243,9 @@ class _Drive:
         """Start all threads; return when each is ready to begin."""
         bodies = [partial(self._serve_ring, ring) for ring in range(self._rings)]
         for at in range(self._rings, len(self._uses)):
-            # The lanes behind those of the rings.
-            lane = self._rings + (at >= self._rings + self._workers)
-            bodies.append(partial(self._work, lane, at))
+            # The queues behind those of the rings.
+            queue = self._rings + (at >= self._rings + self._workers)
+            bodies.append(partial(self._work, queue, at))
         self._left = len(bodies)
         for at, body in enumerate(bodies):
             name = f"kvreplay-{self._kind(at)}-{at}"
@@ -282,11 +282,11 @@ class _Drive:
         if code:
             raise DeviceError(_why(code) if code < 0 else f"io_uring_enter: {os.strerror(code)}")
 
-    def _work(self, lane: int, at: int) -> None:
+    def _work(self, queue: int, at: int) -> None:
         lib, handle, task = self._lib, self._handle, TaskStruct()
         use, asked = ctypes.byref(self._uses[at]), ctypes.byref(task)
         lib.use_begin(handle, use)
-        while lib.work(handle, lane, use, asked):
+        while lib.work(handle, queue, use, asked):
             self._python.perform(task)
         lib.use_end(handle, use)
 
@@ -323,7 +323,7 @@ class _Drive:
             started_ns=start_ns,
             threads=[self._thread_use(at) for at in range(len(self._uses))],
             in_use_ns=int(struct.in_use_ns),
-            held_ns=int(struct.held_ns),
+            depth_limited_ns=int(struct.depth_limited_ns),
             growing_ns=int(struct.growing_ns),
             blocked_ns=int(struct.blocked_ns),
             unread_ns=int(struct.unread_ns),

@@ -1,4 +1,4 @@
-"""What an engine is given to do, and how it went."""
+"""What the engine is given to do and what came of it, and the structures of replay.h laid out for it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Driven:
     threads: Sequence[ThreadUse] = field(default_factory=list)
     in_use_ns: int | None = None
     """Places of the queue times time that I/Os were in; None, as the next two, where it was not counted."""
-    held_ns: int = 0
+    depth_limited_ns: int = 0
     """Time in which something due waited because as much was in flight as may be."""
     growing_ns: int = 0
     """Time in which something due waited because memory of the engine's buffers was still being touched."""
@@ -145,7 +145,7 @@ class Driven:
         return len(self.of("copier"))
 
 
-_RINGS_LANE = -2
+_RINGS_QUEUE = -2
 _NONE = -1
 ACTS = ("open", "move", "close", "erase", "whole")
 """By the numbers of replay.h: what a task of Python's is to do."""
@@ -164,7 +164,7 @@ class TierTable:
     def __init__(
         self, tiers: Sequence[Tier | None], rings: int, of_tiers: Sequence[OfTier], *, is_placed: bool
     ) -> None:
-        """Lay out `tiers`: those on rings go by `of_tiers`; lanes after the rings are the workers' and the copiers'."""
+        """Lay out `tiers`: those on rings go by `of_tiers`; queues after the rings are the workers' and the copiers'."""
         self._kept: list[Any] = []
         self.structs: Any = (TierStruct * max(1, len(tiers)))()
         self.workers = self.has_copies = False
@@ -181,7 +181,7 @@ class TierTable:
 
     def _lay(self, to: Any, of: Native, padding: int, share: OfTier, rings: int, is_placed: bool) -> None:
         to.kind, to.padding_bytes = of.kind, padding
-        self._lanes(to, of, rings)
+        self._assign_queues(to, of, rings)
         drives: Any = (Drive * len(of.drives))()
         for at, (drive, known) in enumerate(zip(drives, of.drives, strict=True)):
             drive.space, drive.base, drive.fd = known.space, known.base, known.fd
@@ -205,21 +205,21 @@ class TierTable:
             to.read_bytes_per_s, to.write_bytes_per_s = of.service.read_bytes_per_s, of.service.write_bytes_per_s
             to.latency_ns, to.occupied_ns = of.service.latency_ns, of.service.least_ns
 
-    def _lanes(self, to: Any, of: Native, rings: int) -> None:
+    def _assign_queues(self, to: Any, of: Native, rings: int) -> None:
         """Say whose loops do a tier's reads, writes and deletes."""
         workers, copiers = rings, rings + 1
-        lane = 0 if rings else workers
+        queue = 0 if rings else workers
         if of.kind in (TierKind.EXTENTS, TierKind.FILES) and rings:
-            lane = _RINGS_LANE
+            queue = _RINGS_QUEUE
         elif of.kind is TierKind.MEMORY:
-            lane = copiers
+            queue = copiers
         elif of.kind in (TierKind.MODELLED, TierKind.PYTHON):
-            lane = workers
-        to.lane[:] = [lane] * len(Op)
+            queue = workers
+        to.queue[:] = [queue] * len(Op)
         if of.kind is TierKind.EXTENTS and of.is_discarding:
-            to.lane[DELETE] = workers
-        self.workers |= workers in to.lane[:]
-        self.has_copies |= lane == copiers
+            to.queue[DELETE] = workers
+        self.workers |= workers in to.queue[:]
+        self.has_copies |= queue == copiers
 
     @property
     def address(self) -> int:

@@ -1,4 +1,4 @@
-"""Which drive's I/O goes by which ring: one that the submitting thread enters, or several with their own.
+"""Which drive's I/O goes through which ring: one that the submitting thread enters, or several with their own.
 
 A thread that orders and one that enters the kernel cost two switches an I/O more than one that does both: several are
 for drives that together do more than one processor can submit.

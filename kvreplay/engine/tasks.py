@@ -59,7 +59,7 @@ class PythonTiers:
             tier.delete(task.object)
             return
         if task.act in (OPEN, WHOLE):
-            self._handles[task.flight] = self._begin(tier, task)
+            self._handles[task.operation] = self._begin(tier, task)
         try:
             if task.act in (MOVE, WHOLE) and task.bytes:
                 if task.act == MOVE:
@@ -85,13 +85,13 @@ class PythonTiers:
         whole, hinting = self._whole[task.tier], self._hinting[task.tier]
         if whole is not None:
             at = task.whole_from_bytes, task.whole_to_bytes
-            return whole.begin_whole(task.op, task.object, *at, is_split=task.pieces > 1)
+            return whole.begin_whole(task.op, task.object, *at, is_split=task.ios > 1)
         if hinting is not None and task.op == WRITE and task.stream >= 0:
             return hinting.begin_in(task.stream, task.object)
         return tier.begin(task.op, task.object)
 
     def _move(self, tier: PythonTier, task: Any) -> None:
-        handle, data = self._handles[task.flight], self._arena.view(task.buffer, task.bytes)
+        handle, data = self._handles[task.operation], self._arena.view(task.buffer, task.bytes)
         if task.op == WRITE:
             tier.write(handle, task.from_bytes, data)
             task.moved = task.bytes
@@ -99,7 +99,7 @@ class PythonTiers:
             task.moved = tier.read(handle, task.from_bytes, data)
 
     def _end(self, tier: PythonTier, task: Any) -> None:
-        handle, whole = self._handles.pop(task.flight), self._whole[task.tier]
+        handle, whole = self._handles.pop(task.operation), self._whole[task.tier]
         try:
             if whole is not None and task.act == CLOSE and task.op == WRITE and not task.is_failed:
                 # Until now its data was gathered, which is no work of the tier's.

@@ -1,4 +1,7 @@
-"""What an option came to, of one client or of several: the content of mlperf.json."""
+"""The result of an option, of one client or several (mlperf.json), and its columns in the benchmark's export.
+
+The benchmark counts tokens and hits of requests that a trial served whole, because the clock cuts its trace.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One locked option from its trace to its files: the trace is made, replayed as often as asked, and judged."""
+"""Run one locked option: make its trace, replay it as often as asked, judge it; combine several clients.
+
+Clients of one storage are combined as Rules.md 6.3.4 of mlcommons/storage says.
+"""
 
 from __future__ import annotations
 

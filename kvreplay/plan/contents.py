@@ -4,6 +4,9 @@ dgen-py fills an arena with the run's seed; each 512 bytes that are written are 
 version and place (`native/data.c`), which costs one pass over the bytes. Where ratios are asked for, blocks of 4 KiB
 repeat, as arrays deduplicate them, out of a pool that the whole run shares, and each 512 bytes have a random head and a
 tail of zeros, so that none is all zeros. How far zstd gets is measured, not assumed.
+
+With `--verify` every 4 KiB written is stamped and every block read is checked: tag of the run, object, offset, version,
+and a checksum of the whole block. `Verifier` reports what the engine found and where each bad block lies.
 """
 
 from __future__ import annotations

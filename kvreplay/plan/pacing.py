@@ -1,6 +1,8 @@
-"""When an operation may start: at once (closed loop), or at its time in the trace (open loop).
+"""When an operation may start: at once (closed loop), or at its time in the trace (open loop); and repeats of a trace.
 
-Deadlines are absolute, counted from the run's start, so that one late operation delays no other.
+Deadlines are absolute, counted from the run's start, so that one late operation delays no other. `Repeated` plays a
+trace again and again as one longer trace, for a run whose length is set by the clock; a repeat works on the same
+objects, as fio's time_based does on its files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The part of a trace that is replayed: read once to know what it needs, then again to replay it.
 
 The first pass follows the objects of each tier: a replay of a window reads what was written before it, which must be
-written first, and tiers must have room for what lives at once. Neither pass keeps more than what the tiers hold.
+written first, and tiers must have space for all live objects. Neither pass keeps more than what the tiers hold.
+`Asked` is the table of requests that `kvtrace gen --requests-out` writes beside a trace.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The few functions of libbpf that the probes need, by ctypes: the system's library loads the object into the kernel.
+"""The few functions of libbpf that the probes need, by ctypes, its ring buffer, and whether probes can run here.
 
-libbpf's interface is stable since version 1, and its package (libbpf1, libbpf) is in every distribution.
+The system's library loads the object into the kernel. libbpf's interface is stable since version 1, and its package
+(libbpf1, libbpf) is in every distribution.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One measurement by the probes: attached, read, and detached."""
+"""One measurement by the probes: attach, read, detach; `measure` writes probe.json and blocks.parquet."""
 
 from __future__ import annotations
 

@@ -1,9 +1,14 @@
-"""What the two processes of a rank say to each other: the one that replays, and the one that speaks MPI.
+"""One rank of an MPI job as two processes: the replay, and a helper process that speaks MPI for it.
 
 The replay has a process of its own, in a session of its own, for two reasons. A launcher that loses one rank kills the
 others within a quarter of a second (Open MPI) or at once (MPICH), and so would take what they measured; what it kills
-here is the process beside, and the replay ends in good order. And an MPI library that polls takes no time from the
+here is the helper process, and the replay ends in good order. And an MPI library that polls takes no time from the
 threads that submit I/O.
+
+Here are the messages between the two, the replay's side (`Ranks`), the start of both (`begin`), the common clock, and
+the helper's side (`Relay`). MPI itself does not report a rank that died or stands still, so every rank sends rank 0 a
+heartbeat. Clocks are compared by round trips of messages, of which the quickest counts: what a message takes one way is
+not known, so the error is half that round trip.
 """
 
 from __future__ import annotations
@@ -112,7 +117,7 @@ def from_replay(line: Connection) -> FromReplay:
 
 
 def from_mpi(line: Connection) -> FromMpi:
-    """Return the next message of the process beside; EOFError or OSError if it is gone."""
+    """Return the next message of the helper process; EOFError or OSError if it is gone."""
     return _from_mpi.decode(line.recv_bytes())
 
 
@@ -161,7 +166,7 @@ class Ranks:
 
     @property
     def orphaned_ns(self) -> int | None:
-        """When, by our clock, the process beside was gone; null while it is there."""
+        """When, by our clock, the helper process was gone; null while it is there."""
         return None
 
     def exchange(self, data: bytes, *, to_all: bool = True) -> Sequence[bytes | None]:  # noqa: ARG002 - for several
@@ -188,7 +193,7 @@ class Ranks:
 
 
 class SeveralRanks(Ranks):
-    """A job of several ranks, reached through the process beside (`relay`)."""
+    """A job of several ranks, reached through the helper process (`relay`)."""
 
     def __init__(self, line: Connection) -> None:
         """Speak through `line`, whose other process says who we are."""
@@ -241,41 +246,41 @@ class SeveralRanks(Ranks):
 
     @property
     def reason(self) -> str | None:
-        """What another rank, or the process beside, said."""
+        """What another rank, or the helper process, said."""
         return self._reason
 
     @property
     def is_lost(self) -> bool:
-        """Whether the process beside said so, or is gone."""
+        """Whether the helper process said so, or is gone."""
         return self._lost is not None
 
     @property
     def orphaned_ns(self) -> int | None:
-        """When the process beside was gone."""
+        """When the helper process was gone."""
         return self._orphaned_ns
 
     def exchange(self, data: bytes, *, to_all: bool = True) -> Sequence[bytes | None]:
-        """Let the process beside exchange it."""
+        """Let the helper process exchange it."""
         answer = self._ask(Exchange(data, to_all))
         assert isinstance(answer, Reply), "what was asked for"
         return answer.items
 
     def clock(self) -> Instant:
-        """Let the process beside compare the clocks."""
+        """Let the helper process compare the clocks."""
         answer = self._ask(Sync())
         assert isinstance(answer, Clock), "what was asked for"
         return Instant(answer.offset_ns, answer.error_ns, answer.deaf_ns)
 
     def stop(self, reason: str) -> None:
-        """Let the process beside tell the others."""
+        """Let the helper process tell the others."""
         self._send(Stop(reason))
 
     def note_folder(self, path: str) -> None:
-        """Tell the process beside."""
+        """Tell the helper process."""
         self._send(Folder(path))
 
     def close(self) -> None:
-        """Tell the process beside."""
+        """Tell the helper process."""
         self._send(Bye())
 
 
@@ -284,7 +289,7 @@ _LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "PMI_F
 
 
 def begin(timeout: str) -> Ranks:
-    """Return the ranks of this job, in a new process beside this one, which speaks MPI and does not come back.
+    """Return the ranks of this job, in a new process; this one becomes the helper process and does not return.
 
     Without a launcher there is one rank, in this process.
 
@@ -307,7 +312,7 @@ def begin(timeout: str) -> Ranks:
     pid = os.fork()
     if pid == 0:
         ours.close()
-        # What the launcher sends to its processes is not for us: the one beside passes on what is.
+        # What the launcher sends to its processes is not for us: the helper process passes on what is.
         os.setsid()
         # Open MPI has its processes write to a terminal of its own, whose width and colours are nobody's.
         os.environ.setdefault("TTY_COMPATIBLE", "0")

@@ -1,6 +1,6 @@
-"""The runs of the ranks as one: counts added up, percentiles of all operations pooled, and who held it up.
+"""Merge the runs of the ranks into one run: its figures, its verdict, its notes, and which rank was slowest and why.
 
-Everything is read from what the ranks wrote, so that it comes out the same after a run as after a crash.
+Everything is read from the files that the ranks wrote, so the result is the same after a run as after a crash.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from kvreplay.ranks.parts import (
     RANK_FILE,
     Ordered,
     PartRun,
-    find_told,
+    find_report,
     late_of,
-    pooled_checkpoints,
-    pooled_figures,
-    pooled_pace,
-    pooled_requests,
+    merged_checkpoints,
+    merged_figures,
+    merged_pace,
+    merged_requests,
     read_operations,
     read_ordered,
 )
@@ -76,7 +76,7 @@ from kvtrace.core.units import NS_PER_S, format_bytes, format_duration
 _LOOK_S = 0.1
 
 
-def pool(output: Path, *, because: str | None = None, wait_s: float = 0.0) -> RunFile:
+def merge_ranks(output: Path, *, because: str | None = None, wait_s: float = 0.0) -> RunFile:
     """Write run.json of all ranks to `output`, from what they left there, and return it.
 
     `because` says why the run was ended; `wait_s` is how long to wait for ranks that are still writing. A rank that
@@ -112,7 +112,7 @@ def _part(rank: int, host: str, folder: Path) -> PartRun:
             recover(folder)
         except KvError as error:
             trouble = str(error)
-    return PartRun(rank, host, folder, find_run(folder), find_told(folder), trouble)
+    return PartRun(rank, host, folder, find_run(folder), find_report(folder), trouble)
 
 
 # Long: a field a line.
@@ -121,11 +121,11 @@ def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFi
     first = runs[0]
     operations = sum(figures.operations or 0 for run in runs for figures in run.summary.figures)
     found = read_operations(parts, first, is_exact=operations <= EXACT_OPERATIONS)
-    figures = pooled_figures(parts, found)
-    pace = pooled_pace(runs, found)
+    figures = merged_figures(parts, found)
+    pace = merged_pace(runs, found)
     late = straggler(parts)
     device_io = _device_io(parts)
-    judgement = pooled_verdict(parts, figures, pace, device_io, late)
+    judgement = merged_verdict(parts, figures, pace, device_io, late)
     errors = sum(run.summary.errors or 0 for run in runs)
     summary = Summary(
         verdict=sentence(judgement, parts, errors),
@@ -143,10 +143,10 @@ def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFi
         definitions=first.summary.definitions | DEFINITIONS,
     )
     trace, window = _trace(order, first), _window(order, parts, runs)
-    requests = pooled_requests(parts, order.config.criteria)
+    requests = merged_requests(parts, order.config.criteria)
     status, reason = _status(parts, because)
     config = msgspec.to_builtins(order.config)
-    deal = next((part.told.deal for part in parts if part.told is not None), None)
+    deal = next((part.report.deal for part in parts if part.report is not None), None)
     return RunFile(
         program="kvreplay",
         version=__version__,
@@ -170,7 +170,7 @@ def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFi
         notes=[*of(order, parts, deal), *histogram_notes(figures, requests)],
         requests=requests,
         mlperf=None if requests is None else _mlperf(order, trace, window, first, summary, requests),
-        checkpoints=pooled_checkpoints(
+        checkpoints=merged_checkpoints(
             parts, [tier.name for tier in trace.metadata.tiers], summary.wall_ns, is_exact=found.is_exact
         ),
         ranks=RanksNote(
@@ -220,18 +220,18 @@ def _status(parts: Sequence[PartRun], because: str | None) -> tuple[str, str | N
     if not cut:
         failed = [part for part in parts if part.status == "failed operations"]
         return ("failed operations", _reason(failed[0])) if failed else ("complete", None)
-    if because is None or any(part.told is not None and part.told.orphaned_ns is not None for part in cut):
+    if because is None or any(part.report is not None and part.report.orphaned_ns is not None for part in cut):
         because = first_gone(parts) or because
     return "partial", f"interrupted by {because}" if because else _reason(cut[0])
 
 
 def _reason(part: PartRun) -> str:
-    said = part.trouble or (None if part.told is None else part.told.error)
+    said = part.trouble or (None if part.report is None else part.report.error)
     said = said or (None if part.run is None else part.run.reason) or "it left nothing"
     return f"rank {part.rank}: {said}"
 
 
-def pooled_error(run: RunFile, output: Path) -> KvError | None:
+def merged_error(run: RunFile, output: Path) -> KvError | None:
     """Return why the run of all ranks, in `output`, is not whole, or that operations failed; null if all is well."""
     if run.status == "complete":
         return None
@@ -255,7 +255,7 @@ def _window(order: Ordered, parts: Sequence[PartRun], runs: Sequence[RunFile]) -
     rows, once = sum(run.window.rows for run in runs), total([run.window.rows_once for run in runs])
     return WindowNote(
         rows=rows,
-        is_whole_trace=all(part.told is None or part.told.is_whole for part in parts) and len(runs) == order.count,
+        is_whole_trace=all(part.report is None or part.report.is_whole for part in parts) and len(runs) == order.count,
         span_ns=max((run.window.span_ns or 0 for run in runs), default=0),
         planned_rows=sum(run.window.planned_rows or 0 for run in runs),
         limit=order.config.limit,
@@ -340,17 +340,19 @@ def sentence(verdict: RunVerdict, parts: Sequence[PartRun], errors: int) -> str:
 
 def of_rank(part: PartRun) -> RankNote:
     """Return what is known of a rank."""
-    told, run = part.told, part.run
+    report, run = part.report, part.run
     summary = None if run is None else run.summary
     wall = None if summary is None else summary.wall_ns
     submissions = [] if run is None else [f for f in run.summary.figures if f.operations]
-    reason = part.trouble or (told.error if told is not None else None) or (run.reason if run is not None else None)
+    reason = part.trouble or (report.error if report is not None else None) or (run.reason if run is not None else None)
     return RankNote(
         rank=part.rank,
         folder=part.folder.name,
         host=part.host,
-        nodes=None if told is None or told.deal is None or told.deal.nodes is None else told.deal.nodes[part.rank],
-        cpus=None if told is None else told.cpus,
+        nodes=None
+        if report is None or report.deal is None or report.deal.nodes is None
+        else report.deal.nodes[part.rank],
+        cpus=None if report is None else report.cpus,
         status=part.status,
         reason=reason if part.status != "complete" else None,
         operations=None if summary is None else summary.operations,
@@ -360,12 +362,12 @@ def of_rank(part: PartRun) -> RankNote:
         bandwidth_bytes_per_s=part.bytes * NS_PER_S / wall if wall else None,
         read_p99_ns=None if run is None else _slowest(run.summary.figures, "read", "p99_ns"),
         write_p99_ns=None if run is None else _slowest(run.summary.figures, "write", "p99_ns"),
-        clock_offset_ns=None if told is None else told.clock_offset_ns,
-        clock_error_ns=None if told is None else told.clock_error_ns,
-        clock_drift_ns=None if told is None else told.clock_drift_ns,
-        begun_late_ns=None if told is None else told.begun_late_ns,
+        clock_offset_ns=None if report is None else report.clock_offset_ns,
+        clock_error_ns=None if report is None else report.clock_error_ns,
+        clock_drift_ns=None if report is None else report.clock_drift_ns,
+        begun_late_ns=None if report is None else report.begun_late_ns,
         first_submission_ns=part.first_submission_ns if submissions else None,
-        stood_still_ns=None if told is None else told.stood_still_ns,
+        stood_still_ns=None if report is None else report.stood_still_ns,
     )
 
 
@@ -377,9 +379,9 @@ def _slowest(figures: Sequence[Figures], op: str, quantile: str) -> int | None:
 
 def start(parts: Sequence[PartRun]) -> StartNote:
     """Return how closely together the ranks began."""
-    told = [part.told for part in parts if part.told is not None and not part.told.is_idle]
-    late = [t.begun_late_ns for t in told if t.begun_late_ns is not None]
-    errors = [t.clock_error_ns for t in told if t.clock_error_ns is not None]
+    reports = [part.report for part in parts if part.report is not None and not part.report.is_idle]
+    late = [t.begun_late_ns for t in reports if t.begun_late_ns is not None]
+    errors = [t.clock_error_ns for t in reports if t.clock_error_ns is not None]
     is_open = any(part.run is not None and part.run.pacing.loop == "open" for part in parts)
     firsts = [first for part in parts if (first := part.first_submission_ns) is not None]
     return StartNote(
@@ -416,12 +418,12 @@ def combined(parts: Sequence[PartRun]) -> CombinedNote:
 
 def left_out(parts: Sequence[PartRun]) -> int:
     """Return how many deletes the ranks left out."""
-    return sum(p.told.deal.deletes_left_out for p in parts if p.told is not None and p.told.deal is not None)
+    return sum(p.report.deal.deletes_left_out for p in parts if p.report is not None and p.report.deal is not None)
 
 
 def of(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None) -> list[str]:
     """Return what a reader of the figures must know: of the deal, of the ranks, and once what several say."""
-    found = [] if deal is None else [_dealt(order.count, deal, left_out(parts))]
+    found = [] if deal is None else [_partition_note(order.count, deal, left_out(parts))]
     found += _skipped([part.run.summary for part in parts if part.run is not None])
     for part in parts:
         if part.status == "idle":
@@ -432,11 +434,11 @@ def of(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None) -> list[
             )
             found.append(f"rank {part.rank} is LOST{kept}")
     bound = [
-        p for p in parts if p.told is not None and p.run is not None and p.told.cpus < (p.run.host.get("cpus") or 0)
+        p for p in parts if p.report is not None and p.run is not None and p.report.cpus < (p.run.host.get("cpus") or 0)
     ]
-    if bound and bound[0].told is not None and bound[0].run is not None:
+    if bound and bound[0].report is not None and bound[0].run is not None:
         found.append(
-            f"{len(bound)} ranks may run on {bound[0].told.cpus} of {bound[0].run.host['cpus']} CPUs only: the "
+            f"{len(bound)} ranks may run on {bound[0].report.cpus} of {bound[0].run.host['cpus']} CPUs only: the "
             "launcher bound them, which slows a replay of several threads; mpirun --bind-to none does not"
         )
     found += crowded(parts)
@@ -460,8 +462,8 @@ def crowded(parts: Sequence[PartRun]) -> list[str]:
         return []
     cpus: dict[str, list[int]] = {}
     for part in parts:
-        if part.told is not None and not part.told.is_idle:
-            cpus.setdefault(part.host, []).append(part.told.cpus)
+        if part.report is not None and not part.report.is_idle:
+            cpus.setdefault(part.host, []).append(part.report.cpus)
     return [
         f"{len(each)} ranks share {max(each)} CPUs of {host}: one that finds none free at the common instant begins "
         f"when the scheduler gives it one; the ranks began {format_duration(skew_ns)} apart"
@@ -492,7 +494,7 @@ def added(counts: Sequence[dict[str, int]]) -> dict[str, int]:
     return found
 
 
-def _dealt(count: int, deal: DealNote, needless: int) -> str:
+def _partition_note(count: int, deal: DealNote, needless: int) -> str:
     words = {"node": "nodes", "user": "users", "object": "objects"}
     said = f"{deal.dealt:,} {words[deal.by]} were dealt to {count} rank{'' if count == 1 else 's'} ({deal.because})"
     cut = []
@@ -513,8 +515,8 @@ def first_gone(parts: Sequence[PartRun]) -> str | None:
 
     A launcher that ends the others tells them by a signal, or kills them at once: then the time tells.
     """
-    dead = [part.rank for part in parts if part.told is None]
-    orphans = [part for part in parts if part.told is not None and part.told.orphaned_ns is not None]
+    dead = [part.rank for part in parts if part.report is None]
+    orphans = [part for part in parts if part.report is not None and part.report.orphaned_ns is not None]
     unwarned = [part.rank for part in orphans if part.run is not None and ORPHANED in (part.run.reason or "")]
     if len(dead) == 1:
         return f"the death of rank {dead[0]}"
@@ -522,7 +524,7 @@ def first_gone(parts: Sequence[PartRun]) -> str | None:
         return None
     if not unwarned:
         return "SIGTERM"
-    when = sorted((p.told.orphaned_ns or 0, p.rank) for p in orphans if p.told is not None)
+    when = sorted((p.report.orphaned_ns or 0, p.rank) for p in orphans if p.report is not None)
     if len(unwarned) == 1 or len(when) == 1 or when[1][0] - when[0][0] > TIGHT_NS:
         return f"the death of rank {unwarned[0] if len(unwarned) == 1 else when[0][1]}'s MPI process"
     return f"the end of all MPI processes within {format_duration(when[-1][0] - when[0][0])}"
@@ -557,7 +559,7 @@ MORE = 1.2
 """Times what the median rank has, or takes."""
 
 
-def pooled_verdict(
+def merged_verdict(
     parts: Sequence[PartRun],
     figures: Sequence[Figures],
     pace: Pace | None,
@@ -603,8 +605,8 @@ def _slowest_verdict(figures: Sequence[Figures]) -> str | None:
 
 def _rate(tier: str, figures: Sequence[Figures], runs: Sequence[RunFile]) -> TierRate:
     """Return what a tier was asked and reached on all ranks, over the time that they took together."""
-    told = [r for run in runs if run.summary.judgement is not None for r in run.summary.judgement.tiers]
-    known = [r for r in told if r.tier == tier]
+    reports = [r for run in runs if run.summary.judgement is not None for r in run.summary.judgement.tiers]
+    known = [r for r in reports if r.tier == tier]
     of_tier = [f for f in figures if f.tier == tier]
     is_open = any(r.end_late_ns is not None for r in known)
     span = _span(of_tier, runs, tier)
@@ -702,7 +704,7 @@ def straggler(parts: Sequence[PartRun]) -> Straggler | None:
 
 def _why(last: PartRun, others: Sequence[PartRun], behind_ns: int) -> str:
     """Return why a rank ended last, by what differs most from the others."""
-    still_ns = 0 if last.told is None else last.told.stood_still_ns or 0
+    still_ns = 0 if last.report is None else last.report.stood_still_ns or 0
     if still_ns >= behind_ns / 2:
         return f"its process stood still for {format_duration(still_ns)}, stopped or without a processor"
     for what, mine, usual in (
@@ -715,7 +717,7 @@ def _why(last: PartRun, others: Sequence[PartRun], behind_ns: int) -> str:
     if slow and max(slow)[0] > MORE:
         times, said = max(slow)
         return f"its {said} took {times:.2g} times as long as the median rank's, on average"
-    late_ns = 0 if last.told is None else last.told.begun_late_ns or 0
+    late_ns = 0 if last.report is None else last.report.begun_late_ns or 0
     if late_ns >= behind_ns / 2:
         return f"it began {format_duration(late_ns)} late"
     return "why is not known: its share, its service times and its start are those of the others"

@@ -1,8 +1,10 @@
-"""The trace dealt to ranks, so that what depends on each other stays on one of them, and each part as a trace file.
+"""Partition a trace over ranks: operations that depend on each other stay on one rank; each part is a trace file.
 
-Nodes, users or objects are dealt like cards, in the order in which the trace shows them. Background work on an object
-goes to the rank that wrote it last. Where ranks touch the same object, each has its own copy, written before the run;
-a delete of such an object is left out if its rank goes on to read what another wrote since. All that is counted.
+Nodes, users or objects are assigned to ranks round-robin, in the order in which the trace shows them. Background work
+on an object goes to the rank that wrote it last. Where ranks touch the same object, each has its own copy, written
+before the run; a delete of such an object is left out if its rank goes on to read what another wrote since. All that is
+counted. The choice is made row by row in C (`native/partition.c`). `target_of` gives each rank a folder or file of its
+own below what `--tier` names.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from kvtrace.core.schema import REQUESTS, TRACE, numbers
 from kvtrace.core.tables import Reader, create, objects_path, open_table
 
 
-class Deal(StrEnum):
+class PartitionBy(StrEnum):
     """What `--deal` takes: what stays together."""
 
     NODE = "node"
@@ -41,11 +43,11 @@ class Deal(StrEnum):
     OBJECT = "object"
 
 
-def parse_deal(text: str | None) -> Deal | None:
-    """Return what `--deal` names; ConfigError for what cannot be dealt."""
-    if text is None or text in tuple(Deal):
-        return None if text is None else Deal(text)
-    raise ConfigError(f"--deal {text}: choose {', '.join(Deal)}")
+def parse_partition_by(text: str | None) -> PartitionBy | None:
+    """Return what `--deal` names; ConfigError for anything else."""
+    if text is None or text in tuple(PartitionBy):
+        return None if text is None else PartitionBy(text)
+    raise ConfigError(f"--deal {text}: choose {', '.join(PartitionBy)}")
 
 
 _COLUMNS = ("ts_ns", "op", "tier", "object_id", "offset_bytes", "length_bytes", "request_id", "stage", "node")
@@ -53,9 +55,9 @@ _MOST_IDS = 1 << 31
 
 
 _BECAUSE = {
-    Deal.NODE: "the trace has several nodes",
-    Deal.USER: "the trace has requests, and one node",
-    Deal.OBJECT: "the trace has neither nodes nor requests",
+    PartitionBy.NODE: "the trace has several nodes",
+    PartitionBy.USER: "the trace has requests, and one node",
+    PartitionBy.OBJECT: "the trace has neither nodes nor requests",
 }
 
 
@@ -74,10 +76,10 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class DealAsked:
-    """How a trace is to be dealt."""
+class PartitionOptions:
+    """How a trace is to be partitioned."""
 
-    by: Deal | None
+    by: PartitionBy | None
     ranks: int
     limit: Limit
     tiers: frozenset[int]
@@ -87,18 +89,18 @@ class DealAsked:
     warmup_rows: int | None = None
 
 
-def deal(trace: Path, asked: DealAsked, rank: int, path: Path) -> Part:
+def write_part(trace: Path, asked: PartitionOptions, rank: int, path: Path) -> Part:
     """Write the part of `rank` to `path` as a trace of its own, with the objects table beside it.
 
     All ranks come to the same parts, each by itself.
 
     Raises:
-        ConfigError: the trace cannot be dealt so. TraceError: it is damaged.
+        ConfigError: the trace cannot be partitioned so. TraceError: it is damaged.
 
     """
     reader = open_table(trace, TRACE)
     by, because = _by(reader, asked.by)
-    sessions = _sessions(asked.requests) if by is Deal.USER else None
+    sessions = _sessions(asked.requests) if by is PartitionBy.USER else None
     first = _Pass(reader, by, asked, sessions)
     parts = [np.zeros(0, bool)]
     planned = warmup_rows = 0
@@ -121,8 +123,8 @@ def deal(trace: Path, asked: DealAsked, rank: int, path: Path) -> Part:
     )
 
 
-def _by(reader: Reader, asked: Deal | None) -> tuple[Deal, str]:
-    """Return what the trace is dealt by, and why."""
+def _by(reader: Reader, asked: PartitionBy | None) -> tuple[PartitionBy, str]:
+    """Return what the trace is partitioned by, and why."""
     nodes = set()
     has_requests = False
     names = ("node", "request_id") if "node" in reader.extras else ("request_id",)
@@ -132,12 +134,12 @@ def _by(reader: Reader, asked: Deal | None) -> tuple[Deal, str]:
         has_requests = has_requests or batch.column("request_id").null_count < batch.num_rows
         if has_requests and (len(nodes) > 1 or "node" not in names):
             break
-    found = Deal.NODE if len(nodes) > 1 else Deal.USER if has_requests else Deal.OBJECT
+    found = PartitionBy.NODE if len(nodes) > 1 else PartitionBy.USER if has_requests else PartitionBy.OBJECT
     if asked is None:
         return found, _BECAUSE[found]
-    if asked is Deal.NODE and len(nodes) <= 1:
+    if asked is PartitionBy.NODE and len(nodes) <= 1:
         raise ConfigError(f"--deal node: {reader.path} has one node; deal it by user or object")
-    if asked is Deal.USER and not has_requests:
+    if asked is PartitionBy.USER and not has_requests:
         raise ConfigError(f"--deal user: {reader.path} has no requests; deal it by object")
     return asked, "--deal"
 
@@ -154,12 +156,14 @@ def _sessions(path: Path | None) -> dict[int, int] | None:
 
 
 class _Pass:
-    """One pass over the rows that the limit admits: which rank each is dealt to."""
+    """One pass over the rows that the limit admits: the rank of each."""
 
-    def __init__(self, reader: Reader, by: Deal, asked: DealAsked, sessions: dict[int, int] | None) -> None:
+    def __init__(
+        self, reader: Reader, by: PartitionBy, asked: PartitionOptions, sessions: dict[int, int] | None
+    ) -> None:
         self._reader, self._by, self._asked, self._sessions = reader, by, asked, sessions
         self._dealt: dict[tuple[int, int], int] = {}
-        """Rank by what is dealt: a node, or whether a user is a session, and its number."""
+        """Rank by what is kept together: a node, or whether a user is a session, and its number."""
         self.own = np.zeros(0, OWN)
         """By object."""
         self._of_request = np.zeros(0, np.int16)
@@ -201,9 +205,9 @@ class _Pass:
 
     def _ranks(self, rows: dict[str, Any]) -> Any:
         objects, requests = rows["object_id"], rows["request_id"]
-        if self._by is Deal.NODE:
+        if self._by is PartitionBy.NODE:
             wanted = self._hands(rows["node"], None)
-        elif self._by is Deal.USER:
+        elif self._by is PartitionBy.USER:
             wanted = np.where(requests < 0, -1, self._hands(requests, self._sessions))
         else:
             wanted = np.full(len(objects), -2)
@@ -219,7 +223,7 @@ class _Pass:
         return ranks
 
     def _hands(self, keys: Any, sessions: dict[int, int] | None) -> Any:
-        """Return the rank of each of `keys`; those not seen before are dealt to one rank after the other."""
+        """Return the rank of each of `keys`; those not seen before are assigned to one rank after the other."""
         found, firsts, places = np.unique(keys, return_index=True, return_inverse=True)
         ranks = np.zeros(len(found), np.int64)
         for at in np.argsort(firsts, kind="stable").tolist():
@@ -235,7 +239,7 @@ class _Pass:
         return DealNote(
             by=self._by,
             because=because,
-            dealt=len(self._dealt) if self._by is not Deal.OBJECT else int((self.own["first"] != 0).sum()),
+            dealt=len(self._dealt) if self._by is not PartitionBy.OBJECT else int((self.own["first"] != 0).sum()),
             rows=self.rows_of.tolist(),
             bytes=self.bytes_of.tolist(),
             nodes=(
@@ -244,7 +248,7 @@ class _Pass:
                     for rank in range(self._asked.ranks)
                 ]
             )
-            if self._by is Deal.NODE
+            if self._by is PartitionBy.NODE
             else None,
             shared_objects=int((self.own["is_shared"] != 0).sum()),
             shared_rows=int(self.counts[0]),
@@ -257,7 +261,7 @@ class _Pass:
 def _grown(array: Any, length: int, column: str) -> Any:
     """Return `array` with room for `length`; pages that are not touched take no memory."""
     if length > _MOST_IDS:
-        raise ConfigError(f"{column} {length - 1}: too large to deal; kvtrace numbers them from 0")
+        raise ConfigError(f"{column} {length - 1}: too large to partition; kvtrace numbers them from 0")
     if length <= len(array):
         return array
     more = np.zeros(max(length, 2 * len(array)), array.dtype)
@@ -266,7 +270,7 @@ def _grown(array: Any, length: int, column: str) -> Any:
 
 
 def _needless(
-    reader: Reader, by: Deal, asked: DealAsked, sessions: dict[int, int] | None, first: _Pass, rank: int
+    reader: Reader, by: PartitionBy, asked: PartitionOptions, sessions: dict[int, int] | None, first: _Pass, rank: int
 ) -> Sequence[int]:
     """Return the rows of `rank` that would delete what it reads later, because another rank wrote it since."""
     shared = np.flatnonzero(first.own["is_shared"])
@@ -335,8 +339,8 @@ wrote since from the start on, and whether another one wrote it since."""
 _COLUMNS_owners = ("op", "tier", "object_id", "offset_bytes", "length_bytes", "request")
 
 
-class DealtStruct(ctypes.Structure):
-    """`Dealt` of deal.c."""
+class PartitionStruct(ctypes.Structure):
+    """`PartitionRows` of partition.c."""
 
     _fields_ = (
         ("rows", ctypes.c_int64),
@@ -348,15 +352,15 @@ class DealtStruct(ctypes.Structure):
 @cache
 def _native() -> ctypes.CDLL:
     found, at, number = library(), ctypes.c_void_p, ctypes.c_int64
-    found.deal_assign.argtypes, found.deal_assign.restype = [at, at, number, at, at, at, at], None
-    found.deal_find_needless.argtypes = [at, at, ctypes.c_int16, number, at, at, at]
-    found.deal_find_needless.restype = number
+    found.partition_assign.argtypes, found.partition_assign.restype = [at, at, number, at, at, at, at], None
+    found.partition_find_needless.argtypes = [at, at, ctypes.c_int16, number, at, at, at]
+    found.partition_find_needless.restype = number
     return found
 
 
-def _dealt(rows: Mapping[str, Any], first_row: int = 0) -> Any:
+def _partition_rows(rows: Mapping[str, Any], first_row: int = 0) -> Any:
     places = {name: rows[name].ctypes.data for name in _COLUMNS_owners if name in rows}
-    return ctypes.byref(DealtStruct(rows=len(rows["op"]), first_row=first_row, **places))
+    return ctypes.byref(PartitionStruct(rows=len(rows["op"]), first_row=first_row, **places))
 
 
 def assign(
@@ -370,7 +374,7 @@ def assign(
     """
     ranks = np.empty(len(wanted), np.int16)
     arrays = (array.ctypes.data for array in (own, of_request, counts, ranks))
-    _native().deal_assign(_dealt({**rows, "request": request}), wanted.ctypes.data, count, *arrays)
+    _native().partition_assign(_partition_rows({**rows, "request": request}), wanted.ctypes.data, count, *arrays)
     return ranks
 
 
@@ -384,7 +388,7 @@ def find_needless(
     """
     found = np.empty(len(ranks), np.int64)
     arrays = (array.ctypes.data for array in (place, shared, found))
-    count = _native().deal_find_needless(_dealt(rows, first_row), ranks.ctypes.data, rank, tiers, *arrays)
+    count = _native().partition_find_needless(_partition_rows(rows, first_row), ranks.ctypes.data, rank, tiers, *arrays)
     return [int(row) for row in found[:count]]
 
 

@@ -1,4 +1,10 @@
-"""The files by which the run of several ranks is put together, also after they died: what each says of itself."""
+"""What each rank left of a run, and the sums over all ranks: times, figures, pace, checkpoints, requests.
+
+Ranks leave files (`ranks.json`, `rank.json`, and a run each), so that the whole can be put together after a crash too.
+Counts are added up; percentiles are taken over the operations of all ranks, from their ops.parquet. A checkpoint ends
+when its last rank ends it, and its bytes are those of all ranks, as MLPerf Storage counts. A request that lies on one
+rank comes from that rank's table; one that lies on several is put together from their operations.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +48,10 @@ class Ordered(msgspec.Struct, frozen=True, kw_only=True):
     trace: str
     """Its absolute path at rank 0."""
     output: str
-    """As rank 0 was told it."""
+    """As given to rank 0."""
     is_forced: bool = False
     deal: str | None = None
-    """What the trace is dealt by; null: as the trace suggests."""
+    """What the trace is partitioned by; null: as the trace suggests."""
 
 
 class RankReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +64,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     is_whole: bool = True
     """Whether the ranks together were to replay the whole trace."""
     is_idle: bool = False
-    """It was dealt nothing."""
+    """Its part is empty."""
     error: str | None = None
     """What went wrong after all had begun."""
     clock_offset_ns: int | None = None
@@ -77,15 +83,15 @@ def read_ordered(folder: Path) -> Ordered:
     return read_json(folder / RANKS_FILE, Ordered, misfit="not of this version of kvreplay: {}")
 
 
-def find_told(folder: Path) -> RankReport | None:
+def find_report(folder: Path) -> RankReport | None:
     """Return what the rank in `folder` said of itself at its end; null if it did not come to that."""
     return read_json(folder / RANK_FILE, RankReport) if (folder / RANK_FILE).is_file() else None
 
 
-def write_told(folder: Path, told: RankReport) -> None:
+def write_report(folder: Path, report: RankReport) -> None:
     """Write what a rank says of itself into its folder."""
     folder.mkdir(exist_ok=True)
-    write_json(folder / RANK_FILE, told)
+    write_json(folder / RANK_FILE, report)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +103,18 @@ class PartRun:
     folder: Path
     run: RunFile | None
     """Null if it left none, or had nothing to replay."""
-    told: RankReport | None
+    report: RankReport | None
     """Null if it did not come to its end."""
     trouble: str | None = None
     """Why what it left cannot be read."""
 
     @property
     def status(self) -> str:
-        """As in its run.json; idle if it was dealt nothing, lost if it left nothing or died."""
+        """As in its run.json; idle if its part was empty, lost if it left nothing or died."""
         if self.run is None:
-            return "idle" if self.told is not None and self.told.is_idle else "lost"
+            return "idle" if self.report is not None and self.report.is_idle else "lost"
         # A recovered run is partial, too; who died did not say so.
-        return self.run.status if self.told is not None else "lost"
+        return self.run.status if self.report is not None else "lost"
 
     @property
     def warmup(self) -> Warmup | None:
@@ -149,12 +155,12 @@ class PartRun:
 _COLUMNS = ("row", "op", "tier", "scheduled_ns", "submitted_ns", "completed_ns", "bytes", "outcome")
 _MIB = 1 << 20
 EXACT_OPERATIONS = 10_000_000
-"""Up to so many are pooled one by one; 32 bytes each."""
+"""Up to so many are kept one by one; 32 bytes each."""
 NAMES = tuple(op.value for op in Op)
 
 
 @dataclass(slots=True)
-class Pooled:
+class MergedTimes:
     """The times of one kind of operation on one tier, or of all."""
 
     latency: Times
@@ -181,12 +187,12 @@ class RankOperations:
     """Those of all ranks, by tier and kind; ("", "") are all."""
 
     is_exact: bool
-    by: dict[tuple[str, str], Pooled] = field(default_factory=dict)
+    by: dict[tuple[str, str], MergedTimes] = field(default_factory=dict)
 
-    def of(self, tier: str, op: str) -> Pooled:
+    def of(self, tier: str, op: str) -> MergedTimes:
         """Return the times of one kind."""
         if (tier, op) not in self.by:
-            self.by[tier, op] = Pooled.empty(is_exact=self.is_exact)
+            self.by[tier, op] = MergedTimes.empty(is_exact=self.is_exact)
         return self.by[tier, op]
 
 
@@ -213,8 +219,8 @@ def rows_of(part: PartRun, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 def late_of(part: PartRun, parts: Sequence[PartRun]) -> int:
     """Return by how much the times of a rank, which count from its start, are to be moved to count from the first."""
-    starts = [p.told.start_ns for p in parts if p.told is not None and p.told.start_ns is not None]
-    own = None if part.told is None else part.told.start_ns
+    starts = [p.report.start_ns for p in parts if p.report is not None and p.report.start_ns is not None]
+    own = None if part.report is None else part.report.start_ns
     return 0 if own is None else own - min(starts)
 
 
@@ -245,7 +251,7 @@ def is_measured(part: PartRun, rows: dict[str, Any]) -> Any:
 
 
 def _add(
-    into: Pooled, rows: dict[str, Any], here: Any, late_ns: int, *, is_open: bool, is_timed: bool, is_kept: bool
+    into: MergedTimes, rows: dict[str, Any], here: Any, late_ns: int, *, is_open: bool, is_timed: bool, is_kept: bool
 ) -> None:
     good = here[(rows["outcome"][here] == OK) & (rows["completed_ns"][here] >= 0)]
     submitted, completed = rows["submitted_ns"][good], rows["completed_ns"][good]
@@ -271,7 +277,7 @@ def _add(
         into.edges.append((submitted + late_ns, completed + late_ns))
 
 
-def pooled_figures(parts: Sequence[PartRun], found: RankOperations) -> list[Figures]:
+def merged_figures(parts: Sequence[PartRun], found: RankOperations) -> list[Figures]:
     """Return the figures of each tier and kind of operation, in the order of the ranks' own."""
     of: dict[tuple[str, str], list[Figures]] = {}
     for part in parts:
@@ -280,10 +286,10 @@ def pooled_figures(parts: Sequence[PartRun], found: RankOperations) -> list[Figu
     tiers = list(dict.fromkeys([tier for tier, _ in of]))
     ops = ["read", "write", "delete"]
     keys = sorted(of, key=lambda key: (tiers.index(key[0]), ops.index(key[1])))
-    return [_pooled(of[key], found.of(*key)) for key in keys]
+    return [_merged(of[key], found.of(*key)) for key in keys]
 
 
-def _pooled(each: Sequence[Figures], times: Pooled) -> Figures:
+def _merged(each: Sequence[Figures], times: MergedTimes) -> Figures:
     first = each[0]
     span = None if times.first_ns is None or times.last_ns is None else times.last_ns - times.first_ns
     moved, operations = total([f.bytes for f in each]), sum(f.operations or 0 for f in each)
@@ -312,7 +318,7 @@ def _pooled(each: Sequence[Figures], times: Pooled) -> Figures:
     )
 
 
-def _most_at_once(times: Pooled) -> int | None:
+def _most_at_once(times: MergedTimes) -> int | None:
     """Return how many operations overlapped at most; null where only histograms are kept."""
     if not times.edges:
         return None
@@ -321,7 +327,7 @@ def _most_at_once(times: Pooled) -> int | None:
     return int((np.arange(1, len(submitted) + 1) - ended).max())
 
 
-def pooled_pace(runs: Sequence[RunFile], found: RankOperations) -> Pace | None:
+def merged_pace(runs: Sequence[RunFile], found: RankOperations) -> Pace | None:
     """Return whether all ranks kept pace; null in a closed loop."""
     paces = [(run.summary.pace, run.summary.operations or 0) for run in runs]
     known = [(pace, count) for pace, count in paces if pace is not None]
@@ -358,7 +364,7 @@ def _weighted(each: Sequence[tuple[float | None, float]]) -> float | None:
     return sum(value * weight for value, weight in known) / whole if len(known) == len(each) and whole else None
 
 
-def pooled_checkpoints(
+def merged_checkpoints(
     parts: Sequence[PartRun], tiers: Sequence[str], wall_ns: int | None, *, is_exact: bool
 ) -> CheckpointFigures | None:
     """Return the checkpoints of all ranks; None if no rank saved or restored one. `tiers` are the trace's names."""
@@ -376,7 +382,7 @@ def pooled_checkpoints(
     whole = [_together(found) for found in each.values()]
     whole.sort(key=lambda c: (_least([c.scheduled_ns, c.submitted_ns]) or 0, c.ts_ns or 0))
     spans = spans_of(whole, last)
-    return figures_of(whole, spans, wall_ns, _beside(parts, tiers, spans, is_exact=is_exact))
+    return figures_of(whole, spans, wall_ns, _times_beside(parts, tiers, spans, is_exact=is_exact))
 
 
 def _moved(found: Checkpoint, by_ns: int) -> Checkpoint:
@@ -405,7 +411,7 @@ def _least(values: Sequence[int | None]) -> int | None:
     return min((value for value in values if value is not None), default=None)
 
 
-def _beside(parts: Sequence[PartRun], tiers: Sequence[str], spans: Any, *, is_exact: bool) -> list[Beside]:
+def _times_beside(parts: Sequence[PartRun], tiers: Sequence[str], spans: Any, *, is_exact: bool) -> list[Beside]:
     """Return how long others' operations took while a checkpoint of any rank was under way, and otherwise."""
     found, is_open = TimesBeside(spans, tiers, EXACT_OPERATIONS if is_exact else 0), False
     for part in parts:
@@ -434,11 +440,11 @@ _COLUMNS_part_requests = (
 _NOT_PLANNED, _SIMULATED = (enum_code(OPS, "engine", name) for name in ("none", "sim"))
 
 
-def pooled_requests(parts: Sequence[PartRun], criteria: Criteria) -> RequestFigures | None:
+def merged_requests(parts: Sequence[PartRun], criteria: Criteria) -> RequestFigures | None:
     """Return the figures of the requests of all ranks, judged by `criteria`; None if no rank kept them."""
     kept = [part for part in parts if part.run is not None and (part.folder / SERVED_FILE).is_file()]
-    told = [part.run.requests for part in kept if part.run is not None and part.run.requests is not None]
-    if not told:
+    counted = [part.run.requests for part in kept if part.run is not None and part.run.requests is not None]
+    if not counted:
         return None
     found = _Requests([_table(part) for part in kept])
     is_open = False
@@ -453,7 +459,7 @@ def pooled_requests(parts: Sequence[PartRun], criteria: Criteria) -> RequestFigu
     times = RequestTimes(criteria.targets, limit=len(counts))
     response = found.response.ns[counts] if is_open else None
     times.add(found.storage_ns[counts], response, found.first_token_ns[counts], found.qos[counts])
-    return times.figures(told[0].first_token_reason, is_open_loop=is_open)
+    return times.figures(counted[0].first_token_reason, is_open_loop=is_open)
 
 
 def _table(part: PartRun) -> dict[str, Any]:

@@ -1,6 +1,9 @@
-"""Replays on all ranks: rank 0 runs the command, and whenever that replays, all ranks do their parts together.
+"""Replays on all ranks: rank 0 runs the command, and whenever that replays, all ranks replay their parts together.
 
 So whatever decides what to replay next, trials or a sweep, runs on rank 0 alone and needs to know nothing of ranks.
+`Meeting` is where the ranks wait for each other: when each is prepared, at the common start, and at the end. `bring`
+copies the files of ranks on other hosts to rank 0. `Alongside` is for clients of an MLPerf submission: each rank runs
+the command with requests of its own, only their replays begin and end together, and results are combined, not merged.
 """
 
 from __future__ import annotations
@@ -20,9 +23,9 @@ from kvreplay.config.tiers import paths_of, tier_indices
 from kvreplay.mlperf.rules import STORAGE
 from kvreplay.ranks import partition
 from kvreplay.ranks.helper import Instant, Ranks
-from kvreplay.ranks.merge import pool, pooled_error
-from kvreplay.ranks.partition import Deal, DealAsked, Part, deal
-from kvreplay.ranks.parts import RANK_FILE, RANKS_FILE, Ordered, RankReport, write_told
+from kvreplay.ranks.merge import merge_ranks, merged_error
+from kvreplay.ranks.partition import Part, PartitionBy, PartitionOptions, write_part
+from kvreplay.ranks.parts import RANK_FILE, RANKS_FILE, Ordered, RankReport, write_report
 from kvreplay.result import tables
 from kvreplay.result.tables import check_output, make_directory
 from kvreplay.run.run import FinishedRun, replay
@@ -43,8 +46,8 @@ _GOLDEN = 0x9E3779B97F4A7C15
 class RankSession:
     """The ranks of one command."""
 
-    def __init__(self, ranks: Ranks, by: Deal | None = None) -> None:
-        """Deal traces to `ranks` by `by`; null: as each trace suggests."""
+    def __init__(self, ranks: Ranks, by: PartitionBy | None = None) -> None:
+        """Partition traces over `ranks` by `by`; null: as each trace suggests."""
         self.ranks, self._by = ranks, by
         self._hosts = [str(data, "utf-8") if data else "" for data in ranks.exchange(ranks.host.encode())]
 
@@ -83,8 +86,8 @@ class RankSession:
         with suppress(RankLost):
             self.ranks.exchange(msgspec.msgpack.encode(order))
         self._all(order, show, watching)
-        run = pool(output, because=self.ranks.reason, wait_s=WAIT_S if self.ranks.is_lost else 0.0)
-        return FinishedRun(run, pooled_error(run, output))
+        run = merge_ranks(output, because=self.ranks.reason, wait_s=WAIT_S if self.ranks.is_lost else 0.0)
+        return FinishedRun(run, merged_error(run, output))
 
     def follow(self) -> None:
         """Do what rank 0 orders until it orders nothing more."""
@@ -136,16 +139,16 @@ class RankSession:
             if rank == 0:
                 remove_unbegun(output)
             raise error or Elsewhere("another rank says why")
-        write_told(folder, self._told(part, meeting, error))
+        write_report(folder, self._report(part, meeting, error))
         bring(self.ranks, output)
 
     def _part(self, order: Ordered) -> Part:
-        """Deal the trace: write our part."""
+        """Partition the trace: write our part."""
         trace, config = Path(order.trace), order.config
         meta = open_table(trace, TRACE).meta
         warmup = parse_warmup(config.warmup)
-        asked = DealAsked(
-            by=None if order.deal is None else Deal(order.deal),
+        asked = PartitionOptions(
+            by=None if order.deal is None else PartitionBy(order.deal),
             ranks=order.count,
             limit=parse_limit(config.limit),
             tiers=frozenset(i for i, _ in tier_indices([t.name for t in meta.tiers], config.tiers, trace)),
@@ -153,7 +156,7 @@ class RankSession:
             warmup_rows=None if warmup is None else warmup.rows,
         )
         name = RANK_FOLDER.format(self.ranks.rank)
-        return deal(trace, asked, self.ranks.rank, Path(order.output) / f"{name}.parquet")
+        return write_part(trace, asked, self.ranks.rank, Path(order.output) / f"{name}.parquet")
 
     def _mine(
         self,
@@ -197,7 +200,7 @@ class RankSession:
             if not config.is_kept:
                 partition.leave(list(targets.values()))
 
-    def _told(self, part: Part | None, meeting: Meeting, error: KvError | None) -> RankReport:
+    def _report(self, part: Part | None, meeting: Meeting, error: KvError | None) -> RankReport:
         """Return what we say of ourselves at the end."""
         before = after = meeting.before
         with suppress(RankLost):
@@ -262,11 +265,11 @@ class Meeting:
         self._is_ready = True
         mine = b"" if error is None else msgspec.msgpack.encode(Refused(str(error), error.exit_code))
         try:
-            told = self._ranks.exchange(mine)
+            replies = self._ranks.exchange(mine)
         except RankLost:
             # The reason to end is known by now, and the run ends before its first operation.
             return
-        refused = [(rank, data) for rank, data in enumerate(told) if data]
+        refused = [(rank, data) for rank, data in enumerate(replies) if data]
         self.is_off = bool(refused)
         if refused and error is None:
             rank, data = refused[0]
@@ -282,10 +285,10 @@ class Meeting:
             self.before = self._ranks.clock()
             offset_ns = self.before.offset_ns
             mine = b"" if soonest_ns is None else msgspec.msgpack.encode(soonest_ns - offset_ns)
-            told = self._ranks.exchange(mine)
+            replies = self._ranks.exchange(mine)
         except RankLost:
             return soonest_ns or monotonic_ns()
-        instants = [msgspec.msgpack.decode(data, type=int) for data in told if data]
+        instants = [msgspec.msgpack.decode(data, type=int) for data in replies if data]
         margin_ns = MARGIN_NS if self._ranks.count > 1 else 0
         self.start_ns = max(instants, default=monotonic_ns()) + margin_ns + offset_ns
         return self.start_ns
@@ -311,8 +314,8 @@ class Meeting:
 CHUNK_BYTES = 16 << 20
 
 
-class _Piece(msgspec.Struct, frozen=True):
-    """A piece of a file."""
+class _FilePart(msgspec.Struct, frozen=True):
+    """Part of a file."""
 
     name: str
     at: int
@@ -326,43 +329,45 @@ def bring(ranks: Ranks, output: Path, last: str = RANK_FILE) -> None:
     """
     mine = output / RANK_FOLDER.format(ranks.rank)
     with suppress(RankLost):
-        told = ranks.exchange(_digest(mine / last))
+        replies = ranks.exchange(_digest(mine / last))
         lacking = []
         if ranks.rank == 0:
             there = [output / RANK_FOLDER.format(rank) for rank in range(ranks.count)]
-            lacking = [r for r, digest in enumerate(told) if digest is not None and _digest(there[r] / last) != digest]
+            lacking = [
+                r for r, digest in enumerate(replies) if digest is not None and _digest(there[r] / last) != digest
+            ]
         first = ranks.exchange(msgspec.msgpack.encode(lacking))[0]
         wanted: list[int] = msgspec.msgpack.decode(first, type=list[int]) if first else []
         if not wanted:
             return
         files = sorted(p for p in mine.rglob("*") if p.is_file()) if ranks.rank in wanted else []
-        pieces = [(p, at) for p in files for at in range(0, max(1, p.stat().st_size), CHUNK_BYTES)]
-        counts = ranks.exchange(msgspec.msgpack.encode(len(pieces)))
+        parts = [(p, at) for p in files for at in range(0, max(1, p.stat().st_size), CHUNK_BYTES)]
+        counts = ranks.exchange(msgspec.msgpack.encode(len(parts)))
         rounds = max((msgspec.msgpack.decode(count, type=int) for count in counts if count), default=0)
         for number in range(rounds):
-            piece = _read(mine, *pieces[number]) if number < len(pieces) else None
-            taken = ranks.exchange(b"" if piece is None else msgspec.msgpack.encode(piece), to_all=False)
+            part = _read(mine, *parts[number]) if number < len(parts) else None
+            taken = ranks.exchange(b"" if part is None else msgspec.msgpack.encode(part), to_all=False)
             for rank, data in enumerate(taken):
                 if data and ranks.rank == 0:
-                    _write(output / RANK_FOLDER.format(rank), msgspec.msgpack.decode(data, type=_Piece))
+                    _write(output / RANK_FOLDER.format(rank), msgspec.msgpack.decode(data, type=_FilePart))
 
 
 def _digest(path: Path) -> bytes:
     return hashlib.sha256(path.read_bytes()).digest() if path.is_file() else b"none"
 
 
-def _read(folder: Path, path: Path, at: int) -> _Piece:
+def _read(folder: Path, path: Path, at: int) -> _FilePart:
     with path.open("rb") as file:
         file.seek(at)
-        return _Piece(str(path.relative_to(folder)), at, file.read(CHUNK_BYTES))
+        return _FilePart(str(path.relative_to(folder)), at, file.read(CHUNK_BYTES))
 
 
-def _write(folder: Path, piece: _Piece) -> None:
-    path = folder / piece.name
+def _write(folder: Path, part: _FilePart) -> None:
+    path = folder / part.name
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("r+b" if piece.at else "wb") as file:
-        file.seek(piece.at)
-        file.write(piece.data)
+    with path.open("r+b" if part.at else "wb") as file:
+        file.seek(part.at)
+        file.write(part.data)
 
 
 def remove_unbegun(output: Path) -> None:
@@ -406,10 +411,10 @@ class Alongside:
             raise error
         return found[0]
 
-    def told(self, value: Any) -> list[Any]:
-        """Return what each rank says of itself; of one that is gone null."""
-        told = self.ranks.exchange(msgspec.msgpack.encode(value))
-        return [None if data is None else msgspec.msgpack.decode(data) for data in told]
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, by rank; null for a rank that is gone."""
+        replies = self.ranks.exchange(msgspec.msgpack.encode(value))
+        return [None if data is None else msgspec.msgpack.decode(data) for data in replies]
 
     def replay(
         self,
@@ -448,7 +453,7 @@ def own_client(
 
     """
     rank = ranks.ranks.rank
-    hosts = [str(host) for host in ranks.told(ranks.ranks.host)]
+    hosts = [str(host) for host in ranks.gather(ranks.ranks.host)]
 
     def prepare() -> tuple[dict[str, str], Path]:
         if rank == 0:
@@ -459,7 +464,7 @@ def own_client(
     own, _ = ranks.together(prepare)
     ranks.together(lambda: _make(output))
     filesystem = [str(path.stat().st_dev) for path in paths_of(own[STORAGE]) if path.is_dir()] if STORAGE in own else []
-    there = ranks.told([hosts[rank], *filesystem])
+    there = ranks.gather([hosts[rank], *filesystem])
     return own, output / RANK_FOLDER.format(rank), max(1, there.count([hosts[rank], *filesystem]) if filesystem else 1)
 
 
@@ -488,5 +493,5 @@ def recover_ranks(path: Path) -> FinishedRun:
     """Write the run of all ranks in `path` from what they left; ConfigError if it is there already."""
     if (path / RUN_FILE).is_file():
         raise ConfigError(f"{path}: the ranks were put together there; nothing to recover")
-    run = pool(path)
-    return FinishedRun(run, pooled_error(run, path))
+    run = merge_ranks(path)
+    return FinishedRun(run, merged_error(run, path))

@@ -1,6 +1,7 @@
-"""What held a run back, from what was measured: a decision on `Evidence` alone.
+"""Why a run was not faster: the bottleneck, decided from `Evidence` alone, and the delays of an open loop.
 
-Where the measurements do not decide, the cause is null and the reason says what would tell.
+A response time is completion - due time. It is split, operation by operation, into the waits that came before its
+submission and the service time. Where the measurements do not decide, the cause is null and the reason says what would.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def pace(found: CountedOperations, driven: Driven | None = None) -> Pace | None:
         end_late_ns=end_late,
         cause=None if is_kept or not named else max(named, key=lambda name: named[name]),
         causes=causes,
-        held_share=None if driven is None or not driven.wall_ns else min(1.0, driven.held_ns / driven.wall_ns),
+        held_share=None if driven is None or not driven.wall_ns else min(1.0, driven.depth_limited_ns / driven.wall_ns),
         on_time_fraction=on_time,
         unhindered_share=unhindered,
     )
@@ -139,7 +140,7 @@ def _before_submission(driven: Driven | None, waited_ns: int, added_ns: int, *, 
     threads, of = (rings, waited_ns * len(rings)) if rings else (driven.of("worker"), added_ns)
     spent = [Spent.of(each, driven.wall_ns) for each in threads]
     measured = {
-        QUEUE: 0.0 if is_copied else driven.held_ns / max(1, waited_ns),
+        QUEUE: 0.0 if is_copied else driven.depth_limited_ns / max(1, waited_ns),
         BLOCK_QUEUE: sum(each.blocked_ns for each in threads if each.kind == "ring") / max(1, of),
         BUFFERS: 0.0 if is_copied else driven.growing_ns / max(1, waited_ns),
         MEMORY: sum(each.touching_ns for each in spent) / max(1, of),

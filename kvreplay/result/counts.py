@@ -1,7 +1,9 @@
-"""Times of many operations: all of them while they are few, beyond that a histogram.
+"""Counters of a run, filled as its rows come, in memory that does not grow with them.
 
-A histogram's slots are 1/1024 of their value wide, so a percentile read from its middles is at most 0.05 % off. Counts,
-sums and greatest values are exact either way, and so is what several have together.
+Operations by kind and place, by second and in the order of time; requests with their storage, response and first-token
+times; and the rows of the table `ops`. Times are all kept while they are few, beyond that in a histogram. Its slots are
+1/1024 of their value wide, so a percentile read from their middles is at most 0.05 % off. Counts, sums and greatest
+values are exact either way, also when several are merged.
 """
 
 from __future__ import annotations

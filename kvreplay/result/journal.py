@@ -46,7 +46,7 @@ _KEPT = np.dtype(
 class Listener(Protocol):
     """Who is told of the rows that have ended."""
 
-    told: Structure
+    counters: Structure
     """`Watched` of count.h."""
 
     def note(self) -> None:
@@ -74,7 +74,7 @@ class Journal:
         self._schema = pa.schema([(name, pa.from_numpy_dtype(kind)) for name, kind in _COLUMNS.items()])
         most = max(1, min(_BATCH_ROWS, len(rows)))
         self._fresh = {name: np.empty(most, kind) for name, kind in _COLUMNS.items()}
-        watched = 0 if listener is None else listener.told
+        watched = 0 if listener is None else listener.counters
         self._batch = Structure(COUNTED, "JournalBatch", **self._fresh, watched=watched, room=most)
         try:
             self._file = (output / PARTIAL_OPS_FILE).open("ab")

@@ -1,4 +1,4 @@
-"""What a run came to, taken part by part: its figures and tables, in memory that does not grow with its rows.
+"""Make the result of a run, part by part: its figures, its tables, and run.json with its notes.
 
 Parts come in the order of the planned rows, each row once. Which rows a part holds changes no result.
 """
@@ -218,7 +218,7 @@ class RunResults:
 
 
 _WHOLE_BYTES = 256 << 10
-"""An I/O up to this has no more small pages than any device of our time takes pieces of memory."""
+"""An I/O up to this has no more small pages than any device of our time takes segments of memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,8 @@
-"""The verdict of a run: what was asked, what was reached, and what held it back, in one sentence and in fields."""
+"""The verdict of a run: load asked for, load measured, and the bottleneck, in one sentence and in fields.
+
+`levels_of` shows from one run how a tier's service times depend on the number of operations in flight. Twice as many in
+flight that move twice as much mean that the drive could take more; that move the same mean that it is saturated.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +146,7 @@ def _evidence(
         known |= _of_threads(driven, is_copied=copied(tier))
         places = driven.wall_ns * queue_depth
         if judged is None:
-            known["held_share"] = min(1.0, driven.held_ns / driven.wall_ns)
+            known["held_share"] = min(1.0, driven.depth_limited_ns / driven.wall_ns)
         if driven.in_use_ns is not None:
             known["in_flight_mean"] = driven.in_use_ns / driven.wall_ns
             alone = [t for t in found.tiers if t is not None and has_times(t) and not copied(t)]

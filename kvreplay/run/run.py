@@ -1,4 +1,9 @@
-"""One replay: compile the trace, open the tiers, populate, run the engine, write the results."""
+"""One replay: compile the trace, open the tiers, populate, run the engine, write the results.
+
+`_Run` does these steps in order. Below it: what a finished run is, preparation of the storage, the clock that ends a
+run (`--runtime`), replays that start together, and `Feed`, the thread that lays rows ahead of the run and hands on those
+behind it, so that memory holds a window of rows.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +36,7 @@ from kvreplay.plan.window import populated_rows
 from kvreplay.result import tables as results
 from kvreplay.result.counts import RunPart
 from kvreplay.result.journal import journal
-from kvreplay.result.probed import beside
+from kvreplay.result.probed import probing
 from kvreplay.result.summarize import Measured, Preparation, RunResults, finished, opening, running, table_metadata
 from kvreplay.run.precondition import LaidOut, is_laid_out, lay_out_all, precondition
 from kvreplay.run.watch import Watch, Watching
@@ -150,7 +155,7 @@ class _Run:
                 laid_out.note_whole()
             with setting.trace.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            end_probes = stack.enter_context(beside(config, setting.tiers, output))
+            end_probes = stack.enter_context(probing(config, setting.tiers, output))
             rows = loader.begin(
                 setting.pacer, is_ignoring_streams=config.is_ignoring_streams, is_verified=config.is_verified
             )

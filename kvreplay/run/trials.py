@@ -1,4 +1,7 @@
-"""Several runs of one replay: their median and spread, and whether they agree enough to be quoted."""
+"""Several runs of one replay: median, spread, and whether they agree enough to be quoted; or two sides in turn.
+
+`run_pair` alternates the runs of two sets of targets, so that a machine whose speed drifts favours neither.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""A run while it goes on: what has completed so far and in the last seconds, from what the journal finds anyway.
+"""A run while it goes on: totals and rates of the last seconds, shown on stderr or served as OpenMetrics.
 
-Nothing is asked of the engine: once a second the journal looks for what has ended, and hands it on.
+Nothing is asked of the engine: once a second the journal looks for what has ended, and hands it on. `live` draws a table
+on a terminal, else a line now and then; `serving` is `--metrics`, by prometheus_client.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Watch:
         """Of tiers and operations: their number in these."""
         self._totals: Any = np.zeros(len(setting.tiers) * len(_OPS), _COUNTS)
         self._buckets: Any = np.zeros((len(self._totals), len(BOUNDS_NS) + 1), np.int64)
-        self.told = Structure(
+        self.counters = Structure(
             COUNTED,
             "Watched",
             totals=self._totals.copy(),
@@ -136,13 +137,15 @@ class Watch:
 
     def take(self, rows: Any) -> None:
         """Count `rows` (ROW), which have ended since the last call."""
-        call("watch_take", self.told, np.ascontiguousarray(rows), len(rows))
+        call("watch_take", self.counters, np.ascontiguousarray(rows), len(rows))
         self.note()
 
     def note(self) -> None:
         """Count what `told` was told of since the last call."""
-        totals, buckets = self.told.arrays["totals"], self.told.arrays["buckets"]
-        times, late = (self.told.arrays[name][: self.told["sampled"]].copy() for name in ("response_ns", "late_ns"))
+        totals, buckets = self.counters.arrays["totals"], self.counters.arrays["buckets"]
+        times, late = (
+            self.counters.arrays[name][: self.counters["sampled"]].copy() for name in ("response_ns", "late_ns")
+        )
         with self._lock:
             for name in _COUNTS.names or ():
                 self._totals[name] += totals[name]
@@ -153,7 +156,7 @@ class Watch:
                 self._looks.popleft()
         totals.fill(0)
         buckets.fill(0)
-        self.told.set(sampled=0, seen=0, step=1)
+        self.counters.set(sampled=0, seen=0, step=1)
 
     def snapshot(self) -> dict[tuple[str, str], Totals]:
         """Return what has ended so far by tier and operation, as it stood at one moment."""

@@ -1,7 +1,11 @@
-"""Which directories a replay may use: empty ones and its own, one replay at a time; only its own files are removed.
+"""What a replay may overwrite: empty directories, files of its own, and block devices that nothing uses.
 
-All objects lie in one scratch directory with a marker file. By the marker a later run knows the leftovers of a killed
-one; a lock on it keeps two runs apart.
+In a directory all objects lie in one scratch folder with a marker file. By the marker a later run knows the leftovers
+of a killed one; a lock on it keeps two runs apart, and only files of ours are removed.
+
+What the kernel knows of a block device is read first (`examine`) and judged apart from it (`refusal`). At last the
+device is opened exclusively, which the kernel refuses while anything else holds it. `smart` and `firmware` are what a
+drive reports of itself.
 """
 
 from __future__ import annotations

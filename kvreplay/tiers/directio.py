@@ -1,4 +1,8 @@
-"""Direct I/O: confirmed on each target by trying it, and whole reads and writes with it."""
+"""Direct I/O and write hints: what the kernel offers on a target, confirmed by trying it.
+
+A file's writes carry a hint of how long they live (fcntl F_SET_RW_HINT, linux/fcntl.h); each write to a block device
+may name a stream (io_uring, from Linux 6.16 on), which the NVMe driver passes on to the drive.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,11 @@
-"""GPU memory: objects lie on the device, and every operation is one copy, timed by the device as well.
+"""GPU memory as a tier, and `--gds`: files read and written straight to and from GPU memory.
 
-By default data crosses between pinned host buffers and the GPU, as a demotion's or a promotion's does; with
-`gpu:copy=device` it stays there, as a hit in the GPU's own cache does.
+Objects of the GPU tier lie on the device, and every operation is one copy, timed by the device as well. By default data
+crosses between pinned host buffers and the GPU, as a demotion's or a promotion's does; with `gpu:copy=device` it stays
+there, as a hit in the GPU's own cache does. GDS goes through cuFile by kvikio; where that cannot go direct it goes
+through host memory, and the run says which it was.
+
+CuPy stands behind it; `Device` is the seam, so that all but these few calls is tested without a GPU.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""RequestCounts to a store through s3dlio, each from the thread that waits for it; what it refuses is asked for again.
+"""An object store as a tier: each write is one PUT, each read one GET or ranged GET, each delete one DELETE.
 
-s3dlio's own repeats are switched off, for it does not tell of them: a request that it repeats would look like a slow
-one. Those made here are counted.
+Requests go through s3dlio, each from the thread that waits for it. s3dlio's own retries are switched off, because it
+does not report them: a request that it retried would look like a slow one. Retries made here are counted.
+
+All objects lie below a folder of ours in the prefix, with a marker: by it a later run knows the leftovers of a killed
+one. Nothing else in the bucket is touched. Credentials come from the environment or the standard files, and never reach
+anything that is written or shown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""What an engine asks of any tier, and how it finds those that it serves without Python."""
+"""What the engine asks of any tier, which tiers it serves without Python, and how objects are named as files.
+
+Objects as files lie in directories of our own, or are named as serving engines name theirs (`--layout`). Only vLLM's
+layout also writes as that engine does (`files.VllmFiles`).
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from ranks import Hall, ThreadRanks, on_ranks
 from kvreplay.config.config import Config
 from kvreplay.ranks import session
 from kvreplay.ranks.helper import offset_of
-from kvreplay.ranks.partition import Deal, target_of
+from kvreplay.ranks.partition import PartitionBy, target_of
 from kvreplay.ranks.parts import RANKS_FILE
 from kvreplay.result.cause import distribution
 from kvreplay.result.counts import ERROR, Times
@@ -45,7 +45,7 @@ def replayed(tmp_path: Path, count: int = COUNT, **options: Any) -> FinishedRun:
     config = Config(tiers=options.pop("tiers", {"nvme": "ram"}), io_bytes=4096, **options)
     path = trace(tmp_path)
     return on_ranks(
-        count, lambda s: s.replay(config, path, tmp_path / "run", ["kvreplay"], is_forced=True), by=Deal.USER
+        count, lambda s: s.replay(config, path, tmp_path / "run", ["kvreplay"], is_forced=True), by=PartitionBy.USER
     )
 
 
@@ -166,9 +166,9 @@ def test_what_all_ranks_moved_is_what_the_kernel_counts_for_their_process(tmp_pa
     path = write_trace(tmp_path / "t.parquet", rows)
     config = Config(tiers={"nvme": str(drive)}, io_bytes=length)
     # Once before: what is loaded for it is read from the drive, too.
-    on_ranks(COUNT, lambda s: s.replay(config, path, tmp_path / "first", ["kvreplay"]), by=Deal.OBJECT)
+    on_ranks(COUNT, lambda s: s.replay(config, path, tmp_path / "first", ["kvreplay"]), by=PartitionBy.OBJECT)
     before = process_io()
-    on_ranks(COUNT, lambda s: s.replay(config, path, tmp_path / "run", ["kvreplay"]), by=Deal.OBJECT)
+    on_ranks(COUNT, lambda s: s.replay(config, path, tmp_path / "run", ["kvreplay"]), by=PartitionBy.OBJECT)
     read, written = (after - start for after, start in zip(process_io(), before, strict=True))
     run = read_run(tmp_path / "run")
     by = {figures.op: figures for figures in run.summary.figures}
@@ -197,7 +197,7 @@ def test_trials_and_sweeps_are_decided_by_rank_0_and_done_by_all(tmp_path):
             config, path, tmp_path / "sweep", ["kvreplay"], Axis.QUEUE_DEPTH, [1, 2], replaying=session.replay
         )
 
-    trials, (swept, error) = on_ranks(COUNT, both, by=Deal.USER)
+    trials, (swept, error) = on_ranks(COUNT, both, by=PartitionBy.USER)
     assert error is None
     assert trials.status == "complete"
     assert {q.name for q in trials.quantities} >= {"bandwidth_bytes_per_s", "p50_ns"}

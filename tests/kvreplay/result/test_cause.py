@@ -199,13 +199,13 @@ def test_copies_and_tiers_without_times_have_no_queue() -> None:
 
 def served(*, depth: int, parallel: int, service_ns: int, arrival_ns: int, rows: int) -> tuple[Any, Any]:
     """Return when operations are submitted and completed: `depth` places, a drive that does `parallel` at a time."""
-    places, lanes = np.zeros(depth, np.int64), np.zeros(parallel, np.int64)
+    places, queues = np.zeros(depth, np.int64), np.zeros(parallel, np.int64)
     submitted, completed = np.zeros((2, rows), np.int64)
     for row in range(rows):
-        place, lane = int(places.argmin()), int(lanes.argmin())
+        place, lane = int(places.argmin()), int(queues.argmin())
         submitted[row] = max(row * arrival_ns, places[place])
-        lanes[lane] = max(lanes[lane], submitted[row]) + service_ns
-        completed[row] = places[place] = lanes[lane]
+        queues[lane] = max(queues[lane], submitted[row]) + service_ns
+        completed[row] = places[place] = queues[lane]
     return submitted, completed
 
 

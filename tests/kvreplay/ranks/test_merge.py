@@ -17,8 +17,8 @@ from run_files import figures
 
 from kvreplay.config.config import Config
 from kvreplay.ranks import merge
-from kvreplay.ranks.merge import pool, pooled_verdict
-from kvreplay.ranks.partition import Deal
+from kvreplay.ranks.merge import merge_ranks, merged_verdict
+from kvreplay.ranks.partition import PartitionBy
 from kvreplay.ranks.parts import Covered
 from kvreplay.result.cause import distribution
 from kvtrace.core.run.run_file import RunFile, read_run
@@ -29,7 +29,7 @@ COUNT = 3
 MS = 1_000_000
 
 
-def replayed(tmp_path: Path, rows: list[Any], by: Deal, **options: Any) -> RunFile:
+def replayed(tmp_path: Path, rows: list[Any], by: PartitionBy, **options: Any) -> RunFile:
     config = Config(tiers={"nvme": "ram"}, io_bytes=4096, **options)
     path = write_trace(tmp_path / "t.parquet", rows)
     on_ranks(COUNT, lambda s: s.replay(config, path, tmp_path / "run", ["kvreplay"]), by=by)
@@ -68,7 +68,7 @@ def requests_of_three_objects(count: int) -> list[Any]:
     return rows
 
 
-@pytest.mark.parametrize("by", [Deal.USER, Deal.OBJECT])
+@pytest.mark.parametrize("by", [PartitionBy.USER, PartitionBy.OBJECT])
 @pytest.mark.parametrize("speed", [None, 1.0])
 def test_requests_are_pooled_also_those_that_several_ranks_served(tmp_path, by, speed):
     run = replayed(tmp_path, requests_of_three_objects(40), by, speed=speed)
@@ -78,7 +78,7 @@ def test_requests_are_pooled_also_those_that_several_ranks_served(tmp_path, by, 
     storage = busy(ops, "submitted_ns")
     assert found.storage == distribution(np.array(list(storage.values())))
     tables = [read_table(tmp_path / "run" / f"rank-{r:04d}" / "requests.parquet", SERVED) for r in range(COUNT)]
-    assert (sum(table.num_rows for table in tables) > 40) == (by is Deal.OBJECT)
+    assert (sum(table.num_rows for table in tables) > 40) == (by is PartitionBy.OBJECT)
     if speed is None:
         assert found.response is None
     else:
@@ -86,7 +86,7 @@ def test_requests_are_pooled_also_those_that_several_ranks_served(tmp_path, by, 
 
 
 def test_requests_that_the_warm_up_touches_are_left_out(tmp_path):
-    run = replayed(tmp_path, requests_of_three_objects(20), Deal.OBJECT, warmup="8rows", speed=1.0)
+    run = replayed(tmp_path, requests_of_three_objects(20), PartitionBy.OBJECT, warmup="8rows", speed=1.0)
     # Rows 0 to 7 are of requests 0 and 1.
     assert run.requests is not None
     assert run.requests.requests == 18
@@ -105,7 +105,7 @@ def test_criteria_are_judged_by_what_is_pooled(tmp_path):
     drive.mkdir()
     path = write_trace(tmp_path / "t.parquet", requests_of_three_objects(30))
     config = Config(tiers={"nvme": str(drive)}, io_bytes=4096)
-    on_ranks(COUNT, lambda s: s.replay(config, path, tmp_path / "run", ["kvreplay"]), by=Deal.USER)
+    on_ranks(COUNT, lambda s: s.replay(config, path, tmp_path / "run", ["kvreplay"]), by=PartitionBy.USER)
     run = read_run(tmp_path / "run")
     assert run.mlperf is not None
     by = {figures.op: figures for figures in run.summary.figures}
@@ -137,7 +137,7 @@ def saves(request: int | None) -> list[Any]:
 @pytest.mark.parametrize("request_id", [None, 7])
 @pytest.mark.parametrize("speed", [None, 1.0])
 def test_a_checkpoint_ends_when_its_last_rank_has_written_it(tmp_path, speed, request_id):
-    run = replayed(tmp_path, saves(request_id), Deal.OBJECT, speed=speed)
+    run = replayed(tmp_path, saves(request_id), PartitionBy.OBJECT, speed=speed)
     found, ops = run.checkpoints, every_op(tmp_path / "run")
     assert found is not None
     spans = []
@@ -162,10 +162,10 @@ def test_a_checkpoint_ends_when_its_last_rank_has_written_it(tmp_path, speed, re
 
 
 def test_a_rank_that_left_nothing_leaves_the_others_figures(tmp_path):
-    replayed(tmp_path, saves(7) + requests_of_three_objects(0), Deal.OBJECT)
+    replayed(tmp_path, saves(7) + requests_of_three_objects(0), PartitionBy.OBJECT)
     whole = read_run(tmp_path / "run")
     (tmp_path / "run" / "rank-0001" / "run.json").unlink()
-    run = pool(tmp_path / "run")
+    run = merge_ranks(tmp_path / "run")
     assert whole.checkpoints is not None
     assert run.checkpoints is not None
     assert 0 < run.checkpoints.each[0].bytes < whole.checkpoints.each[0].bytes
@@ -188,7 +188,7 @@ def test_repeats_of_all_ranks_stay_in_step(tmp_path):
     """The parts end at different times: without the whole trace's period each would go on by its own."""
     rows = requests_of_three_objects(7)
     once = 42
-    run = replayed(tmp_path, rows, Deal.USER, speed=1.0, runtime="12ms")
+    run = replayed(tmp_path, rows, PartitionBy.USER, speed=1.0, runtime="12ms")
     last = rows[-1][0]
     period = last + last // (once - 1)
     begun = {op["object_id"] // 3 * MS // 4 for op in every_op(tmp_path / "run")}
@@ -209,7 +209,7 @@ def test_repeats_of_all_ranks_stay_in_step(tmp_path):
 def test_ranks_that_outnumber_processors_are_told_of_if_they_began_apart() -> None:
     def crowded(lates_ns: list[int], cpus: int) -> list[str]:
         told = [SimpleNamespace(is_idle=False, begun_late_ns=late, clock_error_ns=0, cpus=cpus) for late in lates_ns]
-        parts: list[Any] = [SimpleNamespace(told=one, run=None, host="a", first_submission_ns=None) for one in told]
+        parts: list[Any] = [SimpleNamespace(report=one, run=None, host="a", first_submission_ns=None) for one in told]
         return merge.crowded(parts)
 
     assert crowded([0, 40_000, 10_000], 2) == []
@@ -220,6 +220,6 @@ def test_ranks_that_outnumber_processors_are_told_of_if_they_began_apart() -> No
 
 
 def test_ranks_that_came_to_no_operation_say_that_and_not_that_nothing_takes_time() -> None:
-    found = pooled_verdict([], [figures(operations=0, latency=distribution_of(None, 0))], None, {}, None)
+    found = merged_verdict([], [figures(operations=0, latency=distribution_of(None, 0))], None, {}, None)
     assert (found.cause, found.reason) == (None, "nothing completed")
     assert "takes time" not in found.sentence
