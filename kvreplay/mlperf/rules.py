@@ -1,7 +1,7 @@
 """The benchmark's locked options, one attempt at them, and which rules of a submission it keeps.
 
-Rules.md of mlcommons/storage: section 6, a line each; the options are table KVCache-1 of 6.3.1. A preset of kvtrace holds
-the workload of each option; a test compares the two.
+Rules.md of mlcommons/storage: section 6, a line each; the options are table KVCache-1 of 6.3.1. A preset of kvtrace
+holds the workload of each option; a test compares the two.
 """
 
 from __future__ import annotations

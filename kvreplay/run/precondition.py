@@ -1,10 +1,10 @@
 """Write the storage before a replay: `--precondition`, and the contents of preallocated files and devices.
 
-A fresh or trimmed drive writes faster than it will a day later. `twice` writes it from end to end, then once more
-in random order; `steady` goes on at random places until its bandwidth is steady by the rule stated here.
+A fresh or trimmed drive writes faster than it will a day later. `twice` writes it from end to end, then once more in
+random order; `steady` goes on at random places until its bandwidth is steady by the rule stated here.
 
-Of a preallocated file or device everything that the replay will use is written once, in one pass from the start: what it
-reads and never writes with its own content, the rest as filler.
+Of a preallocated file or device everything that the replay will use is written once, in one pass from the start: what
+it reads and never writes with its own content, the rest as filler.
 """
 
 from __future__ import annotations

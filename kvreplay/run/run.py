@@ -1,8 +1,8 @@
 """One replay: compile the trace, open the tiers, populate, run the engine, write the results.
 
 `_Run` does these steps in order. Below it: what a finished run is, preparation of the storage, the clock that ends a
-run (`--runtime`), replays that start together, and `Feed`, the thread that lays rows ahead of the run and hands on those
-behind it, so that memory holds a window of rows.
+run (`--runtime`), replays that start together, and `Feed`, the thread that lays rows ahead of the run and hands on
+those behind it, so that memory holds a window of rows.
 """
 
 from __future__ import annotations

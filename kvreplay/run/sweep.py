@@ -1,8 +1,9 @@
 """One trace at rising queue depths (closed loop), speeds or users (open loop), up to saturation, and its knee.
 
-The rule is fixed and stated with the result, so that two people who sweep find the same knee. The values that were asked
-for go first, rising, to the first that is not sustained. If none fails, the greatest is doubled until one does; then the
-interval between the last sustained and the first failed value is bisected. That part knows no clock and does no I/O.
+The rule is fixed and stated with the result, so that two people who sweep find the same knee. The values that were
+asked for go first, rising, to the first that is not sustained. If none fails, the greatest is doubled until one does;
+then the interval between the last sustained and the first failed value is bisected. That part knows no clock and does
+no I/O.
 """
 
 from __future__ import annotations

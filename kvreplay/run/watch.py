@@ -1,7 +1,7 @@
 """A run while it goes on: totals and rates of the last seconds, shown on stderr or served as OpenMetrics.
 
-Nothing is asked of the engine: once a second the journal looks for what has ended, and hands it on. `live` draws a table
-on a terminal, else a line now and then; `serving` is `--metrics`, by prometheus_client.
+Nothing is asked of the engine: once a second the journal looks for what has ended, and hands it on. `live` draws a
+table on a terminal, else a line now and then; `serving` is `--metrics`, by prometheus_client.
 """
 
 from __future__ import annotations
