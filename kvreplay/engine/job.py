@@ -164,7 +164,7 @@ class TierTable:
     def __init__(
         self, tiers: Sequence[Tier | None], rings: int, of_tiers: Sequence[OfTier], *, is_placed: bool
     ) -> None:
-        """Lay out `tiers`: those on rings go by `of_tiers`; queues after the rings are the workers' and the copiers'."""
+        """Lay out `tiers`: those on rings go by `of_tiers`; the workers' and the copiers' queues follow."""
         self._kept: list[Any] = []
         self.structs: Any = (TierStruct * max(1, len(tiers)))()
         self.workers = self.has_copies = False

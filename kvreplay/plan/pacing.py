@@ -1,8 +1,12 @@
 """When an operation may start: at once (closed loop), or at its time in the trace (open loop); and repeats of a trace.
 
-Deadlines are absolute, counted from the run's start, so that one late operation delays no other. `Repeated` plays a
-trace again and again as one longer trace, for a run whose length is set by the clock; a repeat works on the same
-objects, as fio's time_based does on its files.
+Deadlines are absolute, counted from the run's start, so that one late operation delays no other.
+
+`Repeated` plays a trace again and again as one longer trace, for a run whose length is set by the clock. A repeat works
+on the same objects, as fio's time_based does on its files: what it reads lies there, what it writes replaces what the
+repeat before left, what it deletes is gone until a write brings it back. Only the last delete of an object that the
+trace reads before it writes it is left out, so that the next repeat finds it. Requests of a repeat are requests of its
+own, and its times go on from the repeat before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """Why a run was not faster: the bottleneck, decided from `Evidence` alone, and the delays of an open loop.
 
-A response time is completion - due time. It is split, operation by operation, into the waits that came before its
-submission and the service time. Where the measurements do not decide, the cause is null and the reason says what would.
+A response time is completion - due time. It is split, operation by operation, into the wait for earlier operations of
+its request or object, the wait from then to its submission, and the service time. The second part is shared out by what
+the engine's threads counted (`_before_submission`); what is left is the replayer's. An operation is late by its
+response time: `CountedOperations.late`. Where the measurements do not decide, the cause is null and the reason says
+what would.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The figures of a run over all its operations; what cannot be known is null. Also MLPerf's, and device traffic.
 
-`traffic_warnings` compares what devices moved with what was asked of them: reads of holes and of caches beneath
-O_DIRECT move too little, other programs and filesystems too much. MLPerf's figures have the names of its Storage
-KV-cache benchmark. Its device latency is not measured here, so its criteria are judged by the total latency, which is
-never less.
+`traffic_warnings` compares what devices moved with what was asked of them, because figures of a drive that did not do
+the work are not its own: reads of holes and of caches beneath O_DIRECT move too little, other programs and filesystems
+that copy move too much. MLPerf's figures have the names of its Storage KV-cache benchmark. Its device latency is not
+measured here, so its criteria are judged by the total latency, which is never less.
 """
 
 from __future__ import annotations

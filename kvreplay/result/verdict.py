@@ -1,7 +1,8 @@
 """The verdict of a run: load asked for, load measured, and the bottleneck, in one sentence and in fields.
 
-`levels_of` shows from one run how a tier's service times depend on the number of operations in flight. Twice as many in
-flight that move twice as much mean that the drive could take more; that move the same mean that it is saturated.
+`levels_of` shows how a tier's service times depend on the number of operations in flight: the same drive under less
+load, from one run. Twice as many in flight that move twice as much mean that the drive could take more; that move the
+same mean that it is saturated. Both are Little's law (in flight = rate x service time) at two levels of load.
 """
 
 from __future__ import annotations

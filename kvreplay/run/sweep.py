@@ -1,9 +1,10 @@
 """One trace at rising queue depths (closed loop), speeds or users (open loop), up to saturation, and its knee.
 
-The rule is fixed and stated with the result, so that two people who sweep find the same knee. The values that were
-asked for go first, rising, to the first that is not sustained. If none fails, the greatest is doubled until one does;
-then the interval between the last sustained and the first failed value is bisected. That part knows no clock and does
-no I/O.
+The rule is fixed and stated with the result, so that two people who sweep find the same knee. Which value comes next is
+decided without a clock or I/O (`next_value`). The values that were asked for go first, rising, to the first that is not
+sustained. If none fails, the greatest is doubled, unless more users ask no more of the storage; if the least fails, it
+is halved; between the last sustained and the first failed value the sweep bisects. These two are tried again at last,
+and the median decides; the search goes on where it decides otherwise.
 """
 
 from __future__ import annotations
