@@ -64,7 +64,7 @@ class ReplayArguments:
         int | None,
         typer.Option(
             help="Of a fleet's trace (kvtrace gen --nodes): replay this node's rows alone, at their own times. With "
-            "--mpi nodes are dealt to ranks instead."
+            "--mpi nodes are partitioned over ranks instead."
         ),
     ] = None
     runtime: Annotated[

@@ -80,7 +80,7 @@ def probe(
 
 
 def discover(as_json: Annotated[bool, typer.Option("--json", help="Print what is found as JSON.")] = False) -> None:
-    """Say what this machine has for a replay, what would spoil one, and settings to start from.
+    """Check that this machine is ready for a replay, and recommend settings to start from.
 
     \b
     Example:

@@ -63,7 +63,7 @@ def _why(code: int) -> str | None:
         errno.ENOSYS: "the kernel was built without io_uring, or a seccomp filter hides it",
         errno.EPERM: "io_uring is not permitted here (a seccomp filter, as containers have)",
         errno.EACCES: "io_uring is not permitted here (a seccomp filter, as containers have)",
-        errno.ENOMEM: "the locked-memory limit leaves no room for an io_uring (ulimit -l)",
+        errno.ENOMEM: "the locked-memory limit is too low for an io_uring (ulimit -l)",
     }
     return why or known.get(code, f"io_uring_setup: {os.strerror(abs(code))}")
 
@@ -363,7 +363,7 @@ class _Drive:
             return f"object {s.failed_object} is not there"
         why = getattr(tier, "why_no_room", None)
         if s.failed_errno in (errno.ENOSPC, errno.EFBIG) and not s.failed_bytes and why is not None:
-            return f"no room: {why(s.failed_object)}"
+            return f"no space: {why(s.failed_object)}"
         return os.strerror(s.failed_errno)
 
 

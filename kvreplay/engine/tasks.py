@@ -40,7 +40,7 @@ class PythonTiers:
             self.texts.setdefault(task.row, error.strerror or str(error))
         except MemoryError as error:
             task.error = errno.ENOMEM
-            self.texts.setdefault(task.row, f"no room: {error}")
+            self.texts.setdefault(task.row, f"no space: {error}")
         task.completed_ns = monotonic_ns() - self.start_ns
         whole = self._whole[task.tier]
         if whole is not None:
@@ -73,7 +73,7 @@ class PythonTiers:
         try:
             tier.reserve(task.object, task.whole_to_bytes)
         except OSError as error:
-            raise OSError(error.errno or errno.ENOSPC, f"no room: {error}") from None
+            raise OSError(error.errno or errno.ENOSPC, f"no space: {error}") from None
 
     def _stage(self, task: Any) -> None:
         tier = self._device[task.tier]

@@ -90,7 +90,7 @@ class Kept(StrEnum):
 
     YES = "kept"
     NO = "not kept"
-    UNKNOWN = "cannot be told"
+    UNKNOWN = "undetermined"
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):

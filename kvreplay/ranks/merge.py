@@ -427,7 +427,7 @@ def of(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None) -> list[
     found += _skipped([part.run.summary for part in parts if part.run is not None])
     for part in parts:
         if part.status == "idle":
-            found.append(f"rank {part.rank} was dealt nothing: there are fewer to deal than ranks")
+            found.append(f"rank {part.rank} has no part of the trace: there are fewer parts than ranks")
         elif part.status == "lost":
             kept = (
                 "" if part.run is None else "; its figures are those of its journal, whose last seconds may be missing"
@@ -496,7 +496,8 @@ def added(counts: Sequence[dict[str, int]]) -> dict[str, int]:
 
 def _partition_note(count: int, deal: DealNote, needless: int) -> str:
     words = {"node": "nodes", "user": "users", "object": "objects"}
-    said = f"{deal.dealt:,} {words[deal.by]} were dealt to {count} rank{'' if count == 1 else 's'} ({deal.because})"
+    over = f"{count} rank{'' if count == 1 else 's'}"
+    said = f"{deal.dealt:,} {words[deal.by]} were distributed over {over} ({deal.because})"
     cut = []
     if deal.shared_objects:
         cut.append(
@@ -506,8 +507,8 @@ def _partition_note(count: int, deal: DealNote, needless: int) -> str:
     if deal.split_requests:
         cut.append(f"{deal.split_requests:,} requests lie on several, whose stages do not wait for each other there")
     if needless:
-        cut.append(f"{needless:,} deletes were left out, of what another rank wrote again")
-    return "; ".join([said, *(cut or ["nothing that depends on each other was cut apart"])])
+        cut.append(f"{needless:,} deletes were left out, of objects that another rank wrote again")
+    return "; ".join([said, *(cut or ["no dependencies were cut"])])
 
 
 def first_gone(parts: Sequence[PartRun]) -> str | None:
@@ -712,7 +713,7 @@ def _why(last: PartRun, others: Sequence[PartRun], behind_ns: int) -> str:
         ("operations", last.operations, median(part.operations for part in others)),
     ):
         if usual and mine > MORE * usual:
-            return f"it was dealt {mine / usual:.2g} times the {what} of the median rank"
+            return f"it has {mine / usual:.2g} times the {what} of the median rank"
     slow = [(mine / usual, said) for said, mine, usual in _times(last, others) if usual]
     if slow and max(slow)[0] > MORE:
         times, said = max(slow)

@@ -304,7 +304,7 @@ def _write(reader: Reader, path: Path, mine: Any, note: DealNote, rank: int, who
         source=(meta.source or {}) | {"part": share},
         # They count the whole trace.
         stats=None,
-        notes=[*meta.notes, f"part {rank} of {len(note.rows)} of {reader.path.name}, dealt by {note.by}"],
+        notes=[*meta.notes, f"part {rank} of {len(note.rows)} of {reader.path.name}, partitioned by {note.by}"],
         rows=None,
     )
     at = 0

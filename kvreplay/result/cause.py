@@ -288,7 +288,7 @@ def _root(shares: Mapping[str, float]) -> str | None:
 
 
 def _late_data(_found: Evidence, waited: str) -> Cause:
-    return LimitCause.DATA, f"{waited} making the data of writes"
+    return LimitCause.DATA, f"{waited} generating the data of writes"
 
 
 def _late_processor(found: Evidence, waited: str) -> Cause:
@@ -407,7 +407,7 @@ def _of_submitter(found: Evidence) -> Cause:
     if top == PROCESSOR:
         return LimitCause.PROCESSOR, f"{_in_flight(found)}{_of_processor(found)}"
     made = percent(found.starved_share or 0.0)
-    return LimitCause.DATA, f"{_in_flight(found)}, the submitting thread made data for {made} of the time"
+    return LimitCause.DATA, f"{_in_flight(found)}, the submitting thread generated data for {made} of the time"
 
 
 def _is_unread(found: Evidence) -> bool:
@@ -443,7 +443,7 @@ def _copies(found: Evidence) -> Cause:
     if top != COPYING and shares[top] >= DOMINANT * found.copy_busy_share > 0:
         cause, what = {
             MEMORY: (LimitCause.MEMORY, "taking pages for the tier's memory"),
-            DATA: (LimitCause.DATA, "making the data of writes"),
+            DATA: (LimitCause.DATA, "generating the data of writes"),
             PROCESSOR: (LimitCause.PROCESSOR, "waiting for a processor"),
         }[top]
         return cause, f"{said}, {percent(shares[top])} {what}"
@@ -461,9 +461,7 @@ def _of_copiers(found: Evidence) -> str:
 
 def _full(found: Evidence, _waited: str) -> Cause:
     """Judge a run in which as much was in flight as might be."""
-    held = (
-        "" if found.held_share is None else f", which held due operations back {percent(found.held_share)} of the time"
-    )
+    held = "" if found.held_share is None else f", which delayed due operations {percent(found.held_share)} of the time"
     if _is_throttled(found):
         return _throttled(found)
     if _is_ours(found):

@@ -46,7 +46,7 @@ DEFINITIONS = {
     "bandwidth_bytes_per_s": "object bytes of completed operations / span_ns",
     "operations_per_s": "completed operations / span_ns",
     "span_ns": "from the first submission to the last completion of this tier's operations of this kind",
-    "latency": "service time: completed_ns - submitted_ns, opening and closing the object included, making data not",
+    "latency": "service time: completed_ns - submitted_ns, data generation excluded, opening and closing included",
     "response": "response time: completed_ns - scheduled_ns, so what was late counts; null in a closed loop",
     "latency_per_mib": "service time * 1 MiB / object bytes of the operation; operations without bytes left out",
     "lateness": "submitted_ns - scheduled_ns; null in a closed loop",

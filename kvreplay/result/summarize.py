@@ -396,8 +396,8 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
     long = summary.generation.writes_generated_in_flight if summary.generation else 0
     if long:
         notes.append(
-            f"{long:,} writes were longer than one I/O: the data of their later I/Os was made within their latency; a "
-            "larger --io-bytes avoids it"
+            f"latency of {long:,} writes includes data generation: they were longer than one I/O; a larger --io-bytes "
+            "avoids it"
         )
     runtime_ns = setting.config.runtime_ns
     if runtime_ns and setting.pacer.speed is None and (summary.wall_ns or 0) < runtime_ns and measured.error is None:
@@ -475,7 +475,7 @@ def _storage_notes(begun: RunBegun, deleting: set[str]) -> list[str]:
     """Return notes on how the storage beneath affects the figures; `deleting` tiers had deletes."""
     drives = [facts for _, facts in begun.drives()]
     notes = [
-        f"{facts['target']} (tier {name}) lies in memory: {facts['memory_beneath']}; its times are no drive's"
+        f"{facts['target']} (tier {name}) lies in memory: {facts['memory_beneath']}; its times are not a drive's"
         for name, facts in begun.drives()
         if facts.get("memory_beneath")
     ]
@@ -486,7 +486,7 @@ def _storage_notes(begun: RunBegun, deleting: set[str]) -> list[str]:
         if facts.get("direct_io") and not facts.get("is_drive_beneath", True) and not facts.get("memory_beneath")
     ]
     notes += [
-        f"deletes on {name} only free space, and ask nothing of the device: their times are the replay's own"
+        f"deletes on {name} only free space, and issue no I/O: their times are the replayer's own"
         for name, tier in begun.tiers.items()
         if name in deleting and tier.get("deletes") == FREED_ONLY
     ]

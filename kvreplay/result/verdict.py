@@ -31,12 +31,12 @@ THROTTLED = (0.25, 1.5)
 """Times a throttle's limit: who moves so much may be held by it. Kernels let less through where I/Os come one by one,
 and more before it takes hold."""
 _WORDS = {
-    None: ("what held it back was not measured", "what they waited for was not measured"),
+    None: ("bottleneck not identified", "what they waited for was not identified"),
     LimitCause.QUEUE_LIMIT: (
-        "the queue limit of {limit} held it back",
-        "they waited for a place in the queue of {limit}",
+        "limited by the queue depth of {limit}",
+        "they waited for the queue depth limit of {limit}",
     ),
-    LimitCause.PROCESSOR: ("others had the processor that it needed", "they waited for a processor, which others had"),
+    LimitCause.PROCESSOR: ("others used the processor that it needed", "they waited for a processor that others used"),
     LimitCause.THROTTLE: ("it was throttled above the {storage}", "they were throttled above the {storage}"),
 }
 """By cause: of a run, and of late operations."""

@@ -121,7 +121,7 @@ def _before(run: RunFile) -> Iterator[str]:
         written = format_bytes(run.populated.bytes)
         yield f"populated first, not measured: {run.populated.objects:,} objects, {written}"
     if run.prepared is not None:
-        yield f"the first measured operation could go {format_duration(run.prepared.total_ns)} after the start"
+        yield f"setup: {format_duration(run.prepared.total_ns)}"
 
 
 def _steady(done: Preconditioned) -> str:
@@ -234,7 +234,7 @@ def _after(run: RunFile) -> Iterator[str]:
         yield f"MLPerf QoS compliance, {qos}: {'-' if share is None else percent(share)} within the p95 target"
     if generation is not None:
         yield (
-            f"making data took {percent(generation.share_of_threads)} of the threads' time, and giving objects their "
+            f"data generation took {percent(generation.share_of_threads)} of the threads' time, allocating "
             f"extents {percent(generation.reserve_share)}"
         )
 
@@ -272,7 +272,7 @@ def _unit(name: str) -> Unit:
 
 
 def machine_document(found: Discovery) -> Document:
-    """Return a machine, what would spoil a replay first."""
+    """Return a machine; what would disturb a replay comes first."""
     host, limits = found.host, found.limits
     gpus = ", ".join(f"{g.name} {format_bytes(g.memory_bytes)}" for g in found.gpus)
     memlock, files = limits["memlock_bytes"], limits["open_files"]

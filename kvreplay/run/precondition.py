@@ -287,7 +287,7 @@ def _place(drive: ExtentTier, objects: Any, lengths: Any) -> Extents:
     starts = drive.space.reserve_all(objects, lengths)
     for at in np.flatnonzero(starts < 0)[:1]:
         raise DeviceError(
-            f"{drive.target}: no room to populate object {objects[at]}: {drive.why_no_room(int(objects[at]))}"
+            f"{drive.target}: no space to populate object {objects[at]}: {drive.why_no_room(int(objects[at]))}"
         )
     order = np.argsort(starts, kind="stable")
     starts = starts[order]

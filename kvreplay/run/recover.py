@@ -45,7 +45,9 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
         feed.finish(rows_left(setting, kept.reached + 1))
         found.end()
         error = Interrupted("killed while it ran; recovered from its journal, of which the last seconds may be missing")
-        trouble = ["its length is the last completion that was kept; what making data cost died with the process"]
+        trouble = [
+            "its length is the last completion that was kept; the cost of data generation was lost with the process"
+        ]
         if setting.config.is_verified:
             trouble.append("what --verify found died with the process; corrupt operations are in ops.parquet")
         measured = Measured(

@@ -56,15 +56,15 @@ _LIMITS = {
     LimitCause.DRIVE: "the {storage} is",
     LimitCause.REPLAYER: "the replayer is",
     LimitCause.QUEUE_LIMIT: "the queue limit is",
-    LimitCause.DATA: "making data is",
+    LimitCause.DATA: "data generation is",
     LimitCause.DEPENDENCIES: "dependencies in the trace are",
     LimitCause.COPY_THREADS: "the copy threads are",
-    LimitCause.PROCESSOR: "the processor, which others had, is",
+    LimitCause.PROCESSOR: "the processor, used by others, is",
     LimitCause.MEMORY: "the first touch of memory is",
     LimitCause.THROTTLE: "a throttle above the device is",
     LimitCause.KERNEL: "the kernel above the device is",
 }
-_UNCLEAR = "what limits above it is unclear"
+_UNCLEAR = "bottleneck above it not identified"
 FULL = 0.8
 """Of its places in use: a queue depth was what set the load."""
 
@@ -138,7 +138,7 @@ def sustained(axis: Axis, points: Sequence[SweepPoint], target_ns: int | None) -
     if not held:
         first = points[0]
         cause = limit_of_open(points)
-        limit = "what limits it is unclear" if cause is None else f"{_LIMITS[cause]} the limit"
+        limit = "bottleneck not identified" if cause is None else f"{_LIMITS[cause]} the limit"
         return (
             f"the knee is below the lowest load tried, {_said(axis, first)}: there it {_lost(first, target_ns)}; "
             f"{limit}{_few(first)}"
@@ -149,8 +149,8 @@ def sustained(axis: Axis, points: Sequence[SweepPoint], target_ns: int | None) -
     after = "nothing tried was more than it sustains"
     if lost is None and asks_no_more(points):
         after = (
-            f"more users ask no more of it ({format_rate(points[-1].asked_bytes_per_s)} at {_said(axis, points[-1])}, "
-            f"{format_rate(points[-2].asked_bytes_per_s)} at {_said(axis, points[-2])}): computing sets the pace"
+            f"more users add no load ({format_rate(points[-1].asked_bytes_per_s)} at {_said(axis, points[-1])}, "
+            f"{format_rate(points[-2].asked_bytes_per_s)} at {_said(axis, points[-2])}): compute sets the pace"
         )
     if lost is not None:
         after = f"{limit_above(limit_of_open(points), points)}: at {_said(axis, lost)} it {_lost(lost, target_ns)}"
@@ -222,7 +222,7 @@ def progress_of(axis: Axis, point: SweepPoint, target_ns: int | None) -> str:
     if axis is Axis.QUEUE_DEPTH:
         return f"{format_rate(point.throughput_bytes_per_s)}, {_read(point, 'service')}"
     asked = "" if point.asked_bytes_per_s is None else f", {format_rate(point.asked_bytes_per_s)} asked"
-    return f"held, {_read(point)}{asked}" if point.is_held else f"{_lost(point, target_ns)}{asked}"
+    return f"sustained, {_read(point)}{asked}" if point.is_held else f"{_lost(point, target_ns)}{asked}"
 
 
 def _said(axis: Axis, point: SweepPoint) -> str:
@@ -239,10 +239,10 @@ def _few(point: SweepPoint) -> str:
 
 def _aside(point: SweepPoint) -> str:
     """Return what is to be known of a point's times: its trials, and waits for the replayer that they contain."""
-    said = [] if point.trials == 1 else [f"held in {point.held_trials} of {point.trials} trials"]
+    said = [] if point.trials == 1 else [f"sustained in {point.held_trials} of {point.trials} trials"]
     share = point.late_by_itself_fraction
     if share is not None and not point.kept_pace:
-        said.append(f"{percent(share)} of operations waited for the replayer, too")
+        said.append(f"replayer added delay to {percent(share)} of operations")
     return f" ({'; '.join(said)})" if said else ""
 
 
@@ -273,9 +273,9 @@ WIDE = 20
 
 _KEPT_PACE = (
     "the greatest {} up to which every one was delivered (at least 95 % of it by its end), and read with a p99 "
-    "response time within --read-p99 where that is given; after those asked for a sweep doubles or halves until one is "
-    "held and one lost (or twice as many ask no more), and bisects between them; the last held and the first lost are "
-    f"run {TRIALS} times, and the median decides"
+    "response time within --read-p99 where that is given; after those asked for a sweep doubles until failure, or "
+    "halves until success, then bisects (it stops where twice as many add no load); the last sustained and the first "
+    f"failed are run {TRIALS} times, and the median decides"
 )
 RULES = {
     Axis.QUEUE_DEPTH: f"the least queue depth with {KNEE_SHARE:.0%} of the greatest throughput; a sweep ends when "

@@ -113,7 +113,7 @@ def test_a_rank_that_is_dealt_nothing_is_idle(tmp_path):
     assert isinstance(run.ranks, RanksNote)
     assert [rank.status for rank in run.ranks.ranks] == ["complete", "idle"]
     assert run.summary.operations == 1
-    assert any("rank 1 was dealt nothing" in note for note in run.notes)
+    assert any("rank 1 has no part of the trace" in note for note in run.notes)
 
 
 def test_what_one_rank_cannot_begin_none_begins(tmp_path):

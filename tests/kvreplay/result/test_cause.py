@@ -52,7 +52,7 @@ def test_a_full_queue_that_is_not_shown_to_be_the_drives_names_its_limit() -> No
     for known in ({}, {"doubling_gain": 0.3}, {"device_time_share": 0.97}, {"slowdown": 3.0}):
         cause, reason = open_loop(**QUEUED, held_share=0.998, **known)
         assert (cause, "kvreplay sweep --queue-depths tells" in reason) == (QUEUE, True)
-        assert "in flight 31.9 of 32, which held due operations back 99.8 % of the time" in reason
+        assert "in flight 31.9 of 32, which delayed due operations 99.8 % of the time" in reason
         assert closed_loop(**FULL, **known)[0] is QUEUE
     # Two measurements that contradict each other.
     assert open_loop(**QUEUED, doubling_gain=0.9, slowdown=20.0)[0] is QUEUE
@@ -153,7 +153,7 @@ def test_an_end_in_time_is_judged_by_what_most_delays_were() -> None:
     cause, reason = open_loop(response_shares=partly, **served)
     assert cause is DATA
     assert reason == (
-        "43.3 % of the delays was making the data of writes; 55.6 % of the delays was waiting for earlier "
+        "43.3 % of the delays was generating the data of writes; 55.6 % of the delays was waiting for earlier "
         "operations, themselves delayed by this"
     )
     # What is small beside service is what was late all the same, if service took no longer than it must.

@@ -211,8 +211,8 @@ def test_a_queue_limit_that_made_a_run_late_is_named(tmp_path: Path) -> None:
     assert limited.summary.pace is not None
     assert (limited.summary.pace.kept_pace, limited.summary.pace.cause) == (False, "queue")
     assert "FELL BEHIND: cpu delivered " in limited.summary.verdict
-    assert ": the queue limit of 2 (--queue-depth) held it back (in flight " in limited.summary.verdict
-    assert " of 2, which held due operations back " in limited.summary.verdict
+    assert ": limited by the queue depth of 2 (--queue-depth) (in flight " in limited.summary.verdict
+    assert " of 2, which delayed due operations " in limited.summary.verdict
     assert (limited.summary.pace.held_share or 0) > 0.5
     assert free.summary.pace is not None
     assert (free.engine.queue_depth, free.summary.pace.held_share) == (128, 0)
@@ -245,7 +245,7 @@ def test_a_throttled_tier_is_the_limit_and_a_short_queue_before_it_is_not(tmp_pa
     # The second takes 2 ms whatever is in flight: one at a time moves 33 MB/s.
     short = asked_of(tmp_path, "sim:bandwidth=100GB,latency=2ms", rows=400, speed=1.0, queue_depth=1)
     assert (short.cause, short.has_reached) == (LimitCause.QUEUE_LIMIT, False)
-    assert "the queue limit of 1 (--queue-depth) held it back" in short.sentence
+    assert "limited by the queue depth of 1 (--queue-depth)" in short.sentence
 
 
 def test_a_tier_without_times_leaves_the_replayer(tmp_path: Path) -> None:

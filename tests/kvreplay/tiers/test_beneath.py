@@ -79,7 +79,9 @@ def check(finished: FinishedRun, memory: str | None) -> None:
     assert facts["direct_io"]["is_confirmed"] is facts["is_drive_beneath"] is (memory is None)
     said = [note for note in finished.run.notes if "lies in memory" in note]
     assert said == (
-        [] if memory is None else [f"{facts['target']} (tier nvme) lies in memory: {memory}; its times are no drive's"]
+        []
+        if memory is None
+        else [f"{facts['target']} (tier nvme) lies in memory: {memory}; its times are not a drive's"]
     )
 
 

@@ -390,7 +390,7 @@ def test_scattered_space_stops_the_run_with_its_figures(tmp_path: Path, engine: 
     monkeypatch.setattr(Space, "expect", lambda self, _grown: self.reserve(10**6, self._size_bytes - BLOCK))
     outcome, ops = run(tmp_path, [row("write", 0)], tmp_path / "s.dat", engine=engine, is_buffered=True)
     assert isinstance(outcome.error, DeviceError)
-    assert "row 0: write of object 0: no room: " in str(outcome.error)
+    assert "row 0: write of object 0: no space: " in str(outcome.error)
     assert "no free extent is long enough: 1 objects hold " in str(outcome.error)
     assert ops[0]["outcome"] == "error"
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "partial"

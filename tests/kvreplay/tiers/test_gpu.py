@@ -148,7 +148,7 @@ def test_a_trace_that_does_not_fit_is_refused_with_what_to_set(tmp_path: Path) -
 def test_running_out_of_memory_later_says_what_to_set(tmp_path: Path) -> None:
     outcome, _ = run(tmp_path, gpu(StandIn(takes=2)))
     assert isinstance(outcome.error, DeviceError)
-    assert "no room: 41.0 kB do not fit the 1.07 GB that stand-in has free; replay less with --limit" in str(
+    assert "no space: 41.0 kB do not fit the 1.07 GB that stand-in has free; replay less with --limit" in str(
         outcome.error
     )
 
