@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReplayArguments:
-    """How to replay; fields that are named as those of Config are what they say there."""
+    """The options of a replay; a field named as one of Config has the same meaning."""
 
     is_as_fast_as_possible: Annotated[
         bool,

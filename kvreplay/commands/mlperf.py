@@ -28,7 +28,7 @@ _TICK_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class LockedArguments:
-    """What the rules lock: another value goes on, and marks the results."""
+    """What the rules lock: with another value the benchmark runs, and its results are marked."""
 
     runtime: Annotated[str, typer.Option(help="How long each trial lasts by the clock.")] = "300s"
     trials: Annotated[int, typer.Option(min=1, max=100, help="Trials of each option.")] = 3

@@ -30,7 +30,7 @@ def command_line() -> list[str]:
 
 
 def targets(options: list[str] | None) -> dict[str, str]:
-    """Return the target of each tier that `--tier NAME=TARGET` names; ConfigError for what is none."""
+    """Parse `--tier NAME=TARGET` options: return targets by tier name; ConfigError for another form."""
     found: dict[str, str] = {}
     for option in options or []:
         name, equals, target = option.partition("=")
@@ -69,7 +69,7 @@ class RanksArguments:
 
 @contextmanager
 def session(asked: RanksArguments) -> Iterator[RankSession | None]:
-    """Yield the ranks' session, if there are ranks; a rank that is not the first does what that one orders, and leaves.
+    """Yield the session of rank 0, null without --mpi; every other rank does what rank 0 orders, then exits.
 
     Raises:
         ConfigError, ProbeUnavailable: there can be no ranks.
@@ -98,7 +98,7 @@ def session(asked: RanksArguments) -> Iterator[RankSession | None]:
 
 @contextmanager
 def alongside(*, is_mpi: bool, rank_timeout: str) -> Iterator[Alongside | None]:
-    """Yield what brings the ranks together of a command that each of them runs; null if there are none."""
+    """Yield the synchronization of a command that every rank runs; null without --mpi."""
     if not is_mpi:
         yield None
         return

@@ -108,7 +108,7 @@ def _watching(metrics: str | None) -> Iterator[Watching]:
 
 
 def show_run(finished: FinishedRun, said: str, *, as_json: bool) -> None:
-    """Show the figures of a run, or its run.json, and what was `said` of where it lies."""
+    """Print the figures of a run, or its run.json, and log `said`."""
     from kvreplay.run.document import run_document
     from kvtrace.core.document.terminal import show_documents
 
@@ -120,7 +120,7 @@ def show_run(finished: FinishedRun, said: str, *, as_json: bool) -> None:
 
 
 def fail(finished: FinishedRun, output: Path) -> None:
-    """Raise why a run is not a good one: it was cut short, it read corrupt blocks, or operations failed."""
+    """Raise the error of a run that was cut short, read corrupt blocks, or had failed operations."""
     found = finished.run.verification
     if finished.run.status == "partial" and finished.error is not None:
         raise finished.error

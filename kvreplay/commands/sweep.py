@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadArguments:
-    """What rises from run to run, and when to stop; the first three exclude each other."""
+    """The load that rises from run to run, and when to stop; the first three exclude each other."""
 
     queue_depths: Annotated[
         str | None, typer.Option(help="Closed loop at these, rising. The default: 1,2,4,8,16,32,64,128.")
@@ -46,7 +46,7 @@ class LoadArguments:
     ] = None
 
     def axis(self, *, has_users: bool = False) -> tuple[Axis, list[float]]:
-        """Return what rises and its values, users where nothing is given and it `has_users`."""
+        """Return the axis of the sweep and its values; users by default if the trace `has_users`."""
         from kvreplay.run.sweep import DEPTHS
         from kvtrace.core.run.sweep_file import Axis
 
@@ -64,7 +64,7 @@ class LoadArguments:
 
 @dataclass(frozen=True, slots=True)
 class SweptArguments:
-    """What is the same in all runs, by the names of Config."""
+    """Options that are the same in all runs, by the names of Config."""
 
     queue_depth: Annotated[
         int | None, typer.Option(help="With --speeds or --users: at most this many in flight, as for kvreplay run.")

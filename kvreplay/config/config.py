@@ -33,7 +33,7 @@ from kvtrace.core.units import format_bytes, format_io_size, parse_bytes, parse_
 
 
 class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a class of service asks of its requests."""
+    """Latency targets of one class of service."""
 
     p95: str
     p99: str
@@ -42,7 +42,7 @@ class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Criteria(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The thresholds; the defaults are the benchmark's."""
+    """Thresholds of the health criteria; the defaults are the benchmark's."""
 
     storage_read_p95: str = "200ms"
     storage_write_p95: str = "500ms"
@@ -62,7 +62,7 @@ class Criteria(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def read_criteria(path: Path | None) -> Criteria:
-    """Return the thresholds in the TOML file `path`, or the benchmark's; ConfigError for what is none."""
+    """Read the thresholds from the TOML file `path`, the benchmark's without one; ConfigError for a bad value."""
     if path is None:
         return Criteria()
     criteria = to_struct(load_toml(path), Criteria, str(path))
@@ -166,7 +166,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def depth(self) -> int:
-        """How much may be in flight; the closed loop's default where nothing is said."""
+        """I/Os in flight at most; the closed loop's default if not given."""
         return CLOSED_LOOP_DEPTH if self.queue_depth is None else self.queue_depth
 
     @property
@@ -176,7 +176,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def runtime_ns(self) -> int | None:
-        """How long to run by the clock; null: once through the window. ConfigError for what is no time."""
+        """How long to run by the clock; null: once through the window. ConfigError if it is not a duration."""
         if self.runtime is None:
             return None
         found = parse_duration_ns(self.runtime)
@@ -186,7 +186,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stall_ns(self) -> int | None:
-        """For how long nothing may complete; None: for ever. ConfigError for what is no time."""
+        """For how long nothing may complete; None: for ever. ConfigError if it is not a duration."""
         try:
             return parse_duration_ns(self.stall) or None
         except ConfigError as error:
@@ -261,7 +261,7 @@ def _check_storage(config: Config) -> None:
 
 
 def named(target: str) -> tuple[str, dict[str, str]] | None:
-    """Return which of NAMED a target is, and its options (`sim:latency=10us,bandwidth=7GB`); None for a path."""
+    """Split a target that is one of NAMED from its options (`sim:latency=10us,bandwidth=7GB`); None for a path."""
     name, _, rest = target.partition(":")
     if name not in NAMED:
         return None
@@ -281,7 +281,7 @@ _ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
 
 @dataclass(frozen=True, slots=True)
 class Warmup:
-    """How much of a run's start is left out; exactly one of the two is set."""
+    """The start of a run that its figures leave out; exactly one of the two is set."""
 
     rows: int | None = None
     time_ns: int | None = None

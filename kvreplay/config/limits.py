@@ -30,7 +30,7 @@ ASKED = "--queue-depth"
 def with_depth(
     config: Config, tiers: Sequence[Tier | None], peak_bytes: Sequence[int], *, is_pooled: bool = False
 ) -> tuple[Config, str]:
-    """Return `config` with its queue depth settled, and why it is that; `peak_bytes` by tier are what it holds.
+    """Choose the queue depth: return `config` with it, and the reason; `peak_bytes` are the most bytes on each tier.
 
     `is_pooled` says that the buffers of an open loop come out of a pool, the default one if none was asked for.
     """

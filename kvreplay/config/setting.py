@@ -34,7 +34,7 @@ from kvtrace.core.units import NS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a replay is about to do, settled before it touches anything."""
+    """Everything a replay needs to know before it touches storage."""
 
     config: Config
     pacer: Pacer
@@ -78,7 +78,7 @@ def settle(
     tiers: list[Tier | None] | None = None,
     repeats: int | None = None,
 ) -> Setting:
-    """Return what a replay is about to do; nothing is touched yet; `tiers` replace the configured ones.
+    """Compile the trace and make the tiers, without touching storage; `tiers` replace the configured ones.
 
     `repeats` says how often at most a window is repeated for --runtime; None: as often as that may take.
 
@@ -167,7 +167,7 @@ MEMORY_PART = 8
 
 
 def repeats_of(reader: Reader, window: TraceWindow, pacer: Pacer, tiers: Sequence[Tier | None], runtime_ns: int) -> int:
-    """Return how often `window` is to be planned so that it lasts for `runtime_ns`."""
+    """Return how many repeats of `window` to plan so that they last for `runtime_ns`."""
     if pacer.speed is not None:
         return int(runtime_ns * pacer.speed) // Repeated(reader, window.rows, 1).period_ns + 1
     facts = window.facts

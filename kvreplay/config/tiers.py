@@ -76,7 +76,7 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
 
 
 def check_targets(config: Config) -> None:
-    """Look at the targets on storage before anything is made, read or measured; opening a tier does so again.
+    """Check the targets on storage before anything is created, read or measured; opening a tier checks again.
 
     Folders of ranks may lie in a directory; what stands for a rank's number is known to the rank alone.
 
@@ -133,7 +133,7 @@ def _check_meant(config: Config, tiers: list[Tier | None]) -> None:
 
 
 def paths_of(target: str) -> list[Path]:
-    """Return the paths that a target names, with commas between them."""
+    """Split a target into its comma-separated paths."""
     whole = Path(target)
     return [whole] if whole.exists() else [Path(part) for part in target.split(",")]
 

@@ -134,7 +134,7 @@ class _Line(msgspec.Struct):
 
 
 class Prompts(msgspec.Struct, frozen=True):
-    """Requests by their prompts."""
+    """The prompts of the requests."""
 
     rows: list[tuple[int, list[int]]]
     """Tokens, and the ids of the blocks that they are in."""
@@ -142,7 +142,7 @@ class Prompts(msgspec.Struct, frozen=True):
 
     @property
     def tokens(self) -> int:
-        """Of all of them."""
+        """Tokens of all requests."""
         return sum(tokens for tokens, _blocks in self.rows)
 
 

@@ -41,7 +41,7 @@ _PHASES = {"read": Phase.LOAD, "write": Phase.STORE, "delete": Phase.EVICT}
 
 @dataclass(frozen=True, slots=True)
 class TraceMetadata:
-    """What a run says of its trace, beside what was recorded."""
+    """Metadata of the trace of a recorded run, besides the operations."""
 
     argv: list[str]
     config: dict[str, Any]
@@ -54,7 +54,7 @@ class TraceMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """An engine's operations as a setting and rows, of which the figures and tables of any run are made."""
+    """An engine's operations as a setting and rows, the input of figures and tables."""
 
     setting: Setting
     rows: RowRing
@@ -150,7 +150,7 @@ def _objects(names: list[str], sizes: list[int], kind: str) -> pa.RecordBatch:
 
 
 def recording(output: Path, target: Path, recorded: EngineRecord, metadata: TraceMetadata, config: Config) -> Recording:
-    """Write the trace of what was `recorded` into `output`, and return it as what figures and tables are made of."""
+    """Write the trace of what was `recorded` into `output`, and return it as a `Recording`."""
     operations = write_trace(output, recorded, metadata)
     path = output / TRACE_FILE
     reader = open_table(path, TRACE)
@@ -209,13 +209,13 @@ class EngineRecord:
 
     @property
     def untimed(self) -> dict[str, int]:
-        """Of `seen`: how many more than were recorded."""
+        """How many operations were seen but not recorded, of those in `seen`."""
         counts = {op: sum(1 for done in self.operations if done.op == op) for op in self.seen or {}}
         return {op: count - counts[op] for op, count in (self.seen or {}).items() if count > counts[op]}
 
 
 def read_events(path: Path) -> EngineRecord:
-    """Return what the driver wrote to `path`; a line that it did not end is left out."""
+    """Read what the driver wrote to `path`; an unfinished last line is left out."""
     found = EngineRecord()
     text = path.read_bytes() if path.exists() else b""
     for line in text[: text.rfind(b"\n") + 1].splitlines():

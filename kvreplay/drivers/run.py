@@ -52,7 +52,7 @@ _WRITES_BACK_S = 600
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """What a user asks of an engine; null is the engine's default."""
+    """The user's options for an engine; null is the engine's default."""
 
     kind: EngineKind
     trace: Path

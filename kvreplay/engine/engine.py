@@ -42,7 +42,7 @@ _TOO_OLD, _NO_FILES = -1, -2
 
 
 def refusal() -> str | None:
-    """Return why the kernel gives no usable io_uring to this process; None if it does."""
+    """Return why this process cannot use io_uring; None if it can."""
     return _why(library().ring_refusal())
 
 
@@ -69,7 +69,7 @@ def _why(code: int) -> str | None:
 
 
 class Engine:
-    """Drives jobs to their end; memory is bounded by queue depth and I/O size."""
+    """Runs jobs; its memory is bounded by queue depth and I/O size."""
 
     def __init__(
         self, depth: int, io_bytes: int, *, rings: Share | None, is_growing: bool = False, most: int | None = None
@@ -95,7 +95,7 @@ class Engine:
 
     @property
     def buffer_used_bytes(self) -> int | None:
-        """What was in use of the buffers at once, at most, since the engine was made; None before any job."""
+        """The most buffer bytes in use at once since the engine was made; None before any job."""
         return self.arena.used_bytes
 
     def facts(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class Engine:
         }
 
     def drive(self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
-        """Do the job; `interrupted` names what asks to stop, `progress` takes the rows done."""
+        """Run the job; `interrupted` returns the reason to stop or None, `progress` takes the number of rows done."""
         return _Drive(self, job).drive(interrupted, progress)
 
     def note(self, cpus: Sequence[int], *, is_deferred: bool) -> None:
@@ -172,7 +172,7 @@ class _Drive:
         self._handle: ctypes.c_void_p = ctypes.c_void_p()
 
     def drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
-        """Do the job; returns when nothing is in flight any more."""
+        """Run the job; returns when nothing is in flight any more."""
         lib, job = self._lib, self._job
         lib.engine_open.restype = ctypes.c_void_p
         # A ring by itself is woken by its eventfd; workers sleep on a condition, which whoever wakes them must lock.
@@ -293,7 +293,7 @@ class _Drive:
     # --- what came of it
 
     def doings(self) -> str:
-        """Return what each thread is doing, those that do the same together."""
+        """Describe what the threads are doing, grouped by activity."""
         counts: dict[str, int] = {}
         for at, use in enumerate(self._uses):
             said = f"{self._kind(at)} {DOINGS[use.doing]}"
@@ -379,7 +379,7 @@ class _Watchdog:
         self._seen, self._since = -1, monotonic_ns()
 
     def look(self) -> str | None:
-        """Return what each thread is doing if nothing has completed for too long, else None."""
+        """Describe the threads if nothing has completed for too long, else return None."""
         struct, now = self._of.struct, monotonic_ns()
         moved = int(struct.completed) + int(struct.moved_steps)
         if moved != self._seen or not (struct.in_flight or struct.copying or self._is_due(now)):
@@ -430,7 +430,7 @@ def choose(
     most: int | None = None,
     submitters: int | None = 1,
 ) -> Chosen:
-    """Return the engine to run with; tell the tiers of files which it is, and those on a GPU of its buffers.
+    """Choose and make the engine; file tiers learn which it is, GPU tiers get its buffers.
 
     With `is_growing` its buffers are touched as more are in use, and of all only the `most` that are filled; those on a
     GPU cannot be. `submitters` rings are wanted, or one a drive where there are processors for that (None).

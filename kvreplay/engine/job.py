@@ -17,20 +17,20 @@ from kvtrace.core.schema import Op
 
 
 class CommonStart(Protocol):
-    """When a job begins whose clock is not its own: together with those of other processes."""
+    """A start that is agreed with other processes."""
 
     def agree(self, soonest_ns: int) -> int:
-        """Return the instant (monotonic clock) that counts as 0, at `soonest_ns` at the soonest."""
+        """Agree on the start of the run, not before `soonest_ns` (monotonic clock)."""
 
     def begun(self) -> None:
-        """Record how late the threads were started, if after that instant."""
+        """Record by how much the threads started after the agreed instant."""
 
 
 class Feeding(Protocol):
-    """What lays rows ahead of a run, and hands on those behind it."""
+    """Lays rows into the ring ahead of the run, and hands on completed ones."""
 
     def running(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
-        """Lay rows while the context lasts, calling `wake` after each time; at its end KvError, if the trace is bad."""
+        """Lay rows while the context lasts, calling `wake` after each batch; KvError at its end if the trace is bad."""
 
     @property
     def trouble(self) -> str | None:
@@ -39,7 +39,7 @@ class Feeding(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What an engine is to do: rows of a plan on their tiers."""
+    """The input of the engine: rows of a plan on their tiers."""
 
     rows: RowRing
     tiers: Sequence[Tier | None]
@@ -76,7 +76,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class ThreadUse:
-    """What one of the engine's threads did with its time; ns each."""
+    """How one engine thread spent its time; ns each."""
 
     kind: str
     """ring, worker or copier."""
@@ -103,7 +103,7 @@ class ThreadUse:
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """How a job went."""
+    """The outcome of a job: times in ns, counts, failures."""
 
     wall_ns: int
     completed: int
@@ -136,7 +136,7 @@ class Driven:
 
     @property
     def making_ns(self) -> int:
-        """Making the data of writes, all threads together."""
+        """Time of all threads in generating the data of writes."""
         return sum(each.making_ns for each in self.threads)
 
     @property

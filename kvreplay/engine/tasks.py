@@ -30,7 +30,7 @@ class PythonTiers:
         self._hinting = [t if isinstance(t, HintingTier) else None for t in job.tiers]
 
     def perform(self, task: Any) -> None:
-        """Do a task, and put into it how that went."""
+        """Perform a task and store its outcome in it."""
         task.error = task.moved = task.retries = 0
         task.submitted_ns = -1
         try:

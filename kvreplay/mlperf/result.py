@@ -112,7 +112,7 @@ class MlperfResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def trial_of(run: RunFile, name: str, served: Served) -> MlperfTrial:
-    """Return the trial that is `run`, called `name`, which `served` these requests whole."""
+    """Return the trial `name` made of `run`; `served` are the requests that it served whole."""
     named = parameters_of(run) | metrics_of(run) | served.named(run.summary.wall_ns)
     row = {column: value for column, (value, _) in named.items()}
     criteria = [] if run.mlperf is None else served.judged(run.mlperf.criteria)
@@ -134,7 +134,7 @@ def _judged(criterion: Criterion, row: dict[str, Any]) -> Criterion:
 
 
 def aggregate(number: int, asked_trials: int, clients: Sequence[Client]) -> Aggregated:
-    """Return what `clients` came to together by Rules.md 6.3.4; null where one of their trials does not know."""
+    """Aggregate `clients` by Rules.md 6.3.4; null where one of their trials lacks the value."""
     runs = [(client, trial) for client in clients for trial in client.trials]
     missing = [
         f"rank {client.rank}, trial {at + 1}"
@@ -177,7 +177,7 @@ def aggregate(number: int, asked_trials: int, clients: Sequence[Client]) -> Aggr
 
 
 def worst_criteria(clients: Sequence[Client], *, has_memory: bool) -> list[Criterion]:
-    """Return each criterion of the trial that met it least; without a CPU tier there is none of it."""
+    """Return each criterion of the trial that met it worst; without a CPU tier its criterion is absent."""
     found: dict[str, list[Criterion]] = {}
     for client in clients:
         for trial in client.trials:
@@ -193,7 +193,7 @@ def _badness(criterion: Criterion) -> tuple[int, float]:
 
 
 def result_of(result: dict[str, Any], clients: Sequence[Client], number: int, *, has_memory: bool) -> MlperfResult:
-    """Return the result of `clients`; `result` holds the fields that do not follow from theirs."""
+    """Make the result of `clients`; `result` holds the fields that do not follow from theirs."""
     found = aggregate(number, result["asked_trials"], clients)
     criteria = worst_criteria(clients, has_memory=has_memory)
     mark = mark_of(result["rules"])
@@ -255,7 +255,7 @@ _HIT_NOTE = f"{_NOTE}: earlier turns found, of those looked up"
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What the requests served whole come to."""
+    """Tokens, hits and times of the requests that were served whole."""
 
     requests: int
     tokens: int
@@ -271,7 +271,7 @@ class Served:
         return self.hits / self.lookups if self.lookups else None
 
     def named(self, wall_ns: int | None) -> Named:
-        """Return what is known of them by the benchmark's names."""
+        """Return these figures under the benchmark's names."""
         return {
             "Total Requests": (self.requests, _NOTE),
             "Total Tokens": (self.tokens, _NOTE),
@@ -301,7 +301,7 @@ def _rate(count: int, time_ns: int | None) -> float | None:
 
 
 def served_of(run: Path, requests: Path, trace: Metadata) -> Served:
-    """Return the requests that `run` served whole, of those in the table `requests` of its `trace`."""
+    """Sum the requests of the table `requests` that `run` served whole."""
     import numpy as np
 
     served = read_table(run / SERVED_FILE, SERVED)

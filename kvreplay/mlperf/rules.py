@@ -45,7 +45,7 @@ class LockedOption:
 
     @property
     def said(self) -> str:
-        """Its workload in a few words."""
+        """Describe the workload in a few words."""
         memory = f"{self.cpu_gib} GiB of CPU memory" if self.cpu_gib else "no CPU tier"
         return f"option {self.number}, {self.model}, {self.users} users, {memory}"
 
@@ -62,7 +62,7 @@ _BY_NAME = {key: option for option in OPTIONS for key in (option.name, option.pr
 
 
 def resolve(names: Sequence[str]) -> list[LockedOption]:
-    """Return the options that `names` are of, each once; ConfigError, with the nearest name, for one of none."""
+    """Look up options by name, each once; ConfigError, with the nearest name, for an unknown one."""
     found: list[LockedOption] = []
     for name in names:
         for option in OPTIONS if name in (ALL, f"mlperf-{ALL}") else [_one(name)]:
@@ -124,7 +124,7 @@ NOT_CLAIMED = {
 
 
 def rules_of(attempt: Attempt) -> list[Rule]:
-    """Return the rules of a submission as `attempt` keeps them."""
+    """Judge each rule of a submission for `attempt`."""
     option = attempt.option
     workload = Rule(
         rule="workload of the option",
@@ -206,7 +206,7 @@ def _capacity(attempt: Attempt) -> Rule:
 
 
 def mark_of(rules: Sequence[Rule]) -> str | None:
-    """Return what results must be marked with; None if no rule is known to be broken."""
+    """Return the mark of results that break a rule; None if no rule is known to be broken."""
     broken = [rule.short for rule in rules if rule.kept is Kept.NO]
     return f"not a submission: {', '.join(broken)}" if broken else None
 
@@ -241,7 +241,7 @@ class UnderTest:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One option as it is about to be run."""
+    """One option, about to be run."""
 
     option: LockedOption
     config: Config
@@ -259,12 +259,12 @@ class Attempt:
 
     @property
     def seed(self) -> int:
-        """That of this client: the benchmark's wrapper adds the rank to the base (mlperf_wrapper.py)."""
+        """The seed of this client: the benchmark's wrapper adds the rank to the base (mlperf_wrapper.py)."""
         return self.seed_base + self.rank
 
     @property
     def capacity_bytes(self) -> int:
-        """What the storage tier holds at most, and so the space that may be needed."""
+        """The most bytes that the storage tier holds, and so the space that may be needed."""
         if self.asked_bytes is not None:
             return self.asked_bytes
         whole = self.place.free_bytes if self.place.size_bytes is None else self.place.size_bytes
@@ -272,7 +272,7 @@ class Attempt:
 
     @property
     def space(self) -> str:
-        """What is needed against what is there."""
+        """Compare the space needed with the space available."""
         room = self.place.free_bytes if self.place.size_bytes is None else self.place.size_bytes
         return f"at most {format_bytes(self.capacity_bytes)} on {self.place.target}, {format_bytes(room)} free there"
 
@@ -295,7 +295,7 @@ def targets_of(tiers: dict[str, str], option: LockedOption) -> dict[str, str]:
 
 
 def place_of(target: str, output: Path) -> UnderTest:
-    """Return what is known of the storage `target` and of where `output` will lie; DeviceError if that is nowhere."""
+    """Examine the storage `target` and the place of `output`; DeviceError if that does not exist."""
     free, sizes, filesystems = {}, [], set()
     try:
         for path in paths_of(target):

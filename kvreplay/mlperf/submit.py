@@ -200,7 +200,7 @@ def _combined(paths: Sequence[Path], argv: list[str]) -> MlperfResult:
 
 
 def merged(ranks: Sequence[MlperfResult]) -> list[Rule]:
-    """Return each rule as the rank that keeps it least does."""
+    """Merge the rules of all ranks: each as the rank that keeps it worst."""
     order = [Kept.YES, Kept.UNKNOWN, Kept.NO]
     by_name = [{rule.rule: rule for rule in rank.rules} for rank in ranks]
     own = ("each client has its own rank", "ranks ran at the same time")

@@ -23,7 +23,7 @@ _POPULATE_WRITE = 23
 
 
 def buffer_bytes(depth: int, io_bytes: int) -> int:
-    """Return what the buffers of an engine take."""
+    """Return the bytes that an engine's buffers take."""
     return depth * io_bytes
 
 
@@ -58,12 +58,12 @@ class Arena:
 
     @property
     def used_bytes(self) -> int | None:
-        """The bytes of as many as were in use at once, at most."""
+        """Bytes of the most buffers in use at once."""
         return None if self.used is None else self.used * self.slot_bytes
 
     @property
     def touched_bytes(self) -> int:
-        """The bytes of those that are touched by now."""
+        """Bytes of the buffers touched so far."""
         return self.touched * self.slot_bytes
 
     @property
@@ -81,7 +81,7 @@ class Arena:
 
 @contextmanager
 def growing(arena: Arena, used: Callable[[], int], let_use: Callable[[int], None]) -> Iterator[None]:
-    """Note how many buffers are in use at once, at most, which `used` tells; `let_use` those that are touched.
+    """While the context lasts touch buffers as `used` reports them in use, and release touched ones by `let_use`.
 
     A thread touches more before they are needed, where some are not touched: the kernel would otherwise, in the time
     of an I/O, or while data is made.
@@ -112,7 +112,7 @@ def growing(arena: Arena, used: Callable[[], int], let_use: Callable[[int], None
 
 
 def touch(address: int, nbytes: int) -> None:
-    """Have the kernel give memory to `nbytes` from `address` on; what lies there stays, and other threads run."""
+    """Fault in `nbytes` from `address` on, keeping their content; the GIL is released."""
     start, end = address // mmap.PAGESIZE * mmap.PAGESIZE, address + nbytes
     if ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _POPULATE_WRITE) != 0:
         import numpy as np

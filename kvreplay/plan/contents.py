@@ -45,7 +45,7 @@ DataStruct = REPLAY.struct("Data")
 
 
 def check_ratios(dedup_ratio: float, compress_ratio: float, *, is_verified: bool) -> None:
-    """Raise ConfigError for ratios that cannot be had."""
+    """Raise ConfigError for ratios that cannot be generated."""
     if not 1 <= dedup_ratio <= MAX_DEDUP_RATIO:
         raise ConfigError(f"--dedup-ratio {dedup_ratio:g}: give 1 (no block twice) to {MAX_DEDUP_RATIO:g}")
     if not 1 <= compress_ratio <= MAX_COMPRESS_RATIO:
@@ -110,7 +110,7 @@ class DataSource:
             library().data_make(ctypes.byref(self.struct), ctypes.c_void_p(to), *arguments)
 
     def unstamped(self, buffer: memoryview, object_id: int, version: int, offset: int) -> None:
-        """Do the same without the marks of `--verify`, for what belongs to no object."""
+        """Fill without the stamps of `--verify`, for blocks that belong to no object."""
         plain = DataStruct.from_buffer_copy(self.struct)
         plain.is_stamped = 0
         DataSource(self.seed, plain, 1, 1, None, self._arena).fill(buffer, object_id, version, offset)
@@ -192,7 +192,7 @@ class NamedTier(Protocol):
 
 
 class Verifier:
-    """What the engine's threads find, in memory that they write."""
+    """The bad blocks that the engine's threads find, in memory that they write."""
 
     def __init__(self) -> None:
         """Have room for MAX_LOCATED bad blocks, which takes memory as they come."""

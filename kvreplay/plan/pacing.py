@@ -38,7 +38,7 @@ class Pacer(Protocol):
 
     @property
     def name(self) -> str:
-        """Which loop it is: closed or open."""
+        """The kind of loop: closed or open."""
 
     @property
     def speed(self) -> float | None:
@@ -50,7 +50,7 @@ class Pacer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """An operation starts as soon as the queue has room and what it waits for is done."""
+    """An operation starts as soon as the queue has a place and its dependencies are done."""
 
     name: str = "closed"
     speed: float | None = None
@@ -92,7 +92,7 @@ TOGETHER = 1 << 16
 
 
 class Repeated:
-    """A reader of the first rows of another one's trace, several times."""
+    """Reads the first rows of a trace several times, as one trace."""
 
     def __init__(self, reader: Reader, rows: int, repeats: int, last_deletes: Any = ()) -> None:
         """Repeat the first `rows` rows of `reader` so often.
@@ -123,7 +123,7 @@ class Repeated:
 
     @property
     def once(self) -> Reader:
-        """The reader of what is repeated."""
+        """The reader of the part that is repeated."""
         return self._reader
 
     @property

@@ -35,7 +35,7 @@ Shared = Mapping[int, tuple[Any, int]]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The rows of a plan, counted."""
+    """Counts over the rows of a plan."""
 
     rows: int
     kinds: Any
@@ -96,7 +96,7 @@ class PlanSurvey:
         self.struct.last_row = self.struct.last_ns = self.struct.lost_row = -1
 
     def take(self, batch: Batch, intake: Intake, which: int = _FIRST) -> None:
-        """Take the next rows; `which` look at them it is."""
+        """Take the next rows, in the pass `which`."""
         native().survey_take(ctypes.addressof(self.struct), intake.address, batch.address, which)
 
     def facts(self) -> Facts:
@@ -107,7 +107,7 @@ class PlanSurvey:
         return Facts(of.planned, self._kinds, of.last_row, of.last_ns, placed, *flags, of.objects)
 
     def residency(self, source: TraceSource) -> Residency:
-        """Return what was found of objects; rows are read again from `source` if they must be followed once more."""
+        """Return the residency of objects; rows are read again from `source` if another pass is needed."""
         of = self.struct
         lost = None if of.lost_row < 0 else (of.lost_row, of.lost_tier, of.lost_object)
         if of.is_late:
@@ -285,7 +285,7 @@ class Asked:
     """int8: codes of the service class; -1 if unknown."""
 
     def places(self, request_id: Any) -> Any:
-        """Return where each of `request_id` (sorted) stands; -1 for one that is not here."""
+        """Return the index of each of `request_id` (sorted); -1 if absent."""
         import numpy as np
 
         if not len(self.request_id):

@@ -19,7 +19,7 @@ SLOTS = (41 - SUB_BITS) << SUB_BITS
 
 
 class Bucket(msgspec.Struct, frozen=True):
-    """How many values lay from `from_` on and below `below`."""
+    """The number of values in [`from_`, `below`)."""
 
     from_: int = msgspec.field(name="from")
     below: int = 0
@@ -27,7 +27,7 @@ class Bucket(msgspec.Struct, frozen=True):
 
 
 class Histogram(msgspec.Struct, frozen=True, kw_only=True):
-    """How times are distributed, in nanoseconds; null where too few values tell."""
+    """A distribution of times in ns; null where there are too few values."""
 
     count: int
     mean_ns: float | None
@@ -44,7 +44,7 @@ class Histogram(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def slot_bounds(slot: int) -> tuple[int, int]:
-    """Return the first value of `slot`, and the first one beyond it."""
+    """Return the bounds of `slot`: its first value, and the first one beyond it."""
     if slot < 2 << SUB_BITS:
         return slot, slot + 1
     shift = (slot >> SUB_BITS) - 1

@@ -223,7 +223,7 @@ _BUSY = 1 << 31
 
 
 class EventRing:
-    """The kernel's ring buffer: a page with how far we are, one with how far it is, and the data, mapped twice."""
+    """The kernel's ring buffer: a page with our position, one with the producer's, and the data, mapped twice."""
 
     def __init__(self, descriptor: int) -> None:
         """Map the ring buffer behind `descriptor`."""

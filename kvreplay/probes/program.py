@@ -140,7 +140,7 @@ def unseen_calls(events: Path) -> tuple[str, ...] | None:
 
 
 def shared(programs: Programs) -> np.ndarray:
-    """Return the counts of the loaded `programs`, as they go on counting."""
+    """Return the live counters of the loaded `programs`."""
     return np.frombuffer(programs.variables(SHARED.itemsize), dtype=SHARED)["values"]
 
 

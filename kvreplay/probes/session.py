@@ -39,7 +39,7 @@ DRAIN_NS = 60 * NS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one measurement found."""
+    """The results of one measurement."""
 
     block: BlockFigures
     application: Application | None
@@ -78,7 +78,7 @@ class Session:
         self._programs.close()
 
     def poll(self) -> None:
-        """Wait POLL_MS, then take what is there."""
+        """Wait POLL_MS, then take the events in the ring."""
         time.sleep(POLL_MS / 1000)
         if time.monotonic_ns() - self._drained_ns > DRAIN_NS:
             self._drain_seconds(is_end=False)
@@ -198,7 +198,7 @@ ATTACHED = "probes attached"
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What one measurement found."""
+    """The results of one measurement."""
 
     content: dict[str, Any]
     """As in probe.json."""

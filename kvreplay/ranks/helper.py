@@ -38,7 +38,7 @@ from kvtrace.core.units import NS_PER_S, parse_duration_ns
 
 
 class Exchange(msgspec.Struct, tag=True, frozen=True):
-    """Replay: give this to all ranks, or to rank 0 alone, and me what they give."""
+    """Replay: exchange data with all ranks, or send it to rank 0 alone."""
 
     data: bytes
     to_all: bool = True
@@ -55,7 +55,7 @@ class Stop(msgspec.Struct, tag=True, frozen=True):
 
 
 class Folder(msgspec.Struct, tag=True, frozen=True):
-    """Replay of rank 0: what is written lies here, should I die."""
+    """Replay of rank 0: the folder of the results, in case this process dies."""
 
     path: str
 
@@ -65,15 +65,15 @@ class Bye(msgspec.Struct, tag=True, frozen=True):
 
 
 class Ping(msgspec.Struct, tag=True, frozen=True):
-    """MPI: say that you are there."""
+    """MPI: heartbeat request."""
 
 
 class Pong(msgspec.Struct, tag=True, frozen=True):
-    """Replay: I am there."""
+    """Replay: heartbeat."""
 
 
 class Hello(msgspec.Struct, tag=True, frozen=True):
-    """MPI: who we are."""
+    """MPI: this rank and the number of ranks."""
 
     rank: int
     count: int
@@ -81,13 +81,13 @@ class Hello(msgspec.Struct, tag=True, frozen=True):
 
 
 class Reply(msgspec.Struct, tag=True, frozen=True):
-    """MPI: what each rank gave; null of one that is gone."""
+    """MPI: the data of each rank; null for a rank that is gone."""
 
     items: list[bytes | None]
 
 
 class Clock(msgspec.Struct, tag=True, frozen=True):
-    """MPI: our monotonic clock - that of rank 0, how far off that may be, and for how long our replay once was deaf."""
+    """MPI: offset of our monotonic clock from rank 0's, its error, and our replay's longest time without an answer."""
 
     offset_ns: int
     error_ns: int
@@ -95,7 +95,7 @@ class Clock(msgspec.Struct, tag=True, frozen=True):
 
 
 class Lost(msgspec.Struct, tag=True, frozen=True):
-    """MPI: there will be no answer any more, for this reason."""
+    """MPI: no more answers will come, for this reason."""
 
     reason: str
 
@@ -126,7 +126,7 @@ ORPHANED = "the end of its MPI process, as when the launcher is interrupted or a
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """How a rank's clock stands to that of rank 0."""
+    """The offset of a rank's clock from rank 0's."""
 
     offset_ns: int = 0
     """Its monotonic clock - rank 0's."""
@@ -170,7 +170,7 @@ class Ranks:
         return None
 
     def exchange(self, data: bytes, *, to_all: bool = True) -> Sequence[bytes | None]:  # noqa: ARG002 - for several
-        """Return what each rank gave, null of one that is gone; with `to_all` false rank 0 alone gets it.
+        """Exchange data: return that of each rank, null for one that is gone; with `to_all` false rank 0 alone gets it.
 
         Raises:
             RankLost: the others cannot be reached any more.
@@ -179,17 +179,17 @@ class Ranks:
         return [data]
 
     def clock(self) -> Instant:
-        """Return how our clock stands to rank 0's; all ranks ask together."""
+        """Measure our clock against rank 0's; a collective call of all ranks."""
         return Instant()
 
     def stop(self, reason: str) -> None:
         """End the run on all ranks."""
 
     def note_folder(self, path: str) -> None:
-        """Say where what is written lies, for whoever sees to it should we die."""
+        """Tell the helper process the folder of the results, in case this process dies."""
 
     def close(self) -> None:
-        """Say that we leave."""
+        """Leave the job."""
 
 
 class SeveralRanks(Ranks):
@@ -427,7 +427,7 @@ class Relay:
             signal.signal(number, lambda n, _frame: self._signals.append(signal.Signals(n).name))
 
     def run(self) -> int:
-        """Pass on until all are done; return the exit code of the replay."""
+        """Relay messages until all ranks are done; return the exit code of the replay."""
         while self.lost is None:
             while self._waiting is None and not self._is_gone and self.lost is None:
                 self._serve(_SLOW_S)

@@ -137,7 +137,7 @@ def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFi
         figures=figures,
         pace=pace,
         in_flight_mean=total([run.summary.in_flight_mean for run in runs]),
-        skipped_rows=added([run.summary.skipped_rows for run in runs]),
+        skipped_rows=sum_by_name([run.summary.skipped_rows for run in runs]),
         warmup=_warmup(order, parts),
         absent_deletes=sum(run.summary.absent_deletes for run in runs),
         definitions=first.summary.definitions | DEFINITIONS,
@@ -167,7 +167,7 @@ def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFi
         data=first.data,
         verification=_verification(runs),
         device_io=device_io,
-        notes=[*of(order, parts, deal), *histogram_notes(figures, requests)],
+        notes=[*run_notes(order, parts, deal), *histogram_notes(figures, requests)],
         requests=requests,
         mlperf=None if requests is None else _mlperf(order, trace, window, first, summary, requests),
         checkpoints=merged_checkpoints(
@@ -176,12 +176,12 @@ def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFi
         ranks=RanksNote(
             count=order.count,
             library=order.library,
-            deal=None if deal is None else msgspec.structs.replace(deal, deletes_left_out=left_out(parts)),
-            start=start(parts),
+            deal=None if deal is None else msgspec.structs.replace(deal, deletes_left_out=deletes_left_out(parts)),
+            start=start_note(parts),
             is_exact=found.is_exact,
-            ranks=[of_rank(part) for part in parts],
+            ranks=[rank_note(part) for part in parts],
             straggler=late,
-            combined=combined(parts),
+            combined=combined_note(parts),
         ),
         summary=summary,
     )
@@ -262,7 +262,7 @@ def _window(order: Ordered, parts: Sequence[PartRun], runs: Sequence[RunFile]) -
         runtime_ns=runs[0].window.runtime_ns,
         rows_once=once,
         repeats=rows / once if once else None,
-        peak_bytes=added([run.window.peak_bytes or {} for run in runs]),
+        peak_bytes=sum_by_name([run.window.peak_bytes or {} for run in runs]),
     )
 
 
@@ -281,7 +281,7 @@ def _verification(runs: Sequence[RunFile]) -> Verification | None:
         checked_blocks=sum(each.checked_blocks for each in found),
         unwritten_blocks=sum(each.unwritten_blocks for each in found),
         corrupt_blocks=sum(each.corrupt_blocks for each in found),
-        by_fault=added([each.by_fault for each in found]),
+        by_fault=sum_by_name([each.by_fault for each in found]),
         located=[bad for each in found for bad in each.located],
         check_ns=sum(each.check_ns for each in found),
     )
@@ -331,15 +331,15 @@ TIGHT_NS = 250_000_000
 
 
 def sentence(verdict: RunVerdict, parts: Sequence[PartRun], errors: int) -> str:
-    """Return the verdict, what failed and who is missing first."""
+    """Return the verdict sentence, preceded by lost ranks and failed operations."""
     gone = [str(part.rank) for part in parts if part.status == "lost"]
     missing = f"rank{'' if len(gone) == 1 else 's'} {', '.join(gone)} of {len(parts)} LOST; " if gone else ""
     failed = f"{errors:,} operations FAILED; " if errors else ""
     return f"{missing}{failed}{verdict.sentence}"
 
 
-def of_rank(part: PartRun) -> RankNote:
-    """Return what is known of a rank."""
+def rank_note(part: PartRun) -> RankNote:
+    """Return the entry of a rank in run.json."""
     report, run = part.report, part.run
     summary = None if run is None else run.summary
     wall = None if summary is None else summary.wall_ns
@@ -377,7 +377,7 @@ def _slowest(figures: Sequence[Figures], op: str, quantile: str) -> int | None:
     return max(known) if known and len(known) == len(found) else None
 
 
-def start(parts: Sequence[PartRun]) -> StartNote:
+def start_note(parts: Sequence[PartRun]) -> StartNote:
     """Return how closely together the ranks began."""
     reports = [part.report for part in parts if part.report is not None and not part.report.is_idle]
     late = [t.begun_late_ns for t in reports if t.begun_late_ns is not None]
@@ -391,8 +391,8 @@ def start(parts: Sequence[PartRun]) -> StartNote:
     )
 
 
-def combined(parts: Sequence[PartRun]) -> CombinedNote:
-    """Return the ranks taken together by MLPerf's rule."""
+def combined_note(parts: Sequence[PartRun]) -> CombinedNote:
+    """Combine the ranks by MLPerf's rule."""
     runs = [part.run for part in parts if part.run is not None]
 
     def added(op: str) -> float | None:
@@ -416,14 +416,14 @@ def combined(parts: Sequence[PartRun]) -> CombinedNote:
     )
 
 
-def left_out(parts: Sequence[PartRun]) -> int:
+def deletes_left_out(parts: Sequence[PartRun]) -> int:
     """Return how many deletes the ranks left out."""
     return sum(p.report.deal.deletes_left_out for p in parts if p.report is not None and p.report.deal is not None)
 
 
-def of(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None) -> list[str]:
-    """Return what a reader of the figures must know: of the deal, of the ranks, and once what several say."""
-    found = [] if deal is None else [_partition_note(order.count, deal, left_out(parts))]
+def run_notes(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None) -> list[str]:
+    """Return the notes of a run: on its partition, on the ranks, and those of several ranks once."""
+    found = [] if deal is None else [_partition_note(order.count, deal, deletes_left_out(parts))]
     found += _skipped([part.run.summary for part in parts if part.run is not None])
     for part in parts:
         if part.status == "idle":
@@ -441,7 +441,7 @@ def of(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None) -> list[
             f"{len(bound)} ranks may run on {bound[0].report.cpus} of {bound[0].run.host['cpus']} CPUs only: the "
             "launcher bound them, which slows a replay of several threads; mpirun --bind-to none does not"
         )
-    found += crowded(parts)
+    found += crowded_hosts(parts)
     said: dict[str, list[int]] = {}
     for part in parts:
         for note in [] if part.run is None else part.run.notes:
@@ -455,9 +455,9 @@ def of(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None) -> list[
     return found
 
 
-def crowded(parts: Sequence[PartRun]) -> list[str]:
-    """Return of which hosts ranks outnumber the processors, where they did not begin together."""
-    skew_ns = start(parts).skew_ns or 0
+def crowded_hosts(parts: Sequence[PartRun]) -> list[str]:
+    """Return a note for each host with more ranks than processors, if the ranks did not begin together."""
+    skew_ns = start_note(parts).skew_ns or 0
     if skew_ns <= TOGETHER_NS:
         return []
     cpus: dict[str, list[int]] = {}
@@ -474,7 +474,7 @@ def crowded(parts: Sequence[PartRun]) -> list[str]:
 
 def _skipped(summaries: Sequence[Summary]) -> list[str]:
     """Return what the ranks left out of the trace."""
-    rows = added([summary.skipped_rows for summary in summaries])
+    rows = sum_by_name([summary.skipped_rows for summary in summaries])
     deletes = sum(summary.absent_deletes for summary in summaries)
     found = []
     if rows:
@@ -485,7 +485,7 @@ def _skipped(summaries: Sequence[Summary]) -> list[str]:
     return found
 
 
-def added(counts: Sequence[dict[str, int]]) -> dict[str, int]:
+def sum_by_name(counts: Sequence[dict[str, int]]) -> dict[str, int]:
     """Return the counts of all ranks added up, by name."""
     found: dict[str, int] = {}
     for each in counts:
@@ -512,7 +512,7 @@ def _partition_note(count: int, deal: DealNote, needless: int) -> str:
 
 
 def first_gone(parts: Sequence[PartRun]) -> str | None:
-    """Return whose MPI process ended first, of ranks that lost theirs; null if that is not known.
+    """Return which rank's MPI process ended first; null if that is not known.
 
     A launcher that ends the others tells them by a signal, or kills them at once: then the time tells.
     """

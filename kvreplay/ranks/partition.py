@@ -235,7 +235,7 @@ class _Pass:
         return ranks[places]
 
     def note(self, because: str, needless: int) -> DealNote:
-        """Return what came of it; `needless` deletes of this rank were left out."""
+        """Return the facts of the partition; `needless` deletes of this rank were left out."""
         return DealNote(
             by=self._by,
             because=because,

@@ -55,7 +55,7 @@ class Ordered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank says of itself when it is done: the content of rank.json."""
+    """The report of a rank at its end: the content of rank.json."""
 
     rank: int
     host: str
@@ -79,24 +79,24 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_ordered(folder: Path) -> Ordered:
-    """Return what the ranks in `folder` were asked; TraceError if that is not known."""
+    """Read ranks.json in `folder`; TraceError if it is missing or of another version."""
     return read_json(folder / RANKS_FILE, Ordered, misfit="not of this version of kvreplay: {}")
 
 
 def find_report(folder: Path) -> RankReport | None:
-    """Return what the rank in `folder` said of itself at its end; null if it did not come to that."""
+    """Read the report of the rank in `folder`; null if it did not write one."""
     return read_json(folder / RANK_FILE, RankReport) if (folder / RANK_FILE).is_file() else None
 
 
 def write_report(folder: Path, report: RankReport) -> None:
-    """Write what a rank says of itself into its folder."""
+    """Write the report of a rank into its folder."""
     folder.mkdir(exist_ok=True)
     write_json(folder / RANK_FILE, report)
 
 
 @dataclass(frozen=True, slots=True)
 class PartRun:
-    """The run of one rank, and what it said of itself."""
+    """The run of one rank, and its report."""
 
     rank: int
     host: str
@@ -184,7 +184,7 @@ class MergedTimes:
 
 @dataclass(slots=True)
 class RankOperations:
-    """Those of all ranks, by tier and kind; ("", "") are all."""
+    """Operations of all ranks, by tier and kind; ("", "") are all."""
 
     is_exact: bool
     by: dict[tuple[str, str], MergedTimes] = field(default_factory=dict)
@@ -218,7 +218,7 @@ def rows_of(part: PartRun, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def late_of(part: PartRun, parts: Sequence[PartRun]) -> int:
-    """Return by how much the times of a rank, which count from its start, are to be moved to count from the first."""
+    """Return the offset of a rank's start from that of the first rank; ns."""
     starts = [p.report.start_ns for p in parts if p.report is not None and p.report.start_ns is not None]
     own = None if part.report is None else part.report.start_ns
     return 0 if own is None else own - min(starts)
@@ -472,18 +472,18 @@ def _table(part: PartRun) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Covered:
-    """For each request: time in which at least one of its intervals lies; intervals come by their starts."""
+    """Time that the intervals of each request cover; intervals come in order of their starts."""
 
     ns: Any
     reached: Any
 
     @classmethod
     def of(cls, count: int) -> Covered:
-        """Return that of `count` requests without intervals."""
+        """Return the cover of `count` requests without intervals."""
         return cls(np.zeros(count, np.int64), np.full(count, NONE))
 
     def add(self, at: Any, start: Any, end: Any) -> None:
-        """Take more intervals: of the requests `at`, none of which starts before one that it has had."""
+        """Add intervals of the requests `at`, each no earlier than the last of its request."""
         if not len(at):
             return
         order = np.lexsort((start, at))
@@ -542,7 +542,7 @@ class _Requests:
             self._split.append((at[split], known, submitted[split] + late_ns, completed[split] + late_ns))
 
     def put_together(self) -> None:
-        """Find what only the operations of all ranks together tell."""
+        """Complete requests that lie on several ranks, from the operations of all."""
         for number, table in enumerate(self._tables):
             at = np.searchsorted(self._ids, table["request_id"])
             # Another rank took what it did not load itself for computed.

@@ -104,7 +104,7 @@ class RankSession:
                 self._all(order, None, None)
 
     def close(self) -> None:
-        """Order nothing more."""
+        """Send no more orders."""
         with suppress(RankLost):
             self.ranks.exchange(b"")
 
@@ -236,11 +236,11 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Elsewhere(KvError):  # noqa: N818 - an error of another rank
-    """Another rank cannot go on; its message and its exit code."""
+    """The error of another rank; its message and its exit code."""
 
 
 class Meeting:
-    """One replay's meetings with those of the other ranks."""
+    """The points of one replay at which all ranks wait for each other."""
 
     def __init__(self, ranks: Ranks) -> None:
         """Meet the others of `ranks`."""
@@ -257,7 +257,7 @@ class Meeting:
 
     @property
     def reason(self) -> str | None:
-        """Why all are to end now."""
+        """The reason why all ranks end now."""
         return self._ranks.reason
 
     def ready(self, error: KvError | None = None) -> None:
@@ -299,7 +299,7 @@ class Meeting:
             self.late_ns = max(0, monotonic_ns() - self.start_ns)
 
     def leave(self, error: KvError | None) -> None:
-        """Meet as often as the others do that we have not met with yet; `error` says why."""
+        """Take part in the remaining meetings, so that no rank waits; `error` is the reason why we left."""
         if not self._is_ready:
             if error is not None:
                 # Others may be writing for minutes what will not be needed.
@@ -446,7 +446,7 @@ class Alongside:
 def own_client(
     ranks: Alongside, tiers: dict[str, str], output: Path, *, is_forced: bool
 ) -> tuple[dict[str, str], Path, int]:
-    """Return the targets and the results' folder of our rank, and how many ranks share the storage's filesystem.
+    """Return our rank's targets, its results folder, and how many ranks share the storage's filesystem.
 
     Raises:
         ConfigError, DeviceError: it cannot be, here or on another rank.

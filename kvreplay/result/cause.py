@@ -42,7 +42,7 @@ def distribution(values: Any) -> Distribution:
 
 
 def pace(found: CountedOperations, driven: Driven | None = None) -> Pace | None:
-    """Judge an open loop by its operations that were submitted; None for a closed loop or if none was.
+    """Judge whether an open loop kept pace; None for a closed loop, or if nothing was submitted.
 
     `driven` tells what waits before submission were for.
     """
@@ -80,7 +80,7 @@ def is_late(end_late_ns: int | None, offered: float | None, delivered: float | N
 
 
 def delays_of(shares: dict[str, float], unhindered: float | None) -> dict[str, float]:
-    """Return of the `shares` of response times what was delay: service only beyond what it takes unhindered."""
+    """Return the delays among the `shares` of response times: service counts beyond its unhindered part."""
     return shares | {DRIVE: max(0.0, shares[DRIVE] - (unhindered or 0.0))} if DRIVE in shares else shares
 
 
@@ -162,7 +162,7 @@ def _before_submission(driven: Driven | None, waited_ns: int, added_ns: int, *, 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a thread did with its time, apart: what the engine timed by the clock contains waits for a processor."""
+    """How a thread spent its time, waits for a processor separated from the engine's clock times."""
 
     stood_ns: float
     """Ready to run, or in the middle of something, and without a processor."""
@@ -174,7 +174,7 @@ class Spent:
 
     @classmethod
     def of(cls, use: ThreadUse, wall_ns: int) -> Spent:
-        """Tell apart what `use` says of a thread that ran for `wall_ns`.
+        """Split the time in `use` of a thread that ran for `wall_ns`.
 
         In the middle of something a thread stood for as long as that took beyond the processor time it got. The kernel
         counts that as waiting, too, unless it is the machine beneath that took the processor.
@@ -230,7 +230,7 @@ Cause = tuple[LimitCause | None, str | None]
 
 
 def judge(evidence: Evidence, *, is_open: bool, has_reached: bool | None, copies: bool, does_io: bool) -> Cause:
-    """Return what held a run back.
+    """Return the bottleneck of a run and the reason for it.
 
     `copies` says whether the tier in question is copied to and from by threads, `does_io` whether anything takes time
     there at all.

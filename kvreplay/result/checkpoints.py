@@ -45,7 +45,7 @@ class _Known:
     planned: int = 0
 
     def found(self) -> Checkpoint:
-        """Return it as far as it came."""
+        """Return the checkpoint as far as it got."""
         return checkpoint(
             Phase.SAVE.value if self.phase == _SAVE else Phase.RESTORE.value,
             self.request_id if self.request_id >= 0 else None,

@@ -81,7 +81,7 @@ class Times:
         return (int(found["sum_high"].sum()) << 32) + int(found["sum_low"].sum())
 
     def distribution(self, *at: int) -> Distribution:
-        """Return what the distributions `at` are together: nearest-rank percentiles, null where too few tell."""
+        """Merge the distributions `at`: nearest-rank percentiles, null where there are too few values."""
         at = at or (0,)
         count = self.count(*at)
         if not count:
@@ -147,16 +147,16 @@ class RunPart:
         return len(self.rows)
 
     def within(self, first: int, last: int) -> Self:
-        """Return its rows from `first` up to `last`, counted in the part."""
+        """Return the rows `first` to before `last` of the part."""
         return type(self)(self.first + first, self.rows[first:last], self.is_open_loop)
 
     def kept(self) -> Self:
-        """Return a copy of it that nobody changes."""
+        """Return a copy that the ring cannot overwrite."""
         return type(self)(self.first, self.rows.copy(), self.is_open_loop)
 
     @classmethod
     def nothing(cls) -> Self:
-        """Return no row."""
+        """Return an empty part."""
         return cls(0, np.zeros(0, ROW), is_open_loop=False)
 
 
@@ -255,7 +255,7 @@ class InOrder:
         weakref.finalize(self, call, "order_free", self._heaps, len(self._heaps))
 
     def end(self) -> None:
-        """Look at all that wait: none will follow."""
+        """Process everything that still waits; no row will follow."""
         call("order_flush", self.shared, 1)
 
     def most_at_once(self, at: int) -> int | None:
@@ -263,7 +263,7 @@ class InOrder:
         return None if self.shared["late"] else int(self._heaps["most"][at])
 
     def most_of_group(self, group: int) -> int | None:
-        """Return the same of all kinds of a group."""
+        """Return the most in flight at once over all kinds of a group."""
         return self.most_at_once(self._kinds + group)
 
     def covered_ns(self, tier: int) -> int:
@@ -397,7 +397,7 @@ class CountedOperations:
         self._shared.set(endeds=0)
 
     def end(self) -> None:
-        """Look at what still waits: no row will follow."""
+        """Process what still waits; no row will follow."""
         self.order.end()
         self._sort(is_last=True)
 
@@ -520,7 +520,7 @@ class OpenRequests:
         call("requests_index", self._shared)
 
     def begin(self) -> None:
-        """Say that the next rows are of a new part."""
+        """Start a new part of rows."""
         self._shared.set(planned=0)
 
     def take(self, at: int, first_row: int, columns: dict[str, Any], part: RunPart, counts: Any) -> int:
@@ -682,7 +682,7 @@ class OpsRows:
 
 
 class TraceRows:
-    """Reads on in a trace, in order."""
+    """Reads a trace forward."""
 
     def __init__(self, reader: Reader, columns: Sequence[str]) -> None:
         """Begin with the first row."""
@@ -710,7 +710,7 @@ class TraceRows:
 
 
 class LeastLater:
-    """The least request that may still follow in a trace: all before it are known as a whole."""
+    """The least request id that may still follow in a trace: all smaller ones are complete."""
 
     def __init__(self, reader: Reader, rows: int) -> None:
         """Look through the first `rows` rows of the trace, or of what is repeated."""

@@ -203,7 +203,7 @@ _TOO_MUCH = {
 
 @dataclass(slots=True)
 class Traffic:
-    """What was asked of one device, and what it moved by its own counters."""
+    """Bytes asked of one device, and bytes moved by its own counters."""
 
     drives: list[str]
     is_alone: bool
@@ -212,7 +212,7 @@ class Traffic:
     moved: dict[str, int | None]
 
     def warnings(self) -> Iterator[str]:
-        """Yield what is wrong between the two, and why that may be."""
+        """Yield warnings where the device's counters disagree with the operations, and likely reasons."""
         for op, asked in self.asked.items():
             moved = self.moved[op]
             if moved is None or asked < _FEW_BYTES:

@@ -44,13 +44,13 @@ _KEPT = np.dtype(
 
 
 class Listener(Protocol):
-    """Who is told of the rows that have ended."""
+    """Receives the rows that have completed."""
 
     counters: Structure
     """`Watched` of count.h."""
 
     def note(self) -> None:
-        """Take what was put there."""
+        """Process the new counters."""
 
 
 class Journal:
@@ -127,7 +127,7 @@ class Journal:
             self._listener.note()
 
     def pass_by(self, row: int) -> None:
-        """Append what has completed, and never look at the rows before `row` again: their places are used anew."""
+        """Append what has completed; the rows before `row` will not be read again, because their places are reused."""
         if self.trouble is None:
             self._try_to_keep()
         with self._lock:
@@ -199,7 +199,7 @@ def unrecovered(path: Path) -> Iterator[PartialRunFile]:
 
 
 class JournaledRecord:
-    """What the journal of a run kept, told of its rows as they are laid."""
+    """The content of a run's journal, applied to its rows as they are laid."""
 
     def __init__(self, path: Path, total: int) -> None:
         """Look through the journal in `path` of `total` rows; a last batch that is not whole is left out."""

@@ -45,7 +45,7 @@ class ServedRequests:
         self._figures = RequestTimes(setting.config.criteria.targets)
 
     def begin(self) -> None:
-        """Say that the next rows are of a new part."""
+        """Start a new part of rows."""
         self._requests.begin()
 
     def take(self, first_row: int, batch: pa.RecordBatch, part: RunPart, counts: Any) -> Iterator[pa.RecordBatch]:

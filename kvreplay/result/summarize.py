@@ -63,7 +63,7 @@ from kvtrace.core.units import format_bytes, format_duration
 
 
 class RunResults:
-    """The results of a run, as far as its rows were taken; a context that holds the tables that are being written."""
+    """The results of a run so far; a context manager that holds the tables being written."""
 
     setting: Setting
     """After `end`, with the window that the run came to: what --runtime provided beyond it is left out."""
@@ -164,7 +164,7 @@ class RunResults:
 
     @property
     def rows(self) -> int:
-        """Planned rows that the run came to, whether it reached them or not."""
+        """Planned rows that were taken, submitted or not."""
         return int(self._operations.run["rows"][0])
 
     @property
@@ -201,7 +201,7 @@ class RunResults:
         )
 
     def warnings(self, moved: dict[str, DeviceIo]) -> list[str]:
-        """Return where devices moved, by drive, too little or too much for what was asked of them."""
+        """Return warnings, by drive, of devices that moved too little or too much."""
         return traffic_warnings(self.setting, self._operations, moved)
 
     def close_tables(self, run: RunFile) -> None:
@@ -212,7 +212,7 @@ class RunResults:
         self._files.close()
 
     def checkpoints(self, wall_ns: int | None) -> CheckpointFigures | None:
-        """Return what was done for checkpoints, when the tables are closed; None if nothing was to be done."""
+        """Return the figures of checkpoints, after the tables are closed; None without checkpoints."""
         last_ns = int(self._operations.run["last_ns"][0])
         return self._checkpoints.figures(self.setting, self._output / OPS_FILE, last_ns=last_ns, wall_ns=wall_ns)
 
@@ -311,7 +311,7 @@ def finished(setting: Setting, begun: RunBegun, measured: Measured) -> RunFile:
 
 
 def status_of(error: KvError | None) -> str:
-    """Return what run.json says of a run that ended with `error`."""
+    """Return the status and reason in run.json for a run that ended with `error`."""
     if error is None:
         return "complete"
     return "failed operations" if isinstance(error, FailedOperations) else "partial"

@@ -100,7 +100,7 @@ def remove_empty(path: Path) -> None:
 
 
 def write_table(file: Path, meta: Metadata, batches: Iterable[pa.RecordBatch]) -> None:
-    """Write a table that is there at once."""
+    """Write a table that is complete in memory."""
     with create(file, TABLES[meta.table], meta) as out:
         for batch in batches:
             out.write(batch)

@@ -265,7 +265,7 @@ def _sentence(
 
 
 def named(rate: TierRate) -> str:
-    """Return a tier's name, and whether it is one."""
+    """Return a tier's name, marked if it is simulated."""
     return f"{rate.tier} (SIMULATED)" if rate.is_simulated else rate.tier
 
 
@@ -279,7 +279,7 @@ def delivered_of(
     *,
     is_behind: bool,
 ) -> str:
-    """Return what an open loop delivered of what was asked, how much was on time, and who was late by which measure.
+    """Describe an open loop: load delivered of the load asked, share on time, and the cause of delays.
 
     `limit` is that of the queue, `storage` what the tier lies on, `is_behind` whether less was delivered than asked.
     """
@@ -302,7 +302,7 @@ def delivered_of(
 
 
 def limit_of(cause: LimitCause | None, rate: TierRate, limit: str, storage: str) -> str:
-    """Return what held a run back in a few words; `limit` is that of the queue, `storage` what the tier lies on."""
+    """Name the bottleneck in a few words; `limit` is the queue depth, `storage` what the tier lies on."""
     return _words(cause, rate, limit, storage)[0]
 
 
@@ -328,7 +328,7 @@ def _what(cause: LimitCause, rate: TierRate, storage: str) -> str:
 
 
 def reached_of(rate: TierRate) -> str:
-    """Return what a tier reached, with its unit."""
+    """Format the rate that a tier reached."""
     if rate.reached_bytes_per_s is not None:
         return format_rate(rate.reached_bytes_per_s)
     return "-" if rate.reached_operations_per_s is None else f"{rate.reached_operations_per_s:,.0f} op/s"
@@ -364,7 +364,7 @@ DISAGREE = 0.4
 
 
 def levels_of(submitted: Any, completed: Any, kind: Any) -> tuple[float | None, float | None]:
-    """Return what doubling gained and the slowdown under load, as in `Evidence`, of operations of one I/O each.
+    """Return `doubling_gain` and `slowdown` of `Evidence`, for operations of one I/O each.
 
     They are in the order of their submission; `kind` (int64) tells apart what cannot be compared: operations and
     lengths.

@@ -91,7 +91,7 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def discover(root: Path = Path("/")) -> Discovery:
-    """Return what is found on this machine; `root` stands above proc and sys."""
+    """Examine this machine; `root` is the folder of proc and sys."""
     memory = _meminfo(root)
     gpus, gpu_reason = _gpus()
     refused = refusal()

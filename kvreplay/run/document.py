@@ -40,7 +40,7 @@ _OPERATIONS = columns_of("""
 
 
 def run_document(finished: FinishedRun) -> Document:
-    """Return the figures of a run; the headline is its verdict."""
+    """Make the document of a run; the headline is its verdict."""
     run, summary = finished.run, finished.run.summary
     notes = [note for note in run.notes if not note.startswith(WARNING)]
     partial = "PARTIAL: " if run.status == "partial" else ""
@@ -244,7 +244,7 @@ def _whole(value: float | None) -> str:
 
 
 def trials_document(found: TrialSet) -> Document:
-    """Return the median and spread of every figure."""
+    """Make the document of several trials: median and spread of every figure."""
     count = len(found.runs)
     columns = columns_of("""
         text: tier, op, name = figure, median, low = least, high = greatest
@@ -272,7 +272,7 @@ def _unit(name: str) -> Unit:
 
 
 def machine_document(found: Discovery) -> Document:
-    """Return a machine; what would disturb a replay comes first."""
+    """Make the document of a machine; what would disturb a replay comes first."""
     host, limits = found.host, found.limits
     gpus = ", ".join(f"{g.name} {format_bytes(g.memory_bytes)}" for g in found.gpus)
     memlock, files = limits["memlock_bytes"], limits["open_files"]

@@ -111,7 +111,7 @@ class _Conditioning:
         self._rng = np.random.Generator(np.random.SFC64(0))
 
     def go(self, places: Iterable[int], step: int, until_ns: int | None = None) -> int:
-        """Write at `places`, until a moment if one is given; return how much was written."""
+        """Write at `places`, until the deadline if one is given; return the bytes written."""
         before = self.done
         start, end = self._region.start, self._region.start + self._region.length
         parts = ((start + at, min(step, end - start - at)) for at in places)
@@ -204,7 +204,7 @@ class LaidOut:
     """The drives whose space is written whole now, and what of it was not."""
 
     def note_whole(self) -> None:
-        """Let the drives know, for later runs; only when nothing else can fail."""
+        """Record in the drives' headers how far they are written, for later runs; call it last."""
         for drive, region in self.whole:
             drive.note_written(region)
 

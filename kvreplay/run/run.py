@@ -448,12 +448,12 @@ def read_smart(setting: Setting) -> dict[str, Smart]:
 
 
 def read_devices(setting: Setting) -> dict[str, DeviceCounters | None]:
-    """Return what the device beneath each drive has done so far, by the drive's name; None if unseen."""
+    """Read the counters of the device beneath each drive, by the drive's name; None if unseen."""
     return {drive.name: device_counters(Path(drive.target)) for drive in drives_of(setting.tiers)}
 
 
 def device_io(before: dict[str, DeviceCounters | None], after: dict[str, DeviceCounters | None]) -> dict[str, DeviceIo]:
-    """Return what devices did between two readings; null where one is missing."""
+    """Return the differences of two readings of device counters; null where one is missing."""
     result = {}
     for name, start in before.items():
         end = after[name]
@@ -467,7 +467,7 @@ RUNTIME = "--runtime"
 
 
 def until(interrupted: Callable[[], str | None], runtime_ns: int | None) -> Callable[[], str | None]:
-    """Return what names the reason to stop: a signal, or RUNTIME once that time has passed since it was first asked."""
+    """Return a function that gives the reason to stop: a signal, or RUNTIME so long after its first call."""
     if runtime_ns is None:
         return interrupted
     started_ns: list[int] = []
@@ -482,7 +482,7 @@ def until(interrupted: Callable[[], str | None], runtime_ns: int | None) -> Call
 
 
 def rows_left(setting: Setting, laid: int) -> int:
-    """Return how many of the plan's rows the results of a run are made of: all, where none was a mere provision.
+    """Return how many of the plan's rows count in the results: all, unless repeats were planned in reserve.
 
     Where the clock ended it, they are those that are `laid`, and one repeat at least.
     """
@@ -511,14 +511,14 @@ def repeated(part: str, times: float) -> str:
 
 
 class Together(CommonStart, Protocol):
-    """The other replays."""
+    """The replays that start and end with this one."""
 
     @property
     def reason(self) -> str | None:
-        """Why all are to end now; null while they are not."""
+        """The reason why all end now; null while they run."""
 
     def ready(self) -> None:
-        """Return when all are prepared to the last step before the first operation.
+        """Wait until all are prepared for the first operation.
 
         Raises:
             KvError: one cannot be: none is to start.
@@ -527,14 +527,14 @@ class Together(CommonStart, Protocol):
 
 
 def ended_by(interrupted: Callable[[], str | None], together: Together | None) -> Callable[[], str | None]:
-    """Return what names the reason to stop: a signal, or one that ends all."""
+    """Return a function that gives the reason to stop: a signal, or that of other ranks."""
     if together is None:
         return interrupted
     return lambda: interrupted() or together.reason
 
 
 def meet(together: Together | None) -> None:
-    """Return when all are prepared; errors as of `Together.ready`."""
+    """Wait until all are prepared; errors as of `Together.ready`."""
     if together is not None:
         together.ready()
 
@@ -545,7 +545,7 @@ _PAUSE_S = 0.002
 
 
 class Feed:
-    """Lays the rows of one run, and hands on those that are over, in their order.
+    """Lays the rows of one run, and hands on completed ones, in order.
 
     One that takes long holds up those after it, until the window is full; then nothing more is laid before it ends.
     """
@@ -573,7 +573,7 @@ class Feed:
         return None if self._error is None else "the trace"
 
     def fill(self) -> None:
-        """Lay as many rows as have room."""
+        """Lay as many rows as fit the ring."""
         first = self._loader.laid
         self._loader.load()
         if self._laid is not None:
@@ -628,7 +628,7 @@ class Feed:
         return True
 
     def finish(self, total: int) -> None:
-        """Hand on the rows that were not yet, up to `total`, of which nothing more will be done."""
+        """Hand on the remaining rows up to `total`; nothing more will be done to them."""
         while self._given < total:
             self._give(min(total, self._loader.laid), 1)
             if self._given < total:

@@ -375,7 +375,7 @@ def with_users(argv: list[str], users: int) -> list[str]:
 
 
 def next_value(axis: Axis, asked: Sequence[float], points: Sequence[SweepPoint]) -> float | None:
-    """Return what to try after `points`, an open loop's in the order of their runs; None if the search is over."""
+    """Return the value to try after `points` (an open loop's, in run order); None at the end of the search."""
     held = [p.value for p in points if p.is_held]
     lost = [p.value for p in points if not p.is_held]
     tried = {p.value for p in points}
@@ -400,7 +400,7 @@ def next_value(axis: Axis, asked: Sequence[float], points: Sequence[SweepPoint])
 
 
 def asks_no_more(points: Sequence[SweepPoint]) -> bool:
-    """Return whether, of an open loop's `points`, each of the last two that rise asked no more than those before."""
+    """Return whether the last two rising `points` of an open loop added no load."""
     asked = [p.asked_bytes_per_s for p in sorted(points, key=lambda point: point.value)]
     known = [rate for rate in asked if rate is not None]
     if len(known) < len(asked) or len(known) < 3:  # noqa: PLR2004 - two steps
@@ -409,7 +409,7 @@ def asks_no_more(points: Sequence[SweepPoint]) -> bool:
 
 
 def to_repeat(points: Sequence[SweepPoint]) -> float | None:
-    """Return which value of an open loop's `points` is to be tried again; None if those that decide have their trials.
+    """Return which value of an open loop's `points` to try again; None if the deciding ones have all their trials.
 
     They are the last that is held and the first that is lost.
     """
@@ -435,7 +435,7 @@ def _stepped(axis: Axis, value: float) -> float:
 
 
 def sustained(axis: Axis, points: Sequence[SweepPoint], target_ns: int | None) -> str:
-    """Return what an open loop's `points`, rising, came to, in one sentence."""
+    """Describe the result of an open loop's rising `points` in one sentence."""
     lost = next((p for p in points if not p.is_held), None)
     held = [p for p in points if p.is_held and (lost is None or p.value < lost.value)]
     if not points:
@@ -463,7 +463,7 @@ def sustained(axis: Axis, points: Sequence[SweepPoint], target_ns: int | None) -
 
 
 def limit_of_open(points: Sequence[SweepPoint]) -> LimitCause | None:
-    """Return what limits an open loop's `points`, rising, above the last that is held; None if it is not known.
+    """Return the bottleneck above the last sustained point of an open loop's rising `points`; None if not identified.
 
     That is what the first of the lost that decides says.
     """
@@ -487,7 +487,7 @@ def _cause(found: RunVerdict, *, was_held: bool) -> LimitCause | None:
 
 
 def limit_of_closed(points: Sequence[SweepPoint], *, is_saturated: bool) -> LimitCause | None:
-    """Return what limits the last of a closed loop's `points`; None if it is not known.
+    """Return the bottleneck of the last of a closed loop's `points`; None if not identified.
 
     Where each depth was in use and more of it moved no more, that is the drive's limit: one run alone cannot tell.
     """
@@ -503,7 +503,7 @@ def limit_of_closed(points: Sequence[SweepPoint], *, is_saturated: bool) -> Limi
 
 
 def limit_above(cause: LimitCause | None, points: Sequence[SweepPoint]) -> str:
-    """Return what is said of the limit above a knee of `points`."""
+    """Describe the bottleneck above the knee of `points`."""
     if cause is None:
         return _UNCLEAR
     storage = next((p.judgement.evidence.storage for p in reversed(points) if p.judgement is not None), "drive")
@@ -511,7 +511,7 @@ def limit_above(cause: LimitCause | None, points: Sequence[SweepPoint]) -> str:
 
 
 def reached(points: Sequence[SweepPoint], knee: float | None, *, is_saturated: bool) -> str:
-    """Return what a closed loop's `points`, rising, came to, in one sentence."""
+    """Describe the result of a closed loop's rising `points` in one sentence."""
     at = next((p for p in points if p.value == knee), None)
     if at is None:
         return "no knee: no point of the sweep qualifies (queue depth)"
@@ -523,7 +523,7 @@ def reached(points: Sequence[SweepPoint], knee: float | None, *, is_saturated: b
 
 
 def progress_of(axis: Axis, point: SweepPoint, target_ns: int | None) -> str:
-    """Return what one run of a sweep came to, in a line."""
+    """Describe one run of a sweep in a line."""
     if axis is Axis.QUEUE_DEPTH:
         return f"{format_rate(point.throughput_bytes_per_s)}, {_read(point, 'service')}"
     asked = "" if point.asked_bytes_per_s is None else f", {format_rate(point.asked_bytes_per_s)} asked"

@@ -54,7 +54,7 @@ class Quantity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialSet(msgspec.Struct, frozen=True, kw_only=True):
-    """What several trials came to."""
+    """The results of several trials."""
 
     asked: int
     runs: list[str]
@@ -180,7 +180,7 @@ class Trials:
         return bool(self.runs) and self.runs[-1].status == "partial"
 
     def go_on(self) -> tuple[Path, FinishedRun]:
-        """Do the next trial; return its folder and how it ended."""
+        """Run the next trial; return its folder and its outcome."""
         if not self.runs:
             tables.make_directory(self._output, TRIALS_FILE)
             tables.remove_stale(self._output, {_folder(i) for i in range(self.asked)})
@@ -200,7 +200,7 @@ class Trials:
     def perform(
         self, done: Callable[[Path, FinishedRun], None] = lambda _folder, _outcome: None
     ) -> tuple[TrialSet, KvError | None]:
-        """Do all trials, up to the first that is cut short; `done` sees each.
+        """Run all trials, up to the first that is cut short; `done` gets each.
 
         Returns:
             what they came to, which trials.json holds too, and why it is partial or None.
@@ -212,7 +212,7 @@ class Trials:
         return self.write(), self.error
 
     def write(self) -> TrialSet:
-        """Return what the trials came to, of which there must be one, and write it to trials.json."""
+        """Summarize the trials (at least one), and write trials.json."""
         found = quantities(self.runs)
         warnings = disagreements(found)
         trials = TrialSet(

@@ -44,7 +44,7 @@ _COUNTS = np.dtype([(name, np.int64) for name in ("operations", "errors", "bytes
 
 @dataclass(slots=True)
 class Totals:
-    """What has ended so far of one kind of operation on one tier."""
+    """Completions so far of one kind of operation on one tier."""
 
     operations: int = 0
     errors: int = 0
@@ -57,7 +57,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class LiveRate:
-    """What one kind of operation on one tier did in the last seconds; null where nothing is known of them yet."""
+    """Rates of one kind of operation on one tier in the last seconds; null where not known yet."""
 
     tier: str
     op: str
@@ -89,7 +89,7 @@ _MOST_LEFT_NS = 86_400 * NS_PER_S
 
 
 class Watch:
-    """What a run has come to so far; `note` is called by one thread, the rest by others."""
+    """The progress of a run; `note` is called by one thread, the rest by others."""
 
     def __init__(self, setting: Setting, is_open_loop: bool) -> None:
         """Watch the run of `setting`, which begins now."""
@@ -129,7 +129,7 @@ class Watch:
         self._looks.append((self._started_ns, self._counts(), None, None))
 
     def begin(self) -> None:
-        """Let the time count from now."""
+        """Start the clock of the run."""
         with self._lock:
             self._started_ns = monotonic_ns()
             self._looks.clear()
@@ -141,7 +141,7 @@ class Watch:
         self.note()
 
     def note(self) -> None:
-        """Count what `told` was told of since the last call."""
+        """Count what the counters took since the last call."""
         totals, buckets = self.counters.arrays["totals"], self.counters.arrays["buckets"]
         times, late = (
             self.counters.arrays[name][: self.counters["sampled"]].copy() for name in ("response_ns", "late_ns")
@@ -159,7 +159,7 @@ class Watch:
         self.counters.set(sampled=0, seen=0, step=1)
 
     def snapshot(self) -> dict[tuple[str, str], Totals]:
-        """Return what has ended so far by tier and operation, as it stood at one moment."""
+        """Return a consistent snapshot of the completions by tier and operation."""
         with self._lock:
             return {key: self._of(at) for key, at in self._kinds.items()}
 
@@ -321,7 +321,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 class Exporter:
-    """Serves what the run that is watched has come to; between two runs, what the last one came to."""
+    """Serves the progress of the run that is watched; between two runs, that of the last one."""
 
     def __init__(self) -> None:
         """Watch nothing yet."""

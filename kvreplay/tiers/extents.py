@@ -61,7 +61,7 @@ class ExtentTier:
         return [self]
 
     def expect(self, holding: Holding) -> None:
-        """Note what the replay will hold here."""
+        """Note what the replay will store here."""
         self._holding = holding
 
     def open(self, peak_bytes: int) -> None:

@@ -254,7 +254,7 @@ class Memory(Protocol):
 
     @property
     def ptr(self) -> int:
-        """Its address."""
+        """The address of the memory."""
 
 
 class Device(Protocol):
@@ -458,7 +458,7 @@ class GdsTier:
         return self._files.drives
 
     def expect(self, holding: Holding) -> None:
-        """Tell the directory."""
+        """Delegate to the directory."""
         self._files.expect(holding)
 
     def open(self, peak_bytes: int) -> None:
@@ -496,7 +496,7 @@ class GdsTier:
         self._device.copy(self._mirror(data)[2], address_of(data), len(data), Copy.H2D)
 
     def reserve(self, object_id: int, end: int) -> None:
-        """Leave it to the directory."""
+        """Delegate to the directory."""
         self._files.reserve(object_id, end)
 
     def begin(self, op: int, object_id: int) -> CuFile:

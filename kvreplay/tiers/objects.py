@@ -86,7 +86,7 @@ class StoreClient:
         self._errors = (RuntimeError, ValueError, s3dlio.ObjectNotFoundError, s3dlio.LengthMismatchError)
 
     def begin(self) -> None:
-        """Count from now on, and spread requests: what was asked before was no part of the replay."""
+        """Start counting and spreading requests; earlier ones are not part of the replay."""
         self.requests, self._is_spread = RequestCounts(len(self._roots)), True
 
     def end(self) -> None:
@@ -157,7 +157,7 @@ class StoreClient:
         }
 
     def close(self) -> None:
-        """Close what threads waited with."""
+        """Close the connections of the threads."""
         while self._loops:
             self._loops.pop().close()
 
@@ -572,7 +572,7 @@ class ObjectTier:
             raise OSError(27, f"{format_bytes(end)} are more than one PUT takes ({format_bytes(MOST_BYTES)})")
 
     def begin(self, op: int, object_id: int) -> ObjectRequest:
-        """Do not begin what is not known whole: `begin_whole` does."""
+        """Refuse: objects begin by `begin_whole`, which knows their length."""
         raise NotImplementedError
 
     def begin_whole(self, op: int, object_id: int, start: int, end: int, *, is_split: bool) -> ObjectRequest:
@@ -594,7 +594,7 @@ class ObjectTier:
             copy(handle.staged[offset - handle.start :], data)
 
     def read(self, handle: ObjectRequest, offset: int, into: memoryview) -> int:
-        """Get the bytes to `into`; of several buffers' they have come, and are copied only to be checked."""
+        """Read the bytes to `into`; with several buffers they are here already, and are copied only to be checked."""
         came = self._there(handle.object_id, offset, offset + len(into))
         if handle.staged is None:
             self._fetch(handle.object_id, offset, into[:came])
@@ -604,7 +604,7 @@ class ObjectTier:
         return came
 
     def end_whole(self, op: int, handle: ObjectRequest) -> None:
-        """Put what was gathered."""
+        """Send the gathered data."""
         if op == WRITE and handle.staged is not None:
             self._put(handle.object_id, handle.staged[: handle.end])
 

@@ -59,7 +59,7 @@ class RamTier:
         self._address = self._touched_bytes = 0
 
     def expect(self, holding: Holding) -> None:
-        """Note what the replay will hold here."""
+        """Note what the replay will store here."""
         self._holding = holding
 
     def open(self, peak_bytes: int) -> None:
@@ -108,7 +108,7 @@ class RamTier:
         return Native(TierKind.MEMORY, [NativeDrive(-1, space, self._address, self._touched_bytes)], sink=sink)
 
     def why_no_room(self, object_id: int) -> str:
-        """Return why an object finds no room."""
+        """Return why an object does not fit."""
         return "" if self._space is None else self._space.why_no_room(object_id)
 
     def facts(self) -> dict[str, Any]:

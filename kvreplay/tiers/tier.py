@@ -224,7 +224,7 @@ class Native:
     is_synced: bool = False
     """Whether a write is synchronized before it counts as done."""
     is_discarding: bool = False
-    """Whether a delete asks something of the device."""
+    """Whether a delete issues I/O to the device."""
     write_streams: int = 0
     """That a request may name."""
     sink: tuple[int, int] = (0, 0)
@@ -237,7 +237,7 @@ class NativeTier(Protocol):
     """A tier whose operations the engine does without Python."""
 
     def native(self) -> Native:
-        """Return how, once it is open."""
+        """Return how the engine does its operations, once it is open."""
 
 
 def native_of(tier: object) -> Native:
@@ -260,7 +260,7 @@ class Tier(Protocol):
     name: str
     target: str
     engine: str
-    """The contract's name of the path that does its I/O."""
+    """The name of its I/O path in the tables."""
     alignment: int
     """Offsets and lengths asked of it are padded to this many bytes."""
     is_simulated: bool
@@ -280,7 +280,7 @@ class PythonTier(Tier, Protocol):
     """A tier whose operations are done by its own methods, from many threads."""
 
     def reserve(self, object_id: int, end: int) -> None:
-        """Make room for an object up to byte `end`, before its write is submitted; not measured."""
+        """Allocate space for an object up to byte `end`, before its write is submitted; not measured."""
 
     def begin(self, op: int, object_id: int) -> Any:
         """Return a handle for reading or writing the object; part of the operation's time."""
@@ -300,7 +300,7 @@ class PythonTier(Tier, Protocol):
 
 @runtime_checkable
 class PlannedTier(Tier, Protocol):
-    """A tier that makes its room before the replay begins."""
+    """A tier that allocates its space before the replay begins."""
 
     def expect(self, holding: Holding) -> None:
         """Take note, before `open`, of what the replay will store there."""
@@ -312,7 +312,7 @@ class StorageTier(PlannedTier, Protocol):
 
     @property
     def drives(self) -> Sequence[Drive]:
-        """What it lies on: itself, unless it is several."""
+        """The drives that it lies on: itself, unless there are several."""
 
 
 @runtime_checkable

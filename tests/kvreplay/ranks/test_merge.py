@@ -210,7 +210,7 @@ def test_ranks_that_outnumber_processors_are_told_of_if_they_began_apart() -> No
     def crowded(lates_ns: list[int], cpus: int) -> list[str]:
         told = [SimpleNamespace(is_idle=False, begun_late_ns=late, clock_error_ns=0, cpus=cpus) for late in lates_ns]
         parts: list[Any] = [SimpleNamespace(report=one, run=None, host="a", first_submission_ns=None) for one in told]
-        return merge.crowded(parts)
+        return merge.crowded_hosts(parts)
 
     assert crowded([0, 40_000, 10_000], 2) == []
     assert crowded([0, 2_500_000], 2) == []
