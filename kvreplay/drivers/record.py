@@ -22,7 +22,7 @@ from kvreplay.plan.loader import MOST_ROWS
 from kvreplay.plan.pacing import ClosedLoop
 from kvreplay.plan.window import compile_window
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.tier import StorageOptions, Tier
+from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.files import Limit
 from kvtrace.core.metadata import TierFacts, describe
@@ -155,7 +155,9 @@ def recording(output: Path, target: Path, recorded: EngineRecord, metadata: Trac
     path = output / TRACE_FILE
     reader = open_table(path, TRACE)
     window = compile_window(reader, path, {0: 1}, Limit(), is_done=True)
-    setting = Setting(config, ClosedLoop(), reader, window, [_tier(target, config)], path, metadata.argv)
+    tier = FileTier(TIER, target, StorageOptions(is_direct=not config.is_buffered))
+    tier.engine, tier.alignment = "other", 1
+    setting = Setting(config, ClosedLoop(), reader, window, [tier], path, metadata.argv)
     first_ns = _first_ns(recorded, operations)
     rows = window.loader.begin(window=MOST_ROWS)
     window.loader.load()
@@ -165,13 +167,6 @@ def recording(output: Path, target: Path, recorded: EngineRecord, metadata: Trac
     rows.all["is_ended"] = True
     last_ns = max([done.end_ns for done in operations] + [end for _start, end in recorded.requests], default=first_ns)
     return Recording(setting, rows, first_ns, last_ns - first_ns)
-
-
-def _tier(target: Path, config: Config) -> Tier:
-    """Return the tier on which the engine's files lay: nothing is asked of it."""
-    tier = FileTier(TIER, target, StorageOptions(is_direct=not config.is_buffered))
-    tier.engine, tier.alignment = "other", 1
-    return tier
 
 
 _NS_PER_S = 10**9

@@ -376,19 +376,16 @@ def merged_checkpoints(
         for found in [] if run is None or run.checkpoints is None else run.checkpoints.each:
             # Without a request, rows of one moment are one.
             of = (found.request_id,) if found.request_id is not None else ("at", found.ts_ns)
-            each.setdefault((found.kind, *of), []).append(_moved(found, late_ns))
+            times = {name: getattr(found, name) for name in ("scheduled_ns", "submitted_ns", "completed_ns")}
+            each.setdefault((found.kind, *of), []).append(
+                msgspec.structs.replace(found, **{n: None if at is None else at + late_ns for n, at in times.items()})
+            )
     if not each:
         return None
     whole = [_together(found) for found in each.values()]
     whole.sort(key=lambda c: (_least([c.scheduled_ns, c.submitted_ns]) or 0, c.ts_ns or 0))
     spans = spans_of(whole, last)
     return figures_of(whole, spans, wall_ns, _times_beside(parts, tiers, spans, is_exact=is_exact))
-
-
-def _moved(found: Checkpoint, by_ns: int) -> Checkpoint:
-    """Return a rank's part of a checkpoint with times that count from the start of the first rank."""
-    times = {name: getattr(found, name) for name in ("scheduled_ns", "submitted_ns", "completed_ns")}
-    return msgspec.structs.replace(found, **{n: None if at is None else at + by_ns for n, at in times.items()})
 
 
 def _together(parts: Sequence[Checkpoint]) -> Checkpoint:
