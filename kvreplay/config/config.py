@@ -19,7 +19,7 @@ from kvreplay.engine.engine import EngineName, check_name
 from kvreplay.engine.share import check_submitters
 from kvreplay.native.rows import NONE, NOT_DONE
 from kvreplay.plan import pacing
-from kvreplay.plan.buffers import buffer_bytes
+from kvreplay.plan.buffers import PAGE_BYTES, buffer_bytes
 from kvreplay.plan.contents import check_ratios
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import Facts
@@ -76,7 +76,6 @@ def read_criteria(path: Path | None) -> Criteria:
     return criteria
 
 
-PAGE_BYTES = 4096
 MAX_QUEUE_DEPTH = 1024
 CLOSED_LOOP_DEPTH = 8
 POOL_BYTES = 128_000_000

@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from kvreplay.config.config import MAX_SEED, PAGE_BYTES, Config, Warmup, check, parse_warmup
+from kvreplay.config.config import MAX_SEED, Config, Warmup, check, parse_warmup
 from kvreplay.config.limits import ASKED, ROW_BYTES, check_memory, with_depth
 from kvreplay.config.tiers import make_tiers
 from kvreplay.native.rows import READ, WINDOW_ROWS, WRITE
-from kvreplay.plan.buffers import buffer_bytes
+from kvreplay.plan.buffers import PAGE_BYTES, buffer_bytes
 from kvreplay.plan.pacing import Pacer, Repeated
 from kvreplay.plan.window import Asked, Facts, TraceWindow, compile_window, joined, read_asked
 from kvreplay.tiers.directio import placing

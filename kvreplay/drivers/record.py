@@ -28,6 +28,7 @@ from kvtrace.core.files import Limit
 from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import create, objects_path, open_table
+from kvtrace.core.units import NS_PER_S
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -169,7 +170,6 @@ def recording(output: Path, target: Path, recorded: EngineRecord, metadata: Trac
     return Recording(setting, rows, first_ns, last_ns - first_ns)
 
 
-_NS_PER_S = 10**9
 STRACE = ("strace", "-f", "-y", "--seccomp-bpf", "-qq", "-s0", "--absolute-timestamps=format:unix,precision:ns",
           "--syscall-times=ns", "-e", "trace=write,pwrite64,pwritev,pwritev2,pread64,preadv,preadv2,unlink,unlinkat",
           "-o")  # fmt: skip
@@ -268,7 +268,7 @@ def read_strace(path: Path, directory: Path, to_monotonic_ns: int, requests: lis
             start = at + to_monotonic_ns
             of = bisect_right(begins, start) - 1
             is_within = of >= 0 and start <= requests[of][1] and operation.op == "read"
-            took = int(done[3]) * _NS_PER_S + int(done[4])
+            took = int(done[3]) * NS_PER_S + int(done[4])
             found.operations.append(
                 operation._replace(request=of if is_within else None, start_ns=start, end_ns=start + took)
             )
@@ -288,7 +288,7 @@ def _whole_calls(lines: Any) -> Iterator[tuple[int, bytes, bytes]]:
         call = _CALL.match(line)
         if call is None:
             continue
-        at, name, arguments = int(call[2]) * _NS_PER_S + int(call[3]), call[4], call[5]
+        at, name, arguments = int(call[2]) * NS_PER_S + int(call[3]), call[4], call[5]
         if arguments.rstrip().endswith(b"<unfinished ...>"):
             begun[call[1]] = at, name, arguments.rstrip().removesuffix(b"<unfinished ...>").rstrip()
         else:

@@ -16,6 +16,7 @@ _AHEAD = 4
 """How many buffers are touched for each in use: as a backlog grows by gigabytes a second, the kernel has to keep up."""
 _STEP_BYTES = 32 << 20
 """What is touched before it may be used."""
+PAGE_BYTES = 4096
 HUGE_PAGE_BYTES = 2 << 20
 _MAP_NORESERVE = 0x4000
 _POPULATE_WRITE = 23
@@ -120,6 +121,13 @@ def touch(address: int, nbytes: int) -> None:
         # One byte of each page, as it is.
         pages = np.ctypeslib.as_array((ctypes.c_uint8 * (end - start)).from_address(start))[:: mmap.PAGESIZE]
         pages |= 0
+
+
+def address_of(buffer: memoryview) -> int:
+    """Return where `buffer` lies."""
+    import numpy as np
+
+    return int(np.frombuffer(buffer, dtype=np.uint8).ctypes.data)
 
 
 def map_aligned(nbytes: int) -> tuple[mmap.mmap, int]:

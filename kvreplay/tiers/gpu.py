@@ -21,13 +21,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from kvreplay.plan.buffers import Arena
+from kvreplay.plan.buffers import PAGE_BYTES, Arena, address_of
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import Holding
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.units import NS_PER_S, format_bytes
 
-PAGE_BYTES = 4096
 TURN_BYTES = 256 << 20
 """Copies within the GPU go to and from a place this large in turn: a small one would stay in its cache."""
 OPTIONS = ("device", "copy")
@@ -62,13 +61,6 @@ class Transfers:
             for kind, (copies, nbytes, ns) in self._totals.items()
             if copies
         }
-
-
-def address_of(buffer: memoryview) -> int:
-    """Return where `buffer` lies."""
-    import numpy as np
-
-    return int(np.frombuffer(buffer, dtype=np.uint8).ctypes.data)
 
 
 class Pins:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from kvreplay.native.rows import READ, WRITE
+from kvreplay.plan.buffers import PAGE_BYTES, address_of
 from kvreplay.tiers.tier import FileLayout, Holding, path_function
 from kvtrace.core.app import log
 from kvtrace.core.errors import ConfigError, DeviceError
@@ -232,13 +233,7 @@ class StoreClient:
 
 def copy(into: memoryview, source: memoryview) -> None:
     """Copy all of `source`, other threads running meanwhile."""
-    ctypes.memmove(_address(into), _address(source), len(source))
-
-
-def _address(buffer: memoryview) -> int:
-    import numpy as np
-
-    return int(np.frombuffer(buffer, dtype=np.uint8).ctypes.data)
+    ctypes.memmove(address_of(into), address_of(source), len(source))
 
 
 def seconds(waited_ns: int) -> str:
@@ -480,7 +475,6 @@ class RequestCounts:
         return dict(self._endpoints[index])
 
 
-PAGE_BYTES = 4096
 FOLDER = "kvreplay-scratch"
 MARKER = f"{FOLDER}/KVREPLAY"
 _MARKER_TEXT = b"Written by kvreplay: everything in this folder is its own and will be deleted.\n"

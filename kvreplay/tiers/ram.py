@@ -7,7 +7,7 @@ import resource
 from pathlib import Path
 from typing import Any
 
-from kvreplay.plan.buffers import huge_bytes, map_aligned, touch
+from kvreplay.plan.buffers import PAGE_BYTES, huge_bytes, map_aligned, touch
 from kvreplay.tiers.host import sys_text
 from kvreplay.tiers.space import Space
 from kvreplay.tiers.tier import Holding, Native, NativeDrive, TierKind
@@ -16,7 +16,7 @@ from kvtrace.core.units import format_bytes
 
 SINK_BYTES = 128 << 20
 """Reads are copied to a place this large in turn: a small one would stay in the processor's cache."""
-PAGE_BYTES, LINE_BYTES = 4096, 64
+LINE_BYTES = 64
 _SPARE_BYTES = 1 << 40
 """Addresses beyond what the replay holds at most: free room lies scattered, and verified objects take whole pages."""
 
