@@ -23,7 +23,7 @@ app = make_app(
 
 def main() -> None:
     """Run kvreplay."""
-    # Arrow's own allocators keep what is freed for later; it looks when it first takes memory. See `held.freed`.
+    # Arrow's own allocators keep what is freed for later; it looks when it first takes memory.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     run(app, "kvreplay")
 

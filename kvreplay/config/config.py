@@ -102,7 +102,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     speed: float | None = None
     is_as_fast_as_possible: bool = False
     queue_depth: int | None = None
-    """Null until the tiers are known: see `depth`."""
+    """Null until the tiers are known: see `limits.with_depth`."""
     io_bytes: int = 1 << 20
     is_ignoring_streams: bool = False
     """Whether writes go without the streams that the trace gives them."""

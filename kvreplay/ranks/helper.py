@@ -193,7 +193,7 @@ class Ranks:
 
 
 class SeveralRanks(Ranks):
-    """A job of several ranks, reached through the helper process (`relay`)."""
+    """A job of several ranks, reached through the helper process (`Relay`)."""
 
     def __init__(self, line: Connection) -> None:
         """Speak through `line`, whose other process says who we are."""

@@ -569,7 +569,7 @@ def merged_verdict(
 ) -> RunVerdict:
     """Return the verdict of all ranks; `late` is the one that held them up."""
     runs = [part.run for part in parts if part.run is not None]
-    tier = _slowest_verdict(figures)
+    tier = _slowest_tier(figures)
     rates = [_rate(name, figures, runs) for name in dict.fromkeys(f.tier for f in figures if f.operations)]
     rate = next((each for each in rates if each.tier == tier), None)
     evidence = _evidence(runs, device_io, tier, pace)
@@ -595,7 +595,7 @@ def merged_verdict(
     )
 
 
-def _slowest_verdict(figures: Sequence[Figures]) -> str | None:
+def _slowest_tier(figures: Sequence[Figures]) -> str | None:
     """Return the tier whose operations took the most time, what is no simulation first."""
     spent: dict[tuple[bool, str], float] = {}
     for f in figures:

@@ -336,7 +336,7 @@ OWN = np.dtype([("first", np.int16), ("owner", np.int16), ("is_shared", np.int8)
 SHARED = np.dtype([("deleted_row", np.int64), ("written_bytes", np.int64), ("is_elsewhere", np.int64)])
 """Of an object that several ranks touch, in a tier: for one of them, the row that deleted it (-1: none), how much it
 wrote since from the start on, and whether another one wrote it since."""
-_COLUMNS_owners = ("op", "tier", "object_id", "offset_bytes", "length_bytes", "request")
+_ASSIGNED_COLUMNS = ("op", "tier", "object_id", "offset_bytes", "length_bytes", "request")
 
 
 class PartitionStruct(ctypes.Structure):
@@ -345,7 +345,7 @@ class PartitionStruct(ctypes.Structure):
     _fields_ = (
         ("rows", ctypes.c_int64),
         ("first_row", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in _COLUMNS_owners),
+        *((name, ctypes.c_void_p) for name in _ASSIGNED_COLUMNS),
     )
 
 
@@ -359,7 +359,7 @@ def _native() -> ctypes.CDLL:
 
 
 def _partition_rows(rows: Mapping[str, Any], first_row: int = 0) -> Any:
-    places = {name: rows[name].ctypes.data for name in _COLUMNS_owners if name in rows}
+    places = {name: rows[name].ctypes.data for name in _ASSIGNED_COLUMNS if name in rows}
     return ctypes.byref(PartitionStruct(rows=len(rows["op"]), first_row=first_row, **places))
 
 

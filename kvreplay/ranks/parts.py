@@ -385,7 +385,7 @@ def merged_checkpoints(
     whole = [_together(found) for found in each.values()]
     whole.sort(key=lambda c: (_least([c.scheduled_ns, c.submitted_ns]) or 0, c.ts_ns or 0))
     spans = spans_of(whole, last)
-    return figures_of(whole, spans, wall_ns, _times_beside(parts, tiers, spans, is_exact=is_exact))
+    return figures_of(whole, spans, wall_ns, _times_during_checkpoints(parts, tiers, spans, is_exact=is_exact))
 
 
 def _together(parts: Sequence[Checkpoint]) -> Checkpoint:
@@ -408,7 +408,9 @@ def _least(values: Sequence[int | None]) -> int | None:
     return min((value for value in values if value is not None), default=None)
 
 
-def _times_beside(parts: Sequence[PartRun], tiers: Sequence[str], spans: Any, *, is_exact: bool) -> list[Beside]:
+def _times_during_checkpoints(
+    parts: Sequence[PartRun], tiers: Sequence[str], spans: Any, *, is_exact: bool
+) -> list[Beside]:
     """Return how long others' operations took while a checkpoint of any rank was under way, and otherwise."""
     found, is_open = TimesBeside(spans, tiers, EXACT_OPERATIONS if is_exact else 0), False
     for part in parts:
@@ -423,7 +425,7 @@ def _times_beside(parts: Sequence[PartRun], tiers: Sequence[str], spans: Any, *,
 
 NONE = -1
 _TABLE = ("request_id", "storage_ns", "first_token_ns", "qos", "unfinished")
-_COLUMNS_part_requests = (
+_REQUEST_COLUMNS = (
     "row",
     "op",
     "phase",
@@ -447,7 +449,7 @@ def merged_requests(parts: Sequence[PartRun], criteria: Criteria) -> RequestFigu
     is_open = False
     for number, part in enumerate(kept):
         late_ns = late_of(part, parts)
-        for every in rows_of(part, _COLUMNS_part_requests):
+        for every in rows_of(part, _REQUEST_COLUMNS):
             rows = {name: values[every["request_id"] >= 0] for name, values in every.items()}
             is_open |= bool((rows["scheduled_ns"] != NONE).any())
             found.add(number, rows, is_measured(part, rows), late_ns)

@@ -21,7 +21,6 @@ from kvreplay.native.rows import DELETE, OK
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop
 from kvreplay.plan.window import compile_window
 from kvreplay.result import counts, summarize
-from kvreplay.result import counts as made_tables
 from kvreplay.result.counts import ERROR, Times
 from kvreplay.result.figures import figures
 from kvreplay.tiers.files import FileTier
@@ -45,10 +44,10 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counts, "WAITING", 128)
     monkeypatch.setattr(counts, "ENDED_WAITING", 16)
     monkeypatch.setattr(counts, "_AT_FIRST", 8)
-    for module in (summarize, made_tables):
+    for module in (summarize, counts):
         monkeypatch.setattr(module, "ROW_GROUP_ROWS", 64)
-    monkeypatch.setattr(made_tables, "BATCH_ROWS", 48)
-    monkeypatch.setattr(made_tables, "_ROOM", 64 + 2 * 48)
+    monkeypatch.setattr(counts, "BATCH_ROWS", 48)
+    monkeypatch.setattr(counts, "_ROOM", 64 + 2 * 48)
 
 
 def measured(rng: np.random.Generator, count: int) -> dict[str, Any]:
