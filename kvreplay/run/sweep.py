@@ -111,7 +111,7 @@ def sweep(
     done: Callable[[SweepPoint], None] | None = None,
     replaying: Replaying = replay,
 ) -> tuple[LoadSweep, KvError | None]:
-    """Replay at each of `values`, rising, until saturated, an open loop as `next_value` says; keep the runs in `output`.
+    """Replay at each of `values`, rising, until saturated (an open loop as `next_value` says); keep runs in `output`.
 
     A trace that `is_made` for this sweep is moved into `output`.
 
