@@ -21,7 +21,7 @@ from kvreplay.drivers.drive import ServiceEnd, check_strace, engine_directory, s
 from kvreplay.drivers.engines import ENGINES, EngineKind, Prompts, RealEngine, check_interpreter, read_prompts
 from kvreplay.drivers.programs.recorder import Settings
 from kvreplay.drivers.record import TIER, Recording, TraceMetadata, recording
-from kvreplay.result import tables as results
+from kvreplay.result import tables
 from kvreplay.result.counts import RunPart
 from kvreplay.result.probed import probing
 from kvreplay.result.summarize import Measured, RunResults
@@ -94,11 +94,11 @@ def run_engine(
             nothing was recorded before them.
 
     """
-    results.check_output(output, is_forced=is_forced)
+    tables.check_output(output, is_forced=is_forced)
     prompts = read_prompts(wanted.trace, wanted.requests)
     check_interpreter(wanted.kind, wanted.python)
     check_strace(wanted.kind)
-    results.make_directory(output, RUN_FILE)
+    tables.make_directory(output, RUN_FILE)
     with ExitStack() as stack:
         interrupted = stack.enter_context(noted_signals())
         directory = stack.enter_context(engine_directory(wanted.directory, is_kept=wanted.is_kept))

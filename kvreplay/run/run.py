@@ -33,7 +33,7 @@ from kvreplay.native.rows import DELETE, NOT_DONE, READ, WRITE
 from kvreplay.plan.contents import DataSource, Fill, Verifier, named
 from kvreplay.plan.loader import Loader
 from kvreplay.plan.window import populated_rows
-from kvreplay.result import tables as results
+from kvreplay.result import tables
 from kvreplay.result.counts import RunPart
 from kvreplay.result.journal import journal
 from kvreplay.result.probed import probing
@@ -97,7 +97,7 @@ def replay(
     if tiers is None:
         # Before the trace is read, which may take minutes.
         check_targets(config)
-    results.check_output(output, is_forced=is_forced)
+    tables.check_output(output, is_forced=is_forced)
     setting = settle(config, trace, output, argv, tiers)
     data = DataSource.of(setting.seed, config.dedup_ratio, config.compress_ratio, is_stamped=config.is_verified)
     return _Run(setting, show or _no_show, data, started_ns, watching, together).perform(output)
@@ -165,7 +165,7 @@ class _Run:
             begun = Preparation(*known, prepared)
             before = read_devices(setting)
             watch = None if self.watching is None else Watch(setting, is_open_loop=is_open_loop)
-            results.make_directory(output, RUN_FILE)
+            tables.make_directory(output, RUN_FILE)
             with journal(output, rows, running(setting, begun), watch) as kept, RunResults(setting, output) as found:
 
                 def hand(part: RunPart) -> None:
@@ -353,7 +353,7 @@ def write_down(found: RunResults, begun: RunBegun, measured: Measured, output: P
         measured.probed.save(output)
         if measured.probed.has_events:
             meta = table_metadata(BLOCKS, found.setting, content)
-            results.write_table(output / BLOCKS_FILE, meta, measured.probed.blocks())
+            tables.write_table(output / BLOCKS_FILE, meta, measured.probed.blocks())
     found.close_tables(content)
     content = msgspec.structs.replace(content, checkpoints=found.checkpoints(measured.summary.wall_ns))
     write_run(output, content)
