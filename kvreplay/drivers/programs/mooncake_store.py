@@ -5,8 +5,6 @@ The client does its file I/O in C++, out of Python's sight: whoever starts this 
 
 import contextlib
 import ctypes
-import hashlib
-import importlib.metadata
 import importlib.util
 import os
 import socket
@@ -17,9 +15,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from kvreplay.drivers.programs.recorder import Contents, Notebook, Prompt
+from kvreplay.drivers.programs.recorder import Contents, Notebook, page_keys, version_of
 
 PAGE_TOKENS = 64
+PACKAGES = ("mooncake-transfer-engine-non-cuda", "mooncake-transfer-engine")
 HEARTBEAT_S = 10
 """How often the client offloads, as Mooncake has it; MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS says otherwise."""
 HEARTBEATS_WITHOUT_WRITES = 3
@@ -45,10 +44,10 @@ def drive(recorder: Notebook) -> None:
         )  # fmt: skip
         if result:
             raise RuntimeError(f"Mooncake's client does not start: setup returned {result}")
-        recorder.facts(engine="Mooncake store", version=_version(), chunk_tokens=PAGE_TOKENS)
+        recorder.facts(engine="Mooncake store", version=version_of(*PACKAGES), chunk_tokens=PAGE_TOKENS)
         refused = 0
         for prompt in recorder.prompts():
-            keys = _keys(prompt)
+            keys = page_keys(prompt, PAGE_TOKENS, "{:.16}_{}")
             there = store.batch_is_exist(keys) if keys else []
             found = next((n for n, state in enumerate(there) if state != 1), len(keys))
             recorder.hit(found * PAGE_TOKENS)
@@ -76,23 +75,6 @@ def _put(store: object, key: str, page: bytes) -> bool:
             return True
         time.sleep(WAIT_S)
     return False
-
-
-def _keys(prompt: Prompt) -> list[str]:
-    digest, keys = hashlib.sha256(), []
-    pages = -(-prompt.block_tokens // PAGE_TOKENS)
-    for block in prompt.blocks:
-        digest.update(str(block).encode())
-        prefix = digest.hexdigest()[:16]
-        keys += [f"{prefix}_{page}" for page in range(pages)]
-    return keys[: prompt.tokens // PAGE_TOKENS]
-
-
-def _version() -> str | None:
-    for name in ("mooncake-transfer-engine-non-cuda", "mooncake-transfer-engine"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            return importlib.metadata.version(name)
-    return None
 
 
 @contextlib.contextmanager

@@ -1,9 +1,11 @@
-"""What a driver is told, and what it tells: requests in, file operations out, as lines of JSON.
+"""The interface of a driver program: requests in, file operations out, as lines of JSON; what programs share.
 
 Times are of the monotonic clock. Python's audit hook counts the opens and removals of files besides, so that a file
 operation of the engine that no driver timed does not go unnoticed.
 """
 
+import hashlib
+import importlib.metadata
 import json
 import os
 import random
@@ -12,7 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -187,6 +189,24 @@ class Contents:
         """Return `length` bytes."""
         at = self._places.randrange(POOL_BYTES)
         return self._pool[at : at + length]
+
+
+def page_keys(prompt: Prompt, page_tokens: int, name: str) -> list[str]:
+    """Return the names of a prompt's whole pages; `name` formats the hash of its prefix of blocks and a page number."""
+    digest, keys = hashlib.sha256(), []
+    pages = -(-prompt.block_tokens // page_tokens)
+    for block in prompt.blocks:
+        digest.update(str(block).encode())
+        keys += [name.format(digest.hexdigest(), page) for page in range(pages)]
+    return keys[: prompt.tokens // page_tokens]
+
+
+def version_of(*packages: str) -> str | None:
+    """Return the version of the first of `packages` that is installed; None if none is."""
+    for package in packages:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(package)
+    return None
 
 
 def run(drive: Callable[[Notebook], None], settings: str) -> int:

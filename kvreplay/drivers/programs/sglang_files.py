@@ -4,8 +4,6 @@ Its two modules are loaded from the installed package; what they import of the r
 in host memory that stands before it in SGLang is no part of this: every prompt's pages are looked up in the files.
 """
 
-import hashlib
-import importlib.metadata
 import importlib.util
 import inspect
 import sys
@@ -13,7 +11,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-from kvreplay.drivers.programs.recorder import Contents, Notebook, Operation, Prompt
+from kvreplay.drivers.programs.recorder import Contents, Notebook, Operation, page_keys, version_of
 
 PAGE_TOKENS = 64
 PREFETCH_TOKENS = 256
@@ -30,10 +28,10 @@ def drive(recorder: Notebook) -> None:
     length = PAGE_TOKENS * asked.token_bytes
     contents, into = Contents(length), torch.zeros(length, dtype=torch.uint8)
     files = _files(recorder)
-    recorder.facts(engine="SGLang", version=_version(), chunk_tokens=PAGE_TOKENS)
+    recorder.facts(engine="SGLang", version=version_of("sglang"), chunk_tokens=PAGE_TOKENS)
     recorder.watch()
     for prompt in recorder.prompts():
-        keys = _keys(prompt)
+        keys = page_keys(prompt, PAGE_TOKENS, "{:.40}{}")
         found = next((n for n, key in enumerate(keys) if not files.exists(key)), len(keys))
         wanted = found if found * PAGE_TOKENS >= PREFETCH_TOKENS else 0
         recorder.hit(wanted * PAGE_TOKENS)
@@ -43,24 +41,6 @@ def drive(recorder: Notebook) -> None:
                 files.get(key, into)
         for key in keys[found:]:
             files.set(key, torch.frombuffer(contents.cut(length), dtype=torch.uint8))
-
-
-def _keys(prompt: Prompt) -> list[str]:
-    """Return the names of a prompt's whole pages: of the prefix that each ends."""
-    digest, keys = hashlib.sha256(), []
-    pages = -(-prompt.block_tokens // PAGE_TOKENS)
-    for block in prompt.blocks:
-        digest.update(str(block).encode())
-        prefix = digest.hexdigest()[:40]
-        keys += [f"{prefix}{page}" for page in range(pages)]
-    return keys[: prompt.tokens // PAGE_TOKENS]
-
-
-def _version() -> str | None:
-    try:
-        return importlib.metadata.version("sglang")
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _files(recorder: Notebook) -> Any:
