@@ -25,6 +25,7 @@ from kvreplay.ranks.parts import (
     merged_figures,
     merged_pace,
     merged_requests,
+    most,
     read_operations,
     read_ordered,
 )
@@ -303,18 +304,13 @@ def _device_io(parts: Sequence[PartRun]) -> dict[str, DeviceIo]:
     for (host, device), (name, moves) in seen.items():
         said = name if names.count(name) == 1 else f"{name} on {host}:{device}"
         found[said] = DeviceIo(
-            **{field: _most([getattr(moved, field) for moved in moves]) for field in DeviceIo.__struct_fields__}
+            **{field: most([getattr(moved, field) for moved in moves]) for field in DeviceIo.__struct_fields__}
         )
     return found
 
 
 def _device_of(run: RunFile, drive: str) -> Any:
     return next((f.get("device") for name, f in run.drives() if drive == f"{name}:{f.get('target')}"), None)
-
-
-def _most(values: Sequence[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return max(known) if known else None
 
 
 DEFINITIONS = {
@@ -649,9 +645,7 @@ def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str
     throttled = max((e for e in each if e.throttle is not None), key=lambda e: e.throttle_share or 0.0, default=None)
     names = sorted({name for e in each for name in e.response_shares})
     together: dict[str, Any] = {name: mean([getattr(e, name) for e in each]) for name in _MEANS}
-    together |= {
-        name: max((one for one in [getattr(e, name) for e in each] if one is not None), default=None) for name in _MOST
-    }
+    together |= {name: most([getattr(e, name) for e in each]) for name in _MOST}
     return Evidence(
         queue_depth=sum(e.queue_depth for e in each),
         storage=each[0].storage if each else "drive",

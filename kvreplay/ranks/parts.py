@@ -408,6 +408,11 @@ def _least(values: Sequence[int | None]) -> int | None:
     return min((value for value in values if value is not None), default=None)
 
 
+def most(values: Sequence[Any]) -> Any:
+    """Return the greatest of `values` that is known; null if none is."""
+    return max((value for value in values if value is not None), default=None)
+
+
 def _times_during_checkpoints(
     parts: Sequence[PartRun], tiers: Sequence[str], spans: Any, *, is_exact: bool
 ) -> list[Beside]:

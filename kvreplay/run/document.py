@@ -10,6 +10,7 @@ from kvreplay.result.figures import WARNING
 from kvreplay.run.discover import Discovery
 from kvreplay.run.run import FinishedRun, repeated
 from kvreplay.run.trials import TrialSet
+from kvreplay.run.watch import whole_number
 from kvtrace.core.document.chapters import checkpoint_sentence, checkpoint_tables, ranks_tables
 from kvtrace.core.document.document import (
     Cell,
@@ -227,8 +228,8 @@ def _after(run: RunFile) -> Iterator[str]:
         rates = mlperf.throughput
         by_storage, by_wall = rates.storage_throughput_tokens_per_s, rates.wall_clock_throughput_tokens_per_s
         yield (
-            f"MLPerf throughput: {_whole(by_storage)} tokens a second of storage I/O, "
-            f"{_whole(by_wall)} by the wall clock"
+            f"MLPerf throughput: {whole_number(by_storage)} tokens a second of storage I/O, "
+            f"{whole_number(by_wall)} by the wall clock"
         )
     for qos, share in ((mlperf and mlperf.qos_compliance) or {}).items():
         yield f"MLPerf QoS compliance, {qos}: {'-' if share is None else percent(share)} within the p95 target"
@@ -237,10 +238,6 @@ def _after(run: RunFile) -> Iterator[str]:
             f"data generation took {percent(generation.share_of_threads)} of the threads' time, allocating "
             f"extents {percent(generation.reserve_share)}"
         )
-
-
-def _whole(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
 
 
 def trials_document(found: TrialSet) -> Document:

@@ -255,7 +255,7 @@ def _draw(watch: Watch, is_over: threading.Event) -> None:
 def line_of(look: Look, *, is_open: bool) -> str:
     """Return a run at one moment as one line."""
     rates = [
-        f"{rate.tier} {rate.op} {format_rate(rate.bytes_per_s)} {_whole(rate.operations_per_s)} op/s"
+        f"{rate.tier} {rate.op} {format_rate(rate.bytes_per_s)} {whole_number(rate.operations_per_s)} op/s"
         for rate in look.rates
     ]
     return "; ".join([_progress(look), *rates, *_times(look, is_open=is_open)])
@@ -273,7 +273,7 @@ def table_of(look: Look, *, is_open: bool) -> Group:
     for heading in ("bandwidth", "op/s"):
         table.add_column(heading, no_wrap=True, justify="right", min_width=10)
     for rate in look.rates:
-        table.add_row(rate.tier, rate.op, format_rate(rate.bytes_per_s), _whole(rate.operations_per_s))
+        table.add_row(rate.tier, rate.op, format_rate(rate.bytes_per_s), whole_number(rate.operations_per_s))
     return Group(Text(_progress(look)), table, Text("; ".join(_times(look, is_open=is_open))))
 
 
@@ -289,7 +289,8 @@ def _times(look: Look, *, is_open: bool) -> list[str]:
     return [*said, f"late p99 {format_duration(look.late_p99_ns)}"] if is_open else said
 
 
-def _whole(value: float | None) -> str:
+def whole_number(value: float | None) -> str:
+    """Return `value` without decimals, `-` for null."""
     return "-" if value is None else f"{value:,.0f}"
 
 
