@@ -27,8 +27,7 @@ from bench_replay import DEPTHS, RUNS, drive, plan_of
 from kvreplay.engine.engine import EngineName, choose
 from kvreplay.native.rows import DELETE, READ, WRITE
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.layout import FileLayout
-from kvreplay.tiers.tier import StorageOptions
+from kvreplay.tiers.tier import FileLayout, StorageOptions
 
 FILES = 3000
 SIZES = (64 << 10,)

@@ -11,9 +11,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from kvreplay.data.buffers import Arena
-from kvreplay.tiers.device import Copy, CudaDevice
-from kvreplay.tiers.gpu import GpuTier
+from kvreplay.plan.buffers import Arena
+from kvreplay.tiers.gpu import Copy, CudaDevice, GpuTier
 from kvtrace.core.errors import KvError
 
 RUNS, THREADS = 3, 4

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from kvreplay.config.config import Config
 from kvreplay.run.run import replay
-from kvreplay.run.watching.live import live
+from kvreplay.run.watch import live
 from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import create, objects_path

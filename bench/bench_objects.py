@@ -31,9 +31,7 @@ os.environ |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_R
 
 from kvreplay.engine.engine import EngineName, choose
 from kvreplay.native.rows import READ, WRITE
-from kvreplay.tiers.objects.address import Address
-from kvreplay.tiers.objects.client import Balance, StoreClient
-from kvreplay.tiers.objects.store import ObjectTier
+from kvreplay.tiers.objects import Address, Balance, ObjectTier, StoreClient
 
 RUNS, DEPTH = 5, 8
 MIB = 1 << 20

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvreplay.probes.available import check_available
-from kvreplay.probes.measure import ATTACHED
+from kvreplay.probes.libbpf import check_available
+from kvreplay.probes.session import ATTACHED
 from kvtrace.core.errors import ProbeUnavailable
 
 if TYPE_CHECKING:

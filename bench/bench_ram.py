@@ -22,9 +22,9 @@ from typing import Any
 import bench_replay
 import numpy as np
 
-from kvreplay.data.buffers import map_aligned, touch
 from kvreplay.engine.engine import EngineName, choose
 from kvreplay.native.rows import READ, WRITE
+from kvreplay.plan.buffers import map_aligned, touch
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import SINK_BYTES, RamTier, copy_threads
 from kvreplay.tiers.tier import Holding, StorageOptions, Tier

@@ -33,10 +33,10 @@ from typing import Any
 import numpy as np
 
 from kvdistill.check.device import environment
-from kvreplay.data.source import DataSource
 from kvreplay.engine.engine import Engine, EngineName, choose
 from kvreplay.engine.job import Driven, Job
 from kvreplay.native.rows import READ, WRITE, RowRing
+from kvreplay.plan.contents import DataSource
 from kvreplay.run.run import _quiet_interpreter
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import device_counters

@@ -11,19 +11,19 @@ app = make_app(
     "Replay a trace on real tiers (O_DIRECT files, host memory) and record every operation.",
     "Example: kvreplay run conv.parquet --tier nvme=/mnt/scratch --tier cpu=ram -o run",
     "kvreplay.commands.run:run",
-    "kvreplay.commands.recover:recover",
+    "kvreplay.commands.run:recover",
     "kvreplay.commands.sweep:sweep",
-    "kvreplay.commands.compare:compare",
+    "kvreplay.commands.run:compare",
     "kvreplay.commands.engine:engine",
     "kvreplay.commands.mlperf:mlperf",
-    "kvreplay.commands.discover:discover",
+    "kvreplay.commands.probe:discover",
     "kvreplay.commands.probe:probe",
 )
 
 
 def main() -> None:
     """Run kvreplay."""
-    # Arrow's own allocators keep what is freed for later; it looks when it first takes memory. See `held.freed`.
+    # Arrow's own allocators keep what is freed for later; it looks when it first takes memory.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     run(app, "kvreplay")
 

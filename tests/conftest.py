@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def bpf_reason() -> str | None:
     """Return why the probes cannot run here, or None if they can."""
-    from kvreplay.probes.available import check_available
+    from kvreplay.probes.libbpf import check_available
     from kvtrace.core.errors import ProbeUnavailable
 
     try:
@@ -51,7 +51,7 @@ def bpf_reason() -> str | None:
 
 def gpu_reason() -> str | None:
     """Return why GPU tiers cannot run here, or None if they can."""
-    from kvreplay.tiers.device import CudaDevice
+    from kvreplay.tiers.gpu import CudaDevice
     from kvtrace.core.errors import KvError
 
     try:

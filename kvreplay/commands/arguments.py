@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReplayArguments:
-    """How to replay; fields that are named as those of Config are what they say there."""
+    """The options of a replay; a field named as one of Config has the same meaning."""
 
     is_as_fast_as_possible: Annotated[
         bool,
@@ -64,7 +64,7 @@ class ReplayArguments:
         int | None,
         typer.Option(
             help="Of a fleet's trace (kvtrace gen --nodes): replay this node's rows alone, at their own times. With "
-            "--mpi nodes are dealt to ranks instead."
+            "--mpi nodes are partitioned over ranks instead."
         ),
     ] = None
     runtime: Annotated[
@@ -214,8 +214,7 @@ class ReplayArguments:
 
     def config(self, tiers: dict[str, str], *, is_kept: bool) -> Config:
         """Return the configuration with the targets `tiers`."""
-        from kvreplay.config.config import Config
-        from kvreplay.config.criteria import read_criteria
+        from kvreplay.config.config import Config, read_criteria
 
         known = asdict(self) | {
             "io_bytes": parse_bytes(self.io_bytes),

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from kvreplay.commands.options import RunAsJson, command_line
-from kvreplay.engines.engines import EngineKind
+from kvreplay.drivers.engines import EngineKind
 from kvtrace.core.app import emit_json, log, progress
 from kvtrace.core.units import parse_bytes
 
@@ -70,10 +70,10 @@ def engine(
       kvreplay run sim.parquet --tier nvme=/mnt/nvme --buffered -o replayed
       kvdistill compare real replayed
     """
-    from kvreplay.config.memory import check_memory
+    from kvreplay.config.limits import check_memory
 
     check_memory()
-    from kvreplay.engines.run import EngineOptions, run_engine
+    from kvreplay.drivers.run import EngineOptions, run_engine
     from kvreplay.run.document import run_document
     from kvtrace.core.document.terminal import show_documents
 

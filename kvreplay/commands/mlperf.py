@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvreplay.commands.options import command_line, targets
-from kvreplay.commands.ranks import alongside
+from kvreplay.commands.options import alongside, command_line, targets
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.run.run_file import RANK_FOLDER
@@ -19,11 +18,9 @@ from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
 
 if TYPE_CHECKING:
     # Loaded by the command alone: --help needs none of it.
-    from kvreplay.mlperf.attempt import Attempt
-    from kvreplay.mlperf.options import LockedOption
     from kvreplay.mlperf.result import MlperfResult
-    from kvreplay.mlperf.rules import Rule
-    from kvreplay.mpi.alongside import Alongside
+    from kvreplay.mlperf.rules import Attempt, LockedOption, Rule
+    from kvreplay.ranks.session import Alongside
 
 COMBINE = "combine"
 _TICK_S = 0.2
@@ -31,7 +28,7 @@ _TICK_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class LockedArguments:
-    """What the rules lock: another value goes on, and marks the results."""
+    """What the rules lock: with another value the benchmark runs, and its results are marked."""
 
     runtime: Annotated[str, typer.Option(help="How long each trial lasts by the clock.")] = "300s"
     trials: Annotated[int, typer.Option(min=1, max=100, help="Trials of each option.")] = 3
@@ -156,13 +153,12 @@ def _measure(
     ranks: Alongside | None,
 ) -> None:
     """Run the options `names`; with `ranks` as one of several clients, of which rank 0 combines the results."""
-    from kvreplay.config.memory import check_memory
+    from kvreplay.config.limits import check_memory
 
     check_memory()
     from kvreplay.config.tiers import check_targets
     from kvreplay.mlperf.document import plan_document
-    from kvreplay.mlperf.options import ALL, SHORT, resolve
-    from kvreplay.mlperf.rules import refuse_broken, rules_of
+    from kvreplay.mlperf.rules import ALL, SHORT, refuse_broken, resolve, rules_of
     from kvreplay.result.tables import check_output
     from kvtrace.core.document.terminal import show_documents
 
@@ -172,7 +168,7 @@ def _measure(
             log(f"{name} is {SHORT[name]} ({resolve([name])[0].said}); {ALL} names all options")
     folder, sharing = output, 1
     if ranks is not None and ranks.ranks.count > 1:
-        from kvreplay.mpi.clients import own_client
+        from kvreplay.ranks.session import own_client
 
         tiers, folder, sharing = own_client(ranks, tiers, output, is_forced=how.is_forced)
         client = replace(client, rank=ranks.ranks.rank)
@@ -190,7 +186,7 @@ def _measure(
         refuse_broken(rules, is_allowed=how.is_breaking_rules)
     _run(planned, folder, ranks, as_json=how.as_json)
     if folder != output and ranks is not None:
-        from kvreplay.mpi.clients import bring_results
+        from kvreplay.ranks.session import bring_results
 
         if bring_results(ranks, tiers, output):
             folders = [output / RANK_FOLDER.format(rank) for rank in range(ranks.ranks.count)]
@@ -213,7 +209,7 @@ def _attempt(
 
     """
     from kvreplay.config.config import Config, check
-    from kvreplay.mlperf.attempt import STORAGE, Attempt, place_of, targets_of
+    from kvreplay.mlperf.rules import STORAGE, Attempt, place_of, targets_of
 
     config = Config(
         tiers=targets_of(tiers, option),
@@ -253,7 +249,7 @@ def _run(
     from kvreplay.mlperf.submit import submit
     from kvreplay.result.tables import make_directory
     from kvreplay.run.run import replay
-    from kvreplay.run.watching.live import live
+    from kvreplay.run.watch import live
     from kvtrace.core.document.terminal import show_documents
 
     results: list[MlperfResult] = []
@@ -303,9 +299,8 @@ def _rest(seconds: float) -> None:
 
 
 def _combine(folders: Sequence[Path], output: Path, *, is_forced: bool, as_json: bool) -> None:
-    from kvreplay.mlperf.combine import combine
     from kvreplay.mlperf.document import result_document
-    from kvreplay.mlperf.submit import write_result
+    from kvreplay.mlperf.submit import combine, write_result
     from kvreplay.result.tables import check_output, make_directory
     from kvtrace.core.document.terminal import show_documents
 

@@ -1,14 +1,22 @@
-"""What several commands have in common: arguments, options, and how they are read."""
+"""What several commands share: arguments, options and how they are read, and replays on several ranks."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvtrace.core.errors import ConfigError
+from kvtrace.core.errors import ConfigError, KvError
+
+if TYPE_CHECKING:
+    from kvreplay.ranks.helper import Ranks
+    from kvreplay.ranks.session import Alongside, RankSession
+
 
 TraceFile = Annotated[Path, typer.Argument(help="A trace of kvtrace: *.parquet or *.csv.zst.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of the data; the trace's if not given.")]
@@ -22,7 +30,7 @@ def command_line() -> list[str]:
 
 
 def targets(options: list[str] | None) -> dict[str, str]:
-    """Return the target of each tier that `--tier NAME=TARGET` names; ConfigError for what is none."""
+    """Parse `--tier NAME=TARGET` options: return targets by tier name; ConfigError for another form."""
     found: dict[str, str] = {}
     for option in options or []:
         name, equals, target = option.partition("=")
@@ -32,3 +40,87 @@ def targets(options: list[str] | None) -> dict[str, str]:
             raise ConfigError(f"--tier {option}: tier {name} has the target {found[name]} already; name it once")
         found[name] = target
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class RanksArguments:
+    """Whether several ranks replay."""
+
+    is_mpi: Annotated[
+        bool,
+        typer.Option(
+            "--mpi",
+            help="Replay on all ranks that mpirun started, each its part of the trace in a folder rank-0000 … of the "
+            "targets; one result. In a target {rank} and {local} stand for the rank's number, of all and of its host. "
+            "Needs kvtrace[mpi].",
+        ),
+    ] = False
+    deal: Annotated[
+        str | None,
+        typer.Option(
+            help="With --mpi: what of the trace stays on one rank: node, user (a session, where --requests tells, else "
+            "a request) or object.  [default: the first of these that the trace has several of]"
+        ),
+    ] = None
+    rank_timeout: Annotated[
+        str, typer.Option(help="With --mpi: end the run on all ranks if one has not answered for so long.")
+    ] = "30s"
+
+
+@contextmanager
+def session(asked: RanksArguments) -> Iterator[RankSession | None]:
+    """Yield the session of rank 0, null without --mpi; every other rank does what rank 0 orders, then exits.
+
+    Raises:
+        ConfigError, ProbeUnavailable: there can be no ranks.
+
+    """
+    if not asked.is_mpi:
+        if asked.deal is not None:
+            raise ConfigError(f"--deal {asked.deal} deals a trace to ranks; add --mpi")
+        yield None
+        return
+    from kvreplay.ranks.partition import parse_partition_by
+
+    by = parse_partition_by(asked.deal)
+    with _ranks(asked.rank_timeout) as ranks:
+        from kvreplay.ranks.session import RankSession
+
+        found = RankSession(ranks, by)
+        if ranks.rank:
+            found.follow()
+            raise typer.Exit
+        try:
+            yield found
+        finally:
+            found.close()
+
+
+@contextmanager
+def alongside(*, is_mpi: bool, rank_timeout: str) -> Iterator[Alongside | None]:
+    """Yield the synchronization of a command that every rank runs; null without --mpi."""
+    if not is_mpi:
+        yield None
+        return
+    with _ranks(rank_timeout) as ranks:
+        from kvreplay.ranks.session import Alongside
+
+        try:
+            yield Alongside(ranks)
+        except KvError as error:
+            ranks.stop(f"an error of rank {ranks.rank}: {error}")
+            if ranks.rank:
+                # Rank 0 says it.
+                raise typer.Exit from None
+            raise
+
+
+@contextmanager
+def _ranks(timeout: str) -> Iterator[Ranks]:
+    from kvreplay.ranks.helper import begin
+
+    ranks = begin(timeout)
+    try:
+        yield ranks
+    finally:
+        ranks.close()

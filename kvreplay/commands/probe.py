@@ -1,4 +1,4 @@
-"""Measure the I/O of any process."""
+"""Look at a machine: measure the I/O of any process, and check the machine before a replay."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def probe(
     Example, a running vLLM, and fio jobs of its I/O:
       kvreplay probe --comm vllm --dev /dev/nvme0n1 --duration 60s -o probe/ --fio jobs/
     """
-    from kvreplay.probes.available import check_root
     from kvreplay.probes.devices import resolve
     from kvreplay.probes.document import probe_document
-    from kvreplay.probes.measure import measure
+    from kvreplay.probes.libbpf import check_root
     from kvreplay.probes.program import Filter
+    from kvreplay.probes.session import measure
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.run.probe_file import find_probe, probe_answer
     from kvtrace.core.run.run_file import run_program
@@ -77,3 +77,21 @@ def probe(
         log(f"wrote {output}")
     if fio is not None:
         run_program("kvdistill", ["fio", str(output), "-o", str(fio)], is_shown=not as_json)
+
+
+def discover(as_json: Annotated[bool, typer.Option("--json", help="Print what is found as JSON.")] = False) -> None:
+    """Check that this machine is ready for a replay, and recommend settings to start from.
+
+    \b
+    Example:
+      kvreplay discover
+    """
+    from kvreplay.run import discover as discovering
+    from kvreplay.run.document import machine_document
+    from kvtrace.core.document.terminal import show_documents
+
+    found = discovering.discover()
+    if as_json:
+        emit_json(found)
+    else:
+        show_documents([machine_document(found)])

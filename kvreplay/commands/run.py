@@ -1,4 +1,4 @@
-"""Replay a trace, once or several times."""
+"""Replay a trace, once or several times, on one set of targets or two; recover a run that was killed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvreplay.commands.arguments import ReplayArguments
-from kvreplay.commands.options import RunAsJson, TraceFile, command_line, targets
-from kvreplay.commands.ranks import RanksArguments, session
+from kvreplay.commands.options import RanksArguments, RunAsJson, TraceFile, command_line, session, targets
 from kvtrace.core.app import emit_json, log, progress, takes_groups
-from kvtrace.core.errors import FailedOperations
+from kvtrace.core.errors import ConfigError, FailedOperations
 
 if TYPE_CHECKING:
-    # Loaded by the commands alone: --help needs none of it.
     from kvreplay.config.config import Config
-    from kvreplay.run.finished import FinishedRun, Replaying
-    from kvreplay.run.watching.watch import Watch, Watching
+    from kvreplay.run.run import FinishedRun, Replaying
+    from kvreplay.run.watch import Watch, Watching
 
 
 # Long: its options and an example of each kind.
@@ -76,7 +74,7 @@ def run(
       mpirun -n 4 --host a,b,c,d kvreplay run conv.parquet --mpi --tier nvme=/mnt/scratch -o run
     """
     with session(ranks) as several:
-        from kvreplay.config.memory import check_memory
+        from kvreplay.config.limits import check_memory
 
         check_memory()
         from kvreplay.run.run import replay
@@ -94,8 +92,7 @@ def run(
 @contextmanager
 def _watching(metrics: str | None) -> Iterator[Watching]:
     """Yield what shows a run while it goes on: on stderr, and at the address `metrics` if that is given."""
-    from kvreplay.run.watching.live import live
-    from kvreplay.run.watching.metrics import serving
+    from kvreplay.run.watch import live, serving
 
     if metrics is None:
         yield live
@@ -111,7 +108,7 @@ def _watching(metrics: str | None) -> Iterator[Watching]:
 
 
 def show_run(finished: FinishedRun, said: str, *, as_json: bool) -> None:
-    """Show the figures of a run, or its run.json, and what was `said` of where it lies."""
+    """Print the figures of a run, or its run.json, and log `said`."""
     from kvreplay.run.document import run_document
     from kvtrace.core.document.terminal import show_documents
 
@@ -123,7 +120,7 @@ def show_run(finished: FinishedRun, said: str, *, as_json: bool) -> None:
 
 
 def fail(finished: FinishedRun, output: Path) -> None:
-    """Raise why a run is not a good one: it was cut short, it read corrupt blocks, or operations failed."""
+    """Raise the error of a run that was cut short, read corrupt blocks, or had failed operations."""
     found = finished.run.verification
     if finished.run.status == "partial" and finished.error is not None:
         raise finished.error
@@ -173,3 +170,83 @@ def _run_trials(
         fail(finished, directory)
     if error is not None:
         raise error
+
+
+@takes_groups
+def compare(
+    trace: TraceFile,
+    tier: Annotated[
+        list[str], typer.Option("--tier", "-t", metavar="NAME=TARGET", help="As for kvreplay run: side a. Repeatable.")
+    ],
+    against: Annotated[
+        list[str],
+        typer.Option(
+            "--against",
+            metavar="NAME=TARGET",
+            help="Side b: another target for a tier; tiers that it does not name are as in --tier. Repeatable.",
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The directory of both sides.")] = Path("comparison"),
+    *,
+    how: ReplayArguments,
+    trials: Annotated[int, typer.Option(help="Runs of each side.")] = 3,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write into a directory that is not empty; replaces runs there.")
+    ] = False,
+    as_json: RunAsJson = False,
+) -> None:
+    """Replay a trace on two drives in turn, and say which is faster, by how much, and how sure that is.
+
+    The sides alternate, so that a machine whose speed drifts favours neither. Each leaves trials below a and b of the
+    output, and `kvdistill compare` sets them beside each other.
+
+    \b
+    Example:
+      kvreplay compare conv.parquet --tier nvme=/mnt/old --against nvme=/mnt/new --limit 20GiB -o comparison
+    """
+    from kvreplay.config.limits import check_memory
+
+    check_memory()
+    from kvreplay.run.trials import SIDES, run_pair
+    from kvtrace.core.run.run_file import run_program
+
+    first = targets(tier)
+    second = first | targets(against)
+    if first == second:
+        raise ConfigError("--against: it names the targets of --tier; give another drive, such as nvme=/mnt/new")
+    configs = (how.config(first, is_kept=False), how.config(second, is_kept=False))
+    runs: list[tuple[FinishedRun, Path]] = []
+
+    def done(run: Path, finished: FinishedRun) -> None:
+        log(f"{run}: {finished.run.summary.verdict}")
+        runs.append((finished, run))
+
+    error = run_pair(configs, trace, output, command_line(), trials, is_forced=force, show=progress, done=done)
+    for finished, directory in runs:
+        fail(finished, directory)
+    if error is not None:
+        raise error
+    sides = [str(output / side) for side in SIDES]
+    run_program("kvdistill", ["compare", *sides, *(["--json"] if as_json else [])], is_shown=True)
+
+
+def recover(
+    run: Annotated[Path, typer.Argument(help="The directory of a run that was killed, of one rank or several.")],
+    trace: Annotated[Path | None, typer.Option(help="The trace it replayed, if that lies elsewhere now.")] = None,
+    as_json: RunAsJson = False,
+) -> None:
+    """Make a run, marked partial, of what a killed one had measured.
+
+    While a run goes on it notes every second or few what has ended; of a killed run the last may be missing.
+    Files that it left on its target are removed by the next run there. Of a run with --mpi the ranks that were killed
+    are recovered, and all are put together.
+
+    \b
+    Example:
+      kvreplay recover run
+    """
+    from kvreplay.ranks.session import is_of_ranks, recover_ranks
+    from kvreplay.run.recover import recover as recover_one
+
+    finished = recover_ranks(run) if is_of_ranks(run) else recover_one(run, trace)
+    show_run(finished, f"wrote {run}: {finished.error or 'all ranks together'}", as_json=as_json)

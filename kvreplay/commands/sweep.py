@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvreplay.commands.options import Buffered, Seed, command_line, targets
-from kvreplay.commands.ranks import RanksArguments, session
+from kvreplay.commands.options import Buffered, RanksArguments, Seed, command_line, session, targets
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import parse_bytes, parse_duration_ns
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadArguments:
-    """What rises from run to run, and when to stop; the first three exclude each other."""
+    """The load that rises from run to run, and when to stop; the first three exclude each other."""
 
     queue_depths: Annotated[
         str | None, typer.Option(help="Closed loop at these, rising. The default: 1,2,4,8,16,32,64,128.")
@@ -47,7 +46,7 @@ class LoadArguments:
     ] = None
 
     def axis(self, *, has_users: bool = False) -> tuple[Axis, list[float]]:
-        """Return what rises and its values, users where nothing is given and it `has_users`."""
+        """Return the axis of the sweep and its values; users by default if the trace `has_users`."""
         from kvreplay.run.sweep import DEPTHS
         from kvtrace.core.run.sweep_file import Axis
 
@@ -65,7 +64,7 @@ class LoadArguments:
 
 @dataclass(frozen=True, slots=True)
 class SweptArguments:
-    """What is the same in all runs, by the names of Config."""
+    """Options that are the same in all runs, by the names of Config."""
 
     queue_depth: Annotated[
         int | None, typer.Option(help="With --speeds or --users: at most this many in flight, as for kvreplay run.")
@@ -127,7 +126,7 @@ def sweep(
       kvreplay sweep t.parquet --tier nvme=/mnt/scratch --users 32,64,128 --read-p99 50ms --plot knee.svg -o sweep
     """
     with session(ranks) as several:
-        from kvreplay.config.memory import check_memory
+        from kvreplay.config.limits import check_memory
 
         check_memory()
         from kvreplay.config.config import Config, check
@@ -135,7 +134,7 @@ def sweep(
         from kvreplay.result.tables import check_output
         from kvreplay.run import sweep as sweeping
         from kvreplay.run.run import replay
-        from kvreplay.run.search import progress_of
+        from kvreplay.run.sweep import progress_of
         from kvtrace.core.document.chapters import sweep_document
         from kvtrace.core.document.page import check_plot
         from kvtrace.core.document.terminal import show_documents

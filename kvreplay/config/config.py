@@ -1,26 +1,81 @@
-"""What a user may ask of a replay, checked before anything is touched, and the tiers that it names."""
+"""What a user may ask of a replay, checked before anything is touched: options, targets, warm-up, criteria.
+
+The criteria are the thresholds by which a run is judged: MLPerf's health criteria and the targets of the classes of
+service. The warm-up is the start of a run that its figures leave out: the first rows, or the first seconds.
+"""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
 
-from kvreplay.config.criteria import Criteria
-from kvreplay.config.warmup import parse_warmup
-from kvreplay.data.buffers import buffer_bytes
-from kvreplay.data.source import check_ratios
 from kvreplay.engine.engine import EngineName, check_name
 from kvreplay.engine.share import check_submitters
+from kvreplay.native.rows import NONE, NOT_DONE
 from kvreplay.plan import pacing
-from kvreplay.tiers.layout import FileLayout
-from kvreplay.tiers.objects.address import is_object_store
-from kvreplay.tiers.objects.client import Balance
+from kvreplay.plan.buffers import PAGE_BYTES, buffer_bytes
+from kvreplay.plan.contents import check_ratios
+from kvreplay.plan.pacing import Pacer
+from kvreplay.plan.window import Facts
+from kvreplay.tiers.objects import Balance, is_object_store
 from kvreplay.tiers.ram import available_bytes
+from kvreplay.tiers.tier import FileLayout
+from kvtrace.core.config import load_toml, to_struct
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import format_bytes, format_io_size, parse_duration_ns
+from kvtrace.core.schema import Qos
+from kvtrace.core.units import format_bytes, format_io_size, parse_bytes, parse_duration_ns
 
-PAGE_BYTES = 4096
+
+class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Latency targets of one class of service."""
+
+    p95: str
+    p99: str
+    p99_9: str
+    p99_99: str
+
+
+class Criteria(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Thresholds of the health criteria; the defaults are the benchmark's."""
+
+    storage_read_p95: str = "200ms"
+    storage_write_p95: str = "500ms"
+    cpu_p95: str = "150ms"
+    hit_rate: float = 0.3
+    storage_bandwidth: str = "0"
+    """Bytes a second, read and written together, that must be exceeded."""
+    qos_interactive: Targets = Targets("50ms", "100ms", "150ms", "200ms")
+    """What the percentiles of a class's requests must not exceed."""
+    qos_responsive: Targets = Targets("100ms", "200ms", "350ms", "500ms")
+    qos_batch: Targets = Targets("1s", "5s", "7500ms", "10s")
+
+    @property
+    def targets(self) -> dict[str, Targets]:
+        """The targets by class of service."""
+        return {qos.value: getattr(self, f"qos_{qos.value}") for qos in Qos}
+
+
+def read_criteria(path: Path | None) -> Criteria:
+    """Read the thresholds from the TOML file `path`, the benchmark's without one; ConfigError for a bad value."""
+    if path is None:
+        return Criteria()
+    criteria = to_struct(load_toml(path), Criteria, str(path))
+    try:
+        of_classes = [text for targets in criteria.targets.values() for text in msgspec.structs.astuple(targets)]
+        for text in (criteria.storage_read_p95, criteria.storage_write_p95, criteria.cpu_p95, *of_classes):
+            parse_duration_ns(text)
+        parse_bytes(criteria.storage_bandwidth)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return criteria
+
+
 MAX_QUEUE_DEPTH = 1024
 CLOSED_LOOP_DEPTH = 8
 POOL_BYTES = 128_000_000
@@ -47,7 +102,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     speed: float | None = None
     is_as_fast_as_possible: bool = False
     queue_depth: int | None = None
-    """Null until the tiers are known: see `depth`."""
+    """Null until the tiers are known: see `limits.with_depth`."""
     io_bytes: int = 1 << 20
     is_ignoring_streams: bool = False
     """Whether writes go without the streams that the trace gives them."""
@@ -110,7 +165,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def depth(self) -> int:
-        """How much may be in flight; the closed loop's default where nothing is said."""
+        """I/Os in flight at most; the closed loop's default if not given."""
         return CLOSED_LOOP_DEPTH if self.queue_depth is None else self.queue_depth
 
     @property
@@ -120,7 +175,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def runtime_ns(self) -> int | None:
-        """How long to run by the clock; null: once through the window. ConfigError for what is no time."""
+        """How long to run by the clock; null: once through the window. ConfigError if it is not a duration."""
         if self.runtime is None:
             return None
         found = parse_duration_ns(self.runtime)
@@ -130,7 +185,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stall_ns(self) -> int | None:
-        """For how long nothing may complete; None: for ever. ConfigError for what is no time."""
+        """For how long nothing may complete; None: for ever. ConfigError if it is not a duration."""
         try:
             return parse_duration_ns(self.stall) or None
         except ConfigError as error:
@@ -205,7 +260,7 @@ def _check_storage(config: Config) -> None:
 
 
 def named(target: str) -> tuple[str, dict[str, str]] | None:
-    """Return which of NAMED a target is, and its options (`sim:latency=10us,bandwidth=7GB`); None for a path."""
+    """Split a target that is one of NAMED from its options (`sim:latency=10us,bandwidth=7GB`); None for a path."""
     name, _, rest = target.partition(":")
     if name not in NAMED:
         return None
@@ -218,3 +273,50 @@ def named(target: str) -> tuple[str, dict[str, str]] | None:
     if options and name in ("ram", "null"):
         raise ConfigError(f"{target}: {name} takes no options")
     return name, options
+
+
+_ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Warmup:
+    """The start of a run that its figures leave out; exactly one of the two is set."""
+
+    rows: int | None = None
+    time_ns: int | None = None
+
+    def is_measured(self, rows: Any) -> Any:
+        """Return bool for each of `rows` (ROW): whether it counts. By due time in an open loop, else by submission."""
+        due_ns = rows["due_ns"]
+        return self.counts(rows["trace_row"], np.where(due_ns == NONE, rows["submitted_ns"], due_ns))
+
+    def counts(self, row: Any, begun_ns: Any) -> Any:
+        """Return the same of rows of the trace, by when each was due, in a closed loop submitted, or -1."""
+        return row >= self.rows if self.rows is not None else (begun_ns >= self.time_ns) | (begun_ns == NOT_DONE)
+
+
+def parse_warmup(text: str | None) -> Warmup | None:
+    """Return the warm-up that `text` names, `1000`, `1000rows` or `30s`; None for no text."""
+    if text is None:
+        return None
+    match = _ROWS.fullmatch(text)
+    try:
+        warmup = Warmup(rows=int(match.group(1))) if match else Warmup(time_ns=parse_duration_ns(text))
+    except ConfigError:
+        raise ConfigError(f"--warmup {text!r}: write rows (1000) or time (30s)") from None
+    if 0 in (warmup.rows, warmup.time_ns):
+        raise ConfigError(f"--warmup {text!r} leaves nothing out; write more than 0, or no --warmup")
+    return warmup
+
+
+def check_warmup(warmup: Warmup | None, text: str | None, rows: int, facts: Facts, pacer: Pacer) -> None:
+    """Raise ConfigError if the warm-up is known beforehand to leave nothing to measure of the `rows` of the trace."""
+    if warmup is None or not facts.rows:
+        return
+    if warmup.rows is not None:
+        is_all = facts.last_row < warmup.rows
+    else:
+        last = pacer.due_ns(np.array([facts.last_ns]))
+        is_all = last is not None and int(last[0]) < (warmup.time_ns or 0)
+    if is_all:
+        raise ConfigError(f"--warmup {text} leaves nothing to measure of the {rows:,} rows replayed; make it shorter")

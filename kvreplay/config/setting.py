@@ -1,38 +1,40 @@
-"""What a replay is about to do: the configuration, the trace compiled to a plan, and its tiers."""
+"""What a replay is about to do: the configuration, the trace compiled to a plan, its tiers, and its repeats.
+
+How often a window is repeated for `--runtime` is decided here, because a plan is made before the run.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
-from kvreplay.config.config import MAX_SEED, PAGE_BYTES, Config, check
-from kvreplay.config.depth import ASKED, with_depth
-from kvreplay.config.memory import check_memory
-from kvreplay.config.runtime import repeats_of
+from kvreplay.config.config import MAX_SEED, Config, Warmup, check, parse_warmup
+from kvreplay.config.limits import ASKED, ROW_BYTES, check_memory, with_depth
 from kvreplay.config.tiers import make_tiers
-from kvreplay.config.warmup import Warmup, parse_warmup
-from kvreplay.data.buffers import buffer_bytes
-from kvreplay.native.rows import WINDOW_ROWS
-from kvreplay.plan.pacing import Pacer
-from kvreplay.plan.repeat import Repeated
-from kvreplay.plan.requests import Asked, read_asked
-from kvreplay.plan.window import Facts, TraceWindow, compile_window, joined
-from kvreplay.tiers.layout import FileLayout
-from kvreplay.tiers.placement.hints import placing
+from kvreplay.native.rows import READ, WINDOW_ROWS, WRITE
+from kvreplay.plan.buffers import PAGE_BYTES, buffer_bytes
+from kvreplay.plan.pacing import Pacer, Repeated
+from kvreplay.plan.window import Asked, Facts, TraceWindow, compile_window, joined, read_asked
+from kvreplay.tiers.directio import placing
+from kvreplay.tiers.objects import ObjectTier
+from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import Tier
+from kvreplay.tiers.tier import FileLayout, StorageTier, Tier, modelled
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import Limit, parse_limit
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import Reader, open_table
+from kvtrace.core.units import NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a replay is about to do, settled before it touches anything."""
+    """Everything a replay needs to know before it touches storage."""
 
     config: Config
     pacer: Pacer
@@ -76,7 +78,7 @@ def settle(
     tiers: list[Tier | None] | None = None,
     repeats: int | None = None,
 ) -> Setting:
-    """Return what a replay is about to do; nothing is touched yet; `tiers` replace the configured ones.
+    """Compile the trace and make the tiers, without touching storage; `tiers` replace the configured ones.
 
     `repeats` says how often at most a window is repeated for --runtime; None: as often as that may take.
 
@@ -109,7 +111,8 @@ def settle(
         raise ConfigError(_nothing_on(reader.meta, window, config))
     unplaced = _placed(window.facts, tiers, config)
     if config.layout == FileLayout.VLLM:
-        config = _whole_files(config, window.facts)
+        longest = -(-int(window.facts.kinds["end_bytes"].max()) // PAGE_BYTES) * PAGE_BYTES
+        config = msgspec.structs.replace(config, io_bytes=max(config.io_bytes, longest))
     asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
     config, because = with_depth(config, tiers, window.residency.peak_bytes, is_pooled=window.facts.is_bulk)
     check_memory(min(window.planned_rows, WINDOW_ROWS), buffer_bytes(config.depth, config.io_bytes))
@@ -145,12 +148,6 @@ def _placed(facts: Facts, tiers: list[Tier | None], config: Config) -> tuple[str
     return tuple(unplaced)
 
 
-def _whole_files(config: Config, facts: Facts) -> Config:
-    """Return `config` with I/Os as long as the longest operation: vLLM moves a file in one call."""
-    longest = -(-int(facts.kinds["end_bytes"].max()) // PAGE_BYTES) * PAGE_BYTES
-    return msgspec.structs.replace(config, io_bytes=max(config.io_bytes, longest))
-
-
 def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:
     """Return why no row can be replayed: which tiers have rows instead."""
     named = ", ".join(config.tiers) or "the tiers named"
@@ -161,3 +158,37 @@ def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:
         return f"nothing to replay: the trace{within} has no rows on {named}, {found}"
     have = ", ".join(f"{meta.tiers[i].name} ({count:,} rows)" for i, count in sorted(window.skipped_rows.items()))
     return f"nothing to replay: the trace{within} has no rows on {named}; name one that has some: {have}"
+
+
+MOST_BYTES_PER_S, MOST_OPERATIONS_PER_S = 16e9, 5e6
+"""What a closed loop is thought to reach on storage, and anywhere, at most: a plan for more is memory for nothing."""
+MEMORY_PART = 8
+"""A plan of repeats takes this part of the memory that is available."""
+
+
+def repeats_of(reader: Reader, window: TraceWindow, pacer: Pacer, tiers: Sequence[Tier | None], runtime_ns: int) -> int:
+    """Return how many repeats of `window` to plan so that they last for `runtime_ns`."""
+    if pacer.speed is not None:
+        return int(runtime_ns * pacer.speed) // Repeated(reader, window.rows, 1).period_ns + 1
+    facts = window.facts
+    # By the models of tiers that take time, each direction one after the other.
+    served_ns = max((_served_ns(facts, tier, at) for at, tier in enumerate(tiers)), default=0.0)
+    is_stored = np.array([isinstance(tier, StorageTier | ObjectTier) for tier in tiers])
+    moved = int(facts.kinds["bytes"][is_stored][:, [READ, WRITE]].sum())
+    once_s = max(moved / MOST_BYTES_PER_S, facts.rows / MOST_OPERATIONS_PER_S, served_ns / NS_PER_S)
+    available = available_bytes()
+    room = 1 << 24 if available is None else available // MEMORY_PART // ROW_BYTES
+    return max(1, min(int(runtime_ns / NS_PER_S / once_s) + 1, room // window.rows))
+
+
+def _served_ns(facts: Facts, tier: Tier | None, at: int) -> float:
+    """Return the least time that the model of `tier` takes for its operations; 0 without one."""
+    service = getattr(tier, "service", None) if modelled(tier) else None
+    if service is None:
+        return 0.0
+    longest = 0.0
+    for op, rate in ((READ, service.read_bytes_per_s), (WRITE, service.write_bytes_per_s)):
+        kind = facts.kinds[at, op]
+        share_ns = service.latency_ns // service.concurrency if service.concurrency else 0
+        longest = max(longest, float(kind["bytes"]) * (NS_PER_S / rate), float(kind["rows"]) * share_ns)
+    return longest

@@ -6,21 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kvreplay.config.config import Config, named
-from kvreplay.tiers.claims import check_file, check_shared
-from kvreplay.tiers.device import CudaDevice
-from kvreplay.tiers.devices import check_device
+from kvreplay.tiers.claims import check_device, check_file, check_shared
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier, files_of
-from kvreplay.tiers.gds import GdsTier
-from kvreplay.tiers.gpu import GpuTier, gpu_options
-from kvreplay.tiers.layout import FileLayout
+from kvreplay.tiers.gpu import CudaDevice, GdsTier, GpuTier, gpu_options
 from kvreplay.tiers.modelled import SimulatedTier, service_of
-from kvreplay.tiers.objects.address import Address, is_object_store
-from kvreplay.tiers.objects.client import Balance, StoreClient
-from kvreplay.tiers.objects.store import ObjectTier
+from kvreplay.tiers.objects import Address, Balance, ObjectTier, StoreClient, is_object_store
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.sharded import MAX_DRIVES, SeveralDirectories, SeveralSpaces, spread
-from kvreplay.tiers.tier import StorageOptions, StorageTier, Tier
+from kvreplay.tiers.tier import FileLayout, StorageOptions, StorageTier, Tier
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import Metadata
 
@@ -82,7 +76,7 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
 
 
 def check_targets(config: Config) -> None:
-    """Look at the targets on storage before anything is made, read or measured; opening a tier does so again.
+    """Check the targets on storage before anything is created, read or measured; opening a tier checks again.
 
     Folders of ranks may lie in a directory; what stands for a rank's number is known to the rank alone.
 
@@ -139,7 +133,7 @@ def _check_meant(config: Config, tiers: list[Tier | None]) -> None:
 
 
 def paths_of(target: str) -> list[Path]:
-    """Return the paths that a target names, with commas between them."""
+    """Split a target into its comma-separated paths."""
     whole = Path(target)
     return [whole] if whole.exists() else [Path(part) for part in target.split(",")]
 

@@ -19,13 +19,12 @@ from pathlib import Path
 from time import monotonic_ns, sleep
 from typing import Any
 
-from kvreplay.data.buffers import Arena, buffer_bytes, growing
-from kvreplay.data.verify import MAX_LOCATED, describe
-from kvreplay.engine.job import Driven, Failure, Job, ThreadUse
+from kvreplay.engine.job import DOINGS, Driven, Failure, Job, JobStruct, TaskStruct, ThreadUse, TierTable, UseStruct
 from kvreplay.engine.share import Share, alone, share
-from kvreplay.engine.structs import DOINGS, JobStruct, TaskStruct, TierTable, UseStruct
 from kvreplay.engine.tasks import PythonTiers
 from kvreplay.native.rows import NONE, SHORT, WRITE
+from kvreplay.plan.buffers import Arena, buffer_bytes, growing
+from kvreplay.plan.contents import MAX_LOCATED, describe
 from kvreplay.tiers.ram import copy_threads
 from kvreplay.tiers.tier import DeviceTier, Tier, TierKind, native_of
 from kvtrace.core.errors import ConfigError, DeviceError
@@ -43,7 +42,7 @@ _TOO_OLD, _NO_FILES = -1, -2
 
 
 def refusal() -> str | None:
-    """Return why the kernel gives no usable io_uring to this process; None if it does."""
+    """Return why this process cannot use io_uring; None if it can."""
     return _why(library().ring_refusal())
 
 
@@ -64,13 +63,13 @@ def _why(code: int) -> str | None:
         errno.ENOSYS: "the kernel was built without io_uring, or a seccomp filter hides it",
         errno.EPERM: "io_uring is not permitted here (a seccomp filter, as containers have)",
         errno.EACCES: "io_uring is not permitted here (a seccomp filter, as containers have)",
-        errno.ENOMEM: "the locked-memory limit leaves no room for an io_uring (ulimit -l)",
+        errno.ENOMEM: "the locked-memory limit is too low for an io_uring (ulimit -l)",
     }
     return why or known.get(code, f"io_uring_setup: {os.strerror(abs(code))}")
 
 
 class Engine:
-    """Drives jobs to their end; memory is bounded by queue depth and I/O size."""
+    """Runs jobs; its memory is bounded by queue depth and I/O size."""
 
     def __init__(
         self, depth: int, io_bytes: int, *, rings: Share | None, is_growing: bool = False, most: int | None = None
@@ -96,7 +95,7 @@ class Engine:
 
     @property
     def buffer_used_bytes(self) -> int | None:
-        """What was in use of the buffers at once, at most, since the engine was made; None before any job."""
+        """The most buffer bytes in use at once since the engine was made; None before any job."""
         return self.arena.used_bytes
 
     def facts(self) -> dict[str, Any]:
@@ -124,7 +123,7 @@ class Engine:
         }
 
     def drive(self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
-        """Do the job; `interrupted` names what asks to stop, `progress` takes the rows done."""
+        """Run the job; `interrupted` returns the reason to stop or None, `progress` takes the number of rows done."""
         return _Drive(self, job).drive(interrupted, progress)
 
     def note(self, cpus: Sequence[int], *, is_deferred: bool) -> None:
@@ -173,7 +172,7 @@ class _Drive:
         self._handle: ctypes.c_void_p = ctypes.c_void_p()
 
     def drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
-        """Do the job; returns when nothing is in flight any more."""
+        """Run the job; returns when nothing is in flight any more."""
         lib, job = self._lib, self._job
         lib.engine_open.restype = ctypes.c_void_p
         # A ring by itself is woken by its eventfd; workers sleep on a condition, which whoever wakes them must lock.
@@ -245,9 +244,9 @@ class _Drive:
         """Start all threads; return when each is ready to begin."""
         bodies = [partial(self._serve_ring, ring) for ring in range(self._rings)]
         for at in range(self._rings, len(self._uses)):
-            # The lanes behind those of the rings.
-            lane = self._rings + (at >= self._rings + self._workers)
-            bodies.append(partial(self._work, lane, at))
+            # The queues behind those of the rings.
+            queue = self._rings + (at >= self._rings + self._workers)
+            bodies.append(partial(self._work, queue, at))
         self._left = len(bodies)
         for at, body in enumerate(bodies):
             name = f"kvreplay-{self._kind(at)}-{at}"
@@ -284,18 +283,18 @@ class _Drive:
         if code:
             raise DeviceError(_why(code) if code < 0 else f"io_uring_enter: {os.strerror(code)}")
 
-    def _work(self, lane: int, at: int) -> None:
+    def _work(self, queue: int, at: int) -> None:
         lib, handle, task = self._lib, self._handle, TaskStruct()
         use, asked = ctypes.byref(self._uses[at]), ctypes.byref(task)
         lib.use_begin(handle, use)
-        while lib.work(handle, lane, use, asked):
+        while lib.work(handle, queue, use, asked):
             self._python.perform(task)
         lib.use_end(handle, use)
 
     # --- what came of it
 
     def doings(self) -> str:
-        """Return what each thread is doing, those that do the same together."""
+        """Describe what the threads are doing, grouped by activity."""
         counts: dict[str, int] = {}
         for at, use in enumerate(self._uses):
             said = f"{self._kind(at)} {DOINGS[use.doing]}"
@@ -325,7 +324,7 @@ class _Drive:
             started_ns=start_ns,
             threads=[self._thread_use(at) for at in range(len(self._uses))],
             in_use_ns=int(struct.in_use_ns),
-            held_ns=int(struct.held_ns),
+            depth_limited_ns=int(struct.depth_limited_ns),
             growing_ns=int(struct.growing_ns),
             blocked_ns=int(struct.blocked_ns),
             unread_ns=int(struct.unread_ns),
@@ -365,7 +364,7 @@ class _Drive:
             return f"object {s.failed_object} is not there"
         why = getattr(tier, "why_no_room", None)
         if s.failed_errno in (errno.ENOSPC, errno.EFBIG) and not s.failed_bytes and why is not None:
-            return f"no room: {why(s.failed_object)}"
+            return f"no space: {why(s.failed_object)}"
         return os.strerror(s.failed_errno)
 
 
@@ -381,7 +380,7 @@ class _Watchdog:
         self._seen, self._since = -1, monotonic_ns()
 
     def look(self) -> str | None:
-        """Return what each thread is doing if nothing has completed for too long, else None."""
+        """Describe the threads if nothing has completed for too long, else return None."""
         struct, now = self._of.struct, monotonic_ns()
         moved = int(struct.completed) + int(struct.moved_steps)
         if moved != self._seen or not (struct.in_flight or struct.copying or self._is_due(now)):
@@ -432,7 +431,7 @@ def choose(
     most: int | None = None,
     submitters: int | None = 1,
 ) -> Chosen:
-    """Return the engine to run with; tell the tiers of files which it is, and those on a GPU of its buffers.
+    """Choose and make the engine; file tiers learn which it is, GPU tiers get its buffers.
 
     With `is_growing` its buffers are touched as more are in use, and of all only the `most` that are filled; those on a
     GPU cannot be. `submitters` rings are wanted, or one a drive where there are processors for that (None).

@@ -1,34 +1,36 @@
-"""What an engine is given to do, and how it went."""
+"""What the engine is given to do and what came of it, and the structures of replay.h laid out for it."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
-from kvreplay.data.source import DataSource
-from kvreplay.data.verify import Verifier
-from kvreplay.native.rows import RowRing
-from kvreplay.tiers.tier import Tier
+from kvreplay.engine.share import OfTier
+from kvreplay.native.rows import DELETE, REPLAY, RowRing
+from kvreplay.plan.contents import DataSource, Verifier
+from kvreplay.tiers.tier import SPREAD, Native, Tier, TierKind, name_template, native_of
 from kvtrace.core.run.run_file import Verification
+from kvtrace.core.schema import Op
 
 
 class CommonStart(Protocol):
-    """When a job begins whose clock is not its own: together with those of other processes."""
+    """A start that is agreed with other processes."""
 
     def agree(self, soonest_ns: int) -> int:
-        """Return the instant (monotonic clock) that counts as 0, at `soonest_ns` at the soonest."""
+        """Agree on the start of the run, not before `soonest_ns` (monotonic clock)."""
 
     def begun(self) -> None:
-        """Record how late the threads were started, if after that instant."""
+        """Record by how much the threads started after the agreed instant."""
 
 
 class Feeding(Protocol):
-    """What lays rows ahead of a run, and hands on those behind it."""
+    """Lays rows into the ring ahead of the run, and hands on completed ones."""
 
     def running(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
-        """Lay rows while the context lasts, calling `wake` after each time; at its end KvError, if the trace is bad."""
+        """Lay rows while the context lasts, calling `wake` after each batch; KvError at its end if the trace is bad."""
 
     @property
     def trouble(self) -> str | None:
@@ -37,7 +39,7 @@ class Feeding(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What an engine is to do: rows of a plan on their tiers."""
+    """The input of the engine: rows of a plan on their tiers."""
 
     rows: RowRing
     tiers: Sequence[Tier | None]
@@ -74,7 +76,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class ThreadUse:
-    """What one of the engine's threads did with its time; ns each."""
+    """How one engine thread spent its time; ns each."""
 
     kind: str
     """ring, worker or copier."""
@@ -101,7 +103,7 @@ class ThreadUse:
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """How a job went."""
+    """The outcome of a job: times in ns, counts, failures."""
 
     wall_ns: int
     completed: int
@@ -112,7 +114,7 @@ class Driven:
     threads: Sequence[ThreadUse] = field(default_factory=list)
     in_use_ns: int | None = None
     """Places of the queue times time that I/Os were in; None, as the next two, where it was not counted."""
-    held_ns: int = 0
+    depth_limited_ns: int = 0
     """Time in which something due waited because as much was in flight as may be."""
     growing_ns: int = 0
     """Time in which something due waited because memory of the engine's buffers was still being touched."""
@@ -134,10 +136,92 @@ class Driven:
 
     @property
     def making_ns(self) -> int:
-        """Making the data of writes, all threads together."""
+        """Time of all threads in generating the data of writes."""
         return sum(each.making_ns for each in self.threads)
 
     @property
     def copy_threads(self) -> int:
         """Threads that copy to and from memory."""
         return len(self.of("copier"))
+
+
+_RINGS_QUEUE = -2
+_NONE = -1
+ACTS = ("open", "move", "close", "erase", "whole")
+"""By the numbers of replay.h: what a task of Python's is to do."""
+OPEN, MOVE, CLOSE, ERASE, WHOLE = range(len(ACTS))
+DOINGS = ("starting", "making data", "in the kernel", "waiting", "moving", "in a tier's client", "checking", "ended")
+"""By the numbers of replay.h: what a thread is doing."""
+
+
+Drive, Digit = map(REPLAY.struct, ("Drive", "Digit"))
+TierStruct, UseStruct, JobStruct, TaskStruct = map(REPLAY.struct, ("Tier", "Use", "Job", "Task"))
+
+
+class TierTable:
+    """The tiers of a job as C sees them, and what they point to."""
+
+    def __init__(
+        self, tiers: Sequence[Tier | None], rings: int, of_tiers: Sequence[OfTier], *, is_placed: bool
+    ) -> None:
+        """Lay out `tiers`: those on rings go by `of_tiers`; the workers' and the copiers' queues follow."""
+        self._kept: list[Any] = []
+        self.structs: Any = (TierStruct * max(1, len(tiers)))()
+        self.workers = self.has_copies = False
+        """Whether steps go to workers, and to copiers."""
+        for at, tier in enumerate(tiers):
+            of = of_tiers[at] if at < len(of_tiers) else OfTier()
+            native = Native(TierKind.NOTHING) if tier is None else native_of(tier)
+            self._lay(self.structs[at], native, 1 if tier is None else tier.alignment, of, rings, is_placed)
+
+    def _at(self, values: Any) -> int:
+        """Return the address of a ctypes or NumPy array, which is kept."""
+        self._kept.append(values)
+        return ctypes.addressof(values) if isinstance(values, ctypes.Array) else int(values.ctypes.data)
+
+    def _lay(self, to: Any, of: Native, padding: int, share: OfTier, rings: int, is_placed: bool) -> None:
+        to.kind, to.padding_bytes = of.kind, padding
+        self._assign_queues(to, of, rings)
+        drives: Any = (Drive * len(of.drives))()
+        for at, (drive, known) in enumerate(zip(drives, of.drives, strict=True)):
+            drive.space, drive.base, drive.fd = known.space, known.base, known.fd
+            drive.touched_bytes = known.touched_bytes
+            one = at if len(share.first) > 1 else 0
+            drive.first_loop, drive.loops, drive.loop_step = share.first[one], share.counts[one], share.step
+        to.drives, to.drive = len(drives), self._at(drives) if len(drives) else None
+        to.drive_of = None if of.drive_of is None else self._at(of.drive_of)
+        to.opened_advice, to.closing_advice = (_NONE if a is None else a for a in (of.opened_advice, of.closing_advice))
+        to.read_flags, to.write_flags = of.read_flags, of.write_flags
+        to.is_synced, to.is_discarding = of.is_synced, of.is_discarding
+        to.write_streams = of.write_streams if is_placed else 0
+        if of.layout is not None:
+            name, digits = name_template(of.layout)
+            text = ctypes.create_string_buffer(name)
+            of_name: Any = (Digit * len(digits))(*[Digit(*digit) for digit in digits])
+            to.name, to.name_bytes, to.spread = self._at(text), len(name) + 1, SPREAD
+            to.digit, to.digits = self._at(of_name), len(digits)
+        to.sink, to.sink_bytes = of.sink
+        if of.service is not None:
+            to.read_bytes_per_s, to.write_bytes_per_s = of.service.read_bytes_per_s, of.service.write_bytes_per_s
+            to.latency_ns, to.occupied_ns = of.service.latency_ns, of.service.least_ns
+
+    def _assign_queues(self, to: Any, of: Native, rings: int) -> None:
+        """Say whose loops do a tier's reads, writes and deletes."""
+        workers, copiers = rings, rings + 1
+        queue = 0 if rings else workers
+        if of.kind in (TierKind.EXTENTS, TierKind.FILES) and rings:
+            queue = _RINGS_QUEUE
+        elif of.kind is TierKind.MEMORY:
+            queue = copiers
+        elif of.kind in (TierKind.MODELLED, TierKind.PYTHON):
+            queue = workers
+        to.queue[:] = [queue] * len(Op)
+        if of.kind is TierKind.EXTENTS and of.is_discarding:
+            to.queue[DELETE] = workers
+        self.workers |= workers in to.queue[:]
+        self.has_copies |= queue == copiers
+
+    @property
+    def address(self) -> int:
+        """Of the first."""
+        return ctypes.addressof(self.structs)

@@ -1,4 +1,4 @@
-"""Which drive's I/O goes by which ring: one that the submitting thread enters, or several with their own.
+"""Which drive's I/O goes through which ring: one that the submitting thread enters, or several with their own.
 
 A thread that orders and one that enters the kernel cost two switches an I/O more than one that does both: several are
 for drives that together do more than one processor can submit.
@@ -23,7 +23,7 @@ MOST_SUBMITTERS = 64
 
 @dataclass(frozen=True, slots=True)
 class OfTier:
-    """By which rings a tier's I/O goes."""
+    """The rings that a tier's I/O goes through."""
 
     drive_of: Any = None
     """uint8 an object id; None where there is one drive."""
@@ -42,7 +42,7 @@ class OfTier:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The rings of a job, and who has which."""
+    """The rings of a job, and which tiers use which."""
 
     because: str
     of_tiers: tuple[OfTier, ...] = ()
@@ -53,7 +53,7 @@ class Share:
 
     @property
     def rings(self) -> int:
-        """How many there are; of one, the submitting thread enters the kernel itself."""
+        """The number of rings; with one, the submitting thread enters the kernel itself."""
         return len(self.targets)
 
     def node(self, ring: int) -> int | None:
@@ -69,7 +69,7 @@ class Share:
 
 
 def check_submitters(text: str) -> int | None:
-    """Return the number that `--submitters` gives, None for auto; ConfigError if it is neither."""
+    """Parse `--submitters`: return a number, or None for auto; ConfigError otherwise."""
     if text == AUTO:
         return None
     if text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_SUBMITTERS:
@@ -78,12 +78,12 @@ def check_submitters(text: str) -> int | None:
 
 
 def alone(because: str, refused: str | None = None) -> Share:
-    """Return the share of one ring that does all."""
+    """Return the assignment of all tiers to one ring."""
     return Share(because, refused=refused)
 
 
 def share(tiers: Sequence[Tier | None], wanted: int | None) -> Share:
-    """Share the drives of `tiers` out to `wanted` rings; None: one a drive, where there are processors for that."""
+    """Assign the drives of `tiers` to `wanted` rings; None: one a drive, as far as there are processors."""
     if wanted == 1:
         return alone("--submitters 1")
     drives: list[Drive] = []
@@ -105,11 +105,13 @@ def share(tiers: Sequence[Tier | None], wanted: int | None) -> Share:
         return alone(because)
     # Drives of one device share a ring, unless there are rings enough.
     of_drive = [kinds.index(device) for device in devices] if len(kinds) >= count else list(range(len(drives)))
-    return _dealt(tiers, drives, of_drive, count, because)
+    return _distribute(tiers, drives, of_drive, count, because)
 
 
-def _dealt(tiers: Sequence[Tier | None], drives: list[Drive], of_drive: list[int], count: int, because: str) -> Share:
-    """Deal `count` rings to the drives, by what `of_drive` says is one; each has every so many'th, or a part of one."""
+def _distribute(
+    tiers: Sequence[Tier | None], drives: list[Drive], of_drive: list[int], count: int, because: str
+) -> Share:
+    """Distribute `count` rings over the drives, numbered by `of_drive`: each has every n'th, or a part of one."""
     step = max(of_drive) + 1
     targets: list[list[str]] = [[] for _ in range(count)]
     places = []

@@ -6,11 +6,10 @@ import errno
 from time import monotonic_ns
 from typing import Any, cast
 
-from kvreplay.data.buffers import Arena
-from kvreplay.engine.job import Job
-from kvreplay.engine.structs import CLOSE, ERASE, MOVE, OPEN, WHOLE
+from kvreplay.engine.job import CLOSE, ERASE, MOVE, OPEN, WHOLE, Job
 from kvreplay.native.rows import DELETE, WRITE
-from kvreplay.tiers.placement.hints import HintingTier
+from kvreplay.plan.buffers import Arena
+from kvreplay.tiers.directio import HintingTier
 from kvreplay.tiers.tier import DeviceTier, PythonTier, WholeTier
 
 
@@ -31,7 +30,7 @@ class PythonTiers:
         self._hinting = [t if isinstance(t, HintingTier) else None for t in job.tiers]
 
     def perform(self, task: Any) -> None:
-        """Do a task, and put into it how that went."""
+        """Perform a task and store its outcome in it."""
         task.error = task.moved = task.retries = 0
         task.submitted_ns = -1
         try:
@@ -41,7 +40,7 @@ class PythonTiers:
             self.texts.setdefault(task.row, error.strerror or str(error))
         except MemoryError as error:
             task.error = errno.ENOMEM
-            self.texts.setdefault(task.row, f"no room: {error}")
+            self.texts.setdefault(task.row, f"no space: {error}")
         task.completed_ns = monotonic_ns() - self.start_ns
         whole = self._whole[task.tier]
         if whole is not None:
@@ -60,7 +59,7 @@ class PythonTiers:
             tier.delete(task.object)
             return
         if task.act in (OPEN, WHOLE):
-            self._handles[task.flight] = self._begin(tier, task)
+            self._handles[task.operation] = self._begin(tier, task)
         try:
             if task.act in (MOVE, WHOLE) and task.bytes:
                 if task.act == MOVE:
@@ -74,7 +73,7 @@ class PythonTiers:
         try:
             tier.reserve(task.object, task.whole_to_bytes)
         except OSError as error:
-            raise OSError(error.errno or errno.ENOSPC, f"no room: {error}") from None
+            raise OSError(error.errno or errno.ENOSPC, f"no space: {error}") from None
 
     def _stage(self, task: Any) -> None:
         tier = self._device[task.tier]
@@ -86,13 +85,13 @@ class PythonTiers:
         whole, hinting = self._whole[task.tier], self._hinting[task.tier]
         if whole is not None:
             at = task.whole_from_bytes, task.whole_to_bytes
-            return whole.begin_whole(task.op, task.object, *at, is_split=task.pieces > 1)
+            return whole.begin_whole(task.op, task.object, *at, is_split=task.ios > 1)
         if hinting is not None and task.op == WRITE and task.stream >= 0:
             return hinting.begin_in(task.stream, task.object)
         return tier.begin(task.op, task.object)
 
     def _move(self, tier: PythonTier, task: Any) -> None:
-        handle, data = self._handles[task.flight], self._arena.view(task.buffer, task.bytes)
+        handle, data = self._handles[task.operation], self._arena.view(task.buffer, task.bytes)
         if task.op == WRITE:
             tier.write(handle, task.from_bytes, data)
             task.moved = task.bytes
@@ -100,7 +99,7 @@ class PythonTiers:
             task.moved = tier.read(handle, task.from_bytes, data)
 
     def _end(self, tier: PythonTier, task: Any) -> None:
-        handle, whole = self._handles.pop(task.flight), self._whole[task.tier]
+        handle, whole = self._handles.pop(task.operation), self._whole[task.tier]
         try:
             if whole is not None and task.act == CLOSE and task.op == WRITE and not task.is_failed:
                 # Until now its data was gathered, which is no work of the tier's.

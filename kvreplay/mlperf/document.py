@@ -7,10 +7,8 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvreplay.mlperf.attempt import Attempt
-from kvreplay.mlperf.result import READ_P95, READ_RATE, WRITE_P95, WRITE_RATE, MlperfResult
-from kvreplay.mlperf.rules import Kept, Rule, mark_of
-from kvreplay.mlperf.served import Served
+from kvreplay.mlperf.result import READ_P95, READ_RATE, WRITE_P95, WRITE_RATE, MlperfResult, Served
+from kvreplay.mlperf.rules import Attempt, Kept, Rule, mark_of
 from kvtrace.core.document.chapters import run_sheets
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of, parameters
 from kvtrace.core.document.export import PlainSheet, write_workbook
@@ -23,7 +21,7 @@ _GIB, _NS_PER_MS = 1 << 30, 1e6
 
 
 def plan_document(attempt: Attempt, rules: Sequence[Rule]) -> Document:
-    """Return what would be run, where, and which rules that keeps."""
+    """Make the document of a dry run: what would run, where, and which rules are kept."""
     mark = mark_of(rules)
     trials = f"{attempt.trials} trial{'' if attempt.trials == 1 else 's'} of {format_duration(attempt.runtime_ns)}"
     headline = f"{attempt.option.name}: would run {trials} on {attempt.place.target}"
@@ -39,7 +37,7 @@ def plan_document(attempt: Attempt, rules: Sequence[Rule]) -> Document:
 
 
 def result_document(result: MlperfResult, name: str = "") -> Document:
-    """Return the figures of a result; the headline is its answer."""
+    """Make the document of a result; the headline is its answer."""
     spec = "text: run; bytes_per_s: read_rate = read, write_rate = written; ns: read P95, write P95; text: status"
     rows = [
         [

@@ -1,24 +1,29 @@
-"""What an option came to, of one client or of several: the content of mlperf.json."""
+"""The result of an option, of one client or several (mlperf.json), and its columns in the benchmark's export.
+
+The benchmark counts tokens and hits of requests that a trial served whole, because the clock cuts its trace.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import msgspec
 
-from kvreplay.mlperf.names import as_summary
-from kvreplay.mlperf.rules import NOT_CLAIMED, Rule, mark_of
-from kvreplay.mlperf.served import Served
+from kvreplay.mlperf.rules import NOT_CLAIMED, STORAGE, Rule, mark_of
 from kvtrace import __version__
-from kvtrace.core.document.chapters import metrics_of, parameters_of
+from kvtrace.core.document.chapters import Named, metrics_of, parameters_of
 from kvtrace.core.files import read_json
+from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import Criterion
 from kvtrace.core.run.mlperf_file import MLPERF_FILE
-from kvtrace.core.run.run_file import RunFile
-from kvtrace.core.units import format_duration, format_rate
+from kvtrace.core.run.run_file import OPS_FILE, SERVED_FILE, RunFile
+from kvtrace.core.schema import OPS, REQUESTS, SERVED
+from kvtrace.core.tables import open_table, read_table
+from kvtrace.core.units import NS_PER_S, format_duration, format_rate
 
 READ_RATE, WRITE_RATE = "Tier Storage Read Bandwidth (GiB/s)", "Tier Storage Write Bandwidth (GiB/s)"
 READ_P95, WRITE_P95 = "Storage Tier Read Total P95 (ms)", "Storage Tier Write Total P95 (ms)"
@@ -107,7 +112,7 @@ class MlperfResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def trial_of(run: RunFile, name: str, served: Served) -> MlperfTrial:
-    """Return the trial that is `run`, called `name`, which `served` these requests whole."""
+    """Return the trial `name` made of `run`; `served` are the requests that it served whole."""
     named = parameters_of(run) | metrics_of(run) | served.named(run.summary.wall_ns)
     row = {column: value for column, (value, _) in named.items()}
     criteria = [] if run.mlperf is None else served.judged(run.mlperf.criteria)
@@ -129,7 +134,7 @@ def _judged(criterion: Criterion, row: dict[str, Any]) -> Criterion:
 
 
 def aggregate(number: int, asked_trials: int, clients: Sequence[Client]) -> Aggregated:
-    """Return what `clients` came to together by Rules.md 6.3.4; null where one of their trials does not know."""
+    """Aggregate `clients` by Rules.md 6.3.4; null where one of their trials lacks the value."""
     runs = [(client, trial) for client in clients for trial in client.trials]
     missing = [
         f"rank {client.rank}, trial {at + 1}"
@@ -172,7 +177,7 @@ def aggregate(number: int, asked_trials: int, clients: Sequence[Client]) -> Aggr
 
 
 def worst_criteria(clients: Sequence[Client], *, has_memory: bool) -> list[Criterion]:
-    """Return each criterion of the trial that met it least; without a CPU tier there is none of it."""
+    """Return each criterion of the trial that met it worst; without a CPU tier its criterion is absent."""
     found: dict[str, list[Criterion]] = {}
     for client in clients:
         for trial in client.trials:
@@ -188,7 +193,7 @@ def _badness(criterion: Criterion) -> tuple[int, float]:
 
 
 def result_of(result: dict[str, Any], clients: Sequence[Client], number: int, *, has_memory: bool) -> MlperfResult:
-    """Return the result of `clients`; `result` holds the fields that do not follow from theirs."""
+    """Make the result of `clients`; `result` holds the fields that do not follow from theirs."""
     found = aggregate(number, result["asked_trials"], clients)
     criteria = worst_criteria(clients, has_memory=has_memory)
     mark = mark_of(result["rules"])
@@ -241,3 +246,157 @@ def _count(count: int, what: str) -> str:
 def read_result(folder: Path) -> MlperfResult:
     """Return the result in `folder`; TraceError if there is none, or it is of another version."""
     return read_json(folder / MLPERF_FILE, MlperfResult, misfit="not of this version of kvreplay: {}; run it again")
+
+
+_NOTE = "of the requests served whole within the trial"
+_IO_NOTE = f"{_NOTE}; over the time of their storage operations, added up"
+_HIT_NOTE = f"{_NOTE}: earlier turns found, of those looked up"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Tokens, hits and times of the requests that were served whole."""
+
+    requests: int
+    tokens: int
+    storage_io_ns: int
+    """Latencies of their reads and writes on storage, added up."""
+    lookups: int
+    """Earlier turns of their conversations, each of which is looked up."""
+    hits: int
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Hits of lookups; None without a lookup."""
+        return self.hits / self.lookups if self.lookups else None
+
+    def named(self, wall_ns: int | None) -> Named:
+        """Return these figures under the benchmark's names."""
+        return {
+            "Total Requests": (self.requests, _NOTE),
+            "Total Tokens": (self.tokens, _NOTE),
+            "Avg Throughput (tok/s)": (_rate(self.tokens, wall_ns), _NOTE),
+            "Storage Throughput (tok/s)": (_rate(self.tokens, self.storage_io_ns), _IO_NOTE),
+            "Requests/sec": (_rate(self.requests, wall_ns), _NOTE),
+            "Cache Hit Rate": (self.hit_rate, _HIT_NOTE),
+        }
+
+    def judged(self, criteria: list[Criterion]) -> list[Criterion]:
+        """Return `criteria` with the hit rate of these requests, not that of a trace which the trial only began."""
+        return [self._judged(criterion) if criterion.name == "hit_rate" else criterion for criterion in criteria]
+
+    def _judged(self, criterion: Criterion) -> Criterion:
+        rate, limit = self.hit_rate, criterion.threshold
+        return msgspec.structs.replace(
+            criterion,
+            measured=rate,
+            verdict="not measured" if rate is None else "pass" if rate > limit else "fail",
+            definition=_HIT_NOTE,
+            shown=f"{'-' if rate is None else f'{rate:.1%}'} > {limit:.1%}",
+        )
+
+
+def _rate(count: int, time_ns: int | None) -> float | None:
+    return count * NS_PER_S / time_ns if time_ns else None
+
+
+def served_of(run: Path, requests: Path, trace: Metadata) -> Served:
+    """Sum the requests of the table `requests` that `run` served whole."""
+    import numpy as np
+
+    served = read_table(run / SERVED_FILE, SERVED)
+    unfinished, operations = (served.column(name).to_numpy() for name in ("unfinished", "operations"))
+    ids, hits = (served.column(name).to_numpy() for name in ("request_id", "hits"))
+    is_whole = (unfinished == 0) & (operations > 0)
+    asked = read_table(requests, REQUESTS)
+    order = np.argsort(asked.column("request_id").to_numpy())
+    # A repeat of the trace counts its requests on.
+    at = order[ids[is_whole] % max(1, len(order))]
+    tokens, turns = (asked.column(name).to_numpy() for name in ("output_tokens", "turn"))
+    storage = [tier.name for tier in trace.tiers].index(STORAGE)
+    return Served(
+        requests=int(is_whole.sum()),
+        tokens=int(tokens[at].sum()),
+        storage_io_ns=sum(_io_ns(batch, ids[is_whole], storage) for batch in open_table(run / OPS_FILE, OPS).batches()),
+        lookups=int(turns[at].sum()),
+        hits=int(hits[is_whole].sum()),
+    )
+
+
+def _io_ns(batch: Any, whole: Any, storage: int) -> int:
+    """Return the time of the reads and writes in `batch` of the requests `whole` on the tier `storage`, added up."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    is_moved = pc.is_in(batch.column("op").cast("string"), value_set=_moves())
+    begun, ended = (batch.column(name).fill_null(-1).to_numpy() for name in ("submitted_ns", "completed_ns"))
+    counts = (batch.column("tier").to_numpy() == storage) & is_moved.to_numpy(zero_copy_only=False) & (ended >= 0)
+    counts &= np.isin(batch.column("request_id").fill_null(-1).to_numpy(), whole)
+    return int((ended - begun)[counts].sum())
+
+
+def _moves() -> Any:
+    import pyarrow as pa
+
+    return pa.array(["read", "write"])
+
+
+_TOP = {
+    "Total Requests": "total_requests",
+    "Total Tokens": "total_tokens",
+    "Elapsed Time (s)": "elapsed_time",
+    "Avg Throughput (tok/s)": "avg_throughput_tokens_per_sec",
+    "Storage Throughput (tok/s)": "storage_throughput_tokens_per_sec",
+    "Requests/sec": "requests_per_second",
+    "Cache Hit Rate": "cache_stats.cache_hit_rate",
+    "Read/Write Ratio": "cache_stats.read_write_ratio",
+    "Total Read (GiB)": "cache_stats.total_read_gb",
+    "Total Write (GiB)": "cache_stats.total_write_gb",
+    "Multi-turn Hit Rate": "multi_turn_stats.hit_rate",
+}
+_LATENCIES = {"E2E": "end_to_end_latency_ms", "Storage": "storage_io_latency_ms", "Gen": "generation_latency_ms"}
+_PARTS = {"Total": "", "Device": "_device", "Host": "_host"}
+_POINTS = {"P50": "p50", "P95": "p95", "P99": "p99", "P99.9": "p999", "P99.99": "p9999"}
+_KINDS = {"GPU": "gpu", "CPU": "cpu", "Storage": "storage"}
+_OPS = ("Read", "Write")
+
+PLACES = (
+    _TOP
+    | {
+        f"{what} Latency {point} (ms)": f"{key}.{field}"
+        for what, key in _LATENCIES.items()
+        for point, field in {"Mean": "mean", **_POINTS}.items()
+    }
+    | {
+        f"Storage Tier {op} {part} {point} (ms)": f"cache_stats.storage_{op.lower()}{infix}_{field}_ms"
+        for op in _OPS
+        for part, infix in _PARTS.items()
+        for point, field in _POINTS.items()
+    }
+    | {
+        f"Tier {kind} KV Bytes {word} (GiB)": f"cache_stats.tier_{key}_kv_bytes_{word.lower()}_gb"
+        for kind, key in _KINDS.items()
+        for word in ("Written", "Read")
+    }
+    | {
+        f"Tier {kind} {op} Bandwidth (GiB/s)": f"cache_stats.tier_{key}_{op.lower()}_bandwidth_gbps"
+        for kind, key in _KINDS.items()
+        for op in _OPS
+    }
+    | {f"{kind} Entries": f"cache_stats.{key}_entries" for kind, key in _KINDS.items()}
+)
+"""By column: names with dots between them. What it calls _gb and _gbps are GiB and GiB/s."""
+
+
+def as_summary(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of `row`, by column, as the `summary` of the benchmark's result."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        if name not in PLACES:
+            continue
+        *above, last = PLACES[name].split(".")
+        inside = found
+        for key in above:
+            inside = inside.setdefault(key, {})
+        inside[last] = value
+    return found

@@ -1,16 +1,88 @@
-"""Which rules of a submission are kept: Rules.md of mlcommons/storage, section 6, a line each."""
+"""The benchmark's locked options, one attempt at them, and which rules of a submission it keeps.
+
+Rules.md of mlcommons/storage: section 6, a line each; the options are table KVCache-1 of 6.3.1. A preset of kvtrace
+holds the workload of each option; a test compares the two.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
+from pathlib import Path
 
 import msgspec
 
-from kvreplay.mlperf.attempt import Attempt
-from kvreplay.mlperf.options import OPTIONS, PAUSE_S, RUNTIME_S, SEED, TRIALS
-from kvtrace.core.errors import ConfigError
+from kvreplay.config.config import Config, named
+from kvreplay.config.tiers import FILE_SUFFIX, paths_of
+from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.units import NS_PER_S, format_bytes, format_duration
+
+SEED, TRIALS, RUNTIME_S, PAUSE_S = 42, 3, 300, 90
+"""What Rules.md locks for all options: 6.3.2.1, and the duration of table KVCache-1."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockedOption:
+    """One option: what a client runs, whatever the storage."""
+
+    number: int
+    name: str
+    title: str
+    model: str
+    users: int
+    """Of each client; the benchmark has as many threads that read and write."""
+    cpu_gib: int
+    max_concurrent_allocs: int
+    """Without a counterpart in a replay."""
+
+    @property
+    def preset(self) -> str:
+        """The preset of kvtrace that holds its workload."""
+        return f"mlperf-{self.name}"
+
+    @property
+    def said(self) -> str:
+        """Describe the workload in a few words."""
+        memory = f"{self.cpu_gib} GiB of CPU memory" if self.cpu_gib else "no CPU tier"
+        return f"option {self.number}, {self.model}, {self.users} users, {memory}"
+
+
+OPTIONS = (
+    LockedOption(1, "v3-8b-stress", "Max Storage Stress", "llama3.1-8b", 200, 0, 16),
+    LockedOption(2, "v3-8b-throughput", "Storage Throughput", "llama3.1-8b", 100, 4, 16),
+    LockedOption(3, "v3-70b", "Large Model (70B)", "llama3.1-70b-instruct", 70, 0, 4),
+)
+ALL = "v3"
+SHORT = {"v3-8b": "v3-8b-stress"}
+"""What stands for one of several."""
+_BY_NAME = {key: option for option in OPTIONS for key in (option.name, option.preset, str(option.number))}
+
+
+def resolve(names: Sequence[str]) -> list[LockedOption]:
+    """Look up options by name, each once; ConfigError, with the nearest name, for an unknown one."""
+    found: list[LockedOption] = []
+    for name in names:
+        for option in OPTIONS if name in (ALL, f"mlperf-{ALL}") else [_one(name)]:
+            if option in found:
+                raise ConfigError(f"{name}: {option.name} is named twice; name it once")
+            found.append(option)
+    if not found:
+        raise ConfigError(f"name an option: {', '.join(o.name for o in OPTIONS)}, or {ALL} for all of them")
+    return found
+
+
+def _one(name: str) -> LockedOption:
+    plain = name.lower()
+    option = _BY_NAME.get(SHORT.get(plain.removeprefix("mlperf-"), plain))
+    if option is not None:
+        return option
+    known = [o.name for o in OPTIONS]
+    near = get_close_matches(plain, [*known, *SHORT], n=1, cutoff=0.3)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    raise ConfigError(f"no locked option {name!r}{meant} There are {', '.join(known)}, and {ALL} for all of them")
 
 
 class Kept(StrEnum):
@@ -18,7 +90,7 @@ class Kept(StrEnum):
 
     YES = "kept"
     NO = "not kept"
-    UNKNOWN = "cannot be told"
+    UNKNOWN = "undetermined"
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +124,7 @@ NOT_CLAIMED = {
 
 
 def rules_of(attempt: Attempt) -> list[Rule]:
-    """Return the rules of a submission as `attempt` keeps them."""
+    """Judge each rule of a submission for `attempt`."""
     option = attempt.option
     workload = Rule(
         rule="workload of the option",
@@ -134,7 +206,7 @@ def _capacity(attempt: Attempt) -> Rule:
 
 
 def mark_of(rules: Sequence[Rule]) -> str | None:
-    """Return what results must be marked with; None if no rule is known to be broken."""
+    """Return the mark of results that break a rule; None if no rule is known to be broken."""
     broken = [rule.short for rule in rules if rule.kept is Kept.NO]
     return f"not a submission: {', '.join(broken)}" if broken else None
 
@@ -144,3 +216,105 @@ def refuse_broken(rules: Sequence[Rule], *, is_allowed: bool) -> None:
     broken = [f"{r.rule} ({r.reference}): {r.detail}" for r in rules if r.kept is Kept.NO and not r.is_chosen]
     if broken and not is_allowed:
         raise ConfigError(f"a rule is not kept: {'; '.join(broken)}; --break-rules goes on and marks the results")
+
+
+STORAGE, MEMORY = "nvme", "cpu"
+"""The tiers of the options' presets that hold anything."""
+SHARE_OF_FREE = 0.95
+"""Of the free space, which the benchmark takes as its storage tier (kv_cache/cache.py)."""
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class UnderTest:
+    """The storage under test, and where results go."""
+
+    target: str
+    free_bytes: int
+    """On the filesystems of the directories and files, and all of block devices."""
+    filesystems: frozenset[int] | None
+    """Device numbers; None if block devices hold the cache, which no results can lie on."""
+    results_filesystem: int
+    size_bytes: int | None = None
+    """Of files that are there, and devices: the tier's, whatever is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One option, about to be run."""
+
+    option: LockedOption
+    config: Config
+    """Of its replays."""
+    place: UnderTest
+    trials: int
+    runtime_ns: int
+    pause_ns: int
+    seed_base: int = SEED
+    rank: int = 0
+    options: int = 1
+    """How many are run, one after the other."""
+    asked_bytes: int | None = None
+    """The capacity that --capacity gave the storage tier."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of this client: the benchmark's wrapper adds the rank to the base (mlperf_wrapper.py)."""
+        return self.seed_base + self.rank
+
+    @property
+    def capacity_bytes(self) -> int:
+        """The most bytes that the storage tier holds, and so the space that may be needed."""
+        if self.asked_bytes is not None:
+            return self.asked_bytes
+        whole = self.place.free_bytes if self.place.size_bytes is None else self.place.size_bytes
+        return int(whole * SHARE_OF_FREE) // _MIB * _MIB
+
+    @property
+    def space(self) -> str:
+        """Compare the space needed with the space available."""
+        room = self.place.free_bytes if self.place.size_bytes is None else self.place.size_bytes
+        return f"at most {format_bytes(self.capacity_bytes)} on {self.place.target}, {format_bytes(room)} free there"
+
+
+def targets_of(tiers: dict[str, str], option: LockedOption) -> dict[str, str]:
+    """Return the targets of an option: the storage that is named, and memory for its CPU tier.
+
+    Raises:
+        ConfigError: no storage is named, or a tier that the options do not have.
+
+    """
+    target = tiers.get(STORAGE)
+    if target is None or set(tiers) - {STORAGE, MEMORY}:
+        raise ConfigError(f"--tier {STORAGE}=TARGET names the storage under test, such as {STORAGE}=/mnt/drive")
+    if named(target):
+        raise ConfigError(f"--tier {STORAGE}={target}: the storage under test is a directory, a *.dat file or a device")
+    if tiers.get(MEMORY, "ram") != "ram":
+        raise ConfigError(f"--tier {MEMORY}={tiers[MEMORY]}: the options' CPU tier is memory; leave it out")
+    return {STORAGE: target} | ({MEMORY: "ram"} if option.cpu_gib else {})
+
+
+def place_of(target: str, output: Path) -> UnderTest:
+    """Examine the storage `target` and the place of `output`; DeviceError if that does not exist."""
+    free, sizes, filesystems = {}, [], set()
+    try:
+        for path in paths_of(target):
+            if path.is_block_device():
+                sizes.append(_size_of(path))
+                continue
+            holder = path if path.exists() else path.parent
+            found = os.statvfs(holder)
+            filesystems.add(holder.stat().st_dev)
+            free[holder.stat().st_dev] = found.f_bavail * found.f_frsize
+            if path.is_file() and path.suffix == FILE_SUFFIX:
+                sizes.append(path.stat().st_size)
+        results = (output if output.exists() else output.resolve().parent).stat().st_dev
+    except OSError as error:
+        raise DeviceError(f"{error.filename}: {error.strerror}; make it first") from None
+    room = sum(free.values())
+    return UnderTest(target, room, frozenset(filesystems) or None, results, sum(sizes) if sizes else None)
+
+
+def _size_of(device: Path) -> int:
+    with device.open("rb") as file:
+        return file.seek(0, os.SEEK_END)

@@ -1,25 +1,26 @@
-"""One locked option from its trace to its files: the trace is made, replayed as often as asked, and judged."""
+"""Run one locked option: make its trace, replay it as often as asked, judge it; combine several clients.
+
+Clients of one storage are combined as Rules.md 6.3.4 of mlcommons/storage says.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from kvreplay.mlperf.attempt import STORAGE, Attempt
 from kvreplay.mlperf.document import write_book, write_csv
-from kvreplay.mlperf.result import Client, MlperfResult, result_of, trial_of
-from kvreplay.mlperf.rules import Rule
-from kvreplay.mlperf.served import Served, served_of
+from kvreplay.mlperf.result import Client, MlperfResult, Served, read_result, result_of, served_of, trial_of
+from kvreplay.mlperf.rules import STORAGE, Attempt, Kept, Rule, resolve
 from kvreplay.result import tables
-from kvreplay.run.finished import FinishedRun, Replaying
-from kvreplay.run.run import replay
+from kvreplay.run.run import FinishedRun, Replaying, replay
 from kvreplay.run.trials import Trials
-from kvreplay.run.watching.watch import Watching
+from kvreplay.run.watch import Watching
 from kvtrace.core.app import log
-from kvtrace.core.errors import KvError, ProbeUnavailable
+from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable, TraceError
 from kvtrace.core.files import write_json
 from kvtrace.core.run.mlperf_file import MLPERF_FILE, TRIALS_FOLDER
 from kvtrace.core.run.run_file import RunFile, run_program
@@ -124,3 +125,127 @@ def write_result(result: MlperfResult, runs: Sequence[tuple[str, RunFile, Served
         log(f"no {BOOK_FILE}: {error}")
     write_json(output / MLPERF_FILE, result)
     log(f"wrote {', '.join(str(output / name) for name in written)}")
+
+
+TOGETHER = 0.9
+"""Of the longest: as long at least must all ranks have run at the same time."""
+_SAME = {
+    "option": "option",
+    "seed_base": "base seed",
+    "asked_trials": "number of trials",
+    "runtime_ns": "runtime in ns",
+    "queue_depth": "queue depth",
+}
+
+
+def folders_of(folder: Path) -> dict[str, Path]:
+    """Return the folders of the results in `folder`, by option: itself, or one for each option of several."""
+    inside = [folder] if (folder / MLPERF_FILE).is_file() else sorted(p.parent for p in folder.glob(f"*/{MLPERF_FILE}"))
+    if not inside:
+        raise TraceError(f"no {MLPERF_FILE}: name the folders of kvreplay mlperf, one for each rank", path=folder)
+    found: dict[str, Path] = {}
+    for path in inside:
+        option = read_result(path).option
+        if option in found:
+            raise ConfigError(
+                f"{folder} holds {found[option].name} and {path.name}, both of {option}; name them instead"
+            )
+        found[option] = path
+    return found
+
+
+def combine(folders: Sequence[Path], argv: list[str]) -> list[MlperfResult]:
+    """Return the results of the ranks in `folders` together, one for each option.
+
+    Raises:
+        ConfigError: they are not of one option, seed, number of trials or runtime, or one is named twice.
+        TraceError: a folder holds no result.
+
+    """
+    if len(folders) < 2:  # noqa: PLR2004 - several
+        raise ConfigError("combine takes the folders of two ranks or more, such as rank-*/")
+    for at, folder in enumerate(folders):
+        if folder.resolve() in [other.resolve() for other in folders[:at]]:
+            raise ConfigError(f"{folder} is named twice; name each rank once")
+    found = [folders_of(folder) for folder in folders]
+    for folder, of_rank in zip(folders, found, strict=True):
+        if set(of_rank) != set(found[0]):
+            raise ConfigError(f"{folder} holds {', '.join(of_rank)}, but {folders[0]} {', '.join(found[0])}")
+    return [_combined([of_rank[option] for of_rank in found], argv) for option in found[0]]
+
+
+def _combined(paths: Sequence[Path], argv: list[str]) -> MlperfResult:
+    ranks = [read_result(path) for path in paths]
+    first = ranks[0]
+    for path, rank in zip(paths, ranks, strict=True):
+        for field, said in _SAME.items():
+            mine, other = getattr(rank, field), getattr(first, field)
+            if mine != other:
+                raise ConfigError(f"{path}: {said} {mine}, but {other} in {paths[0]}; combine ranks of one run")
+    clients = [client for rank in ranks for client in rank.clients]
+    (option,) = resolve([first.option])
+    fields: dict[str, Any] = {
+        "argv": argv,
+        "option": first.option,
+        "workload": f"{first.workload}, {len(clients)} clients",
+        "seed_base": first.seed_base,
+        "asked_trials": first.asked_trials,
+        "runtime_ns": first.runtime_ns,
+        "queue_depth": first.queue_depth,
+        "rules": [*merged(ranks), own_ranks(clients), together(clients)],
+        "space": [f"rank {c.rank}: {line}" for r in ranks for c, line in zip(r.clients, r.space, strict=False)],
+        "trace": None,
+    }
+    return result_of(fields, clients, option.number, has_memory=option.cpu_gib > 0)
+
+
+def merged(ranks: Sequence[MlperfResult]) -> list[Rule]:
+    """Merge the rules of all ranks: each as the rank that keeps it worst."""
+    order = [Kept.YES, Kept.UNKNOWN, Kept.NO]
+    by_name = [{rule.rule: rule for rule in rank.rules} for rank in ranks]
+    own = ("each client has its own rank", "ranks ran at the same time")
+    return [
+        max((of[name] for of in by_name if name in of), key=lambda rule: order.index(rule.kept))
+        for name in by_name[0]
+        if name not in own
+    ]
+
+
+def own_ranks(clients: Sequence[Client]) -> Rule:
+    """Return whether each client had a rank, and so a seed and requests, of its own."""
+    ranks = [client.rank for client in clients]
+    twice = sorted({rank for rank in ranks if ranks.count(rank) > 1})
+    named = ", ".join(map(str, twice))
+    return Rule(
+        rule="each client has its own rank",
+        reference="6.3.3.3",
+        kept=Kept.NO if twice else Kept.YES,
+        detail=f"rank {named} more than once, with the same requests and data: say --rank" if twice else f"{ranks}",
+        short=f"rank {named} more than once" if twice else "",
+    )
+
+
+def together(clients: Sequence[Client]) -> Rule:
+    """Return whether the ranks ran at the same time: bandwidths of different times must not be summed."""
+    known: dict[str, Any] = {"rule": "ranks ran at the same time", "reference": "6.3.4.1"}
+    least = 1.0
+    for trials in zip(*(client.trials for client in clients), strict=False):
+        spans = [_span(trial.row) for trial in trials]
+        if any(span is None for span in spans):
+            return Rule(**known, kept=Kept.UNKNOWN, detail="a trial does not say when it ran")
+        begins, ends = zip(*(span for span in spans if span is not None), strict=True)
+        longest = max(e - b for b, e in zip(begins, ends, strict=True))
+        shared = max(min(ends) - max(begins), timedelta())
+        least = min(least, shared / longest if longest else 0.0)
+    if least < TOGETHER:
+        detail = f"in one trial they overlap for {least:.0%} of the longest: the sum was never reached at once"
+        return Rule(**known, kept=Kept.NO, detail=detail, short=f"ranks overlap for {least:.0%} only")
+    return Rule(**known, kept=Kept.YES, detail=f"they overlap for {least:.0%} or more, by their hosts' clocks")
+
+
+def _span(row: dict[str, Any]) -> tuple[datetime, datetime] | None:
+    began, elapsed = row.get("Timestamp"), row.get("Elapsed Time (s)")
+    if not isinstance(began, str) or elapsed is None:
+        return None
+    start = datetime.fromisoformat(began)
+    return start, start + timedelta(seconds=elapsed)

@@ -69,7 +69,7 @@ static void sort(Done *done, Done *spare, int64_t count) {
 }
 
 // One that ends as another starts does not overlap it.
-static void begin_flight(InFlight *f, int64_t start_ns, int64_t end_ns) {
+static void begin_operation(InFlight *f, int64_t start_ns, int64_t end_ns) {
     int64_t *heap = f->end_ns, count = f->count;
     while (count && heap[0] <= start_ns) {
         const int64_t last = heap[--count];
@@ -117,8 +117,8 @@ static void look(InOrder *o, const Done *d) {
     const bool is_late = d->submitted_ns < o->reached_ns;
     o->late += is_late;
     o->reached_ns = max_of(o->reached_ns, d->submitted_ns);
-    begin_flight(&o->in_flight[d->kind], d->submitted_ns, d->completed_ns);
-    if (o->group[d->kind] != NONE) begin_flight(&o->in_flight[o->group[d->kind]], d->submitted_ns, d->completed_ns);
+    begin_operation(&o->in_flight[d->kind], d->submitted_ns, d->completed_ns);
+    if (o->group[d->kind] != NONE) begin_operation(&o->in_flight[o->group[d->kind]], d->submitted_ns, d->completed_ns);
     Covered *tier = &o->covered[o->tier[d->kind]];
     if (d->completed_ns > tier->until_ns) {
         tier->covered_ns += d->completed_ns - max_of(d->submitted_ns, tier->until_ns);

@@ -1,7 +1,7 @@
 // The life of an operation, once for all ways in which bytes move: ready, due, started, put, reaped, finished.
 //
 // A loop takes a step (take_step), does it in its own way (uring.c, threads.c), and says what came of it (end_step). An
-// operation of one piece is one step; a longer one opens, moves piece by piece, and closes when its last piece has come.
+// operation of one I/O is one step; a longer one opens, moves I/O by I/O, and closes when its last I/O has come.
 #include "plan.h"
 #include "replay.h"
 
@@ -21,31 +21,31 @@ bool is_over(const Engine *e) {
            atomic_load_explicit(&e->job->completed, memory_order_relaxed) == e->order.rows->total;
 }
 
-// --- lanes and places -----------------------------------------------------------------------------------------------
+// --- queues and places -----------------------------------------------------------------------------------------------
 
 static Drive *drive_of(const Tier *t, int64_t object) { return &t->drive[t->drive_of ? t->drive_of[object] : 0]; }
 
-Lane *lane_of(Engine *e, const Row *row) {
+Queue *queue_of(Engine *e, const Row *row) {
     Tier *t = &e->job->tier[row->tier];
-    int lane = t->lane[row->op];
-    if (lane == RINGS_LANE) {
+    int queue = t->queue[row->op];
+    if (queue == RINGS_QUEUE) {
         Drive *d = drive_of(t, row->object);
-        lane = d->first_loop + d->loop_step * (row->object % d->loops);
+        queue = d->first_loop + d->loop_step * (row->object % d->loops);
     }
-    return &e->lane[lane];
+    return &e->queue[queue];
 }
 
-void lane_wake(Lane *lane) {
-    if (lane->event_fd != NONE) {
-        if (atomic_exchange(&lane->is_asleep, 0)) eventfd_write(lane->event_fd, 1);
-    } else if (lane->sleepers)
-        pthread_cond_signal(&lane->woken);
+void queue_wake(Queue *queue) {
+    if (queue->event_fd != NONE) {
+        if (atomic_exchange(&queue->is_asleep, 0)) eventfd_write(queue->event_fd, 1);
+    } else if (queue->sleepers)
+        pthread_cond_signal(&queue->woken);
 }
 
 void wake_all(Engine *e) {
-    for (int i = 0; i < e->lanes; i++) {
-        lane_wake(&e->lane[i]);
-        if (e->lane[i].event_fd == NONE) pthread_cond_broadcast(&e->lane[i].woken);
+    for (int i = 0; i < e->queues; i++) {
+        queue_wake(&e->queue[i]);
+        if (e->queue[i].event_fd == NONE) pthread_cond_broadcast(&e->queue[i].woken);
     }
 }
 
@@ -67,9 +67,9 @@ static void give_place(Engine *e, Places *p, int32_t place) {
     p->free[p->count++] = place;
     atomic_store_explicit(p == &e->places ? &e->job->in_flight : &e->job->copying, p->all - p->count,
                           memory_order_relaxed);
-    if (!was_full || e->lanes == 1) return;
-    for (Lane *l = e->lane; l < e->lane + e->lanes; l++)
-        if (l->places == p && (l->ready.count || l->first || l->bulk || l->closing)) lane_wake(l);
+    if (!was_full || e->queues == 1) return;
+    for (Queue *l = e->queue; l < e->queue + e->queues; l++)
+        if (l->places == p && (l->ready.count || l->first || l->bulk || l->closing)) queue_wake(l);
 }
 
 // What the time since the last look was, by how things stood then.
@@ -78,9 +78,9 @@ static void account(Engine *e, int64_t now, Waiting waiting) {
     int64_t passed = now - e->counted_ns, used = e->places.all - e->places.count, idle = e->places.all - used;
     if (passed > 0) {
         j->in_use_ns += used * passed;
-        if (e->waiting == HELD) j->held_ns += passed;
+        if (e->waiting == DEPTH_LIMITED) j->depth_limited_ns += passed;
         else if (now > e->full_due_ns)  // nobody looked meanwhile: all that could were at work
-            j->held_ns += now - (e->full_due_ns > e->counted_ns ? e->full_due_ns : e->counted_ns);
+            j->depth_limited_ns += now - (e->full_due_ns > e->counted_ns ? e->full_due_ns : e->counted_ns);
         if (e->waiting == GROWING) j->growing_ns += passed;
         if (e->waiting == BLOCKED) j->blocked_ns += idle * passed;
         if (e->waiting == UNREAD) j->unread_ns += idle * passed;
@@ -99,16 +99,16 @@ static void set_outcome(Row *r, int8_t outcome) {   // last: whoever sees it see
 static void leave(Engine *e, int64_t number, int64_t now) {
     if (now > e->latest_ns) e->latest_ns = now;
     order_leave(e, number, now);
-    for (Lane *l = e->lane; l < e->lane + e->lanes; l++)
+    for (Queue *l = e->queue; l < e->queue + e->queues; l++)
         if (l->is_full) {
             l->is_full = false;
-            lane_wake(l);
+            queue_wake(l);
         }
     int64_t done = atomic_fetch_add_explicit(&e->job->completed, 1, memory_order_relaxed) + 1;
     if (done == e->order.rows->total) wake_all(e);
 }
 
-static void fail(Engine *e, Flight *f, int8_t outcome, int64_t error, const Step *s) {
+static void fail(Engine *e, Operation *f, int8_t outcome, int64_t error, const Step *s) {
     Job *j = e->job;
     if (f->is_failed) return;
     f->is_failed = true;
@@ -129,74 +129,74 @@ static void fail(Engine *e, Flight *f, int8_t outcome, int64_t error, const Step
     }
 }
 
-static void unlist(Flight **first, Flight **last, Flight *f) {
+static void unlist(Operation **first, Operation **last, Operation *f) {
     if (!f->is_listed) return;
-    Flight *before = NULL;
-    for (Flight *at = *first; at != f; at = at->next) before = at;
+    Operation *before = NULL;
+    for (Operation *at = *first; at != f; at = at->next) before = at;
     if (before) before->next = f->next;
     else *first = f->next;
     if (last && *last == f) *last = before;
     f->is_listed = false;
 }
 
-static void list(Engine *e, Flight *f) {   // its pieces may go
-    Lane *l = &e->lane[f->lane];
+static void list(Engine *e, Operation *f) {  // its I/Os may go
+    Queue *l = &e->queue[f->queue];
     f->is_listed = true;
     f->next = NULL;
     if (f->is_bulk) f->next = l->bulk, l->bulk = f;
     else if (l->first) l->last = l->last->next = f;
     else l->first = l->last = f;
-    lane_wake(l);
+    queue_wake(l);
 }
 
-static void finish(Engine *e, Flight *f) {
+static void finish(Engine *e, Operation *f) {
     Row *r = f->row;
     if (!f->is_failed && r->outcome != CORRUPT) {
         r->completed_ns = f->last_ns;
         set_outcome(r, OK);
     }
-    Lane *l = &e->lane[f->lane];
+    Queue *l = &e->queue[f->queue];
     Places *p = l->places;
     int64_t number = f->number, ended = f->last_ns;
     l->promised[f->is_bulk] -= f->promised;
-    p->flights--;
-    f->next = e->free_flight;
+    p->operations--;
+    f->next = e->free_operation;
     f->row = NULL;
-    e->free_flight = f;
+    e->free_operation = f;
     leave(e, number, ended);
 }
 
-static bool needs_close(const Flight *f) {
+static bool needs_close(const Operation *f) {
     switch (f->tier->kind) {
     case EXTENTS: return f->tier->is_synced && f->row->op == WRITE && !f->is_failed;
     case FILES:
-    case PYTHON: return f->pieces > 1;
+    case PYTHON: return f->ios > 1;
     default: return false;
     }
 }
 
-static void end_pieces(Engine *e, Flight *f) {   // if all have come and none will follow
-    Lane *l = &e->lane[f->lane];
-    if (f->out || (f->next_piece < f->pieces && !f->is_failed)) return;
+static void end_ios(Engine *e, Operation *f) {   // if all have come and none will follow
+    Queue *l = &e->queue[f->queue];
+    if (f->out || (f->next_io < f->ios && !f->is_failed)) return;
     if (!needs_close(f)) {
         finish(e, f);
         return;
     }
     f->next = l->closing;
     l->closing = f;
-    lane_wake(l);
+    queue_wake(l);
 }
 
 // Of a filesystem's errors: it does not preallocate, so files grow as they are written.
 bool can_not_grow(int error) { return error == EOPNOTSUPP || error == EINVAL || error == ENOSYS || error == ENODEV; }
 
 void stamp(Step *s, int64_t now) {
-    if (__atomic_exchange_n(&s->flight->is_stamped, true, __ATOMIC_RELAXED)) return;   // several move its pieces
-    s->flight->row->submitted_ns = now;
+    if (__atomic_exchange_n(&s->operation->is_stamped, true, __ATOMIC_RELAXED)) return;  // several move its I/Os
+    s->operation->row->submitted_ns = now;
 }
 
 // Find or make room for the object; 0, or an errno.
-static int64_t find_room(Engine *e, Flight *f) {
+static int64_t find_room(Engine *e, Operation *f) {
     Row *r = f->row;
     int64_t started = now_ns(), to = f->to_bytes > 0 ? f->to_bytes : 1;
     int64_t start = r->op == WRITE ? space_reserve(f->drive->space, r->object, to)
@@ -208,8 +208,8 @@ static int64_t find_room(Engine *e, Flight *f) {
     return 0;
 }
 
-// Begin a row; whether it is a step now. Else it has ended, or its pieces are listed.
-static bool begin(Engine *e, int lane, int64_t number, int64_t now, Step *s) {
+// Begin a row; whether it is a step now. Else it has ended, or its I/Os are listed.
+static bool begin(Engine *e, int queue, int64_t number, int64_t now, Step *s) {
     Job *j = e->job;
     Row *r = row_at(e->order.rows, number);
     Tier *t = &j->tier[r->tier];
@@ -220,20 +220,20 @@ static bool begin(Engine *e, int lane, int64_t number, int64_t now, Step *s) {
         leave(e, number, now);
         return false;
     }
-    Flight *f = e->free_flight;
-    e->free_flight = f->next;
-    e->lane[lane].places->flights++;
+    Operation *f = e->free_operation;
+    e->free_operation = f->next;
+    e->queue[queue].places->operations++;
     int64_t end = r->offset_bytes + r->length_bytes, pad = t->padding_bytes;
     int64_t from = r->offset_bytes / pad * pad, to = (end + pad - 1) / pad * pad;
     bool has_bytes = r->op != DELETE && r->length_bytes > 0 && t->kind != MODELLED;
-    int32_t pieces = has_bytes ? (int32_t)((to - 1) / j->io_bytes - from / j->io_bytes + 1) : 1, id = f->id;
-    *f = (Flight){.number = number, .row = r, .tier = t, .drive = t->drives ? drive_of(t, r->object) : NULL,
-                  .from_bytes = from, .to_bytes = to, .needed_to_bytes = end, .pieces = pieces, .fd = NONE, .id = id,
-                  .lane = lane, .is_bulk = r->is_bulk && pieces > 1};
+    int32_t ios = has_bytes ? (int32_t)((to - 1) / j->io_bytes - from / j->io_bytes + 1) : 1, id = f->id;
+    *f = (Operation){.number = number, .row = r, .tier = t, .drive = t->drives ? drive_of(t, r->object) : NULL,
+                  .from_bytes = from, .to_bytes = to, .needed_to_bytes = end, .ios = ios, .fd = NONE, .id = id,
+                  .queue = queue, .is_bulk = r->is_bulk && ios > 1};
     int64_t error = 0;
     bool is_open = false;
-    if (pieces > 1) f->promised = f->is_bulk && j->bulk_depth < pieces ? (int32_t)j->bulk_depth : pieces;
-    e->lane[lane].promised[f->is_bulk] += f->promised;
+    if (ios > 1) f->promised = f->is_bulk && j->bulk_depth < ios ? (int32_t)j->bulk_depth : ios;
+    e->queue[queue].promised[f->is_bulk] += f->promised;
     if (t->kind == EXTENTS || t->kind == MEMORY) {
         if (r->op == DELETE && !t->is_discarding) {
             r->submitted_ns = now;
@@ -242,12 +242,12 @@ static bool begin(Engine *e, int lane, int64_t number, int64_t now, Step *s) {
             error = find_room(e, f);
         if (error == ENOSPC && atomic_load_explicit(&e->order.rows->ended, memory_order_relaxed) < number) {
             // A delete that the trace has before it may still wait: again when something more has ended.
-            e->lane[lane].promised[f->is_bulk] -= f->promised;
-            e->lane[lane].is_full = true;
-            e->lane[lane].places->flights--;
-            f->next = e->free_flight, f->row = NULL;
-            e->free_flight = f;
-            heap_push(&e->lane[lane].ready, number);
+            e->queue[queue].promised[f->is_bulk] -= f->promised;
+            e->queue[queue].is_full = true;
+            e->queue[queue].places->operations--;
+            f->next = e->free_operation, f->row = NULL;
+            e->free_operation = f;
+            heap_push(&e->queue[queue].ready, number);
             e->order.ready++;
             return false;
         }
@@ -259,39 +259,39 @@ static bool begin(Engine *e, int lane, int64_t number, int64_t now, Step *s) {
             return false;
         }
         is_open = true;
-        if (r->op != DELETE && pieces > 1) {
+        if (r->op != DELETE && ios > 1) {
             if (r->op == WRITE) j->long_writes++;
             list(e, f);
             return false;
         }
     }
-    if (pieces > 1 && r->op == WRITE) j->long_writes++;
-    int32_t act = r->op == DELETE ? ERASE : is_open ? MOVE : pieces == 1 ? WHOLE : OPEN;
-    if (act == MOVE || act == WHOLE) f->next_piece = 1;
+    if (ios > 1 && r->op == WRITE) j->long_writes++;
+    int32_t act = r->op == DELETE ? ERASE : is_open ? MOVE : ios == 1 ? WHOLE : OPEN;
+    if (act == MOVE || act == WHOLE) f->next_io = 1;
     f->out = 1;
-    *s = (Step){.flight = f, .act = act, .from_bytes = from, .bytes = has_bytes && act != OPEN ? to - from : 0};
+    *s = (Step){.operation = f, .act = act, .from_bytes = from, .bytes = has_bytes && act != OPEN ? to - from : 0};
     return true;
 }
 
-static void next_piece(Engine *e, Lane *l, Flight *f, Step *s) {
-    int64_t io = e->job->io_bytes, start = (f->from_bytes / io + f->next_piece++) * io, end = start + io;
+static void next_io(Engine *e, Queue *l, Operation *f, Step *s) {
+    int64_t io = e->job->io_bytes, start = (f->from_bytes / io + f->next_io++) * io, end = start + io;
     if (start < f->from_bytes) start = f->from_bytes;
     if (end > f->to_bytes) end = f->to_bytes;
     f->out++;
-    if (f->promised > f->pieces - f->next_piece) {
+    if (f->promised > f->ios - f->next_io) {
         f->promised--;
         l->promised[f->is_bulk]--;
     }
-    if (f->next_piece == f->pieces) {
+    if (f->next_io == f->ios) {
         if (f->is_bulk) unlist(&l->bulk, NULL, f);
         else unlist(&l->first, &l->last, f);
     }
-    *s = (Step){.flight = f, .act = MOVE, .from_bytes = start, .bytes = end - start};
+    *s = (Step){.operation = f, .act = MOVE, .from_bytes = start, .bytes = end - start};
 }
 
-static Flight *next_bulk(Engine *e, Lane *l) {   // that of which the fewest pieces are in flight
-    Flight *found = NULL;
-    for (Flight *f = l->bulk; f; f = f->next)
+static Operation *next_bulk(Engine *e, Queue *l) {  // that of which the fewest I/Os are in flight
+    Operation *found = NULL;
+    for (Operation *f = l->bulk; f; f = f->next)
         if (f->out < e->job->bulk_depth && (!found || f->out < found->out)) found = f;
     return found;
 }
@@ -304,13 +304,13 @@ static bool is_unread(const Engine *e) {     // the next row is not there, thoug
 
 // Whether the operations under way fill the queue without this one. To open its file now would reserve its space too
 // soon: a queue of 200 places, each opening an object of 340 MB, takes 70 GB of a drive that the trace fills with 4.
-static bool is_too_soon(const Engine *e, const Lane *l, const Row *r) {
+static bool is_too_soon(const Engine *e, const Queue *l, const Row *r) {
     return r->op != DELETE && r->length_bytes > e->job->io_bytes && l->promised[r->is_bulk] >= l->places->all;
 }
 
-// Take what this lane's loop is to do now. If there is nothing, `next_ns` is when something is due, or INT64_MAX.
-bool take_step(Engine *e, int lane, int64_t now, Step *s, int64_t *next_ns) {
-    Lane *l = &e->lane[lane];
+// Take what this queue's loop is to do now. If there is nothing, `next_ns` is when something is due, or INT64_MAX.
+bool take_step(Engine *e, int queue, int64_t now, Step *s, int64_t *next_ns) {
+    Queue *l = &e->queue[queue];
     Places *p = l->places;
     Waiting waiting = FREE_TO_GO;
     bool is_found = false;
@@ -318,35 +318,35 @@ bool take_step(Engine *e, int lane, int64_t now, Step *s, int64_t *next_ns) {
     for (int begun = 0; !is_found && begun < MOST_BEGUN; begun++) {
         bool may = has_place(e, p);
         if (may && l->closing) {
-            Flight *f = l->closing;
+            Operation *f = l->closing;
             l->closing = f->next;
             f->out = 1;
-            *s = (Step){.flight = f, .act = CLOSE};
+            *s = (Step){.operation = f, .act = CLOSE};
             is_found = true;
             break;
         }
         if (e->job->is_stopped) break;
         if (l->first) {
-            if (may) next_piece(e, l, l->first, s), is_found = true;
-            else waiting = p->count ? GROWING : HELD;
+            if (may) next_io(e, l, l->first, s), is_found = true;
+            else waiting = p->count ? GROWING : DEPTH_LIMITED;
             break;
         }
         if (order_look(e, l)) *next_ns = now;
         if (l->ready.count && !l->is_full) {
             Row *r = row_at(e->order.rows, l->ready.number[0]);
-            bool is_held = !p->count || p->flights >= p->all || is_too_soon(e, l, r);
+            bool is_depth_limited = !p->count || p->operations >= p->all || is_too_soon(e, l, r);
             if (r->due_ns > now) *next_ns = r->due_ns;
-            else if (e->job->tier[r->tier].kind == NOTHING || (may && !is_held)) {
+            else if (e->job->tier[r->tier].kind == NOTHING || (may && !is_depth_limited)) {
                 e->order.ready--;
-                is_found = begin(e, lane, heap_pop(&l->ready), now, s);
+                is_found = begin(e, queue, heap_pop(&l->ready), now, s);
                 if (begun == MOST_BEGUN - 1) *next_ns = now;
                 continue;
             } else
-                waiting = is_held ? HELD : GROWING;
+                waiting = is_depth_limited ? DEPTH_LIMITED : GROWING;
         } else if (l->is_full || (*next_ns > now && !l->bulk))
             waiting = is_unread(e) ? UNREAD : BLOCKED;
-        Flight *bulk = may ? next_bulk(e, l) : NULL;
-        if (bulk) next_piece(e, l, bulk, s), is_found = true;
+        Operation *bulk = may ? next_bulk(e, l) : NULL;
+        if (bulk) next_io(e, l, bulk, s), is_found = true;
         break;
     }
     if (is_found) s->place = take_place(e, p);
@@ -361,8 +361,8 @@ bool take_step(Engine *e, int lane, int64_t now, Step *s, int64_t *next_ns) {
 
 // Say what came of a step; the caller holds the lock.
 void end_step(Engine *e, Step *s) {
-    Flight *f = s->flight;
-    Lane *l = &e->lane[f->lane];
+    Operation *f = s->operation;
+    Queue *l = &e->queue[f->queue];
     bool is_read = f->row->op == READ;
     int64_t least = s->bytes;
     if (is_read && f->needed_to_bytes - s->from_bytes < least) least = f->needed_to_bytes - s->from_bytes;
@@ -377,14 +377,14 @@ void end_step(Engine *e, Step *s) {
         else unlist(&l->first, &l->last, f);
     }
     if (s->act == OPEN && !f->is_failed) list(e, f);
-    else if (s->act == MOVE) end_pieces(e, f);
+    else if (s->act == MOVE) end_ios(e, f);
     else finish(e, f);
 }
 
 // --- data -----------------------------------------------------------------------------------------------------------
 
 void make_data(Engine *e, Use *use, const Step *s) {
-    Row *r = s->flight->row;
+    Row *r = s->operation->row;
     int64_t started = now_ns();
     use->doing = MAKING_DATA;
     data_make(e->job->data, buffer_of(e, s->place), s->bytes, s->from_bytes, r->object, r->version);
@@ -393,7 +393,7 @@ void make_data(Engine *e, Use *use, const Step *s) {
 
 static void check_blocks(Engine *e, const Step *s, const uint8_t *data, int64_t from, int64_t to, int64_t version) {
     Job *j = e->job;
-    Row *r = s->flight->row;
+    Row *r = s->operation->row;
     for (int64_t at = from; at + BLOCK_BYTES <= to; at += BLOCK_BYTES) {
         BadBlock bad;
         if (data_check(j->data, data + (at - s->from_bytes), at, r->object, version, &bad) == GOOD_BLOCK) continue;
@@ -407,7 +407,7 @@ static void check_blocks(Engine *e, const Step *s, const uint8_t *data, int64_t 
 
 void check_data(Engine *e, Use *use, const Step *s, const void *data, int64_t bytes) {
     enum { AT_ONCE = 256 };
-    Row *r = s->flight->row;
+    Row *r = s->operation->row;
     int64_t started = now_ns(), from = s->from_bytes, to = from + bytes / BLOCK_BYTES * BLOCK_BYTES, seen = 0;
     use->doing = CHECKING;
     if (r->version != VERSION_MIXED) {
@@ -416,7 +416,7 @@ void check_data(Engine *e, Use *use, const Step *s, const void *data, int64_t by
     } else {
         Span some[AT_ONCE], *last = &some[AT_ONCE - 1];
         for (int64_t at = from, count = AT_ONCE; count == AT_ONCE && at < to; at = last->to_bytes) {
-            count = plan_spans(e->job->plan, s->flight->number, at, some, AT_ONCE);
+            count = plan_spans(e->job->plan, s->operation->number, at, some, AT_ONCE);
             for (Span *span = some; span < some + count; span++) {
                 int64_t a = span->from_bytes > from ? span->from_bytes : from, b = span->to_bytes < to ? span->to_bytes : to;
                 if (a >= b) continue;

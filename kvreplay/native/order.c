@@ -106,10 +106,10 @@ static void note_over(Order *o, int32_t at) {
 // --- rows -----------------------------------------------------------------------------------------------------------
 
 static void make_ready(Engine *e, int64_t number) {
-    Lane *lane = lane_of(e, row_at(e->order.rows, number));
-    heap_push(&lane->ready, number);
+    Queue *queue = queue_of(e, row_at(e->order.rows, number));
+    heap_push(&queue->ready, number);
     e->order.ready++;
-    lane_wake(lane);
+    queue_wake(queue);
 }
 
 static void enter(Engine *e, int64_t number) {
@@ -138,10 +138,10 @@ static void enter(Engine *e, int64_t number) {
     make_ready(e, number);
 }
 
-bool order_look(Engine *e, Lane *lane) {
+bool order_look(Engine *e, Queue *queue) {
     Order *o = &e->order;
     int64_t laid = atomic_load_explicit(&o->rows->laid, memory_order_acquire), looked = 0;
-    while (o->cursor < laid && (!lane->ready.count || o->ready < AHEAD_ROWS)) {
+    while (o->cursor < laid && (!queue->ready.count || o->ready < AHEAD_ROWS)) {
         if (looked++ == LOOK_ROWS) return true;
         if (o->cursor + 8 < laid) table_prefetch(&o->chain[OBJECT], row_at(o->rows, o->cursor + 8)->object);
         enter(e, o->cursor++);

@@ -1,8 +1,8 @@
 // The replay engine's contract: what Python lays out and reads, and what the C files ask of each other.
 //
-// A row of a trace becomes a Row in a ring of rows, waits in its chains (order.c), becomes a Flight when it starts
-// (loop.c), moves in pieces of at most io_bytes, and ends with its times in the Row. Whoever moves bytes is a loop: one
-// thread with an io_uring (uring.c), or one of many that do one piece at a time (threads.c). All take from one Order.
+// A row of a trace becomes a Row in a ring of rows, waits in its chains (order.c), becomes an Operation when it starts
+// (loop.c), moves in I/Os of at most io_bytes, and ends with its times in the Row. Whoever moves bytes is a loop: one
+// thread with an io_uring (uring.c), or one of many that do one I/O at a time (threads.c). All take from one Order.
 //
 // Units are in the names: _ns counts from the run's start unless it says otherwise, _bytes are bytes. NONE is -1.
 #ifndef KVREPLAY_REPLAY_H
@@ -102,7 +102,7 @@ typedef struct { int32_t at, shift, of_hash, unused; } Digit;    // a hexadecima
 
 typedef struct {
     int32_t kind;           // TierKind
-    int32_t lane[OPS];      // whose loops do it; RINGS_LANE: the ring of the object's drive
+    int32_t queue[OPS];     // whose loops do it; RINGS_QUEUE: the ring of the object's drive
     int64_t padding_bytes;  // offsets and ends are padded to it
     int64_t drives;
     Drive *drive;
@@ -121,13 +121,13 @@ typedef struct {
     int64_t read_bytes_per_s, write_bytes_per_s, latency_ns, occupied_ns; // MODELLED; occupied_ns: at least, an operation
 } Tier;
 
-enum { RINGS_LANE = -2 };
+enum { RINGS_QUEUE = -2 };
 
 // --- operations under way (order.c, loop.c) -------------------------------------------------------------------------
 
-typedef enum { OPEN, MOVE, CLOSE, ERASE, WHOLE } Act;   // WHOLE: open, move and close of an operation of one piece
+typedef enum { OPEN, MOVE, CLOSE, ERASE, WHOLE } Act;   // WHOLE: open, move and close of an operation of one I/O
 
-typedef struct Flight {     // an operation between its start and its end
+typedef struct Operation {  // an operation between its start and its end
     int64_t number;         // of its row
     Row *row;
     Tier *tier;
@@ -135,17 +135,17 @@ typedef struct Flight {     // an operation between its start and its end
     int64_t from_bytes, to_bytes;   // padded
     int64_t needed_to_bytes;        // the byte after the last that the trace asks for
     int64_t base;           // where the object begins in its file, or in memory
-    int64_t last_ns;        // the latest end of a piece
-    int32_t pieces, next_piece, out;
-    int32_t promised;       // pieces that are still to go, at most as many as may be in flight
+    int64_t last_ns;        // the latest end of an I/O
+    int32_t ios, next_io, out;
+    int32_t promised;       // I/Os that are still to go, at most as many as may be in flight
     int32_t fd;             // an extent's or an open file's; of a ring: its place among the ring's files
-    int32_t id, lane;
+    int32_t id, queue;
     bool is_failed, is_listed, is_bulk, is_stamped;
-    struct Flight *next;    // in a lane's list, or among the free ones
-} Flight;
+    struct Operation *next;  // in a queue's list, or among the free ones
+} Operation;
 
-typedef struct {            // one thing to do for a flight, and what came of it
-    Flight *flight;
+typedef struct {            // one thing to do for an operation, and what came of it
+    Operation *operation;
     int64_t from_bytes, bytes;      // of the object
     int64_t result;         // bytes moved, or minus an errno
     int64_t ended_ns;
@@ -156,22 +156,22 @@ typedef struct { int64_t *number, count, room; } Heap;
 
 typedef struct {            // places of the queue: each step holds one, and with it a buffer
     int32_t *free, count, all, most;    // `most` were in use at once
-    int32_t allowed, flights;           // in use at once at most, by now; operations under way
+    int32_t allowed, operations;        // in use at once at most, by now; operations under way
 } Places;
 
 typedef struct {            // ready rows for the loops of one kind, and what of them is under way
     Heap ready;
     Places *places;
-    Flight *first, *last;   // operations with pieces that may go, the oldest first
-    Flight *bulk;           // those of checkpoints: after all others, the one with the fewest pieces in flight first
-    Flight *closing;        // whose last piece has come
-    int64_t promised[2];    // by is_bulk, of all its flights: enough of them, and no other file is opened
+    Operation *first, *last;  // operations with I/Os that may go, the oldest first
+    Operation *bulk;        // those of checkpoints: after all others, the one with the fewest I/Os in flight first
+    Operation *closing;     // whose last I/O has come
+    int64_t promised[2];    // by is_bulk, of all its operations: enough of them, and no other file is opened
     bool is_full;           // its first ready write finds no room before something more has ended
     pthread_cond_t woken;
     int32_t sleepers, has_leader;
     int32_t event_fd;       // wakes a ring's loop; NONE
     _Atomic int32_t is_asleep;
-} Lane;
+} Queue;
 
 typedef struct {            // rows of a chain that may run together
     int64_t key, opened_ns, done_ns;
@@ -181,7 +181,7 @@ typedef struct {            // rows of a chain that may run together
 } Group;
 
 typedef struct { int64_t cursor; int32_t group, unused; } Retiring;
-typedef enum { FREE_TO_GO, GROWING, HELD, BLOCKED, UNREAD } Waiting;    // why nothing more is in flight
+typedef enum { FREE_TO_GO, GROWING, DEPTH_LIMITED, BLOCKED, UNREAD } Waiting;  // why nothing more is in flight
 
 typedef struct {            // what of the trace may go, in its order
     pthread_mutex_t lock;
@@ -223,7 +223,7 @@ typedef struct {            // Python lays it out; counters below are the engine
     uint8_t *buffers;       // `depth` of io_bytes
     int64_t io_bytes;
     int64_t depth, bulk_depth;
-    int64_t rings, copiers; // lanes: rings, then that of the workers, then that of the copiers
+    int64_t rings, copiers; // queues: rings, then that of the workers, then that of the copiers
     int64_t registered_bytes;       // of the buffers, from the first on
     int64_t is_open_loop, stops_on_error, is_checking;
     _Atomic int64_t start_ns;       // on the monotonic clock: what times count from; 0: not yet
@@ -239,7 +239,7 @@ typedef struct {            // Python lays it out; counters below are the engine
     _Atomic int64_t faults[5];
     _Atomic int64_t allowed_places; // how many buffers are touched
     int64_t most_places;
-    int64_t in_use_ns, held_ns, blocked_ns, unread_ns, reserve_ns;
+    int64_t in_use_ns, depth_limited_ns, blocked_ns, unread_ns, reserve_ns;
     int64_t growing_ns;     // something due waited for memory of buffers that was still being touched
     int64_t long_writes;    // submitted before all their data was made
     int64_t is_deferred;    // the kernel allowed DEFER_TASKRUN
@@ -248,10 +248,10 @@ typedef struct {            // Python lays it out; counters below are the engine
 typedef struct Engine {
     Job *job;
     Order order;
-    Lane *lane;
-    int32_t lanes, workers_lane, copies_lane;
+    Queue *queue;
+    int32_t queues, workers_queue, copies_queue;
     Places places, copy_places;
-    Flight *flight, *free_flight;
+    Operation *operation, *free_operation;
     int64_t counted_ns;
     int64_t full_due_ns;    // all places were taken at the last look, and more is due from then on; INT64_MAX
     int64_t latest_ns;      // of all ends: what is told of without looking at the clock begins no sooner
@@ -261,8 +261,8 @@ typedef struct Engine {
 } Engine;
 
 typedef struct {            // a step for a tier that is Python's
-    int64_t act, flight, row, op, tier, object, stream;
-    int64_t from_bytes, bytes, whole_from_bytes, whole_to_bytes, needed_to_bytes, pieces;
+    int64_t act, operation, row, op, tier, object, stream;
+    int64_t from_bytes, bytes, whole_from_bytes, whole_to_bytes, needed_to_bytes, ios;
     int64_t is_failed;
     void *buffer;
     int64_t version;
@@ -274,7 +274,7 @@ typedef struct {            // a step for a tier that is Python's
 // order.c
 void order_open(Order *o, Rows *rows, bool is_shared);
 void order_close(Order *o);
-bool order_look(Engine *e, Lane *lane);                         // whether it stopped though more could be looked at
+bool order_look(Engine *e, Queue *queue);                       // whether it stopped though more could be looked at
 void order_leave(Engine *e, int64_t number, int64_t now);
 void heap_push(Heap *h, int64_t number);
 int64_t heap_pop(Heap *h);
@@ -283,7 +283,7 @@ int64_t heap_pop(Heap *h);
 int64_t run_ns(const Engine *e);                                // since the run's start
 void lock(Engine *e);
 void unlock(Engine *e);
-bool take_step(Engine *e, int lane, int64_t now, Step *step, int64_t *next_ns);
+bool take_step(Engine *e, int queue, int64_t now, Step *step, int64_t *next_ns);
 void end_step(Engine *e, Step *step);
 bool can_not_grow(int error);
 void stamp(Step *step, int64_t now);
@@ -291,8 +291,8 @@ void make_data(Engine *e, Use *use, const Step *step);
 void check_data(Engine *e, Use *use, const Step *step, const void *data, int64_t bytes);
 bool is_over(const Engine *e);
 uint8_t *buffer_of(const Engine *e, int32_t place);
-Lane *lane_of(Engine *e, const Row *row);
-void lane_wake(Lane *lane);
+Queue *queue_of(Engine *e, const Row *row);
+void queue_wake(Queue *queue);
 void wake_all(Engine *e);
 int32_t write_name(const Tier *t, int64_t object, char *name);  // the path; returns the directory's descriptor
 

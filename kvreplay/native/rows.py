@@ -57,7 +57,7 @@ class RowRing:
 
     @classmethod
     def of(cls, columns: dict[str, Any], *, is_open_loop: bool = False) -> RowRing:
-        """Return rows that are all there, of columns by name; what is not named is nothing, or 0.
+        """Make a complete plan of rows from columns by name; missing columns are NONE, or 0.
 
         `trace_row` counts up unless it is given; `due_ns` is NONE in a closed loop.
         """
@@ -91,12 +91,12 @@ class RowRing:
 
     @property
     def all(self) -> Any:
-        """The rows of a plan that is there as a whole."""
+        """All rows of a plan that fits the ring."""
         return self.ring[: len(self)]
 
 
 def begin(rows: Any) -> None:
-    """Note of `rows` that nothing was done."""
+    """Mark `rows` as not started."""
     rows["submitted_ns"] = rows["completed_ns"] = NOT_DONE
     rows["outcome"], rows["ready_ns"] = SKIPPED, 0
     rows["is_journaled"] = rows["is_ended"] = False

@@ -87,10 +87,10 @@ static int64_t move_all(int fd, uint8_t *data, int64_t bytes, int64_t at, bool i
 }
 
 static int64_t open_file(const Step *s) {
-    const Tier *t = s->flight->tier;
+    const Tier *t = s->operation->tier;
     char name[NAME_BYTES];
-    int directory = write_name(t, s->flight->row->object, name), fd;
-    int how = s->flight->row->op == WRITE ? t->write_flags : t->read_flags;
+    int directory = write_name(t, s->operation->row->object, name), fd;
+    int how = s->operation->row->op == WRITE ? t->write_flags : t->read_flags;
     do fd = openat(directory, name, how | O_CLOEXEC, MODE);
     while (fd < 0 && errno == EINTR);
     if (fd < 0) return -errno;
@@ -99,15 +99,15 @@ static int64_t open_file(const Step *s) {
 }
 
 static int64_t close_file(const Step *s, int fd, int64_t result) {
-    const Tier *t = s->flight->tier;
-    if (t->is_synced && s->flight->row->op == WRITE && result >= 0 && fdatasync(fd) < 0) result = -errno;
+    const Tier *t = s->operation->tier;
+    if (t->is_synced && s->operation->row->op == WRITE && result >= 0 && fdatasync(fd) < 0) result = -errno;
     if (t->closing_advice != NONE) posix_fadvise(fd, 0, 0, t->closing_advice);
     if (close(fd) < 0 && result >= 0) result = -errno;
     return result;
 }
 
 static int64_t discard(const Step *s) {
-    Flight *f = s->flight;
+    Operation *f = s->operation;
     int64_t bytes, start = space_find(f->drive->space, f->row->object, &bytes);
     if (start < 0) return start;
     uint64_t range[2] = {(uint64_t)start, (uint64_t)bytes};
@@ -116,7 +116,7 @@ static int64_t discard(const Step *s) {
 }
 
 static int64_t do_file(Engine *e, const Step *s) {
-    Flight *f = s->flight;
+    Operation *f = s->operation;
     uint8_t *data = buffer_of(e, s->place);
     bool is_write = f->row->op == WRITE;
     int64_t result;
@@ -145,8 +145,8 @@ static int64_t do_file(Engine *e, const Step *s) {
 
 // A model's server in each direction: what comes later waits; then the latency.
 static int64_t serve_model(Engine *e, const Step *s, int64_t now) {
-    const Tier *t = s->flight->tier;
-    Row *r = s->flight->row;
+    const Tier *t = s->operation->tier;
+    Row *r = s->operation->row;
     int64_t rate = r->op == WRITE ? t->write_bytes_per_s : t->read_bytes_per_s;
     int64_t occupied = (int64_t)((__int128)r->length_bytes * 1000000000 / rate);
     if (occupied < t->occupied_ns) occupied = t->occupied_ns;
@@ -170,7 +170,7 @@ static bool sleep_until(const Engine *e, int64_t until_ns) {    // false: the jo
 
 // Do a step of an extent, a file or a model in this thread.
 void perform(Engine *e, Use *use, Step *s) {
-    Flight *f = s->flight;
+    Operation *f = s->operation;
     int64_t started = run_ns(e);
     stamp(s, started);
     use->doing = MOVING;
@@ -178,7 +178,7 @@ void perform(Engine *e, Use *use, Step *s) {
         s->result = 0;
         s->ended_ns = serve_model(e, s, started);
         use->doing = WAITING;
-        if (!sleep_until(e, s->ended_ns)) s->flight = NULL;     // it did not complete
+        if (!sleep_until(e, s->ended_ns)) s->operation = NULL;  // it did not complete
         use->asleep_ns += run_ns(e) - started;
         return;
     }
@@ -195,7 +195,7 @@ void perform(Engine *e, Use *use, Step *s) {
 // --- copies to and from memory --------------------------------------------------------------------------------------
 
 // Pages that the tier's memory did not have when the run began: none in most runs.
-static void touch(Engine *e, const Flight *f) {
+static void touch(Engine *e, const Operation *f) {
     Drive *d = f->drive;
     int64_t to = f->base + f->to_bytes - d->base;
     lock(e);
@@ -207,7 +207,7 @@ static void touch(Engine *e, const Flight *f) {
 }
 
 static void copy(Engine *e, Use *use, Step *s, uint8_t *scratch, int64_t *sink_at) {
-    Flight *f = s->flight;
+    Operation *f = s->operation;
     Tier *t = f->tier;
     Row *r = f->row;
     uint8_t *place = (uint8_t *)(f->base + s->from_bytes);
@@ -238,8 +238,8 @@ static void copy(Engine *e, Use *use, Step *s, uint8_t *scratch, int64_t *sink_a
 
 // --- a loop of one step at a time -----------------------------------------------------------------------------------
 
-// Wait, with the lock held, until something may be there for this lane. One thread watches the clock for all.
-static void rest(Engine *e, Lane *l, Use *use, int64_t now, int64_t next_ns) {
+// Wait, with the lock held, until something may be there for this queue. One thread watches the clock for all.
+static void rest(Engine *e, Queue *l, Use *use, int64_t now, int64_t next_ns) {
     bool leads = !l->has_leader && next_ns != INT64_MAX;
     int64_t until = now + LONGEST_SLEEP_NS, started = now_ns();
     if (leads && next_ns - SPIN_NS < until) until = next_ns - SPIN_NS;
@@ -262,23 +262,23 @@ static void rest(Engine *e, Lane *l, Use *use, int64_t now, int64_t next_ns) {
 }
 
 static void ask_python(Engine *e, Task *t, const Step *s) {
-    const Flight *f = s->flight;
+    const Operation *f = s->operation;
     const Row *r = f->row;
-    *t = (Task){.act = s->act, .flight = f->id, .row = r->trace_row, .op = r->op, .tier = r->tier, .object = r->object,
+    *t = (Task){.act = s->act, .operation = f->id, .row = r->trace_row, .op = r->op, .tier = r->tier, .object = r->object,
                 .stream = r->stream, .from_bytes = s->from_bytes, .bytes = s->bytes, .whole_from_bytes = f->from_bytes,
-                .whole_to_bytes = f->to_bytes, .needed_to_bytes = f->needed_to_bytes, .pieces = f->pieces,
+                .whole_to_bytes = f->to_bytes, .needed_to_bytes = f->needed_to_bytes, .ios = f->ios,
                 .is_failed = f->is_failed, .buffer = buffer_of(e, s->place), .version = r->version,
                 .submitted_ns = NONE, .step = *s};
 }
 
 static void take_answer(Engine *e, Use *use, Task *t) {
     Step *s = &t->step;
-    Flight *f = s->flight;
+    Operation *f = s->operation;
     s->result = t->error ? -t->error : t->moved;
     s->ended_ns = t->completed_ns;
     if (e->job->is_checking && s->result > 0 && f->row->op == READ && (s->act == MOVE || s->act == WHOLE))
         check_data(e, use, s, buffer_of(e, s->place), s->result);
-    lock(e);    // others may answer for pieces of the same operation
+    lock(e);    // others may answer for I/Os of the same operation
     if (t->submitted_ns != NONE) f->row->submitted_ns = t->submitted_ns;
     f->row->retries = (int16_t)(f->row->retries + t->retries);
     end_step(e, s);
@@ -286,13 +286,13 @@ static void take_answer(Engine *e, Use *use, Task *t) {
     t->is_answer = 0;
 }
 
-// Do steps of a lane until the job is over (0) or one is Python's (1), which comes back as the answer in `task`.
-EXPORT int work(Engine *e, int lane, Use *use, Task *task) {
-    Lane *l = &e->lane[lane];
+// Do steps of a queue until the job is over (0) or one is Python's (1), which comes back as the answer in `task`.
+EXPORT int work(Engine *e, int queue, Use *use, Task *task) {
+    Queue *l = &e->queue[queue];
     uint8_t *scratch = NULL;
     int64_t sink_at = 0;
     if (task->is_answer) take_answer(e, use, task);
-    if (lane == e->copies_lane) {
+    if (queue == e->copies_queue) {
         scratch = grown(NULL, e->job->io_bytes, 1);
         memset(scratch, 1, (size_t)e->job->io_bytes);   // so that no copy waits for the kernel's pages
         sink_at = (use - e->job->use) * e->job->io_bytes;
@@ -301,17 +301,17 @@ EXPORT int work(Engine *e, int lane, Use *use, Task *task) {
     while (!is_over(e) || l->closing) {
         Step s;
         int64_t next_ns, now = run_ns(e);
-        if (!take_step(e, lane, now, &s, &next_ns)) {
+        if (!take_step(e, queue, now, &s, &next_ns)) {
             if (!is_over(e)) rest(e, l, use, now, next_ns);
             continue;
         }
         if (l->sleepers) pthread_cond_signal(&l->woken);    // there may be more, and somebody must watch the clock
         unlock(e);
         s.result = 0;
-        if (lane == e->copies_lane) copy(e, use, &s, scratch, &sink_at);
+        if (queue == e->copies_queue) copy(e, use, &s, scratch, &sink_at);
         else {
-            if (s.flight->row->op == WRITE && s.bytes) make_data(e, use, &s);
-            if (s.flight->tier->kind == PYTHON) {
+            if (s.operation->row->op == WRITE && s.bytes) make_data(e, use, &s);
+            if (s.operation->tier->kind == PYTHON) {
                 ask_python(e, task, &s);
                 use->doing = IN_PYTHON;
                 return 1;
@@ -319,7 +319,7 @@ EXPORT int work(Engine *e, int lane, Use *use, Task *task) {
             perform(e, use, &s);
         }
         lock(e);
-        if (s.flight) end_step(e, &s);
+        if (s.operation) end_step(e, &s);
     }
     unlock(e);
     free(scratch);
@@ -337,28 +337,28 @@ EXPORT Engine *engine_open(Job *j, int is_shared) {
     Engine *e = zeros(1, sizeof(Engine));
     e->job = j;
     order_open(&e->order, j->rows, is_shared);
-    e->workers_lane = (int32_t)j->rings;
+    e->workers_queue = (int32_t)j->rings;
     e->full_due_ns = INT64_MAX;
-    e->copies_lane = e->workers_lane + 1;
-    e->lanes = e->copies_lane + 1;
-    e->lane = zeros(e->lanes, sizeof(Lane));
+    e->copies_queue = e->workers_queue + 1;
+    e->queues = e->copies_queue + 1;
+    e->queue = zeros(e->queues, sizeof(Queue));
     open_places(&e->places, (int32_t)j->depth);
     open_places(&e->copy_places, (int32_t)j->copiers);
     pthread_condattr_t how;
     pthread_condattr_init(&how);
     pthread_condattr_setclock(&how, CLOCK_MONOTONIC);
-    for (int i = 0; i < e->lanes; i++) {
-        Lane *l = &e->lane[i];
-        l->places = i == e->copies_lane ? &e->copy_places : &e->places;
+    for (int i = 0; i < e->queues; i++) {
+        Queue *l = &e->queue[i];
+        l->places = i == e->copies_queue ? &e->copy_places : &e->places;
         l->event_fd = i < j->rings ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : NONE;
         pthread_cond_init(&l->woken, &how);
     }
-    int32_t flights = (int32_t)(j->depth + j->copiers);
-    e->flight = zeros(flights, sizeof(Flight));
-    for (int32_t i = flights - 1; i >= 0; i--) {
-        e->flight[i].id = i;
-        e->flight[i].next = e->free_flight;
-        e->free_flight = &e->flight[i];
+    int32_t operations = (int32_t)(j->depth + j->copiers);
+    e->operation = zeros(operations, sizeof(Operation));
+    for (int32_t i = operations - 1; i >= 0; i--) {
+        e->operation[i].id = i;
+        e->operation[i].next = e->free_operation;
+        e->free_operation = &e->operation[i];
     }
     return e;
 }
@@ -370,13 +370,13 @@ EXPORT void engine_wake(Engine *e) {    // rows were laid, or the job is to stop
 }
 
 EXPORT void engine_close(Engine *e) {   // when no loop runs any more
-    for (Flight *f = e->flight; f < e->flight + e->job->depth + e->job->copiers; f++)
-        if (f->row && f->tier->kind == FILES && f->lane == e->workers_lane && f->fd >= 0) close(f->fd);
-    for (int i = 0; i < e->lanes; i++) {
-        if (e->lane[i].event_fd != NONE) close(e->lane[i].event_fd);
-        pthread_cond_destroy(&e->lane[i].woken);
-        free(e->lane[i].ready.number);
+    for (Operation *f = e->operation; f < e->operation + e->job->depth + e->job->copiers; f++)
+        if (f->row && f->tier->kind == FILES && f->queue == e->workers_queue && f->fd >= 0) close(f->fd);
+    for (int i = 0; i < e->queues; i++) {
+        if (e->queue[i].event_fd != NONE) close(e->queue[i].event_fd);
+        pthread_cond_destroy(&e->queue[i].woken);
+        free(e->queue[i].ready.number);
     }
     order_close(&e->order);
-    free(e->places.free), free(e->copy_places.free), free(e->lane), free(e->flight), free(e);
+    free(e->places.free), free(e->copy_places.free), free(e->queue), free(e->operation), free(e);
 }

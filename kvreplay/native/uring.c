@@ -38,7 +38,7 @@ typedef struct {
     Ring ring;
     Use *use;
     Step *step;             // by place: what is in flight
-    int lane, out;
+    int queue, out;
     int64_t pinned_bytes;   // of the buffers, from the first on
     int32_t fresh[TOGETHER], fresh_count;
     int64_t enters, splits_left;
@@ -132,28 +132,28 @@ static struct io_uring_sqe *put(Ring *r, int opcode, unsigned flags, int fd, int
 
 static struct io_uring_sqe *put_name(Ring *r, int opcode, unsigned flags, const Step *s, int kind) {
     char *name = r->names + (size_t)(r->tail & r->sq_mask) * NAME_BYTES;
-    int32_t directory = write_name(s->flight->tier, s->flight->row->object, name);
+    int32_t directory = write_name(s->operation->tier, s->operation->row->object, name);
     struct io_uring_sqe *q = put(r, opcode, flags, directory, s->place, kind);
     q->addr = (uintptr_t)name;
     return q;
 }
 
 static void put_open(Ring *r, const Step *s, unsigned flags, int kind) {
-    const Tier *t = s->flight->tier;
+    const Tier *t = s->operation->tier;
     struct io_uring_sqe *q = put_name(r, IORING_OP_OPENAT, flags, s, kind);
     q->len = MODE;
-    q->open_flags = (uint32_t)(s->flight->row->op == WRITE ? t->write_flags : t->read_flags) & ~(uint32_t)O_CLOEXEC;
-    q->file_index = (uint32_t)s->flight->id + 1;
+    q->open_flags = (uint32_t)(s->operation->row->op == WRITE ? t->write_flags : t->read_flags) & ~(uint32_t)O_CLOEXEC;
+    q->file_index = (uint32_t)s->operation->id + 1;
 }
 
 static void put_advice(Ring *r, const Step *s, int advice) {
     if (advice == NONE) return;
     unsigned flags = IOSQE_FIXED_FILE | IOSQE_IO_HARDLINK | IOSQE_CQE_SKIP_SUCCESS;
-    put(r, IORING_OP_FADVISE, flags, s->flight->id, s->place, ASIDE)->fadvise_advice = (uint32_t)advice;
+    put(r, IORING_OP_FADVISE, flags, s->operation->id, s->place, ASIDE)->fadvise_advice = (uint32_t)advice;
 }
 
 static void put_move(Loop *l, const Step *s, unsigned flags, int kind) {
-    Flight *f = s->flight;
+    Operation *f = s->operation;
     const Job *j = l->e->job;
     bool is_write = f->row->op == WRITE, is_file = f->tier->kind == FILES;
     bool is_pinned = (s->place + 1) * j->io_bytes <= l->pinned_bytes;
@@ -169,19 +169,19 @@ static void put_move(Loop *l, const Step *s, unsigned flags, int kind) {
 }
 
 static void put_close(Ring *r, const Step *s) {
-    const Tier *t = s->flight->tier;
-    if (t->is_synced && s->flight->row->op == WRITE && !s->flight->is_failed) {
+    const Tier *t = s->operation->tier;
+    if (t->is_synced && s->operation->row->op == WRITE && !s->operation->is_failed) {
         // Of one that fails the kernel posts no completion if it is to skip that of success.
         unsigned flags = IOSQE_FIXED_FILE | IOSQE_IO_HARDLINK;
-        put(r, IORING_OP_FSYNC, flags, s->flight->id, s->place, ASIDE)->fsync_flags = IORING_FSYNC_DATASYNC;
+        put(r, IORING_OP_FSYNC, flags, s->operation->id, s->place, ASIDE)->fsync_flags = IORING_FSYNC_DATASYNC;
     }
     put_advice(r, s, t->closing_advice);
-    put(r, IORING_OP_CLOSE, 0, 0, s->place, OVER)->file_index = (uint32_t)s->flight->id + 1;
+    put(r, IORING_OP_CLOSE, 0, 0, s->place, OVER)->file_index = (uint32_t)s->operation->id + 1;
 }
 
 static void put_step(Loop *l, const Step *s) {
     Ring *r = &l->ring;
-    Flight *f = s->flight;
+    Operation *f = s->operation;
     unsigned go_on = IOSQE_IO_HARDLINK | IOSQE_CQE_SKIP_SUCCESS;    // what follows is done in any case
     switch (s->act) {
     case ERASE: put_name(r, IORING_OP_UNLINKAT, 0, s, MOVED); break;
@@ -211,7 +211,7 @@ static bool complete(Loop *l, const struct io_uring_cqe *c) {
         return false;
     }
     Step *s = &l->step[c->user_data >> KIND_BITS];
-    Flight *f = s->flight;
+    Operation *f = s->operation;
     switch (kind) {
     case OPENED:
         s->result = c->res < 0 ? c->res : 0;
@@ -261,7 +261,7 @@ static void reap(Loop *l) {
         for (int i = 0; i < count; i++) {
             Step *s = ended[i];
             s->ended_ns = now;
-            if (l->e->job->is_checking && s->result > 0 && s->flight->row->op == READ)
+            if (l->e->job->is_checking && s->result > 0 && s->operation->row->op == READ)
                 check_data(l->e, l->use, s, buffer_of(l->e, s->place), s->result);
         }
         lock(l->e);
@@ -336,22 +336,22 @@ static int64_t take(Loop *l) {
     lock(e);
     int64_t now = run_ns(e);
     while (count < TOGETHER && made < MADE_BYTES && room_of(&l->ring) >= (unsigned)(LONGEST_CHAIN * (count + 1))) {
-        if (!take_step(e, l->lane, now, &some[count], &next_ns)) {
+        if (!take_step(e, l->queue, now, &some[count], &next_ns)) {
             has_more = false;
             break;
         }
-        made += some[count].flight->row->op == WRITE ? some[count].bytes : 0;
+        made += some[count].operation->row->op == WRITE ? some[count].bytes : 0;
         count++;
     }
     // Before the lock is free: whoever brings something from now on wakes us.
-    if (!has_more && next_ns > now + SPIN_NS) atomic_store(&e->lane[l->lane].is_asleep, 1);
+    if (!has_more && next_ns > now + SPIN_NS) atomic_store(&e->queue[l->queue].is_asleep, 1);
     unlock(e);
     for (int i = 0; i < count; i++) {
         Step *s = &l->step[some[i].place];
         *s = some[i];
         s->result = s->bytes;
-        if (s->flight->row->op == WRITE && s->bytes) make_data(e, l->use, s);
-        if (e->job->depth == 1 && s->flight->tier->kind == FILES) {
+        if (s->operation->row->op == WRITE && s->bytes) make_data(e, l->use, s);
+        if (e->job->depth == 1 && s->operation->tier->kind == FILES) {
             // With one in flight there is nothing to do beside it, and a kernel's thread that opens it is two switches more.
             perform(e, l->use, s);
             lock(e);
@@ -370,29 +370,29 @@ static int64_t take(Loop *l) {
     return rest < 0 ? 0 : rest < LONGEST_SLEEP_NS ? rest : LONGEST_SLEEP_NS;
 }
 
-// Do all steps of a lane until the job is over; 0, or why the ring failed: an errno, or as open_ring.
-EXPORT int ring_run(Engine *e, int lane) {
+// Do all steps of a queue until the job is over; 0, or why the ring failed: an errno, or as open_ring.
+EXPORT int ring_run(Engine *e, int queue) {
     Job *j = e->job;
-    Loop loop = {.e = e, .lane = lane, .use = &j->use[lane]}, *l = &loop;
+    Loop loop = {.e = e, .queue = queue, .use = &j->use[queue]}, *l = &loop;
     unsigned entries = 64;
     while (entries < 4 * j->depth) entries *= 2;
     int code = open_ring(&l->ring, entries < MOST_ENTRIES ? entries : MOST_ENTRIES, (unsigned)(j->depth + 1));
     if (code) return code;
-    l->ring.event_fd = e->lane[lane].event_fd;
+    l->ring.event_fd = e->queue[queue].event_fd;
     l->step = zeros(j->depth, sizeof(Step));
     struct iovec place = {j->buffers, (size_t)j->registered_bytes};
     if (j->registered_bytes && !register_with(&l->ring, IORING_REGISTER_BUFFERS, &place, 1))
         l->pinned_bytes = j->registered_bytes;
     unsigned workers[2] = {(unsigned)(j->depth > 4 ? j->depth : 4), (unsigned)(j->depth > 4 ? j->depth : 4)};
     register_with(&l->ring, IORING_REGISTER_IOWQ_MAX_WORKERS, workers, 2);
-    if (!lane) j->is_deferred = l->ring.is_deferred;
+    if (!queue) j->is_deferred = l->ring.is_deferred;
     put(&l->ring, IORING_OP_POLL_ADD, 0, l->ring.event_fd, 0, WOKEN)->poll32_events = POLLIN;
     use_begin(e, l->use);
-    while (!is_over(e) || l->out || e->lane[lane].closing) {
+    while (!is_over(e) || l->out || e->queue[queue].closing) {
         int64_t rest = take(l);
         if (is_over(e) && !l->out) break;
         if ((code = enter(l, rest))) break;
-        atomic_store_explicit(&e->lane[lane].is_asleep, 0, memory_order_relaxed);
+        atomic_store_explicit(&e->queue[queue].is_asleep, 0, memory_order_relaxed);
         reap(l);
     }
     use_end(e, l->use);

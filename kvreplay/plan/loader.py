@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from kvreplay.native.rows import REPLAY, WINDOW_ROWS, RowRing
-from kvreplay.plan.pacing import Pacer
-from kvreplay.plan.repeat import Repeated
+from kvreplay.plan.pacing import Pacer, Repeated
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import Limit
 from kvtrace.core.native.library import library
@@ -42,7 +41,7 @@ _EARLIER, _LARGE_ID, _UNNAMED, _STAGE_FALLS = 1, 2, 3, 4
 
 
 def among(*phases: Phase) -> Any:
-    """Return bool a phase's code: whether it is one of `phases`."""
+    """Return a bool array over phase codes: whether each is one of `phases`."""
     return np.isin(np.arange(len(Phase)), [enum_code(TRACE, "phase", phase) for phase in phases])
 
 
@@ -74,7 +73,7 @@ def native() -> ctypes.CDLL:
 
 
 def ahead(items: Iterator[T]) -> Generator[T]:
-    """Yield `items`, a few of which a thread takes ahead; what they raise is raised in their place."""
+    """Yield `items`, prefetched by a thread; their exceptions are raised here."""
     ready: Queue[tuple[T | None, BaseException | None]] = Queue(_AHEAD)
     is_left = threading.Event()
 
@@ -108,7 +107,7 @@ def ahead(items: Iterator[T]) -> Generator[T]:
 
 
 class Intake:
-    """Which rows of a trace are replayed, and how far it was taken: in each pass one."""
+    """Selects the rows of a trace that are replayed, and counts them; each pass has one."""
 
     def __init__(
         self, padding: list[int], targets: Mapping[int, int], limit: Limit, left_out: Any = None, *, is_done: bool
@@ -138,7 +137,7 @@ class Intake:
 
     @property
     def skipped(self) -> dict[int, int]:
-        """By tier without a target: its rows."""
+        """Rows of each tier without a target."""
         return {tier: int(rows) for tier, rows in enumerate(self._skipped) if rows}
 
 
@@ -161,7 +160,7 @@ class Batch:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether all of its rows were taken."""
+        """Whether all selected rows were read."""
         return bool(self.struct.at == self.struct.rows)
 
     def check(self, intake: Intake, path: Path) -> None:
@@ -181,7 +180,7 @@ class Batch:
 
 
 class TraceSource:
-    """A trace as both passes read it; the batches of a short one are kept."""
+    """A trace, read by both passes; the batches of a short one are cached."""
 
     def __init__(
         self, reader: Reader, path: Path, alignments: Mapping[int, int], limit: Limit, *, is_done: bool
@@ -193,12 +192,12 @@ class TraceSource:
         self._is_read = False
 
     def intake(self) -> Intake:
-        """Return what picks rows out, from the first on."""
+        """Return a new selection of rows, at the first."""
         left_out = self.reader.left_out if isinstance(self.reader, Repeated) else None
         return Intake(self.padding, self._alignments, self.limit, left_out, is_done=self._is_done)
 
     def each(self, intake: Intake, take: Callable[[Batch], None]) -> None:
-        """Let `take` have the batches, which `intake` picks rows of, until that is full.
+        """Pass the batches to `take`, with the rows that `intake` selects, until the selection is complete.
 
         Raises:
             TraceError: a row that cannot be replayed.
@@ -213,7 +212,7 @@ class TraceSource:
                     return
 
     def batches(self) -> Generator[pa.RecordBatch]:
-        """Yield the batches; those that are left out the first time are never asked for."""
+        """Yield the batches; those left out in the first pass are not read again."""
         if self._kept is not None:
             yield from self._kept
             return
@@ -231,7 +230,7 @@ class TraceSource:
 
 
 class Loader:
-    """Lays the rows of a trace into a ring, in their order, as far as there is room: one thread at a time."""
+    """Lays the rows of a trace into a ring, in order, as far as there is space: one thread at a time."""
 
     def __init__(self, source: TraceSource, planned: int, populated: tuple[Any, Any, Any]) -> None:
         """Lay the `planned` rows of `source`; `populated`: tier, object and bytes of what lies there before the run."""
@@ -250,7 +249,7 @@ class Loader:
         is_verified: bool = False,
         window: int = WINDOW_ROWS,
     ) -> RowRing:
-        """Begin the second pass, or begin it again; return the ring, for `window` rows at once, with none laid yet.
+        """Start or restart the second pass; return an empty ring of `window` rows.
 
         Rows are due as `pacer` says (None: at once). If it `is_verified`, reads have the version that they must find,
         see `plan_spans` in plan.h.
@@ -276,7 +275,7 @@ class Loader:
 
     @property
     def laid(self) -> int:
-        """How many rows of the plan are laid by now."""
+        """The number of rows laid so far."""
         return int(self._rows.struct.laid)
 
     @property
@@ -293,7 +292,7 @@ class Loader:
 
     @property
     def held_bytes(self) -> int:
-        """The memory that rows take at once, and now what is known of the objects that live."""
+        """Bytes of memory for the ring of rows, and for the live objects."""
         known = 0 if self._plan is None else int(native().plan_held_bytes(self._plan))
         return int(self._rows.ring.nbytes) + known
 
@@ -308,7 +307,12 @@ class Loader:
         until = self._planned if until is None else min(until, self._planned)
         while self.laid < until and self.laid - rows.struct.given <= rows.struct.mask:
             if self._batch is None or self._batch.is_used_up:
-                self._batch = self._next()
+                if self._reading is None:
+                    self._reading = self._source.batches()
+                batch = next(self._reading, None)
+                if batch is None:
+                    raise self._changed()
+                self._batch = Batch.of(batch, self._names, self._due_ns)
             native().plan_load(plan, intake.address, self._batch.address, rows.address, until)
             self._batch.check(intake, self._source.path)
             if intake.struct.is_full:
@@ -318,17 +322,9 @@ class Loader:
         return self.laid
 
     def forget(self, below: int) -> None:
-        """Note that nobody asks for the rows before `below` any more."""
+        """Release the rows before `below`."""
         if self._plan is not None:
             native().plan_forget(self._plan, below)
-
-    def _next(self) -> Batch:
-        if self._reading is None:
-            self._reading = self._source.batches()
-        batch = next(self._reading, None)
-        if batch is None:
-            raise self._changed()
-        return Batch.of(batch, self._names, self._due_ns)
 
     def _changed(self) -> TraceError:
         return TraceError("it has fewer rows to replay than when it was read first", path=self._source.path)

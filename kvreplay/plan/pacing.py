@@ -1,14 +1,31 @@
-"""When an operation may start: at once (closed loop), or at its time in the trace (open loop).
+"""When an operation may start: at once (closed loop), or at its time in the trace (open loop); and repeats of a trace.
 
 Deadlines are absolute, counted from the run's start, so that one late operation delays no other.
+
+`Repeated` plays a trace again and again as one longer trace, for a run whose length is set by the clock. A repeat works
+on the same objects, as fio's time_based does on its files: what it reads lies there, what it writes replaces what the
+repeat before left, what it deletes is gone until a write brings it back. Only the last delete of an object that the
+trace reads before it writes it is left out, so that the next repeat finds it. Requests of a repeat are requests of its
+own, and its times go on from the repeat before.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.metadata import Metadata
+from kvtrace.core.schema import Table
+from kvtrace.core.tables import Reader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 LATE_NS = 1_000_000
 """An operation later than this counts as late."""
@@ -21,7 +38,7 @@ class Pacer(Protocol):
 
     @property
     def name(self) -> str:
-        """Which loop it is: closed or open."""
+        """The kind of loop: closed or open."""
 
     @property
     def speed(self) -> float | None:
@@ -33,7 +50,7 @@ class Pacer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """An operation starts as soon as the queue has room and what it waits for is done."""
+    """An operation starts as soon as the queue has a place and its dependencies are done."""
 
     name: str = "closed"
     speed: float | None = None
@@ -68,3 +85,87 @@ def choose(*, speed: float | None, as_fast_as_possible: bool) -> Pacer:
     if not 0 < speed < float("inf"):
         raise ConfigError(f"--speed {speed:g}: give a factor above 0; 2 replays twice as fast as the trace")
     return OpenLoop(speed)
+
+
+TOGETHER = 1 << 16
+"""Rows: a shorter trace is read once, and several of its repeats are one batch."""
+
+
+class Repeated:
+    """Reads the first rows of a trace several times, as one trace."""
+
+    def __init__(self, reader: Reader, rows: int, repeats: int, last_deletes: Any = ()) -> None:
+        """Repeat the first `rows` rows of `reader` so often.
+
+        `last_deletes` are those rows that delete, at last, what the next repeat reads: they are in none.
+        """
+        self.path: Path = reader.path
+        self.table: Table = reader.table
+        self.extras = reader.extras
+        self.meta: Metadata = reader.meta
+        self.rows, self.repeats = rows, repeats
+        self._reader = reader
+        self.left_out = np.zeros(rows, bool)
+        """By row of what is repeated: whether it is left out."""
+        self.left_out[np.asarray(last_deletes, np.int64)] = True
+        last_ns, request = 0, -1
+        for batch in _first(reader, ("ts_ns", "request_id"), rows):
+            last_ns = max(last_ns, int(batch.column("ts_ns")[batch.num_rows - 1].as_py()))
+            request = max(request, int(batch.column("request_id").fill_null(-1).to_numpy().max()))
+        self.period_ns = last_ns + max(1, last_ns // max(1, rows - 1))
+        """From the start of one repeat to that of the next: the last row's time, and one mean gap."""
+        self._requests = request + 1
+        part = (reader.meta.source or {}).get("part")
+        if isinstance(part, dict) and rows == reader.meta.rows:
+            # Other ranks repeat the other parts, in step.
+            self.period_ns = int(part.get("period_ns", self.period_ns))
+            self._requests = int(part.get("requests", self._requests))
+
+    @property
+    def once(self) -> Reader:
+        """The reader of the part that is repeated."""
+        return self._reader
+
+    @property
+    def requests(self) -> int:
+        """By how much the requests of a repeat are counted on from those of the one before it."""
+        return self._requests
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all repeats, times and requests counted on."""
+        import pyarrow as pa
+
+        if self.rows > TOGETHER:
+            for repeat in range(self.repeats):
+                for batch in _first(self._reader, columns, self.rows):
+                    yield self._moved(batch, np.full(batch.num_rows, repeat))
+            return
+        once = pa.Table.from_batches(list(_first(self._reader, columns, self.rows)))
+        most = TOGETHER // self.rows
+        for start in range(0, self.repeats, most):
+            repeats = np.arange(start, min(start + most, self.repeats))
+            some = once.take(np.tile(np.arange(self.rows), len(repeats))).combine_chunks()
+            yield self._moved(some.to_batches()[0], np.repeat(repeats, self.rows))
+
+    def _moved(self, batch: pa.RecordBatch, repeat: Any) -> pa.RecordBatch:
+        """Return a batch whose rows are of these repeats."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        for name, by in (("ts_ns", self.period_ns), ("request_id", self._requests)):
+            at = batch.schema.get_field_index(name)
+            if at >= 0:
+                field = batch.schema.field(at)
+                moved = pc.add(batch.column(at), pa.array(repeat * by, field.type))
+                batch = batch.set_column(at, field, moved)
+        return batch
+
+
+def _first(reader: Reader, columns: Sequence[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the first `rows` rows."""
+    for batch in reader.batches(columns):
+        if batch.num_rows >= rows:
+            yield batch.slice(0, rows)
+            return
+        rows -= batch.num_rows
+        yield batch

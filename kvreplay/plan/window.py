@@ -1,7 +1,8 @@
 """The part of a trace that is replayed: read once to know what it needs, then again to replay it.
 
 The first pass follows the objects of each tier: a replay of a window reads what was written before it, which must be
-written first, and tiers must have room for what lives at once. Neither pass keeps more than what the tiers hold.
+written first, and tiers must have space for all live objects. Neither pass keeps more than what the tiers hold.
+`Asked` is the table of requests that `kvtrace gen --requests-out` writes beside a trace.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from kvreplay.native.rows import REPLAY, WRITE, RowRing
 from kvreplay.plan.loader import MOST_ROWS, Batch, Intake, Loader, TraceSource, native
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import Limit
-from kvtrace.core.schema import Op
-from kvtrace.core.tables import Reader
+from kvtrace.core.metadata import Metadata
+from kvtrace.core.schema import REQUESTS, Op
+from kvtrace.core.tables import Reader, open_table
 
 KIND, SPAN, HELD = map(REPLAY.dtype, ("Kind", "Span", "Held"))
 """Of plan.h; of KIND, the byte behind the last that is touched is `end_bytes`."""
@@ -33,7 +35,7 @@ Shared = Mapping[int, tuple[Any, int]]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The rows of a plan, counted."""
+    """Counts over the rows of a plan."""
 
     rows: int
     kinds: Any
@@ -94,7 +96,7 @@ class PlanSurvey:
         self.struct.last_row = self.struct.last_ns = self.struct.lost_row = -1
 
     def take(self, batch: Batch, intake: Intake, which: int = _FIRST) -> None:
-        """Take the next rows; `which` look at them it is."""
+        """Take the next rows, in the pass `which`."""
         native().survey_take(ctypes.addressof(self.struct), intake.address, batch.address, which)
 
     def facts(self) -> Facts:
@@ -105,7 +107,7 @@ class PlanSurvey:
         return Facts(of.planned, self._kinds, of.last_row, of.last_ns, placed, *flags, of.objects)
 
     def residency(self, source: TraceSource) -> Residency:
-        """Return what was found of objects; rows are read again from `source` if they must be followed once more."""
+        """Return the residency of objects; rows are read again from `source` if another pass is needed."""
         of = self.struct
         lost = None if of.lost_row < 0 else (of.lost_row, of.lost_tier, of.lost_object)
         if of.is_late:
@@ -265,3 +267,47 @@ def populated_rows(residency: Residency, wanted: Any = slice(None)) -> RowRing:
             "length": residency.populate_bytes[wanted],
         }
     )
+
+
+_COLUMNS = ("request_id", "arrival_ns", "input_tokens", "qos")
+NO_QOS = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Requests in order of request_id, numpy columns of one length."""
+
+    request_id: Any
+    arrival_ns: Any
+    """From the start of the trace."""
+    input_tokens: Any
+    qos: Any
+    """int8: codes of the service class; -1 if unknown."""
+
+    def places(self, request_id: Any) -> Any:
+        """Return the index of each of `request_id` (sorted); -1 if absent."""
+        import numpy as np
+
+        if not len(self.request_id):
+            return np.full(len(request_id), -1)
+        at = np.minimum(np.searchsorted(self.request_id, request_id), len(self.request_id) - 1)
+        return np.where(self.request_id[at] == request_id, at, -1)
+
+
+def read_asked(path: Path, trace: Metadata) -> Asked:
+    """Return the requests at `path`; ConfigError unless they are those of the trace with the metadata `trace`."""
+    import numpy as np
+
+    reader = open_table(path, REQUESTS)
+    if reader.meta.config_sha256 != trace.config_sha256:
+        raise ConfigError(
+            f"--requests {path}: of another simulation than the trace; make both in one kvtrace gen --requests-out"
+        )
+    parts: list[list[Any]] = [[np.zeros(0, np.int64)] for _ in _COLUMNS]
+    for batch in reader.batches(_COLUMNS):
+        for part, name in zip(parts, _COLUMNS, strict=True):
+            values = batch.column(name)
+            part.append((values.indices.fill_null(NO_QOS) if name == "qos" else values).to_numpy(zero_copy_only=False))
+    request_id, arrival_ns, input_tokens, qos = (np.concatenate(part) for part in parts)
+    order = np.argsort(request_id, kind="stable")
+    return Asked(request_id[order], arrival_ns[order], input_tokens[order], qos[order].astype(np.int8))

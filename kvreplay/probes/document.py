@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvreplay.probes.histogram import Histogram
+from kvreplay.probes.layout import Histogram
 from kvreplay.probes.result import Application, BlockFigures, DirectionFigures
 from kvreplay.probes.session import Found
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of
@@ -22,7 +22,7 @@ _TIMES = columns_of("""
 
 
 def probe_document(found: Found, answer: str) -> Document:
-    """Return what a measurement found: `answer`, the application's calls, then the block requests beneath."""
+    """Make the document of a measurement: `answer`, the application's calls, then the block requests beneath."""
     calls, directions = found.application, found.block.directions
     timed = [] if calls is None else [(f"application {n.replace('_', ' ')}", t) for n, t in calls.times.items()]
     for name, d in directions.items():

@@ -1,6 +1,7 @@
-"""The few functions of libbpf that the probes need, by ctypes: the system's library loads the object into the kernel.
+"""The few functions of libbpf that the probes need, by ctypes, its ring buffer, and whether probes can run here.
 
-libbpf's interface is stable since version 1, and its package (libbpf1, libbpf) is in every distribution.
+The system's library loads the object into the kernel. libbpf's interface is stable since version 1, and its package
+(libbpf1, libbpf) is in every distribution.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import errno
 import mmap
 import os
 import struct
+import sys
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
-from kvreplay.probes.layout import KEYS, VALUES
+from kvreplay.probes.layout import EVENT, KEYS, VALUES
 from kvtrace.core.errors import ProbeUnavailable
 
 LIBRARY = "libbpf.so.1"
@@ -209,3 +212,72 @@ def kernel_enumerators(enumeration: str) -> dict[str, int]:
 def _reason() -> str:
     number = ctypes.get_errno()
     return f"{os.strerror(number)} ({errno.errorcode.get(number, number)})"
+
+
+RING_BYTES = 4096 * 4096
+"""As in block.bpf.h: 0.19 million events until they are taken."""
+_RECORD = np.dtype([("length", "<u4"), ("page", "<u4"), ("event", EVENT)])
+"""Each event has a header (BPF_RINGBUF_HDR_SZ); all are equally long."""
+_BUSY = 1 << 31
+"""In the length of one that is still being written."""
+
+
+class EventRing:
+    """The kernel's ring buffer: a page with our position, one with the producer's, and the data, mapped twice."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Map the ring buffer behind `descriptor`."""
+        page = mmap.PAGESIZE
+        consumer = mmap.mmap(descriptor, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        self._data = mmap.mmap(descriptor, page + 2 * RING_BYTES, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
+        self._ours = np.frombuffer(consumer, "<u8", 1)
+        self._kernels = np.frombuffer(self._data, "<u8", 1)
+
+    def take(self) -> bytes:
+        """Return the events that are there, packed EVENT records, and make room for others."""
+        at = int(self._ours[0])
+        number = (int(self._kernels[0]) - at) // _RECORD.itemsize
+        # The second mapping follows the first one: what goes over the end is in one piece.
+        records = np.frombuffer(self._data, _RECORD, number, mmap.PAGESIZE + at % RING_BYTES)
+        busy = np.flatnonzero(records["length"] & _BUSY)
+        done = int(busy[0]) if len(busy) else number
+        taken = records["event"][:done].tobytes()
+        self._ours[0] = at + done * _RECORD.itemsize
+        return taken
+
+
+BTF = Path("/sys/kernel/btf/vmlinux")
+TRACEFS = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
+_LOCKDOWN = Path("/sys/kernel/security/lockdown")
+
+
+def check_root() -> None:
+    """Raise ProbeUnavailable unless this process may load programs into the kernel."""
+    if sys.platform != "linux":
+        raise ProbeUnavailable(f"the probes need Linux, and this is {sys.platform}")
+    if os.geteuid() != 0:
+        raise ProbeUnavailable("needs root, to load programs into the kernel: run it with sudo, for example")
+
+
+def check_available() -> None:
+    """Raise ProbeUnavailable if there is no root, BTF, tracefs or libbpf, or the kernel is locked down."""
+    check_root()
+    if not BTF.exists():
+        raise ProbeUnavailable(f"no {BTF}: use a kernel built with CONFIG_DEBUG_INFO_BTF, as distributions' are")
+    check_lockdown(_LOCKDOWN)
+    tracefs()
+    library()
+
+
+def check_lockdown(path: Path) -> None:
+    """Raise ProbeUnavailable if `path` says that the kernel lets nobody read its memory."""
+    if path.exists() and "[confidentiality]" in path.read_text(encoding="utf-8"):
+        raise ProbeUnavailable("the kernel is locked down (confidentiality): boot with lockdown=integrity or none")
+
+
+def tracefs() -> Path:
+    """Return where the kernel's tracepoints are listed; ProbeUnavailable if they are not."""
+    for path in TRACEFS:
+        if (path / "events" / "block").is_dir():
+            return path
+    raise ProbeUnavailable("tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing")

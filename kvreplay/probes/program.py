@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from kvreplay.probes.available import check_available, tracefs
 from kvreplay.probes.devices import Disk, above, zone_shift
 from kvreplay.probes.layout import CONFIG, SHARED
-from kvreplay.probes.libbpf import Programs
+from kvreplay.probes.libbpf import Programs, check_available, tracefs
 from kvtrace.core.errors import ConfigError
 
 COMM_BYTES = 16
@@ -141,7 +140,7 @@ def unseen_calls(events: Path) -> tuple[str, ...] | None:
 
 
 def shared(programs: Programs) -> np.ndarray:
-    """Return the counts of the loaded `programs`, as they go on counting."""
+    """Return the live counters of the loaded `programs`."""
     return np.frombuffer(programs.variables(SHARED.itemsize), dtype=SHARED)["values"]
 
 

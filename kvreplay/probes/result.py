@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 
 from kvreplay.probes.devices import SECTOR_BYTES, device_name
-from kvreplay.probes.histogram import Histogram, histogram
-from kvreplay.probes.layout import CALL_COUNTS, CALLS, COUNTS, DIRECTIONS, KINDS
+from kvreplay.probes.layout import CALL_COUNTS, CALLS, COUNTS, DIRECTIONS, KINDS, Histogram, histogram
 from kvreplay.probes.libbpf import Programs
 from kvtrace.core.units import NS_PER_S
 
@@ -73,7 +72,7 @@ class DepthCount(msgspec.Struct, frozen=True):
 
 
 class Second(msgspec.Struct, frozen=True):
-    """What completed without an error in one second from `from_ns`, counted from the start."""
+    """Completions without an error in the second from `from_ns` after the start."""
 
     from_ns: int
     requests: int
@@ -81,7 +80,7 @@ class Second(msgspec.Struct, frozen=True):
 
 
 class ZoneCount(msgspec.Struct, frozen=True):
-    """What was issued to one stretch of a disk, by where a request starts."""
+    """Requests issued to one zone of a disk, by their start."""
 
     device: str
     from_bytes: int
@@ -124,7 +123,7 @@ class DirectionFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What the block layer did for those who pass the filter; directions without anything are absent."""
+    """Block requests of the processes that pass the filter; empty directions are absent."""
 
     directions: dict[str, DirectionFigures]
     zone_bytes: int
@@ -182,7 +181,7 @@ _MOVES_NOTHING = ("fsync", "fdatasync")
 
 
 class Calls(msgspec.Struct, frozen=True, kw_only=True):
-    """What one interface was asked for, in one direction."""
+    """Calls of one interface in one direction."""
 
     kind: str
     call: str
@@ -199,7 +198,7 @@ class Calls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Application(msgspec.Struct, frozen=True, kw_only=True):
-    """What the application saw; kinds without anything are absent."""
+    """The application's calls; empty kinds are absent."""
 
     times: dict[str, Histogram]
     """By KINDS: `read` and `write` are of calls that queued I/O, or, asynchronous, may have."""

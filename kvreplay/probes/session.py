@@ -1,28 +1,36 @@
-"""One measurement by the probes: attached, read, and detached."""
+"""One measurement by the probes: attach, read, detach; `measure` writes probe.json and blocks.parquet."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from kvreplay.probes.available import tracefs
 from kvreplay.probes.devices import device_name, zone_shift
 from kvreplay.probes.layout import EVENT
-from kvreplay.probes.libbpf import kernel_enumerators
+from kvreplay.probes.libbpf import EventRing, kernel_enumerators, tracefs
 from kvreplay.probes.program import Filter, load, shared, start, stop, unseen_calls
-from kvreplay.probes.result import Application, BlockFigures, application, block_figures
-from kvreplay.probes.ring import EventRing
+from kvreplay.probes.result import DEFINITIONS, Application, BlockFigures, application, block_figures
+from kvreplay.tiers.host import host_facts
+from kvtrace.core.app import noted_signals
+from kvtrace.core.errors import DeviceError
+from kvtrace.core.files import write_json
+from kvtrace.core.metadata import describe
+from kvtrace.core.run.run_file import BLOCKS_FILE, PROBE_FILE
 from kvtrace.core.schema import BLOCKS, arrow_schema
-from kvtrace.core.tables import Writer
+from kvtrace.core.tables import Writer, create
 from kvtrace.core.units import NS_PER_S
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 POLL_MS = 100
 DRAIN_NS = 60 * NS_PER_S
@@ -31,7 +39,7 @@ DRAIN_NS = 60 * NS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one measurement found."""
+    """The results of one measurement."""
 
     block: BlockFigures
     application: Application | None
@@ -70,7 +78,7 @@ class Session:
         self._programs.close()
 
     def poll(self) -> None:
-        """Wait POLL_MS, then take what is there."""
+        """Wait POLL_MS, then take the events in the ring."""
         time.sleep(POLL_MS / 1000)
         if time.monotonic_ns() - self._drained_ns > DRAIN_NS:
             self._drain_seconds(is_end=False)
@@ -182,3 +190,101 @@ def _mapped(values: pa.Array, name: Callable[[Any], Any], type_: pa.DataType) ->
 
     found = values.dictionary_encode()
     return pa.array([name(value) for value in found.dictionary.to_pylist()], type_).take(found.indices)
+
+
+ATTACHED = "probes attached"
+"""Said once it measures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """The results of one measurement."""
+
+    content: dict[str, Any]
+    """As in probe.json."""
+    found: Found
+
+
+def check_output(path: Path) -> None:
+    """Raise DeviceError unless a measurement may be written to `path`: new, empty, or an earlier one."""
+    if path.exists() and not path.is_dir():
+        raise DeviceError(f"{path} is not a directory; name the result's directory with -o")
+    if not path.exists() and not path.parent.is_dir():
+        raise DeviceError(f"{path.parent}: no such directory; make it first")
+    if path.is_dir() and any(path.iterdir()) and not (path / PROBE_FILE).is_file():
+        raise DeviceError(f"{path} is not empty and holds no result of kvreplay probe; name another with -o")
+
+
+def measure(
+    wanted: Filter,
+    output: Path,
+    duration_ns: int | None,
+    argv: list[str],
+    *,
+    has_events: bool,
+    tell: Callable[[str], None],
+) -> Measurement:
+    """Measure for `duration_ns`, or until SIGINT or SIGTERM, and write the result to `output`.
+
+    `tell` takes a line when the probes are attached.
+
+    Raises:
+        ConfigError, DeviceError, ProbeUnavailable: before anything was measured.
+
+    """
+    check_output(output)
+    configuration = {
+        "comm": wanted.comm,
+        "pid": wanted.pid,
+        "cgroup": None if wanted.cgroup is None else str(wanted.cgroup),
+        "devices": [d.name for d in wanted.disks],
+        "duration_ns": duration_ns,
+        "has_events": has_events,
+    }
+    meta = describe(BLOCKS, "kvreplay", argv, configuration)
+    with _directory(output):
+        with ExitStack() as stack:
+            writer = stack.enter_context(create(output / BLOCKS_FILE, BLOCKS, meta)) if has_events else None
+            session = stack.enter_context(Session(wanted, writer))
+            started = datetime.now(UTC)
+            with noted_signals() as caught:
+                # Who reads this may send the signal at once.
+                tell(ATTACHED)
+                end = None if duration_ns is None else time.monotonic() + duration_ns / NS_PER_S
+                while not caught() and (end is None or time.monotonic() < end):
+                    session.poll()
+                was_stopped = caught() is not None
+            found = session.finish()
+            rows = None if writer is None else writer.rows
+        content = {
+            "program": meta.program,
+            "version": meta.version,
+            "argv": meta.argv,
+            "config": configuration,
+            "config_sha256": meta.config_sha256,
+            "started": started.isoformat(),
+            "start_monotonic_ns": session.start_ns,
+            "duration_ns": session.duration_ns,
+            "was_stopped": was_stopped,
+            "event_rows": rows,
+            "block": found.block,
+            "application": found.application,
+            "definitions": DEFINITIONS,
+            "host": host_facts(),
+        }
+        write_json(output / PROBE_FILE, content)
+    return Measurement(content, found)
+
+
+@contextmanager
+def _directory(path: Path) -> Iterator[None]:
+    """Make `path` ready for a result; if none comes, leave no empty directory."""
+    path.mkdir(exist_ok=True)
+    # An old result must not stand beside new events.
+    (path / PROBE_FILE).unlink(missing_ok=True)
+    (path / BLOCKS_FILE).unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        if not any(path.iterdir()):
+            path.rmdir()

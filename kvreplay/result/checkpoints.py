@@ -12,9 +12,8 @@ import numpy as np
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import NOT_DONE, OK
 from kvreplay.plan.loader import IS_BULK
-from kvreplay.result.counted.times import EXACT_VALUES, Times
-from kvreplay.result.pace import distribution
-from kvreplay.result.part import RunPart
+from kvreplay.result.cause import distribution
+from kvreplay.result.counts import EXACT_VALUES, RunPart, Times
 from kvreplay.tiers.tier import has_times
 from kvtrace.core.run.figures import DEFINITIONS, Beside, Checkpoint, CheckpointFigures, CheckpointKind
 from kvtrace.core.schema import OPS, TRACE, Op, Phase, enum_code, numbers
@@ -46,7 +45,7 @@ class _Known:
     planned: int = 0
 
     def found(self) -> Checkpoint:
-        """Return it as far as it came."""
+        """Return the checkpoint as far as it got."""
         return checkpoint(
             Phase.SAVE.value if self.phase == _SAVE else Phase.RESTORE.value,
             self.request_id if self.request_id >= 0 else None,

@@ -1,28 +1,52 @@
-"""The figures of a run, from all its operations pooled; what cannot be known is null."""
+"""The figures of a run over all its operations; what cannot be known is null. Also MLPerf's, and device traffic.
+
+`traffic_warnings` compares what devices moved with what was asked of them, because figures of a drive that did not do
+the work are not its own: reads of holes and of caches beneath O_DIRECT move too little, other programs and filesystems
+that copy move too much. MLPerf's figures have the names of its Storage KV-cache benchmark. Its device latency is not
+measured here, so its criteria are judged by the total latency, which is never less.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from kvreplay.config.config import Criteria
+from kvreplay.config.setting import Setting
 from kvreplay.engine.job import Driven
-from kvreplay.result.counted.operations import LATENESS, PER_MIB, RESPONSE, SERVICE, CountedOperations
-from kvreplay.result.counted.times import NOTHING
-from kvreplay.result.pace import pace
+from kvreplay.native.rows import READ, WRITE
+from kvreplay.result.cause import pace
+from kvreplay.result.counts import LATENESS, NOTHING, PER_MIB, RESPONSE, SERVICE, CountedOperations
 from kvreplay.result.verdict import verdict
+from kvreplay.tiers.claims import is_of_root
+from kvreplay.tiers.host import device_number
+from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import Tier, has_times
-from kvtrace.core.run.figures import Figures, Generation, Summary, WarmupFacts
+from kvreplay.tiers.tier import StorageTier, Tier, has_times
+from kvtrace.core.metadata import Metadata
+from kvtrace.core.run.figures import (
+    Criterion,
+    Figures,
+    Generation,
+    Mlperf,
+    MlperfLatency,
+    RequestFigures,
+    Summary,
+    TokenThroughput,
+    WarmupFacts,
+)
 from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.schema import Op
-from kvtrace.core.units import NS_PER_S
+from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_rate, parse_bytes, parse_duration_ns
 
 OPS = tuple(op.value for op in Op)
 DEFINITIONS = {
     "bandwidth_bytes_per_s": "object bytes of completed operations / span_ns",
     "operations_per_s": "completed operations / span_ns",
     "span_ns": "from the first submission to the last completion of this tier's operations of this kind",
-    "latency": "service time: completed_ns - submitted_ns, opening and closing the object included, making data not",
+    "latency": "service time: completed_ns - submitted_ns, data generation excluded, opening and closing included",
     "response": "response time: completed_ns - scheduled_ns, so what was late counts; null in a closed loop",
     "latency_per_mib": "service time * 1 MiB / object bytes of the operation; operations without bytes left out",
     "lateness": "submitted_ns - scheduled_ns; null in a closed loop",
@@ -159,3 +183,217 @@ def _generation(driven: Driven) -> Generation:
         reserve_share=driven.reserve_ns / threads_ns,
         writes_generated_in_flight=driven.writes_generated_in_flight,
     )
+
+
+WARNING = "WARNING: "
+"""How a note begins that belongs to the first lines of a run."""
+LEAST, MOST = 0.95, 1.10
+_FEW_BYTES = 1 << 20
+_OTHERS_BYTES = 16 << 20
+"""More than this must be beyond MOST: journals and inodes of a short run are no fault."""
+_TOO_LITTLE = {
+    "read": "likely causes: holes, a cache beneath O_DIRECT, or compression by a layer beneath",
+    "write": "likely causes: a layer beneath that caches, compresses or deduplicates",
+}
+_TOO_MUCH = {
+    "read": "likely causes: another program, or larger blocks or read-ahead of a layer beneath",
+    "write": "likely causes: another program, or a journal, copies or parity of a layer beneath",
+}
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes asked of one device, and bytes moved by its own counters."""
+
+    drives: list[str]
+    is_alone: bool
+    """Whether nobody else is likely to use the device."""
+    asked: dict[str, int]
+    moved: dict[str, int | None]
+
+    def warnings(self) -> Iterator[str]:
+        """Yield warnings where the device's counters disagree with the operations, and likely reasons."""
+        for op, asked in self.asked.items():
+            moved = self.moved[op]
+            if moved is None or asked < _FEW_BYTES:
+                continue
+            ratio = moved / asked
+            why = _TOO_LITTLE[op] if ratio < LEAST else _TOO_MUCH[op]
+            if ratio < LEAST or (self.is_alone and moved > MOST * asked + _OTHERS_BYTES):
+                yield (
+                    f"{WARNING}the device beneath {', '.join(self.drives)} moved {format_bytes(moved)} for the "
+                    f"{format_bytes(asked)} of its {op}s ({ratio:.2f} of it); {why}"
+                )
+
+
+def traffic_warnings(setting: Setting, found: CountedOperations, moved: dict[str, DeviceIo]) -> list[str]:
+    """Return the warnings of all devices; none for buffered I/O, which the page cache answers rightly.
+
+    And what object stores refused or failed.
+    """
+    refused = [WARNING + text for t in setting.tiers if isinstance(t, ObjectTier) for text in t.warnings()]
+    if setting.config.is_buffered:
+        return refused
+    return refused + [text for device in _by_device(found, moved).values() for text in device.warnings()]
+
+
+def _by_device(found: CountedOperations, moved: dict[str, DeviceIo]) -> dict[int, Traffic]:
+    """Return the traffic of each device; drives on one device are one."""
+    by: dict[int, Traffic] = {}
+    for index, tier in enumerate(found.tiers):
+        if not isinstance(tier, StorageTier):
+            continue
+        for at, drive in enumerate(tier.drives):
+            counted = moved.get(drive.name)
+            path = Path(drive.target)
+            if counted is None or not path.exists():
+                continue
+            new = Traffic(
+                [],
+                not is_of_root(path),
+                dict.fromkeys(_TOO_LITTLE, 0),
+                {"read": counted.read_bytes, "write": counted.written_bytes},
+            )
+            device = by.setdefault(device_number(path), new)
+            device.drives.append(drive.name)
+            number = at if len(found.places.within(index)) > 1 else None
+            for name, code in (("read", READ), ("write", WRITE)):
+                device.asked[name] += found.total("asked_bytes", found.at(index, code, number))
+    return by
+
+
+HOST_REASON = "host and device time are one call here; run --probes measures the device's share at the block layer"
+MEMORY_TIERS = ("gpu", "cpu")
+"""The names that presets give tiers that are memory."""
+QOS_REASON = "the trace does not say which class a request is of; name its requests table with --requests"
+
+
+def mlperf(setting: Setting, summary: Summary, criteria: Criteria, requests: RequestFigures) -> Mlperf:
+    """Return the benchmark's figures of a run."""
+    targets = {t.name: t.target for t in setting.tiers if t is not None and not t.is_simulated}
+    return mlperf_figures(
+        setting.reader.meta, targets, summary, criteria, requests, is_whole_trace=setting.is_whole_trace
+    )
+
+
+def mlperf_figures(
+    meta: Metadata,
+    targets: Mapping[str, str],
+    summary: Summary,
+    criteria: Criteria,
+    requests: RequestFigures,
+    *,
+    is_whole_trace: bool,
+) -> Mlperf:
+    """Return the benchmark's figures of what `summary` says of a trace with metadata `meta`.
+
+    `targets` are those of the tiers where bytes moved, by name.
+    """
+    kinds = {
+        name: {"ram": "cpu", "gpu": "other"}.get(target.partition(":")[0], "storage")
+        for name, target in targets.items()
+    }
+    moved = [f for f in summary.figures if f.tier in kinds and f.op != "delete"]
+    stats = meta.stats or {}
+    return Mlperf(
+        latencies=[
+            MlperfLatency(
+                tier=f.tier, kind=kinds[f.tier], op=f.op, total=f.latency, response=f.response, reason=HOST_REASON
+            )
+            for f in moved
+        ],
+        throughput=_throughput(
+            meta, summary, [f for f in moved if kinds[f.tier] == "storage"], is_whole_trace=is_whole_trace
+        ),
+        criteria=_criteria(criteria, moved, kinds, stats),
+        qos_compliance={c.qos: c.share_within_p95_target for c in requests.classes} or None,
+        qos_reason=None if requests.classes else QOS_REASON,
+        qos_definition=QOS_DEFINITION,
+    )
+
+
+def _throughput(meta: Metadata, summary: Summary, storage: list[Figures], *, is_whole_trace: bool) -> TokenThroughput:
+    tokens, reason = (meta.stats or {}).get("output_tokens"), None
+    if tokens is None:
+        reason = "the trace does not say how many tokens its requests generated"
+    elif not is_whole_trace or summary.warmup is not None or summary.not_reached or summary.errors:
+        tokens, reason = None, "only a part of the trace was measured, and the trace counts tokens as a whole"
+    elif lacking := _storage_left_out(meta, summary):
+        tokens, reason = None, f"storage tiers of the trace whose data did not move: {', '.join(lacking)}"
+    io_ns = round(sum(f.latency.mean_ns * f.latency.count for f in storage if f.latency.mean_ns is not None))
+    return TokenThroughput(
+        tokens=tokens,
+        storage_io_ns=io_ns,
+        reason=reason,
+        storage_throughput_tokens_per_s=_per_second(tokens, io_ns),
+        wall_clock_throughput_tokens_per_s=_per_second(tokens, summary.wall_ns),
+    )
+
+
+def _storage_left_out(meta: Metadata, summary: Summary) -> list[str]:
+    """Return the storage tiers of the trace that have rows but moved none; all but GPU and CPU memory are storage."""
+    simulated = {f.tier for f in summary.figures if f.is_simulated}
+    has_rows = simulated | set(summary.skipped_rows)
+    return [t.name for t in meta.tiers if t.name in has_rows and t.name not in MEMORY_TIERS]
+
+
+def _per_second(count: int | None, time_ns: int | None) -> float | None:
+    return count * NS_PER_S / time_ns if count is not None and time_ns else None
+
+
+def _criteria(wanted: Criteria, moved: list[Figures], kinds: dict[str, str], stats: dict[str, Any]) -> list[Criterion]:
+    def worst(kind: str, op: str | None) -> float | None:
+        found = [f.judged.p95_ns for f in moved if kinds[f.tier] == kind and op in (None, f.op)]
+        return None if not found or None in found else max(p for p in found if p is not None)
+
+    storage = [f for f in moved if kinds[f.tier] == "storage" and f.bandwidth_bytes_per_s is not None]
+    bandwidth = sum(f.bandwidth_bytes_per_s or 0 for f in storage) if storage else None
+    lookups = stats.get("lookups")
+    hit_rate = sum(t["hits"] for t in stats["tiers"]) / lookups if lookups and "tiers" in stats else None
+    simulated = "hits / lookups, of the simulation that made the trace"
+    both = "reads and writes on storage tiers, added up"
+    return [
+        _below("storage_read_p95_ns", wanted.storage_read_p95, worst("storage", "read")),
+        _below("storage_write_p95_ns", wanted.storage_write_p95, worst("storage", "write")),
+        _below("cpu_p95_ns", wanted.cpu_p95, worst("cpu", None)),
+        _above("hit_rate", wanted.hit_rate, hit_rate, simulated, "{:.1%}".format),
+        _above("storage_bandwidth_bytes_per_s", parse_bytes(wanted.storage_bandwidth), bandwidth, both, format_rate),
+    ]
+
+
+BELOW_DEFINITION = (
+    "total latency, of the worst tier of its kind: service time in a closed loop, response time in an open one; the "
+    "benchmark takes the device's, which is no longer"
+)
+
+
+def _below(name: str, threshold: str, measured: float | None) -> Criterion:
+    limit = parse_duration_ns(threshold)
+    verdict = "not measured" if measured is None else "pass" if measured < limit else "fail"
+    return Criterion(
+        name=name,
+        threshold=limit,
+        measured=measured,
+        verdict=verdict,
+        definition=BELOW_DEFINITION,
+        shown=f"{format_duration(measured)} < {format_duration(limit)}",
+    )
+
+
+def _above(name: str, threshold: float, measured: float | None, definition: str, show: Any) -> Criterion:
+    verdict = "not measured" if measured is None else "pass" if measured > threshold else "fail"
+    return Criterion(
+        name=name,
+        threshold=threshold,
+        measured=measured,
+        verdict=verdict,
+        definition=definition,
+        shown=f"{'-' if measured is None else show(measured)} > {show(threshold)}",
+    )
+
+
+QOS_DEFINITION = (
+    "storage_ns of a request: time in which at least one of its operations was in flight; in an open loop its response "
+    "time: at least one was due and had not completed; requests with an operation "
+    "that failed or was not reached are left out; a class complies if no percentile that is known exceeds its target"
+)

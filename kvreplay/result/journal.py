@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from kvreplay.native.rows import COUNTED, NONE, NOT_DONE, RowRing
-from kvreplay.result.counted.times import call
+from kvreplay.result.counts import call
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, PartialRunFile, read_partial_run, write_run
@@ -44,13 +44,13 @@ _KEPT = np.dtype(
 
 
 class Listener(Protocol):
-    """Who is told of the rows that have ended."""
+    """Receives the rows that have completed."""
 
-    told: Structure
+    counters: Structure
     """`Watched` of count.h."""
 
     def note(self) -> None:
-        """Take what was put there."""
+        """Process the new counters."""
 
 
 class Journal:
@@ -74,7 +74,7 @@ class Journal:
         self._schema = pa.schema([(name, pa.from_numpy_dtype(kind)) for name, kind in _COLUMNS.items()])
         most = max(1, min(_BATCH_ROWS, len(rows)))
         self._fresh = {name: np.empty(most, kind) for name, kind in _COLUMNS.items()}
-        watched = 0 if listener is None else listener.told
+        watched = 0 if listener is None else listener.counters
         self._batch = Structure(COUNTED, "JournalBatch", **self._fresh, watched=watched, room=most)
         try:
             self._file = (output / PARTIAL_OPS_FILE).open("ab")
@@ -127,7 +127,7 @@ class Journal:
             self._listener.note()
 
     def pass_by(self, row: int) -> None:
-        """Append what has completed, and never look at the rows before `row` again: their places are used anew."""
+        """Append what has completed; the rows before `row` will not be read again, because their places are reused."""
         if self.trouble is None:
             self._try_to_keep()
         with self._lock:
@@ -199,7 +199,7 @@ def unrecovered(path: Path) -> Iterator[PartialRunFile]:
 
 
 class JournaledRecord:
-    """What the journal of a run kept, told of its rows as they are laid."""
+    """The content of a run's journal, applied to its rows as they are laid."""
 
     def __init__(self, path: Path, total: int) -> None:
         """Look through the journal in `path` of `total` rows; a last batch that is not whole is left out."""

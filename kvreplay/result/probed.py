@@ -1,4 +1,4 @@
-"""The probes beside a replay: `kvreplay probe` in a process of its own, attached for the measured part alone.
+"""The probes during a replay: `kvreplay probe` in a process of its own, attached for the measured part alone.
 
 The process that submits has no time to read events; a second one disturbs it least.
 """
@@ -19,7 +19,7 @@ import msgspec
 
 from kvreplay.config.config import Config
 from kvreplay.probes.devices import beneath
-from kvreplay.probes.measure import ATTACHED
+from kvreplay.probes.session import ATTACHED
 from kvreplay.tiers.host import device_number
 from kvreplay.tiers.tier import Tier, drives_of
 from kvtrace.core.app import log
@@ -38,7 +38,7 @@ _TIMES = ("insert_ns", "issue_ns", "complete_ns")
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What the probes beside a replay found, or why there were none."""
+    """What the probes during a replay found, or why there were none."""
 
     reason: str | None
     """Why they were left out; None if they measured."""
@@ -90,7 +90,7 @@ class Probed:
 
 
 @contextmanager
-def beside(
+def probing(
     config: Config, tiers: list[Tier | None], output: Path, *, is_of_all: bool = False
 ) -> Iterator[Callable[[int | None], Probed | None]]:
     """Attach probes to this process tree if the configuration asks; yield a function that ends them.

@@ -14,11 +14,8 @@ import numpy as np
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import NOT_DONE, READ
 from kvreplay.plan.loader import IS_LOAD
-from kvreplay.plan.requests import NO_QOS, Asked
-from kvreplay.result.counted.operations import MOST
-from kvreplay.result.counted.requests import OpenRequests, RequestTimes
-from kvreplay.result.counted.tables import LeastLater
-from kvreplay.result.part import RunPart
+from kvreplay.plan.window import NO_QOS, Asked
+from kvreplay.result.counts import MOST, LeastLater, OpenRequests, RequestTimes, RunPart
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import RequestFigures
 from kvtrace.core.schema import SERVED, arrow_schema, enum_array, numbers
@@ -48,7 +45,7 @@ class ServedRequests:
         self._figures = RequestTimes(setting.config.criteria.targets)
 
     def begin(self) -> None:
-        """Say that the next rows are of a new part."""
+        """Start a new part of rows."""
         self._requests.begin()
 
     def take(self, first_row: int, batch: pa.RecordBatch, part: RunPart, counts: Any) -> Iterator[pa.RecordBatch]:
@@ -102,7 +99,10 @@ class ServedRequests:
             "not_replayed": found["in_window"] - found["planned"],
         }
         codes = self._qos(found["id"])
-        self._count(found, values["storage_ns"], first_token, codes)
+        counts = found["is_left_out"] == 0
+        storage = np.where(found["planned"] == found["operations"], values["storage_ns"], NOT_DONE)[counts]
+        response = found["response_ns"][counts] if self._is_open_loop else None
+        self._figures.add(storage, response, first_token[counts], codes[counts])
         arrays = [
             enum_array(SERVED, "qos", codes, codes == NO_QOS)
             if c.name == "qos"
@@ -129,13 +129,6 @@ class ServedRequests:
         compute = compute_ns(self._setting.reader.meta, asked.input_tokens[at], found["loads"], found["load_bytes"])
         is_known = (at >= 0) & (found["loads_done"] == found["loads"])
         return np.where(is_known, storage + compute, NOT_DONE)
-
-    def _count(self, found: Any, storage_ns: Any, first_token_ns: Any, codes: Any) -> None:
-        """Count the requests in the figures, but for checkpoints and what the warm-up touches."""
-        counts = found["is_left_out"] == 0
-        storage = np.where(found["planned"] == found["operations"], storage_ns, NOT_DONE)[counts]
-        response = found["response_ns"][counts] if self._is_open_loop else None
-        self._figures.add(storage, response, first_token_ns[counts], codes[counts])
 
     def figures(self) -> RequestFigures:
         """Return the figures of the requests that were given out."""

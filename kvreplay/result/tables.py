@@ -15,11 +15,9 @@ import numpy as np
 
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import NOT_DONE
-from kvreplay.result.counted.operations import OPS as KINDS
-from kvreplay.result.counted.operations import CountedOperations
-from kvreplay.result.counted.tables import RETRIES
+from kvreplay.result.counts import KINDS, RETRIES, CountedOperations
 from kvreplay.result.journal import is_unrecovered
-from kvreplay.tiers.objects.store import ObjectTier
+from kvreplay.tiers.objects import ObjectTier
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.run_file import (
@@ -102,7 +100,7 @@ def remove_empty(path: Path) -> None:
 
 
 def write_table(file: Path, meta: Metadata, batches: Iterable[pa.RecordBatch]) -> None:
-    """Write a table that is there at once."""
+    """Write a table that is complete in memory."""
     with create(file, TABLES[meta.table], meta) as out:
         for batch in batches:
             out.write(batch)

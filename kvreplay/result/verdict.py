@@ -1,4 +1,9 @@
-"""The verdict of a run: what was asked, what was reached, and what held it back, in one sentence and in fields."""
+"""The verdict of a run: load asked for, load measured, and the bottleneck, in one sentence and in fields.
+
+`levels_of` shows how a tier's service times depend on the number of operations in flight: the same drive under less
+load, from one run. Twice as many in flight that move twice as much mean that the drive could take more; that move the
+same mean that it is saturated. Both are Little's law (in flight = rate x service time) at two levels of load.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kvreplay.engine.job import Driven
 from kvreplay.native.rows import READ, WRITE
-from kvreplay.result.cause import judge
-from kvreplay.result.counted.operations import RESPONSE, CountedOperations
-from kvreplay.result.levels import levels_of
-from kvreplay.result.pace import Spent, end_of, is_late, percent, shares_of
+from kvreplay.result.cause import Spent, end_of, is_late, judge, percent, shares_of
+from kvreplay.result.counts import RESPONSE, CountedOperations
 from kvreplay.tiers.host import FILESYSTEMS_IN_MEMORY, in_memory, queue_limit, throttles
 from kvreplay.tiers.tier import Tier, copied, has_times
 from kvtrace.core.run.figures import Evidence, LimitCause, Pace, RunVerdict, TierRate
@@ -26,12 +31,12 @@ THROTTLED = (0.25, 1.5)
 """Times a throttle's limit: who moves so much may be held by it. Kernels let less through where I/Os come one by one,
 and more before it takes hold."""
 _WORDS = {
-    None: ("what held it back was not measured", "what they waited for was not measured"),
+    None: ("bottleneck not identified", "what they waited for was not identified"),
     LimitCause.QUEUE_LIMIT: (
-        "the queue limit of {limit} held it back",
-        "they waited for a place in the queue of {limit}",
+        "limited by the queue depth of {limit}",
+        "they waited for the queue depth limit of {limit}",
     ),
-    LimitCause.PROCESSOR: ("others had the processor that it needed", "they waited for a processor, which others had"),
+    LimitCause.PROCESSOR: ("others used the processor that it needed", "they waited for a processor that others used"),
     LimitCause.THROTTLE: ("it was throttled above the {storage}", "they were throttled above the {storage}"),
 }
 """By cause: of a run, and of late operations."""
@@ -142,7 +147,7 @@ def _evidence(
         known |= _of_threads(driven, is_copied=copied(tier))
         places = driven.wall_ns * queue_depth
         if judged is None:
-            known["held_share"] = min(1.0, driven.held_ns / driven.wall_ns)
+            known["held_share"] = min(1.0, driven.depth_limited_ns / driven.wall_ns)
         if driven.in_use_ns is not None:
             known["in_flight_mean"] = driven.in_use_ns / driven.wall_ns
             alone = [t for t in found.tiers if t is not None and has_times(t) and not copied(t)]
@@ -260,7 +265,7 @@ def _sentence(
 
 
 def named(rate: TierRate) -> str:
-    """Return a tier's name, and whether it is one."""
+    """Return a tier's name, marked if it is simulated."""
     return f"{rate.tier} (SIMULATED)" if rate.is_simulated else rate.tier
 
 
@@ -274,7 +279,7 @@ def delivered_of(
     *,
     is_behind: bool,
 ) -> str:
-    """Return what an open loop delivered of what was asked, how much was on time, and who was late by which measure.
+    """Describe an open loop: load delivered of the load asked, share on time, and the cause of delays.
 
     `limit` is that of the queue, `storage` what the tier lies on, `is_behind` whether less was delivered than asked.
     """
@@ -297,7 +302,7 @@ def delivered_of(
 
 
 def limit_of(cause: LimitCause | None, rate: TierRate, limit: str, storage: str) -> str:
-    """Return what held a run back in a few words; `limit` is that of the queue, `storage` what the tier lies on."""
+    """Name the bottleneck in a few words; `limit` is the queue depth, `storage` what the tier lies on."""
     return _words(cause, rate, limit, storage)[0]
 
 
@@ -323,7 +328,7 @@ def _what(cause: LimitCause, rate: TierRate, storage: str) -> str:
 
 
 def reached_of(rate: TierRate) -> str:
-    """Return what a tier reached, with its unit."""
+    """Format the rate that a tier reached."""
     if rate.reached_bytes_per_s is not None:
         return format_rate(rate.reached_bytes_per_s)
     return "-" if rate.reached_operations_per_s is None else f"{rate.reached_operations_per_s:,.0f} op/s"
@@ -342,3 +347,71 @@ def _of_asked(rate: TierRate, *, is_behind: bool) -> str:
         return f"all of the {format_rate(asked) if is_bytes else f'{asked:,.0f} op/s'} asked"
     both = format_rate_of(reached, asked) if is_bytes else f"{reached:,.0f} of {asked:,.0f} op/s"
     return f"{both} asked ({percent(min(1.0, share))})"
+
+
+LEAST = 8
+"""Operations of one kind and length at a level, for a median."""
+LEAST_LOW = 4
+"""The same at the lowest: few are served before a queue has filled, and what is asked of their ratio is large."""
+MOST_KINDS = 16
+LEAST_LEVEL = 4
+"""In flight at least, to halve."""
+FULL, HALF, LOW = 0.8, (0.35, 0.6), 0.125
+"""Levels, as parts of the greatest that is usual."""
+_USUAL_PERCENT = 95
+DISAGREE = 0.4
+"""Gains further apart tell nothing."""
+
+
+def levels_of(submitted: Any, completed: Any, kind: Any) -> tuple[float | None, float | None]:
+    """Return `doubling_gain` and `slowdown` of `Evidence`, for operations of one I/O each.
+
+    They are in the order of their submission; `kind` (int64) tells apart what cannot be compared: operations and
+    lengths.
+    """
+    service = completed - submitted
+    if not len(service) or (service <= 0).any():
+        return None, None
+    ends = np.sort(completed)
+    at_start = np.arange(1, len(service) + 1) - np.searchsorted(ends, submitted, side="right")
+    meanwhile = _mean_level(submitted, ends, completed) / service
+    usual = float(np.percentile(at_start, _USUAL_PERCENT))
+    if usual < LEAST_LEVEL:
+        return None, None
+    gains = [_gain(level, usual, service, kind) for level in (at_start, meanwhile)]
+    slowdown = _ratio(service, kind, at_start >= FULL * usual, at_start <= max(1.0, LOW * usual), LEAST_LOW)
+    known = [gain for gain in gains if gain is not None]
+    is_agreed = len(known) == len(gains) and abs(known[0] - known[1]) <= DISAGREE
+    return (sum(known) / len(known) if is_agreed else None), slowdown
+
+
+def _mean_level(submitted: Any, ends: Any, completed: Any) -> Any:
+    """Return for each operation what was in flight while it was, added up over its time."""
+    times = np.concatenate([submitted, ends])
+    order = np.argsort(times, kind="stable")
+    times = times[order]
+    level = np.cumsum(np.where(order < len(submitted), 1, -1))
+    passed = np.concatenate([[0], np.cumsum(level[:-1] * np.diff(times))]).astype(np.float64)
+    return np.interp(completed, times, passed) - np.interp(submitted, times, passed)
+
+
+def _gain(level: Any, usual: float, service: Any, kind: Any) -> float | None:
+    full, half = level >= FULL * usual, (level >= HALF[0] * usual) & (level <= HALF[1] * usual)
+    slower = _ratio(service, kind, full, half)
+    if slower is None:
+        return None
+    more = float(np.mean(level[full]) / np.mean(level[half]))
+    # The gain of so much more in flight, as that of twice as much.
+    return float((more / slower) ** (1 / np.log2(more)) - 1)
+
+
+def _ratio(service: Any, kind: Any, upper: Any, lower: Any, least: int = LEAST) -> float | None:
+    """Return the median service time at the upper level over that at the lower, over kinds that both have enough of."""
+    found, weights = [], []
+    kinds, counts = np.unique(kind[lower], return_counts=True)
+    for each in kinds[np.argsort(-counts, kind="stable")[:MOST_KINDS]]:
+        above, below = service[upper & (kind == each)], service[lower & (kind == each)]
+        if len(above) >= LEAST and len(below) >= least:
+            found.append(float(np.median(above) / np.median(below)))
+            weights.append(min(len(above), len(below)))
+    return float(np.average(found, weights=weights)) if found else None

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from kvreplay.engine.engine import refusal
-from kvreplay.probes.available import check_available
+from kvreplay.probes.libbpf import check_available
 from kvreplay.tiers.host import SECTOR_BYTES, active_scheduler, host_facts, sys_text
 from kvreplay.tiers.ram import available_bytes
 from kvtrace.core.errors import ProbeUnavailable
@@ -91,7 +91,7 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def discover(root: Path = Path("/")) -> Discovery:
-    """Return what is found on this machine; `root` stands above proc and sys."""
+    """Examine this machine; `root` is the folder of proc and sys."""
     memory = _meminfo(root)
     gpus, gpu_reason = _gpus()
     refused = refusal()

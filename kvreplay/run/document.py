@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvreplay.data.verify import describe
-from kvreplay.result.pace import percent
-from kvreplay.result.traffic import WARNING
+from kvreplay.plan.contents import describe
+from kvreplay.result.cause import percent
+from kvreplay.result.figures import WARNING
 from kvreplay.run.discover import Discovery
-from kvreplay.run.finished import FinishedRun
-from kvreplay.run.runtime import repeated
+from kvreplay.run.run import FinishedRun, repeated
 from kvreplay.run.trials import TrialSet
+from kvreplay.run.watch import whole_number
 from kvtrace.core.document.chapters import checkpoint_sentence, checkpoint_tables, ranks_tables
 from kvtrace.core.document.document import (
     Cell,
@@ -41,7 +41,7 @@ _OPERATIONS = columns_of("""
 
 
 def run_document(finished: FinishedRun) -> Document:
-    """Return the figures of a run; the headline is its verdict."""
+    """Make the document of a run; the headline is its verdict."""
     run, summary = finished.run, finished.run.summary
     notes = [note for note in run.notes if not note.startswith(WARNING)]
     partial = "PARTIAL: " if run.status == "partial" else ""
@@ -122,7 +122,7 @@ def _before(run: RunFile) -> Iterator[str]:
         written = format_bytes(run.populated.bytes)
         yield f"populated first, not measured: {run.populated.objects:,} objects, {written}"
     if run.prepared is not None:
-        yield f"the first measured operation could go {format_duration(run.prepared.total_ns)} after the start"
+        yield f"setup: {format_duration(run.prepared.total_ns)}"
 
 
 def _steady(done: Preconditioned) -> str:
@@ -228,24 +228,20 @@ def _after(run: RunFile) -> Iterator[str]:
         rates = mlperf.throughput
         by_storage, by_wall = rates.storage_throughput_tokens_per_s, rates.wall_clock_throughput_tokens_per_s
         yield (
-            f"MLPerf throughput: {_whole(by_storage)} tokens a second of storage I/O, "
-            f"{_whole(by_wall)} by the wall clock"
+            f"MLPerf throughput: {whole_number(by_storage)} tokens a second of storage I/O, "
+            f"{whole_number(by_wall)} by the wall clock"
         )
     for qos, share in ((mlperf and mlperf.qos_compliance) or {}).items():
         yield f"MLPerf QoS compliance, {qos}: {'-' if share is None else percent(share)} within the p95 target"
     if generation is not None:
         yield (
-            f"making data took {percent(generation.share_of_threads)} of the threads' time, and giving objects their "
+            f"data generation took {percent(generation.share_of_threads)} of the threads' time, allocating "
             f"extents {percent(generation.reserve_share)}"
         )
 
 
-def _whole(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
-
-
 def trials_document(found: TrialSet) -> Document:
-    """Return the median and spread of every figure."""
+    """Make the document of several trials: median and spread of every figure."""
     count = len(found.runs)
     columns = columns_of("""
         text: tier, op, name = figure, median, low = least, high = greatest
@@ -261,7 +257,7 @@ def trials_document(found: TrialSet) -> Document:
         name="",
         headline=found.verdict,
         chapters=[Chapter("", [table])],
-        notes=_simulated(found.simulated_tiers),
+        notes=[f"tier {tier} is SIMULATED: no figure counts it" for tier in found.simulated_tiers],
         warnings=found.warnings,
     )
 
@@ -272,12 +268,8 @@ def _unit(name: str) -> Unit:
     return Unit.BYTES_PER_S if name.endswith("bytes_per_s") else Unit.PER_S
 
 
-def _simulated(tiers: list[str]) -> list[str]:
-    return [f"tier {tier} is SIMULATED: no figure counts it" for tier in tiers]
-
-
 def machine_document(found: Discovery) -> Document:
-    """Return a machine, what would spoil a replay first."""
+    """Make the document of a machine; what would disturb a replay comes first."""
     host, limits = found.host, found.limits
     gpus = ", ".join(f"{g.name} {format_bytes(g.memory_bytes)}" for g in found.gpus)
     memlock, files = limits["memlock_bytes"], limits["open_files"]

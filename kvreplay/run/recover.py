@@ -11,11 +11,8 @@ import msgspec
 from kvreplay.config.config import Config
 from kvreplay.config.setting import Setting, settle
 from kvreplay.result.journal import JournaledRecord, unrecovered
-from kvreplay.result.manifest import Measured, window_note
-from kvreplay.result.results import RunResults
-from kvreplay.run.feed import Feed
-from kvreplay.run.finished import FinishedRun, Interrupted, write_down
-from kvreplay.run.runtime import rows_left, with_repeats
+from kvreplay.result.summarize import Measured, RunResults, window_note
+from kvreplay.run.run import Feed, FinishedRun, Interrupted, rows_left, with_repeats, write_down
 from kvreplay.tiers.sharded import BY_KEY, SeveralDrives
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.run.run_file import (
@@ -48,7 +45,9 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
         feed.finish(rows_left(setting, kept.reached + 1))
         found.end()
         error = Interrupted("killed while it ran; recovered from its journal, of which the last seconds may be missing")
-        trouble = ["its length is the last completion that was kept; what making data cost died with the process"]
+        trouble = [
+            "its length is the last completion that was kept; the cost of data generation was lost with the process"
+        ]
         if setting.config.is_verified:
             trouble.append("what --verify found died with the process; corrupt operations are in ops.parquet")
         measured = Measured(

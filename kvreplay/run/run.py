@@ -1,53 +1,68 @@
-"""One replay: compile the trace, open the tiers, populate, run the engine, write the results."""
+"""One replay: compile the trace, open the tiers, populate, run the engine, write the results.
+
+`_Run` does these steps in order. Below it: what a finished run is, preparation of the storage, the clock that ends a
+run (`--runtime`), replays that start together, and `Feed`, the thread that lays rows ahead of the run and hands on
+those behind it, so that memory holds a window of rows.
+"""
 
 from __future__ import annotations
 
 import gc
 import hashlib
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any
+from typing import Any, Protocol
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace as replace_fields
 
-from kvreplay.config.config import CLOSED_LOOP_DEPTH, Config, check
+from kvreplay.config.config import CLOSED_LOOP_DEPTH, Config, Precondition, check, check_warmup
 from kvreplay.config.setting import Setting, settle
 from kvreplay.config.tiers import check_targets
-from kvreplay.config.warmup import check_warmup
-from kvreplay.data.source import DataSource
-from kvreplay.data.verify import Verifier, named
 from kvreplay.engine.engine import Chosen, Engine, check_name, choose
-from kvreplay.engine.job import Driven, Job
+from kvreplay.engine.job import CommonStart, Driven, Job
 from kvreplay.engine.share import check_submitters
-from kvreplay.native.rows import NOT_DONE, READ, WRITE
+from kvreplay.native.rows import DELETE, NOT_DONE, READ, WRITE
+from kvreplay.plan.contents import DataSource, Fill, Verifier, named
+from kvreplay.plan.loader import Loader
 from kvreplay.plan.window import populated_rows
-from kvreplay.result import tables as results
+from kvreplay.result import tables
+from kvreplay.result.counts import RunPart
 from kvreplay.result.journal import journal
-from kvreplay.result.manifest import Measured, Preparation, opening, running
-from kvreplay.result.part import RunPart
-from kvreplay.result.probed import beside
-from kvreplay.result.results import RunResults
-from kvreplay.run.feed import Feed
-from kvreplay.run.finished import FinishedRun, Interrupted, write_down
-from kvreplay.run.prepare import device_io, open_tiers, precondition_all, read_devices, read_smart
-from kvreplay.run.runtime import RUNTIME, rows_left, until, with_repeats
-from kvreplay.run.space.lay_out import LaidOut, is_laid_out, lay_out_all
-from kvreplay.run.together import Together, ended_by, meet
-from kvreplay.run.watching.watch import Watch, Watching
-from kvreplay.tiers.tier import DeviceTier, Tier
-from kvtrace.core.app import noted_signals
+from kvreplay.result.probed import probing
+from kvreplay.result.summarize import Measured, Preparation, RunResults, finished, opening, running, table_metadata
+from kvreplay.run.precondition import LaidOut, is_laid_out, lay_out_all, precondition
+from kvreplay.run.watch import Watch, Watching
+from kvreplay.tiers.claims import smart
+from kvreplay.tiers.extents import ExtentTier
+from kvreplay.tiers.host import DeviceCounters, device_counters
+from kvreplay.tiers.tier import DeviceTier, Holding, PlannedTier, StorageTier, Tier, drives_of
+from kvtrace.core.app import INTERRUPTED, noted_signals
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.run_file import (
+    BLOCKS_FILE,
+    PROBE_FILE,
     RUN_FILE,
+    DeviceIo,
     Populated,
+    Preconditioned,
     Prepared,
+    RunBegun,
+    RunFile,
+    Smart,
+    Verification,
+    write_run,
 )
+from kvtrace.core.schema import BLOCKS
+from kvtrace.core.units import format_duration
 
 TOLD_UNREAD = 0.01
 """If places of the queue stood idle for no less of the time because rows were not read yet, that is told."""
@@ -82,7 +97,7 @@ def replay(
     if tiers is None:
         # Before the trace is read, which may take minutes.
         check_targets(config)
-    results.check_output(output, is_forced=is_forced)
+    tables.check_output(output, is_forced=is_forced)
     setting = settle(config, trace, output, argv, tiers)
     data = DataSource.of(setting.seed, config.dedup_ratio, config.compress_ratio, is_stamped=config.is_verified)
     return _Run(setting, show or _no_show, data, started_ns, watching, together).perform(output)
@@ -140,7 +155,7 @@ class _Run:
                 laid_out.note_whole()
             with setting.trace.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            end_probes = stack.enter_context(beside(config, setting.tiers, output))
+            end_probes = stack.enter_context(probing(config, setting.tiers, output))
             rows = loader.begin(
                 setting.pacer, is_ignoring_streams=config.is_ignoring_streams, is_verified=config.is_verified
             )
@@ -150,7 +165,7 @@ class _Run:
             begun = Preparation(*known, prepared)
             before = read_devices(setting)
             watch = None if self.watching is None else Watch(setting, is_open_loop=is_open_loop)
-            results.make_directory(output, RUN_FILE)
+            tables.make_directory(output, RUN_FILE)
             with journal(output, rows, running(setting, begun), watch) as kept, RunResults(setting, output) as found:
 
                 def hand(part: RunPart) -> None:
@@ -246,7 +261,11 @@ class _Run:
         if not there.any():
             return Populated(laid_out.objects, laid_out.bytes, 0), None
         rows = populated_rows(residency, there)
-        if engine.depth > CLOSED_LOOP_DEPTH and setting.pacer.speed is not None and not _has_gpu(tiers):
+        if (
+            engine.depth > CLOSED_LOOP_DEPTH
+            and setting.pacer.speed is not None
+            and not any(isinstance(t, DeviceTier) for t in tiers)
+        ):
             # An open loop's limit is far more than populating needs: its buffers would all be touched.
             engine = self._choose(CLOSED_LOOP_DEPTH).engine
         job = Job(rows, tiers, self.data, stall_ns=setting.config.stall_ns)
@@ -289,5 +308,329 @@ def _unread(driven: Driven, depth: int) -> list[str]:
     return [f"the queue stood idle for {share:.1%} of the time because the next rows of the trace were not there yet"]
 
 
-def _has_gpu(tiers: list[Tier | None]) -> bool:
-    return any(isinstance(t, DeviceTier) for t in tiers)
+class Interrupted(KvError):  # noqa: N818 - the user's wish, not a fault
+    """The user asked to stop; what was measured is kept."""
+
+    exit_code = INTERRUPTED
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """A finished run, whole or partial."""
+
+    run: RunFile
+    error: KvError | None
+    """Why it is partial, or that operations failed; None if it is whole and all went well."""
+
+    @property
+    def summary(self) -> Summary:
+        """Its figures."""
+        return self.run.summary
+
+    @property
+    def verification(self) -> Verification | None:
+        """What the checks found; None unless asked to check."""
+        return self.run.verification
+
+
+Replaying = Callable[..., FinishedRun]
+"""As `replay`, or what has it done on several ranks."""
+
+
+def write_down(found: RunResults, begun: RunBegun, measured: Measured, output: Path, *, said: str = "") -> FinishedRun:
+    """Write the tables and run.json of a run to `output`, run.json last; return the run.
+
+    `said` stands in place of its verdict, where it is no replay: then no criterion judges it.
+    """
+    content = finished(found.setting, begun, measured)
+    if said:
+        # Criteria of MLPerf judge a replay of its workload.
+        summary = msgspec.structs.replace(content.summary, verdict=said, judgement=None)
+        content = msgspec.structs.replace(content, mlperf=None, summary=summary)
+    for name in (PROBE_FILE, BLOCKS_FILE):
+        (output / name).unlink(missing_ok=True)
+    if measured.probed is not None:
+        measured.probed.save(output)
+        if measured.probed.has_events:
+            meta = table_metadata(BLOCKS, found.setting, content)
+            tables.write_table(output / BLOCKS_FILE, meta, measured.probed.blocks())
+    found.close_tables(content)
+    content = msgspec.structs.replace(content, checkpoints=found.checkpoints(measured.summary.wall_ns))
+    write_run(output, content)
+    return FinishedRun(content, measured.error)
+
+
+Show = Callable[[str, int], Any]
+StopAsked = Callable[[], str | None]
+
+
+def open_tiers(setting: Setting, stack: ExitStack) -> None:
+    """Open all tiers, which `stack` closes; DeviceError if one refuses or the peak does not fit."""
+    residency = setting.window.residency
+    spaces = [_spaces(tier) for tier in setting.tiers]
+    need: dict[object, int] = {}
+    for of_tier, peaks in zip(spaces, residency.drive_peak_bytes, strict=True):
+        for space, peak in zip(of_tier, peaks, strict=True):
+            # Tiers that share a filesystem, or memory, must fit together.
+            need[space] = need.get(space, 0) + peak
+    for index, tier in enumerate(setting.tiers):
+        if tier is None:
+            continue
+        together = [need[space] for space in spaces[index]]
+        if isinstance(tier, PlannedTier):
+            tier.expect(
+                Holding(
+                    residency.drive_peak_bytes[index], residency.grown[index], _ahead_bytes(setting, index), together
+                )
+            )
+        stack.callback(tier.close)
+        tier.open(max(together))
+
+
+def _spaces(tier: Tier | None) -> list[object]:
+    if not isinstance(tier, StorageTier):
+        return [None if tier is None else tier.target]
+    return [_space(Path(drive.target)) for drive in tier.drives]
+
+
+def _space(path: Path) -> object:
+    if path.is_block_device():
+        return path.resolve()
+    holder = path if path.exists() else path.parent
+    return holder.stat().st_dev if holder.exists() else str(path)
+
+
+def _ahead_bytes(setting: Setting, tier: int) -> int:
+    """Return the most that writes can be ahead of deletes before them: what is in flight.
+
+    But no more than the deletes free: without any there is nothing to be ahead of.
+    """
+    kinds, depth = setting.window.facts.kinds[tier], setting.config.depth
+    deletes, longest = int(kinds["rows"][DELETE]), int(kinds["end_bytes"].max())
+    return min(deletes, depth + 1) * longest
+
+
+def precondition_all(setting: Setting, fill: Fill, interrupted: StopAsked, show: Show) -> list[Preconditioned]:
+    """Write the drives full as `--precondition` says."""
+    config, done = setting.config, []
+    if config.precondition is None:
+        return []
+    peaks = setting.window.residency.drive_peak_bytes
+    pairs = [
+        (drive, peak)
+        for tier, of_tier in zip(setting.tiers, peaks, strict=True)
+        if isinstance(tier, StorageTier)
+        for drive, peak in zip(tier.drives, of_tier, strict=True)
+        if peak
+    ]
+    for stream, (drive, peak) in enumerate(pairs):
+        with show(f"preconditioning {drive.name}", 2 * peak) as progress:
+            found, region = precondition(
+                drive,
+                peak,
+                Precondition(config.precondition),
+                config.io_bytes,
+                config.depth,
+                fill,
+                stream,
+                interrupted=interrupted,
+                progress=progress,
+            )
+        if isinstance(drive, ExtentTier) and found.is_whole:
+            drive.note_written(region)
+        done.append(found)
+    return done
+
+
+def read_smart(setting: Setting) -> dict[str, Smart]:
+    """Read the SMART data of all drives, by name."""
+    return {drive.name: smart(Path(drive.target)) for drive in drives_of(setting.tiers)}
+
+
+def read_devices(setting: Setting) -> dict[str, DeviceCounters | None]:
+    """Read the counters of the device beneath each drive, by the drive's name; None if unseen."""
+    return {drive.name: device_counters(Path(drive.target)) for drive in drives_of(setting.tiers)}
+
+
+def device_io(before: dict[str, DeviceCounters | None], after: dict[str, DeviceCounters | None]) -> dict[str, DeviceIo]:
+    """Return the differences of two readings of device counters; null where one is missing."""
+    result = {}
+    for name, start in before.items():
+        end = after[name]
+        done = [b - a for a, b in zip(start, end, strict=True)] if start is not None and end is not None else [None] * 4
+        result[name] = DeviceIo(read_bytes=done[0], written_bytes=done[1], device_ns=done[2], busy_ns=done[3])
+    return result
+
+
+RUNTIME = "--runtime"
+"""What ended a run that was to end."""
+
+
+def until(interrupted: Callable[[], str | None], runtime_ns: int | None) -> Callable[[], str | None]:
+    """Return a function that gives the reason to stop: a signal, or RUNTIME so long after its first call."""
+    if runtime_ns is None:
+        return interrupted
+    started_ns: list[int] = []
+
+    def reason() -> str | None:
+        now = monotonic_ns()
+        if not started_ns:
+            started_ns.append(now)
+        return interrupted() or (RUNTIME if now - started_ns[0] >= runtime_ns else None)
+
+    return reason
+
+
+def rows_left(setting: Setting, laid: int) -> int:
+    """Return how many of the plan's rows count in the results: all, unless repeats were planned in reserve.
+
+    Where the clock ended it, they are those that are `laid`, and one repeat at least.
+    """
+    rows = setting.window.planned_rows
+    if not setting.rows_once or setting.pacer.speed is not None:
+        return rows
+    return min(rows, max(laid, setting.rows_once))
+
+
+def with_repeats(summary: Summary, found: RunResults) -> Summary:
+    """Return `summary` with a verdict that says how often --runtime repeated the window, or what it cut it to."""
+    setting = found.setting
+    if not setting.rows_once or summary.judgement is None:
+        return summary
+    rows, last = setting.window.rows, found.last_reached_row
+    if summary.not_reached:
+        rows = 0 if last is None else last + 1
+    said = f"; {repeated('the trace', rows / setting.rows_once)} in {format_duration(summary.wall_ns)}"
+    judged = replace_fields(summary.judgement, sentence=summary.judgement.sentence + said)
+    return replace_fields(summary, verdict=summary.verdict + said, judgement=judged)
+
+
+def repeated(part: str, times: float) -> str:
+    """Return how often `part` was replayed: the trace 2.5 times, 14 % of the trace."""
+    return f"{part} {times:.3g} times" if times >= 1 else f"{times * 100:.3g} % of {part}"
+
+
+class Together(CommonStart, Protocol):
+    """The replays that start and end with this one."""
+
+    @property
+    def reason(self) -> str | None:
+        """The reason why all end now; null while they run."""
+
+    def ready(self) -> None:
+        """Wait until all are prepared for the first operation.
+
+        Raises:
+            KvError: one cannot be: none is to start.
+
+        """
+
+
+def ended_by(interrupted: Callable[[], str | None], together: Together | None) -> Callable[[], str | None]:
+    """Return a function that gives the reason to stop: a signal, or that of other ranks."""
+    if together is None:
+        return interrupted
+    return lambda: interrupted() or together.reason
+
+
+def meet(together: Together | None) -> None:
+    """Wait until all are prepared; errors as of `Together.ready`."""
+    if together is not None:
+        together.ready()
+
+
+PART_ROWS = 1 << 15
+"""Rows that are handed on together, at most."""
+_PAUSE_S = 0.002
+
+
+class Feed:
+    """Lays the rows of one run, and hands on completed ones, in order.
+
+    One that takes long holds up those after it, until the window is full; then nothing more is laid before it ends.
+    """
+
+    def __init__(
+        self,
+        loader: Loader,
+        hand: Callable[[RunPart], None],
+        *,
+        is_open_loop: bool,
+        laid: Callable[[int, Any], None] | None = None,
+    ) -> None:
+        """Feed from `loader`, which has begun; `hand` takes the rows that are over.
+
+        `laid` takes rows as they are laid, and the number of the first: a journal knows what was done of them.
+        """
+        self._loader, self._hand, self._is_open_loop, self._laid = loader, hand, is_open_loop, laid
+        self._rows = loader.rows
+        self._given = 0
+        self._error: BaseException | None = None
+
+    @property
+    def trouble(self) -> str | None:
+        """What ended the reading of the trace; None while it goes on."""
+        return None if self._error is None else "the trace"
+
+    def fill(self) -> None:
+        """Lay as many rows as fit the ring."""
+        first = self._loader.laid
+        self._loader.load()
+        if self._laid is not None:
+            self._tell(first)
+
+    def _tell(self, first: int) -> None:
+        while first < self._loader.laid:
+            rows = self._rows.within(first, self._loader.laid)
+            assert self._laid is not None, "only then is it told"
+            self._laid(first, rows)
+            first += len(rows)
+
+    @contextmanager
+    def running(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Feed a run for as long as the context lasts; KvError of the trace at its end."""
+        is_over = threading.Event()
+
+        def work() -> None:
+            try:
+                while not is_over.is_set():
+                    has_given, laid = self._give(int(self._rows.struct.ended), PART_ROWS), self._loader.laid
+                    self.fill()
+                    if self._loader.laid > laid:
+                        wake()
+                    elif not has_given:
+                        is_over.wait(_PAUSE_S)
+            except BaseException as error:  # noqa: BLE001 - raised again below
+                self._error = error
+
+        thread = threading.Thread(target=work, name="kvreplay-feed", daemon=True)
+        if not self._loader.is_whole:
+            thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            if thread.ident is not None:
+                thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _give(self, until: int, least: int) -> bool:
+        """Hand on the rows before `until` that were not, if they are `least`; return whether it was done."""
+        if until - self._given < least:
+            return False
+        while self._given < until:
+            rows = self._rows.within(self._given, min(until, self._given + PART_ROWS))
+            self._hand(RunPart(self._given, rows, self._is_open_loop))
+            self._given += len(rows)
+            self._rows.struct.given = self._given
+        self._loader.forget(self._given)
+        return True
+
+    def finish(self, total: int) -> None:
+        """Hand on the remaining rows up to `total`; nothing more will be done to them."""
+        while self._given < total:
+            self._give(min(total, self._loader.laid), 1)
+            if self._given < total:
+                self.fill()
+        self._loader.close()

@@ -1,13 +1,18 @@
 """One trace at rising queue depths (closed loop), speeds or users (open loop), up to saturation, and its knee.
 
-The rule is fixed and stated with the result, so that two people who sweep find the same knee.
+The rule is fixed and stated with the result, so that two people who sweep find the same knee. Which value comes next is
+decided without a clock or I/O (`next_value`). The values that were asked for go first, rising, to the first that is not
+sustained. If none fails, the greatest is doubled, unless more users ask no more of the storage; if the least fails, it
+is halved; between the last sustained and the first failed value the sweep bisects. These two are tried again at last,
+and the median decides; the search goes on where it decides otherwise.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +21,53 @@ import msgspec
 from kvreplay.config.config import Config, check
 from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
-from kvreplay.result.pace import is_late
-from kvreplay.run.finished import Replaying
-from kvreplay.run.run import replay
-from kvreplay.run.search import (
-    TRIALS,
-    asks_no_more,
-    decided,
-    limit_of_closed,
-    limit_of_open,
-    next_value,
-    reached,
-    sustained,
-    to_repeat,
-)
+from kvreplay.result.cause import DEPENDENCIES, DRIVE, is_late, percent
+from kvreplay.run.run import Replaying, replay
 from kvtrace import __version__
 from kvtrace.core.document.chapters import load_name, response_lines
 from kvtrace.core.document.page import panels
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.run.figures import Summary
+from kvtrace.core.run.figures import LimitCause, RunVerdict, Summary
 from kvtrace.core.run.run_file import SWEEP_FILE, ProgramError, run_program
 from kvtrace.core.run.sweep_file import Axis, LoadSweep, SweepPoint, has_users
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import objects_path, open_table
-from kvtrace.core.units import NS_PER_S
+from kvtrace.core.units import NS_PER_S, format_duration, format_rate
+
+DOUBLINGS = 4
+"""Beyond the greatest value asked for."""
+DOUBLINGS_OF_ONE = 14
+"""Where one value was asked for: the search finds the rest by itself."""
+ASKS_MORE = 1.05
+"""What twice the users ask of the storage, at least, beside the most before: else something else sets the pace."""
+HALVINGS = 6
+TRIALS = 3
+"""At the values that decide."""
+PRECISION = 1.1
+"""The first lost over the last kept: closer values are not told apart."""
+
+OURS = "submission"
+"""The cause that is not the load's."""
+FEW_OPERATIONS = 100
+"""Of fewer one alone is more than may be late."""
+_LIMITS = {
+    LimitCause.DRIVE: "the {storage} is",
+    LimitCause.REPLAYER: "the replayer is",
+    LimitCause.QUEUE_LIMIT: "the queue limit is",
+    LimitCause.DATA: "data generation is",
+    LimitCause.DEPENDENCIES: "dependencies in the trace are",
+    LimitCause.COPY_THREADS: "the copy threads are",
+    LimitCause.PROCESSOR: "the processor, used by others, is",
+    LimitCause.MEMORY: "the first touch of memory is",
+    LimitCause.THROTTLE: "a throttle above the device is",
+    LimitCause.KERNEL: "the kernel above the device is",
+}
+_UNCLEAR = "bottleneck above it not identified"
+FULL = 0.8
+"""Of its places in use: a queue depth was what set the load."""
+
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 GAIN = 0.05
@@ -58,9 +84,9 @@ WIDE = 20
 
 _KEPT_PACE = (
     "the greatest {} up to which every one was delivered (at least 95 % of it by its end), and read with a p99 "
-    "response time within --read-p99 where that is given; after those asked for a sweep doubles or halves until one is "
-    "held and one lost (or twice as many ask no more), and bisects between them; the last held and the first lost are "
-    f"run {TRIALS} times, and the median decides"
+    "response time within --read-p99 where that is given; after those asked for a sweep doubles until failure, or "
+    "halves until success, then bisects (it stops where twice as many add no load); the last sustained and the first "
+    f"failed are run {TRIALS} times, and the median decides"
 )
 RULES = {
     Axis.QUEUE_DEPTH: f"the least queue depth with {KNEE_SHARE:.0%} of the greatest throughput; a sweep ends when "
@@ -85,7 +111,7 @@ def sweep(
     done: Callable[[SweepPoint], None] | None = None,
     replaying: Replaying = replay,
 ) -> tuple[LoadSweep, KvError | None]:
-    """Replay at each of `values`, rising, until saturated, an open loop as `search` says; keep the runs in `output`.
+    """Replay at each of `values`, rising, until saturated (an open loop as `next_value` says); keep runs in `output`.
 
     A trace that `is_made` for this sweep is moved into `output`.
 
@@ -346,3 +372,192 @@ def with_users(argv: list[str], users: int) -> list[str]:
     ]
     is_there = any(argument == "--users" or argument.startswith("--users=") for argument in argv)
     return found if is_there else [*found, "--users", str(users)]
+
+
+def next_value(axis: Axis, asked: Sequence[float], points: Sequence[SweepPoint]) -> float | None:
+    """Return the value to try after `points` (an open loop's, in run order); None at the end of the search."""
+    held = [p.value for p in points if p.is_held]
+    lost = [p.value for p in points if not p.is_held]
+    tried = {p.value for p in points}
+    if not lost:
+        rest = [value for value in asked if value not in tried]
+        most = DOUBLINGS_OF_ONE if len(asked) == 1 else DOUBLINGS
+        is_over = len(points) - len(asked) >= most or asks_no_more(points)
+        return rest[0] if rest else None if is_over else 2 * max(held)
+    least = min(lost)
+    below = [value for value in held if value < least]
+    if not below:
+        if [p.cause for p in points[-2:]] == [OURS, OURS]:
+            # Half of the load does not help where it is the machine that is too busy for us.
+            return None
+        half = _stepped(axis, least / 2)
+        return None if len(lost) > HALVINGS or half in tried or half <= 0 else half
+    greatest = max(below)
+    middle = _stepped(axis, sqrt(greatest * least))
+    if axis is Axis.USERS:
+        middle = max(middle, greatest + 1)
+    return None if least / greatest <= PRECISION or middle >= least or middle in tried else middle
+
+
+def asks_no_more(points: Sequence[SweepPoint]) -> bool:
+    """Return whether the last two rising `points` of an open loop added no load."""
+    asked = [p.asked_bytes_per_s for p in sorted(points, key=lambda point: point.value)]
+    known = [rate for rate in asked if rate is not None]
+    if len(known) < len(asked) or len(known) < 3:  # noqa: PLR2004 - two steps
+        return False
+    return all(known[at] < max(known[:at]) * ASKS_MORE for at in (-2, -1))
+
+
+def to_repeat(points: Sequence[SweepPoint]) -> float | None:
+    """Return which value of an open loop's `points` to try again; None if the deciding ones have all their trials.
+
+    They are the last that is held and the first that is lost.
+    """
+    rising = sorted(points, key=lambda point: point.value)
+    first = next((at for at, point in enumerate(rising) if not point.is_held), len(rising))
+    return next((p.value for p in rising[max(0, first - 1) : first + 1] if p.trials < TRIALS), None)
+
+
+def decided(trials: Sequence[SweepPoint]) -> SweepPoint:
+    """Return the median of the trials at one value: of those that are not held, longer ones are the worse."""
+
+    def badness(point: SweepPoint) -> tuple[bool, float, float]:
+        return not point.is_held, point.read_p99_ns or 0, point.late_p99_ns or 0
+
+    median = sorted(trials, key=badness)[len(trials) // 2]
+    held = None if median.kept_pace is None else sum(point.is_held for point in trials)
+    return msgspec.structs.replace(median, trials=len(trials), held_trials=held)
+
+
+def _stepped(axis: Axis, value: float) -> float:
+    """Return `value` as an axis has it: a whole number of users, or a speed with three digits."""
+    return float(int(value)) if axis is Axis.USERS else float(f"{value:.3g}")
+
+
+def sustained(axis: Axis, points: Sequence[SweepPoint], target_ns: int | None) -> str:
+    """Describe the result of an open loop's rising `points` in one sentence."""
+    lost = next((p for p in points if not p.is_held), None)
+    held = [p for p in points if p.is_held and (lost is None or p.value < lost.value)]
+    if not points:
+        return "nothing was tried"
+    if not held:
+        first = points[0]
+        cause = limit_of_open(points)
+        limit = "bottleneck not identified" if cause is None else f"{_LIMITS[cause]} the limit"
+        return (
+            f"the knee is below the lowest load tried, {_said(axis, first)}: there it {_lost(first, target_ns)}; "
+            f"{limit}{_few(first)}"
+        )
+    best = held[-1]
+    unknown = target_ns is not None and best.is_within_target is None
+    claim = "cannot be judged by --read-p99 at" if unknown else "sustains"
+    after = "nothing tried was more than it sustains"
+    if lost is None and asks_no_more(points):
+        after = (
+            f"more users add no load ({format_rate(points[-1].asked_bytes_per_s)} at {_said(axis, points[-1])}, "
+            f"{format_rate(points[-2].asked_bytes_per_s)} at {_said(axis, points[-2])}): compute sets the pace"
+        )
+    if lost is not None:
+        after = f"{limit_above(limit_of_open(points), points)}: at {_said(axis, lost)} it {_lost(lost, target_ns)}"
+    return f"{claim} {_said(axis, best)}; {_read(best)} at the knee; {after}{_few(best)}"
+
+
+def limit_of_open(points: Sequence[SweepPoint]) -> LimitCause | None:
+    """Return the bottleneck above the last sustained point of an open loop's rising `points`; None if not identified.
+
+    That is what the first of the lost that decides says.
+    """
+    lost = next((at for at, p in enumerate(points) if not p.is_held), len(points))
+    judged = (p.judgement for p in points[lost:] if not p.is_held and p.judgement is not None)
+    causes = (_cause(found, was_held=lost > 0) for found in judged)
+    return next((cause for cause in causes if cause is not None), None)
+
+
+def _cause(found: RunVerdict, *, was_held: bool) -> LimitCause | None:
+    """Return what held a run back, `found` being its verdict, given whether less load was held.
+
+    Requests that were served in time at less load depend on as much there: if what they wait for takes longer, that is
+    the drive's doing where more of the time was its than ours.
+    """
+    if found.cause not in (None, LimitCause.DEPENDENCIES) or not was_held:
+        return found.cause
+    shares = found.evidence.response_shares
+    ours = sum(share for name, share in shares.items() if name not in (DRIVE, DEPENDENCIES))
+    return LimitCause.DRIVE if shares.get(DRIVE, 0.0) > ours else None
+
+
+def limit_of_closed(points: Sequence[SweepPoint], *, is_saturated: bool) -> LimitCause | None:
+    """Return the bottleneck of the last of a closed loop's `points`; None if not identified.
+
+    Where each depth was in use and more of it moved no more, that is the drive's limit: one run alone cannot tell.
+    """
+    if not is_saturated or points[-1].judgement is None:
+        return None
+    found = points[-1].judgement
+    if found.cause not in (None, LimitCause.QUEUE_LIMIT):
+        return found.cause
+    in_flight, shares = found.evidence.in_flight_mean, (found.evidence.blocked_share, found.evidence.starved_share)
+    is_full = in_flight is not None and in_flight >= FULL * found.evidence.queue_depth
+    is_ours = (found.evidence.submitter_busy_share or 0) >= FULL or None in shares
+    return LimitCause.DRIVE if is_full and not is_ours else None
+
+
+def limit_above(cause: LimitCause | None, points: Sequence[SweepPoint]) -> str:
+    """Describe the bottleneck above the knee of `points`."""
+    if cause is None:
+        return _UNCLEAR
+    storage = next((p.judgement.evidence.storage for p in reversed(points) if p.judgement is not None), "drive")
+    return f"{_LIMITS[cause].format(storage=storage)} the limit above it"
+
+
+def reached(points: Sequence[SweepPoint], knee: float | None, *, is_saturated: bool) -> str:
+    """Describe the result of a closed loop's rising `points` in one sentence."""
+    at = next((p for p in points if p.value == knee), None)
+    if at is None:
+        return "no knee: no point of the sweep qualifies (queue depth)"
+    above = limit_above(limit_of_closed(points, is_saturated=is_saturated), points)
+    if not is_saturated:
+        above = "the sweep did not saturate, so the knee may lie beyond"
+    rate = format_rate(at.throughput_bytes_per_s)
+    return f"reaches {rate} at queue depth {at.value:g}; {_read(at, 'service')} at the knee; {above}{_few(at)}"
+
+
+def progress_of(axis: Axis, point: SweepPoint, target_ns: int | None) -> str:
+    """Describe one run of a sweep in a line."""
+    if axis is Axis.QUEUE_DEPTH:
+        return f"{format_rate(point.throughput_bytes_per_s)}, {_read(point, 'service')}"
+    asked = "" if point.asked_bytes_per_s is None else f", {format_rate(point.asked_bytes_per_s)} asked"
+    return f"sustained, {_read(point)}{asked}" if point.is_held else f"{_lost(point, target_ns)}{asked}"
+
+
+def _said(axis: Axis, point: SweepPoint) -> str:
+    if axis is Axis.USERS:
+        return f"{point.value:g} user{'' if point.value == 1 else 's'}"
+    return f"{point.value:g} x the trace's speed"
+
+
+def _few(point: SweepPoint) -> str:
+    if point.operations is None or point.operations >= FEW_OPERATIONS:
+        return ""
+    return f"; with only {point.operations} operations one that is late decides: a longer trace tells more"
+
+
+def _aside(point: SweepPoint) -> str:
+    """Return what is to be known of a point's times: its trials, and waits for the replayer that they contain."""
+    said = [] if point.trials == 1 else [f"sustained in {point.held_trials} of {point.trials} trials"]
+    share = point.late_by_itself_fraction
+    if share is not None and not point.kept_pace:
+        said.append(f"replayer added delay to {percent(share)} of operations")
+    return f" ({'; '.join(said)})" if said else ""
+
+
+def _read(point: SweepPoint, what: str = "response") -> str:
+    if point.read_p99_ns is not None:
+        return f"read {what} p99 {format_duration(point.read_p99_ns)}{_aside(point)}"
+    return f"read {what} p99 is not known ({point.read_p99_lacks or 'no reads'}){_aside(point)}"
+
+
+def _lost(point: SweepPoint, target_ns: int | None) -> str:
+    if point.keeps_up:
+        return f"keeps up, but {_read(point)} exceeds {format_duration(target_ns)}"
+    return f"falls behind, {_read(point)}"

@@ -1,8 +1,12 @@
-"""Several runs of one replay: their median and spread, and whether they agree enough to be quoted."""
+"""Several runs of one replay: median, spread, and whether they agree enough to be quoted; or two sides in turn.
+
+`run_pair` alternates the runs of two sets of targets, so that a machine whose speed drifts favours neither.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,11 +16,10 @@ import msgspec
 from kvreplay.config.config import Config, check
 from kvreplay.config.tiers import check_targets, make_tiers
 from kvreplay.result import tables
-from kvreplay.result.manifest import status_of
+from kvreplay.result.summarize import status_of
 from kvreplay.result.verdict import reached_of
-from kvreplay.run.finished import FinishedRun, Replaying
-from kvreplay.run.run import replay
-from kvreplay.run.watching.watch import Watching
+from kvreplay.run.run import FinishedRun, Replaying, replay
+from kvreplay.run.watch import Watching
 from kvtrace import __version__
 from kvtrace.core import statistics
 from kvtrace.core.errors import ConfigError, KvError
@@ -51,7 +54,7 @@ class Quantity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialSet(msgspec.Struct, frozen=True, kw_only=True):
-    """What several trials came to."""
+    """The results of several trials."""
 
     asked: int
     runs: list[str]
@@ -177,7 +180,7 @@ class Trials:
         return bool(self.runs) and self.runs[-1].status == "partial"
 
     def go_on(self) -> tuple[Path, FinishedRun]:
-        """Do the next trial; return its folder and how it ended."""
+        """Run the next trial; return its folder and its outcome."""
         if not self.runs:
             tables.make_directory(self._output, TRIALS_FILE)
             tables.remove_stale(self._output, {_folder(i) for i in range(self.asked)})
@@ -197,7 +200,7 @@ class Trials:
     def perform(
         self, done: Callable[[Path, FinishedRun], None] = lambda _folder, _outcome: None
     ) -> tuple[TrialSet, KvError | None]:
-        """Do all trials, up to the first that is cut short; `done` sees each.
+        """Run all trials, up to the first that is cut short; `done` gets each.
 
         Returns:
             what they came to, which trials.json holds too, and why it is partial or None.
@@ -209,7 +212,7 @@ class Trials:
         return self.write(), self.error
 
     def write(self) -> TrialSet:
-        """Return what the trials came to, of which there must be one, and write it to trials.json."""
+        """Summarize the trials (at least one), and write trials.json."""
         found = quantities(self.runs)
         warnings = disagreements(found)
         trials = TrialSet(
@@ -229,3 +232,51 @@ class Trials:
 
 def _folder(index: int) -> str:
     return f"trial-{index + 1}"
+
+
+SIDES = ("a", "b")
+"""The folders of the two sides."""
+
+
+def run_pair(
+    configs: tuple[Config, Config],
+    trace: Path,
+    output: Path,
+    argv: list[str],
+    count: int,
+    *,
+    is_forced: bool = False,
+    show: Callable[[str, int], AbstractContextManager[Any]] | None = None,
+    done: Callable[[Path, FinishedRun], None],
+) -> KvError | None:
+    """Replay `trace` `count` times as each of `configs` says, into trials below `output`/a and `output`/b.
+
+    The sides take turns, and who is first in a round alternates: a b, b a, a b. Both stop at the first trial that is
+    cut short.
+
+    Returns:
+        why a trial is partial or failed, or None.
+
+    """
+    tables.check_output(output, is_forced=is_forced)
+    sides = [
+        Trials(config, trace, output / side, argv, count, is_forced=is_forced, show=show)
+        for config, side in zip(configs, SIDES, strict=True)
+    ]
+    tables.make_directory(output, TRIALS_FILE)
+    for number in range(count):
+        for side in reversed(sides) if number % 2 else sides:
+            try:
+                folder, outcome = side.go_on()
+            except KvError:
+                tables.remove_empty(output)
+                raise
+            done(folder, outcome)
+            if side.is_cut_short:
+                break
+        if any(side.is_cut_short for side in sides):
+            break
+    for side in sides:
+        if side.runs:
+            side.write()
+    return next((side.error for side in sides if side.is_cut_short), next(filter(None, (s.error for s in sides)), None))

@@ -1,7 +1,11 @@
-"""Which directories a replay may use: empty ones and its own, one replay at a time; only its own files are removed.
+"""What a replay may overwrite: empty directories, files of its own, and block devices that nothing uses.
 
-All objects lie in one scratch directory with a marker file. By the marker a later run knows the leftovers of a killed
-one; a lock on it keeps two runs apart.
+In a directory all objects lie in one scratch folder with a marker file. By the marker a later run knows the leftovers
+of a killed one; a lock on it keeps two runs apart, and only files of ours are removed.
+
+What the kernel knows of a block device is read first (`examine`) and judged apart from it (`refusal`). At last the
+device is opened exclusively, which the kernel refuses while anything else holds it. `smart` and `firmware` are what a
+drive reports of itself.
 """
 
 from __future__ import annotations
@@ -10,14 +14,23 @@ import errno
 import fcntl
 import os
 import re
+import shutil
 import stat
-from dataclasses import dataclass
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from kvreplay.tiers.directio import refused
-from kvreplay.tiers.layout import DIRECTORY_NAME, FILE_NAME
+from kvreplay.tiers.host import SECTOR_BYTES, block_device, mounts, sys_text
 from kvreplay.tiers.space import read_header
+from kvreplay.tiers.tier import DIRECTORY_NAME, FILE_NAME
 from kvtrace.core.errors import DeviceError
+from kvtrace.core.run.run_file import Smart
 
 SCRATCH = "kvreplay-scratch"
 MARKER = "KVREPLAY"
@@ -196,3 +209,298 @@ def release(held: Claim, *, is_kept: bool) -> None:
         return
     finally:
         os.close(held.lock)
+
+
+_MAGIC = (
+    *(("gpt", at, b"EFI PART") for at in (512, 4096)),
+    ("dos", 510, b"\x55\xaa"),
+    *(("LVM2_member", at, b"LABELONE") for at in (0, 512, 1024, 1536)),
+    ("crypto_LUKS", 0, b"LUKS\xba\xbe"),
+    *(("linux_raid_member", at, b"\xfc\x4e\x2b\xa9") for at in (0, 4096)),
+    ("swap", 4086, b"SWAPSPACE2"),
+    ("xfs", 0, b"XFSB"),
+    ("ext4", 1080, b"\x53\xef"),
+    ("btrfs", 65600, b"_BHRfS_M"),
+)
+"""What is known of signatures without util-linux: libblkid's name, where it stands, and its bytes."""
+_LOOKED_AT_BYTES = 128 << 10
+_TIMEOUT_S = 10
+_LOOKS, _BETWEEN_LOOKS_S = 5, 0.1
+"""How often it is looked again whether a device is still open for writing."""
+_AMBIVALENT = 8
+"""blkid's exit status."""
+_NO_DEVICE = ("socket:", "pipe:", "anon_inode:", "/memfd:")
+
+
+@dataclass(frozen=True, slots=True)
+class BlockDevice:
+    """What is known of a block device."""
+
+    name: str
+    """The kernel's, such as nvme1n1."""
+    size_bytes: int
+    is_read_only: bool = False
+    partitions: tuple[str, ...] = ()
+    holders: tuple[str, ...] = ()
+    """Devices built on it or its partitions: LVM, RAID, encryption."""
+    mounted_at: tuple[str, ...] = ()
+    """Mount points of it or its partitions."""
+    is_swap: bool = False
+    is_root_disk: bool = False
+    """Whether / lies on it, on a part of it, or on the disk it is a part of."""
+    writers: tuple[str, ...] = ()
+    """Other processes that hold it, its partitions or its disk open for writing, as far as we may see."""
+    signatures: tuple[str, ...] = ()
+    """By libblkid's names: the partition tables, filesystems, volumes and swap on it."""
+
+
+def examine(path: Path, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> BlockDevice:
+    """Return what the kernel tells of the block device at `path`; what it holds is not read."""
+    number = _number(path.stat().st_rdev)
+    at = (sysfs / "dev/block" / number).resolve()
+    if not at.is_dir():
+        raise DeviceError(f"{path}: the kernel tells nothing of this device ({at} is absent)")
+    parts = tuple(sorted(entry.name for entry in at.iterdir() if (entry / "partition").is_file()))
+    ours = {number} | {text for part in parts if (text := sys_text(at / part / "dev"))}
+    disk = at if (at / "queue").is_dir() else at.parent
+    return BlockDevice(
+        name=at.name,
+        size_bytes=int(sys_text(at / "size") or 0) * SECTOR_BYTES,
+        is_read_only=sys_text(at / "ro") == "1",
+        partitions=parts,
+        holders=tuple(sorted(h for part in (at, *(at / p for p in parts)) for h in _entries(part / "holders"))),
+        mounted_at=tuple(m.point for m in mounts(proc) if m.device in ours),
+        is_swap=any(s in ours for s in _swaps(proc)),
+        is_root_disk=disk.name in _disks_below_root(sysfs),
+        writers=_lasting_writers(ours | {sys_text(disk / "dev") or number}, proc),
+    )
+
+
+def logical_block_bytes(path: Path) -> int:
+    """Return the unit in which the block device at `path` is addressed; 512 where the kernel does not tell."""
+    disk = block_device(path)
+    return int((disk and sys_text(disk / "queue/logical_block_size")) or SECTOR_BYTES)
+
+
+def _number(device: int) -> str:
+    return f"{os.major(device)}:{os.minor(device)}"
+
+
+def _entries(directory: Path) -> list[str]:
+    return [entry.name for entry in directory.iterdir()] if directory.is_dir() else []
+
+
+def _swaps(proc: Path) -> list[str]:
+    found = []
+    for line in (sys_text(proc / "swaps") or "").splitlines()[1:]:
+        path = Path(line.split()[0])
+        if path.is_block_device():
+            found.append(_number(path.stat().st_rdev))
+    return found
+
+
+def _lasting_writers(numbers: set[str], proc: Path) -> tuple[str, ...]:
+    """Return who has one of the devices open for writing, and keeps it: udev and losetup let it go in a moment."""
+    found = set(_writers(numbers, proc))
+    for _ in range(_LOOKS):
+        if found:
+            time.sleep(_BETWEEN_LOOKS_S)
+            found &= set(_writers(numbers, proc))
+    return tuple(sorted(found))
+
+
+def _writers(numbers: set[str], proc: Path) -> Iterator[str]:
+    """Yield each other process that has one of the block devices `numbers` open for writing; O_EXCL tells none."""
+    for process in proc.iterdir():
+        if not process.name.isdecimal() or int(process.name) == os.getpid():
+            continue
+        try:
+            is_found = any(_is_writing(process, fd.name, numbers) for fd in (process / "fd").iterdir())
+        except OSError:
+            # It ended, or it is another user's.
+            continue
+        if is_found:
+            yield f"{sys_text(process / 'comm') or 'a process'} (pid {process.name})"
+
+
+def _is_writing(process: Path, fd: str, numbers: set[str]) -> bool:
+    try:
+        if str((process / "fd" / fd).readlink()).startswith(_NO_DEVICE):
+            return False
+        found = (process / "fd" / fd).stat()
+        if not stat.S_ISBLK(found.st_mode) or _number(found.st_rdev) not in numbers:
+            return False
+        lines = (process / "fdinfo" / fd).read_text().splitlines()
+    except OSError:
+        return False
+    flags = next((int(line.split()[1], 8) for line in lines if line.startswith("flags:")), os.O_RDONLY)
+    return flags & os.O_ACCMODE != os.O_RDONLY
+
+
+def _disks_below_root(sysfs: Path) -> set[str]:
+    """Return the names of all disks that / lies on, through RAID and the like."""
+    found: set[str] = set()
+    waiting = [(sysfs / "dev/block" / _number(Path("/").stat().st_dev)).resolve()]
+    while waiting:
+        at = waiting.pop()
+        if not at.is_dir():
+            continue
+        found.add((at if (at / "queue").is_dir() else at.parent).name)
+        waiting += [(at / "slaves" / name).resolve() for name in _entries(at / "slaves")]
+    return found
+
+
+def is_of_root(target: Path, sysfs: Path = Path("/sys")) -> bool:
+    """Return whether `target` shares a disk with the system's root filesystem, where other programs work too."""
+    disk = block_device(target)
+    return disk is None or disk.name in _disks_below_root(sysfs)
+
+
+def refusal(device: BlockDevice, path: Path, *, is_destroying: bool, overwritten: str | None = None) -> str | None:
+    """Return why a replay may not write to `device`, and what would help; None if it may.
+
+    `overwritten` names, with commas between them, the signatures that may be lost.
+    """
+    kept = [name for name in device.signatures if name not in (overwritten or "").split(",")]
+    names = ",".join(device.signatures)
+    signed = (
+        f"holds {names.replace(',', ', ')}; name another device, remove it first (wipefs --all {path}), "
+        f"or add --overwrite-signature {names} if that is to be lost"
+    )
+    unmount = f"unmount it first (umount {device.mounted_at[0]})" if device.mounted_at else ""
+    wipe = f"name a partition, or remove it first (wipefs --all {path})"
+    checks = (
+        (device.is_root_disk, "the system's root filesystem lies on this disk; name another device"),
+        (bool(device.mounted_at), f"mounted at {', '.join(device.mounted_at)}; {unmount}"),
+        (device.is_swap, f"used for swap; name another device, or swapoff {path} first"),
+        (bool(device.holders), f"other devices are built on it ({', '.join(device.holders)}); name one of them"),
+        (bool(device.partitions), f"partitioned ({', '.join(device.partitions)}); {wipe}"),
+        (bool(device.writers), f"held open for writing by {', '.join(device.writers)}; end that first"),
+        (bool(kept), signed),
+        (device.is_read_only, "read-only; name another device"),
+        (device.size_bytes == 0, "empty: no medium or no file behind it"),
+        (not is_destroying, "the replay overwrites all that is on this device; say --destroy-data if that is meant"),
+    )
+    return next((f"{path} ({device.name}): {why}" for is_so, why in checks if is_so), None)
+
+
+def claim_device(
+    path: Path, flags: int, *, is_destroying: bool, overwritten: str | None = None
+) -> tuple[int, BlockDevice]:
+    """Open the block device at `path` for this run alone, and return its descriptor and what it is.
+
+    `overwritten` is as in `refusal`.
+
+    Raises:
+        DeviceError: it is not to be written, or something holds it.
+
+    """
+    device = check_device(path, is_destroying=is_destroying, overwritten=overwritten)
+    return _open_exclusively(path, flags), device
+
+
+def check_device(path: Path, *, is_destroying: bool, overwritten: str | None = None) -> BlockDevice:
+    """Return what the block device at `path` is; DeviceError, as `refusal` says, if it is not to be written."""
+    device = examine(path)
+    why = refusal(device, path, is_destroying=is_destroying)
+    if why is None:
+        device = replace(device, signatures=signatures(path))
+        why = refusal(device, path, is_destroying=is_destroying, overwritten=overwritten)
+    if why is not None:
+        raise DeviceError(why)
+    return device
+
+
+def signatures(path: Path) -> tuple[str, ...]:
+    """Return the names of all signatures on the device at `path`, by wipefs, else blkid, else those we know ourselves.
+
+    Raises:
+        DeviceError: it cannot be read.
+
+    """
+    try:
+        with path.open("rb") as device:
+            start = device.read(_LOOKED_AT_BYTES)
+    except OSError as error:
+        raise DeviceError(f"{path}: cannot be read ({error.strerror}); a block device needs root") from None
+    for name, arguments, names_in in (("wipefs", ["--json"], _wipefs_names), ("blkid", ["-p", "-o", "export"], _types)):
+        program = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
+        if program is not None and (found := names_in([program, *arguments, str(path)])):
+            return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(name for name, at, magic in _MAGIC if start[at : at + len(magic)] == magic))
+
+
+def _wipefs_names(command: list[str]) -> list[str]:
+    found, _ = _ask(command)
+    listed = (found or {}).get("signatures")
+    return [str(each.get("type")) for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+
+
+def _types(command: list[str]) -> list[str]:
+    """Return what `blkid -p` names; it gives up on a device with several filesystems, which it calls ambivalent."""
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False, text=True)  # noqa: S603 - fixed names
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    if done.returncode == _AMBIVALENT:
+        return ["ambivalent"]
+    return [line.partition("=")[2] for line in done.stdout.splitlines() if line.startswith(("TYPE=", "PTTYPE="))]
+
+
+def _open_exclusively(path: Path, flags: int) -> int:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC | flags)
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            raise DeviceError(
+                f"{path} is in use: a mount, a RAID, another replay or the like holds it (lsblk {path})"
+            ) from None
+        raise DeviceError(f"{path}: cannot be opened for direct I/O ({error.strerror})") from None
+    if not stat.S_ISBLK(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise DeviceError(f"{path} is no longer a block device")
+    return fd
+
+
+def firmware(target: Path) -> str | None:
+    """Return the firmware revision of the drive beneath `target`; null where the kernel does not tell."""
+    disk = block_device(target)
+    if disk is None:
+        return None
+    return next((text for name in ("firmware_rev", "rev") if (text := sys_text(disk / "device" / name))), None)
+
+
+def smart(target: Path) -> Smart:
+    """Read the SMART data of the drive beneath `target`, by smartctl or nvme-cli."""
+    disk = block_device(target) if target.exists() else None
+    if disk is None:
+        return Smart(values=None, source=None, reason="no block device is seen beneath it")
+    tools = (
+        ("smartctl", ["--json", "--all", f"/dev/{disk.name}"]),
+        ("nvme", ["smart-log", f"/dev/{disk.name}", "--output-format=json"]),
+    )
+    reason = "neither smartctl nor nvme is installed"
+    for name, arguments in tools:
+        program = shutil.which(name)
+        if program is None:
+            continue
+        values, reason = _ask([program, *arguments])
+        if values is not None:
+            return Smart(values=values, source=name, reason=None)
+    return Smart(values=None, source=None, reason=reason)
+
+
+def _ask(command: list[str]) -> tuple[dict[str, Any] | None, str]:
+    name = command[0].rsplit("/", maxsplit=1)[-1]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False)  # noqa: S603 - fixed names
+        answer = msgspec.json.decode(done.stdout, type=dict[str, Any])
+    except (OSError, subprocess.TimeoutExpired, msgspec.DecodeError) as error:
+        return None, f"{name} gave nothing: {str(error)[:100]}"
+    if name == "nvme":
+        return answer, ""
+    for key in ("nvme_smart_health_information_log", "ata_smart_attributes"):
+        if key in answer:
+            return answer[key], ""
+    messages = [str(m.get("string")) for m in answer.get("smartctl", {}).get("messages", [])]
+    return None, f"smartctl: {'; '.join(messages) or 'the drive has no SMART data'}"

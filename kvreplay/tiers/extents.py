@@ -17,9 +17,8 @@ from typing import Any
 import msgspec
 
 from kvreplay.tiers import claims, directio
-from kvreplay.tiers.devices import claim_device, firmware, logical_block_bytes
+from kvreplay.tiers.claims import claim_device, firmware, logical_block_bytes
 from kvreplay.tiers.host import filesystem_facts
-from kvreplay.tiers.placement import hints
 from kvreplay.tiers.space import Header, Space, decode_header, encode_header
 from kvreplay.tiers.tier import Holding, Native, NativeDrive, Region, StorageOptions, TierKind
 from kvtrace.core.errors import DeviceError
@@ -62,7 +61,7 @@ class ExtentTier:
         return [self]
 
     def expect(self, holding: Holding) -> None:
-        """Note what the replay will hold here."""
+        """Note what the replay will store here."""
         self._holding = holding
 
     def open(self, peak_bytes: int) -> None:
@@ -84,31 +83,24 @@ class ExtentTier:
                 f"{self.target}: the replay holds up to {format_bytes(peak_bytes)} there, but only "
                 f"{format_bytes(available)} is free; replay less with --limit"
             )
-        self._filled_bytes = self._read_filled()
+        with mmap.mmap(-1, self.alignment) as block:
+            os.preadv(self._fd, [block], 0)
+            found = decode_header(block[:])
+        self._filled_bytes = 0 if found is None or self.is_discarding else found.filled_bytes
         self._used_bytes = min(wanted, available) // self.alignment * self.alignment
         # First of all, so that a later run knows it as ours, whatever happens to this one.
         self._note_filled(self._filled_bytes)
         if not self.is_device:
-            self._make_file()
+            self._size_bytes = self._used_bytes = max(self._used_bytes, self._filled_bytes)
+            try:
+                directio.allocate(self._fd, self._size_bytes)
+            except OSError as error:
+                size = format_bytes(self._size_bytes)
+                raise DeviceError(f"{self.target}: cannot be made {size} long: {error.strerror}") from None
         # Now, because it may be gone by the end.
         self._found = filesystem_facts(self._path) | {"device_firmware": firmware(self._path)}
         self._space = Space(self._size_bytes, self.alignment, self.alignment)
         self._space.expect(self._holding.grown)
-
-    def _make_file(self) -> None:
-        self._size_bytes = self._used_bytes = max(self._used_bytes, self._filled_bytes)
-        try:
-            directio.allocate(self._fd, self._size_bytes)
-        except OSError as error:
-            size = format_bytes(self._size_bytes)
-            raise DeviceError(f"{self.target}: cannot be made {size} long: {error.strerror}") from None
-
-    def _read_filled(self) -> int:
-        """Return how far an earlier run has written the target; discarded blocks count as unwritten."""
-        with mmap.mmap(-1, self.alignment) as block:
-            os.preadv(self._fd, [block], 0)
-            found = decode_header(block[:])
-        return 0 if found is None or self.is_discarding else found.filled_bytes
 
     def _note_filled(self, filled_bytes: int) -> None:
         block = encode_header(Header(filled_bytes=filled_bytes), self.alignment)
@@ -165,7 +157,7 @@ class ExtentTier:
         """Note how many streams the device offers."""
         self._is_placed = True
         if self.is_device and self._options.is_direct:
-            self.write_streams = hints.device_streams(self._path)
+            self.write_streams = directio.device_streams(self._path)
 
     def _placement(self) -> dict[str, Any]:
         """Return how streams are passed on, or why not."""
@@ -178,7 +170,7 @@ class ExtentTier:
             why_not = "only io_uring carries them, and this is --engine threads"
         elif not self.write_streams:
             why_not = "the kernel offers no write streams there (queue/max_write_streams: FDP, Linux 6.16 or later)"
-        return hints.facts(None, 0, why_not) if why_not else hints.facts(hints.STREAMED, self.write_streams)
+        return directio.facts(None, 0, why_not) if why_not else directio.facts(directio.STREAMED, self.write_streams)
 
     def facts(self) -> dict[str, Any]:
         """Return the device, how objects lie on it, and what was confirmed of direct I/O."""
@@ -202,11 +194,10 @@ class ExtentTier:
         if self._fd < 0:
             return
         try:
-            if not (self.is_device or self._options.is_kept) and self._is_ours():
+            if not (self.is_device or self._options.is_kept) and (
+                self._path.exists() and self._path.stat().st_ino == os.fstat(self._fd).st_ino
+            ):
                 self._path.unlink()
         finally:
             os.close(self._fd)
             self._fd = -1
-
-    def _is_ours(self) -> bool:
-        return self._path.exists() and self._path.stat().st_ino == os.fstat(self._fd).st_ino

@@ -17,11 +17,20 @@ from typing import Any
 import msgspec
 
 from kvreplay.tiers import claims, directio
-from kvreplay.tiers.devices import firmware
+from kvreplay.tiers.claims import firmware
 from kvreplay.tiers.host import filesystem_facts
-from kvreplay.tiers.layout import MEANINGS, FileLayout, make_directories, path_function
-from kvreplay.tiers.placement import hints
-from kvreplay.tiers.tier import Holding, Native, NativeDrive, Region, StorageOptions, TierKind
+from kvreplay.tiers.tier import (
+    MEANINGS,
+    FileLayout,
+    Holding,
+    Native,
+    NativeDrive,
+    Region,
+    StorageOptions,
+    TierKind,
+    make_directories,
+    path_function,
+)
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
 
@@ -77,9 +86,11 @@ class FileTier:
         if self._options.is_direct:
             self._direct = directio.probe(scratch, self.target)
         if self._streams is not None:
-            why_not = hints.why_no_hint(str(scratch))
+            why_not = directio.why_no_hint(str(scratch))
             self._streams = (
-                hints.facts(None, 0, why_not) if why_not else hints.facts(hints.HINTED, len(hints.LIFETIMES))
+                directio.facts(None, 0, why_not)
+                if why_not
+                else directio.facts(directio.HINTED, len(directio.LIFETIMES))
             )
         make_directories(self._options.layout, str(scratch))
         self._path_of = path_function(self._options.layout, str(scratch))
@@ -143,7 +154,7 @@ class FileTier:
         """Open the object's file to be written, and give it the hint that stands for `stream`."""
         handle = self.begin(_WRITE, object_id)
         if self._streams and self._streams["applied"]:
-            hints.set_hint(handle.fd if isinstance(handle, _Temporary) else handle, stream)
+            directio.set_hint(handle.fd if isinstance(handle, _Temporary) else handle, stream)
         return handle
 
     def write(self, handle: int, offset: int, data: memoryview) -> None:

@@ -99,7 +99,7 @@ def filesystem_facts(target: Path) -> dict[str, Any]:
 
 
 def active_scheduler(text: str | None) -> str | None:
-    """Return the word in brackets, or a lone word: `none [mq-deadline]` is mq-deadline."""
+    """Return the active scheduler, the word in brackets or the only one: `none [mq-deadline]` is mq-deadline."""
     if text is None:
         return None
     return text.partition("[")[2].partition("]")[0] or text or None
@@ -274,7 +274,7 @@ def node_cpus(node: int, nodes: Path = Path("/sys/devices/system/node")) -> set[
 
 
 class DeviceCounters(NamedTuple):
-    """What a device has done so far, for all programs."""
+    """Counters of a device, over all programs."""
 
     read_bytes: int
     written_bytes: int
@@ -285,7 +285,7 @@ class DeviceCounters(NamedTuple):
 
 
 def device_counters(target: Path) -> DeviceCounters | None:
-    """Return what the device beneath `target` has done so far; None if it is not seen.
+    """Read the counters of the device beneath `target`; None if it is not seen.
 
     Source: /proc/diskstats (Documentation/admin-guide/iostats.rst): sectors of 512 bytes whatever the device, times in
     milliseconds.

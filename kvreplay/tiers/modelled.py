@@ -78,7 +78,7 @@ class SimulatedTier:
         return Native(TierKind.NOTHING if self.service is None else TierKind.MODELLED, service=self.service)
 
     def open(self, peak_bytes: int) -> None:
-        """Do nothing: there is room for everything."""
+        """Do nothing: everything fits."""
 
     def facts(self) -> dict[str, Any]:
         """Return that nothing moved, and the model of its times."""

@@ -7,7 +7,7 @@ import resource
 from pathlib import Path
 from typing import Any
 
-from kvreplay.data.buffers import huge_bytes, map_aligned, touch
+from kvreplay.plan.buffers import PAGE_BYTES, huge_bytes, map_aligned, touch
 from kvreplay.tiers.host import sys_text
 from kvreplay.tiers.space import Space
 from kvreplay.tiers.tier import Holding, Native, NativeDrive, TierKind
@@ -16,7 +16,7 @@ from kvtrace.core.units import format_bytes
 
 SINK_BYTES = 128 << 20
 """Reads are copied to a place this large in turn: a small one would stay in the processor's cache."""
-PAGE_BYTES, LINE_BYTES = 4096, 64
+LINE_BYTES = 64
 _SPARE_BYTES = 1 << 40
 """Addresses beyond what the replay holds at most: free room lies scattered, and verified objects take whole pages."""
 
@@ -59,7 +59,7 @@ class RamTier:
         self._address = self._touched_bytes = 0
 
     def expect(self, holding: Holding) -> None:
-        """Note what the replay will hold here."""
+        """Note what the replay will store here."""
         self._holding = holding
 
     def open(self, peak_bytes: int) -> None:
@@ -108,7 +108,7 @@ class RamTier:
         return Native(TierKind.MEMORY, [NativeDrive(-1, space, self._address, self._touched_bytes)], sink=sink)
 
     def why_no_room(self, object_id: int) -> str:
-        """Return why an object finds no room."""
+        """Return why an object does not fit."""
         return "" if self._space is None else self._space.why_no_room(object_id)
 
     def facts(self) -> dict[str, Any]:

@@ -94,7 +94,7 @@ class SeveralDrives:
 
     @property
     def engine(self) -> str:
-        """The contract's name of the path that does its I/O."""
+        """The name of its I/O path in the tables."""
         return str(self._drives[0].engine)
 
     @engine.setter
@@ -120,7 +120,7 @@ class SeveralDrives:
             drive.open(peak)
 
     def reserve(self, object_id: int, end: int) -> None:
-        """Make room on the object's drive."""
+        """Allocate space on the object's drive."""
         self._drives[self._of[object_id]].reserve(object_id, end)
 
     @property
@@ -152,7 +152,7 @@ class SeveralDrives:
         return drive, drive.begin(op, object_id)
 
     def begin_in(self, stream: int, object_id: int) -> tuple[Any, Any]:
-        """Begin to write on the object's drive, in a stream."""
+        """Begin a write on the object's drive, in a stream."""
         drive = self._drives[self._of[object_id]]
         return drive, drive.begin_in(stream, object_id)
 
@@ -203,7 +203,7 @@ class SeveralSpaces(SeveralDrives):
 
     @property
     def is_discarding(self) -> bool:
-        """Whether a delete asks something of the device."""
+        """Whether a delete issues I/O to the device."""
         return any(drive.is_discarding for drive in self._drives)
 
     def why_no_room(self, object_id: int) -> str:

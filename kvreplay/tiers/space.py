@@ -35,7 +35,7 @@ class Space:
             self._lib.space_close(ctypes.c_void_p(self.address))
 
     def expect(self, grown: Mapping[int, int]) -> None:
-        """Note how long objects get at most that are written on beyond their end: their extents are that long."""
+        """Note the final length of objects that grow: their extents are made that long."""
         for object_id, length in grown.items():
             self._call("space_expect", object_id, length)
 
@@ -50,7 +50,7 @@ class Space:
         return self._call("space_reserve", object_id, length)
 
     def reserve_all(self, objects: Any, lengths: Any) -> Any:
-        """Return what `reserve` does for each of `objects` (int64 both)."""
+        """Reserve an extent for each of `objects` (int64 both)."""
         import numpy as np
 
         ids, wanted = (np.ascontiguousarray(each, np.int64) for each in (objects, lengths))
@@ -96,7 +96,7 @@ HEADER_BYTES = 4096
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What a target of ours says of itself."""
+    """The header block of a preallocated target."""
 
     filled_bytes: int
     """From the start on, all of it has been written since it was allocated or discarded."""

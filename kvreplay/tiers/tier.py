@@ -1,15 +1,122 @@
-"""What an engine asks of any tier, and how it finds those that it serves without Python."""
+"""What the engine asks of any tier, which tiers it serves without Python, and how objects are named as files.
+
+Objects as files lie in directories of our own, or are named as serving engines name theirs (`--layout`). Only vLLM's
+layout also writes as that engine does (`files.VllmFiles`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Any, Protocol, runtime_checkable
 
-from kvreplay.data.buffers import Arena
-from kvreplay.tiers.layout import FileLayout
+from kvreplay.plan.buffers import Arena
+from kvtrace.core.errors import DeviceError
+
+_BITS, _DIGIT_BITS, _DIGITS = 64, 4, 16
+_MASK = (1 << _BITS) - 1
+# SplitMix64's multiplier: odd, so that no two ids meet, and neighbours part in their first digits.
+SPREAD = 0xBF58476D1CE4E5B9
+_SUBDIRECTORIES = 256
+_VLLM_ROOT = "kvreplay_000000000000_r0"
+DIRECTORY_NAME = re.compile(r"[0-9a-f]{2,3}|[0-9a-f]{2}_g0|" + _VLLM_ROOT)
+"""Names of the directories that a layout makes."""
+FILE_NAME = re.compile(r"[0-9a-f]{16}\.kv|[0-9a-f]{64}\.bin(_[0-9]+\.tmp)?|kvreplay@1@0@[0-9a-f]{16}@bfloat16\.pt")
+
+
+class FileLayout(StrEnum):
+    """What `--layout` takes."""
+
+    HASHED = "hashed"
+    FLAT = "flat"
+    VLLM = "vllm"
+    LMCACHE = "lmcache"
+
+
+MEANINGS = {
+    FileLayout.HASHED: "256 subdirectories by a hash of the object: 3f/000000000000002a.kv",
+    FileLayout.FLAT: "one directory: 000000000000002a.kv",
+    FileLayout.VLLM: "as vLLM's file tier: <model>_<digest>_r<rank>/<hhh>/<hh>_g<group>/<hash, 64 digits>.bin; "
+    "and written as it does, measured: access, makedirs, a new temporary file, one write, close, rename",
+    FileLayout.LMCACHE: "as LMCache's disk backend, one directory: <model>@<world size>@<worker>@<hash>@<dtype>.pt",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Digits:
+    """Some of the 16 hexadecimal digits of an object's id, or of its hash."""
+
+    of_hash: bool
+    first: int = 0
+    count: int = _DIGITS
+
+    @property
+    def shift(self) -> int:
+        """How many bits follow the last one."""
+        return _BITS - _DIGIT_BITS * (self.first + self.count)
+
+
+_ID, _HASH = Digits(of_hash=False), Digits(of_hash=True)
+_NAMES: dict[FileLayout, tuple[str | Digits, ...]] = {
+    FileLayout.HASHED: (Digits(True, 0, 2), "/", _ID, ".kv"),
+    FileLayout.FLAT: (_ID, ".kv"),
+    FileLayout.VLLM: (
+        *(f"{_VLLM_ROOT}/", Digits(True, 0, 3), "/", Digits(True, 3, 2), "_g0/"),
+        *(_HASH, "0" * 32, _ID, ".bin"),
+    ),
+    FileLayout.LMCACHE: ("kvreplay@1@0@", _HASH, "@bfloat16.pt"),
+}
+
+
+def mixed(object_id: int) -> int:
+    """Return 64 bits for an object id in which any digit tells ids apart, as in a hash."""
+    product = (object_id + 1) * SPREAD & _MASK
+    return product ^ (product >> 32)
+
+
+def path_function(layout: FileLayout, root: str) -> Callable[[int], str]:
+    """Return the function that gives an object's path below `root`."""
+    parts = _NAMES[layout]
+    name = "".join(part if isinstance(part, str) else f"{{:0{part.count}x}}" for part in parts)
+    digits = [(p.of_hash, p.shift, (1 << _DIGIT_BITS * p.count) - 1) for p in parts if isinstance(p, Digits)]
+
+    def path(object_id: int) -> str:
+        numbers = object_id, mixed(object_id)
+        return f"{root}/{name.format(*[numbers[of_hash] >> shift & mask for of_hash, shift, mask in digits])}"
+
+    return path
+
+
+def name_template(layout: FileLayout) -> tuple[bytes, list[tuple[int, int, bool]]]:
+    """Return an object's path below the root with zeros for its digits, and of each: where, its shift, if of the hash.
+
+    The form for compiled code.
+    """
+    text, digits = "", []
+    for part in _NAMES[layout]:
+        if isinstance(part, str):
+            text += part
+            continue
+        for at in range(part.count):
+            digits.append((len(text), part.shift + _DIGIT_BITS * (part.count - 1 - at), part.of_hash))
+            text += "0"
+    return text.encode(), digits
+
+
+def make_directories(layout: FileLayout, root: str) -> None:
+    """Make the directories of a layout below `root`, which exists, if they are few; else writes make them."""
+    if layout is FileLayout.HASHED:
+        for index in range(_SUBDIRECTORIES):
+            path = f"{root}/{index:02x}"
+            try:
+                os.mkdir(path)  # noqa: PTH102 - beside the paths of objects
+            except FileExistsError:
+                if os.path.islink(path) or not os.path.isdir(path):  # noqa: PTH112, PTH114 - beside the paths of objects
+                    raise DeviceError(f"{path} is in the way and not ours; move it elsewhere") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +224,7 @@ class Native:
     is_synced: bool = False
     """Whether a write is synchronized before it counts as done."""
     is_discarding: bool = False
-    """Whether a delete asks something of the device."""
+    """Whether a delete issues I/O to the device."""
     write_streams: int = 0
     """That a request may name."""
     sink: tuple[int, int] = (0, 0)
@@ -130,7 +237,7 @@ class NativeTier(Protocol):
     """A tier whose operations the engine does without Python."""
 
     def native(self) -> Native:
-        """Return how, once it is open."""
+        """Return how the engine does its operations, once it is open."""
 
 
 def native_of(tier: object) -> Native:
@@ -153,7 +260,7 @@ class Tier(Protocol):
     name: str
     target: str
     engine: str
-    """The contract's name of the path that does its I/O."""
+    """The name of its I/O path in the tables."""
     alignment: int
     """Offsets and lengths asked of it are padded to this many bytes."""
     is_simulated: bool
@@ -173,7 +280,7 @@ class PythonTier(Tier, Protocol):
     """A tier whose operations are done by its own methods, from many threads."""
 
     def reserve(self, object_id: int, end: int) -> None:
-        """Make room for an object up to byte `end`, before its write is submitted; not measured."""
+        """Allocate space for an object up to byte `end`, before its write is submitted; not measured."""
 
     def begin(self, op: int, object_id: int) -> Any:
         """Return a handle for reading or writing the object; part of the operation's time."""
@@ -193,7 +300,7 @@ class PythonTier(Tier, Protocol):
 
 @runtime_checkable
 class PlannedTier(Tier, Protocol):
-    """A tier that makes its room before the replay begins."""
+    """A tier that allocates its space before the replay begins."""
 
     def expect(self, holding: Holding) -> None:
         """Take note, before `open`, of what the replay will store there."""
@@ -205,7 +312,7 @@ class StorageTier(PlannedTier, Protocol):
 
     @property
     def drives(self) -> Sequence[Drive]:
-        """What it lies on: itself, unless it is several."""
+        """The drives that it lies on: itself, unless there are several."""
 
 
 @runtime_checkable

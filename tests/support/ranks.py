@@ -14,8 +14,8 @@ from typing import Any
 
 from pages import MPI_AS_ROOT
 
-from kvreplay.mpi.ranks import Instant, Ranks
-from kvreplay.mpi.session import RankSession
+from kvreplay.ranks.helper import Instant, Ranks
+from kvreplay.ranks.session import RankSession
 
 
 class Hall:

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvreplay.native.rows import NONE, RowRing
-from kvreplay.result.counted.operations import CountedOperations
-from kvreplay.result.part import RunPart
-from kvreplay.result.results import RunResults
+from kvreplay.result.counts import CountedOperations, RunPart
+from kvreplay.result.summarize import RunResults
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from kvreplay.config.config import Warmup
     from kvreplay.config.setting import Setting
-    from kvreplay.config.warmup import Warmup
 
 MEASURED = ("submitted_ns", "completed_ns", "outcome", "ready_ns", "retries")
 

@@ -70,7 +70,7 @@ def test_a_refusal_names_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert engines.refusal() == "sysctl kernel.io_uring_disabled=2 forbids io_uring"
     said = [engines.refusal() for _ in range(6)]
     assert said[0] == "the kernel was built without io_uring, or a seccomp filter hides it"
-    assert said[1] == "the locked-memory limit leaves no room for an io_uring (ulimit -l)"
+    assert said[1] == "the locked-memory limit is too low for an io_uring (ulimit -l)"
     assert "too old; 5.19 is new enough" in str(said[2])
     assert "has no sparse file tables" in str(said[3])
     assert said[4:] == ["io_uring_setup: Invalid argument", None]

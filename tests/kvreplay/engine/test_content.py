@@ -26,8 +26,8 @@ from rings import (
 
 from kvreplay.engine import engine as engines
 from kvreplay.native.rows import DELETE, OK, READ, WRITE
-from kvreplay.tiers.layout import FileLayout, path_function
 from kvreplay.tiers.sharded import SeveralDirectories
+from kvreplay.tiers.tier import FileLayout, path_function
 
 MIB = 1 << 20
 DEPTHS = pytest.mark.parametrize("depth", [1, 3, 32])

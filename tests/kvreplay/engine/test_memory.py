@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from rings import ENGINES, content, drive, engine_of, held, memory_of, rows_of, space_in
 
-from kvreplay.data.buffers import (
+from kvreplay.native.rows import DELETE, READ, WRITE
+from kvreplay.plan.buffers import (
     FIRST_BYTES,
     HUGE_PAGE_BYTES,
     Arena,
@@ -21,7 +22,6 @@ from kvreplay.data.buffers import (
     small_page_bytes,
     touch,
 )
-from kvreplay.native.rows import DELETE, READ, WRITE
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import Holding
 

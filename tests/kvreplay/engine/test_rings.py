@@ -23,13 +23,11 @@ from kvreplay.engine import engine as engines
 from kvreplay.engine import share as sharing
 from kvreplay.engine.share import OfTier, Share, check_submitters, share
 from kvreplay.native.rows import WRITE
-from kvreplay.run.finished import FinishedRun
-from kvreplay.run.run import replay
+from kvreplay.run.run import FinishedRun, replay
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.layout import FileLayout
 from kvreplay.tiers.sharded import BY_ID, SeveralDirectories, drive_by_id
-from kvreplay.tiers.tier import StorageOptions
+from kvreplay.tiers.tier import FileLayout, StorageOptions
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import objects_path, read_table

@@ -8,10 +8,9 @@ import msgspec
 import pytest
 from conftest import run_cli
 
-from kvreplay.mlperf.combine import combine
-from kvreplay.mlperf.options import OPTIONS
 from kvreplay.mlperf.result import READ_P95, READ_RATE, WRITE_P95, WRITE_RATE, Client, MlperfTrial, result_of
-from kvreplay.mlperf.rules import Kept, Rule
+from kvreplay.mlperf.rules import OPTIONS, Kept, Rule
+from kvreplay.mlperf.submit import combine
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_json
 from kvtrace.core.run.figures import Criterion

@@ -10,10 +10,19 @@ import pytest
 from conftest import ROOT
 
 from kvreplay.config.config import Config
-from kvreplay.mlperf.attempt import Attempt, UnderTest, targets_of
-from kvreplay.mlperf.names import PLACES, as_summary
-from kvreplay.mlperf.options import OPTIONS, RUNTIME_S, resolve
-from kvreplay.mlperf.rules import Kept, mark_of, refuse_broken, rules_of
+from kvreplay.mlperf.result import PLACES, as_summary
+from kvreplay.mlperf.rules import (
+    OPTIONS,
+    RUNTIME_S,
+    Attempt,
+    Kept,
+    UnderTest,
+    mark_of,
+    refuse_broken,
+    resolve,
+    rules_of,
+    targets_of,
+)
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
 from kvtrace.sim.presets.preset import load_preset

@@ -4,9 +4,8 @@ import hashlib
 
 import pytest
 
-from kvreplay.probes import available
-from kvreplay.probes.available import check_available, check_lockdown
-from kvreplay.probes.libbpf import library
+from kvreplay.probes import libbpf
+from kvreplay.probes.libbpf import check_available, check_lockdown, library
 from kvreplay.probes.program import OBJECT, missing, unseen_calls, uring_places
 from kvtrace.core.errors import ProbeUnavailable
 
@@ -25,16 +24,16 @@ def test_lockdown_is_named(tmp_path):
     ("name", "value", "said"),
     [
         ("os.geteuid", lambda: 1000, "needs root"),
-        ("BTF", available.Path("/nonexistent/vmlinux"), "CONFIG_DEBUG_INFO_BTF"),
+        ("BTF", libbpf.Path("/nonexistent/vmlinux"), "CONFIG_DEBUG_INFO_BTF"),
         ("TRACEFS", (), "mount -t tracefs"),
         ("library", lambda: library.__wrapped__("libnone.so.1"), "apt-get install libbpf1"),
     ],
 )
 def test_each_reason_says_what_mends_it(monkeypatch, name, value, said):
-    monkeypatch.setattr(available.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(available, "BTF", available.Path("/"))
-    monkeypatch.setattr(available, "check_lockdown", lambda _path: None)
-    monkeypatch.setattr(f"kvreplay.probes.available.{name}", value)
+    monkeypatch.setattr(libbpf.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(libbpf, "BTF", libbpf.Path("/"))
+    monkeypatch.setattr(libbpf, "check_lockdown", lambda _path: None)
+    monkeypatch.setattr(f"kvreplay.probes.libbpf.{name}", value)
     with pytest.raises(ProbeUnavailable, match=said):
         check_available()
 
@@ -43,8 +42,8 @@ def test_a_device_without_root_is_not_called_unreadable(tmp_path, monkeypatch, c
     """Who may not read a device learns what the probes need, and not only that."""
     from kvreplay import cli
 
-    monkeypatch.setattr(available.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(available.os, "access", lambda _path, _mode: False)
+    monkeypatch.setattr(libbpf.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(libbpf.os, "access", lambda _path, _mode: False)
     monkeypatch.setattr("sys.argv", ["kvreplay", "probe", "--dev", "/dev/null", "-o", str(tmp_path / "out")])
     with pytest.raises(SystemExit) as left:
         cli.main()

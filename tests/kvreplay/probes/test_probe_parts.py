@@ -8,10 +8,9 @@ from typing import ClassVar
 import pytest
 from conftest import run_cli
 
-from kvreplay.probes import available, measure
+from kvreplay.probes import libbpf, session
 from kvreplay.probes.devices import Disk, above, beneath, device_name, resolve, zone_shift
-from kvreplay.probes.histogram import SLOTS, Bucket, histogram, slot_bounds
-from kvreplay.probes.layout import EVENT
+from kvreplay.probes.layout import EVENT, SLOTS, Bucket, histogram, slot_bounds
 from kvreplay.probes.libbpf import Programs
 from kvreplay.probes.program import Cgroup, Filter, find_cgroup
 from kvreplay.probes.result import BlockFigures
@@ -131,7 +130,7 @@ def test_a_cgroup_is_its_directorys_inode_and_depth(tmp_path):
     mounts = tmp_path / "mounts"
     mounts.write_text(f"tmpfs /sys tmpfs rw 0 0\ncgroup2 {root} cgroup2 rw 0 0\n")
     wanted = Cgroup((root / "a" / "b").stat().st_ino, 2)
-    assert find_cgroup(root / "a" / "b", mounts) == find_cgroup(available.Path("/a/b"), mounts) == wanted
+    assert find_cgroup(root / "a" / "b", mounts) == find_cgroup(libbpf.Path("/a/b"), mounts) == wanted
     assert find_cgroup(root, mounts).level == 0
     with pytest.raises(ConfigError, match="no cgroup of version 2; name a directory below"):
         find_cgroup(tmp_path, mounts)
@@ -226,9 +225,9 @@ def test_the_command_says_in_one_line_why_it_cannot(tmp_path):
 def test_an_unavailable_probe_leaves_nothing_behind(tmp_path, monkeypatch):
     from kvtrace.core.errors import ProbeUnavailable
 
-    monkeypatch.setattr(available.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(libbpf.os, "geteuid", lambda: 1000)
     with pytest.raises(ProbeUnavailable, match="needs root"):
-        measure.measure(Filter(), tmp_path / "out", 1, [], has_events=True, tell=lambda _line: None)
+        session.measure(Filter(), tmp_path / "out", 1, [], has_events=True, tell=lambda _line: None)
     assert not (tmp_path / "out").exists()
 
 
@@ -251,8 +250,8 @@ class NoProbes:
 
 
 def test_a_signal_at_the_moment_of_attaching_ends_it_well(tmp_path, monkeypatch):
-    monkeypatch.setattr(measure, "Session", NoProbes)
-    found = measure.measure(
+    monkeypatch.setattr(session, "Session", NoProbes)
+    found = session.measure(
         Filter(), tmp_path / "out", None, [], has_events=False, tell=lambda _line: os.kill(os.getpid(), signal.SIGINT)
     )
     assert found.content["was_stopped"] is True

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvreplay.result.cause import judge
-from kvreplay.result.levels import levels_of
+from kvreplay.result.verdict import levels_of
 from kvtrace.core.run.figures import Evidence, LimitCause
 
 DRIVE, REPLAYER, QUEUE, DATA, DEPENDENCIES, COPIES, PROCESSOR, MEMORY, THROTTLE, KERNEL = LimitCause
@@ -52,7 +52,7 @@ def test_a_full_queue_that_is_not_shown_to_be_the_drives_names_its_limit() -> No
     for known in ({}, {"doubling_gain": 0.3}, {"device_time_share": 0.97}, {"slowdown": 3.0}):
         cause, reason = open_loop(**QUEUED, held_share=0.998, **known)
         assert (cause, "kvreplay sweep --queue-depths tells" in reason) == (QUEUE, True)
-        assert "in flight 31.9 of 32, which held due operations back 99.8 % of the time" in reason
+        assert "in flight 31.9 of 32, which delayed due operations 99.8 % of the time" in reason
         assert closed_loop(**FULL, **known)[0] is QUEUE
     # Two measurements that contradict each other.
     assert open_loop(**QUEUED, doubling_gain=0.9, slowdown=20.0)[0] is QUEUE
@@ -153,7 +153,7 @@ def test_an_end_in_time_is_judged_by_what_most_delays_were() -> None:
     cause, reason = open_loop(response_shares=partly, **served)
     assert cause is DATA
     assert reason == (
-        "43.3 % of the delays was making the data of writes; 55.6 % of the delays was waiting for earlier "
+        "43.3 % of the delays was generating the data of writes; 55.6 % of the delays was waiting for earlier "
         "operations, themselves delayed by this"
     )
     # What is small beside service is what was late all the same, if service took no longer than it must.
@@ -199,13 +199,13 @@ def test_copies_and_tiers_without_times_have_no_queue() -> None:
 
 def served(*, depth: int, parallel: int, service_ns: int, arrival_ns: int, rows: int) -> tuple[Any, Any]:
     """Return when operations are submitted and completed: `depth` places, a drive that does `parallel` at a time."""
-    places, lanes = np.zeros(depth, np.int64), np.zeros(parallel, np.int64)
+    places, queues = np.zeros(depth, np.int64), np.zeros(parallel, np.int64)
     submitted, completed = np.zeros((2, rows), np.int64)
     for row in range(rows):
-        place, lane = int(places.argmin()), int(lanes.argmin())
+        place, lane = int(places.argmin()), int(queues.argmin())
         submitted[row] = max(row * arrival_ns, places[place])
-        lanes[lane] = max(lanes[lane], submitted[row]) + service_ns
-        completed[row] = places[place] = lanes[lane]
+        queues[lane] = max(queues[lane], submitted[row]) + service_ns
+        completed[row] = places[place] = queues[lane]
     return submitted, completed
 
 

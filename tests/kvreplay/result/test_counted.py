@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from taken import counted, rows_of
 
 from kvreplay.native.rows import CORRUPT, DELETE, ERROR, OK, ROW, SHORT, SKIPPED
-from kvreplay.result.counted import operations
-from kvreplay.result.counted.operations import LATENESS, PER_MIB, RESPONSE, SERVICE, CountedOperations
+from kvreplay.result import counts
+from kvreplay.result.counts import LATENESS, PER_MIB, RESPONSE, SERVICE, CountedOperations
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 
 S = 10**9
@@ -49,7 +49,7 @@ def test_what_is_counted_is_what_plain_python_counts(run: tuple[Any, list[int]],
     rows, cuts = run
     with pytest.MonkeyPatch.context() as patch:
         if is_small:
-            patch.setattr(operations, "ENDED_WAITING", 8)
+            patch.setattr(counts, "ENDED_WAITING", 8)
         found = counted(rows, TIERS, cuts=cuts)
     check(found, [{name: row[name].item() for name in ROW.names if row[name].ndim == 0} for row in rows])
 
@@ -69,8 +69,8 @@ def check(found: CountedOperations, rows: list[dict[str, Any]]) -> None:
         assert found.lateness.count == len(late)
         assert found.lateness.max_ns in (None, max([0, *late]))
     seconds = Counter[tuple[int, int, str]]()
-    for at in range(len(TIERS) * operations.OPS):
-        tier, op = divmod(at, operations.OPS)
+    for at in range(len(TIERS) * counts.KINDS):
+        tier, op = divmod(at, counts.KINDS)
         here = [r for r in rows if (r["tier"], r["op"]) == (tier, op)]
         good, kind = [r for r in here if r["outcome"] == OK], found.kinds[at]
         assert (kind["planned"], kind["good"], kind["errors"]) == (len(here), len(good), sum(r in failed for r in here))
@@ -125,7 +125,7 @@ def same(found: CountedOperations, at: int, what: int, values: list[int]) -> Non
 
 
 def test_the_order_of_submission_is_found_in_any_disorder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "WAITING", 1000)
+    monkeypatch.setattr(counts, "WAITING", 1000)
     for seed, reach in enumerate((1, 3, 100, 400, 100_000)):
         rng = np.random.default_rng(seed)
         submitted = np.arange(5000) * 1000 + rng.integers(0, reach * 1000, 5000)

@@ -11,8 +11,8 @@ from taken import counted, rows_of
 from kvreplay.engine.job import Driven, ThreadUse
 from kvreplay.native.rows import NOT_DONE
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop, choose
+from kvreplay.result.cause import distribution, pace, percent
 from kvreplay.result.figures import figures
-from kvreplay.result.pace import distribution, pace, percent
 from kvreplay.result.verdict import verdict
 from kvreplay.tiers.ram import RamTier
 from kvtrace.core.errors import ConfigError
@@ -79,10 +79,10 @@ def used(kind: str = "ring", **known: int) -> ThreadUse:
     return ThreadUse(**{"kind": kind, **nothing, **known})
 
 
-def driven(wall_ns: int, *, held_ns: int = 0, kind: str = "copier", **known: int) -> Driven:
+def driven(wall_ns: int, *, depth_limited_ns: int = 0, kind: str = "copier", **known: int) -> Driven:
     """Return how a job went of one thread, of which something is known; the rest of the time it ran in user mode."""
     known = {"user_ns": wall_ns} | known
-    return Driven(wall_ns, 0, None, None, 0, [used(kind, **known)], held_ns=held_ns)
+    return Driven(wall_ns, 0, None, None, 0, [used(kind, **known)], depth_limited_ns=depth_limited_ns)
 
 
 def loop_of(submitted: list[int], completed: list[int], ready: list[int]) -> dict[str, Any]:
@@ -102,7 +102,7 @@ BEHIND: dict[str, tuple[dict[str, Any], Driven]] = {
     **{
         cause: (loop_of([0, 100, 200, 300, 400], [5, 105, 205, 305, 405], [0] * 5), driven(405 * MS, **did))
         for cause, did in {
-            "queue": {"kind": "ring", "held_ns": 380 * MS},
+            "queue": {"kind": "ring", "depth_limited_ns": 380 * MS},
             "block queue": {"kind": "ring", "blocked_ns": 380 * MS, "enter_ns": 390 * MS, "user_ns": 15 * MS},
             "data": {"kind": "ring", "making_ns": 380 * MS},
             # Of a thread that was ready to run for most of the time, the clock said that it made data.
@@ -148,7 +148,7 @@ def test_a_load_that_was_reached_is_held_back_by_nothing() -> None:
     assert (found.has_reached, found.cause, found.reason, found.tier) == (True, None, None, "cpu")
     # The same asked twice as fast.
     behind = counted(rows_of(5, due_ns=DUE // 2, **record), TIERS)
-    found = verdict(behind, driven(45 * MS), pace(behind, driven(45 * MS, held_ns=20 * MS)), **how)
+    found = verdict(behind, driven(45 * MS), pace(behind, driven(45 * MS, depth_limited_ns=20 * MS)), **how)
     assert found.sentence.startswith(
         "FELL BEHIND: cpu delivered 125 of 250 kB/s asked (50.0 %), ended 20.0 ms late; 60.0 % of operations late by "
         "more than 1 ms: "

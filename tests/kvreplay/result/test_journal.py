@@ -35,7 +35,7 @@ class Listener:
         self.totals, self.buckets = np.zeros(12, np.int64), np.zeros(6, np.int64)
         self.response_ns, late_ns, self.noted = np.zeros(500, np.int64), np.zeros(500, np.int64), 0
         of = {"totals": self.totals, "buckets": self.buckets, "response_ns": self.response_ns, "late_ns": late_ns}
-        self.told = Structure(COUNTED, "Watched", **of, bound=np.array([4000]), bounds=1, room=500, step=1)
+        self.counters = Structure(COUNTED, "Watched", **of, bound=np.array([4000]), bounds=1, room=500, step=1)
 
     def note(self) -> None:
         self.noted += 1
@@ -154,8 +154,8 @@ def test_a_ring_that_is_used_again_and_again_is_kept_whole(
     assert listener.totals[:4].tolist() == [is_good.sum(), (is_done & ~is_good).sum(), 0, took_ns.sum()]
     assert listener.buckets[:2].tolist() == [(took_ns <= 4000).sum(), (took_ns > 4000).sum()]
     # Every other one was left out, three times.
-    assert listener.told["sampled"] <= 500 < 2 * listener.told["sampled"]
-    assert listener.response_ns[: listener.told["sampled"]].sum() > 0
+    assert listener.counters["sampled"] <= 500 < 2 * listener.counters["sampled"]
+    assert listener.response_ns[: listener.counters["sampled"]].sum() > 0
     assert listener.noted >= total // batch
     found, again = JournaledRecord(tmp_path, total), empty(total)
     assert found.reached == int(np.flatnonzero(is_done).max())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvreplay.result.counted.requests import OpenRequests
+from kvreplay.result.counts import OpenRequests
 
 
 def test_room_for_requests_does_not_grow_when_others_are_over() -> None:

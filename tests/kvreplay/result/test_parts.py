@@ -20,10 +20,8 @@ from kvreplay.config.setting import Setting
 from kvreplay.native.rows import DELETE, OK
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop
 from kvreplay.plan.window import compile_window
-from kvreplay.result import results
-from kvreplay.result.counted import operations, requests
-from kvreplay.result.counted import tables as made_tables
-from kvreplay.result.counted.times import ERROR, Times
+from kvreplay.result import counts, summarize
+from kvreplay.result.counts import ERROR, Times
 from kvreplay.result.figures import figures
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
@@ -43,13 +41,13 @@ ROWS = 400
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "WAITING", 128)
-    monkeypatch.setattr(operations, "ENDED_WAITING", 16)
-    monkeypatch.setattr(requests, "_AT_FIRST", 8)
-    for module in (results, made_tables):
+    monkeypatch.setattr(counts, "WAITING", 128)
+    monkeypatch.setattr(counts, "ENDED_WAITING", 16)
+    monkeypatch.setattr(counts, "_AT_FIRST", 8)
+    for module in (summarize, counts):
         monkeypatch.setattr(module, "ROW_GROUP_ROWS", 64)
-    monkeypatch.setattr(made_tables, "BATCH_ROWS", 48)
-    monkeypatch.setattr(made_tables, "_ROOM", 64 + 2 * 48)
+    monkeypatch.setattr(counts, "BATCH_ROWS", 48)
+    monkeypatch.setattr(counts, "_ROOM", 64 + 2 * 48)
 
 
 def measured(rng: np.random.Generator, count: int) -> dict[str, Any]:
@@ -98,17 +96,17 @@ def test_parts_come_to_what_the_whole_comes_to(tmp_path: Path, is_open: bool, wa
         made = setting(tmp_path, rng, is_open=is_open, warmup=warmup)
         known = measured(rng, len(planned(made)))
         rows = planned(made, **(known if is_open else known | {"due_ns": None}))
-        results = []
+        summarize = []
         for name, cuts in (("whole", []), ("parts", rng.integers(0, len(rows), 12).tolist())):
             found = take(made, rows, tmp_path / name, cuts)
             written = [
                 read_table(tmp_path / name / file, table).to_pydict()
                 for file, table in (("ops.parquet", OPS), ("series.parquet", SERIES), ("requests.parquet", SERVED))
             ]
-            results.append((found.summary(None, 4 * S), found.requests, written, found.rows, found.last_completed_ns))
-        assert results[0] == results[1]
+            summarize.append((found.summary(None, 4 * S), found.requests, written, found.rows, found.last_completed_ns))
+        assert summarize[0] == summarize[1]
         # Each row has what was measured of it, whatever buffers its columns lay in before they were encoded.
-        ops, at = results[0][2][0], rows["trace_row"]
+        ops, at = summarize[0][2][0], rows["trace_row"]
         assert ops["row"] == list(range(ROWS))
         for name, own in (("scheduled_ns", "due_ns"), ("submitted_ns", "submitted_ns"), ("completed_ns",) * 2):
             expected = np.full(ROWS, -1)
@@ -211,7 +209,7 @@ def test_a_distribution_is_exact_up_to_its_limit_and_says_when_it_is_not() -> No
 
 
 def test_a_run_of_many_operations_says_so_of_each_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "EXACT_VALUES", 1000)
+    monkeypatch.setattr(counts, "EXACT_VALUES", 1000)
     known = measured(np.random.default_rng(3), 600)
     op = (np.arange(600) < 570).astype(np.int8)
     read, write = figures(counted(rows_of(600, op=op, **known), [RamTier("cpu", 4096)]))

@@ -12,14 +12,11 @@ import pytest
 from conftest import run_cli, trace_batch, trace_meta, write_trace
 from taken import planned, take
 
-from kvreplay.config.config import Config
-from kvreplay.config.criteria import Criteria, Targets
+from kvreplay.config.config import Config, Criteria, Targets, Warmup
 from kvreplay.config.setting import Setting
-from kvreplay.config.warmup import Warmup
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop, Pacer
-from kvreplay.plan.requests import read_asked
-from kvreplay.plan.window import compile_window
-from kvreplay.result.counted.requests import RequestTimes
+from kvreplay.plan.window import compile_window, read_asked
+from kvreplay.result.counts import RequestTimes
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError

@@ -11,13 +11,12 @@ import pytest
 from conftest import run_cli, trace_meta, write_trace
 from taken import planned, take
 
-from kvreplay.config.config import Config
-from kvreplay.config.criteria import Criteria, read_criteria
+from kvreplay.config.config import Config, Criteria, read_criteria
 from kvreplay.config.setting import Setting
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop
 from kvreplay.plan.window import compile_window
-from kvreplay.result.mlperf import mlperf
-from kvreplay.tiers import devices
+from kvreplay.result.figures import mlperf
+from kvreplay.tiers import claims
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import StorageOptions
@@ -250,9 +249,9 @@ def test_a_run_has_its_tables_with_provenance(tmp_path: Path) -> None:
 
 
 def test_smart_data_is_null_with_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(devices, "block_device", lambda _: Path("/sys/block/sdx"))
+    monkeypatch.setattr(claims, "block_device", lambda _: Path("/sys/block/sdx"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert devices.smart(tmp_path).reason == "neither smartctl nor nvme is installed"
+    assert claims.smart(tmp_path).reason == "neither smartctl nor nvme is installed"
     tool = tmp_path / "smartctl"
     for answer, expected in (
         ('{"nvme_smart_health_information_log": {"percentage_used": 3}}', ({"percentage_used": 3}, None)),
@@ -261,6 +260,6 @@ def test_smart_data_is_null_with_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_p
     ):
         tool.write_text(f"#!/bin/sh\ncat <<'EOF_'\n{answer}\nEOF_\n".replace("cat", "/bin/cat"))
         tool.chmod(0o755)
-        found = devices.smart(tmp_path)
+        found = claims.smart(tmp_path)
         assert (found.values, found.reason) == expected
-    assert devices.smart(tmp_path / "absent").reason == "no block device is seen beneath it"
+    assert claims.smart(tmp_path / "absent").reason == "no block device is seen beneath it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvreplay.result.traffic import Traffic
+from kvreplay.result.figures import Traffic
 
 MIB = 1 << 20
 

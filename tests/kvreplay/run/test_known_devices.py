@@ -141,8 +141,8 @@ def test_a_queue_depth_that_bound_is_named(tmp_path: Path, loop: Path) -> None:
     run = replayed(tmp_path, rows, loop, speed=1.0, is_destroying=True, queue_depth=2)
     found = judged(run)
     assert found.cause is LimitCause.QUEUE_LIMIT
-    assert ": the queue limit of 2 (--queue-depth) held it back (in flight " in found.sentence
-    assert " of 2, which held due operations back " in found.sentence
+    assert ": limited by the queue depth of 2 (--queue-depth) (in flight " in found.sentence
+    assert " of 2, which delayed due operations " in found.sentence
     assert found.evidence.held_share is not None
     assert found.evidence.held_share > 0.5
     closed = [(0, *each[1:]) for each in rows]

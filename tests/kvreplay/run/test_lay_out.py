@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvreplay.run.space.lay_out import Extents, _merged
+from kvreplay.run.precondition import Extents, _merged
 from kvreplay.tiers.tier import Region
 
 UNIT = 8

@@ -19,9 +19,7 @@ from kvreplay.config.config import Config
 from kvreplay.config.setting import settle
 from kvreplay.native.rows import ERROR, OK
 from kvreplay.run.run import replay
-from kvreplay.run.watching.live import line_of, table_of
-from kvreplay.run.watching.metrics import COUNTERS, GAUGES, RESPONSE, parse_address, serving
-from kvreplay.run.watching.watch import BOUNDS_NS, Watch
+from kvreplay.run.watch import BOUNDS_NS, COUNTERS, GAUGES, RESPONSE, Watch, line_of, parse_address, serving, table_of
 from kvtrace.core.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from conftest import run_process, write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.run import run, trials
-from kvreplay.run.pair import run_pair
+from kvreplay.run.trials import run_pair
 from kvtrace.core.errors import FailedOperations
 
 ROWS = [(0, "write", 2, "store", 0, 0, 4096, 0, 0, 0), (0, "read", 2, "load", 0, 0, 4096, 1, 0, 0)]

@@ -19,10 +19,9 @@ from conftest import run_cli, write_trace
 from waiting import wait_for
 
 from kvreplay.config.config import Config
-from kvreplay.data.source import DataSource
 from kvreplay.engine.engine import refusal
-from kvreplay.run.finished import FinishedRun, Interrupted
-from kvreplay.run.run import replay
+from kvreplay.plan.contents import DataSource
+from kvreplay.run.run import FinishedRun, Interrupted, replay
 from kvreplay.tiers.claims import MARKER, SCRATCH
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import is_on_drive
@@ -378,7 +377,9 @@ def test_writes_longer_than_one_io_are_named(tmp_path: Path) -> None:
     rows = [row("write", 1, 0, IO), row("write", 1, 1, 40 * IO)]
     outcome, _ = run(tmp_path, rows, targets={"cpu": "ram"})
     assert outcome.error is None
-    assert outcome.run.notes[0].startswith("1 writes were longer than one I/O: the data of their later I/Os was made")
+    assert outcome.run.notes[0].startswith(
+        "latency of 1 writes includes data generation: they were longer than one I/O"
+    )
 
 
 def test_a_fault_of_ours_ends_the_run_instead_of_hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,7 @@ from waiting import wait_for
 
 from kvreplay.config.config import Config
 from kvreplay.config.setting import settle
-from kvreplay.run.run import replay
-from kvreplay.run.runtime import RUNTIME, repeated, until
+from kvreplay.run.run import RUNTIME, repeated, replay, until
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE
 
@@ -107,7 +106,7 @@ def test_an_open_loop_is_repeated_up_to_the_time_and_cut_there(tmp_path: Path) -
 
 def test_the_clock_ends_a_run_unless_a_signal_does(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter(range(0, 100 * MS, 10 * MS))
-    monkeypatch.setattr("kvreplay.run.runtime.monotonic_ns", lambda: next(times))
+    monkeypatch.setattr("kvreplay.run.run.monotonic_ns", lambda: next(times))
     reason = until(lambda: None, 25 * MS)
     assert [reason() for _ in range(5)] == [None, None, None, RUNTIME, RUNTIME]
     assert until(lambda: "SIGTERM", 25 * MS)() == "SIGTERM"

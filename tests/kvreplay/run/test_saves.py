@@ -13,9 +13,9 @@ from conftest import Row, run_cli, write_trace
 from rings import REFUSED
 
 from kvreplay.config.config import POOL_BYTES, Config, check
-from kvreplay.config.depth import with_depth
-from kvreplay.data.buffers import buffer_bytes
+from kvreplay.config.limits import with_depth
 from kvreplay.engine import engine
+from kvreplay.plan.buffers import buffer_bytes
 from kvreplay.run import run
 from kvreplay.run.run import replay
 from kvreplay.tiers.files import FileTier

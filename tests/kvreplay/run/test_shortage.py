@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from conftest import write_trace
 
-from kvreplay.config import memory
+from kvreplay.config import limits
 from kvreplay.config.config import Config
-from kvreplay.config.memory import PROCESS_ADDRESS_BYTES, PROCESS_BYTES, ROW_BYTES, check_memory
-from kvreplay.data.buffers import buffer_bytes
+from kvreplay.config.limits import PROCESS_ADDRESS_BYTES, PROCESS_BYTES, ROW_BYTES, check_memory
+from kvreplay.plan.buffers import buffer_bytes
 from kvreplay.run.run import replay
 from kvreplay.tiers import ram
 from kvtrace.core.errors import OutOfMemory, TraceError
@@ -32,20 +32,20 @@ def trace_of(tmp_path: Path, count: int = 10) -> Path:
 def test_a_budget_beyond_what_is_available_is_refused_with_both_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, buffers = 1_000_000, 74 * MIB
     need = PROCESS_BYTES + rows * ROW_BYTES + buffers
-    monkeypatch.setattr(memory, "available_bytes", lambda: need)
+    monkeypatch.setattr(limits, "available_bytes", lambda: need)
     check_memory(rows, buffers)
-    monkeypatch.setattr(memory, "available_bytes", lambda: need - 1)
+    monkeypatch.setattr(limits, "available_bytes", lambda: need - 1)
     said = r"needs about 429 MB of memory \(1,000,000 rows, 77\.6 MB of buffers\), but only 429 MB is available"
     with pytest.raises(OutOfMemory, match=said):
         check_memory(rows, buffers)
-    monkeypatch.setattr(memory, "available_bytes", lambda: None)
+    monkeypatch.setattr(limits, "available_bytes", lambda: None)
     check_memory(rows, buffers)
 
 
 def test_a_limit_on_the_process_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = PROCESS_ADDRESS_BYTES + 10 * ROW_BYTES
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (limit, limit))
-    monkeypatch.setattr(memory, "available_bytes", lambda: None)
+    monkeypatch.setattr(limits, "available_bytes", lambda: None)
     check_memory(10)
     with pytest.raises(OutOfMemory, match=r"of address space .* \(ulimit -v\); raise that limit, or replay less"):
         check_memory(11)
@@ -64,25 +64,25 @@ def test_what_is_available_is_the_least_of_all_limits(monkeypatch: pytest.Monkey
 
 
 def test_a_limit_on_the_rows_makes_a_long_trace_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "ROW_BYTES", 1 << 60)
+    monkeypatch.setattr(limits, "ROW_BYTES", 1 << 60)
     trace, run = trace_of(tmp_path), tmp_path / "run"
     with pytest.raises(OutOfMemory, match=r"\(10 rows, .*replay less with --limit"):
         replay(Config(tiers={"nvme": "null"}), trace, run, [])
-    monkeypatch.setattr(memory, "ROW_BYTES", 1)
+    monkeypatch.setattr(limits, "ROW_BYTES", 1)
     replay(Config(tiers={"nvme": "null"}, limit="2"), trace, run, [])
 
 
 def test_rows_that_a_time_or_bytes_admit_are_budgeted_as_they_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "ROW_BYTES", 1 << 60)
+    monkeypatch.setattr(limits, "ROW_BYTES", 1 << 60)
     trace, run = trace_of(tmp_path), tmp_path / "run"
     for limit in ("1s", "1GiB"):
         with pytest.raises(OutOfMemory, match=r"\(10 rows, .*replay less with --limit"):
             replay(Config(tiers={"nvme": "null"}, limit=limit), trace, run, [])
     # Only those within the limit count, and only those of tiers that have a target.
-    monkeypatch.setattr(memory, "ROW_BYTES", 1)
-    monkeypatch.setattr(memory, "available_bytes", lambda: PROCESS_BYTES + buffer_bytes(8, MIB) + 3)
+    monkeypatch.setattr(limits, "ROW_BYTES", 1)
+    monkeypatch.setattr(limits, "available_bytes", lambda: PROCESS_BYTES + buffer_bytes(8, MIB) + 3)
     replay(Config(tiers={"nvme": "null"}, limit="2ns"), trace, run, [], is_forced=True)
     with pytest.raises(OutOfMemory, match=r"\(10 rows"):
         replay(Config(tiers={"nvme": "null"}, limit="1s"), trace, run, [], is_forced=True)

@@ -12,17 +12,17 @@ from conftest import write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.config.setting import settle
-from kvreplay.data.source import DataSource
 from kvreplay.engine.engine import EngineName, choose
 from kvreplay.engine.job import Job
+from kvreplay.plan.contents import DataSource
 from kvreplay.plan.loader import Loader
+from kvreplay.result.counts import RunPart
 from kvreplay.result.journal import JournaledRecord
-from kvreplay.result.part import RunPart
-from kvreplay.run import feed as feeding
+from kvreplay.run import run as feeding
 from kvreplay.run import run as running
-from kvreplay.run.feed import Feed
 from kvreplay.run.recover import recover
-from kvreplay.run.watching.watch import Watch
+from kvreplay.run.run import Feed
+from kvreplay.run.watch import Watch
 from kvtrace.core import parquet
 
 if TYPE_CHECKING:

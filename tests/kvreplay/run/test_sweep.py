@@ -10,17 +10,21 @@ import pytest
 from conftest import run_cli, write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.run.search import (
+from kvreplay.run.sweep import (
     decided,
+    is_saturated,
+    knee,
     limit_of_closed,
     limit_of_open,
     next_value,
+    plot,
     progress_of,
     reached,
     sustained,
+    sweep,
     to_repeat,
+    with_users,
 )
-from kvreplay.run.sweep import is_saturated, knee, plot, sweep, with_users
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.figures import Evidence, LimitCause, RunVerdict
 from kvtrace.core.run.sweep_file import Axis, LoadSweep, SweepPoint
@@ -275,7 +279,7 @@ def test_a_search_ends_where_more_users_ask_no_more() -> None:
     assert [next_value(Axis.USERS, [1], found[:n]) for n in range(1, 6)] == [2, 4, 8, 16, None]
     assert is_saturated(Axis.USERS, found[:5])
     assert sustained(Axis.USERS, found[:5], None).endswith(
-        "more users ask no more of it (380 B/s at 16 users, 400 B/s at 8 users): computing sets the pace"
+        "more users add no load (380 B/s at 16 users, 400 B/s at 8 users): compute sets the pace"
     )
     # Without rates, of a file's requests for one, nothing is said.
     blind = [msgspec.structs.replace(p, asked_bytes_per_s=None) for p in found]
@@ -286,19 +290,19 @@ def test_a_load_that_was_delivered_is_held_though_operations_were_late() -> None
     (late,) = points([1.0], [False])
     late = msgspec.structs.replace(late, is_delivered=True, late_by_itself_fraction=0.31, read_p99_ns=10**6)
     assert late.is_held
-    assert "p99 1.00 ms (31.0 % of operations waited for the replayer, too) at the knee" in sustained(
+    assert "p99 1.00 ms (replayer added delay to 31.0 % of operations) at the knee" in sustained(
         Axis.USERS, [late], None
     )
     assert (
         progress_of(Axis.USERS, late, None)
-        == "held, read response p99 1.00 ms (31.0 % of operations waited for the replayer, too)"
+        == "sustained, read response p99 1.00 ms (replayer added delay to 31.0 % of operations)"
     )
     behind = msgspec.structs.replace(late, is_delivered=False, asked_bytes_per_s=1e9, late_by_itself_fraction=None)
     assert not behind.is_held
     assert progress_of(Axis.USERS, behind, None) == "falls behind, read response p99 1.00 ms, 1.00 GB/s asked"
     assert sustained(Axis.USERS, [behind], None) == (
-        "the knee is below the lowest load tried, 1 user: there it falls behind, read response p99 1.00 ms; what "
-        "limits it is unclear"
+        "the knee is below the lowest load tried, 1 user: there it falls behind, read response p99 1.00 ms; "
+        "bottleneck not identified"
     )
 
 
@@ -361,9 +365,9 @@ def test_the_last_kept_and_the_first_lost_are_tried_again_and_the_median_decides
     kept = {p.value: (p.trials, p.held_trials, p.is_held) for p in found}
     assert (kept[4], kept[5]) == ((3, 3, True), (3, 1, False))
     assert sustained(Axis.USERS, found, None) == (
-        "sustains 4 users; read response p99 is not known (no reads) (held in 3 of 3 trials) at the knee; what limits "
-        "above it is unclear: at 5 users it falls behind, read response p99 is not known (no reads) (held in 1 of 3 "
-        "trials)"
+        "sustains 4 users; read response p99 is not known (no reads) (sustained in 3 of 3 trials) at the knee; "
+        "bottleneck above it not identified: at 5 users it falls behind, read response p99 is not known (no reads) "
+        "(sustained in 1 of 3 trials)"
     )
     # All are kept: the greatest is what a sweep claims.
     order, _ = tried(Axis.SPEED, [1, 2], [1e9] * 3)
@@ -390,7 +394,7 @@ def test_a_search_ends_in_one_sentence() -> None:
     found = points([1.0, 1.0, 1.0], [True, True, False])
     ms = [msgspec.structs.replace(p, read_p99_ns=(i + 1) * 10**6) for i, p in enumerate(found)]
     assert sustained(Axis.SPEED, ms, None) == (
-        "sustains 2 x the trace's speed; read response p99 2.00 ms at the knee; what limits above it is unclear: at "
+        "sustains 2 x the trace's speed; read response p99 2.00 ms at the knee; bottleneck above it not identified: at "
         "4 x the trace's speed it falls behind, read response p99 3.00 ms"
     )
     ms[2] = msgspec.structs.replace(ms[2], judgement=judged(LimitCause.DRIVE))
@@ -405,8 +409,8 @@ def test_a_search_ends_in_one_sentence() -> None:
         msgspec.structs.replace(ms[1], is_within_target=False),
     ]
     assert sustained(Axis.USERS, over, 1_500_000) == (
-        "sustains 1 user; read response p99 1.00 ms at the knee; what limits above it is unclear: at 2 users it keeps "
-        "up, but read response p99 2.00 ms exceeds 1.50 ms"
+        "sustains 1 user; read response p99 1.00 ms at the knee; bottleneck above it not identified: at 2 users it "
+        "keeps up, but read response p99 2.00 ms exceeds 1.50 ms"
     )
     assert sustained(Axis.SPEED, found[2:], None).startswith(
         "the knee is below the lowest load tried, 4 x the trace's speed: there it falls behind"
@@ -414,7 +418,7 @@ def test_a_search_ends_in_one_sentence() -> None:
     waiting = msgspec.structs.replace(found[2], cause="dependencies", operations=57)
     assert sustained(Axis.SPEED, [waiting], None) == (
         "the knee is below the lowest load tried, 4 x the trace's speed: there it falls behind, read response p99 is "
-        "not known (no reads); what limits it is unclear; with only 57 operations one that is late decides: a longer "
+        "not known (no reads); bottleneck not identified; with only 57 operations one that is late decides: a longer "
         "trace tells more"
     )
     few = [msgspec.structs.replace(p, read_p99_lacks="40 reads: take longer") for p in found[:1]]

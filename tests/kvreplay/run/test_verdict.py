@@ -15,7 +15,7 @@ import pytest
 from conftest import run_cli, write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.config.depth import with_depth
+from kvreplay.config.limits import with_depth
 from kvreplay.run.document import run_document
 from kvreplay.run.run import replay
 from kvreplay.tiers.files import FileTier
@@ -174,8 +174,8 @@ def test_an_open_loop_has_no_queue_limit_but_what_it_has_room_for(
         found, why = with_depth(config, among, [peak] * len(among))
         return found.depth, why
 
-    monkeypatch.setattr("kvreplay.config.depth.available_bytes", lambda: 1 << 40)
-    monkeypatch.setattr("kvreplay.config.depth.resource.getrlimit", lambda _: (1024, 1024))
+    monkeypatch.setattr("kvreplay.config.limits.available_bytes", lambda: 1 << 40)
+    monkeypatch.setattr("kvreplay.config.limits.resource.getrlimit", lambda _: (1024, 1024))
     assert settled(closed) == (8, "the default of a closed loop")
     # Three GiB of buffers, of which what is in flight is touched.
     assert settled(opened) == (1024, "the most")
@@ -185,10 +185,10 @@ def test_an_open_loop_has_no_queue_limit_but_what_it_has_room_for(
     memory: list[Any] = [PythonRam("cpu", 4096), tiers[1]]
     assert settled(opened, among=memory) == (128, "a thread each")
     assert settled(opened, among=[RamTier("cpu", 4096), tiers[1]])[0] == 1024
-    monkeypatch.setattr("kvreplay.config.depth.resource.getrlimit", lambda _: (300, 1024))
+    monkeypatch.setattr("kvreplay.config.limits.resource.getrlimit", lambda _: (300, 1024))
     assert settled(small) == (256, "open files, ulimit -n")
     # 1 MiB each; a quarter of what a tier in memory leaves is 192 MiB, and 80 MiB.
-    monkeypatch.setattr("kvreplay.config.depth.available_bytes", lambda: 768 << 20)
+    monkeypatch.setattr("kvreplay.config.limits.available_bytes", lambda: 768 << 20)
     assert settled(opened) == (128, "memory for buffers")
     assert settled(opened, 448 << 20, [RamTier("cpu", 4096), tiers[1]])[0] == 64
 
@@ -211,8 +211,8 @@ def test_a_queue_limit_that_made_a_run_late_is_named(tmp_path: Path) -> None:
     assert limited.summary.pace is not None
     assert (limited.summary.pace.kept_pace, limited.summary.pace.cause) == (False, "queue")
     assert "FELL BEHIND: cpu delivered " in limited.summary.verdict
-    assert ": the queue limit of 2 (--queue-depth) held it back (in flight " in limited.summary.verdict
-    assert " of 2, which held due operations back " in limited.summary.verdict
+    assert ": limited by the queue depth of 2 (--queue-depth) (in flight " in limited.summary.verdict
+    assert " of 2, which delayed due operations " in limited.summary.verdict
     assert (limited.summary.pace.held_share or 0) > 0.5
     assert free.summary.pace is not None
     assert (free.engine.queue_depth, free.summary.pace.held_share) == (128, 0)
@@ -245,7 +245,7 @@ def test_a_throttled_tier_is_the_limit_and_a_short_queue_before_it_is_not(tmp_pa
     # The second takes 2 ms whatever is in flight: one at a time moves 33 MB/s.
     short = asked_of(tmp_path, "sim:bandwidth=100GB,latency=2ms", rows=400, speed=1.0, queue_depth=1)
     assert (short.cause, short.has_reached) == (LimitCause.QUEUE_LIMIT, False)
-    assert "the queue limit of 1 (--queue-depth) held it back" in short.sentence
+    assert "limited by the queue depth of 1 (--queue-depth)" in short.sentence
 
 
 def test_a_tier_without_times_leaves_the_replayer(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ import pytest
 from conftest import write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.run.finished import FinishedRun
-from kvreplay.run.run import replay
+from kvreplay.run.run import FinishedRun, replay
 from kvreplay.tiers.host import in_memory, is_on_drive
 from kvtrace.core.errors import DeviceError
 
@@ -80,7 +79,9 @@ def check(finished: FinishedRun, memory: str | None) -> None:
     assert facts["direct_io"]["is_confirmed"] is facts["is_drive_beneath"] is (memory is None)
     said = [note for note in finished.run.notes if "lies in memory" in note]
     assert said == (
-        [] if memory is None else [f"{facts['target']} (tier nvme) lies in memory: {memory}; its times are no drive's"]
+        []
+        if memory is None
+        else [f"{facts['target']} (tier nvme) lies in memory: {memory}; its times are not a drive's"]
     )
 
 

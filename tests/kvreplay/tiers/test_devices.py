@@ -14,10 +14,9 @@ from conftest import write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal as ring_refusal
-from kvreplay.run.finished import FinishedRun
-from kvreplay.run.run import replay
-from kvreplay.tiers import devices
-from kvreplay.tiers.devices import BlockDevice, examine, refusal, signatures
+from kvreplay.run.run import FinishedRun, replay
+from kvreplay.tiers import claims
+from kvreplay.tiers.claims import BlockDevice, examine, refusal, signatures
 from kvreplay.tiers.host import mounts
 from kvreplay.tiers.space import read_header
 from kvtrace.core.errors import DeviceError
@@ -155,7 +154,7 @@ def test_the_systems_own_disk_is_refused() -> None:
     if not device.is_block_device():
         pytest.skip("/ lies on no block device that is seen here")
     with pytest.raises(DeviceError, match="the system's root filesystem lies on this disk"):
-        devices.claim_device(device, 0, is_destroying=True)
+        claims.claim_device(device, 0, is_destroying=True)
 
 
 def losetup(*arguments: object) -> str:
@@ -315,7 +314,7 @@ def test_a_device_that_did_not_move_what_was_asked_is_warned_of(tmp_path: Path, 
 
 @pytest.mark.root
 def test_two_runs_exclude_each_other_on_a_device(tmp_path: Path, loop: Path) -> None:
-    held, _ = devices.claim_device(loop, 0, is_destroying=True)
+    held, _ = claims.claim_device(loop, 0, is_destroying=True)
     try:
         with pytest.raises(DeviceError, match="is in use: a mount, a RAID, another replay"):
             run(tmp_path, ROWS, loop)

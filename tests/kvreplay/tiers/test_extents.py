@@ -19,8 +19,7 @@ from followed import trace_residency
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal
-from kvreplay.run.finished import FinishedRun
-from kvreplay.run.run import replay
+from kvreplay.run.run import FinishedRun, replay
 from kvreplay.tiers import directio
 from kvreplay.tiers.extents import SPARE_SHARE, ExtentTier
 from kvreplay.tiers.space import Header, Space, decode_header, encode_header, read_header
@@ -391,7 +390,7 @@ def test_scattered_space_stops_the_run_with_its_figures(tmp_path: Path, engine: 
     monkeypatch.setattr(Space, "expect", lambda self, _grown: self.reserve(10**6, self._size_bytes - BLOCK))
     outcome, ops = run(tmp_path, [row("write", 0)], tmp_path / "s.dat", engine=engine, is_buffered=True)
     assert isinstance(outcome.error, DeviceError)
-    assert "row 0: write of object 0: no room: " in str(outcome.error)
+    assert "row 0: write of object 0: no space: " in str(outcome.error)
     assert "no free extent is long enough: 1 objects hold " in str(outcome.error)
     assert ops[0]["outcome"] == "error"
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "partial"

@@ -14,12 +14,9 @@ from conftest import gpu_reason, run_cli, write_trace
 
 from kvreplay.config.config import Config, check
 from kvreplay.engine.engine import refusal
-from kvreplay.run.finished import FinishedRun
-from kvreplay.run.run import replay
-from kvreplay.tiers.device import Copy, CudaDevice
+from kvreplay.run.run import FinishedRun, replay
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.gds import GdsTier, Kvikio, Way
-from kvreplay.tiers.gpu import TURN_BYTES, GpuTier, gpu_options
+from kvreplay.tiers.gpu import TURN_BYTES, Copy, CudaDevice, GdsTier, GpuTier, Kvikio, Way, gpu_options
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.schema import OPS
@@ -151,7 +148,7 @@ def test_a_trace_that_does_not_fit_is_refused_with_what_to_set(tmp_path: Path) -
 def test_running_out_of_memory_later_says_what_to_set(tmp_path: Path) -> None:
     outcome, _ = run(tmp_path, gpu(StandIn(takes=2)))
     assert isinstance(outcome.error, DeviceError)
-    assert "no room: 41.0 kB do not fit the 1.07 GB that stand-in has free; replay less with --limit" in str(
+    assert "no space: 41.0 kB do not fit the 1.07 GB that stand-in has free; replay less with --limit" in str(
         outcome.error
     )
 

@@ -14,10 +14,9 @@ from conftest import trace_batch, trace_meta, write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal
-from kvreplay.run.finished import FinishedRun
-from kvreplay.run.run import replay
+from kvreplay.run.run import FinishedRun, replay
+from kvreplay.tiers import directio
 from kvreplay.tiers.claims import MARKER, SCRATCH
-from kvreplay.tiers.placement import hints
 from kvtrace.core.schema import OPS, TRACE, arrow_schema
 from kvtrace.core.tables import create, read_table
 
@@ -50,7 +49,7 @@ def hinted(drive: Path) -> list[str | None]:
     for path in sorted(p for p in (drive / SCRATCH).rglob("*") if p.is_file() and p.name != MARKER):
         fd = os.open(path, os.O_RDONLY)
         try:
-            found.append(hints.hint_of(fd))
+            found.append(directio.hint_of(fd))
         finally:
             os.close(fd)
     return found
@@ -61,7 +60,7 @@ def drive(tmp_path: Path) -> Path:
     """An empty directory on a filesystem that keeps hints."""
     directory = tmp_path / "drive"
     directory.mkdir()
-    if (why := hints.why_no_hint(str(directory))) is not None:
+    if (why := directio.why_no_hint(str(directory))) is not None:
         pytest.skip(f"the temporary directory's filesystem takes no hints: {why}")
     return directory
 
@@ -122,7 +121,7 @@ def test_a_filesystem_without_hints_is_named(tmp_path, drive, monkeypatch):
     def refuse(_fd: int, _stream: int) -> None:
         raise OSError(22, "Invalid argument")
 
-    monkeypatch.setattr(hints, "set_hint", refuse)
+    monkeypatch.setattr(directio, "set_hint", refuse)
     finished = run(tmp_path, placed(tmp_path / "t.parquet", ROWS, STREAMS), drive, is_buffered=True)
     assert finished.error is None
     said = [note for note in finished.run.notes if "NOT passed on" in note]
@@ -181,7 +180,7 @@ def test_requests_of_writes_name_their_stream(tmp_path, loop, monkeypatch, is_ve
         pytest.skip(f"no io_uring: {why}")
     if not has_write_streams(loop):
         pytest.skip("the kernel has no write streams; 6.16 has")
-    monkeypatch.setattr(hints, "device_streams", lambda _device: 3)
+    monkeypatch.setattr(directio, "device_streams", lambda _device: 3)
     rows = [row("write", n, length) for n in range(6)] + [row("read", 5, length)]
     trace = placed(tmp_path / "t.parquet", rows, [0, None, 1, 2, 7, None, None])
     finished = run(tmp_path, trace, loop, is_destroying=True, is_verified=is_verified, on_error="continue")

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal
-from kvreplay.run.finished import FinishedRun
-from kvreplay.run.run import replay
+from kvreplay.run.run import FinishedRun, replay
 from kvreplay.tiers.claims import MARKER, SCRATCH, claim, release
-from kvreplay.tiers.layout import FileLayout, mixed, path_function
 from kvreplay.tiers.sharded import BY_ID, BY_KEY, drive_by_id, drive_by_key, spread
+from kvreplay.tiers.tier import FileLayout, mixed, path_function
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.schema import OPS, SERIES
 from kvtrace.core.tables import objects_path, read_table

@@ -17,8 +17,7 @@ from conftest import write_trace
 from kvreplay.config.config import Config
 from kvreplay.run.run import replay
 from kvreplay.tiers.files import files_of
-from kvreplay.tiers.layout import FileLayout
-from kvreplay.tiers.tier import Holding, StorageOptions
+from kvreplay.tiers.tier import FileLayout, Holding, StorageOptions
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import read_table
 

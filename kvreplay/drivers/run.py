@@ -1,0 +1,294 @@
+"""`kvreplay engine`: let a real engine serve a trace's requests on the user's storage, and leave a run of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvreplay.config.config import Config
+from kvreplay.drivers.drive import ServiceEnd, check_strace, engine_directory, serve
+from kvreplay.drivers.engines import ENGINES, EngineKind, Prompts, RealEngine, check_interpreter, read_prompts
+from kvreplay.drivers.programs.recorder import Settings
+from kvreplay.drivers.record import TIER, Recording, TraceMetadata, recording
+from kvreplay.result import tables
+from kvreplay.result.counts import RunPart
+from kvreplay.result.probed import probing
+from kvreplay.result.summarize import Measured, RunResults
+from kvreplay.run.run import FinishedRun, Interrupted, device_io, write_down
+from kvreplay.tiers.claims import firmware, smart
+from kvreplay.tiers.files import FileTier
+from kvreplay.tiers.host import device_counters, filesystem_facts, host_facts
+from kvreplay.tiers.ram import available_bytes
+from kvreplay.tiers.tier import StorageOptions
+from kvtrace import __version__
+from kvtrace.core.app import noted_signals
+from kvtrace.core.config import sha256
+from kvtrace.core.errors import ConfigError, DeviceError, KvError
+from kvtrace.core.run.run_file import (
+    RUN_FILE,
+    EngineNote,
+    PacingNote,
+    RunBegun,
+    SmartReadings,
+    TraceNote,
+    WindowNote,
+)
+from kvtrace.core.units import format_bytes, format_duration
+
+LOG_FILE = "engine.log"
+_WRITES_BACK_S = 600
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """The user's options for an engine; null is the engine's default."""
+
+    kind: EngineKind
+    trace: Path
+    directory: Path
+    python: Path
+    requests: int
+    layers: int
+    kv_heads: int
+    head_dim: int
+    cpu_bytes: int | None = None
+    disk_bytes: int | None = None
+    is_direct: bool = False
+    is_kept: bool = False
+    is_probed: bool = False
+
+    @property
+    def engine(self) -> RealEngine:
+        """Which engine."""
+        return ENGINES[self.kind]
+
+
+# Long: the steps of a run in their order.
+def run_engine(
+    wanted: EngineOptions,
+    output: Path,
+    argv: list[str],
+    *,
+    is_forced: bool = False,
+    show: Callable[[str, int], Any],
+    tell: Callable[[str], None],
+) -> FinishedRun:
+    """Let the engine serve the requests and write the run to `output`.
+
+    `show(label, requests)` gives a context manager that yields a function taking the requests served; `tell` takes
+    what is about to happen.
+
+    Raises:
+        ConfigError, TraceError, DeviceError: before anything was measured. Later faults are in the service, unless
+            nothing was recorded before them.
+
+    """
+    tables.check_output(output, is_forced=is_forced)
+    prompts = read_prompts(wanted.trace, wanted.requests)
+    check_interpreter(wanted.kind, wanted.python)
+    check_strace(wanted.kind)
+    tables.make_directory(output, RUN_FILE)
+    with ExitStack() as stack:
+        interrupted = stack.enter_context(noted_signals())
+        directory = stack.enter_context(engine_directory(wanted.directory, is_kept=wanted.is_kept))
+        staging = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".engine-", dir=output)))
+        settings = _settings(wanted, prompts, directory, staging)
+        tell(
+            f"{wanted.engine.title} serves {len(prompts.rows):,} requests of {prompts.tokens:,} tokens, up to "
+            f"{format_bytes(prompts.tokens * settings.token_bytes)} of KV, on {wanted.directory}"
+        )
+        config = Config(
+            tiers={TIER: str(wanted.directory)}, is_buffered=not wanted.is_direct, is_probed=wanted.is_probed
+        )
+        tiers = [FileTier(TIER, directory, StorageOptions())]
+        end_probes = stack.enter_context(probing(config, list(tiers), output, is_of_all=not wanted.is_direct))
+        before, health, started = device_counters(directory), smart(directory), datetime.now(UTC)
+        with show(f"{wanted.engine.title} serving", len(prompts.rows)) as tick:
+            service = serve(wanted.kind, wanted.python, settings, output / LOG_FILE, interrupted, tick)
+        if not service.recorded.operations and service.failure is not None:
+            raise DeviceError(f"{wanted.engine.title}: {service.failure}; its output is in {output / LOG_FILE}")
+        write_back_ns = _write_back(directory)
+        moved = device_io({TIER: before}, {TIER: device_counters(directory)})
+        made = recording(
+            output, wanted.directory, service.recorded, _trace_metadata(wanted, settings, service, argv), config
+        )
+        probed = end_probes(made.started_ns)
+        begun = _begun(wanted, made, service, started, health)
+        found = stack.enter_context(RunResults(made.setting, output))
+        found.take(RunPart(0, made.rows.all, is_open_loop=False))
+        found.end()
+        measured = Measured(
+            moved,
+            found.summary(None, made.wall_ns),
+            _error(wanted, service, output),
+            None,
+            {TIER: smart(wanted.directory)},
+            found.requests,
+            probed,
+            _notes(wanted, service, write_back_ns),
+        )
+        return _write(found, begun, measured, service, output)
+
+
+def _settings(wanted: EngineOptions, prompts: Prompts, directory: Path, staging: Path) -> Settings:
+    """Return what the driver is asked, with the requests written down for it."""
+    cpu_bytes = _size("--cpu", wanted.cpu_bytes, wanted.engine.cpu_bytes, wanted.engine)
+    disk_bytes = _size("--disk", wanted.disk_bytes, wanted.engine.disk_bytes, wanted.engine)
+    if wanted.is_direct and not wanted.engine.has_direct:
+        raise ConfigError(f"--direct: {wanted.engine.title} has no O_DIRECT to its files; leave it out")
+    memory = available_bytes()
+    if memory is not None and cpu_bytes > memory:
+        raise ConfigError(f"--cpu: only {format_bytes(memory)} of memory is available; ask for less")
+    space = os.statvfs(directory)
+    free_bytes = space.f_bavail * space.f_frsize
+    token_bytes = 4 * wanted.layers * wanted.kv_heads * wanted.head_dim
+    need = min(disk_bytes or prompts.tokens * token_bytes, prompts.tokens * token_bytes)
+    if need > free_bytes:
+        raise DeviceError(
+            f"{wanted.directory}: the engine may hold {format_bytes(need)} there, but only "
+            f"{format_bytes(free_bytes)} is free; ask for fewer --requests or a smaller --disk"
+        )
+    listed = staging / "requests.jsonl"
+    listed.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in prompts.rows))
+    return Settings(
+        requests=str(listed.resolve()),
+        events=str((staging / "events.jsonl").resolve()),
+        directory=str(directory.resolve()),
+        block_tokens=prompts.block_tokens,
+        layers=wanted.layers,
+        kv_heads=wanted.kv_heads,
+        head_dim=wanted.head_dim,
+        cpu_bytes=cpu_bytes,
+        disk_bytes=disk_bytes,
+        is_direct=wanted.is_direct,
+    )
+
+
+def _size(option: str, asked: int | None, default: int | None, engine: RealEngine) -> int:
+    if asked is not None and default is None:
+        raise ConfigError(f"{option}: {engine.title} takes none here ({engine.note}); leave it out")
+    return asked if asked is not None else default or 0
+
+
+def _write_back(directory: Path) -> int | None:
+    """Have the filesystem write back what the page cache holds of it; return how long that took."""
+    start = time.monotonic_ns()
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(["sync", "-f", str(directory)], check=True, timeout=_WRITES_BACK_S)  # noqa: S603, S607 - coreutils
+        return time.monotonic_ns() - start
+    return None
+
+
+def _trace_metadata(wanted: EngineOptions, settings: Settings, service: ServiceEnd, argv: list[str]) -> TraceMetadata:
+    return TraceMetadata(
+        argv=argv,
+        config={
+            "engine": str(wanted.kind),
+            "engine_version": service.recorded.facts.get("version"),
+            "requests": wanted.requests,
+            "layers": wanted.layers,
+            "kv_heads": wanted.kv_heads,
+            "head_dim": wanted.head_dim,
+            "cpu_bytes": None if settings is None else settings.cpu_bytes or None,
+            "disk_bytes": None if settings is None else settings.disk_bytes or None,
+            "is_direct": wanted.is_direct,
+            "tiers": {TIER: str(wanted.directory)},
+        },
+        model={"name": None, "bytes_per_token": float(settings.token_bytes)},
+        source={"kind": f"engine {wanted.kind}", "file": wanted.trace.name},
+        notes=[f"what {wanted.engine.title} did: {wanted.engine.note}"],
+        capacity_bytes=settings.disk_bytes or None,
+        object_kind=wanted.engine.object_kind,
+    )
+
+
+def _begun(wanted: EngineOptions, made: Recording, service: ServiceEnd, started: datetime, health: Any) -> RunBegun:
+    meta = made.setting.reader.meta
+    version = service.recorded.facts.get("version")
+    facts = {
+        "target": str(wanted.directory),
+        "engine": "other",
+        "is_simulated": False,
+        "is_direct": wanted.is_direct,
+        **filesystem_facts(wanted.directory),
+        "device_firmware": firmware(wanted.directory),
+    }
+    window = made.setting.window
+    return RunBegun(
+        program="kvreplay",
+        version=__version__,
+        argv=made.setting.argv,
+        config=meta.config,
+        config_sha256=sha256(meta.config),
+        started_utc=started.isoformat(),
+        status="running",
+        reason=None,
+        host=host_facts() | {"engine": f"{wanted.engine.title} {version or '(version unknown)'}"},
+        trace=TraceNote(file=wanted.trace.name, metadata=meta),
+        tiers={TIER: facts},
+        pacing=PacingNote(loop="closed", speed=None),
+        engine=EngineNote(name="other", because=f"{wanted.engine.title} itself", queue_depth=None, io_bytes=None),
+        window=WindowNote(
+            rows=window.rows,
+            is_whole_trace=service.failure is None and service.interrupted_by is None,
+            span_ns=window.span_ns,
+            planned_rows=window.rows,
+            limit=f"{len(service.recorded.requests):,} requests",
+            peak_bytes={TIER: window.residency.peak_bytes[0]},
+        ),
+        smart={TIER: SmartReadings(before=health, after=None)},
+    )
+
+
+def _error(wanted: EngineOptions, service: ServiceEnd, output: Path) -> KvError | None:
+    kept = f"what was recorded is kept in {output} (partial)"
+    served = len(service.recorded.requests)
+    if service.interrupted_by is not None:
+        return Interrupted(f"interrupted by {service.interrupted_by} after {served:,} requests; {kept}")
+    if service.failure is not None:
+        log = output / LOG_FILE
+        return DeviceError(
+            f"{wanted.engine.title} failed after {served:,} requests: {service.failure}; its output is in {log}; {kept}"
+        )
+    return None
+
+
+def _notes(wanted: EngineOptions, service: ServiceEnd, write_back_ns: int | None) -> list[str]:
+    """Return what a reader of the figures must know, and no figure says."""
+    notes = [
+        f"{wanted.engine.title} itself, {wanted.engine.note}",
+        "one request at a time, each until its writes are done; the engine's own computing lies between operations",
+        f"it found {service.recorded.hit_tokens:,} tokens of its prompts",
+    ]
+    if wanted.engine.is_straced:
+        notes.append("times are of single calls, opening and closing aside, and hold what strace took: some µs a call")
+    if not wanted.is_direct and write_back_ns is not None:
+        notes.append(f"the page cache was written back in {format_duration(write_back_ns)} afterwards, in no figure")
+    if untimed := service.recorded.untimed:
+        said = ", ".join(f"{count:,} {op}s" for op, count in untimed.items())
+        notes.append(f"the engine opened or removed files past what was recorded: {said}; no figure counts these")
+    if refused := service.recorded.facts.get("refused_puts"):
+        notes.append(f"{refused:,} puts were refused: its memory was full")
+    if wanted.is_kept:
+        notes.append(f"the engine's files are left below {wanted.directory}")
+    return notes
+
+
+def _write(found: RunResults, begun: RunBegun, measured: Measured, service: ServiceEnd, output: Path) -> FinishedRun:
+    """Write the run; what the engine itself said stays only if it failed."""
+    said = f"{begun.host['engine']} served {len(service.recorded.requests):,} requests, one at a time"
+    finished = write_down(found, begun, measured, output, said=said)
+    if measured.error is None:
+        (output / LOG_FILE).unlink(missing_ok=True)
+    return finished

@@ -1,1 +1,0 @@
-"""The process of a rank that speaks MPI, beside the one that replays."""

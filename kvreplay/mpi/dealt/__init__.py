@@ -1,1 +1,0 @@
-"""The trace dealt to ranks: which row goes to whom, and each part as a trace file."""

@@ -1,0 +1,181 @@
+"""Page-aligned I/O buffers, on huge pages where the kernel gives them: one for each I/O in flight."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+FIRST_BYTES = 128 << 20
+"""What is touched of buffers that grow before a run begins; and registered with a ring."""
+_LOOKED_EACH_S = 0.002
+_AHEAD = 4
+"""How many buffers are touched for each in use: as a backlog grows by gigabytes a second, the kernel has to keep up."""
+_STEP_BYTES = 32 << 20
+"""What is touched before it may be used."""
+PAGE_BYTES = 4096
+HUGE_PAGE_BYTES = 2 << 20
+_MAP_NORESERVE = 0x4000
+_POPULATE_WRITE = 23
+"""MADV_POPULATE_WRITE, since Linux 5.14."""
+
+
+def buffer_bytes(depth: int, io_bytes: int) -> int:
+    """Return the bytes that an engine's buffers take."""
+    return depth * io_bytes
+
+
+class Arena:
+    """`count` buffers of `slot_bytes` in one anonymous mapping, touched before they are used.
+
+    Of one that grows, the first are, and the others when more are needed; beyond `most`, none.
+    """
+
+    def __init__(self, count: int, slot_bytes: int, *, is_growing: bool = False, most: int | None = None) -> None:
+        """Map the buffers; `slot_bytes` must be a multiple of the page size, `most` are filled at all (None: all)."""
+        if slot_bytes % mmap.PAGESIZE:
+            raise ValueError(f"slot_bytes(={slot_bytes}) must be a multiple of {mmap.PAGESIZE}")
+        self.count, self.slot_bytes, self.nbytes = count, slot_bytes, count * slot_bytes
+        # Huge pages cut a 4 MiB request from four to one at the device.
+        self._map, first = map_aligned(self.nbytes)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map)) + first
+        self._view = memoryview(self._map)[first : first + self.nbytes]
+        self._most = count if most is None else min(count, max(1, most))
+        self.first = min(self._most, max(1, FIRST_BYTES // slot_bytes)) if is_growing else self._most
+        """How many are touched from the beginning on."""
+        self.used: int | None = None
+        """How many were in use at once, at most; None before any job."""
+        self.touched = 0
+        """How many are touched by now."""
+        self.grow(self.first)
+
+    def view(self, address: int, nbytes: int) -> memoryview:
+        """Return `nbytes` from `address` on, which lie in a buffer."""
+        at = address - self.address
+        return self._view[at : at + nbytes]
+
+    @property
+    def used_bytes(self) -> int | None:
+        """Bytes of the most buffers in use at once."""
+        return None if self.used is None else self.used * self.slot_bytes
+
+    @property
+    def touched_bytes(self) -> int:
+        """Bytes of the buffers touched so far."""
+        return self.touched * self.slot_bytes
+
+    @property
+    def usable(self) -> int:
+        """How many may be in use: all, once those that are ever filled are touched."""
+        return self.count if self.touched == self._most else self.touched
+
+    def grow(self, count: int) -> None:
+        """Touch the first `count` buffers."""
+        count = min(count, self._most)
+        if count > self.touched:
+            touch(self.address + self.touched * self.slot_bytes, (count - self.touched) * self.slot_bytes)
+            self.touched = count
+
+
+@contextmanager
+def growing(arena: Arena, used: Callable[[], int], let_use: Callable[[int], None]) -> Iterator[None]:
+    """While the context lasts touch buffers as `used` reports them in use, and release touched ones by `let_use`.
+
+    A thread touches more before they are needed, where some are not touched: the kernel would otherwise, in the time
+    of an I/O, or while data is made.
+    """
+    is_over = threading.Event()
+
+    def look() -> None:
+        while arena.usable < arena.count and not is_over.wait(_LOOKED_EACH_S):
+            while arena.usable < min(arena.count, _AHEAD * used()) and not is_over.is_set():
+                arena.grow(arena.touched + max(1, _STEP_BYTES // arena.slot_bytes))
+                let_use(arena.usable)
+
+    thread = threading.Thread(target=look, name="kvreplay-grow", daemon=True)
+    if arena.usable < arena.count:
+        try:
+            thread.start()
+        except RuntimeError:
+            # The system starts no more threads: others will miss theirs, too.
+            arena.grow(arena.count)
+    let_use(arena.usable)
+    try:
+        yield
+    finally:
+        is_over.set()
+        if thread.ident is not None:
+            thread.join()
+        arena.used = max(arena.used or 0, used())
+
+
+def touch(address: int, nbytes: int) -> None:
+    """Fault in `nbytes` from `address` on, keeping their content; the GIL is released."""
+    start, end = address // mmap.PAGESIZE * mmap.PAGESIZE, address + nbytes
+    if ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _POPULATE_WRITE) != 0:
+        import numpy as np
+
+        # One byte of each page, as it is.
+        pages = np.ctypeslib.as_array((ctypes.c_uint8 * (end - start)).from_address(start))[:: mmap.PAGESIZE]
+        pages |= 0
+
+
+def address_of(buffer: memoryview) -> int:
+    """Return where `buffer` lies."""
+    import numpy as np
+
+    return int(np.frombuffer(buffer, dtype=np.uint8).ctypes.data)
+
+
+def map_aligned(nbytes: int) -> tuple[mmap.mmap, int]:
+    """Return a mapping, and where in it `nbytes` begin at a huge page; huge pages are asked for all of them.
+
+    What lies before and behind is never touched and takes no memory, but for what fills the last huge page: a single
+    buffer of 1 MiB in small pages would reach the device in parts.
+    """
+    # Addresses that are never used need no memory promised.
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    whole = -(-nbytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
+    mapping = mmap.mmap(-1, whole + HUGE_PAGE_BYTES, flags=flags)
+    first = -ctypes.addressof(ctypes.c_char.from_buffer(mapping)) % HUGE_PAGE_BYTES
+    if whole and hasattr(mmap, "MADV_HUGEPAGE"):
+        # A kernel without them refuses; nothing is lost.
+        with suppress(OSError):
+            mapping.madvise(mmap.MADV_HUGEPAGE, first, whole)
+    return mapping, first
+
+
+def huge_bytes(address: int) -> int | None:
+    """Return how many bytes of the mapping at `address` lie on huge pages; null where the kernel does not say."""
+    spans = _huge_spans()
+    return None if spans is None else next((huge for low, high, huge in spans if low <= address < high), None)
+
+
+def small_page_bytes(arenas: Iterable[Arena]) -> int | None:
+    """Return how much of `arenas` that was touched lies on small pages; null where the kernel does not say."""
+    known, spans = list(arenas), _huge_spans()
+    if spans is None:
+        return None
+    # Neighbouring mappings may be one to the kernel.
+    held = [span for span in spans if any(span[0] <= arena.address < span[1] for arena in known)]
+    return max(0, sum(arena.touched_bytes for arena in known) - sum(huge for *_, huge in held))
+
+
+def _huge_spans() -> list[tuple[int, int, int]] | None:
+    """Return the first byte, the one after the last, and the bytes on huge pages of each of our mappings."""
+    try:
+        lines = Path("/proc/self/smaps").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return None
+    found, at = [], (0, 0)
+    for line in lines:
+        span = line.split(" ", 1)[0]
+        if "-" in span and ":" not in span:
+            low, high = (int(part, 16) for part in span.split("-"))
+            at = (low, high)
+        elif line.startswith("AnonHugePages:"):
+            found.append((*at, int(line.split()[1]) * 1024))
+    return found

@@ -1,0 +1,274 @@
+"""Data for writes: incompressible, no 512-byte block twice in a run, and the same bytes for the same seed.
+
+dgen-py fills an arena with the run's seed; each 512 bytes that are written are a part of it xor a key of seed, object,
+version and place (`native/data.c`), which costs one pass over the bytes. Where ratios are asked for, blocks of 4 KiB
+repeat, as arrays deduplicate them, out of a pool that the whole run shares, and each 512 bytes have a random head and a
+tail of zeros, so that none is all zeros. How far zstd gets is measured, not assumed.
+
+With `--verify` every 4 KiB written is stamped and every block read is checked: tag of the run, object, offset, version,
+and a checksum of the whole block. `Verifier` reports what the engine found and where each bad block lies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from kvreplay.native.rows import REPLAY
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.native.library import library
+from kvtrace.core.run.run_file import BadBlock, BlockFault, DataNote, ShapeNote, Verification
+from kvtrace.core.schema import OBJECTS
+from kvtrace.core.tables import objects_path, open_table
+
+Fill = Callable[[memoryview, int, int, int], None]
+"""Puts data into a buffer: buffer, object id, version, offset."""
+
+ARENA_BYTES = 1 << 20
+"""Stays in a processor's caches; what is written does not repeat with it, because each 512 bytes have a key."""
+BLOCK_BYTES, SECTOR_BYTES, POOL_BLOCKS = 4096, 512, 256
+MAX_DEDUP_RATIO, MAX_COMPRESS_RATIO = 1000.0, 20.0
+ZSTD_LEVEL = 3
+GENERATOR = "dgen-py: an arena of 1 MiB by the seed, xor a key for each 512 bytes of seed, object, version and place"
+_SAMPLE_BLOCKS, _SAMPLE_OBJECT = 64, -2
+_MIN_HEAD_BYTES = 16
+_MASK = 2**64 - 1
+
+
+DataStruct = REPLAY.struct("Data")
+
+
+def check_ratios(dedup_ratio: float, compress_ratio: float, *, is_verified: bool) -> None:
+    """Raise ConfigError for ratios that cannot be generated."""
+    if not 1 <= dedup_ratio <= MAX_DEDUP_RATIO:
+        raise ConfigError(f"--dedup-ratio {dedup_ratio:g}: give 1 (no block twice) to {MAX_DEDUP_RATIO:g}")
+    if not 1 <= compress_ratio <= MAX_COMPRESS_RATIO:
+        raise ConfigError(f"--compress-ratio {compress_ratio:g}: give 1 (incompressible) to {MAX_COMPRESS_RATIO:g}")
+    if is_verified and dedup_ratio > 1:
+        raise ConfigError("--verify marks every block, so none occurs twice; leave --dedup-ratio or --verify out")
+
+
+def _arena(seed: int) -> Any:
+    """Return ARENA_BYTES (uint8) of dgen-py's data."""
+    # Before the first import: its pool of threads would take the cores that submit.
+    os.environ["DGEN_THREADS"] = "1"
+    import dgen_py
+    import numpy as np
+
+    arena = np.empty(ARENA_BYTES, np.uint8)
+    written = dgen_py.Generator(size=ARENA_BYTES, seed=seed, max_threads=1).fill_chunk(arena.data.cast("B"))
+    if written != ARENA_BYTES:
+        raise RuntimeError(f"dgen-py filled {written} of {ARENA_BYTES} bytes")
+    return arena
+
+
+@dataclass(frozen=True, slots=True)
+class DataSource:
+    """The data of a run."""
+
+    seed: int
+    struct: Any
+    """What C makes data by, and counts."""
+    dedup_ratio: float
+    compress_ratio: float
+    measured_compress_ratio: float | None
+    _arena: Any
+
+    @classmethod
+    def of(
+        cls, seed: int, dedup_ratio: float = 1.0, compress_ratio: float = 1.0, *, is_stamped: bool = False
+    ) -> DataSource:
+        """Return the data of `seed`, of the ratios asked for; each block is stamped if `is_stamped`."""
+        arena = _arena(seed)
+        struct = DataStruct(
+            arena=arena.ctypes.data,
+            arena_sectors=ARENA_BYTES // SECTOR_BYTES,
+            seed=seed & _MASK,
+            head_bytes=SECTOR_BYTES,
+        )
+        found = cls(seed, struct, dedup_ratio, compress_ratio, None, arena)
+        measured = None
+        if dedup_ratio > 1 or compress_ratio > 1:
+            struct.head_bytes, measured = found._head(compress_ratio)
+            struct.copies_below = min(_MASK, int((1 - 1 / dedup_ratio) * 2.0**64))
+        if is_stamped:
+            # Of no other run: a lost write cannot hide behind an equal block of an earlier one.
+            struct.tag, struct.is_stamped = int.from_bytes(os.urandom(8), "little"), 1
+        return cls(seed, struct, dedup_ratio, compress_ratio, measured, arena)
+
+    def fill(self, buffer: memoryview, object_id: int, version: int, offset: int) -> None:
+        """Fill `buffer` with the bytes of (object_id, version) from `offset` on."""
+        if len(buffer):
+            to = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+            arguments = map(ctypes.c_int64, (len(buffer), offset, object_id, version))
+            library().data_make(ctypes.byref(self.struct), ctypes.c_void_p(to), *arguments)
+
+    def unstamped(self, buffer: memoryview, object_id: int, version: int, offset: int) -> None:
+        """Fill without the stamps of `--verify`, for blocks that belong to no object."""
+        plain = DataStruct.from_buffer_copy(self.struct)
+        plain.is_stamped = 0
+        DataSource(self.seed, plain, 1, 1, None, self._arena).fill(buffer, object_id, version, offset)
+
+    def _head(self, ratio: float) -> tuple[int, float]:
+        """Return the random bytes of each 512 that bring zstd nearest to `ratio` on a sample, and its ratio there."""
+        import numpy as np
+
+        sample = np.empty((_SAMPLE_BLOCKS, BLOCK_BYTES), np.uint8)
+        self.fill(sample.data.cast("B"), _SAMPLE_OBJECT, 0, 0)
+
+        def found(head: int) -> float:
+            thinned = sample.copy()
+            thinned.reshape(-1, SECTOR_BYTES)[:, head:] = 0
+            return zstd_ratio(thinned)
+
+        if ratio == 1:
+            return SECTOR_BYTES, found(SECTOR_BYTES)
+        low, high = _MIN_HEAD_BYTES, SECTOR_BYTES
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if found(middle) >= ratio else (low, middle)
+        head = min((low, high), key=lambda each: abs(found(each) - ratio))
+        return head, found(head)
+
+    def facts(self) -> DataNote:
+        """Return what run.json says of the data."""
+        packing = "compressible" if self.compress_ratio > 1 else "incompressible"
+        repeats = self.dedup_ratio > 1
+        repeating = "blocks repeat" if repeats else "no 512-byte block twice, but in copies between tiers"
+        return DataNote(
+            generator=GENERATOR,
+            seed=self.seed,
+            piece_bytes=None,
+            note=f"{packing}; {repeating}",
+            shape=self._shape(),
+            stamped_block_bytes=BLOCK_BYTES if self.struct.is_stamped else None,
+        )
+
+    def _shape(self) -> ShapeNote | None:
+        """Return the ratios asked for, and the blocks made so far; None if none was asked for."""
+        if self.measured_compress_ratio is None:
+            return None
+        made, single = int(self.struct.made_blocks), int(self.struct.single_blocks)
+        if not self.struct.copies_below:
+            made = single = 0
+        distinct = single + sum(int(word).bit_count() for word in self.struct.pool_used)
+        return ShapeNote(
+            dedup_ratio=self.dedup_ratio,
+            compress_ratio=self.compress_ratio,
+            block_bytes=BLOCK_BYTES,
+            made_blocks=made,
+            distinct_blocks=distinct,
+            measured_dedup_ratio=made / distinct if distinct else None,
+            random_bytes_per_512=int(self.struct.head_bytes),
+            measured_compress_ratio=self.measured_compress_ratio,
+        )
+
+
+def zstd_ratio(blocks: Any) -> float:
+    """Return bytes of `blocks` / their size after zstd, each by itself."""
+    import zstandard
+
+    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
+    after = sum(len(compressor.compress(block.tobytes())) for block in blocks)
+    return float(blocks.size / after)
+
+
+MAX_LOCATED = 100_000
+"""Bad blocks that run.json lists; more, which would take more than 100 MB, are only counted."""
+_FAULTS = (None, BlockFault.DAMAGED, BlockFault.FOREIGN, BlockFault.STALE, BlockFault.MISPLACED)
+"""By the numbers of replay.h."""
+
+
+class NamedTier(Protocol):
+    """A tier that reads come from; one of files has `path(object_id)`, too."""
+
+    name: str
+
+
+class Verifier:
+    """The bad blocks that the engine's threads find, in memory that they write."""
+
+    def __init__(self) -> None:
+        """Have room for MAX_LOCATED bad blocks, which takes memory as they come."""
+        self.blocks: Any = (REPLAY.struct("BadBlock") * MAX_LOCATED)()
+
+    def located(self, count: int, tiers: Sequence[NamedTier | None]) -> list[BadBlock]:
+        """Return the first `count` bad blocks that were found, as far as there was room."""
+        return [_located(self.blocks[at], tiers) for at in range(min(count, MAX_LOCATED))]
+
+    def result(
+        self, tiers: Sequence[NamedTier | None], checked: int, unwritten: int, faults: Iterable[int], check_ns: int
+    ) -> Verification:
+        """Return what was found: `faults` are counts by the numbers of replay.h."""
+        by_fault = {fault.value: n for fault, n in zip(_FAULTS, faults, strict=True) if fault is not None and n}
+        corrupt = sum(by_fault.values())
+        return Verification(
+            block_bytes=BLOCK_BYTES,
+            checked_blocks=checked,
+            unwritten_blocks=unwritten,
+            corrupt_blocks=corrupt,
+            by_fault=dict(sorted(by_fault.items())),
+            located=self.located(corrupt, tiers),
+            check_ns=check_ns,
+        )
+
+
+def _located(bad: Any, tiers: Sequence[NamedTier | None]) -> BadBlock:
+    tier, fault = tiers[bad.tier], _FAULTS[bad.fault]
+    assert tier is not None, "planned rows have a tier"
+    assert fault is not None, "a bad block has a fault"
+    path = getattr(tier, "path", None)
+    is_known = fault in (BlockFault.STALE, BlockFault.MISPLACED)
+    found = {"object_id": bad.found_object, "offset_bytes": bad.found_offset_bytes, "version": bad.found_version}
+    return BadBlock(
+        fault=fault,
+        row=bad.row,
+        tier=tier.name,
+        object_id=bad.object,
+        file=path(bad.object) if path else None,
+        offset_bytes=bad.offset_bytes,
+        expected_version=bad.expected,
+        found=found if is_known else None,
+    )
+
+
+def named(found: Verification | None, trace: Path) -> Verification | None:
+    """Return `found` with the names that the objects table beside `trace` gives."""
+    import numpy as np
+
+    if found is None:
+        return None
+    table = objects_path(trace)
+    if not found.located or not table.is_file():
+        return found
+    wanted = np.unique([bad.object_id for bad in found.located])
+    keys: dict[int, str] = {}
+    for batch in open_table(table, OBJECTS).batches(["object_id", "key"]):
+        at = np.flatnonzero(np.isin(batch.column("object_id").to_numpy(), wanted))
+        part = batch.take(at)
+        keys |= dict(zip(part.column("object_id").to_pylist(), part.column("key").to_pylist(), strict=True))
+    located = [msgspec.structs.replace(bad, key=keys.get(bad.object_id)) for bad in found.located]
+    return msgspec.structs.replace(found, located=located)
+
+
+def describe(bad: BadBlock) -> str:
+    """Return one line that names a bad block: what is wrong, where, and what lies there instead."""
+    name = f"object {bad.object_id}" + (f" ({bad.key})" if bad.key else "")
+    place = f"tier {bad.tier}, {name}, offset {bad.offset_bytes}" + (f", file {bad.file}" if bad.file else "")
+    if bad.found is None:
+        why = {
+            BlockFault.DAMAGED: "its checksum does not hold: torn or changed",
+            BlockFault.FOREIGN: "not written by this run",
+        }[bad.fault]
+        return f"{bad.fault} block: {place}: {why}"
+    f = bad.found
+    return (
+        f"{bad.fault} block: {place}: version {bad.expected_version} expected, found object {f['object_id']}, "
+        f"offset {f['offset_bytes']}, version {f['version']}"
+    )

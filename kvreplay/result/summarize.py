@@ -1,0 +1,514 @@
+"""Make the result of a run, part by part: its figures, its tables, and run.json with its notes.
+
+Parts come in the order of the planned rows, each row once. Which rows a part holds changes no result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+from msgspec import UnsetType
+
+from kvreplay.config.setting import Setting
+from kvreplay.engine.engine import Chosen
+from kvreplay.engine.job import Driven
+from kvreplay.engine.share import AUTO
+from kvreplay.native.rows import NOT_DONE
+from kvreplay.plan.buffers import small_page_bytes
+from kvreplay.plan.contents import DataSource
+from kvreplay.result import tables
+from kvreplay.result.checkpoints import Checkpoints
+from kvreplay.result.counts import ROW_GROUP_ROWS, CountedOperations, OpsRows, RunPart, TraceRows
+from kvreplay.result.figures import mlperf, summarize, traffic_warnings
+from kvreplay.result.probed import Probed
+from kvreplay.result.requests import COLUMNS, ServedRequests
+from kvreplay.tiers.extents import FREED_ONLY
+from kvreplay.tiers.host import host_facts
+from kvtrace import __version__
+from kvtrace.core.config import sha256
+from kvtrace.core.errors import FailedOperations, KvError
+from kvtrace.core.metadata import Metadata, describe
+from kvtrace.core.run.figures import CheckpointFigures, Figures, RequestFigures, Summary
+from kvtrace.core.run.run_file import (
+    OPS_FILE,
+    SERIES_FILE,
+    SERVED_FILE,
+    DeviceIo,
+    EngineNote,
+    PacingNote,
+    PartialRunFile,
+    Populated,
+    Preconditioned,
+    Prepared,
+    RunBegun,
+    RunFile,
+    Running,
+    Smart,
+    SmartReadings,
+    TraceNote,
+    Verification,
+    WindowNote,
+)
+from kvtrace.core.schema import OPS, SERIES, SERVED, Op, Table
+from kvtrace.core.tables import Writer, create
+from kvtrace.core.units import format_bytes, format_duration
+
+
+class RunResults:
+    """The results of a run so far; a context manager that holds the tables being written."""
+
+    setting: Setting
+    """After `end`, with the window that the run came to: what --runtime provided beyond it is left out."""
+    requests: RequestFigures
+    """After `end`: what requests got."""
+
+    def __init__(self, setting: Setting, output: Path) -> None:
+        """Find what `setting` comes to; tables go to `output`, which exists, aside until `close_tables`."""
+        self.setting, self._output = setting, output
+        is_open_loop = setting.pacer.speed is not None
+        self._operations = CountedOperations(setting.tiers, is_open_loop=is_open_loop, io_bytes=setting.config.io_bytes)
+        self._served, self._checkpoints = ServedRequests(setting), Checkpoints()
+        self._warmup, self._ops_columns = setting.warmup, tables.ops_columns(setting)
+        self._ops_rows = OpsRows(setting, tables.ops_extras(setting))
+        # When a save without a request began, the trace says alone.
+        bulk_columns = ("ts_ns",) if setting.window.facts.is_bulk else ()
+        columns = tuple(dict.fromkeys(self._ops_columns + COLUMNS + bulk_columns))
+        self._trace = TraceRows(setting.reader, columns)
+        self._is_cut = bool(setting.rows_once) and not is_open_loop
+        self._unreached: list[RunPart] = []
+        """Rows that were not submitted: of a closed loop with --runtime only those count that others follow."""
+        self._files, self._writers = ExitStack(), dict[Table, Writer]()
+
+    def __enter__(self) -> Self:
+        for table, file, extras in (
+            (OPS, OPS_FILE, tables.ops_extras(self.setting)),
+            (SERVED, SERVED_FILE, ()),
+            (SERIES, SERIES_FILE, ()),
+        ):
+            # What is said of the run is known at its end.
+            meta = msgspec.structs.replace(self.setting.reader.meta, table=table.name)
+            writing = create(self._output / file, table, meta, extras, ROW_GROUP_ROWS)
+            self._writers[table] = self._files.enter_context(writing)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._trace.close()
+        self._files.__exit__(kind, error, at)
+
+    def take(self, part: RunPart) -> None:
+        """Take the next rows: `part.first` is how many were taken before."""
+        if not self._is_cut:
+            self._count(part)
+            return
+        sent = np.flatnonzero(part.rows["submitted_ns"] != NOT_DONE)
+        reached = int(sent[-1]) + 1 if len(sent) else 0
+        if reached:
+            self._count_unreached()
+            self._count(part.within(0, reached))
+        if reached < len(part):
+            self._unreached.append(part.within(reached, len(part)).kept())
+
+    def _count_unreached(self) -> None:
+        for part in self._unreached:
+            self._count(part)
+        self._unreached.clear()
+
+    def end(self) -> None:
+        """Note that all rows were taken, those that the run did not reach as well; all that follows is asked then."""
+        window = self.setting.window
+        if self._is_cut and not self.rows:
+            # Of a run that came to nothing all but the first repeat was a provision.
+            for part in self._unreached:
+                self._count(part.within(0, int(np.searchsorted(part.rows["trace_row"], self.setting.rows_once))))
+        if self._is_cut and self.rows < window.planned_rows:
+            # What was planned beyond was a provision, and nothing that was missed, however the run ended.
+            came_to = replace(window, facts=replace(window.facts, rows=self.rows), rows=self._trace.row)
+            self.setting = replace(self.setting, window=came_to)
+        self._take_trace(self.setting.window.rows, RunPart.nothing(), np.zeros(0, bool), np.zeros(0, np.int64))
+        for batch in self._served.end():
+            self._writers[SERVED].write(batch)
+        self._operations.end()
+        self.requests = self._served.figures()
+        self._writers[SERIES].write(tables.series_batch(self._operations))
+
+    def _count(self, part: RunPart) -> None:
+        if not len(part):
+            return
+        warmup = self._warmup
+        counts = np.ones(len(part), bool)
+        if warmup is not None:
+            counts = np.ascontiguousarray(warmup.is_measured(part.rows), np.bool_)
+        asked = self._operations.take(part, counts)
+        self._take_trace(int(part.rows["trace_row"][-1]) + 1, part, counts, asked)
+
+    def _take_trace(self, up_to: int, part: RunPart, counts: Any, asked: Any) -> None:
+        """Take the trace's rows before `up_to`, of which `part` has those that were planned."""
+        self._served.begin()
+        for batch in self._trace.up_to(up_to):
+            first_row = self._trace.row
+            first, last = np.searchsorted(part.rows["trace_row"], [first_row, first_row + batch.num_rows]).tolist()
+            some = part.within(first, last)
+            ops = self._ops_rows.batch(batch.select(self._ops_columns), first_row, some, asked[first:last])
+            self._writers[OPS].write(ops)
+            self._checkpoints.take(batch, some, first_row)
+            for served in self._served.take(first_row, batch, part, counts):
+                self._writers[SERVED].write(served)
+
+    @property
+    def rows(self) -> int:
+        """Planned rows that were taken, submitted or not."""
+        return int(self._operations.run["rows"][0])
+
+    @property
+    def last_completed_ns(self) -> int | None:
+        """The last completion; null if there was none."""
+        last_ns = int(self._operations.run["last_completed_ns"][0])
+        return None if last_ns == NOT_DONE else last_ns
+
+    @property
+    def last_reached_row(self) -> int | None:
+        """The last row of the trace that was submitted; null if none was."""
+        row = int(self._operations.run["last_sent_row"][0])
+        return None if row == NOT_DONE else row
+
+    def summary(
+        self, driven: Driven | None, wall_ns: int | None = None, moved: dict[str, DeviceIo] | None = None
+    ) -> Summary:
+        """Return the figures; `driven` is None if the run ended before its first operation, or is not known.
+
+        `wall_ns` says how long the run was where `driven` cannot; `moved` what devices did meanwhile, by drive.
+        """
+        setting = self.setting
+        names = [t.name for t in setting.reader.meta.tiers]
+        return summarize(
+            self._operations,
+            driven,
+            queue_depth=setting.config.depth,
+            depth_because=setting.depth_because,
+            moved=moved,
+            skipped_rows={names[i]: n for i, n in sorted(setting.window.skipped_rows.items())},
+            absent_deletes=setting.window.absent_deletes,
+            warmup=setting.config.warmup,
+            wall_ns=wall_ns,
+        )
+
+    def warnings(self, moved: dict[str, DeviceIo]) -> list[str]:
+        """Return warnings, by drive, of devices that moved too little or too much."""
+        return traffic_warnings(self.setting, self._operations, moved)
+
+    def close_tables(self, run: RunFile) -> None:
+        """Give the tables of `run` their metadata and their names."""
+        for table, out in self._writers.items():
+            meta = table_metadata(table, self.setting, run)
+            out.update(**{name: getattr(meta, name) for name in meta.__struct_fields__ if name != "schema_version"})
+        self._files.close()
+
+    def checkpoints(self, wall_ns: int | None) -> CheckpointFigures | None:
+        """Return the figures of checkpoints, after the tables are closed; None without checkpoints."""
+        last_ns = int(self._operations.run["last_ns"][0])
+        return self._checkpoints.figures(self.setting, self._output / OPS_FILE, last_ns=last_ns, wall_ns=wall_ns)
+
+
+_WHOLE_BYTES = 256 << 10
+"""An I/O up to this has no more small pages than any device of our time takes segments of memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """The state of a replay just before its first operation is submitted."""
+
+    chosen: Chosen
+    started: datetime
+    preconditioned: list[Preconditioned]
+    populated: Populated
+    data: DataSource
+    smart: dict[str, Smart]
+    """By drive."""
+    trace_sha256: str
+    prepared: Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The results of a replay, beside its tables."""
+
+    device_io: dict[str, DeviceIo]
+    """By drive."""
+    summary: Summary
+    error: KvError | None
+    """Why it is partial, or that operations failed; None if it is whole and all went well."""
+    verification: Verification | None
+    smart: dict[str, Smart]
+    """By drive, afterwards."""
+    requests: RequestFigures
+    probed: Probed | None
+    """What the probes beside it found; None if it was not asked for."""
+    trouble: list[str]
+    """What went wrong beside the operations, for the notes."""
+
+
+def opening(setting: Setting, begun: Preparation) -> RunBegun:
+    """Return the part of run.json that is known before the first operation is submitted."""
+    config, meta = msgspec.to_builtins(setting.config) | {"seed": setting.seed}, setting.reader.meta
+    return RunBegun(
+        program="kvreplay",
+        version=__version__,
+        argv=setting.argv,
+        config=config,
+        config_sha256=sha256(config),
+        started_utc=begun.started.isoformat(),
+        status="running",
+        reason=None,
+        host=host_facts(),
+        trace=TraceNote(file=setting.trace.name, metadata=meta, sha256=begun.trace_sha256),
+        tiers={t.name: {"target": t.target, "engine": t.engine, **t.facts()} for t in setting.tiers if t},
+        pacing=PacingNote(loop=setting.pacer.name, speed=setting.pacer.speed),
+        engine=_engine(setting, begun.chosen),
+        window=window_note(setting),
+        preconditioned=begun.preconditioned,
+        populated=begun.populated,
+        prepared=begun.prepared,
+        data=begun.data.facts(),
+        smart={name: SmartReadings(before=found, after=None) for name, found in begun.smart.items()},
+    )
+
+
+def running(setting: Setting, begun: Preparation) -> PartialRunFile:
+    """Return the content of run.partial.json."""
+    known = _fields(opening(setting, begun))
+    # What populating used is not the run's.
+    known["engine"] = msgspec.structs.replace(known["engine"], buffer_used_bytes=None)
+    return PartialRunFile(**known, running=Running(str(setting.trace.resolve())))
+
+
+def finished(setting: Setting, begun: RunBegun, measured: Measured) -> RunFile:
+    """Return the content of run.json: what was known before the run, and its results, but for checkpoints."""
+    error, known = measured.error, _fields(begun)
+    known["status"] = status_of(error)
+    known["reason"] = None if error is None else str(error)
+    known["smart"] = {
+        name: SmartReadings(before=readings.before, after=measured.smart.get(name))
+        for name, readings in begun.smart.items()
+    }
+    return RunFile(
+        **known,
+        verification=measured.verification,
+        device_io=measured.device_io,
+        probes=None if measured.probed is None else measured.probed.facts(),
+        notes=[*_notes(setting, begun, measured), *measured.trouble],
+        requests=measured.requests,
+        mlperf=mlperf(setting, measured.summary, setting.config.criteria, measured.requests),
+        summary=measured.summary,
+    )
+
+
+def status_of(error: KvError | None) -> str:
+    """Return the status and reason in run.json for a run that ended with `error`."""
+    if error is None:
+        return "complete"
+    return "failed operations" if isinstance(error, FailedOperations) else "partial"
+
+
+def _fields(begun: RunBegun) -> dict[str, Any]:
+    return {name: getattr(begun, name) for name in RunBegun.__struct_fields__}
+
+
+def table_metadata(table: Table, setting: Setting, run: RunFile) -> Metadata:
+    """Return the metadata of a table of `run`."""
+    meta = setting.reader.meta
+    return describe(
+        table,
+        "kvreplay",
+        setting.argv,
+        run.config,
+        tiers=meta.tiers,
+        seed=setting.seed,
+        preset=meta.preset,
+        model=meta.model,
+        source=msgspec.to_builtins(run.trace),
+        notes=run.notes,
+        stats={"status": run.status, "reason": run.reason},
+        is_simulated=all(t is None or t.is_simulated for t in setting.tiers),
+    )
+
+
+def _engine(setting: Setting, chosen: Chosen) -> EngineNote:
+    engine = chosen.engine
+    return EngineNote(
+        name=engine.name,
+        because=chosen.because,
+        **engine.facts(),
+        queue_depth=setting.config.depth,
+        queue_depth_because=setting.depth_because,
+        io_bytes=setting.config.io_bytes,
+        buffer_bytes=engine.buffer_bytes,
+        buffer_used_bytes=engine.buffer_used_bytes,
+        buffer_small_page_bytes=small_page_bytes([engine.arena]),
+        plan_bytes=setting.window.loader.held_bytes,
+    )
+
+
+def window_note(setting: Setting) -> WindowNote:
+    """Return which rows of the trace are replayed."""
+    window = setting.window
+    names = [tier.name for tier in setting.reader.meta.tiers]
+    return WindowNote(
+        rows=window.rows,
+        is_whole_trace=setting.is_whole_trace,
+        span_ns=window.span_ns,
+        planned_rows=window.planned_rows,
+        limit=setting.config.limit,
+        node=setting.config.node,
+        runtime_ns=setting.config.runtime_ns,
+        rows_once=setting.rows_once or None,
+        repeats=window.rows / setting.rows_once if setting.rows_once else None,
+        planned_repeats=getattr(setting.reader, "repeats", 1) if setting.rows_once else None,
+        peak_bytes=dict(zip(names, window.residency.peak_bytes, strict=True)),
+    )
+
+
+def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
+    summary = measured.summary
+    facts = begun.tiers
+    notes = [f"tier {t.name} is SIMULATED: {facts[t.name]['note']}" for t in setting.tiers if t and t.is_simulated]
+    notes += [
+        f"tier {t.name} by --gds: {facts[t.name]['gds']['note']}" for t in setting.tiers if t and t.engine == "gds"
+    ]
+    notes += [
+        f"tier {t.name}: the code for {'cuFile' if t.engine == 'gds' else 'GPUs'} was never tested on hardware"
+        for t in setting.tiers
+        if t and t.engine in ("gpu", "gds")
+    ]
+    notes += _submitter_notes(setting.config.submitters, begun.engine)
+    if summary.skipped_rows:
+        skipped = ", ".join(f"{name} ({count:,} rows)" for name, count in summary.skipped_rows.items())
+        notes.append(f"skipped, because no --tier names them: {skipped}")
+    if summary.absent_deletes:
+        notes.append(f"skipped {summary.absent_deletes:,} deletes of objects that were never there")
+    long = summary.generation.writes_generated_in_flight if summary.generation else 0
+    if long:
+        notes.append(
+            f"latency of {long:,} writes includes data generation: they were longer than one I/O; a larger --io-bytes "
+            "avoids it"
+        )
+    runtime_ns = setting.config.runtime_ns
+    if runtime_ns and setting.pacer.speed is None and (summary.wall_ns or 0) < runtime_ns and measured.error is None:
+        notes.append(
+            f"ended before its --runtime of {format_duration(runtime_ns)}: the repeats that memory was taken for were "
+            "done; a longer trace, or larger objects, lasts"
+        )
+    if summary.warmup is not None:
+        left = f"{summary.warmup.operations:,} operations of the warm-up (--warmup {summary.warmup.asked})"
+        rest = "" if summary.warmup.first_measured_row is not None else "; NOTHING was measured after it"
+        notes.append(f"no figure counts the {left}{rest}")
+    notes += [
+        f"tier {name} is each node's own: the {count} nodes' copies of an object are one here, where the first delete "
+        f"ends it; mpirun -n {count} kvreplay run --mpi --deal node keeps them apart, --node replays one"
+        for name, count in setting.joined
+    ]
+    notes += [
+        f"tier {name}: the trace's streams of writes were NOT passed on: it takes none" for name in setting.unplaced
+    ]
+    notes += histogram_notes(summary.figures, measured.requests)
+    notes += _storage_notes(begun, {f.tier for f in summary.figures if f.op == Op.DELETE})
+    if measured.probed is not None and measured.probed.reason is not None:
+        notes.append(f"left out the probes: {measured.probed.reason}")
+    if measured.verification is not None:
+        notes.append(
+            f"verified: checking took {format_duration(measured.verification.check_ns)} of the submitting threads' "
+            "time, which lies in the latencies of reads; run again without --verify for figures"
+        )
+    notes += _buffer_notes(begun)
+    if setting.config.is_buffered:
+        notes.append("buffered: the page cache took part, so times are not the device's")
+    return notes
+
+
+PERCENTILES = "percentiles of "
+"""How a note begins that says of which figures not all values were kept."""
+
+
+def histogram_notes(figures: Sequence[Figures], requests: RequestFigures | None) -> list[str]:
+    """Return which percentiles come from histograms, and how far off they may be."""
+    of = [(f"{each.latency.count:,} {each.op}s on {each.tier}", each.latency) for each in figures]
+    if requests is not None:
+        of.append((f"{requests.storage.count:,} requests", requests.storage))
+    return [
+        f"{PERCENTILES}{said} come from a histogram, at most {found.percentiles_within:.2%} off"
+        for said, found in of
+        if not isinstance(found.percentiles_within, UnsetType)
+    ]
+
+
+def _buffer_notes(begun: RunBegun) -> list[str]:
+    """Return a note if buffers lie on small pages, from which a device takes no long I/O whole."""
+    small = begun.engine.buffer_small_page_bytes or 0
+    if (
+        not small
+        or (begun.engine.io_bytes or 0) <= _WHOLE_BYTES
+        or not any(facts.get("direct_io") for _, facts in begun.drives())
+    ):
+        return []
+    where = "/sys/kernel/mm/transparent_hugepage/enabled"
+    lie = f"{format_bytes(small)} of the I/O buffers lie on small pages (see {where})"
+    return [f"{lie}: I/Os from there may reach the device in parts"]
+
+
+def _submitter_notes(wanted: str, engine: EngineNote) -> list[str]:
+    """Return why there are fewer submitters than were asked for."""
+    if engine.name == "threads" and wanted not in ("1", AUTO):
+        return [f"--submitters {wanted} was not used: without io_uring each thread submits for itself"]
+    if engine.submitters_refused:
+        return [f"{engine.submitters_because} was not used, one ring served all: {engine.submitters_refused}"]
+    return []
+
+
+def _storage_notes(begun: RunBegun, deleting: set[str]) -> list[str]:
+    """Return notes on how the storage beneath affects the figures; `deleting` tiers had deletes."""
+    drives = [facts for _, facts in begun.drives()]
+    notes = [
+        f"{facts['target']} (tier {name}) lies in memory: {facts['memory_beneath']}; its times are not a drive's"
+        for name, facts in begun.drives()
+        if facts.get("memory_beneath")
+    ]
+    notes += [
+        f"{facts['target']} (tier {name}): no block device is seen beneath ({facts['filesystem']}), so that O_DIRECT "
+        "reached a drive is not confirmed"
+        for name, facts in begun.drives()
+        if facts.get("direct_io") and not facts.get("is_drive_beneath", True) and not facts.get("memory_beneath")
+    ]
+    notes += [
+        f"deletes on {name} only free space, and issue no I/O: their times are the replayer's own"
+        for name, tier in begun.tiers.items()
+        if name in deleting and tier.get("deletes") == FREED_ONLY
+    ]
+    # A preallocated file stays; what was written in a directory is removed, which discards its blocks.
+    if begun.preconditioned and any(
+        "deletes" not in drive and "discard" in (drive.get("mount_options") or "").split(",") for drive in drives
+    ):
+        notes.append(
+            "preconditioned in vain, perhaps: a target is mounted with discard, so the file's blocks were freed"
+        )
+    notes += [
+        f"{facts['target']} (tier {name}): the trace's streams of writes were "
+        + (
+            f"passed on by {streams['applied']}: {streams['numbers']}; what the drive makes of them is not seen"
+            if streams["applied"]
+            else f"NOT passed on: {streams['why_not']}"
+        )
+        for name, facts in begun.drives()
+        if (streams := facts.get("streams")) is not None
+    ]
+    devices = [str(drive["device"]) for drive in drives if drive.get("device") is not None]
+    return notes + [
+        f"several drives lie on one device, {device}: their figures, and what it read and wrote, cannot be told apart"
+        for device in sorted({d for d in devices if devices.count(d) > 1})
+    ]

@@ -1,1 +1,0 @@
-"""The space of a replay, written before anything is measured."""

@@ -1,0 +1,397 @@
+"""A run while it goes on: totals and rates of the last seconds, shown on stderr or served as OpenMetrics.
+
+Nothing is asked of the engine: once a second the journal looks for what has ended, and hands it on. `live` draws a
+table on a terminal, else a line now and then; `serving` is `--metrics`, by prometheus_client.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvreplay.config.setting import Setting
+from kvreplay.native.rows import COUNTED
+from kvreplay.result.counts import call
+from kvreplay.tiers.tier import has_times
+from kvtrace.core.app import log
+from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
+from kvtrace.core.native.structs import Structure
+from kvtrace.core.schema import Op
+from kvtrace.core.statistics import QUANTILES, nearest_rank
+from kvtrace.core.units import NS_PER_S, format_duration, format_rate
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+
+LAST_NS = 5 * NS_PER_S
+"""What the last seconds are."""
+BOUNDS_NS = tuple(16_000 << at for at in range(22))
+"""Upper bounds of the histogram of response times: 16 µs to 34 s, doubling."""
+_OPS = tuple(op.value for op in Op)
+_KEPT = 1024
+"""Of the times of one look, so many at most are kept, evenly: a fast run is looked at a hundred times a second."""
+_COUNTS = np.dtype([(name, np.int64) for name in ("operations", "errors", "bytes", "response_ns")])
+
+
+@dataclass(slots=True)
+class Totals:
+    """Completions so far of one kind of operation on one tier."""
+
+    operations: int = 0
+    errors: int = 0
+    bytes: int = 0
+    response_ns: int = 0
+    """Added up: response times in an open loop, service times in a closed one."""
+    buckets: Any = field(default_factory=lambda: np.zeros(len(BOUNDS_NS) + 1, np.int64))
+    """By BOUNDS_NS, what is longer than all at the end; not cumulative."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRate:
+    """Rates of one kind of operation on one tier in the last seconds; null where not known yet."""
+
+    tier: str
+    op: str
+    bytes_per_s: float | None
+    operations_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A run at one moment."""
+
+    elapsed_ns: int
+    completed: int
+    """Operations, of all that are planned or that the time admits."""
+    share: float
+    """Of the rows, or of --runtime."""
+    left_ns: int | None
+    """By the share and the time so far; null before there is any, and beyond a day."""
+    in_flight: int | None
+    queue_depth: int
+    rates: list[LiveRate]
+    response_p99_ns: int | None
+    """Of the last seconds; service times in a closed loop; null with fewer than 100."""
+    late_p99_ns: int | None
+    """The same of submission after the due time; null in a closed loop."""
+
+
+_MOST_LEFT_NS = 86_400 * NS_PER_S
+
+
+class Watch:
+    """The progress of a run; `note` is called by one thread, the rest by others."""
+
+    def __init__(self, setting: Setting, is_open_loop: bool) -> None:
+        """Watch the run of `setting`, which begins now."""
+        self.setting = setting
+        self._kinds: dict[tuple[str, str], int] = {}
+        """Of tiers and operations: their number in these."""
+        self._totals: Any = np.zeros(len(setting.tiers) * len(_OPS), _COUNTS)
+        self._buckets: Any = np.zeros((len(self._totals), len(BOUNDS_NS) + 1), np.int64)
+        self.counters = Structure(
+            COUNTED,
+            "Watched",
+            totals=self._totals.copy(),
+            buckets=self._buckets.copy(),
+            bound=np.array(BOUNDS_NS),
+            response_ns=np.zeros(_KEPT, np.int64),
+            late_ns=np.zeros(_KEPT, np.int64),
+            bounds=len(BOUNDS_NS),
+            room=_KEPT,
+            step=1,
+            is_open_loop=is_open_loop,
+        )
+        """Rows are put there as they end, by one thread, which then calls `note`."""
+        self.in_flight: Callable[[], int] | None = None
+        """Set by the engine; its counter can be read at any time."""
+        self.completed = 0.0
+        """Rows; set by the engine now and then."""
+        self._is_open = is_open_loop
+        self._simulated = {t.name for t in setting.tiers if t is not None and t.is_simulated}
+        self._timeless = {t.name for t in setting.tiers if t is not None and not has_times(t)}
+        self._lock = threading.Lock()
+        self._started_ns = monotonic_ns()
+        self._looks: deque[tuple[int, dict[tuple[str, str], tuple[int, int]], Any, Any]] = deque()
+        for index, op in np.argwhere(setting.window.facts.kinds["rows"]).tolist():
+            tier = setting.tiers[index]
+            if tier is not None:
+                self._kinds[tier.name, _OPS[op]] = index * len(_OPS) + op
+        self._looks.append((self._started_ns, self._counts(), None, None))
+
+    def begin(self) -> None:
+        """Start the clock of the run."""
+        with self._lock:
+            self._started_ns = monotonic_ns()
+            self._looks.clear()
+            self._looks.append((self._started_ns, self._counts(), None, None))
+
+    def take(self, rows: Any) -> None:
+        """Count `rows` (ROW), which have ended since the last call."""
+        call("watch_take", self.counters, np.ascontiguousarray(rows), len(rows))
+        self.note()
+
+    def note(self) -> None:
+        """Count what the counters took since the last call."""
+        totals, buckets = self.counters.arrays["totals"], self.counters.arrays["buckets"]
+        times, late = (
+            self.counters.arrays[name][: self.counters["sampled"]].copy() for name in ("response_ns", "late_ns")
+        )
+        with self._lock:
+            for name in _COUNTS.names or ():
+                self._totals[name] += totals[name]
+            self._buckets += buckets
+            now = monotonic_ns()
+            self._looks.append((now, self._counts(), times, late if self._is_open else None))
+            while len(self._looks) > 2 and self._looks[1][0] < now - LAST_NS:  # noqa: PLR2004 - a start and an end
+                self._looks.popleft()
+        totals.fill(0)
+        buckets.fill(0)
+        self.counters.set(sampled=0, seen=0, step=1)
+
+    def snapshot(self) -> dict[tuple[str, str], Totals]:
+        """Return a consistent snapshot of the completions by tier and operation."""
+        with self._lock:
+            return {key: self._of(at) for key, at in self._kinds.items()}
+
+    def _of(self, at: int) -> Totals:
+        operations, errors, moved, response_ns = self._totals[at].tolist()
+        return Totals(operations, errors, moved, response_ns, self._buckets[at].copy())
+
+    def look(self) -> Look:
+        """Return the run as it stands."""
+        with self._lock:
+            looks, started_ns = list(self._looks), self._started_ns
+        elapsed = monotonic_ns() - started_ns
+        runtime_ns = self.setting.config.runtime_ns
+        rows = self.setting.window.planned_rows
+        share = min(1.0, elapsed / runtime_ns if runtime_ns else self.completed / max(1, rows))
+        left = runtime_ns - elapsed if runtime_ns else int(elapsed / share - elapsed) if share else None
+        responses = [times for *_, times, _late in looks[1:] if times is not None]
+        lates = [late for *_, late in looks[1:] if late is not None]
+        return Look(
+            elapsed_ns=elapsed,
+            completed=int(self.completed),
+            share=share,
+            left_ns=None if left is None or left > _MOST_LEFT_NS else max(0, left),
+            in_flight=None if self.in_flight is None else self.in_flight(),
+            queue_depth=self.setting.config.depth,
+            rates=self._rates(looks[0], looks[-1]),
+            response_p99_ns=_p99(responses),
+            late_p99_ns=_p99(lates),
+        )
+
+    def _rates(self, first: Any, last: Any) -> list[LiveRate]:
+        passed = last[0] - first[0]
+        found = []
+        for key in self._kinds:
+            operations, moved = (last[1][key][i] - first[1][key][i] for i in (0, 1))
+            simulated = " (SIMULATED)" if key[0] in self._simulated else ""
+            # Where nothing takes time, no bytes move: a run's figures have no bandwidth either.
+            bytes_per_s = moved * NS_PER_S / passed if passed and key[0] not in self._timeless else None
+            operations_per_s = operations * NS_PER_S / passed if passed else None
+            found.append(LiveRate(key[0] + simulated, key[1], bytes_per_s, operations_per_s))
+        return found
+
+    def _counts(self) -> dict[tuple[str, str], tuple[int, int]]:
+        counts: Any = self._totals[["operations", "bytes"]].tolist()
+        return {key: counts[at] for key, at in self._kinds.items()}
+
+
+Watching = Callable[[Watch], AbstractContextManager[Any]]
+"""Shows a run for as long as its context lasts."""
+
+
+def _p99(parts: list[Any]) -> int | None:
+    times = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    rank = nearest_rank(len(times), QUANTILES["p99"])
+    return None if rank is None else int(np.partition(times, rank - 1)[rank - 1])
+
+
+DRAWN_S, LINE_S = 0.5, 10.0
+"""How often: a table, and a line."""
+
+
+@contextmanager
+def live(watch: Watch) -> Iterator[None]:
+    """Show `watch` until the context is left."""
+    is_over = threading.Event()
+    body = _draw if sys.stderr.isatty() else _say
+    thread = threading.Thread(target=body, args=(watch, is_over), name="kvreplay-live", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _say(watch: Watch, is_over: threading.Event) -> None:
+    while not is_over.wait(LINE_S):
+        log(line_of(watch.look(), is_open=watch.setting.pacer.speed is not None))
+
+
+def _draw(watch: Watch, is_over: threading.Event) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    is_open = watch.setting.pacer.speed is not None
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as shown:
+        while True:
+            shown.update(table_of(watch.look(), is_open=is_open), refresh=True)
+            if is_over.wait(DRAWN_S):
+                return
+
+
+def line_of(look: Look, *, is_open: bool) -> str:
+    """Return a run at one moment as one line."""
+    rates = [
+        f"{rate.tier} {rate.op} {format_rate(rate.bytes_per_s)} {whole_number(rate.operations_per_s)} op/s"
+        for rate in look.rates
+    ]
+    return "; ".join([_progress(look), *rates, *_times(look, is_open=is_open)])
+
+
+def table_of(look: Look, *, is_open: bool) -> Group:
+    """Return a run at one moment as a table of its tiers, between lines on what is of all."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None)
+    for heading in ("tier", "op"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("bandwidth", "op/s"):
+        table.add_column(heading, no_wrap=True, justify="right", min_width=10)
+    for rate in look.rates:
+        table.add_row(rate.tier, rate.op, format_rate(rate.bytes_per_s), whole_number(rate.operations_per_s))
+    return Group(Text(_progress(look)), table, Text("; ".join(_times(look, is_open=is_open))))
+
+
+def _progress(look: Look) -> str:
+    left = "" if look.left_ns is None else f", {format_duration(look.left_ns)} left"
+    return f"replaying: {look.share:.0%}, {look.completed:,} operations in {format_duration(look.elapsed_ns)}{left}"
+
+
+def _times(look: Look, *, is_open: bool) -> list[str]:
+    what = "response" if is_open else "service"
+    in_flight = "-" if look.in_flight is None else look.in_flight
+    said = [f"{what} p99 {format_duration(look.response_p99_ns)}", f"in flight {in_flight} of {look.queue_depth}"]
+    return [*said, f"late p99 {format_duration(look.late_p99_ns)}"] if is_open else said
+
+
+def whole_number(value: float | None) -> str:
+    """Return `value` without decimals, `-` for null."""
+    return "-" if value is None else f"{value:,.0f}"
+
+
+LOOPBACK = "127.0.0.1"
+_MOST_PORT = 65535
+_KIND = ("tier", "op")
+COUNTERS = {
+    "kvreplay_operations": "Operations that completed well",
+    "kvreplay_errors": "Operations that failed, came up short, or brought corrupt blocks",
+    "kvreplay_bytes": "Object bytes of operations that completed well",
+}
+RESPONSE = "kvreplay_response_seconds"
+GAUGES = {
+    "kvreplay_in_flight": "I/Os in flight now",
+    "kvreplay_queue_depth": "I/Os that may be in flight",
+    "kvreplay_elapsed_seconds": "Time since the first operation could be submitted",
+    "kvreplay_progress_ratio": "Part of the rows, or of --runtime, that is done",
+    "kvreplay_response_p99_seconds": "99th percentile of response times (closed loop: service times), last 5 s",
+    "kvreplay_lateness_p99_seconds": "99th percentile of submission after the due time, last 5 s; open loop",
+}
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return the address and port that `text` names, `:9464`, `9464` or `0.0.0.0:9464`; loopback if it names none."""
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or not 0 < int(port) <= _MOST_PORT:
+        raise ConfigError(f"--metrics {text}: write a port, :9464, or an address and a port, 0.0.0.0:9464")
+    return host.strip("[]") or LOOPBACK, int(port)
+
+
+class Exporter:
+    """Serves the progress of the run that is watched; between two runs, that of the last one."""
+
+    def __init__(self) -> None:
+        """Watch nothing yet."""
+        self._watch: Watch | None = None
+
+    @contextmanager
+    def watching(self, watch: Watch) -> Iterator[None]:
+        """Serve `watch` from now on."""
+        self._watch = watch
+        yield
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the metrics, as prometheus_client asks for them."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        watch = self._watch
+        if watch is None:
+            return
+        totals, look = watch.snapshot(), watch.look()
+        for (name, text), attribute in zip(COUNTERS.items(), ("operations", "errors", "bytes"), strict=True):
+            counter = CounterMetricFamily(name, text, labels=_KIND)
+            for key, found in totals.items():
+                counter.add_metric(key, getattr(found, attribute))
+            yield counter
+        histogram = HistogramMetricFamily(
+            RESPONSE, "Response times, from when an operation was due; service times in a closed loop", labels=_KIND
+        )
+        for key, found in totals.items():
+            so_far = found.buckets.cumsum().tolist()
+            bounds = [*(str(ns / NS_PER_S) for ns in BOUNDS_NS), "+Inf"]
+            histogram.add_metric(key, list(zip(bounds, so_far, strict=True)), found.response_ns / NS_PER_S)
+        yield histogram
+        values = (
+            look.in_flight,
+            look.queue_depth,
+            look.elapsed_ns / NS_PER_S,
+            look.share,
+            *(None if ns is None else ns / NS_PER_S for ns in (look.response_p99_ns, look.late_p99_ns)),
+        )
+        for (name, text), value in zip(GAUGES.items(), values, strict=True):
+            # What is not known is left out, and is not 0.
+            if value is not None:
+                yield GaugeMetricFamily(name, text, value=value)
+
+
+@contextmanager
+def serving(text: str) -> Iterator[Exporter]:
+    """Serve at the address that `text` names.
+
+    Raises:
+        ConfigError: it names none.
+        ProbeUnavailable: prometheus_client is missing.
+        DeviceError: the address cannot be had.
+
+    """
+    host, port = parse_address(text)
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+    except ImportError:
+        raise ProbeUnavailable("--metrics needs prometheus_client: pip install 'kvtrace[metrics]'") from None
+    exporter, registry = Exporter(), CollectorRegistry()
+    registry.register(exporter)
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise DeviceError(f"--metrics {text}: cannot serve at {host}:{port}: {error.strerror or error}") from None
+    try:
+        yield exporter
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

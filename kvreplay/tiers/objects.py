@@ -1,0 +1,685 @@
+"""An object store as a tier: each write is one PUT, each read one GET or ranged GET, each delete one DELETE.
+
+Requests go through s3dlio, each from the thread that waits for it. s3dlio's own retries are switched off, because it
+does not report them: a request that it retried would look like a slow one. Retries made here are counted.
+
+All objects lie below a folder of ours in the prefix, with a marker: by it a later run knows the leftovers of a killed
+one. Nothing else in the bucket is touched. Credentials come from the environment or the standard files, and never reach
+anything that is written or shown.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import random
+import re
+import threading
+from collections.abc import Callable, Sequence
+from configparser import ConfigParser, Error
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from time import monotonic_ns, sleep
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+
+from kvreplay.native.rows import READ, WRITE
+from kvreplay.plan.buffers import PAGE_BYTES, address_of
+from kvreplay.tiers.tier import FileLayout, Holding, path_function
+from kvtrace.core.app import log
+from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.units import NS_PER_S, format_bytes
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
+"""Before the first repeat of a request, and before any: each wait is twice the one before it, less up to half of it."""
+_ENVIRONMENT = {
+    "S3DLIO_MAX_RETRY_ATTEMPTS": "1",
+    # Credentials come from the environment and the standard files alone, and not from a .env that lies about.
+    "S3DLIO_LOAD_DOTENV": "0",
+}
+
+
+class Balance(StrEnum):
+    """How `--balance` spreads requests over endpoints."""
+
+    ROUND_ROBIN = "round-robin"
+    LEAST_CONNECTIONS = "least-connections"
+
+
+class StoreClient:
+    """One prefix of a store; everything but `open` and `close` is called from many threads."""
+
+    def __init__(self, address: Address, balance: Balance, retries: int) -> None:
+        """Serve `address`; a request that the store refuses or fails is repeated up to `retries` times."""
+        self.address = address
+        self.requests = RequestCounts(len(address.roots()))
+        self._roots, self._balance, self._retries = address.roots(), balance, retries
+        self._lock = threading.Lock()
+        self._turn, self._in_flight = -1, [0] * len(self._roots)
+        self._is_spread = False
+        """Whether requests go to all endpoints; else to the first."""
+        self._loops: list[asyncio.AbstractEventLoop] = []
+        self._api: Any = None
+        self._here = threading.local()
+
+    def open(self) -> None:
+        """Load s3dlio and find credentials; DeviceError, saying what to do, where either is missing."""
+        if self.address.scheme == "s3":
+            find_credentials()
+            os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
+        os.environ.update(_ENVIRONMENT)
+        if ports := self.address.tls_ports():
+            os.environ["S3DLIO_S3_ENDPOINT_TLS_PORTS"] = ",".join(map(str, ports))
+        try:
+            import s3dlio
+        except ImportError as error:
+            raise DeviceError(
+                f"{self.address.scheme}:// targets need s3dlio ({error}); install it: pip install 'kvtrace[s3]'"
+            ) from None
+        self._api = s3dlio
+        self._errors = (RuntimeError, ValueError, s3dlio.ObjectNotFoundError, s3dlio.LengthMismatchError)
+
+    def begin(self) -> None:
+        """Start counting and spreading requests; earlier ones are not part of the replay."""
+        self.requests, self._is_spread = RequestCounts(len(self._roots)), True
+
+    def end(self) -> None:
+        """Spread requests no more."""
+        self._is_spread = False
+
+    def take_retries(self) -> int:
+        """Return how often the calling thread has repeated a request since it last asked."""
+        count: int = getattr(self._here, "retries", 0)
+        self._here.retries = 0
+        return count
+
+    def put(self, key: str, data: memoryview) -> None:
+        """Write a whole object, from where `data` lies."""
+        self._ask("put", key, len(data), lambda uri: self._api.put_bytes(uri, data))
+
+    def get(self, key: str, into: memoryview) -> None:
+        """Read a whole object of just so many bytes straight to `into`."""
+        self._ask("get", key, len(into), lambda uri: self._get_into(uri, into))
+
+    def get_range(self, key: str, offset: int, into: memoryview) -> None:
+        """Read so many bytes from `offset`."""
+
+        def ask(uri: str) -> None:
+            came = memoryview(self._api.get_range(uri, offset, len(into)))
+            if len(came) != len(into):
+                raise RuntimeError(f"LengthMismatch: {len(came)} of {len(into)} bytes came from offset {offset}")
+            copy(into, came)
+
+        self._ask("ranged get", key, len(into), ask)
+
+    def delete(self, key: str) -> None:
+        """Delete an object."""
+        self._ask("delete", key, 0, self._api.delete)
+
+    def keys(self) -> list[str]:
+        """Return the keys below the prefix, without it."""
+        found: list[str] = []
+
+        def ask(uri: str) -> None:
+            found[:] = [name.split(f"{self.address.path}/", 1)[1] for name in self._api.list(uri, recursive=True)]
+
+        self._ask("list", "", 0, ask)
+        return found
+
+    def delete_all(self, folder: str) -> None:
+        """Delete what lies below `folder`, a request each."""
+        self._ask("clean", folder, 0, lambda uri: self._api.delete(uri, recursive=True))
+
+    def is_seen_by_all(self, key: str) -> str | None:
+        """Return the endpoint that does not see an object which another wrote; None: all do."""
+        for root, url in zip(self._roots, self.address.endpoints, strict=False):
+            try:
+                self._api.stat(f"{root}/{key}")
+            except self._errors:
+                return url
+        return None
+
+    def facts(self) -> dict[str, Any]:
+        """Return what spoke to which endpoints, and how; the first is null where the environment named it."""
+        urls = self.address.endpoints or (None,)
+        return {
+            "name": "s3dlio",
+            "version": self._api.__version__,
+            "balance": self._balance.value,
+            "retries": self._retries,
+            "endpoints": [{"url": url, **self.requests.of_endpoint(i)} for i, url in enumerate(urls)],
+        }
+
+    def close(self) -> None:
+        """Close the connections of the threads."""
+        while self._loops:
+            self._loops.pop().close()
+
+    def _get_into(self, uri: str, into: memoryview) -> None:
+        import asyncio
+
+        async def wait() -> None:
+            await self._api.get_into_async(uri, into, expected_len=len(into))
+
+        # A loop for each thread that waits at once; list's own lock suffices.
+        try:
+            loop = self._loops.pop()
+        except IndexError:
+            loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(wait())
+        finally:
+            self._loops.append(loop)
+
+    def _ask(self, kind: str, key: str, nbytes: int, call: Callable[[str], object]) -> None:
+        """Send a request until it is done.
+
+        Raises:
+            OSError: it was refused or failed too often, or for good; FileNotFoundError: no such object, or bucket.
+
+        """
+        repeats, waited_ns, wait_s = 0, 0, FIRST_WAIT_S
+        while True:
+            text = self._once(kind, key, nbytes, call, is_repeat=repeats > 0)
+            if text is None:
+                if repeats:
+                    self.requests.add_repeated(waited_ns, is_done=True)
+                return
+            answer = answer_of(text)
+            if answer is Answer.FINAL or repeats == self._retries:
+                self.requests.add_repeated(waited_ns, is_done=False)
+                tried = f" (asked {repeats + 1} times)" if repeats else ""
+                missing = "NoSuch" in text or "404" in text or "not found" in text
+                raise OSError(errno.ENOENT if missing else errno.EIO, f"{text}{tried}")
+            since = monotonic_ns()
+            sleep(wait_s * random.uniform(0.5, 1))  # noqa: S311 - so that those refused together do not come together
+            waited_ns += monotonic_ns() - since
+            self._here.retries = self.take_retries() + 1
+            repeats, wait_s = repeats + 1, min(2 * wait_s, LONGEST_WAIT_S)
+
+    def _once(self, kind: str, key: str, nbytes: int, call: Callable[[str], object], *, is_repeat: bool) -> str | None:
+        """Send a request; return what went wrong, if anything did."""
+        at = self._pick()
+        uri, text = f"{self._roots[at]}/{key}", None
+        try:
+            call(uri)
+        except self._errors as error:
+            # The name of an object says nothing of what became of it.
+            text = without_secrets(str(error).replace(uri, "it").replace(f"{self.address.path}/{key}", "it"))
+        with self._lock:
+            self._in_flight[at] -= 1
+        answer = Answer.DONE if text is None else answer_of(text)
+        self.requests.add(kind, at, answer, nbytes, is_repeat=is_repeat)
+        return text
+
+    def _pick(self) -> int:
+        """Return the endpoint of the next request."""
+        with self._lock:
+            count = len(self._roots) if self._is_spread else 1
+            self._turn = at = (self._turn + 1) % count
+            if self._balance is Balance.LEAST_CONNECTIONS:
+                # Of those that have as little to do, the one whose turn it is.
+                self._turn = at = min((self._in_flight[i % count], i) for i in range(at, at + count))[1] % count
+            self._in_flight[at] += 1
+        return at
+
+
+def copy(into: memoryview, source: memoryview) -> None:
+    """Copy all of `source`, other threads running meanwhile."""
+    ctypes.memmove(address_of(into), address_of(source), len(source))
+
+
+def seconds(waited_ns: int) -> str:
+    """Return a time as text, in seconds."""
+    return f"{waited_ns / NS_PER_S:.1f} s"
+
+
+SCHEMES = ("s3", "az", "gs")
+"""Of targets that are object stores; az and gs are s3dlio's too, and untested here."""
+_TARGET = re.compile(rf"({'|'.join(SCHEMES)})://")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
+_PORTS = {"http": 80, "https": 443}
+
+
+def is_object_store(target: str) -> bool:
+    """Return whether a target is a place in an object store."""
+    return _TARGET.match(target) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A prefix in a bucket, as each endpoint names it."""
+
+    scheme: str
+    path: str
+    """Bucket and prefix, without a slash at the end."""
+    endpoints: tuple[str, ...]
+    """URLs, in the order in which the user named them; none: where the environment says."""
+
+    @classmethod
+    def of(cls, said: str, target: str, endpoints: Sequence[str]) -> Self:
+        """Return the address that `target` and `endpoints` name; ConfigError, quoting `said`, for what is none."""
+        scheme, _, rest = target.partition("://")
+        bucket, _, prefix = rest.partition("/")
+        prefix = prefix.strip("/")
+        if "@" in bucket:
+            raise ConfigError(
+                "--tier: the target holds credentials; leave them out: they come from the environment or the standard "
+                "files alone"
+            )
+        if not prefix or (scheme == "s3" and not _BUCKET.fullmatch(bucket)):
+            raise ConfigError(
+                f"{said}: write {scheme}://BUCKET/PREFIX, with a bucket of 3 to 63 lower-case letters, digits, dots "
+                "and hyphens, and a prefix that is the replay's own"
+            )
+        if any(c in "*?[]%#" or c.isspace() for c in prefix) or "//" in prefix:
+            raise ConfigError(f"{said}: the prefix is letters, digits and / . _ - only")
+        if endpoints and scheme != "s3":
+            raise ConfigError(
+                f"{said}: --endpoint is for s3:// targets; {scheme}:// takes its own from the environment"
+            )
+        return cls(scheme, f"{bucket}/{prefix}", tuple(_checked(url) for url in endpoints))
+
+    def roots(self) -> list[str]:
+        """Return the prefix as s3dlio names it, for each endpoint: an endpoint is part of the URI."""
+        if not self.endpoints:
+            return [f"{self.scheme}://{self.path}"]
+        return [f"{self.scheme}://{urlsplit(url).netloc}/{self.path}" for url in self.endpoints]
+
+    def tls_ports(self) -> list[int]:
+        """Return the ports of endpoints that speak TLS, which s3dlio must be told."""
+        return sorted({_port(url) for url in self.endpoints if urlsplit(url).scheme == "https"})
+
+
+def _checked(url: str) -> str:
+    """Return an endpoint's URL; ConfigError for what is none."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"--endpoint {url}: {error}; write http://host:9000 or https://host") from None
+    if parts.username is not None or parts.password is not None:
+        raise ConfigError("--endpoint: the URL holds credentials; leave them out: they come from the environment")
+    if parts.scheme not in _PORTS or not parts.hostname or parts.path.strip("/") or parts.query or parts.fragment:
+        raise ConfigError(f"--endpoint {url}: write http://host:9000 or https://host")
+    return f"{parts.scheme}://{_bracketed(parts.hostname)}:{port or _PORTS[parts.scheme]}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _port(url: str) -> int:
+    port = urlsplit(url).port
+    assert port is not None, "a checked endpoint has a port"
+    return port
+
+
+_KEYS = {
+    "aws_access_key_id": "AWS_ACCESS_KEY_ID",
+    "aws_secret_access_key": "AWS_SECRET_ACCESS_KEY",
+    "aws_session_token": "AWS_SESSION_TOKEN",
+}
+"""Keys of the standard files, and the variables of the same meaning."""
+_SECRETS = (
+    *_KEYS.values(),
+    "AZURE_STORAGE_KEY",
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_CLIENT_SECRET",
+    "S3DLIO_AZURE_SAS_TOKEN",
+)
+_SHORTEST = 4
+"""A shorter value is no secret, and would blot out words."""
+
+
+def find_credentials() -> None:
+    """Put the credentials of the standard files into this process's environment, which is all that s3dlio reads.
+
+    Variables that are set win, as they do in every S3 client.
+
+    Raises:
+        DeviceError: there are none.
+
+    """
+    if "AWS_ACCESS_KEY_ID" in os.environ and "AWS_SECRET_ACCESS_KEY" in os.environ:
+        return
+    profile = os.environ.get("AWS_PROFILE", "default")
+    found = _of_files(profile)
+    if not {"aws_access_key_id", "aws_secret_access_key"} <= found.keys():
+        raise DeviceError(
+            "no credentials for S3: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write them to "
+            f"~/.aws/credentials (profile {profile})"
+        )
+    for key, variable in _KEYS.items():
+        if key in found:
+            os.environ[variable] = found[key]
+    if "region" in found:
+        os.environ.setdefault("AWS_REGION", found["region"])
+
+
+def _of_files(profile: str) -> dict[str, str]:
+    """Return what the standard files say of `profile`; the credentials file wins."""
+    home = Path.home() / ".aws"
+    section = profile if profile == "default" else f"profile {profile}"
+    files = [
+        (os.environ.get("AWS_CONFIG_FILE", home / "config"), section),
+        (os.environ.get("AWS_SHARED_CREDENTIALS_FILE", home / "credentials"), profile),
+    ]
+    found: dict[str, str] = {}
+    for path, name in files:
+        parser = ConfigParser(interpolation=None)
+        try:
+            parser.read(path, encoding="utf-8")
+        except (Error, OSError, UnicodeError):
+            # An error's text would quote the line, which may hold a secret.
+            raise DeviceError(f"{path} cannot be read as a file of AWS credentials; mend it") from None
+        if parser.has_section(name):
+            found |= dict(parser.items(name))
+    return found
+
+
+def without_secrets(text: str) -> str:
+    """Return `text` on one line and without any credential of the environment."""
+    for name in _SECRETS:
+        value = os.environ.get(name, "")
+        if len(value) >= _SHORTEST:
+            text = text.replace(value, f"<{name}>")
+    return " ".join(text.split())
+
+
+class Answer(StrEnum):
+    """How a request to a store ended."""
+
+    DONE = "done"
+    REFUSED = "refused"
+    """503 SlowDown or 429: the store asks for fewer requests."""
+    FAILED = "failed"
+    """A fault of the store or of the way there: 500, no connection, no answer in time."""
+    FINAL = "final"
+    """What will not change: no such object, no permission."""
+
+
+_REFUSED = (
+    *("SlowDown", "HTTP 503", "status 503", "HTTP 429", "status 429"),
+    *("ServiceUnavailable", "TooManyRequests", "Throttl", "throttled"),
+)
+_FINAL = (
+    *("NoSuch", "not found", "AccessDenied", "Forbidden", "SignatureDoesNotMatch", "InvalidAccessKeyId"),
+    *("InvalidRange", "InvalidBucketName", "EntityTooLarge", "HTTP 4", "status 4", "Missing AWS", "LengthMismatch"),
+)
+
+
+def answer_of(text: str) -> Answer:
+    """Return how a request ended of which s3dlio says `text`: it has no other sign than words."""
+    if any(word in text for word in _REFUSED):
+        return Answer.REFUSED
+    return Answer.FINAL if any(word in text for word in _FINAL) else Answer.FAILED
+
+
+class RequestCounts:
+    """Counts of all requests of one tier."""
+
+    def __init__(self, endpoints: int) -> None:
+        """Nothing yet."""
+        self._lock = threading.Lock()
+        self._counts: dict[str, dict[str, int]] = {}
+        self._endpoints = [dict.fromkeys(("requests", "refused", "failed"), 0) for _ in range(endpoints)]
+        self.operations_repeated = 0
+        """Operations that went through after the store had refused or failed them."""
+        self.waited_ns = 0
+        """Time that operations waited between their requests, together."""
+
+    def add(self, kind: str, endpoint: int, answer: Answer, nbytes: int, *, is_repeat: bool) -> None:
+        """Count one request: `kind` is put, get, ranged get or delete."""
+        with self._lock:
+            names = ("requests", "refused", "failed", "repeats", "bytes")
+            count = self._counts.setdefault(kind, dict.fromkeys(names, 0))
+            count["requests"] += 1
+            count["repeats"] += is_repeat
+            count["bytes"] += nbytes if answer is Answer.DONE else 0
+            at = self._endpoints[endpoint]
+            at["requests"] += 1
+            if answer is not Answer.DONE:
+                name = "refused" if answer is Answer.REFUSED else "failed"
+                count[name] += 1
+                at[name] += 1
+
+    def add_repeated(self, waited_ns: int, *, is_done: bool) -> None:
+        """Count an operation that took more than one request."""
+        with self._lock:
+            self.operations_repeated += is_done
+            self.waited_ns += waited_ns
+
+    def total(self, name: str) -> int:
+        """Return the sum of one count over all kinds."""
+        return sum(count[name] for count in self._counts.values())
+
+    def facts(self) -> dict[str, Any]:
+        """Return the counts by kind, and what was done about refusals."""
+        return {
+            "requests": {kind: dict(count) for kind, count in self._counts.items()},
+            "operations_repeated": self.operations_repeated,
+            "waited_ns": self.waited_ns,
+        }
+
+    def of_endpoint(self, index: int) -> dict[str, int]:
+        """Return the counts of one endpoint."""
+        return dict(self._endpoints[index])
+
+
+FOLDER = "kvreplay-scratch"
+MARKER = f"{FOLDER}/KVREPLAY"
+_MARKER_TEXT = b"Written by kvreplay: everything in this folder is its own and will be deleted.\n"
+MOST_BYTES = 5 << 30
+"""Of one PUT, by S3's definition."""
+
+
+@dataclass(slots=True)
+class ObjectRequest:
+    """One operation's request, and the memory that it goes through where its data takes several buffers."""
+
+    object_id: int
+    start: int
+    end: int
+    staged: memoryview | None = None
+
+
+class ObjectTier:
+    """Objects in a bucket, below a prefix."""
+
+    engine = "s3dlio"
+    is_simulated = False
+
+    def __init__(
+        self,
+        name: str,
+        target: str,
+        client: StoreClient,
+        *,
+        is_verified: bool = False,
+        is_kept: bool = False,
+        is_shared: bool = False,
+    ) -> None:
+        """Hold objects for the tier `name`; `is_shared`: others' objects may lie below the prefix, and stay there.
+
+        A verified tier holds whole blocks.
+        """
+        self.name, self.target = name, target
+        self.alignment = PAGE_BYTES if is_verified else 1
+        self._client, self._is_verified = client, is_verified
+        self._is_kept, self._is_shared, self._is_ours = is_kept, is_shared, False
+        self._key = path_function(FileLayout.HASHED, FOLDER)
+        self._lengths: dict[int, int] = {}
+        self._staging: list[memoryview] = []
+        """Memory that exchanges have used, to be used again."""
+        self._found_leftovers = 0
+
+    def expect(self, holding: Holding) -> None:
+        """Refuse what a store cannot do: objects there are written whole."""
+        if holding.grown:
+            raise DeviceError(
+                f"--tier {self.name}={self.target}: object {next(iter(holding.grown))} is written on beyond its end, "
+                "but an object store takes whole objects; give this tier another target"
+            )
+
+    def open(self, peak_bytes: int) -> None:
+        """Claim the prefix: DeviceError, saying what to do, if the store does not answer or the prefix is not ours."""
+        self._client.open()
+        try:
+            keys = self._client.keys()
+            foreign = next((key for key in keys if not key.startswith(f"{FOLDER}/")), None)
+            if foreign is not None and not self._is_shared:
+                raise DeviceError(
+                    f"{self.target} is not empty ({foreign}{' and more' if len(keys) > 1 else ''}) and not ours; name "
+                    "an empty prefix, or say --destroy-data: what is there stays"
+                )
+            ours = [key for key in keys if key.startswith(f"{FOLDER}/")]
+            if ours and MARKER not in ours:
+                raise DeviceError(f"{self.target}/{FOLDER} is not ours ({ours[0]}); name another prefix")
+            if ours:
+                self._client.delete_all(f"{FOLDER}/")
+                self._found_leftovers = len(ours) - 1
+            self._client.put(MARKER, memoryview(_MARKER_TEXT))
+        except FileNotFoundError as error:
+            raise DeviceError(f"{self.target}: {error.strerror}; make the bucket first") from None
+        except OSError as error:
+            raise DeviceError(f"{self.target}: {error.strerror}") from None
+        self._is_ours = True
+        blind = self._client.is_seen_by_all(MARKER)
+        if blind is not None:
+            raise DeviceError(
+                f"--endpoint {blind} does not see what was written through the first; name endpoints of one store"
+            )
+        self._client.begin()
+
+    def reserve(self, object_id: int, end: int) -> None:
+        """Check that one PUT takes so much."""
+        if end > MOST_BYTES:
+            raise OSError(27, f"{format_bytes(end)} are more than one PUT takes ({format_bytes(MOST_BYTES)})")
+
+    def begin(self, op: int, object_id: int) -> ObjectRequest:
+        """Refuse: objects begin by `begin_whole`, which knows their length."""
+        raise NotImplementedError
+
+    def begin_whole(self, op: int, object_id: int, start: int, end: int, *, is_split: bool) -> ObjectRequest:
+        """Return the exchange of bytes `start` to `end`; of a read in several buffers all come now."""
+        if op == WRITE and start:
+            raise OSError(22, f"an object store takes whole objects, not a write from offset {start}")
+        exchange = ObjectRequest(object_id, start, end)
+        if is_split:
+            exchange.staged = self._take_staging(end - start)
+        if op == READ and exchange.staged is not None:
+            self._fetch(object_id, start, exchange.staged[: self._there(object_id, start, end)])
+        return exchange
+
+    def write(self, handle: ObjectRequest, offset: int, data: memoryview) -> None:
+        """Put the object, or gather it first where `data` is a part of it."""
+        if handle.staged is None:
+            self._put(handle.object_id, data)
+        else:
+            copy(handle.staged[offset - handle.start :], data)
+
+    def read(self, handle: ObjectRequest, offset: int, into: memoryview) -> int:
+        """Read the bytes to `into`; with several buffers they are here already, and are copied only to be checked."""
+        came = self._there(handle.object_id, offset, offset + len(into))
+        if handle.staged is None:
+            self._fetch(handle.object_id, offset, into[:came])
+        elif self._is_verified:
+            at = offset - handle.start
+            copy(into, handle.staged[at : at + came])
+        return came
+
+    def end_whole(self, op: int, handle: ObjectRequest) -> None:
+        """Send the gathered data."""
+        if op == WRITE and handle.staged is not None:
+            self._put(handle.object_id, handle.staged[: handle.end])
+
+    def end(self, op: int, handle: ObjectRequest) -> None:
+        """Give the memory back."""
+        if handle.staged is not None:
+            self._staging.append(handle.staged)
+            handle.staged = None
+
+    def delete(self, object_id: int) -> None:
+        """Delete the object."""
+        if self._lengths.pop(object_id, None) is None:
+            raise FileNotFoundError(2, f"object {object_id} is not in tier {self.name}")
+        self._client.delete(self._key(object_id))
+
+    def take_retries(self) -> int:
+        """Return how often the calling thread has repeated a request since it last asked."""
+        return self._client.take_retries()
+
+    def path(self, object_id: int) -> str:
+        """Return the object's URI."""
+        return f"{self.target.rstrip('/')}/{self._key(object_id)}"
+
+    def facts(self) -> dict[str, Any]:
+        """Return what was asked of the store and what it answered; populating is among it."""
+        client = self._client
+        return {
+            "is_simulated": False,
+            "client": client.facts(),
+            **client.requests.facts(),
+            "found_leftovers": self._found_leftovers,
+            "note": "latencies are those of whole requests, repeats and the waits before them included",
+        }
+
+    def warnings(self) -> list[str]:
+        """Return what the store refused or failed, in words."""
+        counts = self._client.requests
+        refused, failed = counts.total("refused"), counts.total("failed")
+        if not refused + failed:
+            return []
+        of = f"refused {refused:,} requests (503 or 429) and failed {failed:,}, of {counts.total('requests'):,}"
+        again = f"{counts.operations_repeated:,} operations went through when asked again"
+        return [
+            f"{self.target} {of}; {again}, after {seconds(counts.waited_ns)} of waits, which are in their latencies"
+        ]
+
+    def close(self) -> None:
+        """Remove our own objects; what cannot be removed, the next run there removes."""
+        self._client.end()
+        if self._is_ours and not self._is_kept:
+            try:
+                self._client.delete_all(f"{FOLDER}/")
+            except OSError as error:
+                log(f"{self.target}/{FOLDER} could not be removed ({error.strerror}); the next run there removes it")
+        self._is_ours = False
+        self._client.close()
+        self._staging.clear()
+
+    def _there(self, object_id: int, start: int, end: int) -> int:
+        """Return how many of the bytes the object has."""
+        length = self._lengths.get(object_id)
+        if length is None:
+            raise FileNotFoundError(2, f"object {object_id} is not in tier {self.name}")
+        return max(0, min(end, length) - start)
+
+    def _fetch(self, object_id: int, start: int, into: memoryview) -> None:
+        if not len(into):
+            return
+        if start == 0 and len(into) == self._lengths[object_id]:
+            self._client.get(self._key(object_id), into)
+        else:
+            self._client.get_range(self._key(object_id), start, into)
+
+    def _put(self, object_id: int, data: memoryview) -> None:
+        self._client.put(self._key(object_id), data)
+        self._lengths[object_id] = len(data)
+
+    def _take_staging(self, nbytes: int) -> memoryview:
+        """Return memory of at least so many bytes; what is too short is not kept."""
+        while self._staging:
+            found = self._staging.pop()
+            if len(found) >= nbytes:
+                return found
+        return memoryview(mmap.mmap(-1, nbytes))

@@ -1,1 +1,0 @@
-"""Object stores: each operation on an object is one request, which s3dlio sends."""
