@@ -54,7 +54,7 @@ EXPORT void use_begin(Engine *e, Use *use) {
     use->doing = WAITING;
     lock(e);
     while (!e->job->start_ns && !e->job->is_stopped) {
-        if (e->order.is_shared) pthread_cond_wait(&e->lane[e->workers_lane].woken, &e->order.lock);
+        if (e->order.is_shared) pthread_cond_wait(&e->queue[e->workers_queue].woken, &e->order.lock);
         else nanosleep(&look_again, NULL);
     }
     unlock(e);

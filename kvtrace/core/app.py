@@ -300,7 +300,7 @@ def log(message: str) -> None:
 
 @contextmanager
 def progress(label: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
-    """Yield a function that takes the amount done so far; shows a bar on stderr if that is a terminal, unless --quiet."""
+    """Yield a function that takes the amount done so far; shows a bar on stderr, if a terminal and not --quiet."""
     if QUIET.get() or not sys.stderr.isatty():
         yield lambda _done: None
         return
