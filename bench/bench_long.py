@@ -90,7 +90,7 @@ def main() -> None:
             capacity = ("--set", f"tiers.cpu.capacity={options.space}")
             duration = f"{int(options.millions[0] * 1e6) // ROWS_PER_S + 1}s"
             took("kvtrace", "gen", *SMALL, *capacity, "--duration", duration, "-o", small, folder=folder)
-            target = ("--tier", f"cpu={folder / 'space.dat'}", "--queue-depth", "32", "--keep", "--runtime", "5s")
+            target = ("--tier", f"cpu={folder / 'space.dat'}", "--queue-depth", "32", "--keep", "--duration", "5s")
             replay("5 s on a file", small, *target)
             replay("again, its space written", small, *target)
 

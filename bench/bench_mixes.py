@@ -146,7 +146,7 @@ def compare(seen: Path, out: Path, modes: list[str]) -> list[dict[str, Any]]:
     assert disk is not None
     command = [
         sys.executable, "-m", "kvdistill.cli", "fio", str(seen), "--tier", disk.name, "-o", str(out), "--check",
-        "--check-seconds", "20", "--check-bytes", "64GiB", "--json", *(f"--mode={mode}" for mode in modes),
+        "--check-duration", "20s", "--check-bytes", "64GiB", "--json", *(f"--mode={mode}" for mode in modes),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

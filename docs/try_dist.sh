@@ -9,7 +9,7 @@ du -sh "$place/venv" | sed "s|$place/venv|installed|"
 cp -r examples dist "$place"
 cd "$place"
 PATH="$place/venv/bin:$PATH"
-kvtrace gen examples/conversation.jsonl --source mooncake --model tiny-1b --preset lmcache-disk --max-requests 50 \
+kvtrace gen examples/conversation.jsonl --source mooncake --model tiny-1b --preset lmcache-disk --limit 50 \
     --set tiers.gpu.capacity=0 --set tiers.cpu.capacity=256MiB -o t.parquet
 mkdir scratch
 kvreplay run t.parquet --tier nvme=scratch --limit 200MiB -o run

@@ -262,7 +262,7 @@ def check(
             if free < space + _SPARE_BYTES:
                 raise DeviceError(
                     f"--check needs {format_bytes(space)} in {place.parent} and leaves {format_bytes(_SPARE_BYTES)} "
-                    f"alone, but {format_bytes(free)} are free; check less with --check-seconds or --check-bytes"
+                    f"alone, but {format_bytes(free)} are free; check less with --check-duration or --check-bytes"
                 )
             fio_program.run_fio(place / fio.PREFILL, 30 + space / _SLOWEST_BYTES_PER_S)
         issue_us = (0.0, 0.0)

@@ -115,16 +115,16 @@ def fio(
             show_default=False,
         ),
     ] = None,
-    max_runtime: Annotated[str, typer.Option("--max-runtime", help="Longest run time of stat and reuse.")] = "300s",
+    max_runtime: Annotated[str, typer.Option("--max-duration", help="Longest run time of stat and reuse.")] = "300s",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random draws of reuse.")] = 42,
     space: Annotated[
         str | None,
         typer.Option("--space", help="Space of the target that stat uses, if the source does not say (10GiB)."),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Run the jobs briefly and compare.")] = False,
-    check_seconds: Annotated[
-        float, typer.Option("--check-seconds", help="Seconds of the source that each checked job runs.")
-    ] = 10.0,
+    check_duration: Annotated[
+        str, typer.Option("--check-duration", help="How much of the source each checked job runs.")
+    ] = "10s",
     check_bytes: Annotated[
         str, typer.Option("--check-bytes", help="Most bytes that --check replays, and largest scratch file.")
     ] = "4GiB",
@@ -153,17 +153,18 @@ def fio(
     from kvdistill.report.jobs import written_document
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.files import parse_window
-    from kvtrace.core.units import parse_bytes, parse_duration_ns
+    from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
 
     options = JobOptions(
         target=target,
         version=parse_version(fio_version) if fio_version else installed(),
-        runtime_cap_ns=_positive(parse_duration_ns(max_runtime), f"--max-runtime {max_runtime}"),
+        runtime_cap_ns=_positive(parse_duration_ns(max_runtime), f"--max-duration {max_runtime}"),
         space_bytes=None if space is None else _positive(parse_bytes(space), f"--space {space}"),
         huge_pages=free_huge_pages() if has_huge_pages is None else _MANY_PAGES * has_huge_pages,
     )
     most = _positive(parse_bytes(check_bytes), f"--check-bytes {check_bytes}")
-    checks = CheckOptions(check_seconds, most, is_null=check_null)
+    lasts_ns = _positive(parse_duration_ns(check_duration), f"--check-duration {check_duration}")
+    checks = CheckOptions(lasts_ns / NS_PER_S, most, is_null=check_null)
     request = JobRequest(
         _modes(mode or []),
         options,

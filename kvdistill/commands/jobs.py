@@ -24,7 +24,7 @@ BesideRun = Annotated[
         "--run", help="Also compare the job with what this run of kvreplay did on the tier: mix, sizes and rate."
     ),
 ]
-MaxRuntime = Annotated[str, typer.Option("--max-runtime", help="Longest run time of the random job.")]
+MaxRuntime = Annotated[str, typer.Option("--max-duration", help="Longest run time of the random job.")]
 
 
 def warp(
@@ -109,7 +109,7 @@ def _runtime_ns(text: str) -> int:
 
     value = parse_duration_ns(text)
     if value <= 0:
-        raise ConfigError(f"--max-runtime {text}: it must be more than 0")
+        raise ConfigError(f"--max-duration {text}: it must be more than 0")
     return value
 
 

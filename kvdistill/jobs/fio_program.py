@@ -98,7 +98,7 @@ def run_fio(
     except subprocess.TimeoutExpired:
         raise DeviceError(
             f"fio did not end {job.name} within {timeout_s:.0f} s; the target is too slow: check less with "
-            "--check-seconds or --check-bytes"
+            "--check-duration or --check-bytes"
         ) from None
     # fio writes warnings before the JSON, to the same stream.
     start = re.search(r"^\{", done.stdout, re.MULTILINE)

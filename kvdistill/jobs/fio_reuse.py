@@ -56,7 +56,7 @@ def draw(profile: Profile, runtime_ns: int, seed: int) -> Drawn:
     if count > MAX_OPS:
         raise ConfigError(
             f"{format_count(count)} operations are more than the reuse job draws ({format_count(MAX_OPS)}); take less "
-            "with --max-runtime"
+            "with --max-duration"
         )
     rng = np.random.default_rng(seed)
     is_read = np.zeros(count, dtype=np.bool_)

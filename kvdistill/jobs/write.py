@@ -35,11 +35,6 @@ class CheckOptions:
     is_null: bool = False
     """Whether fio's null engine takes the I/O: what is late then is fio's, not a target's."""
 
-    def __post_init__(self) -> None:
-        """Raise ConfigError for a check that lasts no time."""
-        if self.seconds <= 0:
-            raise ConfigError(f"--check-seconds {self.seconds}: it must be more than 0")
-
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:

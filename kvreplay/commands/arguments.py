@@ -70,8 +70,9 @@ class ReplayArguments:
     runtime: Annotated[
         str | None,
         typer.Option(
+            "--duration",
             help="Run so long by the clock: 300s. The trace is repeated on the same objects, or cut. Its requests are "
-            "new ones in each repeat, and an open loop's times go on; what it deletes and reads first is kept."
+            "new ones in each repeat, and an open loop's times go on; what it deletes and reads first is kept.",
         ),
     ] = None
     seed: Seed = None

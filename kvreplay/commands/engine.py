@@ -11,6 +11,7 @@ import typer
 from kvreplay.commands.options import RunAsJson, command_line
 from kvreplay.drivers.engines import EngineKind
 from kvtrace.core.app import emit_json, log, progress
+from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import parse_bytes
 
 
@@ -20,8 +21,14 @@ def engine(
     trace: Annotated[
         Path, typer.Argument(help="A Mooncake trace (*.jsonl), or a requests table of kvtrace import (*.parquet).")
     ],
-    directory: Annotated[
-        Path, typer.Option("--dir", help="An empty directory on the storage under test, for the engine's files.")
+    tier: Annotated[
+        str,
+        typer.Option(
+            "--tier",
+            "-t",
+            metavar="nvme=DIRECTORY",
+            help="An empty directory on the storage under test, for its files.",
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The run's directory.")] = Path("run"),
     requests: Annotated[int, typer.Option(min=1, help="Serve so many of the trace's requests, from its start.")] = 20,
@@ -62,9 +69,9 @@ def engine(
 
     \b
     Example, LMCache in an environment of its own:
-      kvreplay engine lmcache conversation.jsonl --dir /mnt/nvme --python lmc/bin/python -o real
+      kvreplay engine lmcache conversation.jsonl --tier nvme=/mnt/nvme --python lmc/bin/python -o real
     Example, beside a replay of what kvtrace simulates (the same sizes; no GPU tier):
-      kvtrace gen conversation.jsonl --source mooncake --max-requests 20 --preset lmcache-disk \\
+      kvtrace gen conversation.jsonl --source mooncake --limit 20 --preset lmcache-disk \\
         --model llama3.1-8b --set tiers.gpu.capacity=0 --set tiers.cpu.capacity=8GiB \\
         --set tiers.nvme.capacity=64GiB -o sim.parquet
       kvreplay run sim.parquet --tier nvme=/mnt/nvme --buffered -o replayed
@@ -77,10 +84,13 @@ def engine(
     from kvreplay.run.document import run_document
     from kvtrace.core.document.terminal import show_documents
 
+    named, _, directory = tier.partition("=")
+    if named != "nvme" or not directory:
+        raise ConfigError(f"--tier {tier}: an engine's files go to nvme=DIRECTORY")
     wanted = EngineOptions(
         kind=name,
         trace=trace,
-        directory=directory,
+        directory=Path(directory),
         python=Path(sys.executable) if python is None else python,
         requests=requests,
         layers=layers,

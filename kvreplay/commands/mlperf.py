@@ -30,7 +30,7 @@ _TICK_S = 0.2
 class LockedArguments:
     """What the rules lock: with another value the benchmark runs, and its results are marked."""
 
-    runtime: Annotated[str, typer.Option(help="How long each trial lasts by the clock.")] = "300s"
+    runtime: Annotated[str, typer.Option("--duration", help="How long each trial lasts by the clock.")] = "300s"
     trials: Annotated[int, typer.Option(min=1, max=100, help="Trials of each option.")] = 3
     seed: Annotated[int, typer.Option(min=0, help="Base seed of the requests and the data; the rank is added.")] = 42
     pause: Annotated[str, typer.Option(help="Rest between two options.")] = "90s"

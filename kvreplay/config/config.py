@@ -180,7 +180,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             return None
         found = parse_duration_ns(self.runtime)
         if found <= 0:
-            raise ConfigError(f"--runtime {self.runtime}: write more than 0, such as 300s or 10min")
+            raise ConfigError(f"--duration {self.runtime}: write more than 0, such as 300s or 10min")
         return found
 
     @property

@@ -1,6 +1,6 @@
 """What a replay is about to do: the configuration, the trace compiled to a plan, its tiers, and its repeats.
 
-How often a window is repeated for `--runtime` is decided here, because a plan is made before the run.
+How often a window is repeated for `--duration` is decided here, because a plan is made before the run.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Setting:
     joined: tuple[tuple[str, int], ...] = ()
     """Tiers that nodes have apart, and how many of them share ours."""
     rows_once: int = 0
-    """Of the window: the rows that --runtime repeats; 0 where it does not."""
+    """Of the window: the rows that --duration repeats; 0 where it does not."""
 
     @property
     def seed(self) -> int:
@@ -80,7 +80,7 @@ def settle(
 ) -> Setting:
     """Compile the trace and make the tiers, without touching storage; `tiers` replace the configured ones.
 
-    `repeats` says how often at most a window is repeated for --runtime; None: as often as that may take.
+    `repeats` says how often at most a window is repeated for --duration; None: as often as that may take.
 
     Raises:
         ConfigError, TraceError: it cannot be done.

@@ -66,7 +66,7 @@ class RunResults:
     """The results of a run so far; a context manager that holds the tables being written."""
 
     setting: Setting
-    """After `end`, with the window that the run came to: what --runtime provided beyond it is left out."""
+    """After `end`, with the window that the run came to: what --duration provided beyond it is left out."""
     requests: RequestFigures
     """After `end`: what requests got."""
 
@@ -84,7 +84,7 @@ class RunResults:
         self._trace = TraceRows(setting.reader, columns)
         self._is_cut = bool(setting.rows_once) and not is_open_loop
         self._unreached: list[RunPart] = []
-        """Rows that were not submitted: of a closed loop with --runtime only those count that others follow."""
+        """Rows that were not submitted: of a closed loop with --duration only those count that others follow."""
         self._files, self._writers = ExitStack(), dict[Table, Writer]()
 
     def __enter__(self) -> Self:
@@ -402,7 +402,7 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
     runtime_ns = setting.config.runtime_ns
     if runtime_ns and setting.pacer.speed is None and (summary.wall_ns or 0) < runtime_ns and measured.error is None:
         notes.append(
-            f"ended before its --runtime of {format_duration(runtime_ns)}: the repeats that memory was taken for were "
+            f"ended before its --duration of {format_duration(runtime_ns)}: the repeats that memory was taken for were "
             "done; a longer trace, or larger objects, lasts"
         )
     if summary.warmup is not None:

@@ -97,7 +97,7 @@ def _window(finished: FinishedRun) -> str:
     if window.repeats is not None:
         if finished.run.status == "partial":
             again = f"{part if is_part else 'the trace'} again and again"
-            return f"was to replay {again} for {format_duration(window.runtime_ns)} (--runtime)"
+            return f"was to replay {again} for {format_duration(window.runtime_ns)} (--duration)"
         part = f"{repeated(part if is_part else 'the trace', window.repeats)} in {_runtime(finished.run)}"
     done = "was to replay" if finished.run.status == "partial" else "replayed"
     rows = window.rows if window.node is None else window.planned_rows or 0
@@ -106,7 +106,7 @@ def _window(finished: FinishedRun) -> str:
 
 def _runtime(run: RunFile) -> str:
     """Return how long a run lasted, of the time that it was to."""
-    return f"{format_duration(run.summary.wall_ns)} (--runtime {format_duration(run.window.runtime_ns)})"
+    return f"{format_duration(run.summary.wall_ns)} (--duration {format_duration(run.window.runtime_ns)})"
 
 
 def _before(run: RunFile) -> Iterator[str]:

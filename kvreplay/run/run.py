@@ -1,7 +1,7 @@
 """One replay: compile the trace, open the tiers, populate, run the engine, write the results.
 
 `_Run` does these steps in order. Below it: what a finished run is, preparation of the storage, the clock that ends a
-run (`--runtime`), replays that start together, and `Feed`, the thread that lays rows ahead of the run and hands on
+run (`--duration`), replays that start together, and `Feed`, the thread that lays rows ahead of the run and hands on
 those behind it, so that memory holds a window of rows.
 """
 
@@ -462,7 +462,7 @@ def device_io(before: dict[str, DeviceCounters | None], after: dict[str, DeviceC
     return result
 
 
-RUNTIME = "--runtime"
+RUNTIME = "--duration"
 """What ended a run that was to end."""
 
 
@@ -493,7 +493,7 @@ def rows_left(setting: Setting, laid: int) -> int:
 
 
 def with_repeats(summary: Summary, found: RunResults) -> Summary:
-    """Return `summary` with a verdict that says how often --runtime repeated the window, or what it cut it to."""
+    """Return `summary` with a verdict that says how often --duration repeated the window, or what it cut it to."""
     setting = found.setting
     if not setting.rows_once or summary.judgement is None:
         return summary

@@ -21,7 +21,7 @@ from kvreplay.config.setting import Setting
 from kvreplay.native.rows import COUNTED
 from kvreplay.result.counts import call
 from kvreplay.tiers.tier import has_times
-from kvtrace.core.app import log
+from kvtrace.core.app import QUIET, log
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.schema import Op
@@ -73,7 +73,7 @@ class Look:
     completed: int
     """Operations, of all that are planned or that the time admits."""
     share: float
-    """Of the rows, or of --runtime."""
+    """Of the rows, or of --duration."""
     left_ns: int | None
     """By the share and the time so far; null before there is any, and beyond a day."""
     in_flight: int | None
@@ -225,7 +225,7 @@ DRAWN_S, LINE_S = 0.5, 10.0
 def live(watch: Watch) -> Iterator[None]:
     """Show `watch` until the context is left."""
     is_over = threading.Event()
-    body = _draw if sys.stderr.isatty() else _say
+    body = _draw if sys.stderr.isatty() and not QUIET.get() else _say
     thread = threading.Thread(target=body, args=(watch, is_over), name="kvreplay-live", daemon=True)
     thread.start()
     try:
@@ -307,7 +307,7 @@ GAUGES = {
     "kvreplay_in_flight": "I/Os in flight now",
     "kvreplay_queue_depth": "I/Os that may be in flight",
     "kvreplay_elapsed_seconds": "Time since the first operation could be submitted",
-    "kvreplay_progress_ratio": "Part of the rows, or of --runtime, that is done",
+    "kvreplay_progress_ratio": "Part of the rows, or of --duration, that is done",
     "kvreplay_response_p99_seconds": "99th percentile of response times (closed loop: service times), last 5 s",
     "kvreplay_lateness_p99_seconds": "99th percentile of submission after the due time, last 5 s; open loop",
 }

@@ -72,7 +72,7 @@ def gen_checkpoints(
         for field in fields(group):  # type: ignore[arg-type]
             value = getattr(group, field.name)
             if field.name not in USED_BY_ALL and value != field.default:
-                flag = "--tp" if field.name == "tensor_parallel" else flag_of(field.name)
+                flag = flag_of(field.name)
                 raise ConfigError(f"{flag} {value} is of a KV cache; --preset checkpoint has none")
     job = _job(stack, run, training)
     with progress("writing", job.until_ns) as tick:

@@ -32,7 +32,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Same seed and options, same bytes.")]
 TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="A trace: *.parquet or *.csv.zst.")]
 RequestFile = Annotated[Path, typer.Argument(help="A file of real requests.")]
-MaxRequests = Annotated[int | None, typer.Option(min=1, max=10**12, help="Stop after this many requests.")]
+MaxRequests = Annotated[int | None, typer.Option("--limit", min=1, max=10**12, help="Stop after this many requests.")]
 KvDtype = Annotated[str | None, typer.Option(help="Element type of the cache, such as fp8.")]
 TensorParallel = Annotated[int, typer.Option("--tp", min=1, max=1024, help="Tensor-parallel ranks.")]
 
@@ -61,9 +61,12 @@ def member(kind: type[E], text: str, flag: str) -> E:
     return kind(text)
 
 
+_FLAGS = {"tensor_parallel": "--tp", "max_requests": "--limit"}
+
+
 def flag_of(field: str) -> str:
     """Return the flag of an option that takes its name from a field."""
-    return f"--{field.replace('_', '-')}"
+    return _FLAGS.get(field) or f"--{field.replace('_', '-')}"
 
 
 @dataclass(frozen=True, slots=True)

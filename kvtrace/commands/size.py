@@ -75,7 +75,7 @@ def size(
         float | None,
         typer.Option(help="Share of the objects in each of 4 samples; 1: all.  [default: as many as take seconds]"),
     ] = None,
-    page: Annotated[Path | None, typer.Option("--html", help="Also write a page with charts.")] = None,
+    page: Annotated[Path | None, typer.Option("--plot", help="Also write a page with charts.")] = None,
     as_json: AsJson = False,
     *,
     stack: StackArguments,
@@ -93,7 +93,7 @@ def size(
     \b
     kvtrace size conversation.jsonl --model llama3.1-70b --tp 4 --preset vllm-fs --target-hit 30%
     kvtrace size conversation.jsonl --preset lmcache-disk --target-hit 30% --price dram=4/GiB --price nvme=0.1/GiB
-    kvtrace size conversation.jsonl --preset vllm-fs --target-hit 30% --dram 512GiB --nvme 1TiB,2TiB --html size.html
+    kvtrace size conversation.jsonl --preset vllm-fs --target-hit 30% --dram 512GiB --nvme 1TiB,2TiB --plot size.html
     kvtrace size --users 100 --preset lmcache-disk --target-ttft p99=2s --endurance 1DWPD,5y
     """
     from kvtrace.core.document.terminal import show_documents
@@ -109,7 +109,7 @@ def size(
     said = {"dram": dram, "nvme": nvme}
     axes = {role: _parse_capacities(text, f"--{role}") for role, text in said.items() if text is not None}
     if page is not None:
-        check_page(page, "--html")
+        check_page(page, "--plot")
     is_ordered = file is not None and target.first_token is None
     scenario = prepare(file, stack, users, run, source, turns, gpu="instant" if is_ordered else None)
     scenario.refuse_fleet("kvtrace size")

@@ -51,18 +51,18 @@ SECTIONS = {
     "Load": "as-fast-as-possible pool checkpoint-depth engine submitters buffered gds direct fsync fadvise layout "
     "queue-depths speeds jobs ignore-streams node",
     "Ranks": "mpi deal rank-timeout",
-    "Limits": "from to busiest whole max-requests max-runtime warmup on-error pause capacity stall-timeout",
+    "Limits": "from to busiest whole max-duration warmup on-error pause capacity stall-timeout",
     "Target": "target destroy-data overwrite-signature discard precondition keep space huge-pages fio-version endpoint "
     "balance retries log-version bucket host hosts",
     "Data": "dedup-ratio compress-ratio",
-    "Checks": "verify criteria requests read-p99 dry-run break-rules check check-seconds check-bytes check-null",
+    "Checks": "verify criteria requests read-p99 dry-run break-rules check check-duration check-bytes check-null",
     "Probes": "histograms-only",
     "Training": "ranks every mtbf",
     "Output": "requests-out drive-size endurance plot csv markdown html force metrics",
 }
 """Of a command with many options, the section of each that `--help` leaves to `--help-all`."""
 METAVARS = {
-    "DURATION": "duration ttl scale-shift jitter day every mtbf from to busiest max-runtime runtime rank-timeout "
+    "DURATION": "duration ttl scale-shift jitter day every mtbf from to busiest max-duration check-duration rank-timeout "
     "stall-timeout pause read-p99 target-ttft",
     "SIZE": "io-bytes pool capacity check-bytes drive-size space cpu disk",
     "SIZES": "dram nvme capacity-blocks",
@@ -73,6 +73,15 @@ METAVARS = {
     "HOST:PORT": "host metrics",
 }
 """What stands for an option's value in help, where its type does not tell."""
+RENAMED = {
+    "--max-requests": "--limit",
+    "--runtime": "--duration",
+    "--max-runtime": "--max-duration",
+    "--check-seconds": "--check-duration",
+    "--html": "--plot",
+    "--dir": "--tier nvme=",
+}
+"""Former names of options, where a command has the new one."""
 _SECTION_OF = {f"--{name}": section for section, names in SECTIONS.items() for name in names.split()}
 _METAVAR_OF = {f"--{name}": metavar for metavar, names in METAVARS.items() for name in names.split()}
 _METAVAR_OF_TYPE = {int: "N", float: "X", Path: "PATH"}
@@ -88,13 +97,17 @@ class Command(TyperCommand):
         super().__init__(*args, **settings)
         for parameter in self.params:
             if isinstance(parameter, TyperOption) and not parameter.is_flag:
-                of_type = _METAVAR_OF_TYPE.get(parameter.type_descriptor.annotation, "TEXT")
+                of_type = _METAVAR_OF_TYPE.get(parameter.type_descriptor.annotation)
                 named = (_METAVAR_OF[name] for name in parameter.opts if name in _METAVAR_OF)
-                parameter.metavar = parameter.metavar or next(named, of_type)
+                parameter.metavar = parameter.metavar or of_type or next(named, "TEXT")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Take what every command takes: `--quiet`, and `--help-all` for `--help` with all options."""
         ours = args[: args.index("--")] if "--" in args else args
+        known = {name for parameter in self.params for name in parameter.opts}
+        for name in {arg.partition("=")[0] for arg in ours} & RENAMED.keys() - known:
+            if RENAMED[name].split()[0] in known:
+                raise UsageError(f"{name} is called {RENAMED[name]} now", ctx=ctx)
         ctx.meta[_ALL] = _ALL in ours
         QUIET.set(_QUIET in ours)
         return super().parse_args(ctx, ["--help"] if ctx.meta[_ALL] else [arg for arg in args if arg != _QUIET])

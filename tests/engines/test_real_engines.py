@@ -67,7 +67,7 @@ def served(tmp_path, engine, trace, count, *options):
         pytest.skip(reason)
     drive, run = tmp_path / "drive", tmp_path / "run"
     drive.mkdir()
-    where = ("--dir", drive, "-o", run, "--python", environments.ENGINES[engine].python)
+    where = ("--tier", f"nvme={drive}", "-o", run, "--python", environments.ENGINES[engine].python)
     run_cli("kvreplay", "engine", engine, trace, "--requests", count, *where, *GEOMETRY, *options)
     ops, keys = read_table(run / "ops.parquet", OPS), read_table(run / "trace.objects.parquet", OBJECTS)["key"]
     columns = (ops[name].to_pylist() for name in ("op", "request_id", "object_id", "bytes"))

@@ -143,7 +143,7 @@ def with_a_preset(rng: random.Random, folder: Path) -> Trial:
         "2",
         "--duration",
         "1s",
-        "--max-requests",
+        "--limit",
         "4",
         "--preset",
         str(path),

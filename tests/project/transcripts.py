@@ -51,11 +51,11 @@ SHORTER = {
         "vllm-offload-cpu": ["--duration", "10s"],
     },
     "mooncake": {
-        "lmcache-layerwise": ["--max-requests", "500"],
-        "vllm-disk": ["--max-requests", "1000"],
-        "vllm-fs": ["--max-requests", "1000"],
-        "vllm-obj": ["--max-requests", "1000"],
-        "vllm-offload-cpu": ["--max-requests", "1000"],
+        "lmcache-layerwise": ["--limit", "500"],
+        "vllm-disk": ["--limit", "1000"],
+        "vllm-fs": ["--limit", "1000"],
+        "vllm-obj": ["--limit", "1000"],
+        "vllm-offload-cpu": ["--limit", "1000"],
     },
 }
 """What keeps a preset with many rows a token below five million of them."""

@@ -66,7 +66,7 @@ def simulated(
     model = json.loads((ENGINES / "tinier-config.json").read_text())
     config, out = folder / "config.json", folder / "t.parquet"
     config.write_text(json.dumps(model | {"num_hidden_layers": layers}))
-    options = ["--source", "mooncake", "--max-requests", count, "--preset", preset, "--gpu", "instant"]
+    options = ["--source", "mooncake", "--limit", count, "--preset", preset, "--gpu", "instant"]
     options += [part for setting in settings for part in ("--set", setting)]
     assert kvtrace(monkeypatch, "gen", TRACES / trace, *options, "--model", config, "-o", out) == 0
     table = read_table(out, TRACE)

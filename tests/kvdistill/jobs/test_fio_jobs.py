@@ -223,8 +223,8 @@ def test_targets(tmp_path):
     "bad",
     [
         ("--io-bytes", "1000"), ("--io-bytes", "4GiB"), ("--limit", "0"), ("--fio-version", "x"), ("--target", "a b"),
-        ("--tier", "ssd"), ("--max-runtime", "0"), ("--jobs", "0"), ("--jobs", "2000"),
-        ("--log-version", "1"), ("--mode", "x"), ("--space", "0"), ("--check-seconds", "0"),
+        ("--tier", "ssd"), ("--max-duration", "0"), ("--jobs", "0"), ("--jobs", "2000"),
+        ("--log-version", "1"), ("--mode", "x"), ("--space", "0"), ("--check-duration", "0s"),
     ],
 )  # fmt: skip
 def test_bad_options_are_one_line_and_write_nothing(tmp_path, bad):

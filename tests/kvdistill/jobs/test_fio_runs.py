@@ -95,7 +95,7 @@ def test_without_a_rate_it_does_as_many_operations_as_the_trace(tmp_path):
 def test_check_compares_and_leaves_only_its_table(tmp_path):
     done = run_cli(
         "kvdistill", "fio", write_hand(tmp_path), "--tier", "nvme", "-o", tmp_path / "out", "--check",
-        "--check-seconds", "1", "--json",
+        "--check-duration", "1s", "--json",
     )  # fmt: skip
     names = {f.name for f in (tmp_path / "out").iterdir()}
     logs = {"replay.iolog", "reuse.iolog"}
@@ -144,7 +144,7 @@ def test_the_device_is_looked_at_and_sees_long_reads_whole():
 def test_a_check_on_the_null_engine_needs_no_space(tmp_path):
     done = run_cli(
         "kvdistill", "fio", write_hand(tmp_path), "--tier", "nvme", "-o", tmp_path / "out", "--mode", "replay",
-        "--mode", "stat", "--check-null", "--check-seconds", "1", "--json",
+        "--mode", "stat", "--check-null", "--check-duration", "1s", "--json",
     )  # fmt: skip
     closeness = json.loads(done.stdout)["closeness"]
     assert closeness["comparisons"][0]["fio"]["has_same_ios"] is True
@@ -178,11 +178,11 @@ def test_the_conversation_trace_under_fio(tmp_path):
     run_cli(
         "kvtrace", "gen", "--source", "mooncake", TRACES / "mooncake_conversation.jsonl", "--preset", "lmcache-disk",
         "--model", "tiny-1b", "--jitter", "3s", "--set", "tiers.gpu.capacity=1GiB", "--set", "tiers.cpu.capacity=2GiB",
-        "--max-requests", "12", "-o", trace,
+        "--limit", "12", "-o", trace,
     )  # fmt: skip
     done = run_cli(
         "kvdistill", "fio", trace, "--tier", "nvme", "-o", tmp_path / "out", "--mode", "replay", "--mode", "reuse",
-        "--check-null", "--check-seconds", "2", "--max-runtime", "2s", "--json",
+        "--check-null", "--check-duration", "2s", "--max-duration", "2s", "--json",
     )  # fmt: skip
     replay, reuse = json.loads(done.stdout)["closeness"]["comparisons"]
     # What does not hang on how busy this machine is; docs/concepts/fio-jobs.md has the times.

@@ -45,7 +45,7 @@ def drive(monkeypatch, tmp_path, conversation):
     (tmp_path / "drive").mkdir()
 
     def run(*options, trace=conversation, check=True):
-        where = ("--dir", tmp_path / "drive", "-o", tmp_path / "run")
+        where = ("--tier", f"nvme={tmp_path / 'drive'}", "-o", tmp_path / "run")
         return run_cli("kvreplay", "engine", "lmcache", trace, *where, *GEOMETRY, *options, check=check)
 
     return run
@@ -176,7 +176,7 @@ def test_what_cannot_be_driven_is_refused_with_the_way_out(monkeypatch, tmp_path
     monkeypatch.setenv("PYTHONPATH", str(STANDIN))
     (tmp_path / "drive").mkdir()
     name, *more = options
-    where = ("--dir", tmp_path / "drive", "-o", tmp_path / "run")
+    where = ("--tier", f"nvme={tmp_path / 'drive'}", "-o", tmp_path / "run")
     ended = run_cli("kvreplay", "engine", name, conversation, *where, *more, check=False)
     assert ended.returncode == 2
     assert said in ended.stderr
@@ -204,7 +204,7 @@ def test_an_interrupted_engine_ends_and_leaves_a_partial_run(monkeypatch, tmp_pa
     monkeypatch.setenv("STANDIN_TROUBLE", "slow")
     (tmp_path / "drive").mkdir()
     conversation.write_text(conversation.read_text() * 200)
-    where = ["--dir", tmp_path / "drive", "-o", tmp_path / "run", "--requests", 1000]
+    where = ["--tier", f"nvme={tmp_path / 'drive'}", "-o", tmp_path / "run", "--requests", 1000]
     command = [sys.executable, "-m", "kvreplay.cli", "engine", "lmcache", conversation, *where, *GEOMETRY]
     ours = os.environ | {"PYTHONPATH": f"{STANDIN}:{Path(__file__).parents[3]}"}
     process = subprocess.Popen([str(part) for part in command], env=ours, stderr=subprocess.PIPE, text=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MARK = "not a submission: 1.00 s of 300 s, 1 trial of 3, cache and results on one filesystem, storage tier of 3.22 GB"
-SHORT = ("--runtime", "1s", "--trials", "1", "--capacity", "3GiB", "--queue-depth", "16")
+SHORT = ("--duration", "1s", "--trials", "1", "--capacity", "3GiB", "--queue-depth", "16")
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_what_cannot_be_is_refused_in_one_line_before_anything_is_written(drive,
         (["v3-70b"], 2, "--tier nvme=TARGET names the storage under test"),
         (["v3-70b", "--tier", "nvme=sim"], 2, "the storage under test is a directory"),
         (["v3-70b", "--tier", tier, "--capacity", "900PB"], 2, "name a larger target, or a smaller --capacity"),
-        (["v3-70b", "--tier", tier, "--runtime", "0s"], 2, "--runtime 0s: write more than 0"),
+        (["v3-70b", "--tier", tier, "--duration", "0s"], 2, "--duration 0s: write more than 0"),
         (["v3-70b", "--tier", "nvme=/nowhere/at/all"], 4, "make it first"),
     ):
         refused = run_cli("kvreplay", "mlperf", *arguments, "-o", out, check=False)

@@ -16,7 +16,7 @@ TIMEOUT_S = 600
 def test_two_clients_run_an_option_together_and_their_results_are_combined(tmp_path: Path) -> None:
     drive, output = tmp_path / "drive", tmp_path / "out"
     drive.mkdir()
-    short = ("--runtime", "1s", "--trials", "2", "--capacity", "3GiB", "--queue-depth", "16", "--break-rules")
+    short = ("--duration", "1s", "--trials", "2", "--capacity", "3GiB", "--queue-depth", "16", "--break-rules")
     arguments = ("mlperf", "v3-8b", "--mpi", "--tier", f"nvme={drive}", "-o", output, *short)
     process = start_ranks(2, *arguments)
     stdout, stderr = process.communicate(timeout=TIMEOUT_S)

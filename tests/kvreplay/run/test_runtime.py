@@ -1,4 +1,4 @@
-"""--runtime: a run as long as the clock says; what a repeat does with objects, requests and times."""
+"""--duration: a run as long as the clock says; what a repeat does with objects, requests and times."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_an_open_loop_is_repeated_up_to_the_time_and_cut_there(tmp_path: Path) -
     assert len({request for request, _ in of}) == 3
     cut = planned(tmp_path, speed=2.0, runtime="2ms")
     assert laid(cut)["trace_row"].tolist() == [0, 1]
-    with pytest.raises(ConfigError, match="--runtime 0s: write more than 0"):
+    with pytest.raises(ConfigError, match="--duration 0s: write more than 0"):
         planned(tmp_path, runtime="0s")
 
 
@@ -143,9 +143,9 @@ def test_a_run_of_half_a_second_repeats_its_trace(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "length", "ended"),
     [
-        (["--queue-depth", "2", "--runtime", "30s"], 1 << 20, signal.SIGKILL),
-        (["--queue-depth", "2", "--runtime", "30s"], 1 << 20, signal.SIGTERM),
-        (["--speed", "1", "--runtime", "100s"], 4096, signal.SIGKILL),
+        (["--queue-depth", "2", "--duration", "30s"], 1 << 20, signal.SIGKILL),
+        (["--queue-depth", "2", "--duration", "30s"], 1 << 20, signal.SIGTERM),
+        (["--speed", "1", "--duration", "100s"], 4096, signal.SIGKILL),
     ],
 )
 def test_a_run_that_is_cut_off_says_how_often_it_repeated_its_trace(
@@ -181,11 +181,11 @@ def test_a_run_that_is_cut_off_says_how_often_it_repeated_its_trace(
 
 def test_the_command_says_how_often(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", ROWS)
-    how = ["--tier", "nvme=sim:bandwidth=10GB,latency=1ms", "--speed", "1", "--runtime", "60ms"]
+    how = ["--tier", "nvme=sim:bandwidth=10GB,latency=1ms", "--speed", "1", "--duration", "60ms"]
     shown = run_cli("kvreplay", "run", trace, *how, "-o", tmp_path / "run").stdout
     assert "note: replayed the trace 6.57 times in " in shown
-    assert " (--runtime 60.0 ms): 46 rows, " in shown
-    bad = run_cli("kvreplay", "run", trace, *how[:2], "--runtime", "soon", "-o", tmp_path / "x", check=False)
+    assert " (--duration 60.0 ms): 46 rows, " in shown
+    bad = run_cli("kvreplay", "run", trace, *how[:2], "--duration", "soon", "-o", tmp_path / "x", check=False)
     assert bad.returncode == 2
 
 

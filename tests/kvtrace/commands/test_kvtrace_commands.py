@@ -71,7 +71,7 @@ BAD = {
     "users": (["gen", "--users", "many"], 2, "'--users': "),
     "negative seed": ([*GEN, "--seed", "-1"], 2, "'--seed': Input should be greater than or equal to 0"),
     "seed overflows": ([*GEN, "--seed", "9" * 20], 2, "should be less than or equal to 9223372036854775807"),
-    "requests overflow": ([*GEN, "--max-requests", "9" * 20], 2, "'--max-requests': Input should be less than"),
+    "requests overflow": ([*GEN, "--limit", "9" * 20], 2, "'--limit': Input should be less than"),
     "ranks": ([*GEN, "--tp", "0"], 2, "'--tp': Input should be greater than or equal to 1"),
     "unknown option": ([*GEN, "--colour"], 2, "No such option"),
     "unknown command": (["generate"], 2, "No such command 'generate'"),

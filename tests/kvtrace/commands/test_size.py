@@ -234,7 +234,7 @@ def test_the_page(requests, tmp_path):
     pytest.importorskip("matplotlib")
     page = tmp_path / "size.html"
     first = size(
-        requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "25%", "--html", page
+        requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "25%", "--plot", page
     ).stdout.splitlines()[0]
     text = page.read_text()
     assert f'<p class="headline">{first}</p>' in text
@@ -290,7 +290,7 @@ REFUSED = {
     ),
     "sample of turns": (["--target-hit", "1%", "--sample", "0.1", "--preset", "mlperf"], "samples stand for all only"),
     "nothing shared": (["--target-hit", "1%", "--preset", "mlperf"], "no request looks anything up"),
-    "page": (["--target-hit", "1%", "--html", "size.pdf"], "--html size.pdf: name it *.html"),
+    "page": (["--target-hit", "1%", "--plot", "size.pdf"], "--plot size.pdf: name it *.html"),
     "model": (["--target-hit", "1%", "--model", "llama-3.1-71b"], "the nearest are"),
 }  # fmt: skip
 

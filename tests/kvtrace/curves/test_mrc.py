@@ -98,7 +98,7 @@ def test_as_many_requests_as_are_asked_for(tmp_path):
     path = tmp_path / "r.jsonl"
     lines = [{"timestamp": n, "input_length": 1024, "output_length": 1, "hash_ids": [n, n + 1]} for n in range(9)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    done = run_cli("kvtrace", "mrc", path, "--source", "mooncake", "--max-requests", "4", "--json")
+    done = run_cli("kvtrace", "mrc", path, "--source", "mooncake", "--limit", "4", "--json")
     assert (json.loads(done.stdout)["requests"], json.loads(done.stdout)["references"]) == (4, 8)
 
 

@@ -315,7 +315,7 @@ def test_the_bytes_of_a_day_are_over_what_was_simulated(monkeypatch, capsys, tmp
     whole = written_seconds(monkeypatch, capsys, *args, "--requests-out", requests)
     assert whole == (201, pytest.approx(10.01))
     # What is cut ends with its last request.
-    assert written_seconds(monkeypatch, capsys, *args, "--max-requests", "101") == (101, pytest.approx(5.0))
+    assert written_seconds(monkeypatch, capsys, *args, "--limit", "101") == (101, pytest.approx(5.0))
     assert written_seconds(monkeypatch, capsys, requests, "-o", out) == (201, pytest.approx(10.0))
     assert written_seconds(monkeypatch, capsys, requests, "--duration", "4s", "-o", out) == (80, pytest.approx(4.0))
 

@@ -262,7 +262,7 @@ def test_sim_needs_block_ids(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("name", ["agentic", "azure_2023_code.csv", "burstgpt_sample54.csv"])
 def test_real_traces_round_trip(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    gen = ["--preset", "mlperf", "--max-requests", "200"]
+    gen = ["--preset", "mlperf", "--limit", "200"]
     assert kvtrace(monkeypatch, "gen", TRACES / name, *gen, "-o", "a.parquet") == 0
     assert kvtrace(monkeypatch, "validate", "a.parquet") == 0
     assert kvtrace(monkeypatch, "import", TRACES / name, "-o", "r.parquet") == 0

@@ -121,7 +121,7 @@ def test_a_log_of_an_engine_makes_a_valid_trace(tmp_path, monkeypatch, capsys, l
     assert json.loads(capsys.readouterr().out)["rows"] > 0
 
 
-@pytest.mark.parametrize("options", [[], ["--max-requests", "5"]])
+@pytest.mark.parametrize("options", [[], ["--limit", "5"]])
 def test_bytes_a_day_are_over_the_time_that_users_asked(tmp_path, monkeypatch, capsys, options):
     path = tmp_path / "t.parquet"
     load = ["--users", 3, "--duration", "1h", "--model", "tiny-1b", "--preset", "vllm-fs"] if options else [

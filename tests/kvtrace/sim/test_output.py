@@ -45,7 +45,7 @@ def test_the_requests_of_a_file(tmp_path, monkeypatch, mooncake, suffix):
 
 
 @pytest.mark.parametrize(
-    ("option", "count"), [(["--max-requests", 2], 2), (["--duration", "3s"], 3), (["--duration", "10ms"], 1)]
+    ("option", "count"), [(["--limit", 2], 2), (["--duration", "3s"], 3), (["--duration", "10ms"], 1)]
 )
 def test_requests_that_were_not_let_in_are_not_listed(tmp_path, monkeypatch, mooncake, option, count):
     path = tmp_path / "r.parquet"

@@ -60,7 +60,7 @@ def test_options_and_knobs_are_told_apart(tmp_path):
     """
     (one,) = read(tmp_path, text).configurations
     assert one.argv == (
-        *("r.jsonl", "--max-requests", "7", "--kv-dtype", "fp8", "--preset", "lmcache-disk"),
+        *("r.jsonl", "--limit", "7", "--kv-dtype", "fp8", "--preset", "lmcache-disk"),
         *("--set", "tiers.nvme.ttl=1m", "--set", "merge_ranks=true"),
     )
 

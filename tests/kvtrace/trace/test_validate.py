@@ -208,7 +208,7 @@ def test_a_trace_without_an_objects_table_is_said_to_be_so(tmp_path, monkeypatch
 def test_requests_that_were_cut_off_make_no_objects(tmp_path, monkeypatch, preset):
     (tmp_path / "inline.jsonl").write_text(INLINE)
     path = tmp_path / "t.parquet"
-    options = ["--source", "mooncake", tmp_path / "inline.jsonl", "--max-requests", 2, "--preset", preset]
+    options = ["--source", "mooncake", tmp_path / "inline.jsonl", "--limit", 2, "--preset", preset]
     assert kvtrace(monkeypatch, "gen", *options, "-o", path) == 0
     assert kvtrace(monkeypatch, "validate", path) == 0
     # 1200 tokens are 4 chunks of 256, and 700 share the first 512 with them and none more; or a turn each.
@@ -247,7 +247,7 @@ def test_what_gen_writes_is_valid(tmp_path, monkeypatch, preset, load, ranks, se
     source = {
         "users": ["--users", 6, "--duration", "20s"],
         "inline": ["--source", "mooncake", tmp_path / "inline.jsonl"],
-        "first 1000": ["--source", "mooncake", TRACES / "mooncake_arxiv_first1000.jsonl", "--max-requests", 250],
+        "first 1000": ["--source", "mooncake", TRACES / "mooncake_arxiv_first1000.jsonl", "--limit", 250],
     }[load]
     knobs = [word for setting in settings for word in ("--set", setting)]
     path = tmp_path / "t.parquet"
