@@ -80,8 +80,7 @@ def study(
     from kvtrace.study.study import lines, read_study
 
     target = parse_target(target_hit, target_ttft)
-    flags = [name for option in _command().params if option.param_type_name == "option" for name in option.opts]
-    options = frozenset(name.removeprefix("--") for name in flags if name.startswith("--"))
+    options = frozenset(_options())
     wanted = read_study(
         file, options, StackArguments().preset, lambda tier, text: price_of_byte(text, f"{file}: {tier}")
     )
@@ -107,6 +106,13 @@ def study(
         emit_json(_as_json(found, output))
         return
     show_documents([document(found, "", is_page=False)])
+
+
+def _options() -> Iterator[str]:
+    """Yield the options of a simulation, without their dashes."""
+    for parameter in _command().params:
+        if parameter.param_type_name == "option":
+            yield from (name.removeprefix("--") for name in parameter.opts if name.startswith("--"))
 
 
 @dataclass(frozen=True, slots=True)

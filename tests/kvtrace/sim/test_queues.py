@@ -241,7 +241,7 @@ def test_every_row_is_what_plain_python_says(semantics, data):
                 *(f"tiers.nvme.{k}" for k in ("store_queue=9", "heartbeat=1s", "bucket_objects=5", "evict_every=1s")),
                 "tiers.nvme.request_writes=0",
             ],
-            "evict_every gives up objects, and bucket_objects buckets",
+            "evict_every evicts objects, and bucket_objects buckets",
         ),
     ],
 )
