@@ -27,7 +27,7 @@ def engine(
             "--tier",
             "-t",
             metavar="nvme=DIRECTORY",
-            help="An empty directory on the storage under test, for its files.",
+            help="An empty directory on the storage under test.",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The run's directory.")] = Path("run"),

@@ -62,8 +62,8 @@ SECTIONS = {
 }
 """Of a command with many options, the section of each that `--help` leaves to `--help-all`."""
 METAVARS = {
-    "DURATION": "duration ttl scale-shift jitter day every mtbf from to busiest max-duration check-duration rank-timeout "
-    "stall-timeout pause read-p99 target-ttft",
+    "DURATION": "duration ttl scale-shift jitter day every mtbf from to busiest max-duration check-duration "
+    "rank-timeout stall-timeout pause read-p99 target-ttft",
     "SIZE": "io-bytes pool capacity check-bytes drive-size space cpu disk",
     "SIZES": "dram nvme capacity-blocks",
     "RATE": "request-rate",

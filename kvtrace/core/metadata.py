@@ -248,7 +248,7 @@ def computing_notes(notes: list[str]) -> list[str]:
     return [note for note in notes if note.startswith("computing")]
 
 
-INSTANT_STORAGE = "times are virtual: storage operations take none, and no tier queues"
+INSTANT_STORAGE = "simulated: storage latency is zero, and no tier queues"
 """The note of a trace whose tiers have no model of time: no modelled time of its requests contains any of storage."""
 
 

@@ -14,7 +14,7 @@ GEN = "--preset lmcache-disk --model tiny-1b --users 8 --duration 5s --set tiers
 def test_jobs_of_a_trace_that_gen_makes_first(tmp_path):
     done = run_cli("kvdistill", "fio", "--gen", GEN, "-o", "jobs", cwd=tmp_path)
     assert "Tier nvme of trace.parquet" in done.stdout
-    assert "note: times are virtual" in done.stderr  # what gen says of the trace
+    assert "note: simulated: storage latency is zero" in done.stderr  # what gen says of the trace
     # The same in two steps.
     run_cli("kvtrace", "gen", *GEN.split(), "-o", "trace.parquet", cwd=tmp_path)
     run_cli("kvdistill", "fio", "trace.parquet", "--tier", "nvme", "-o", "apart", cwd=tmp_path)
