@@ -1,4 +1,4 @@
-"""A trace partitioned over ranks: which rank gets which row, which dependencies are cut, and that each part is a trace."""
+"""A trace partitioned over ranks: the rank of each row, the dependencies that are cut, and each part as a trace."""
 
 from __future__ import annotations
 
