@@ -1,4 +1,4 @@
-"""A trace dealt to ranks: who gets which row, what is cut apart, and that each part is a trace by itself."""
+"""A trace partitioned over ranks: the rank of each row, the dependencies that are cut, and each part as a trace."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def row(op: str, obj: int, request: int | None = None, *, tier: int = 2, ts: int
     return (ts, op, tier, "load", obj, 0, length, request, None if request is None else 0, 0)
 
 
-def dealt(tmp_path: Path, rows: list[Row], ranks: int, by: PartitionBy | None = None, **asked: Any) -> list[Part]:
+def partitioned(tmp_path: Path, rows: list[Row], ranks: int, by: PartitionBy | None = None, **asked: Any) -> list[Part]:
     trace = write_trace(tmp_path / "t.parquet", rows)
     how = PartitionOptions(by, ranks, asked.pop("limit", Limit()), frozenset({0, 1, 2}), **asked)
     return [write_part(trace, how, rank, tmp_path / f"rank-{rank:04d}.parquet") for rank in range(ranks)]
@@ -90,7 +90,7 @@ def oracle(rows: list[Row], ranks: int) -> tuple[list[int], int, set[int]]:
 @pytest.mark.parametrize("seed", range(4))
 def test_users_are_dealt_as_a_plain_reckoning_deals_them(tmp_path, seed):
     rows, ranks = some_rows(60, seed), 2 + seed % 3
-    parts = dealt(tmp_path, rows, ranks, PartitionBy.USER)
+    parts = partitioned(tmp_path, rows, ranks, PartitionBy.USER)
     expected, crossing, shared = oracle(rows, ranks)
     left_out = 0
     for rank, part in enumerate(parts):
@@ -118,7 +118,7 @@ def test_a_delete_is_left_out_if_its_rank_reads_what_another_wrote_since(tmp_pat
         row("write", 0, 1),
         row("read", 0, 0),
     ]
-    first, second = dealt(tmp_path, rows, 2, PartitionBy.USER)
+    first, second = partitioned(tmp_path, rows, 2, PartitionBy.USER)
     assert [r[1] for r in rows_of(first)] == ["write", "read"]
     assert [r[1] for r in rows_of(second)] == ["write"]
     assert (first.note.deletes_left_out, second.note.deletes_left_out) == (1, 0)
@@ -126,7 +126,7 @@ def test_a_delete_is_left_out_if_its_rank_reads_what_another_wrote_since(tmp_pat
 
 def test_a_read_of_what_nobody_wrote_since_stays_the_fault_that_it_is(tmp_path):
     rows = [row("write", 0, 0), row("delete", 0, 0), row("read", 0, 0), row("write", 1, 1), row("read", 0, 1)]
-    first, _ = dealt(tmp_path, rows, 2, PartitionBy.USER)
+    first, _ = partitioned(tmp_path, rows, 2, PartitionBy.USER)
     assert [r[1] for r in rows_of(first)] == ["write", "delete", "read"]
 
 
@@ -144,7 +144,7 @@ def test_sessions_are_users_where_the_requests_table_tells(tmp_path):
     arrays += [enum_array(REQUESTS, "qos", [0] * 6), enum_array(REQUESTS, "kind", [0] * 6)]
     with create(tmp_path / "r.parquet", REQUESTS, trace_meta(REQUESTS)) as out:
         out.write(pa.RecordBatch.from_arrays(arrays, schema=schema))
-    first, second = dealt(tmp_path, rows, 2, PartitionBy.USER, requests=tmp_path / "r.parquet")
+    first, second = partitioned(tmp_path, rows, 2, PartitionBy.USER, requests=tmp_path / "r.parquet")
     # RankSession 7, session 8, then request 3 by itself.
     assert [r[7] for r in rows_of(first)] == [0, 2, 3, 5]
     assert [r[7] for r in rows_of(second)] == [1, 4]
@@ -155,7 +155,7 @@ def test_objects_stay_whole_where_they_are_what_is_dealt_and_requests_are_said_t
     rows = [
         row(op, obj, request) for request in range(20) for obj in (request, request + 1) for op in ("write", "read")
     ]
-    parts = dealt(tmp_path, rows, 3, PartitionBy.OBJECT)
+    parts = partitioned(tmp_path, rows, 3, PartitionBy.OBJECT)
     seen = [{r[4] for r in rows_of(part)} for part in parts]
     assert not seen[0] & seen[1]
     assert not seen[1] & seen[2]
@@ -166,11 +166,11 @@ def test_objects_stay_whole_where_they_are_what_is_dealt_and_requests_are_said_t
 
 
 def test_the_trace_says_by_what_it_is_dealt(tmp_path):
-    assert dealt(tmp_path, [row("write", 0, 0)], 2)[0].note.by == "user"
-    assert dealt(tmp_path, [row("write", 0)], 2)[0].note.by == "object"
+    assert partitioned(tmp_path, [row("write", 0, 0)], 2)[0].note.by == "user"
+    assert partitioned(tmp_path, [row("write", 0)], 2)[0].note.by == "object"
     for by, says in ((PartitionBy.NODE, "has one node"), (PartitionBy.USER, "has no requests")):
         with pytest.raises(ConfigError, match=says):
-            dealt(tmp_path, [row("write", 0)], 2, by)
+            partitioned(tmp_path, [row("write", 0)], 2, by)
     with pytest.raises(ConfigError, match="--deal host: choose node, user, object"):
         parse_partition_by("host")
 
@@ -195,19 +195,19 @@ def test_nodes_are_dealt_by_themselves_where_there_are_several(tmp_path):
 @pytest.mark.parametrize(("limit", "kept"), [("7", 7), ("2us", 8), ("20KiB", 5)])
 def test_a_limit_is_of_the_whole_trace(tmp_path, limit, kept):
     rows = [row("write", n, n // 2, ts=n // 4 * 1000) for n in range(16)]
-    parts = dealt(tmp_path, rows, 3, PartitionBy.USER, limit=parse_limit(limit))
+    parts = partitioned(tmp_path, rows, 3, PartitionBy.USER, limit=parse_limit(limit))
     assert sorted(r[4] for part in parts for r in rows_of(part)) == list(range(kept))
     assert not parts[0].is_whole
 
 
 def test_a_warm_up_of_rows_is_of_the_whole_trace(tmp_path):
     rows = [row("write", n, n) for n in range(10)]
-    parts = dealt(tmp_path, rows, 3, PartitionBy.USER, warmup_rows=5)
+    parts = partitioned(tmp_path, rows, 3, PartitionBy.USER, warmup_rows=5)
     assert [part.warmup_rows for part in parts] == [2, 2, 1]
 
 
 def test_a_part_is_a_trace_with_the_objects_beside_it_and_no_counters_of_the_whole(tmp_path):
-    part = dealt(tmp_path, [row("write", n, n, ts=n * 10) for n in range(5)], 2, PartitionBy.USER)[1]
+    part = partitioned(tmp_path, [row("write", n, n, ts=n * 10) for n in range(5)], 2, PartitionBy.USER)[1]
     meta = open_table(part.path, TRACE).meta
     assert meta.stats is None
     assert meta.source is not None

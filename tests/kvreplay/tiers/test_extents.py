@@ -143,7 +143,7 @@ def test_every_block_that_is_read_was_written_there(tmp_path: Path, engine: str,
     assert (outcome.verification.corrupt_blocks, outcome.verification.unwritten_blocks) == (0, 0)
     assert outcome.verification.checked_blocks == sum(-(-r[6] // BLOCK) for r in rows if r[1] == "read")
     assert not target.exists(), "our file goes at the end"
-    said = "deletes on nvme only free space, and ask nothing of the device"
+    said = "deletes on nvme only free space, and issue no I/O: their times are the replayer's own"
     assert any(note.startswith(said) for note in outcome.run.notes)
     facts = outcome.run.tiers["nvme"]
     assert facts["written_first_bytes"] == facts["size_bytes"] - BLOCK - 3 * IO, "but for what was populated"
