@@ -460,7 +460,7 @@ def _mean_depth(jobs: list[dict[str, Any]], stream: Stream) -> float | None:
 
 def on_null(job: str) -> str:
     """Return `job` for fio's null engine, which needs no file and does no I/O."""
-    lines = [line for line in job.splitlines() if line != "allow_file_create=0"]
+    lines = [line for line in job.splitlines() if line not in ("allow_file_create=0", "create_on_open=1")]
     # One at a time, which the null engine completes at once: what is not reaped at the end is in no log.
     changed = {"ioengine": "ioengine=null", "iodepth": "iodepth=1"}
     return "\n".join(changed.get(line.partition("=")[0], line) for line in lines) + "\n"

@@ -107,8 +107,10 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
     shared = [
         f"filename={options.filename}",
         f"size={space}",
-        "# the prefill makes the file: to make it here would be part of the run",
+        "# the prefill makes the file: to make it here would be part of the run;",
+        "# without create_on_open fio would delete a file that is too short (seen with 3.33)",
         "allow_file_create=0",
+        "create_on_open=1",
         "direct=1",
         "ioengine=libaio",
         *buffer_lines(largest, is_reserved=is_reserved),

@@ -58,7 +58,7 @@ SECTIONS = {
     "Checks": "verify criteria requests read-p99 dry-run break-rules check check-duration check-bytes check-null",
     "Probes": "histograms-only",
     "Training": "ranks every mtbf",
-    "Output": "requests-out drive-size endurance plot csv markdown html force metrics",
+    "Output": "requests-out drive-size endurance plot csv markdown force metrics",
 }
 """Of a command with many options, the section of each that `--help` leaves to `--help-all`."""
 METAVARS = {

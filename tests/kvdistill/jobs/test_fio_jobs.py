@@ -254,7 +254,7 @@ def test_one_prefill_fills_the_target_of_all_jobs(tmp_path):
     assert "Fills the target of replay.fio, stat.fio, reuse.fio" in prefill
     # To lay the file out would be part of the run.
     stat = options_of((tmp_path / "out" / "stat.fio").read_text(), "global")
-    assert stat["allow_file_create"] == "0"
+    assert (stat["allow_file_create"], stat["create_on_open"]) == ("0", "1")
     assert "overwrite" not in stat
 
 

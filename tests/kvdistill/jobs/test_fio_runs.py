@@ -199,3 +199,14 @@ def test_a_job_in_a_folder_named_from_here_is_run_with_the_probes(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     seen = run_seen(Path("jobs/one.fio"), 60)
     assert seen.result["jobs"][0]["write"]["total_ios"] == 16
+
+
+def test_a_target_that_is_too_short_is_not_deleted(jobs):
+    short = jobs / "kvdistill.scratch"
+    short.write_bytes(b"\1" * MIB)
+    try:
+        run_fio(jobs / "stat.fio", 60)
+    except DeviceError:
+        pass  # reads behind its end
+    assert short.stat().st_size >= MIB
+    assert short.read_bytes()[:512] != bytes(512)

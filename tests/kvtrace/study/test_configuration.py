@@ -52,7 +52,7 @@ def test_options_and_knobs_are_told_apart(tmp_path):
     text = """
         [base]
         file = "r.jsonl"
-        "max-requests" = 7
+        limit = 7
         kv_dtype = "fp8"
         tiers.nvme.ttl = "1m"
         merge_ranks = true
