@@ -316,7 +316,7 @@ def _device_of(run: RunFile, drive: str) -> Any:
 DEFINITIONS = {
     "ranks": "counts and bytes of all ranks added up; rates over the time from the first rank's first submission to "
     "the last one's last completion, by the common clock",
-    "percentiles": "nearest rank over the completed operations of all ranks pooled; null with fewer than 1 / (1 - q) "
+    "percentiles": "nearest rank over the completed operations of all ranks together; null with fewer than 1 / (1 - q) "
     f"of them; beyond 10 million from histograms, which add up exactly and are at most {ERROR:.2%} off",
     "device_io": "of ranks that share a device of a host the one that saw most: it is not added up",
 }

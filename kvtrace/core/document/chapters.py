@@ -193,7 +193,7 @@ def _tier_times(part: str, found: Mlperf | None, note: str) -> Named:
     named: Named = {}
     for op in ("Read", "Write"):
         of = [x.total for x in found.latencies if x.kind == "storage" and x.op == op.lower()] if found else []
-        several = "of several tiers, which are not pooled: see the sheets behind"
+        several = "of several tiers, which are not merged: see the other sheets"
         one = of[0] if len(of) == 1 else None
         named |= _times(f"Storage Tier {op} {part}", one, several if len(of) > 1 else note, has_mean=False)
     return named
@@ -340,7 +340,7 @@ def ranks_tables(found: RanksNote) -> list[ReportTable]:
     start = {
         "ranks": Cell(found.count, Unit.COUNT),
         "MPI library": found.library,
-        "dealt by": None if found.deal is None else found.deal.by,
+        "partitioned by": None if found.deal is None else found.deal.by,
         "apart at the start": Cell(begun.skew_ns, Unit.NS),
         "first submissions apart": Cell(begun.first_submission_skew_ns, Unit.NS),
         "error of the common clock, at most": Cell(begun.clock_error_ns, Unit.NS),
@@ -356,7 +356,7 @@ def ranks_tables(found: RanksNote) -> list[ReportTable]:
     return [
         table_of("Ranks", Sheet.PERFORMANCE, columns, rows),
         parameters("How the ranks began", Sheet.PERFORMANCE, start),
-        parameters("By MLPerf's rule for several clients, not pooled", Sheet.PERFORMANCE, mlperf),
+        parameters("By MLPerf's rule for several clients, not merged", Sheet.PERFORMANCE, mlperf),
     ]
 
 
@@ -481,7 +481,7 @@ def fleet_tables(fleet: dict[str, Any]) -> list[ReportTable]:
         "hits in the node's own tiers": Cell(fleet["local_hit_ratio"], Unit.SHARE),
         "hits in shared tiers": Cell(fleet["shared_hit_ratio"], Unit.SHARE),
         "prompt tokens computed": Cell(fleet["computed_tokens"], Unit.COUNT),
-        "held by more than one node, beside the first (at end)": Cell(fleet["duplicate_bytes"], Unit.BYTES),
+        "copies on further nodes (at end)": Cell(fleet["duplicate_bytes"], Unit.BYTES),
         **({"sent over the link": Cell(fleet["link_bytes"], Unit.BYTES)} if "link_bytes" in fleet else {}),
         "requests, busiest node over the mean": Cell(imbalance["requests"], Unit.RATIO),
         "computing, busiest node over the mean": Cell(imbalance["computing_ns"], Unit.RATIO),

@@ -135,7 +135,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of a whole run."""
 
     verdict: str
-    """One sentence: what was asked, what was reached, what held it back."""
+    """One sentence: the load asked for, the load reached, the bottleneck."""
     judgement: RunVerdict | None = None
     """The same in fields; null in runs of earlier versions and in imports, and if nothing was submitted."""
     wall_ns: int | None
@@ -253,7 +253,7 @@ class Mlperf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitCause(StrEnum):
-    """What held a run back."""
+    """The bottleneck of a run."""
 
     DRIVE = "drive"
     """More in flight would not have moved more: what the tier's storage, or its model, can do."""
@@ -366,9 +366,9 @@ class RunVerdict(msgspec.Struct, frozen=True, kw_only=True):
     tier: str | None
     """The tier that it speaks of: the one whose operations took the most time."""
     cause: LimitCause | None
-    """What held it back; null if nothing did, or if what was measured does not decide."""
+    """Its bottleneck; null if there was none, or if the measurements do not identify it."""
     reason: str | None
-    """What the cause was seen by, or why it is not known; null if nothing held it back."""
+    """The evidence for it, or why it is not identified; null if there was none."""
     tiers: list[TierRate]
     evidence: Evidence
 

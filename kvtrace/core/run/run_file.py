@@ -417,7 +417,7 @@ RANK_FOLDER = "rank-{:04d}"
 
 
 class DealNote(msgspec.Struct, frozen=True, kw_only=True):
-    """How the trace was dealt to the ranks, and what that cut apart."""
+    """How the trace was partitioned over the ranks, and which relations that cut."""
 
     by: str
     """node, user or object."""
@@ -429,7 +429,7 @@ class DealNote(msgspec.Struct, frozen=True, kw_only=True):
     bytes: list[int]
     """By rank: read and written."""
     nodes: list[list[int]] | None = None
-    """By rank: the nodes dealt to it; null if users or objects were."""
+    """By rank: its nodes; null if users or objects were partitioned."""
     shared_objects: int
     """Objects that several ranks touch: each has a copy of its own, written before the run if it reads it first."""
     shared_rows: int
@@ -457,14 +457,14 @@ class RankNote(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     folder: str
-    """Beside run.json: the rank's own run, with its ops.parquet, requests.parquet, series.parquet; none is pooled."""
+    """Beside run.json: the rank's own run, with its ops.parquet, requests.parquet, series.parquet; none is merged."""
     host: str | None = None
     nodes: list[int] | None = None
-    """Those of the trace that were dealt to it; null if users or objects were."""
+    """The trace's nodes that it replayed; null if users or objects were partitioned."""
     cpus: int | None = None
     """Those that it may run on."""
     status: str
-    """As in its run.json; idle if it was dealt nothing, lost if it left nothing."""
+    """As in its run.json; idle if it had no part of the trace, lost if it left no results."""
     reason: str | None = None
     operations: int | None = None
     errors: int | None = None
@@ -490,7 +490,7 @@ class RankNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
-    """The rank that ended last, if it held up the whole."""
+    """The rank that ended last, if it delayed the others."""
 
     rank: int
     behind_ns: int
@@ -518,7 +518,7 @@ class RanksNote(msgspec.Struct, frozen=True, kw_only=True):
     """Null where each rank has a trace of its own."""
     start: StartNote
     is_exact: bool
-    """Whether percentiles are of all operations pooled; if not, of their histograms, added up."""
+    """Whether percentiles are of all ranks' operations together; if not, of their histograms, added up."""
     ranks: list[RankNote]
     straggler: Straggler | None
     combined: CombinedNote

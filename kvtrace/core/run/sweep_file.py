@@ -59,14 +59,14 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     cause: str | None = None
     """What kept an open loop from its pace, as in the run's `pace`."""
     judgement: RunVerdict | None = None
-    """What the run was asked, what it reached and what held it back; null in sweeps of earlier versions."""
+    """The load asked for, the load reached, and the bottleneck; null in sweeps of earlier versions."""
     is_within_target: bool | None = None
     """Whether read_p99_ns is within the target; null without one, or if it is not known."""
     late_p99_ns: int | None
     trials: int = 1
     """Runs at this value: more where they decide what an open loop sustains; the other fields are the median's."""
     held_trials: int | None = None
-    """Those that were held; null in a closed loop."""
+    """Those that were sustained; null in a closed loop."""
 
     @property
     def is_held(self) -> bool:

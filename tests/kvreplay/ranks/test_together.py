@@ -80,7 +80,7 @@ def test_a_pooled_run_is_reported_like_any_other(tmp_path):
     shown = run_cli("kvdistill", "report", tmp_path / "run").stdout
     assert "3 ranks: nvme reached" in shown
     assert "How the ranks began" in shown
-    assert "By MLPerf's rule for several clients, not pooled" in shown
+    assert "By MLPerf's rule for several clients, not merged" in shown
 
 
 def test_an_open_loop_is_pooled_by_its_due_times(tmp_path):
