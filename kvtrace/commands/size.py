@@ -88,7 +88,7 @@ def size(
 
     Each point of a grid of capacities is a simulation as of gen; where all would take long, the grid is estimated from
     samples of the objects, with its error, and the answer is simulated in full. The requests of FILE are served in
-    order and computing takes no time (gen --gpu instant), unless --gpu or --target-ttft is given.
+    order and computing is not modelled (gen --gpu instant), unless --gpu or --target-ttft is given.
 
     \b
     kvtrace size conversation.jsonl --model llama3.1-70b --tp 4 --preset vllm-fs --target-hit 30%
