@@ -12,7 +12,7 @@ from kvreplay.config.config import Config
 from kvreplay.config.setting import Setting, settle
 from kvreplay.result.journal import JournaledRecord, unrecovered
 from kvreplay.result.summarize import Measured, RunResults, window_note
-from kvreplay.run.run import Feed, FinishedRun, Interrupted, rows_left, with_repeats, write_down
+from kvreplay.run.run import Feed, FinishedRun, Interrupted, rows_to_report, with_repeats, write_down
 from kvreplay.tiers.sharded import BY_KEY, SeveralDrives
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.run.run_file import (
@@ -42,7 +42,7 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
         found = stack.enter_context(RunResults(setting, path))
         window.loader.begin(setting.pacer)
         feed = Feed(window.loader, found.take, is_open_loop=is_open_loop, laid=kept.begin)
-        feed.finish(rows_left(setting, kept.reached + 1))
+        feed.finish(rows_to_report(setting, kept.reached + 1))
         found.end()
         error = Interrupted("killed while it ran; recovered from its journal, of which the last seconds may be missing")
         trouble = [

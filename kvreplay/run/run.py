@@ -1,4 +1,4 @@
-"""One replay: compile the trace, open the tiers, populate, run the engine, write the results.
+"""One replay: open the tiers, precondition, populate, run the engine, write the results.
 
 `_Run` does these steps in order. Below it: what a finished run is, preparation of the storage, the clock that ends a
 run (`--duration`), replays that start together, and `Feed`, the thread that lays rows ahead of the run and hands on
@@ -64,8 +64,8 @@ from kvtrace.core.run.run_file import (
 from kvtrace.core.schema import BLOCKS
 from kvtrace.core.units import format_duration
 
-TOLD_UNREAD = 0.01
-"""If places of the queue stood idle for no less of the time because rows were not read yet, that is told."""
+NOTED_UNREAD_SHARE = 0.01
+"""Share of the time that the queue was idle because the trace was not read yet, from which on a run says so."""
 SWITCH_INTERVAL_S = 5e-5
 """How long one Python thread may hold the others up; the default, 5 ms, is longer than an I/O takes."""
 
@@ -150,8 +150,8 @@ class _Run:
             lay_out_started_ns = monotonic_ns()
             laid_out = lay_out_all(setting, self.data, interrupted, self.show)
             lay_out_ns = monotonic_ns() - lay_out_started_ns
-            populated, stopped = self._populate(engine, interrupted, laid_out)
-            if stopped is None:
+            populated, failed_populate = self._populate(engine, interrupted, laid_out)
+            if failed_populate is None:
                 laid_out.note_whole()
             with setting.trace.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -160,19 +160,26 @@ class _Run:
                 setting.pacer, is_ignoring_streams=config.is_ignoring_streams, is_verified=config.is_verified
             )
             meet(self.together)
-            known = chosen, datetime.now(UTC), preconditioned, populated, self.data, read_smart(setting), digest
-            prepared = Prepared(lay_out_ns=lay_out_ns, total_ns=monotonic_ns() - self.started_ns)
-            begun = Preparation(*known, prepared)
+            begun = Preparation(
+                chosen=chosen,
+                started=datetime.now(UTC),
+                preconditioned=preconditioned,
+                populated=populated,
+                data=self.data,
+                smart=read_smart(setting),
+                trace_sha256=digest,
+                prepared=Prepared(lay_out_ns=lay_out_ns, total_ns=monotonic_ns() - self.started_ns),
+            )
             before = read_devices(setting)
             watch = None if self.watching is None else Watch(setting, is_open_loop=is_open_loop)
             tables.make_directory(output, RUN_FILE)
             with journal(output, rows, running(setting, begun), watch) as kept, RunResults(setting, output) as found:
 
-                def hand(part: RunPart) -> None:
+                def deliver(part: RunPart) -> None:
                     kept.pass_by(part.first + len(part))
                     found.take(part)
 
-                feed = Feed(loader, hand, is_open_loop=is_open_loop)
+                feed = Feed(loader, deliver, is_open_loop=is_open_loop)
                 feed.fill()
                 job = Job(
                     rows,
@@ -187,20 +194,20 @@ class _Run:
                     feed=feed,
                     stall_ns=config.stall_ns,
                 )
-                driven = stopped or self._watched(engine, job, until(interrupted, config.runtime_ns), watch)
+                driven = failed_populate or self._watched(engine, job, until(interrupted, config.runtime_ns), watch)
                 kept.stop()
                 moved = device_io(before, read_devices(setting))
-                feed.finish(rows_left(setting, loader.laid))
+                feed.finish(rows_to_report(setting, loader.laid))
                 found.end()
-                probed = end_probes(None if stopped else driven.started_ns)
-                summary = with_repeats(found.summary(None if stopped else driven, moved=moved), found)
+                probed = end_probes(None if failed_populate else driven.started_ns)
+                summary = with_repeats(found.summary(None if failed_populate else driven, moved=moved), found)
                 trouble = found.warnings(moved) + _unread(driven, config.depth)
                 if kept.trouble:
                     trouble.append(f"would not have outlived a kill: {kept.trouble}")
                 measured = Measured(
                     moved,
                     summary,
-                    self._error(driven, summary, found.rows, is_populating=stopped is not None, output=output),
+                    self._error(driven, summary, found.rows, is_populating=failed_populate is not None, output=output),
                     named(driven.verification, setting.trace),
                     read_smart(setting),
                     found.requests,
@@ -303,7 +310,7 @@ class _Run:
 def _unread(driven: Driven, depth: int) -> list[str]:
     """Return that the trace was read too slowly for the run, if it was."""
     share = driven.unread_ns / max(1, driven.wall_ns * depth)
-    if share < TOLD_UNREAD:
+    if share < NOTED_UNREAD_SHARE:
         return []
     return [f"the queue stood idle for {share:.1%} of the time because the next rows of the trace were not there yet"]
 
@@ -463,7 +470,7 @@ def device_io(before: dict[str, DeviceCounters | None], after: dict[str, DeviceC
 
 
 RUNTIME = "--duration"
-"""What ended a run that was to end."""
+"""The reason to stop of a run whose --duration is over: its normal end."""
 
 
 def until(interrupted: Callable[[], str | None], runtime_ns: int | None) -> Callable[[], str | None]:
@@ -481,7 +488,7 @@ def until(interrupted: Callable[[], str | None], runtime_ns: int | None) -> Call
     return reason
 
 
-def rows_left(setting: Setting, laid: int) -> int:
+def rows_to_report(setting: Setting, laid: int) -> int:
     """Return how many of the plan's rows count in the results: all, unless repeats were planned in reserve.
 
     Where the clock ended it, they are those that are `laid`, and one repeat at least.
@@ -616,7 +623,7 @@ class Feed:
             raise self._error
 
     def _give(self, until: int, least: int) -> bool:
-        """Hand on the rows before `until` that were not, if they are `least`; return whether it was done."""
+        """Hand on rows up to `until`, if at least `least` of them are new; return whether it was done."""
         if until - self._given < least:
             return False
         while self._given < until:

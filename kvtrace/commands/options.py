@@ -19,6 +19,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import Endurance, parse_endurance
 from kvtrace.core.units import parse_bytes, parse_duration_ns, parse_rate_per_s
 from kvtrace.requests.registry import SOURCES, SourceOptions, detect, read
+from kvtrace.sim.routers import Router
 
 if TYPE_CHECKING:
     from kvtrace.core.document.document import Document
@@ -353,8 +354,7 @@ class FleetArguments:
     router: Annotated[
         str | None,
         typer.Option(
-            help="Which node serves a request: random, round-robin, least-outstanding, session, prefix, prefix-score."
-            "  [default: the preset's, or round-robin]"
+            help=f"Which node serves a request: {', '.join(Router)}.  [default: the preset's, or round-robin]"
         ),
     ] = None
     rack_nodes: Annotated[
@@ -370,8 +370,6 @@ class FleetArguments:
 
     def settings(self) -> list[str]:
         """Return what was given as settings of the preset."""
-        from kvtrace.sim.routers import Router
-
         router = None if self.router is None else member(Router, self.router, "--router")
         given = {
             "nodes": self.nodes,

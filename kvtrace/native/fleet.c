@@ -82,7 +82,7 @@ void account(World *w, int64_t actor, int64_t end, int64_t looked_up) {
 // Note what the actor's request found: `chain[:end]`, of so many objects `looked_up`.
 void note_found(World *w, int64_t actor, int64_t end, int64_t looked_up) {
     Actor *me = &w->actors[actor];
-    if (w->control.found == w->found_count) have(w, FLUSH, 1);
+    if (w->control.found == w->found_count) ensure(w, FLUSH, 1);
     Found *note = &w->found[w->control.found++];
     note->ts_ns = w->control.now, note->lookups = looked_up, note->computed_tokens = me->missed_tokens;
     note->restarted = me->restarts > 0;

@@ -26,7 +26,7 @@ static void note_size(World *w, int64_t actor) {
 // Name a new object of `size` bytes at `home` of World.contexts.
 static void make(World *w, int64_t size, int64_t home) {
     Control *c = &w->control;
-    if (c->made == w->made_size_count) have(w, FLUSH, 1);
+    if (c->made == w->made_size_count) ensure(w, FLUSH, 1);
     int64_t number = c->next_object++;
     w->made_size[c->made++] = size;
     if (w->knobs.is_packed) {
@@ -192,7 +192,7 @@ int64_t ask(World *w, int64_t user) {
     if (c->next_request >= w->knobs.max_requests) return NONE;
     if (w->knobs.mode == DECODE_ONLY) choose_entry(w, user);
     else plan_turn(w, user);
-    if (c->logged == w->log_count) have(w, FLUSH, 1);
+    if (c->logged == w->log_count) ensure(w, FLUSH, 1);
     me->request = c->next_request++;
     w->log[c->logged++] = (Asked){
         .arrival_ns = c->now, .request_id = me->request, .session_id = me->session, .turn = me->turn,
@@ -258,21 +258,21 @@ static void leave_request(World *w, int64_t actor) {
 // === look-up and load ================================================================================================
 // The look-up: what of a request's objects is cached, its reads, and what they copy to faster tiers.
 
-// Find where each of `chain[:known]` is live, into `where`; how many of them may be used. The first `first` are
+// Find where each of `chain[:known]` is live, into `where`; return how many of them may be used. The first `first` are
 // documents, each by itself; from there on it is as the preset says.
 static int64_t look_up(World *w, int64_t first, int64_t known) {
     Knobs *k = &w->knobs;
     for (int64_t i = 0; i < first; i++) w->where[i] = (int8_t)fastest(w, w->chain[i]);
-    int64_t end = first, in_fastest = NONE, of = 0;
+    int64_t end = first, first_below = NONE, of = 0;
     for (; end < known; end++) {
         int64_t found = fastest_from(w, w->chain[end], of);
         w->where[end] = (int8_t)found;
         if (k->is_by_tier) of = max_of(of, found);
         if (found == NONE && k->is_prefix) break;
-        if (found != 0 && in_fastest < 0) in_fastest = end;
+        if (found != 0 && first_below < 0) first_below = end;
     }
     // Not worth a load from below: the engine computes these again.
-    if (in_fastest >= 0 && (end - in_fastest) * k->chunk_tokens < k->min_load_tokens) end = in_fastest;
+    if (first_below >= 0 && (end - first_below) * k->chunk_tokens < k->min_load_tokens) end = first_below;
     return k->staging ? cut_reads(w, first, end) : end;
 }
 
@@ -350,7 +350,8 @@ static int64_t read_hits(World *w, int64_t actor, int64_t end, int64_t *hit_toke
     return done;
 }
 
-// Count what tiers look up that do not stop at a miss: all that the first tier lacks, but for faster ones' own.
+// For each tier that looks up past a miss, count the objects from the first one on that tier 0 lacks, without those
+// that a tier between them has.
 static void count_past_miss(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
     int64_t n = me->retrieved_objects + me->shared + me->length, first = 0;
@@ -378,13 +379,13 @@ static void count_lookups(World *w, int64_t actor, int64_t looked_up) {
     }
 }
 
-// Read what is cached of the request; the time until all of it is there.
+// Read what is cached of the request; return the time until all of it is there.
 int64_t load(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
     Knobs *k = &w->knobs;
     Total *total = &w->total;
     if (w->control.open == 0) return until_open(w);
-    // Begun again where a node was lost: what it made as it was served first counts as new once more.
+    // Restarted after its node was lost: what it made when it was served first is to be made again.
     int64_t own_objects = me->length - (me->restarts && !k->is_prefix ? me->made : 0);
     if (k->source == CHAINS) find_objects(w, actor);
     else {
@@ -398,7 +399,7 @@ int64_t load(World *w, int64_t actor) {
     if (me->restarts == 0) total->requests++, total->input_tokens += me->input, total->output_tokens += me->output;
     int64_t known = me->retrieved_objects + me->shared + own_objects;
     int64_t end = 0, done = w->control.now, hit_tokens = 0, looked_up = 0;
-    me->reached = 0, me->computed = 0, me->refused = 0, me->offer = 0;
+    me->reached = 0, me->computed_tokens = 0, me->refused = 0, me->offer = 0;
     if (k->mode != PREFILL_ONLY) {
         end = look_up(w, me->retrieved_objects, known);
         me->reached = end;
@@ -417,8 +418,9 @@ int64_t load(World *w, int64_t actor) {
 
 // --- copies to faster tiers -----------------------------------------------------------------------------------------
 
-// The tier that `slot`, which was found in tier `found`, is copied up from; 0 or less if it is not.
-static int64_t source_of(World *w, int64_t slot, int64_t found) {
+// Return the tier that `slot`, found in tier `found`, is promoted from; 0 or less if it is not promoted. With
+// promotion=second-touch this notes the touch.
+static int64_t promotion_source(World *w, int64_t slot, int64_t found) {
     if (found <= 0) return found;
     Slot *what = &w->slots[slot];
     if (w->knobs.promotion == SECOND_TOUCH && (what->seen ^= 1)) return 0;
@@ -427,14 +429,14 @@ static int64_t source_of(World *w, int64_t slot, int64_t found) {
     return found;
 }
 
-// Copy each of `chain[:end]` from the tier in `where` to faster ones; the stages used. The first `staged` ones have
+// Copy each of `chain[:end]` from the tier in `where` to faster ones; return the stages used. The first `staged` ones have
 // buffers in the staging tier, if there is one; the others do not come to it.
 static int64_t copy_up(World *w, int64_t end, int64_t staged, int64_t stage, int64_t request) {
     Knobs *k = &w->knobs;
     int64_t now = w->control.now, staging = k->staging - 1, at = stage;
     begin_stage(w);
     for (int64_t i = 0; i < end; i++) {
-        int64_t slot = w->chain[i], source = source_of(w, slot, w->where[i]);
+        int64_t slot = w->chain[i], source = promotion_source(w, slot, w->where[i]);
         if (source <= 0) continue;
         int64_t size = w->slots[slot].size, t = k->promotion == TEMPORARY ? 0 : source - 1;
         while (k->is_exclusive && t > 0 && size > w->tiers[t].largest) t--;
@@ -633,9 +635,9 @@ static void offer(World *w, int64_t actor, int64_t first, int64_t n, int64_t fir
 }
 
 // How many of the request's new objects are computed: none is, before the end, if they are turns.
-static int64_t computed(World *w, int64_t actor) {
+static int64_t computed_objects(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
-    return me->computed > 0 ? min_of(me->new, me->computed / w->knobs.chunk_tokens) : 0;
+    return me->computed_tokens > 0 ? min_of(me->new, me->computed_tokens / w->knobs.chunk_tokens) : 0;
 }
 
 // Have slots in `chain[first:n]`, the last ones of the actor's request: what is in a tier needs one.
@@ -644,7 +646,7 @@ static void give_slots(World *w, int64_t actor, int64_t first, int64_t n) {
         if (w->chain[i] < 0) w->chain[i] = give_slot(w, home_of(w, actor, i));
 }
 
-// Move the shared objects that must be stored to the front of `chain`; how many.
+// Move the shared objects that must be stored to the front of `chain`; return how many.
 //
 // They are documents that are in no tier, and without prefix match likewise a system prompt, or any such prompt if
 // nothing was looked up. (A prefix match has put the prompt among the new objects.)
@@ -656,16 +658,16 @@ static int64_t keep_lost(World *w, int64_t actor) {
     return lost;
 }
 
-// Write the objects that were computed; the time that the prompt's next step takes to compute.
+// Write the objects that were computed; return how long the prompt's next step computes.
 int64_t store(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
     Knobs *k = &w->knobs;
     Control *c = &w->control;
-    int64_t n = gather(w, actor), found = n - me->new, first = found + computed(w, actor) - me->refused;
-    if (k->offers_hits && me->computed == 0 && k->mode != DECODE_ONLY) first = 0;
-    me->computed = min_of(me->missed_tokens, is_stepwise(w, actor) ? me->computed + k->offer_tokens : UNBOUNDED);
-    bool is_last = me->computed == me->missed_tokens;
-    int64_t end = is_last ? n : found + computed(w, actor);
+    int64_t n = gather(w, actor), found = n - me->new, first = found + computed_objects(w, actor) - me->refused;
+    if (k->offers_hits && me->computed_tokens == 0 && k->mode != DECODE_ONLY) first = 0;
+    me->computed_tokens = min_of(me->missed_tokens, is_stepwise(w, actor) ? me->computed_tokens + k->offer_tokens : UNBOUNDED);
+    bool is_last = me->computed_tokens == me->missed_tokens;
+    int64_t end = is_last ? n : found + computed_objects(w, actor);
     give_slots(w, actor, first, end);
     c->known = found;
     if (me->retrieved_objects + (k->is_prefix ? 0 : me->shared) && k->mode != DECODE_ONLY) {
@@ -674,9 +676,9 @@ int64_t store(World *w, int64_t actor) {
         first = 0, end = lost + me->new, c->known = 0;
     }
     offer(w, actor, first, end, PHASE_PREFILL, PHASE_STORE);
-    if (!is_last) return min_of(k->offer_tokens, me->missed_tokens - me->computed) * k->prefill_ns_per_token;
+    if (!is_last) return min_of(k->offer_tokens, me->missed_tokens - me->computed_tokens) * k->prefill_ns_per_token;
     if (w->first_token_count && !me->answered) {
-        if (c->answered == w->first_token_count) have(w, FLUSH, 1);
+        if (c->answered == w->first_token_count) ensure(w, FLUSH, 1);
         int64_t without_cache_ns = me->queued_ns + me->input * k->prefill_ns_per_token;
         w->first_token[c->answered++] = (FirstToken){c->now - me->asked_ns, without_cache_ns};
     }
@@ -703,8 +705,8 @@ static void store_rest(World *w, int64_t actor) {
 // === decode and end ==================================================================================================
 // The decode: an entry is read again as tokens are generated, and the request ends.
 
-// How long it takes until the request has generated so many `tokens`, or WAITS.
-static int64_t until(World *w, int64_t actor, int64_t tokens) {
+// Return the time until the request has generated `tokens`, or WAITS.
+static int64_t time_to_decode(World *w, int64_t actor, int64_t tokens) {
     if (w->knobs.is_batched) return after_steps(w, actor, tokens);
     return max_of(0, w->actors[actor].decode_start + tokens * w->knobs.decode_ns_per_token - w->control.now);
 }
@@ -719,7 +721,7 @@ static int64_t reads_of(World *w, int64_t actor) {
     return k->mode == DECODE_ONLY ? runs : 1 + runs;
 }
 
-// Read the turn's own entry again as tokens are generated; the time to the next such step.
+// Read the turn's own entry again as tokens are generated; return the time to the next such step.
 int64_t decode(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
     Knobs *k = &w->knobs;
@@ -737,7 +739,7 @@ int64_t decode(World *w, int64_t actor) {
             int64_t tokens = me->input - me->retrieved_tokens + me->output;
             me->new = tokens / k->chunk_tokens - me->shared - me->length;
         }
-        return until(w, actor, me->output);
+        return time_to_decode(w, actor, me->output);
     }
     see(w, me->entry);
     int64_t t = fastest(w, me->entry);
@@ -753,7 +755,7 @@ int64_t decode(World *w, int64_t actor) {
     // The first read fetches the entry; read k >= 1 begins the k-th run of decode_read_tokens tokens. (On its own,
     // decoding has loaded the entry already, and begins with such a run.)
     int64_t run = k->mode == DECODE_ONLY ? done + 1 : done;
-    return until(w, actor, run * k->decode_read_tokens);
+    return time_to_decode(w, actor, run * k->decode_read_tokens);
 }
 
 // Whether those of `chain[:n]` that tier `t` has are its most recent ones already, in that order.

@@ -216,18 +216,18 @@ void disband(World *w) {
 enum { HAPPENS = NONE - 1 };    // instead of an actor
 
 // What Python could not do ends the simulation, wherever it is: memory is out, the disk is full, or Ctrl-C was pressed.
-void have(World *w, int64_t what, int64_t need) {
+void ensure(World *w, int64_t what, int64_t need) {
     if (!w->ask(what, need)) longjmp(*(jmp_buf *)w->stop, 1);
 }
 
-// Have room for the objects of the actor's request in its next step, and in its conversation if it makes some.
-static void have_room(World *w, int64_t actor) {
+// Ensure that tables hold the objects of the actor's request in its next step, and of its conversation.
+static void ensure_capacity(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
     int64_t n = me->retrieved_objects + me->shared + me->length + me->new;
     bool makes = me->step == STEP_LOAD || me->step == STEP_END;
-    if (n > w->chain_count) have(w, LONGER_CHAIN, n);
+    if (n > w->chain_count) ensure(w, LONGER_CHAIN, n);
     if (makes && w->knobs.source != CHAINS && me->length + me->new > w->knobs.context_width)
-        have(w, WIDER_CONTEXTS, me->length + me->new);
+        ensure(w, WIDER_CONTEXTS, me->length + me->new);
 }
 
 // The actor whose turn it is, or HAPPENS, and set the time; NONE at the end.
@@ -255,8 +255,8 @@ static int64_t next_actor(World *w) {
         return pop(w->heap, c->heap_size--);
     }
     if (arrival_ns >= k->until_ns) return NONE;
-    if (c->idle == 0) have(w, MORE_ACTORS, 1);
-    if (k->source == CONVERSATIONS && c->idle_contexts == 0) have(w, MORE_CONTEXTS, 1);
+    if (c->idle == 0) ensure(w, MORE_ACTORS, 1);
+    if (k->source == CONVERSATIONS && c->idle_contexts == 0) ensure(w, MORE_CONTEXTS, 1);
     int64_t actor = w->idle[--c->idle];
     c->now = arrival_ns;
     int64_t request = take_arrival(w);
@@ -289,7 +289,7 @@ EXPORT void simulate(World *w) {
     while (c->populated < w->items_count) {
         int64_t n = w->items[c->populated].objects;
         move(w, c->populating);
-        if (n > w->chain_count) have(w, LONGER_CHAIN, n);
+        if (n > w->chain_count) ensure(w, LONGER_CHAIN, n);
         populate(w);
         pack(w);
     }
@@ -301,7 +301,7 @@ EXPORT void simulate(World *w) {
         int64_t delay = 0;
         while (delay == 0) {    // steps that take no time
             if (k->expires || k->polls || k->queued) catch_up(w, c->now);
-            have_room(w, actor);
+            ensure_capacity(w, actor);
             delay = act(w, actor);
             pack(w);
         }

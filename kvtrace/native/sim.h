@@ -12,9 +12,9 @@
 
 INLINE int64_t up_by(int64_t a, int64_t b) { return (a + b - 1) / b; }     // of what is not negative
 
-// schedule.c: have Python take what was made since the last flush, or make a table larger. Tables may move: keep no pointer
+// schedule.c: ask Python to take the rows made since the last flush, or to enlarge a table. Tables may move: keep no pointer
 // into slots and what stands beside them across a call that may take a slot (take_slot, give_slot, own, write_slot).
-void have(World *w, int64_t what, int64_t need);
+void ensure(World *w, int64_t what, int64_t need);
 
 // schedule.c: who acts when
 enum { WAITS = -2 };        // instead of how long an actor waits: until the batch's clock gets where `decoding` says

@@ -37,7 +37,7 @@ static void put_copy(World *w, int64_t slot) {
     const Slot *what = &w->slots[slot];
     int64_t *copies = &w->fleet.column_copies[what->object & 15];
     if (2 * (*copies + 1) > lines_of(w)) {
-        have(w, MORE_PLACES, 1);
+        ensure(w, MORE_PLACES, 1);
         if (find_copy(w, what->object, what->place) == slot) return;    // all were entered again, this one, too
     }
     ++*copies;
@@ -107,7 +107,7 @@ void renew(World *w, int64_t slot) {    // forget what was in flight, and copied
 }
 
 int64_t take_slot(World *w) {
-    if (!w->control.free) have(w, MORE_SLOTS, 1);
+    if (!w->control.free) ensure(w, MORE_SLOTS, 1);
     return w->free[--w->control.free];
 }
 

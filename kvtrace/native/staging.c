@@ -28,7 +28,7 @@ static int64_t bytes_beside(World *w, int64_t t) {
 
 static void name(World *w, int64_t size) {  // gives the next number to a bucket, or the file beside one
     Control *control = &w->control;
-    if (control->made == w->made_size_count) have(w, FLUSH, 1);
+    if (control->made == w->made_size_count) ensure(w, FLUSH, 1);
     w->made_size[control->made] = size, w->made_kind[control->made] = 1;
     control->made++;
     control->next_object++;

@@ -25,7 +25,7 @@ int64_t in_stage(World *w, int64_t stage, int64_t t, int64_t limit) {
 // A row for each rank's object of one group of layers of `entry`; `size` is of all its objects.
 void emit_layer(World *w, int64_t now, int64_t op, int64_t t, int64_t phase, int64_t entry, int64_t size,
     int64_t request, int64_t stage, int64_t layer) {
-    if (w->control.rows + w->knobs.ranks > w->rows.ts_ns_count) have(w, FLUSH, w->knobs.ranks);
+    if (w->control.rows + w->knobs.ranks > w->rows.ts_ns_count) ensure(w, FLUSH, w->knobs.ranks);
     const RowColumns rows = w->rows;    // a copy: rows of single bytes could be anything of the world, to the compiler
     const int64_t ranks = w->knobs.ranks, layers = w->knobs.layers;
     const int64_t first = w->control.rows, end = first + ranks, length = size / (ranks * layers);
@@ -229,7 +229,7 @@ static Seen *count_of(World *w, int64_t t, int64_t number) {
     Fleet *fleet = &w->fleet;
     int64_t tiers = w->tiers_count;
     if (!fleet->counted_count) {
-        if ((number + 1) * tiers > w->frequencies_count) have(w, MORE_COUNTS, (number + 1) * tiers);
+        if ((number + 1) * tiers > w->frequencies_count) ensure(w, MORE_COUNTS, (number + 1) * tiers);
         return &w->frequencies[number * tiers + t];
     }
     int64_t place = fleet->scoped & (1 << t) ? place_of(w, t) : 0;
@@ -238,7 +238,7 @@ static Seen *count_of(World *w, int64_t t, int64_t number) {
     if (!fleet->counted[at]) {
         w->control.counts++;
         if (2 * w->control.counts > fleet->counted_count) {     // it stays half empty
-            have(w, MORE_COUNTS, 2 * w->control.counts);
+            ensure(w, MORE_COUNTS, 2 * w->control.counts);
             at = find_key(fleet->counted, fleet->counted_count, key);
         }
         fleet->counted[at] = key;

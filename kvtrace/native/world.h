@@ -139,7 +139,7 @@ typedef struct {
     int64_t queued_ns;      // what was to be computed before it when it came
     int64_t served_ns;      // when its last read is done
     int64_t first_step;     // the batch's clock when it joined
-    int64_t computed;       // its prompt's tokens computed so far
+    int64_t computed_tokens;    // of its prompt, so far
     int64_t refused;        // how many of the objects offered last a tier has not taken
     int64_t offer;          // the number of the offer before
     int64_t node;           // where it is served
@@ -180,7 +180,7 @@ typedef struct {
     int64_t offers, offer;  // how many there were; the number of this one
     int64_t known;          // what of the one being stored was found cached
     int64_t is_staged;      // the stage being written has operations
-    int64_t is_refused;     // the offer was
+    int64_t is_refused;     // whether the last offer was
     int64_t node;           // whose tiers World.tiers are
     int64_t populating;     // whose are filled before the start
     int64_t next_node;      // round-robin: whose turn it is to serve

@@ -1,8 +1,10 @@
 """The routers by name. To add one: a line in `Router`, a file of its name (`_` for `-`) in `kvtrace/native/routers/`.
 
+Its rule in plain Python goes into `tests/support/fleets.py`, with which every router is compared row by row.
+
 The file has one operation, which begins with the router's name:
 
-    EXPORT int64_t prefix_choose(World *w, int64_t actor, int64_t n, int64_t);  // the node that serves the request
+    EXPORT int64_t prefix_choose(World *w, int64_t actor, int64_t n, int64_t unused);    // the node
 
 The `n` objects of the request are in World.chain as far as they are known; `candidates.c` has what routers share: the
 nodes that they may choose, and how much of the prompt each of them has.
@@ -11,8 +13,6 @@ nodes that they may choose, and how much of the prompt each of them has.
 from __future__ import annotations
 
 from enum import StrEnum
-
-from kvtrace.core.native.library import function
 
 
 class Router(StrEnum):
@@ -36,4 +36,6 @@ class Router(StrEnum):
 
     def address(self) -> int:
         """Return where its operation is."""
+        from kvtrace.core.native.library import function
+
         return function(f"{self.replace('-', '_')}_choose").address

@@ -92,6 +92,8 @@ def route(oracle: Oracle, plan: Plan, n: int) -> int:
             return work, node.turns, node.number
 
         node = min(nodes, key=cost)
+    elif fleet.router is not Router.PREFIX_SCORE:
+        raise NotImplementedError(f"say here in plain Python what {fleet.router} does")
     else:
         prefix, load = round(fleet.prefix_weight * 10**6), round(fleet.load_weight * 10**6)
 
