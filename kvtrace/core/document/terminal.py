@@ -25,11 +25,16 @@ def show_documents(documents: Sequence[Document], *, hint: str = "") -> None:
     """Print documents: name, headline, warnings, notes, then the tables of each chapter and its notes.
 
     Cells that were not measured are a dash. A table of more than LONG_ROWS rows that has charts is left out; `hint`
-    is then printed last and says where it is to be seen.
+    is then printed last and says where it is to be seen. On a terminal, where tables push the headlines off the
+    screen, these come again at the end.
     """
     console = _console()
     for document in documents:
         _show(document, console)
+    if console.is_terminal:
+        for document in documents:
+            if document.headline and document.chapters:
+                console.print(printable(document.headline), style="bold")
     if hint and any(_is_long(table) for document in documents for table in document.tables):
         console.print(printable(hint), style="dim")
 
