@@ -16,7 +16,7 @@ from kvreplay.engine.engine import refusal
 from kvreplay.probes.libbpf import check_available
 from kvreplay.tiers.host import SECTOR_BYTES, active_scheduler, host_facts, sys_text
 from kvreplay.tiers.ram import available_bytes
-from kvtrace.core.errors import ProbeUnavailable
+from kvtrace.core.errors import ProbeUnavailable, how_to_add
 from kvtrace.core.units import format_bytes
 
 _TIMEOUT_S = 10
@@ -242,7 +242,7 @@ def _of_limits(found: Discovery) -> list[str]:
     if found.io_uring != "available":
         lines.append(f"no io_uring ({found.io_uring}): threads do the I/O, at more processor time")
     if found.gpus and found.gpu_libraries["cupy"] is None:
-        lines.append("there is a GPU, but no CuPy: gpu tiers need pip install 'kvtrace[gpu]'")
+        lines.append(f"there is a GPU, but no CuPy: gpu tiers need it ({how_to_add('gpu')})")
     if found.programs["smartctl"] is None and found.programs["nvme"] is None:
         lines.append("neither smartctl nor nvme is installed: runs record no drive health")
     return lines

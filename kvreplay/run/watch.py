@@ -22,7 +22,7 @@ from kvreplay.native.rows import COUNTED
 from kvreplay.result.counts import call
 from kvreplay.tiers.tier import has_times
 from kvtrace.core.app import QUIET, log
-from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
+from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, how_to_add
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.schema import Op
 from kvtrace.core.statistics import QUANTILES, nearest_rank
@@ -382,7 +382,7 @@ def serving(text: str) -> Iterator[Exporter]:
     try:
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError:
-        raise ProbeUnavailable("--metrics needs prometheus_client: pip install 'kvtrace[metrics]'") from None
+        raise ProbeUnavailable(f"--metrics needs prometheus_client: {how_to_add('metrics')}") from None
     exporter, registry = Exporter(), CollectorRegistry()
     registry.register(exporter)
     try:

@@ -24,7 +24,7 @@ import msgspec
 from kvreplay.plan.buffers import PAGE_BYTES, Arena, address_of
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import Holding
-from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
+from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, how_to_add
 from kvtrace.core.units import NS_PER_S, format_bytes
 
 TURN_BYTES = 256 << 20
@@ -230,7 +230,7 @@ def gpu_options(options: Mapping[str, str], said: str, *, is_verified: bool) -> 
     return int(number), copy == "device"
 
 
-INSTALL = "pip install 'kvtrace[gpu]'"
+INSTALL = how_to_add("gpu")
 
 
 class Copy(IntEnum):
@@ -359,7 +359,7 @@ class CudaDevice:
 
 
 _WRITE = 1
-WANTED = "--gds needs kvikio ({}): pip install 'kvtrace[gds]', and NVIDIA's driver with nvidia-fs for direct I/O"
+WANTED = "--gds needs kvikio ({}): " + how_to_add("gds") + "; and NVIDIA's driver with nvidia-fs for direct I/O"
 
 
 class CuFile(Protocol):

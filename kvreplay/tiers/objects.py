@@ -30,7 +30,7 @@ from kvreplay.native.rows import READ, WRITE
 from kvreplay.plan.buffers import PAGE_BYTES, address_of
 from kvreplay.tiers.tier import FileLayout, Holding, path_function
 from kvtrace.core.app import log
-from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.errors import ConfigError, DeviceError, how_to_add
 from kvtrace.core.units import NS_PER_S, format_bytes
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class StoreClient:
             import s3dlio
         except ImportError as error:
             raise DeviceError(
-                f"{self.address.scheme}:// targets need s3dlio ({error}); install it: pip install 'kvtrace[s3]'"
+                f"{self.address.scheme}:// targets need s3dlio ({error}); install it: {how_to_add('s3')}"
             ) from None
         self._api = s3dlio
         self._errors = (RuntimeError, ValueError, s3dlio.ObjectNotFoundError, s3dlio.LengthMismatchError)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from kvtrace.core.app import log
-from kvtrace.core.errors import ConfigError
+from kvtrace.core.errors import ConfigError, how_to_add
 from kvtrace.core.statistics import Endurance, parse_endurance
 from kvtrace.core.units import parse_bytes, parse_duration_ns, parse_rate_per_s
 from kvtrace.requests.registry import SOURCES, SourceOptions, detect, read
@@ -284,7 +284,7 @@ def check_page(page: Path, flag: str) -> None:
         raise ConfigError(f"{flag} {page}: name it *.html")
     for library in ("matplotlib", "bokeh"):
         if find_spec(library) is None:
-            raise ProbeUnavailable(f"{flag} needs {library}: pip install 'kvtrace[plot]'")
+            raise ProbeUnavailable(f"{flag} needs {library}: {how_to_add('plot')}")
 
 
 def write_page(page: Path, shown: Document) -> None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kvtrace.core.errors import ConfigError, ProbeUnavailable
+from kvtrace.core.errors import ConfigError, ProbeUnavailable, how_to_add
 from kvtrace.requests.kv_events import EventRows
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Recorder:
         try:
             import zmq
         except ImportError:
-            raise ProbeUnavailable("recording needs pyzmq: pip install 'kvtrace[record]'") from None
+            raise ProbeUnavailable(f"recording needs pyzmq: {how_to_add('record')}") from None
         self.heard, self.rows = Recorded(), EventRows()
         self._zmq, self._out, self._next = zmq, out, None
         self._stack = ExitStack()

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvtrace.core.errors import ConfigError, DeviceError, KvError, ProbeUnavailable
+from kvtrace.core.errors import ConfigError, DeviceError, KvError, ProbeUnavailable, how_to_add
 from kvtrace.curves.points import Simulated
 from kvtrace.study.study import program_sha256
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MOST_DEATHS = 3
 """Of workers at one configuration: more are its own doing, such as memory that it takes."""
 _CONNECT_S = 10
-INSTALL = "pip install 'kvtrace[dask]'"
+INSTALL = how_to_add("dask")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kvtrace.core.document.document import Cell, Document, ReportTable, Sheet, Unit, raw_cell, show
-from kvtrace.core.errors import ProbeUnavailable
+from kvtrace.core.errors import ProbeUnavailable, how_to_add
 from kvtrace.core.files import aside
 from kvtrace.core.units import printable
 
@@ -108,7 +108,7 @@ def write_workbook(documents: list[Document], path: Path, plain: Sequence[PlainS
     try:
         from openpyxl import Workbook
     except ImportError:
-        raise ProbeUnavailable("a workbook needs openpyxl: pip install 'kvtrace[xlsx]'") from None
+        raise ProbeUnavailable(f"a workbook needs openpyxl: {how_to_add('xlsx')}") from None
     book = Workbook(write_only=True)
     for table in plain:
         sheet = book.create_sheet(table.name)

@@ -31,7 +31,7 @@ from kvtrace.core.document.document import (
     raw_cell,
     show,
 )
-from kvtrace.core.errors import ConfigError, ProbeUnavailable
+from kvtrace.core.errors import ConfigError, ProbeUnavailable, how_to_add
 from kvtrace.core.files import aside
 from kvtrace.core.units import printable
 
@@ -485,7 +485,7 @@ def draw(picture: Picture, number: int, *, has_title: bool) -> str:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError:
-        raise ProbeUnavailable("an HTML report needs matplotlib: pip install 'kvtrace[plot]'") from None
+        raise ProbeUnavailable(f"an HTML report needs matplotlib: {how_to_add('plot')}") from None
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": f"chart{number}", "font.size": 9}):
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
         axes = figure.subplots()
@@ -611,7 +611,7 @@ def live_figure(picture: Picture) -> str:
         from bokeh.document import Document
         from bokeh.plotting import figure
     except ImportError:
-        raise ProbeUnavailable("an HTML report needs bokeh: pip install 'kvtrace[plot]'") from None
+        raise ProbeUnavailable(f"an HTML report needs bokeh: {how_to_add('plot')}") from None
     plot = figure(
         height=HEIGHT_PIXELS,
         sizing_mode="stretch_width",
@@ -786,7 +786,7 @@ def check_plot(path: Path) -> None:
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"--plot {path}: name it *.svg, *.png or *.pdf")
     if find_spec("matplotlib") is None:
-        raise ProbeUnavailable("--plot needs matplotlib: pip install 'kvtrace[plot]'")
+        raise ProbeUnavailable(f"--plot needs matplotlib: {how_to_add('plot')}")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import study_workers
 from conftest import run_cli
 from study_workers import BEGIN, SMALL, study_file
 
+from kvtrace.core.errors import how_to_add
 from kvtrace.core.study_file import STUDY
 from kvtrace.core.tables import read_table
 from kvtrace.study.run import local_cluster
@@ -81,6 +82,6 @@ def test_without_dask_one_process_simulates_and_says_how_to_get_more(tmp_path, m
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     path = study_file(tmp_path, SMALL)
     done = run_cli("kvtrace", "study", path, "-o", tmp_path / "a")
-    assert "one process simulates; with Dask (pip install 'kvtrace[dask]') all 4 cores do" in done.stderr
+    assert f"one process simulates; with Dask ({how_to_add('dask')}) all 4 cores do" in done.stderr
     refused = run_cli("kvtrace", "study", path, "-o", tmp_path / "b", "--workers", "3", check=False)
     assert (refused.returncode, "--workers 3 needs Dask: pip install" in refused.stderr) == (5, True)
