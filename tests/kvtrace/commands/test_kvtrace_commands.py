@@ -38,7 +38,7 @@ GEN = ["gen", "--users", "2", "--duration", "2s"]
 BAD = {
     "model": ([*GEN, "--model", "gpt-9"], 2, "unknown model 'gpt-9'; known are tiny-1b"),
     "preset": ([*GEN, "--preset", "vllm-9"], 2, "unknown preset 'vllm-9'; did you mean"),
-    "preset file": ([*GEN, "--preset", "none.toml"], 2, "unknown preset 'none.toml'"),
+    "preset file": ([*GEN, "--preset", "none.toml"], 2, "none.toml: no such file"),
     "preset not TOML": ([*GEN, "--preset", "bad.toml"], 2, "bad.toml: not valid TOML"),
     "preset lacks fields": ([*GEN, "--preset", "odd.toml"], 2, "preset odd.toml: Object missing required field"),
     "tier": ([*GEN, "--set", "tiers.disk.capacity=1GiB"], 2, "no entry 'disk'; there is gpu, cpu, nvme"),
