@@ -57,7 +57,7 @@ MOST_FUNCTION_LINES = 60
 FEWEST_FILES = 4
 REGISTRIES = {"kvtrace/sim/presets", "kvdistill/queries"}
 """Folders of plug-ins, a file each, that are not all code: presets, queries."""
-MOST_LINES_OF = {"kvtrace": 26_445, "kvreplay": 25_960, "kvdistill": 12_930}
+MOST_LINES_OF = {"kvtrace": 26_440, "kvreplay": 25_960, "kvdistill": 12_930}
 MOST_FILES_OF = {"kvtrace": 126, "kvreplay": 108, "kvdistill": 59}
 WALKS = {
     ("kvtrace/commands/gen.py:gen", "file"): (24, 15),

@@ -17,8 +17,6 @@ LONG_ROWS = 12
 """Rows of a table with charts that are still printed; longer ones are for a page."""
 BAR_WIDTH = 40
 _UNLIMITED = 10_000
-_WIDEST_TEXT = 120
-"""Columns of a cell in a file or a pipe; longer texts go on in the next line, as they do on a terminal."""
 
 
 def show_documents(documents: Sequence[Document], *, hint: str = "") -> None:
@@ -104,9 +102,8 @@ def _show_table(table: ReportTable, console: Console) -> None:
     grid = Grid(box=None, pad_edge=False, header_style="dim")
     for column in table.columns:
         is_text = column.unit is Unit.TEXT
-        widest = _WIDEST_TEXT if is_text and not console.is_terminal else None
         justify: Literal["left", "right"] = "left" if is_text else "right"
-        grid.add_column(Text(column.heading), justify=justify, overflow="fold", no_wrap=not is_text, max_width=widest)
+        grid.add_column(Text(column.heading), justify=justify, overflow="fold", no_wrap=not is_text)
     rows = [[Text(show(*raw_cell(v, c))) for v, c in zip(row, table.columns, strict=True)] for row in table.rows]
     if table.bars:
         at = [column.name for column in table.columns].index(table.bars)
