@@ -26,7 +26,7 @@ from kvdistill.check.closeness import asked_stream, device_figures, source_figur
 from kvdistill.check.device import direct_requests, disk_of, run_seen
 from kvdistill.formats.iolog import split_ios
 from kvdistill.profile.sources import Distilled, distil_source
-from kvtrace.core.files import Limit
+from kvtrace.core.limit import Limit
 
 SHARED = """[global]
 filename=source.dat

@@ -39,7 +39,8 @@ from kvdistill.profile.profile import ArrivalProfile, Profile, SourceKind
 from kvdistill.profile.sources import Distilled, distil_source, file_of
 from kvtrace.core.app import log, progress
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
-from kvtrace.core.files import Limit, read_json, write_json
+from kvtrace.core.files import read_json, write_json
+from kvtrace.core.limit import Limit
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration, format_io_size, format_rate
 
 CLOSENESS = "closeness.json"

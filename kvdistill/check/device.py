@@ -22,10 +22,10 @@ import numpy as np
 
 from kvdistill.jobs.fio_program import HOW_TO_GET, TUNABLE, run_fio
 from kvdistill.profile.sources import Distilled, distil_source
-from kvdistill.queries.views import RowWindow, place_of
+from kvdistill.queries.window import RowWindow, place_of
 from kvtrace.core import tables
 from kvtrace.core.errors import ProbeUnavailable, TraceError
-from kvtrace.core.files import Limit
+from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.run.run_file import BLOCKS_FILE, argv_of, read_run
 from kvtrace.core.schema import BLOCKS, TRACE, arrow_schema

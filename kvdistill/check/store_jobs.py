@@ -18,7 +18,7 @@ from kvdistill.profile.distributions import mean_bytes, total_variation
 from kvdistill.profile.profile import SizeCount
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.files import Limit
+from kvtrace.core.limit import Limit
 
 
 class StoreSide(msgspec.Struct, frozen=True, kw_only=True):

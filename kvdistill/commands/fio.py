@@ -41,7 +41,8 @@ def profile(
     from kvdistill.report.jobs import profile_document
     from kvtrace.core.app import progress
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.core.files import parse_window, write_json
+    from kvtrace.core.files import write_json
+    from kvtrace.core.limit import parse_window
 
     scratched = tempfile.TemporaryDirectory(prefix="kvdistill-")
     with scratched as scratch, progress(f"distil {source.name}"):
@@ -152,7 +153,7 @@ def fio(
     from kvdistill.jobs.write import CheckOptions, JobRequest
     from kvdistill.report.jobs import written_document
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.core.files import parse_window
+    from kvtrace.core.limit import parse_window
     from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
 
     options = JobOptions(

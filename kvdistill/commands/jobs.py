@@ -54,7 +54,7 @@ def warp(
     """
     from kvdistill.jobs.warp import JOB, WarpOptions
     from kvdistill.jobs.write import write_warp
-    from kvtrace.core.files import parse_window
+    from kvtrace.core.limit import parse_window
     from kvtrace.core.metadata import without_outputs
 
     options = WarpOptions(host, bucket, _runtime_ns(max_runtime))
@@ -93,7 +93,7 @@ def sai3(
     """
     from kvdistill.jobs.sai3 import WORKLOAD, Sai3Options
     from kvdistill.jobs.write import write_sai3
-    from kvtrace.core.files import parse_window
+    from kvtrace.core.limit import parse_window
     from kvtrace.core.metadata import without_outputs
 
     options = Sai3Options(target, _runtime_ns(max_runtime))

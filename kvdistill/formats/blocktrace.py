@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows
 from kvdistill.formats.text import INPUT, finish, first_line, leave_out, load, one
 from kvdistill.queries.database import BATCH_ROWS, literal, named, query
-from kvdistill.queries.views import DELETE, OK
+from kvdistill.queries.window import DELETE, OK
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.run.run_file import BLOCKS_FILE
@@ -277,23 +277,7 @@ _CALLS = {
 }
 _SCALES = {"q2d": _US, "d2c": _US, "bssplit": _KIB, "qd": 1, "lba": _GIB}
 _ZONE_BYTES = 10 * _GIB
-_UNKNOWN_OF_HISTOGRAMS = (
-    "queued",
-    "issued_bytes",
-    "completed",
-    "completed_bytes",
-    "errors",
-    "requeues",
-    "requests_merged",
-    "bios",
-    "bio_bytes",
-    "bios_merged",
-    "splits",
-    "lost_events",
-    "lost_requests",
-    "ends_not_seen",
-    "lost_zones",
-)
+_UNKNOWN_OF_HISTOGRAMS = ("queued", "issued_bytes", "completed", "completed_bytes", "errors", *_UNKNOWN_OF_REQUESTS)
 _DEFINITIONS_OF_HISTOGRAMS = {
     "q2d": "from when a request was inserted into the scheduler's queue to its issue; nothing without a scheduler",
     "d2c": "from the issue of a request to its completion, matched by device and sector",

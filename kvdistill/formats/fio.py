@@ -25,7 +25,7 @@ import numpy as np
 from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows, run_summary
 from kvdistill.formats.text import INPUT, batches, finish, first_line, first_lines, leave_out, load, one
 from kvdistill.queries.database import literal, named
-from kvdistill.queries.views import OK, READ, WRITE
+from kvdistill.queries.window import OK, READ, WRITE
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import decode_json
 from kvtrace.core.metadata import Count

@@ -22,7 +22,7 @@ import numpy as np
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions
 from kvdistill.formats.text import INPUT, finish, first_line, leave_out, load, one
-from kvdistill.queries.views import OK, READ, WRITE
+from kvdistill.queries.window import OK, READ, WRITE
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import aside
 

@@ -24,21 +24,12 @@ import numpy as np
 from kvdistill.formats.formats import Account, Format, Imported, ImportOptions
 from kvdistill.formats.text import INPUT, finish, first_line, leave_out, load, one
 from kvdistill.queries.database import connect, write_query
-from kvdistill.queries.views import (
-    DELETE,
-    ERROR,
-    OK,
-    READ,
-    WRITE,
-    found_window,
-    ordered_rows,
-    place_of,
-    register,
-    tier_rows,
-)
+from kvdistill.queries.views import register
+from kvdistill.queries.window import DELETE, ERROR, OK, READ, WRITE, found_window, ordered_rows, place_of, tier_rows
 from kvtrace import __version__
 from kvtrace.core.errors import TraceError
-from kvtrace.core.files import Limit, aside
+from kvtrace.core.files import aside
+from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.parquet import DENSE_SLACK
 from kvtrace.core.run.run_file import OPS_FILE, find_run

@@ -22,7 +22,8 @@ from kvdistill.profile.profile import Profile
 from kvdistill.profile.sources import Distilled, distil_source
 from kvtrace.core.app import progress
 from kvtrace.core.errors import ConfigError, DeviceError
-from kvtrace.core.files import Limit, write_json, write_text
+from kvtrace.core.files import write_json, write_text
+from kvtrace.core.limit import Limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvdistill.profile.profile import Locality, Reuse
-from kvdistill.queries.views import DELETE, OK, READ
+from kvdistill.queries.window import DELETE, OK, READ
 from kvtrace.core.errors import TraceError
 from kvtrace.core.native.library import I1, I8, function
 from kvtrace.core.statistics import SLOTS, count, nearest_rank, to_slots

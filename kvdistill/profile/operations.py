@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kvdistill.profile.arrivals import ArrivalCounter
 from kvdistill.profile.profile import AddressSpace
-from kvdistill.queries.views import DELETE
+from kvdistill.queries.window import DELETE
 from kvtrace.core.errors import TraceError
 from kvtrace.core.native.library import I1, I8, function
 from kvtrace.core.schema import MOST

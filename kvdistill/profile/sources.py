@@ -33,10 +33,11 @@ from kvdistill.profile.profile import (
 )
 from kvdistill.profile.streams import MAX_PROCESSES, fit_streams
 from kvdistill.queries.database import connect, literal, query, query_table, write_query
-from kvdistill.queries.views import READ, WRITE, found_window, ordered_rows, place_of, tier_rows
+from kvdistill.queries.window import READ, WRITE, found_window, ordered_rows, place_of, tier_rows
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.files import Limit, read_json
+from kvtrace.core.files import read_json
+from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import Count, Metadata, computing_notes
 from kvtrace.core.parquet import DENSE_SLACK
 from kvtrace.core.run.run_file import RunFile, find_run, refuse_cut_off
@@ -264,7 +265,6 @@ def _depth_and_idle(db: Any) -> tuple[DepthProfile | None, Idle | None]:
 
 def origin_of(meta: Metadata, source: Path, limit: Limit, kind: SourceKind, *notes: str) -> Origin:
     """Return where the table at `source` came from."""
-    name = (meta.model or {}).get("name")
     return Origin(
         kind=kind,
         file=source.name,
@@ -273,7 +273,7 @@ def origin_of(meta: Metadata, source: Path, limit: Limit, kind: SourceKind, *not
         config_sha256=meta.config_sha256,
         preset=meta.preset,
         seed=meta.seed,
-        model=name if isinstance(name, str) else None,
+        model=meta.model_name,
         is_simulated=meta.is_simulated,
         limit=str(limit),
         notes=[*meta.notes, *notes],

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from kvdistill.profile.arrivals import BUCKETS
 from kvdistill.profile.profile import DirectionProfile, IoStream, Law, Loop, Pacing, Places
 from kvdistill.queries.database import query, query_table
-from kvdistill.queries.views import READ, WRITE
+from kvdistill.queries.window import READ, WRITE
 
 MAX_OPS = 1_000_000
 """The most operations of a stream that a model is fitted to, its first ones, which bounds memory."""

@@ -1,38 +1,28 @@
 """Our files as SQL sees them: a view a table of the contract, and `runs`, `tiers` and `probes` made of their JSON.
 
-Each row's `origin` is the folder of its run, or its file. Below the views: one tier's rows of a trace within a window,
-as numpy arrays, for what SQL does not do.
+Each row's `origin` is the folder of its run, or its file.
 """
 
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from msgspec import UNSET
-
-from kvdistill.queries.database import BATCH_ROWS, literal
+from kvdistill.queries.database import literal
 from kvtrace.core import files as core_files
 from kvtrace.core import parquet, tables
-from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.files import Limit
-from kvtrace.core.metadata import Metadata
+from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.probe_file import find_probe
 from kvtrace.core.run.run_file import PROBE_FILE, RUN_FILE, find_run, refuse_cut_off
-from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, SERVED, TABLES, TRACE, Table, arrow_schema, enum_code
-from kvtrace.core.tables import Reader
+from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, SERVED, TABLES, TRACE, Table, arrow_schema
 
 if TYPE_CHECKING:
     import duckdb
 
 
-READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in ("read", "write", "delete"))
-OK, ERROR = (enum_code(OPS, "outcome", value) for value in ("ok", "error"))
-"""Codes of `op` and `outcome` in the tables."""
 _PATTERN = set("*?[")
 _OF_A_RUN = (OPS, SERVED, SERIES, BLOCKS)
 _COUNTS = (
@@ -238,155 +228,3 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in `path`; null without such a file or if it holds something else."""
     found = core_files.read_json(path, object) if path.is_file() else None
     return found if isinstance(found, dict) else None
-
-
-@dataclass(frozen=True, slots=True)
-class TierPlace:
-    """A tier of a trace by its index; in a fleet, where nodes have their own, that of some nodes."""
-
-    tier: int
-    nodes: range | None = None
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that `holds` reads."""
-        return ("tier",) if self.nodes is None else ("tier", "node")
-
-    def holds(self, batch: Any) -> Any:
-        """Return which rows of `batch` are of it."""
-        is_here = batch.column("tier").to_numpy() == self.tier
-        if self.nodes is not None:
-            node = batch.column("node").to_numpy()
-            is_here &= (node >= self.nodes.start) & (node < self.nodes.stop)
-        return is_here
-
-
-def place_of(meta: Metadata, name: str) -> TierPlace:
-    """Return the tier called `name`, or, as `nvme@3`, the one that node 3 of a fleet uses.
-
-    ConfigError with the tiers there are if there is none, or if `name` does not say of which node.
-    """
-    names = [tier.name for tier in meta.tiers]
-    tier, at, node = (name, "", "") if name in names else name.rpartition("@")
-    if tier not in names or (at and not node.isdecimal()):
-        raise ConfigError(f"no tier {name!r} in this trace; it has {', '.join(names) or 'none'}")
-    index, each = names.index(tier), meta.tiers[names.index(tier)].instance_nodes
-    if each is UNSET:
-        if at:
-            raise ConfigError(f"tier {tier!r} of this trace is one for all: take {tier}, not {name}")
-        return TierPlace(index)
-    nodes = int((meta.fleet or {}).get("nodes", 1 << 31))
-    if not at or int(node) >= nodes:
-        raise ConfigError(
-            f"of tier {tier!r} there are {meta.instances(meta.tiers[index])}: say of which node, as {tier}@0"
-        )
-    first = int(node) // each * each
-    return TierPlace(index, range(first, first + each))
-
-
-def tier_rows(reader: Reader, place: TierPlace, limit: Limit, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of `place` within `limit`, in order, as numpy arrays by column name.
-
-    `op` is its code in the contract; nulls of `request_id` and `stage` are -1. TraceError if time goes back.
-    """
-    needed = ["ts_ns", "op", "length_bytes", *columns]
-    names = [name for name in TRACE.names if name in needed]
-    window, last, row = RowWindow(limit), None, 0
-    for batch in reader.batches([*names, *place.columns]):
-        ts = batch.column("ts_ns").to_numpy()
-        keep = np.flatnonzero(place.holds(batch))
-        back = np.flatnonzero(np.diff(ts) < 0)
-        if last is not None and len(ts) and ts[0] < last:
-            raise TraceError("time goes back here; sort the trace by ts_ns", row=row, column="ts_ns")
-        if len(back):
-            raise TraceError("time goes back here; sort the trace by ts_ns", row=row + int(back[0]) + 1, column="ts_ns")
-        last, row = (ts[-1] if len(ts) else last), row + len(ts)
-        if not len(keep):
-            continue
-        part = window.take({name: _numpy(batch.column(name))[keep] for name in names})
-        if part is not None:
-            yield part
-        if window.is_over:
-            return
-
-
-class RowWindow:
-    """Takes rows in order of time from a limit's beginning up to its end."""
-
-    def __init__(self, limit: Limit) -> None:
-        """Take rows up to `limit`, its time from the first row on."""
-        self._limit = limit
-        self._seen = self._moved = 0
-        self._first: int | None = None
-        self.is_over = False
-
-    def take(self, part: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the rows of `part` (ts_ns, op, length_bytes and more) within the limit; null if there are none."""
-        limit = self._limit
-        if self._first is None and len(part["op"]):
-            self._first = int(part["ts_ns"][0]) + limit.begin_ns
-        if limit.begin_ns and self._first is not None:
-            begin = int(np.searchsorted(part["ts_ns"], self._first))
-            part = {name: values[begin:] for name, values in part.items()}
-        count = len(part["op"])
-        total = self._moved + np.cumsum(np.where(part["op"] == DELETE, 0, part["length_bytes"]))
-        stop = min(
-            count,
-            count if limit.rows is None else limit.rows - self._seen,
-            count
-            if limit.span_ns is None or self._first is None
-            else int(np.searchsorted(part["ts_ns"], self._first + limit.span_ns)),
-            count if limit.moved_bytes is None else int(np.searchsorted(total, limit.moved_bytes, "right")),
-        )
-        self.is_over = stop < count
-        self._seen, self._moved = self._seen + stop, int(total[-1]) if count else self._moved
-        return {name: values[:stop] for name, values in part.items()} if stop else None
-
-
-def ordered_rows(path: Path, limit: Limit) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the Parquet file `path`, in order of time, within `limit`, as numpy arrays by name."""
-    import pyarrow.parquet as pq
-
-    window = RowWindow(limit)
-    for batch in pq.ParquetFile(path).iter_batches(batch_size=BATCH_ROWS, use_threads=False):
-        columns = zip(batch.schema.names, batch.columns, strict=True)
-        kept = window.take({name: column.to_numpy(zero_copy_only=False) for name, column in columns})
-        if kept is not None:
-            yield kept
-        if window.is_over:
-            return
-
-
-_STEPS = 20
-"""A busiest window begins at a multiple of this part of its length."""
-
-
-def found_window(limit: Limit, rows: Callable[[], Iterator[dict[str, Any]]]) -> Limit:
-    """Return `limit` with its busiest window found among all `rows`; unchanged if it asks for none."""
-    length = limit.busiest_ns
-    if length is None:
-        return limit
-    step = max(1, length // _STEPS)
-    first, moved = None, np.zeros(0, dtype=np.int64)
-    for part in rows():
-        if not len(part["op"]):
-            continue
-        first = int(part["ts_ns"][0]) if first is None else first
-        at = (part["ts_ns"] - first) // step
-        found = np.bincount(at, np.where(part["op"] == DELETE, 0, part["length_bytes"])).astype(np.int64)
-        moved = np.pad(moved, (0, max(0, len(found) - len(moved))))
-        moved[: len(found)] += found
-    done = np.concatenate([[0], np.cumsum(moved)])
-    begins = np.arange(max(1, len(moved) - _STEPS + 1))
-    best = int((done[np.minimum(begins + _STEPS, len(moved))] - done[begins]).argmax())
-    return replace(limit, begin_ns=best * step, busiest_ns=None).within(Limit(span_ns=length))
-
-
-def _numpy(array: Any) -> Any:
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(array.type):
-        return array.indices.to_numpy()
-    if array.null_count:
-        array = array.fill_null(-1)
-    return array.to_numpy(zero_copy_only=False)

@@ -15,7 +15,7 @@ from kvdistill.report.run import RunReport
 from kvtrace.core.document.chapters import POINTS, run_sheets, unit_of
 from kvtrace.core.document.document import Chapter, Document, ReportColumn, ReportTable, Sheet
 from kvtrace.core.document.export import PlainSheet
-from kvtrace.core.run.mlperf_file import MlperfMark
+from kvtrace.core.run.run_file import MlperfMark
 from kvtrace.core.statistics import nearest_rank
 
 _GIB, _NS_PER_US = 1 << 30, 1e3

@@ -20,8 +20,7 @@ from kvtrace.core.document.document import Document
 from kvtrace.core.document.export import PlainSheet
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
-from kvtrace.core.run.mlperf_file import MLPERF_FILE, TRIALS_FOLDER, find_mark
-from kvtrace.core.run.run_file import OPS_FILE
+from kvtrace.core.run.run_file import MLPERF_FILE, OPS_FILE, TRIALS_FOLDER, find_mark
 from kvtrace.core.statistics import Endurance
 
 SUFFIXES = (".html", ".md", ".csv", ".xlsx")

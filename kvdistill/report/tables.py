@@ -51,7 +51,6 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 def subject_of(path: Path, meta: Metadata) -> Subject:
     """Return the provenance of the table at `path`."""
-    name = (meta.model or {}).get("name")
     return Subject(
         file=path.name,
         table=meta.table,
@@ -62,7 +61,7 @@ def subject_of(path: Path, meta: Metadata) -> Subject:
         preset=meta.preset,
         seed=meta.seed,
         config_sha256=meta.config_sha256,
-        model=name if isinstance(name, str) else None,
+        model=meta.model_name,
         source=meta.source,
         is_simulated=meta.is_simulated,
         notes=meta.notes,

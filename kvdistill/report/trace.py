@@ -24,7 +24,6 @@ from kvdistill.report.tables import (
     writes_per_day,
 )
 from kvtrace.core import tables
-from kvtrace.core.document.chapters import event_course, event_lines, event_tables, fleet_headline, fleet_tables
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -36,6 +35,7 @@ from kvtrace.core.document.document import (
     parameters,
     table_of,
 )
+from kvtrace.core.document.fleet import event_course, event_lines, event_tables, fleet_headline, fleet_tables
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import Endurance

@@ -25,7 +25,7 @@ from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.sharded import SeveralDrives
 from kvreplay.tiers.tier import FileLayout, StorageTier, Tier, modelled
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.files import Limit, parse_limit
+from kvtrace.core.limit import Limit, parse_limit
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import Reader, open_table

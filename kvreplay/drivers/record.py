@@ -24,7 +24,7 @@ from kvreplay.plan.window import compile_window
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import DeviceError
-from kvtrace.core.files import Limit
+from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import create, objects_path, open_table

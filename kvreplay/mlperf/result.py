@@ -19,8 +19,7 @@ from kvtrace.core.document.chapters import Named, metrics_of, parameters_of
 from kvtrace.core.files import read_json
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import Criterion
-from kvtrace.core.run.mlperf_file import MLPERF_FILE
-from kvtrace.core.run.run_file import OPS_FILE, SERVED_FILE, RunFile
+from kvtrace.core.run.run_file import MLPERF_FILE, OPS_FILE, SERVED_FILE, RunFile
 from kvtrace.core.schema import OPS, REQUESTS, SERVED
 from kvtrace.core.tables import open_table, read_table
 from kvtrace.core.units import NS_PER_S, format_duration, format_rate

@@ -22,8 +22,7 @@ from kvreplay.run.watch import Watching
 from kvtrace.core.app import log
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable, TraceError
 from kvtrace.core.files import write_json
-from kvtrace.core.run.mlperf_file import MLPERF_FILE, TRIALS_FOLDER
-from kvtrace.core.run.run_file import RunFile, run_program
+from kvtrace.core.run.run_file import MLPERF_FILE, TRIALS_FOLDER, RunFile, run_program
 
 TRACE, REQUESTS = "trace.parquet", "requests.parquet"
 CSV_FILE, BOOK_FILE = "mlperf.csv", "mlperf.xlsx"

@@ -17,7 +17,7 @@ import numpy as np
 from kvreplay.native.rows import REPLAY, WINDOW_ROWS, RowRing
 from kvreplay.plan.pacing import Pacer, Repeated
 from kvtrace.core.errors import TraceError
-from kvtrace.core.files import Limit
+from kvtrace.core.limit import Limit
 from kvtrace.core.native.library import library
 from kvtrace.core.schema import TRACE, Phase, enum_code, numbers
 from kvtrace.core.tables import Reader

@@ -69,8 +69,6 @@ class OpenLoop:
 
     def due_ns(self, ts_ns: Any) -> Any:
         """Return when rows are due, to the nanosecond below."""
-        import numpy as np
-
         if self.speed == 1.0:
             return ts_ns
         return np.floor_divide(ts_ns, self.speed).astype(np.int64)

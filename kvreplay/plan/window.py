@@ -20,7 +20,7 @@ from msgspec import UNSET
 from kvreplay.native.rows import REPLAY, WRITE, RowRing
 from kvreplay.plan.loader import MOST_ROWS, Batch, Intake, Loader, TraceSource, native
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.files import Limit
+from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import REQUESTS, Op
 from kvtrace.core.tables import Reader, open_table
@@ -286,8 +286,6 @@ class Asked:
 
     def places(self, request_id: Any) -> Any:
         """Return the index of each of `request_id` (sorted); -1 if absent."""
-        import numpy as np
-
         if not len(self.request_id):
             return np.full(len(request_id), -1)
         at = np.minimum(np.searchsorted(self.request_id, request_id), len(self.request_id) - 1)
@@ -296,8 +294,6 @@ class Asked:
 
 def read_asked(path: Path, trace: Metadata) -> Asked:
     """Return the requests at `path`; ConfigError unless they are those of the trace with the metadata `trace`."""
-    import numpy as np
-
     reader = open_table(path, REQUESTS)
     if reader.meta.config_sha256 != trace.config_sha256:
         raise ConfigError(

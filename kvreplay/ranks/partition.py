@@ -28,7 +28,7 @@ from kvreplay.config.tiers import FILE_SUFFIX, paths_of
 from kvreplay.native.rows import DELETE
 from kvreplay.tiers.claims import check_shared
 from kvtrace.core.errors import ConfigError, DeviceError
-from kvtrace.core.files import Limit
+from kvtrace.core.limit import Limit
 from kvtrace.core.native.library import library
 from kvtrace.core.run.run_file import RANK_FOLDER, DealNote
 from kvtrace.core.schema import REQUESTS, TRACE, numbers

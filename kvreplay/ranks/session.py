@@ -31,9 +31,9 @@ from kvreplay.result.tables import check_output, make_directory
 from kvreplay.run.run import FinishedRun, replay
 from kvreplay.run.watch import Watching
 from kvtrace.core.errors import ConfigError, DeviceError, KvError, RankLost
-from kvtrace.core.files import parse_limit, write_json
-from kvtrace.core.run.mlperf_file import MLPERF_FILE
-from kvtrace.core.run.run_file import RANK_FOLDER, RUN_FILE
+from kvtrace.core.files import write_json
+from kvtrace.core.limit import parse_limit
+from kvtrace.core.run.run_file import MLPERF_FILE, RANK_FOLDER, RUN_FILE
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import objects_path, open_table
 

@@ -104,8 +104,6 @@ class _Conditioning:
     """One drive being written full."""
 
     def __init__(self, region: Region, writer: BulkWriter, small: int, progress: Callable[[float], None]) -> None:
-        import numpy as np
-
         self.small, self.done = small, 0
         self._region, self._writer, self._progress, self._turn = region, writer, progress, 0
         self._rng = np.random.Generator(np.random.SFC64(0))
@@ -126,8 +124,6 @@ class _Conditioning:
 
     def permuted(self) -> Iterator[int]:
         """Yield every place once, in random order."""
-        import numpy as np
-
         order: Any = self._rng.permutation(np.arange(-(-self._region.length // self.small), dtype=np.int32))
         return (int(at) * self.small for at in order)
 

@@ -148,8 +148,8 @@ def _in_streams(tier: dict[str, Any]) -> str:
 
 def generated(summary: dict[str, Any]) -> Document:
     """Return what the simulation counted as a document."""
-    from kvtrace.core.document.chapters import event_lines, event_tables, fleet_headline, fleet_tables
     from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
+    from kvtrace.core.document.fleet import event_lines, event_tables, fleet_headline, fleet_tables
 
     stats, first = summary["stats"], summary["stats"]["first_token"]
     spec = """

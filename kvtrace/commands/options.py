@@ -16,7 +16,6 @@ import typer
 
 from kvtrace.core.app import log
 from kvtrace.core.errors import ConfigError, how_to_add
-from kvtrace.core.statistics import Endurance, parse_endurance
 from kvtrace.core.units import parse_bytes, parse_duration_ns, parse_rate_per_s
 from kvtrace.requests.registry import SOURCES, SourceOptions, detect, read
 from kvtrace.sim.routers import Router
@@ -24,6 +23,7 @@ from kvtrace.sim.routers import Router
 if TYPE_CHECKING:
     from kvtrace.core.document.document import Document
     from kvtrace.core.schema import RequestKind
+    from kvtrace.core.statistics import Endurance
     from kvtrace.curves.size import Target
     from kvtrace.requests.requests import Requests
     from kvtrace.sim.presets.preset import Preset
@@ -443,6 +443,6 @@ class DriveArguments:
 
     def read(self) -> WornDrive:
         """Return the drive; ConfigError if it is not well said."""
-        from kvtrace.core.statistics import parse_drive_size
+        from kvtrace.core.statistics import parse_drive_size, parse_endurance
 
         return WornDrive(parse_drive_size(self.drive_size), parse_endurance(self.endurance))

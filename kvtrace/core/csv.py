@@ -106,7 +106,9 @@ class CsvReader:
                 "(an MLPerf trace? `kvtrace convert` reads that)",
                 path=path,
             )
-        self.meta = metadata.decode(_with_defaults(first.removeprefix(HEAD)), path)
+        # The first line names only table and version; what else a Metadata needs comes with the end line.
+        head = b'{"program":"","argv":[],' + first.removeprefix(HEAD).lstrip()[1:]
+        self.meta = metadata.decode(head, path)
         self.table = table_of(self.meta, table, path)
         named = header.decode(errors="replace").split(",")
         self.extras = tuple(c.name for c in self.table.extras if c.name in named)
@@ -198,11 +200,6 @@ def csv_fault(error: Exception, columns: Sequence[str], path: Path, row: int) ->
         return TraceError(f"in the rows from here on: {message}", path=path, row=row)
     column = columns[int(place[1])] if place[1] else None
     return TraceError(message[place.end() :], path=path, row=row + int(place[2]) - 1, column=column)
-
-
-def _with_defaults(head: bytes) -> bytes:
-    # The first line names only table and version; what else a Metadata needs comes with the end line.
-    return b'{"program":"","argv":[],' + head.lstrip()[1:]
 
 
 def _data_blocks(path: Path) -> Iterator[bytes]:

@@ -61,11 +61,6 @@ class ProbeUnavailable(KvError):  # noqa: N818 - it says what is so, and nothing
     exit_code = 5
 
 
-def how_to_add(extra: str) -> str:
-    """Return the command that installs an optional part of the package, as a release or from a checkout."""
-    return f"pip install 'kvtrace[{extra}]', or '.[{extra}]' in a checkout"
-
-
 class FailedOperations(KvError):  # noqa: N818 - it names a result, which is kept
     """A replay reached its end, but operations failed or read corrupt blocks; its figures are of the others."""
 
@@ -76,3 +71,8 @@ class RankLost(KvError):  # noqa: N818 - it says what became of a rank
     """A rank of a run of several died or fell silent; what was measured is kept."""
 
     exit_code = 8
+
+
+def how_to_add(extra: str) -> str:
+    """Return the command that installs an optional part of the package, as a release or from a checkout."""
+    return f"pip install 'kvtrace[{extra}]', or '.[{extra}]' in a checkout"

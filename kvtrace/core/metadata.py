@@ -30,10 +30,6 @@ class TierFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     instance_nodes: Annotated[int, msgspec.Meta(ge=1)] | msgspec.UnsetType = msgspec.UNSET
     """How many nodes of a fleet, in order, share one instance of it; absent where there is but one."""
 
-    def instance_of(self, node: int) -> int:
-        """Return which instance of it `node` uses, from 0."""
-        return 0 if self.instance_nodes is msgspec.UNSET else node // self.instance_nodes
-
 
 class _TierStats(msgspec.Struct):
     """What a simulation counted of a tier, so far as others look at it."""
@@ -189,6 +185,12 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     is_simulated: bool = False
     rows: Count | None = None
     """The number of rows; null until the table is finished."""
+
+    @property
+    def model_name(self) -> str | None:
+        """The model's name; null if it has none, or something else stands there."""
+        name = (self.model or {}).get("name")
+        return name if isinstance(name, str) else None
 
     @property
     def fleet(self) -> dict[str, Any] | None:

@@ -57,11 +57,6 @@ _IMAGES = "NumImages"
 _NO_SESSIONS = "the source has no sessions, turns or block ids: they are null, and no request reuses another's cache"
 
 
-def _is_azure(start: Start) -> bool:
-    """Return whether the file is an Azure CSV: its header has the three columns."""
-    return set(_AZURE) <= start.columns
-
-
 def _read_azure(path: Path) -> Requests:
     """Return the requests of the Azure CSV at `path`: times with or without a fraction, with or without a zone.
 
@@ -119,18 +114,13 @@ def _azure_notes(images: int | None, backwards: int, unknown: tuple[str, ...]) -
     return tuple(notes)
 
 
-azure = SourceFormat(_read_azure, _is_azure)
+azure = SourceFormat(_read_azure, lambda start: start.columns >= set(_AZURE))
 """Azure LLM inference CSVs (2023, 2024, multimodal 2025): arrival and lengths, no conversations and no ids."""
 _BURSTGPT = Columns("Timestamp", "Request tokens", "Response tokens")
 _SESSION, _TOTAL = "Session ID", "Total tokens"
 _UNUSED = ("Elapsed time", "Model", "Log Type")
 _MAX_S = 2**31
 _GLOB = "*?["
-
-
-def _is_burstgpt(start: Start) -> bool:
-    """Return whether the file is a BurstGPT CSV: its header has the three columns."""
-    return set(_BURSTGPT) <= start.columns
 
 
 def _read_burstgpt(path: Path) -> Requests:
@@ -260,7 +250,7 @@ def _burstgpt_notes(counts: dict[str, Any], files: int, sessions: Ints | None, s
     return tuple(notes)
 
 
-burstgpt = SourceFormat(_read_burstgpt, _is_burstgpt)
+burstgpt = SourceFormat(_read_burstgpt, lambda start: start.columns >= set(_BURSTGPT))
 """BurstGPT CSVs: arrival and lengths in whole seconds; newer files also name sessions. No block ids."""
 BLOCK_TOKENS = 16
 ROOT = -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import arrow_schema
@@ -14,9 +14,6 @@ from kvtrace.core.tables import create
 from kvtrace.curves.points import Rates, Simulated, TierDemand
 from kvtrace.study.run import Failed, Result
 from kvtrace.study.study import Configuration, Study, Value, as_text
-
-if TYPE_CHECKING:
-    pass
 
 _COUNTED = (
     *("requests", "lookups", "hit_ratio", "input_tokens", "recomputed_tokens", "output_tokens", "span_ns"),

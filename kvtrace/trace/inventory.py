@@ -14,7 +14,6 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from kvtrace.core.document.chapters import event_lines, event_tables
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -25,16 +24,18 @@ from kvtrace.core.document.document import (
     columns_of,
     select,
 )
+from kvtrace.core.document.fleet import event_lines, event_tables
 from kvtrace.core.errors import TraceError
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code
 from kvtrace.core.tables import Reader, objects_path, open_table
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
-from kvtrace.sim.presets.tier import TierSetting
 from kvtrace.trace.ledger import Ledger
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from kvtrace.sim.presets.tier import TierSetting
 
 
 _RETRIEVE, _DOCUMENT = enum_code(TRACE, "phase", Phase.RETRIEVE), enum_code(OBJECTS, "kind", "document")
@@ -108,11 +109,10 @@ def _tier(ledger: Ledger, counts: Any, t: int, stats: dict[str, Any] | None) -> 
 
 def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
     """Return the inventory `found` of the trace `name` as a document."""
-    model = (meta.model or {}).get("name")
     headline = (
         f"{format_count(found['rows'])} rows over {format_duration(found['span_ns'])}, "
         f"{format_count(found['objects'])} objects, {format_count(found['requests'])} requests\n"
-        f"made by {meta.program} {meta.version}, preset {meta.preset or '-'}, model {model or '-'}, "
+        f"made by {meta.program} {meta.version}, preset {meta.preset or '-'}, model {meta.model_name or '-'}, "
         f"seed {'-' if meta.seed is None else meta.seed}, source {(meta.source or {}).get('kind', '-')}\n"
         f"{'simulated in virtual time' if meta.is_simulated else 'not simulated by kvtrace'}"
         f"; configuration {meta.config_sha256[:12]}"
@@ -281,8 +281,6 @@ def monthly_costs(
 
 def _counts(trace: Path, tiers: int) -> list[tuple[int, int]]:
     """Return by tier how many reads and writes `trace` has, those before its start aside."""
-    import numpy as np
-
     total = np.zeros(tiers * _OPS, np.int64)
     populate = enum_code(TRACE, "phase", "populate")
     for batch in open_table(trace, TRACE).batches(("op", "tier", "phase")):

@@ -11,7 +11,7 @@ import numpy as np
 
 from kvreplay.plan.loader import Batch, Intake
 from kvreplay.plan.window import PlanSurvey, Residency
-from kvtrace.core.files import Limit
+from kvtrace.core.limit import Limit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

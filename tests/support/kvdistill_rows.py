@@ -13,7 +13,7 @@ from run_files import run_file
 from run_files import summary as run_summary
 
 from kvdistill.profile.sources import Distilled, distil_trace
-from kvtrace.core.files import Limit, parse_limit
+from kvtrace.core.limit import Limit, parse_limit
 from kvtrace.core.run import run_file as core_run_file
 from kvtrace.core.schema import OPS, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import create

@@ -1,9 +1,9 @@
-"""Chapters that several programs show: MLPerf's numbers, checkpoints, ranks, a sweep, a fleet and its incidents."""
+"""Chapters that several programs show: a run's MLPerf numbers, its checkpoints, its ranks, and a sweep."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 import msgspec
 
@@ -21,7 +21,6 @@ from kvtrace.core.document.document import (
     Unit,
     columns_of,
     parameters,
-    show,
     table_of,
 )
 from kvtrace.core.document.export import PlainSheet
@@ -30,10 +29,6 @@ from kvtrace.core.run.run_file import RanksNote, RunFile
 from kvtrace.core.run.sweep_file import Axis, LoadSweep
 from kvtrace.core.statistics import total
 from kvtrace.core.units import NS_PER_S, format_count, format_duration, format_rate
-
-if TYPE_CHECKING:
-    from kvtrace.core.document.document import ReportTable
-
 
 _GIB, _NS_PER_MS = 1 << 30, 1e6
 POINTS = {"P50": "p50_ns", "P95": "p95_ns", "P99": "p99_ns", "P99.9": "p99_9_ns", "P99.99": "p99_99_ns"}
@@ -93,7 +88,7 @@ def parameters_of(run: RunFile) -> Named:
     of_trace, none = "of the trace", "the trace knows none"
     return {
         "Timestamp": (run.started_utc, "UTC"),
-        "Model": ((trace.model or {}).get("name"), of_trace),
+        "Model": (trace.model_name, of_trace),
         "Num Users": (config.get("users"), of_trace),
         "Duration (s)": (None if duration_ns is None else duration_ns / NS_PER_S, of_trace),
         "GPU Memory per Card (GiB)": (None, none),
@@ -335,7 +330,8 @@ def ranks_tables(found: RanksNote) -> list[ReportTable]:
     rows = [{name: getattr(rank, name) for name in rank.__struct_fields__} for rank in found.ranks]
     for row in rows:
         row["nodes"] = None if row["nodes"] is None else ", ".join(map(str, row["nodes"]))
-        row["rank"] = f"{row['rank']}{_mark(found, row['rank'])}"
+        if found.straggler is not None and found.straggler.rank == row["rank"]:
+            row["rank"] = f"{row['rank']} (last)"
     begun, together = found.start, found.combined
     start = {
         "ranks": Cell(found.count, Unit.COUNT),
@@ -360,13 +356,9 @@ def ranks_tables(found: RanksNote) -> list[ReportTable]:
     ]
 
 
-def _mark(found: RanksNote, rank: int) -> str:
-    return " (last)" if found.straggler is not None and found.straggler.rank == rank else ""
-
-
 _NAMES = {Axis.QUEUE_DEPTH: "queue depth", Axis.SPEED: "speed (1: the trace's own)", Axis.USERS: "users"}
 _QUANTILES = {"p50": "read_p50_ns", "p99": "read_p99_ns", "p99.9": "read_p99_9_ns"}
-_TIMES_sweep = """
+_POINT_COLUMNS = """
     ns: read_p50_ns = read p50, read_p99_ns = read p99, read_p99_9_ns = read p99.9
     ns: write_p50_ns = write p50, write_p99_ns = write p99, write_p99_9_ns = write p99.9
 """
@@ -398,7 +390,7 @@ def sweep_document(found: LoadSweep, name: str = "") -> Document:
         ReportColumn("value", found.axis.replace("_", " "), Unit.NUMBER),
         *(columns_of("bytes_per_s: asked_bytes_per_s = asked") if is_open else []),
         *columns_of("bytes_per_s: throughput_bytes_per_s = throughput; per_s: operations_per_s = op/s"),
-        *columns_of(_TIMES_sweep),
+        *columns_of(_POINT_COLUMNS),
         *(columns_of(_OPEN) if is_open else []),
     ]
     end = [ReportColumn("limit", "limited by"), ReportColumn("knee", "")]
@@ -454,193 +446,3 @@ def _highlights(found: LoadSweep) -> list[Highlight]:
             if at.value in line
         ),
     ]
-
-
-MOST_NODES: Final = 16
-"""A larger fleet is shown by its least, median and largest node."""
-
-
-def fleet_headline(fleet: dict[str, Any]) -> str:
-    """Return the first line of what `fleet`, the stats of a fleet, did."""
-    hits = ", ".join(
-        f"{show(fleet[name], Unit.SHARE)} {words}"
-        for name, words in (
-            ("hit_ratio", "of look-ups hit"),
-            ("local_hit_ratio", "in the node's own tiers"),
-            ("shared_hit_ratio", "in shared ones"),
-        )
-    )
-    return f"{fleet['nodes']} nodes, router {fleet['router']}: {hits}"
-
-
-def fleet_tables(fleet: dict[str, Any]) -> list[ReportTable]:
-    """Return the tables of a fleet's stats: the whole, and its nodes."""
-    imbalance = fleet["imbalance"]
-    whole = {
-        "hits, all": Cell(fleet["hit_ratio"], Unit.SHARE),
-        "hits in the node's own tiers": Cell(fleet["local_hit_ratio"], Unit.SHARE),
-        "hits in shared tiers": Cell(fleet["shared_hit_ratio"], Unit.SHARE),
-        "prompt tokens computed": Cell(fleet["computed_tokens"], Unit.COUNT),
-        "copies on further nodes (at end)": Cell(fleet["duplicate_bytes"], Unit.BYTES),
-        **({"sent over the link": Cell(fleet["link_bytes"], Unit.BYTES)} if "link_bytes" in fleet else {}),
-        "requests, busiest node over the mean": Cell(imbalance["requests"], Unit.RATIO),
-        "computing, busiest node over the mean": Cell(imbalance["computing_ns"], Unit.RATIO),
-    }
-    spec = "text: node; count: requests; share: hit_ratio = hits, local_hit_ratio = own tiers, shared_hit_ratio = "
-    spec += "shared tiers; count: computed_tokens = tokens computed; ns: computing_ns = computing"
-    return [parameters("fleet", Sheet.SUMMARY, whole), table_of("nodes", Sheet.SUMMARY, spec, _rows(fleet["by_node"]))]
-
-
-def _rows(by_node: dict[str, list[int]]) -> list[dict[str, Any]]:
-    """Return a row for each node, or for the least, median and largest of each figure."""
-    count = len(by_node["requests"])
-    rows = []
-    for node in range(count):
-        of = {name: values[node] for name, values in by_node.items()}
-        lookups = of["lookups"]
-        ratios = {
-            "hit_ratio": of["local_hits"] + of["shared_hits"],
-            "local_hit_ratio": of["local_hits"],
-            "shared_hit_ratio": of["shared_hits"],
-        }
-        rows.append(
-            {"node": str(node)} | of | {name: hits / lookups if lookups else None for name, hits in ratios.items()}
-        )
-    if count <= MOST_NODES:
-        return rows
-    shown = []
-    for name, at in (("least", 0), ("median", (count - 1) // 2), ("largest", count - 1)):
-        columns = {column: sorted((row[column] for row in rows), key=lambda v: v or 0)[at] for column in rows[0]}
-        shown.append(columns | {"node": name})
-    return shown
-
-
-def event_lines(events: dict[str, Any]) -> list[str]:
-    """Return a line for each event: hits before it and in the minute after it, and when they were back."""
-    return [_event_line(of) for of in events["around"]]
-
-
-def _event_line(of: dict[str, Any]) -> str:
-    if not of["is_reached"]:
-        return f"{of['event']}: the trace ends before it"
-    windows = {window["window"]: window for window in of["windows"]}
-    parts = [
-        f"{show(windows[name]['hit_ratio'], Unit.SHARE)} {words}"
-        for name, words in (
-            ("before", "in the minute before"),
-            ("during", "during it"),
-            ("minute 1 after", "in the minute after"),
-        )
-        if name in windows
-    ]
-    back = of["hits_back_ns"]
-    if back is not None:
-        parts.append(f"back as before within {format_duration(back)}")
-    elif "before" in windows:
-        parts.append("not back as before by the end of the trace")
-    restarted = sum(window["restarted"] for window in of["windows"] if window["window"] != "before")
-    if restarted:
-        parts.append(f"{format_count(restarted)} requests began again")
-    return f"{of['event']}: hits {', '.join(parts)}"
-
-
-def event_tables(events: dict[str, Any]) -> list[ReportTable]:
-    """Return what there was around each event: hits and tokens, and the load of the slowest tier."""
-    spec = """
-        text: event, window
-        ns: from_ns = from, lasts_ns = lasts
-        share: hit_ratio = hits, local_hit_ratio = own tiers, shared_hit_ratio = shared tiers
-        per_s: computed_per_s = tokens computed/s
-        count: restarted = requests begun again
-    """
-    rows = [w | {"computed_per_s": _rate(w["computed_tokens"], w["lasts_ns"])} for w in _windows(events)]
-    note = "Simulated. Hits of look-ups; tokens of prompts that were computed, for nothing that was found had them."
-    store = len(events["tiers"]) - 1
-    return [table_of("around each event", Sheet.SUMMARY, spec, rows, note, keys=2), _storage(events, store)]
-
-
-def event_course(events: dict[str, Any]) -> list[ReportTable]:
-    """Return the course of hits and of the slowest tier's load, with charts, and the load of the other tiers."""
-    seconds, course, store = events["step_ns"] / 1e9, events["over_time"], events["tiers"][-1]
-    rows = []
-    columns = (course["lookups"], course["local_hits"], course["shared_hits"], course["computed_tokens"])
-    load = (store["read_bytes"], store["written_bytes"])
-    for at, (lookups, local, shared, computed, read, written) in enumerate(zip(*columns, *load, strict=True)):
-        found = {"hit_ratio": local + shared, "local_hit_ratio": local, "shared_hit_ratio": shared}
-        rates = {"computed_per_s": computed, "read_bytes_per_s": read, "written_bytes_per_s": written}
-        rows.append(
-            {"from_ns": at * events["step_ns"]}
-            | {name: hits / lookups if lookups else None for name, hits in found.items()}
-            | {name: count / seconds for name, count in rates.items()}
-        )
-    spec = f"""
-        ns: from_ns = from
-        share: hit_ratio = hits, local_hit_ratio = own tiers, shared_hit_ratio = shared tiers
-        per_s: computed_per_s = tokens computed/s
-        bytes_per_s: read_bytes_per_s = read from {store["name"]}, written_bytes_per_s = written to it
-    """
-    charts = _event_charts(events, rows)
-    title = "over time, with the events"
-    return [
-        table_of(title, Sheet.HISTOGRAMS, spec, rows, "Simulated.", charts=charts),
-        *(_storage(events, t) for t in range(len(events["tiers"]) - 2, -1, -1)),
-    ]
-
-
-def _windows(events: dict[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"event": of["event"]} | window | {"lasts_ns": window["to_ns"] - window["from_ns"]}
-        for of in events["around"]
-        for window in of["windows"]
-    ]
-
-
-def _storage(events: dict[str, Any], t: int) -> ReportTable:
-    """Return the load of tier `t` around each event."""
-    spec = """
-        text: event, window
-        bytes_per_s: read_bytes_per_s = read, peak_read_bytes = most in a second
-        per_s: reads_per_s = reads/s
-        bytes_per_s: written_bytes_per_s = written, peak_written_bytes = most in a second
-        per_s: writes_per_s = writes/s
-        bytes: lost_bytes = lost
-    """
-    rows = []
-    for window in _windows(events):
-        tier = window["tiers"][t]
-        counts = {name: _rate(tier[name], window["lasts_ns"]) for name in ("reads", "read_bytes", "writes")}
-        counts["written_bytes"] = _rate(tier["written_bytes"], window["lasts_ns"])
-        rows.append(window | tier | {f"{name}_per_s": rate for name, rate in counts.items()})
-    note = "Simulated. What is lost was deleted by nobody: its rows in the trace have phase lose."
-    return table_of(f"{events['tiers'][t]['name']} around each event", Sheet.SUMMARY, spec, rows, note, keys=2)
-
-
-def _rate(count: int, lasts_ns: int) -> float | None:
-    return count * 1e9 / lasts_ns if lasts_ns else None
-
-
-def _event_charts(events: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[Chart, ...]:
-    """Return hits, the load of the slowest tier and tokens computed over time, with the events marked."""
-    marks: list[tuple[float, str]] = []
-    for of in (of for of in events["around"] if of["is_reached"]):
-        name = of["event"].partition(":")[2]
-        marks.append((float(of["at_ns"]), name))
-        if of["at_ns"] < of["over_ns"] <= events["end_ns"]:
-            marks.append((float(of["over_ns"]), f"{name} is over"))
-
-    def chart(title: str, unit: Unit, lines: dict[str, str], y_title: str = "") -> Chart:
-        series = []
-        for label, name in lines.items():
-            known = [(float(row["from_ns"]), row[name]) for row in rows if row[name] is not None]
-            series.append(Series(label, [x for x, _ in known], [y for _, y in known]))
-        end = 1.0 if unit is Unit.SHARE else 0.0
-        step, marked = float(events["step_ns"]), tuple(marks)
-        return Chart(title, ChartShape.STEPS, Unit.NS, unit, series, step, y_title=y_title, marks=marked, y_end=end)
-
-    shares = {"all": "hit_ratio", "own tiers": "local_hit_ratio", "shared tiers": "shared_hit_ratio"}
-    store, load = events["tiers"][-1]["name"], {"read": "read_bytes_per_s", "write": "written_bytes_per_s"}
-    return (
-        chart("Hits over time", Unit.SHARE, shares, "hit ratio"),
-        chart(f"Load of {store} over time", Unit.BYTES_PER_S, load),
-        chart("Tokens computed a second over time", Unit.PER_S, {"tokens": "computed_per_s"}, "tokens computed"),
-    )

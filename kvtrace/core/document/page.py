@@ -140,10 +140,10 @@ def picture_of(chart: Chart) -> Picture:
         return _map(chart)
     if chart.shape is ChartShape.RANGES:
         return _ranges(chart)
-    return _lines_picture(chart)
+    return _picture_lines(chart)
 
 
-def _lines_picture(chart: Chart) -> Picture:
+def _picture_lines(chart: Chart) -> Picture:
     xs = [x for series in chart.series for x in series.x]
     ys = [y for series in chart.series for y in series.y]
     is_tail, is_steps = chart.shape is ChartShape.QUANTILES, chart.shape is ChartShape.STEPS
@@ -465,7 +465,7 @@ INK, FAINT = "#010203", "#030201"
 _INKS = {name: f"#01010{at}" for at, name in enumerate(COLOURS, 1)}
 """Stand-ins that no figure uses otherwise; CSS variables take their place."""
 _VARIABLES = {INK: "var(--ink)", FAINT: "var(--faint)"} | {c: f"var(--{n})" for n, c in _INKS.items()}
-_DASHES = dict(zip(COLOURS, ("-", "--", ":", "-.", (0, (5, 1)), (0, (1, 1))), strict=True))
+_PAPER_DASHES = dict(zip(COLOURS, ("-", "--", ":", "-.", (0, (5, 1)), (0, (1, 1))), strict=True))
 _PROLOGUE = re.compile(r"^.*?(?=<svg)", re.DOTALL)
 _REMOVED = re.compile(r"<metadata>.*?</metadata>|<style .*?</style>| xmlns(:xlink)?=\"[^\"]*\"", re.DOTALL)
 _GROUP = re.compile(r'<g id="[a-zA-Z0-9_.]+">')
@@ -513,7 +513,7 @@ def _fill(axes: Any, picture: Picture) -> None:
 
     for line in picture.lines:
         marker = {"marker": ".", "markersize": 3} if picture.has_points else {}
-        style = {"color": _INKS[line.colour], "linestyle": _DASHES[line.colour], "linewidth": 1.4}
+        style = {"color": _INKS[line.colour], "linestyle": _PAPER_DASHES[line.colour], "linewidth": 1.4}
         if not line.is_joined:
             style["linestyle"] = "none"
         axes.plot(line.x, line.y, label=line.label, **style, **marker)
@@ -574,7 +574,7 @@ def bare(value: float) -> str:
 
 HEIGHT_PIXELS = 300
 # Of middle brightness, for what a canvas draws is read on white and on black.
-_COLOURS = {
+_SCREEN_COLOURS = {
     "read": "#2f80d0",
     "write": "#d9661f",
     "delete": "#7f8a96",
@@ -582,7 +582,7 @@ _COLOURS = {
     "fifth": "#9a62d0",
     "sixth": "#d0437a",
 }
-_DASHES_live = dict(zip(_COLOURS, ("solid", "dashed", "dotted", "dotdash", [9, 3], [2, 2]), strict=True))
+_SCREEN_DASHES = dict(zip(_SCREEN_COLOURS, ("solid", "dashed", "dotted", "dotdash", [9, 3], [2, 2]), strict=True))
 _MANY_DECADES = 3
 _MARK_PIXELS, _MARK_ROWS = 16, 6
 """Of labels of marks: how high a row is, and after how many the lowest is taken again."""
@@ -680,11 +680,13 @@ def _lines(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:
         if line.texts is not None:
             columns["text"] = line.texts
         source = ColumnDataSource(data=columns)
-        style = {"line_color": _COLOURS[line.colour], "line_dash": _DASHES_live[line.colour], "line_width": 2}
+        style = {"line_color": _SCREEN_COLOURS[line.colour], "line_dash": _SCREEN_DASHES[line.colour], "line_width": 2}
         parts = [plot.line("x", "y", source=source, name=line.label, **style)] if line.is_joined else []
         if picture.has_points:
             size = 4 if line.is_joined else 7
-            parts.append(plot.scatter("x", "y", source=source, size=size, color=_COLOURS[line.colour], name=line.label))
+            parts.append(
+                plot.scatter("x", "y", source=source, size=size, color=_SCREEN_COLOURS[line.colour], name=line.label)
+            )
         x = "@q" if picture.x.is_percentiles else "@x{%.5g}"
         told = [] if line.texts is None else [("", "@text")]
         _hover(plot, parts[0], [(picture.x, x), (picture.y, "@y{%.5g}")], ("@x", "@y"), told)
@@ -702,18 +704,15 @@ def _boxes(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:
         source = ColumnDataSource(data=columns if boxes.texts is None else columns | {"text": boxes.texts})
         part = plot.quad(
             **{name: name for name in sides}, source=source, fill_alpha="alpha", line_color=None,
-            fill_color=_COLOURS[boxes.colour], name=boxes.label,
+            fill_color=_SCREEN_COLOURS[boxes.colour], name=boxes.label,
         )  # fmt: skip
         y = "@top{%.5g}" if not any(boxes.bottom) else "@bottom{%.5g} … @top{%.5g}"
         shown = [(picture.x, "@left{%.5g} … @right{%.5g}")] + ([] if picture.y.ticks else [(picture.y, y)])
-        _hover(plot, part, shown if boxes.texts is None else [], ("@left", "@right", "@bottom", "@top"), _told(boxes))
+        axes, told = (shown, []) if boxes.texts is None else ([], [("", "@text")])
+        _hover(plot, part, axes, ("@left", "@right", "@bottom", "@top"), told)
         _write_in(plot, boxes)
         found.append((boxes.label, [part]))
     return found
-
-
-def _told(boxes: PlotBoxes) -> list[tuple[str, str]]:
-    return [] if boxes.texts is None else [("", "@text")]
 
 
 def _write_in(plot: Any, boxes: PlotBoxes) -> None:

@@ -25,12 +25,11 @@ from kvtrace.requests.workload import check as check_workload
 from kvtrace.sim.presets import training
 from kvtrace.sim.presets.tier import (
     BYTES_PER_US,
-    FLEET_RANGES,
     LINK,
     MAX_CAPACITY_BYTES,
     MAX_TOKENS,
+    PART_RANGES,
     SWITCHED,
-    TIER_RANGES,
     Admission,
     FleetSetting,
     Recency,
@@ -228,8 +227,7 @@ RANGES: Final[dict[str, tuple[float, float]]] = {
     "Preset.decode_ns_per_token": (0, MAX_NS_PER_TOKEN),
     "Preset.decode_active_ns": (0, MAX_NS_PER_TOKEN),
     "Preset.decode_compute_ns": (0, MAX_NS_PER_TOKEN),
-    **FLEET_RANGES,
-    **TIER_RANGES,
+    **PART_RANGES,
     **WORKLOAD_RANGES,
 }
 """The smallest and largest value of each field that has one, by class and name."""

@@ -273,25 +273,13 @@ class FleetSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     @property
     def link_bytes_per_s(self) -> int:
         """`link_bandwidth` in bytes; 0 without."""
-        return (parse_bytes(self.link_bandwidth) if isinstance(self.link_bandwidth, str) else self.link_bandwidth) or 0
+        return bytes_of(self.link_bandwidth) or 0
 
     def instance_nodes(self, scope: Scope) -> int | msgspec.UnsetType:
         """Return how many nodes, in order, share a tier of `scope`; unset for all, and with one node."""
         if self.nodes == 1 or scope is Scope.FLEET:
             return msgspec.UNSET
         return 1 if scope is Scope.NODE else self.rack_nodes
-
-
-FLEET_RANGES: Final[dict[str, tuple[float, float]]] = {
-    "FleetSetting.nodes": (1, MAX_NODES),
-    "FleetSetting.prefill_nodes": (0, MAX_NODES),
-    "FleetSetting.rack_nodes": (1, MAX_NODES),
-    "FleetSetting.prefill_weight": (0, MAX_WEIGHT),
-    "FleetSetting.prefix_weight": (0, MAX_WEIGHT),
-    "FleetSetting.load_weight": (0, MAX_WEIGHT),
-    "FleetSetting.load_threshold": (1, MAX_THRESHOLD),
-}
-"""The smallest and largest value of each field that has one, by class and name."""
 
 
 def bytes_of(value: str | int | None) -> int | None:
@@ -312,7 +300,7 @@ SWITCHED: Final[dict[str, tuple[str, ...]]] = {
 """Knobs that mean nothing while the one they belong to is at its default."""
 
 
-TIER_RANGES: Final[dict[str, tuple[float, float]]] = {
+PART_RANGES: Final[dict[str, tuple[float, float]]] = {
     "TierSetting.concurrency": (0, MAX_TOKENS),
     "TierSetting.request_reads": (0, MAX_TOKENS),
     "TierSetting.request_writes": (0, MAX_TOKENS),
@@ -324,6 +312,13 @@ TIER_RANGES: Final[dict[str, tuple[float, float]]] = {
     "TierSetting.admission_window": (1, MAX_COUNT),
     **{f"TierSetting.{name}": (0, MAX_COUNT) for name in PRICES},
     "TierSetting.stream_count": (1, MAX_STREAMS),
+    "FleetSetting.nodes": (1, MAX_NODES),
+    "FleetSetting.prefill_nodes": (0, MAX_NODES),
+    "FleetSetting.rack_nodes": (1, MAX_NODES),
+    "FleetSetting.prefill_weight": (0, MAX_WEIGHT),
+    "FleetSetting.prefix_weight": (0, MAX_WEIGHT),
+    "FleetSetting.load_weight": (0, MAX_WEIGHT),
+    "FleetSetting.load_threshold": (1, MAX_THRESHOLD),
 }
 """The smallest and largest value of each field that has one, by class and name."""
 
@@ -396,7 +391,7 @@ def check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:
         tier.admission is not Admission.TINYLFU or tier.policy in IN_ORDER,
         f"{name}: admission=tinylfu needs policy={', '.join(IN_ORDER[:-1])} or {IN_ORDER[-1]}",
     )
-    check_ranges(tier, f"{name}.", TIER_RANGES, require)
+    check_ranges(tier, f"{name}.", PART_RANGES, require)
     _check_waiting(tier, name, require)
     rates = tier.rates_bytes_per_s
     require(
@@ -437,7 +432,7 @@ def _check_room(tier: TierSetting, name: str, require: Callable[[bool, str], Non
 
 def check_fleet(fleet: FleetSetting, tiers: Sequence[TierSetting], require: Callable[[bool, str], None]) -> None:
     """Call `require` with what must hold of `fleet`, and of `tiers` where there are several nodes."""
-    check_ranges(fleet, "fleet.", FLEET_RANGES, require)
+    check_ranges(fleet, "fleet.", PART_RANGES, require)
     if fleet.nodes == 1:
         return
     require(

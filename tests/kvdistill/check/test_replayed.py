@@ -20,7 +20,7 @@ from kvdistill.formats.iolog import LogOptions, split_ios
 from kvdistill.jobs.job import FioMode, JobOptions
 from kvdistill.jobs.write import JobRequest, write_job
 from kvdistill.profile.sources import distil_trace
-from kvtrace.core.files import Limit, parse_limit
+from kvtrace.core.limit import Limit, parse_limit
 
 MIB = 1 << 20
 

@@ -17,7 +17,7 @@ from kvdistill.profile.sources import distil_source
 from kvdistill.report.report import report
 from kvdistill.report.run import summary_report
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
-from kvtrace.core.files import Limit
+from kvtrace.core.limit import Limit
 from kvtrace.core.run.run_file import read_run
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, TRACE
 from kvtrace.core.tables import read_table

@@ -16,7 +16,7 @@ from kvdistill.formats.formats import Format, ImportOptions
 from kvdistill.formats.iolog import ABSOLUTE, RELATIVE, LogOptions
 from kvdistill.formats.oplog import Style
 from kvdistill.queries.database import connect
-from kvtrace.core.files import Limit
+from kvtrace.core.limit import Limit
 from kvtrace.core.schema import TRACE, enum_code
 
 READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in ("read", "write", "delete"))

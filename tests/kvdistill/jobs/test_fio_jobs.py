@@ -16,7 +16,7 @@ from kvdistill.jobs.fio_stat import stat_job
 from kvdistill.jobs.job import FioMode, JobOptions
 from kvdistill.jobs.write import JobRequest
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.files import Limit
+from kvtrace.core.limit import Limit
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kvdistill"
 V = FioVersion(3, 33)

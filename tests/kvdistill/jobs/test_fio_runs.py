@@ -156,7 +156,7 @@ def test_check_refuses_what_does_not_fit(tmp_path, monkeypatch):
     from kvdistill.check.check import write_jobs
     from kvdistill.formats.iolog import LogOptions
     from kvdistill.jobs.write import CheckOptions, JobRequest
-    from kvtrace.core.files import Limit
+    from kvtrace.core.limit import Limit
 
     usage = shutil.disk_usage(tmp_path)._replace(free=1 * MIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)

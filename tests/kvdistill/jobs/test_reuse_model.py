@@ -101,7 +101,7 @@ def test_a_million_objects(tmp_path):
 
     from kvdistill.formats.iolog import LogOptions, split_ios, write_iologs
     from kvdistill.profile.sources import distil_trace
-    from kvtrace.core.files import Limit
+    from kvtrace.core.limit import Limit
     from kvtrace.core.schema import TRACE, arrow_schema
     from kvtrace.core.tables import create
 

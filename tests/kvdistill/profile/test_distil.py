@@ -8,7 +8,7 @@ from kvdistill_rows import HAND, MS, distil_rows, io, write_hand
 from kvdistill.profile.profile import Concurrency, SizeCount
 from kvdistill.profile.sources import distil_trace
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.files import Limit, parse_limit
+from kvtrace.core.limit import Limit, parse_limit
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -10,7 +10,7 @@ from kvdistill_rows import MS, io
 
 from kvdistill.profile.sources import distil_trace
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.files import parse_window
+from kvtrace.core.limit import parse_window
 
 # A second of writes, then reads of 64 KiB that come ever closer together, then few.
 ROWS = [io(i * 10, "write", i, 4096) for i in range(100)]

@@ -13,7 +13,8 @@ from kvdistill_rows import HAND, MS, change_run, data_note, distil_rows, io, wri
 from kvdistill.profile.profile import Idle, InFlight, SizeCount, Slot, SourceKind
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.files import Limit, parse_limit, write_json
+from kvtrace.core.files import write_json
+from kvtrace.core.limit import Limit, parse_limit
 from kvtrace.core.schema import BLOCKS, arrow_schema
 from kvtrace.core.tables import create
 

@@ -11,7 +11,7 @@ from kvdistill.profile.sources import distil_source
 from kvdistill.report.report import report
 from kvdistill.report.trace import trace_document
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.files import Limit
+from kvtrace.core.limit import Limit
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 

@@ -10,7 +10,7 @@ from conftest import write_trace
 from kvreplay.config.config import Config
 from kvreplay.plan.window import compile_window
 from kvreplay.run.run import replay
-from kvtrace.core.files import Limit
+from kvtrace.core.limit import Limit
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 

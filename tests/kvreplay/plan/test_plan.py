@@ -13,7 +13,7 @@ from kvreplay.native.rows import NONE, NOT_DONE, SKIPPED
 from kvreplay.plan.pacing import OpenLoop
 from kvreplay.plan.window import TraceWindow, compile_window, populated_rows
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.files import Limit, parse_limit
+from kvtrace.core.limit import Limit, parse_limit
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kvreplay.native.rows import DELETE, READ, WRITE
 from kvreplay.plan.loader import Intake
 from kvreplay.plan.window import PlanSurvey, Residency
-from kvtrace.core.files import Limit
+from kvtrace.core.limit import Limit
 
 PADDINGS = [1, 512, 4096]
 DRIVES = 3

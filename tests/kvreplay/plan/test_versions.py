@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from kvreplay.native.rows import DELETE, VERSION_BEFORE, VERSION_MIXED, WRITE
 from kvreplay.plan.window import SPAN, compile_window
-from kvtrace.core.files import Limit
+from kvtrace.core.limit import Limit
 from kvtrace.core.native.library import library
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table

@@ -22,7 +22,7 @@ from kvreplay.ranks.partition import (
     write_part,
 )
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.files import Limit, parse_limit
+from kvtrace.core.limit import Limit, parse_limit
 from kvtrace.core.native.library import library
 from kvtrace.core.schema import REQUESTS, TRACE, arrow_schema, enum_array
 from kvtrace.core.tables import create, objects_path, open_table, read_table

@@ -26,7 +26,7 @@ from kvreplay.result.figures import figures
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import StorageOptions
-from kvtrace.core.files import Limit
+from kvtrace.core.limit import Limit
 from kvtrace.core.run.figures import Distribution
 from kvtrace.core.schema import OPS, SERIES, SERVED, TRACE
 from kvtrace.core.statistics import QUANTILES, nearest_rank

@@ -20,7 +20,7 @@ from kvreplay.result.counts import RequestTimes
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.files import Limit
+from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import describe
 from kvtrace.core.schema import REQUESTS, SERVED, TRACE, arrow_schema, enum_array
 from kvtrace.core.tables import create, open_table, read_table

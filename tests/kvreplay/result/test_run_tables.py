@@ -21,7 +21,7 @@ from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.files import Limit
+from kvtrace.core.limit import Limit
 from kvtrace.core.run.figures import Mlperf
 from kvtrace.core.schema import SERIES, SERVED, TRACE
 from kvtrace.core.tables import open_table, read_table

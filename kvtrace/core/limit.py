@@ -1,0 +1,91 @@
+"""A window of a trace: from when on, and how many rows, how much trace time, or how many bytes moved."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.units import DURATIONS_NS, parse_bytes, parse_duration_ns
+
+_FORM = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-zµ]*)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Where to begin, and where to stop: at the first bound that is reached; a null bound is none."""
+
+    rows: int | None = None
+    span_ns: int | None = None
+    moved_bytes: int | None = None
+    begin_ns: int = 0
+    """From the first row."""
+    busiest_ns: int | None = None
+    """Instead of a beginning: the window of this length that moves most; whoever reads rows finds it."""
+    node: int | None = None
+    """Of a fleet's trace, rows of this node alone; whoever reads rows leaves the others out."""
+
+    def __str__(self) -> str:
+        """Describe the limit for provenance; empty if there is none."""
+        parts = [(self.rows, "rows"), (self.span_ns, "ns"), (self.moved_bytes, "bytes")]
+        said = ", ".join(f"{value} {unit}" for value, unit in parts if value is not None)
+        if self.busiest_ns is not None:
+            return f"{said}{', ' * bool(said)}the busiest {self.busiest_ns} ns"
+        if self.begin_ns:
+            return f"{said or 'all'} from {self.begin_ns} ns on"
+        return said
+
+    def within(self, other: Limit) -> Limit:
+        """Return the stricter of both limits, bound by bound; the window begins where this one does."""
+        return replace(
+            self,
+            rows=_least(self.rows, other.rows),
+            span_ns=_least(self.span_ns, other.span_ns),
+            moved_bytes=_least(self.moved_bytes, other.moved_bytes),
+        )
+
+
+def _least(a: int | None, b: int | None) -> int | None:
+    return min((v for v in (a, b) if v is not None), default=None)
+
+
+def parse_limit(text: str | None) -> Limit:
+    """Return the limit that `text` names: `10000` or `10000rows`, `30s` of trace time, or `2GiB` moved."""
+    if text is None:
+        return Limit()
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"--limit {text!r}: write rows (10000), trace time (30s) or bytes (2GiB)")
+    number, unit = match[1], match[2].lower()
+    if unit in ("", "row", "rows"):
+        if "." in number:
+            raise ConfigError(f"--limit {text!r}: rows are whole; write for example 10000, 30s or 2GiB")
+        limit = Limit(rows=int(number))
+    elif unit == "m":
+        raise ConfigError(f"--limit {text!r} could be minutes or MiB; write {number}min or {number}MiB")
+    elif unit in DURATIONS_NS:
+        limit = Limit(span_ns=parse_duration_ns(text))
+    else:
+        limit = Limit(moved_bytes=parse_bytes(text))
+    if 0 in (limit.rows, limit.span_ns, limit.moved_bytes):
+        raise ConfigError(f"--limit {text!r} would leave nothing; write more than 0")
+    return limit
+
+
+def parse_window(limit: str | None, begin: str | None, end: str | None, busiest: str | None) -> Limit:
+    """Return the window of `--limit`, `--from`, `--to` and `--busiest`, times from the first row on."""
+    found = parse_limit(limit)
+    if busiest is not None:
+        if begin is not None or end is not None:
+            raise ConfigError("--busiest finds where to begin and end: leave --from and --to out")
+        length = parse_duration_ns(busiest)
+        if length <= 0:
+            raise ConfigError(f"--busiest {busiest}: it must be more than 0")
+        return replace(found, busiest_ns=length)
+    begin_ns = 0 if begin is None else parse_duration_ns(begin)
+    if end is None:
+        return replace(found, begin_ns=begin_ns)
+    span_ns = parse_duration_ns(end) - begin_ns
+    if span_ns <= 0:
+        raise ConfigError(f"--to {end} is not after --from {begin or '0s'}")
+    return replace(found, begin_ns=begin_ns).within(Limit(span_ns=span_ns))
