@@ -432,8 +432,8 @@ def _notes_of_grid(found: Sizing, stack: Stack) -> list[str]:
     lines = []
     if (rate := min(point.sampling_rate for point in found.points)) < 1:
         lines.append(
-            f"estimated from 4 samples of {percent(rate)} of the objects, ± 95 % confidence; what was chosen, and the "
-            "ceiling, are simulated in full"
+            f"with ±: estimated from 4 samples of {percent(rate)} of the objects, 95 % confidence; the others, what "
+            "was chosen and the ceiling are simulated in full"
         )
     if any(point.optimal_hit_ratio is not None for point in found.points):
         lines.append("optimal: what no policy exceeds with as many bytes in all tiers together (Belady)")

@@ -26,6 +26,8 @@ EXACT_REFERENCES: Final = 20_000_000
 _SAMPLED_REFERENCES = 5_000_000
 """Likewise, of all samples: some 2 s on two processors."""
 _FEWEST_SAMPLED = 20_000
+_FEWEST_HELD = 64
+"""Objects of a sample that a tier must hold: a smaller one lets less pass to the next tier than the whole one does."""
 _MOST_THREADS = 8
 _CLOSE = 1.02
 """What is answered is at most so many times what reaches the target."""
@@ -109,7 +111,6 @@ class _Run:
         self.stack, self.question, self._tell = stack, question, done
         self.pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), thread_name_prefix="size")
         self._asked = self._done = self._most = 0
-        self._samples: list[Chains] = []
 
     def answer(self) -> Sizing:
         stack, chains = self.stack, self.stack.load.chains
@@ -250,16 +251,24 @@ class _Run:
         return rate if rate * SAMPLES < 1 else 1.0
 
     def _estimates(self, grid: Sequence[Capacities], rate: float, ceiling: Future[Any]) -> list[Point]:
-        """Return what samples of a share `rate` of the objects suggest for each point of `grid`."""
+        """Return each point of `grid` as samples of a share `rate` suggest; in full where a tier holds few of them."""
         stack = self.stack
-        if not self._samples:
-            made = [self._start(stack.sample, rate, seed) for seed in range(SAMPLES)]
-            self._samples = [self._result(sample) for sample in made]
-        wanted = [dict.fromkeys(stack.roles), *grid]
-        started = [[self._start(stack.simulate_sample, of, sample, rate) for sample in self._samples] for of in wanted]
-        found = [[self._result(of) for of in point] for point in started]
-        full, (unlimited, *of_grid) = ceiling.result(), found
-        return [stack.estimate(of, got, rate, full, unlimited) for of, got in zip(grid, of_grid, strict=True)]
+        made = [self._start(stack.sample, rate, seed) for seed in range(SAMPLES)]
+        samples: list[Chains] = [self._result(sample) for sample in made]
+        least = _FEWEST_HELD * stack.chunk_bytes / rate
+        wanted = list(enumerate([dict.fromkeys(stack.roles), *grid]))
+        exact = {at: self._start_point(of) for at, of in wanted if any(size and size < least for size in of.values())}
+        started = {
+            at: [self._start(stack.simulate_sample, of, sample, rate) for sample in samples]
+            for at, of in wanted
+            if at not in exact
+        }
+        found = {at: [self._result(of) for of in point] for at, point in started.items()}
+        full = ceiling.result()
+        return [
+            self._of_full(*exact[at]) if at in exact else stack.estimate(of, found[at], rate, full, found[0])
+            for at, of in wanted[1:]
+        ]
 
     def _choose(self, points: Sequence[Point]) -> Point | None:
         """Return the first point, in order of preference, that meets the target when it is simulated in full."""
