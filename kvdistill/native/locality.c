@@ -4,11 +4,6 @@
 
 #include <stdlib.h>
 
-enum { READ, WRITE, DELETE };           // as the trace's closed set
-#define MOST ((int64_t)1 << 62)         // what can be reckoned with
-
-typedef struct { int64_t live_bytes, peak_bytes, is_written; } Tier;
-
 // Puts into `distance`, for each access, the summed weight of the distinct others since the last one to its thing; -1
 // for a first. `weight` is what each access makes its thing weigh.
 EXPORT void reuse_distances(int64_t accesses, const int64_t *thing, const int64_t *weight, int64_t things,
@@ -32,8 +27,13 @@ EXPORT void reuse_distances(int64_t accesses, const int64_t *thing, const int64_
     free(tree), free(last);
 }
 
-// Live bytes of a trace by tier, what was written and not deleted: enters rows; returns whether the sums still fit. An object is as long as the writes of its life reach: `size` is that
-// by object and tier, `reach` where each row ends.
+enum { READ, WRITE, DELETE };           // as the trace's closed set
+#define MOST ((int64_t)1 << 62)         // what can be reckoned with
+
+typedef struct { int64_t live_bytes, peak_bytes, is_written; } Tier;
+
+// Enters rows into the live bytes of a trace by tier; returns whether the sums still fit. An object is as long as the
+// writes of its life reach: `size` is that by object and tier, `reach` where each row ends.
 EXPORT bool locality_enter(int64_t rows, const int8_t *op, const int8_t *tier, const int64_t *object,
                            const int64_t *reach, int64_t tiers, Tier *of, int64_t *size) {
     for (int64_t i = 0; i < rows; i++) {

@@ -120,12 +120,12 @@ class _Run:
         self._most = _rounded(2 * most)
         grid = [dict(zip(axes, of, strict=True)) for of in itertools.product(*axes.values())]
         rate = self._rate(len(grid))
-        if rate < 1:
-            points = self._estimates(grid, rate, ceiling)
-        else:
-            started = [self._start_point(of) for of in grid]
-            points = [self._of_full(*of) for of in started]
-        points = [self._priced(of) for of in points]
+        least = _FEWEST_HELD * stack.chunk_bytes / rate
+        sampled = [of for of in grid if rate < 1 and all(not size or size >= least for size in of.values())]
+        started = [self._start_point(of) for of in grid if of not in sampled]
+        points = self._estimates(sampled, rate, ceiling) if sampled else []
+        points += [self._of_full(*of) for of in started]
+        points = [self._priced(of) for of in sorted(points, key=lambda of: grid.index(of.capacities))]
         best = self._result(ceiling)
         if not best.lookups:
             raise ConfigError(
@@ -251,24 +251,15 @@ class _Run:
         return rate if rate * SAMPLES < 1 else 1.0
 
     def _estimates(self, grid: Sequence[Capacities], rate: float, ceiling: Future[Any]) -> list[Point]:
-        """Return each point of `grid` as samples of a share `rate` suggest; in full where a tier holds few of them."""
+        """Return what samples of a share `rate` of the objects suggest for each point of `grid`."""
         stack = self.stack
         made = [self._start(stack.sample, rate, seed) for seed in range(SAMPLES)]
         samples: list[Chains] = [self._result(sample) for sample in made]
-        least = _FEWEST_HELD * stack.chunk_bytes / rate
-        wanted = list(enumerate([dict.fromkeys(stack.roles), *grid]))
-        exact = {at: self._start_point(of) for at, of in wanted if any(size and size < least for size in of.values())}
-        started = {
-            at: [self._start(stack.simulate_sample, of, sample, rate) for sample in samples]
-            for at, of in wanted
-            if at not in exact
-        }
-        found = {at: [self._result(of) for of in point] for at, point in started.items()}
-        full = ceiling.result()
-        return [
-            self._of_full(*exact[at]) if at in exact else stack.estimate(of, found[at], rate, full, found[0])
-            for at, of in wanted[1:]
-        ]
+        wanted = [dict.fromkeys(stack.roles), *grid]
+        started = [[self._start(stack.simulate_sample, of, sample, rate) for sample in samples] for of in wanted]
+        found = [[self._result(of) for of in point] for point in started]
+        full, (unlimited, *of_grid) = ceiling.result(), found
+        return [stack.estimate(of, got, rate, full, unlimited) for of, got in zip(grid, of_grid, strict=True)]
 
     def _choose(self, points: Sequence[Point]) -> Point | None:
         """Return the first point, in order of preference, that meets the target when it is simulated in full."""

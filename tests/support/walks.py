@@ -122,7 +122,7 @@ def _follow(found: Walk, path: Path, name: str, tracked: set[str], caller: Path 
                 taken = {parameters[i] for i, _ in given if i < len(parameters)} | {k.arg for k in named if k.arg}
                 _follow(found, where[0], where[1], taken, path)
         elif isinstance(node, ast.Assign) and names_in(node.value) & known:
-            known |= set().union(*(names_in(target) for target in node.targets))
+            known |= {name for target in node.targets for name in names_in(target)}
         elif isinstance(node, ast.For) and names_in(node.iter) & known:
             known |= names_in(node.target)
         elif isinstance(node, ast.withitem) and node.optional_vars is not None and names_in(node.context_expr) & known:

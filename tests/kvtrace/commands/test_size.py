@@ -132,11 +132,11 @@ def test_samples_are_as_far_off_as_they_say(tmp_path, preset):
         "--target-hit",
         "20%",
         "--dram",
-        "32MiB,8GiB",
+        "32MiB,4GiB",
         "--nvme",
-        "8GiB,12GiB,16GiB",
+        "4GiB,8GiB,16GiB",
     ]
-    sampled, full = sized(*given, "--sample", "0.3"), sized(*given, "--sample", "1")
+    sampled, full = sized(*given, "--sample", "0.1"), sized(*given, "--sample", "1")
     assert sampled["basis"]["points"] == "sampled"
     assert full["basis"]["points"] == "simulated"
     for estimated, point in zip(sampled["points"], full["points"], strict=True):
@@ -144,7 +144,7 @@ def test_samples_are_as_far_off_as_they_say(tmp_path, preset):
             # A sample would have fewer than 64 objects there.
             assert estimated == point
             continue
-        assert estimated["sampling_rate"] == 0.3
+        assert estimated["sampling_rate"] == 0.1
         assert 0 < estimated["hit_ratio_error"] < 0.1
         assert estimated["hit_ratio"] == pytest.approx(point["hit_ratio"], abs=estimated["hit_ratio_error"])
         assert estimated["tiers"][-1]["written_bytes"] == pytest.approx(point["tiers"][-1]["written_bytes"], rel=0.1)
