@@ -38,15 +38,16 @@ from kvtrace.core.metadata import INSTANT_STORAGE
 from kvtrace.core.run.figures import Serving, ServingTimes
 from kvtrace.core.run.run_file import RunFile
 from kvtrace.core.statistics import (
-    DEFINITION,
     FEWEST_TRIALS,
     MAX_SPREAD,
     UNKNOWN,
     Ratio,
+    definition,
     differing,
     disagreements,
     ratio,
     spread,
+    trials_needed,
 )
 from kvtrace.core.units import NS_PER_S, format_duration
 
@@ -88,7 +89,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Those that differ, one value a side, what changes a run most first; null where a side does not have it."""
     warnings: list[str]
     lines: list[ComparedLine]
-    definition: str = DEFINITION
+    definition: str
 
 
 _RATES = ("bandwidth_bytes_per_s", "operations_per_s", "operations", "errors")
@@ -130,20 +131,10 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
         found = [{key: values for key, values in side.items() if key[1:] != ("delete", "bytes")} for side in found]
     if unlike := list(_unlike_times(sides)):
         found = [{of: values for of, values in side.items() if not of[2].startswith(_TTFT)} for side in found]
-    keys = list(dict.fromkeys(key for side in found for key in side))
-    lines = [
-        ComparedLine(
-            tier=key[0],
-            op=key[1],
-            name=key[2],
-            sides=[_compared_side(side.get(key), found[0].get(key)) for side in found],
-        )
-        for key in keys
-    ]
     names = [side.name for side in sides]
+    said, lines, together = judge(names, found)
     return Comparison(
-        verdict="; ".join(verdict(names, lines, at) for at in range(1, len(names)))
-        + trials_that_disagree(names, found),
+        verdict=said,
         names=names,
         kind=" and ".join(sorted(set(kinds))),
         trials=[len(side.reports) for side in sides],
@@ -154,7 +145,34 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
             for line in lines
             if any((side.median is not None and not (line.name in _FAULTS and side.median == 0)) for side in line.sides)
         ],
+        definition=definition(together),
     )
+
+
+def judge(names: Sequence[str], found: Sequence[dict[Key, list[float | None]]]) -> tuple[str, list[ComparedLine], int]:
+    """Compare the trials of each side, by figure, with the first's.
+
+    Returns:
+        the verdict, a sentence for each other side; every figure as a line; and how many figures the verdict is made
+        of: their intervals hold together, so that a drive compared with itself is called another in 5 % of cases.
+
+    """
+    together, others = 1, range(1, len(names))
+    keys = dict.fromkeys(key for side in found for key in side)
+    while True:
+        lines = [
+            ComparedLine(
+                tier=key[0],
+                op=key[1],
+                name=key[2],
+                sides=[_compared_side(side.get(key), found[0].get(key), together) for side in found],
+            )
+            for key in keys
+        ]
+        judged = sum(len(_judged_lines(lines, at)) for at in others)
+        if judged <= together:
+            return "; ".join(verdict(names, lines, at, together) for at in others), lines, together
+        together = judged
 
 
 def _trials_by_figure(side: ReportedTrials) -> dict[Key, list[float | None]]:
@@ -163,9 +181,9 @@ def _trials_by_figure(side: ReportedTrials) -> dict[Key, list[float | None]]:
     return {key: [trial.get(key) for trial in trials] for key in keys}
 
 
-def _compared_side(values: list[float | None] | None, first: list[float | None] | None) -> ComparedSide:
+def _compared_side(values: list[float | None] | None, first: list[float | None] | None, together: int) -> ComparedSide:
     known = [value for value in values or [] if value is not None]
-    compared = UNKNOWN if values is None or first is None else ratio(first, values)
+    compared = UNKNOWN if values is None or first is None else ratio(first, values, together)
     if not known or len(known) < len(values or []):
         return ComparedSide(median=None, low=None, high=None, ratio=compared, trials=values or [])
     return ComparedSide(median=median(known), low=min(known), high=max(known), ratio=compared, trials=values or [])
@@ -392,8 +410,15 @@ _TAILS = tuple(
 """What a verdict speaks of, the first that both sides know."""
 
 
-def verdict(names: Sequence[str], lines: Sequence[ComparedLine], at: int) -> str:
-    """Return how side `at` does against the first: what its trials show, else what they do not."""
+_SMALL = 0.05
+"""A difference that is worth more trials."""
+
+
+def verdict(names: Sequence[str], lines: Sequence[ComparedLine], at: int, together: int) -> str:
+    """Return how side `at` does against the first: what its trials show, else what they do not.
+
+    Nothing is claimed of reads, or of writes, whose trials disagree on either side.
+    """
     a, b = names[0], names[at]
     judged = _judged_lines(lines, at)
     if not any(line.op for line in judged):
@@ -401,18 +426,39 @@ def verdict(names: Sequence[str], lines: Sequence[ComparedLine], at: int) -> str
         if hits is not None and hits[0].median is not None and hits[at].median is not None:
             # Simulated, so exact: it needs no trials.
             return f"{b} hits {hits[at].median:.2%} of lookups, {a} {hits[0].median:.2%}"
-    shown = [line for line in judged if line.sides[at].ratio.differs]
-    unsure = [_range(line, at) for line in judged if line.sides[at].ratio.differs is False]
-    single = [line for line in judged if line.sides[at].ratio.differs is None]
+    of = {(line.tier, line.op) for line in judged if line.op}
+    doubts = [line for line in disagreeing(lines, at) if (line.tier, line.op) in of]
+    of = {(line.tier, line.op) for line in doubts}
+    doubted = [line for line in judged if (line.tier, line.op) in of and line.sides[at].ratio.differs is not None]
+    told = [line for line in judged if line not in doubted]
+    shown = [line for line in told if line.sides[at].ratio.differs]
+    unsure = [line for line in told if line.sides[at].ratio.differs is False]
+    single = [line for line in told if line.sides[at].ratio.differs is None]
     parts = _clauses(shown, a, b, at)
     if unsure:
         whose = "" if shown else f"of {b} from {a} "
-        parts.append(f"no difference {whose}that these trials can show: {', '.join(unsure)}")
+        ranges = ", ".join(_range(line, at) for line in unsure)
+        parts.append(f"no difference {whose}that these trials can show: {ranges}{_needed(unsure, at, together)}")
+    if doubted:
+        unsteady = [name for name, side in ((a, 0), (b, at)) if any(_is_spread(line.sides[side]) for line in doubts)]
+        ranges = ", ".join(_range(line, at) for line in doubted)
+        parts.append(f"TRIALS DISAGREE in {' and '.join(unsteady)}, so nothing is claimed of {ranges}")
     if single:
         parts += [f"{'; '.join(_clauses(single, a, b, at))}: by trials too few to show a difference"]
     if parts:
         return "; ".join(parts)
     return f"{b} against {a}: nothing that both measured says which is faster"
+
+
+def _needed(lines: Sequence[ComparedLine], at: int, together: int) -> str:
+    """Return how many trials would show a small difference in each of `lines`, if these do not."""
+    counts = [trials_needed(line.sides[0].trials, line.sides[at].trials, _SMALL, together) for line in lines]
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts):
+        return f" (one of {_SMALL:.0%}: more than 1,000 trials a side)"
+    if max(known) <= min(len(side.trials) for line in lines for side in (line.sides[0], line.sides[at])):
+        return ""
+    return f" (one of {_SMALL:.0%}: {max(known)} trials a side)"
 
 
 def _judged_lines(lines: Sequence[ComparedLine], at: int) -> list[ComparedLine]:
@@ -482,25 +528,24 @@ def _percentile(line: ComparedLine) -> str:
     return next(part for part in line.name.split("_") if part[0] == "p" and part[1:].isdigit())
 
 
-def trials_that_disagree(names: Sequence[str], found: Sequence[dict[Key, list[float | None]]]) -> str:
-    """Return the end of a verdict: the sides whose trials disagree."""
-    doubted = [name for name, own in zip(names, found, strict=True) if disagreements(spreads(own))]
-    return f"; TRIALS DISAGREE in {' and '.join(doubted)}" if doubted else ""
-
-
 def spreads(found: dict[Key, list[float | None]]) -> list[tuple[str, float]]:
     """Return name and relative spread of each figure that should repeat over trials."""
     judged = ((f"{tier} {op} {name}", spread(values)) for (tier, op, name), values in found.items() if name in _JUDGED)
     return [(name, share) for name, share in judged if share is not None]
 
 
-def disagreeing(compared: Comparison) -> list[ComparedLine]:
-    """Return the lines of figures that should repeat over trials but do not, on any side."""
+def disagreeing(lines: Sequence[ComparedLine], at: int | None = None) -> list[ComparedLine]:
+    """Return those of `lines` that should repeat over trials but do not: on any side, or on the first and side `at`."""
     return [
         line
-        for line in compared.lines
-        if line.name in _JUDGED and any((spread(side.trials) or 0) > MAX_SPREAD for side in line.sides)
+        for line in lines
+        if line.name in _JUDGED
+        and any(_is_spread(side) for side in (line.sides if at is None else (line.sides[0], line.sides[at])))
     ]
+
+
+def _is_spread(side: ComparedSide) -> bool:
+    return (spread(side.trials) or 0) > MAX_SPREAD
 
 
 _AIR = 1.05
@@ -635,7 +680,7 @@ def _side(side: ReportedTrials) -> str:
 
 def _disagreeing(compared: Comparison) -> list[ReportTable]:
     """Return each trial's value of the figures that should repeat and do not."""
-    lines = disagreeing(compared)
+    lines = disagreeing(compared.lines)
     if not lines:
         return []
     columns = columns_of("text: tier, op, figure, side")

@@ -189,7 +189,7 @@ def compare(
     output: Annotated[Path, typer.Option("--output", "-o", help="The directory of both sides.")] = Path("comparison"),
     *,
     how: ReplayArguments,
-    trials: Annotated[int, typer.Option(help="Runs of each side.")] = 3,
+    trials: Annotated[int, typer.Option(help="Runs of each side.")] = 5,
     force: Annotated[
         bool, typer.Option("--force", help="Write into a directory that is not empty; replaces runs there.")
     ] = False,

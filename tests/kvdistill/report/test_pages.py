@@ -9,7 +9,7 @@ from browser import printed_pages, watch
 from conftest import run_cli
 from kvdistill_rows import MS, change_run, write_probe, write_run
 
-from kvdistill.report.compare import ReportedTrials, compare
+from kvdistill.report.compare import ReportedTrials, compare, judge
 from kvdistill.report.output import documents_of, read_comparison
 from kvdistill.report.report import report
 from kvtrace.core.document.document import (
@@ -218,8 +218,7 @@ def test_a_comparison_says_that_trials_show_no_difference(tmp_path):
     a, b = side(tmp_path, "a", [1e6, 1.2e6, 0.9e6]), side(tmp_path, "b", [1.1e6, 0.95e6, 1e6])
     compared, document = read_comparison([a, b])
     assert re.fullmatch(
-        r"no difference of b from a that these trials can show: read p99 \(\d+ % faster to \d+ % slower\); "
-        r"TRIALS DISAGREE in a and b",
+        r"TRIALS DISAGREE in a and b, so nothing is claimed of read p99 \(\d+ % faster to \d+ % slower\)",
         compared.verdict,
     )
     (table,) = [t for t in document.tables if t.title == "Each trial"]
@@ -229,6 +228,48 @@ def test_a_comparison_says_that_trials_show_no_difference(tmp_path):
     assert [cell.value for cell in table.rows[-2][4:]] == pytest.approx([1e6, 1.2e6, 0.9e6], rel=0.02)
     distribution = next(t for t in document.tables if t.title == "Response time: nvme read")
     assert [series.colour for series in distribution.charts[0].series] == [0, 0, 0, 1, 1, 1]
+
+
+def test_nothing_is_claimed_of_trials_that_disagree_however_far_apart(tmp_path):
+    a, b = side(tmp_path, "a", [1e6, 1e6, 1e6]), side(tmp_path, "b", [2e6, 2.3e6, 2e6])
+    compared, _document = read_comparison([a, b])
+    assert any(line.sides[1].ratio.differs for line in compared.lines if line.name == "response_p99_ns")
+    assert re.fullmatch(r"TRIALS DISAGREE in b, so nothing is claimed of read p99 \(.*\)", compared.verdict)
+
+
+def test_trials_that_agree_say_how_many_would_show_a_small_difference(tmp_path):
+    a, b = side(tmp_path, "a", [1e6, 1.05e6, 1e6]), side(tmp_path, "b", [1.05e6, 1e6, 1.05e6])
+    compared, _document = read_comparison([a, b])
+    assert re.fullmatch(
+        r"no difference of b from a that these trials can show: read p99 \(\d+ % faster to \d+ % slower\) "
+        r"\(one of 5%: [4-9] trials a side\)",
+        compared.verdict,
+    )
+
+
+FIGURES = [("nvme", op, name) for op in ("read", "write") for name in ("bandwidth_bytes_per_s", "latency_p99_ns")]
+
+
+@pytest.mark.parametrize("trials", [2, 3, 5])
+@pytest.mark.parametrize("noise", ["normal", "exponential", "drift"])
+def test_a_drive_compared_with_itself_is_another_in_5_percent_at_most(trials, noise):
+    rng = np.random.default_rng(trials)
+    claims = 0
+    for _ in range(1000):
+        draws = rng.normal(size=(2 * trials, 4)) if noise != "exponential" else rng.exponential(size=(2 * trials, 4))
+        if noise == "drift":
+            # The whole machine slows down while the sides take turns: a b, b a, a b.
+            draws += 0.5 * np.arange(2 * trials)[:, None]
+        factors = np.exp(0.02 * draws)
+        turns = [number for at in range(trials) for number in ((0, 1), (1, 0))[at % 2]]
+        sides = [
+            {key: (100 * factors[[t == which for t in turns], at]).tolist() for at, key in enumerate(FIGURES)}
+            for which in (0, 1)
+        ]
+        said, _lines, together = judge(["a", "b"], sides)
+        assert together == len(FIGURES)
+        claims += " than a" in said
+    assert claims <= 50
 
 
 def test_single_trials_show_no_difference(tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import statistics
 
 import msgspec
 import numpy as np
@@ -206,9 +208,18 @@ def test_trials_are_compared_with_confidence(tmp_path):
     (line,) = [line for line in found["lines"] if line["name"] == "latency_p50_ns"]
     base, other = line["sides"]
     assert (base["median"], base["low"], base["high"]) == (100_000, 98_000, 102_000)
-    assert base["ratio"] == {"value": 1.0, "low": 98 / 102, "high": 102 / 98, "differs": False}
+    # By naive arithmetic: logarithms of 98, 100, 102, their error, and t of 4 degrees of freedom for 95 %.
+    logs = [math.log(value) for value in (98, 100, 102)]
+    reach = 2.7764451 * math.sqrt(2 * statistics.variance(logs) / 3)
+    assert base["ratio"] == {
+        "value": 1.0,
+        "low": pytest.approx(math.exp(-reach)),
+        "high": pytest.approx(math.exp(reach)),
+        "differs": False,
+    }
     assert other["ratio"]["value"] == 2
-    assert (other["ratio"]["low"], other["ratio"]["high"]) == (2 * 98 / 102, 2 * 102 / 98)
+    bounds = (2 * math.exp(-reach), 2 * math.exp(reach))
+    assert (other["ratio"]["low"], other["ratio"]["high"]) == pytest.approx(bounds)
     assert other["ratio"]["differs"] is True
     shown = run_cli("kvdistill", "compare", a, b).stdout
     assert "read  latency_p50_ns" in shown
