@@ -65,7 +65,11 @@ def import_files(files: Sequence[Path], options: ImportOptions, outdir: Path, ar
             # What an earlier import left must not stand beside new tables.
             (outdir / name).unlink(missing_ok=True)
         config = {"import": str(options.format), "files": [path.name for path in files], "tier": options.tier}
-        written = [_write_table(outdir, found, rows, config, argv) for rows in found.rows]
+        written = [str(rows.file) for rows in found.rows]
+        for rows in found.rows:
+            with create(outdir / rows.file, rows.table, _metadata(found, rows.table, config, argv)) as out:
+                for batch in rows.batches():
+                    out.write(batch)
     if found.probe is not None:
         write_json(outdir / PROBE_FILE, _head(found, config, argv) | found.probe)
         written.append(PROBE_FILE)
@@ -96,13 +100,6 @@ def _is_import(outdir: Path) -> bool:
             except TraceError:
                 return False
     return False
-
-
-def _write_table(outdir: Path, found: Imported, rows: Any, config: dict[str, Any], argv: list[str]) -> str:
-    with create(outdir / rows.file, rows.table, _metadata(found, rows.table, config, argv)) as out:
-        for batch in rows.batches():
-            out.write(batch)
-    return str(rows.file)
 
 
 def _metadata(found: Imported, table: Any, config: dict[str, Any], argv: list[str]) -> Metadata:

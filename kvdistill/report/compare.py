@@ -38,16 +38,16 @@ from kvtrace.core.metadata import INSTANT_STORAGE
 from kvtrace.core.run.figures import Serving, ServingTimes
 from kvtrace.core.run.run_file import RunFile
 from kvtrace.core.statistics import (
+    DEFINITION,
     FEWEST_TRIALS,
     MAX_SPREAD,
+    SMALL,
     UNKNOWN,
     Ratio,
-    definition,
     differing,
     disagreements,
     ratio,
     spread,
-    trials_needed,
 )
 from kvtrace.core.units import NS_PER_S, format_duration
 
@@ -89,7 +89,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Those that differ, one value a side, what changes a run most first; null where a side does not have it."""
     warnings: list[str]
     lines: list[ComparedLine]
-    definition: str
+    together: int
+    """So many figures make the verdict: their intervals hold together at 95 %."""
+    definition: str = DEFINITION
 
 
 _RATES = ("bandwidth_bytes_per_s", "operations_per_s", "operations", "errors")
@@ -145,7 +147,7 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
             for line in lines
             if any((side.median is not None and not (line.name in _FAULTS and side.median == 0)) for side in line.sides)
         ],
-        definition=definition(together),
+        together=together,
     )
 
 
@@ -171,7 +173,7 @@ def judge(names: Sequence[str], found: Sequence[dict[Key, list[float | None]]]) 
         ]
         judged = sum(len(_judged_lines(lines, at)) for at in others)
         if judged <= together:
-            return "; ".join(verdict(names, lines, at, together) for at in others), lines, together
+            return "; ".join(verdict(names, lines, at) for at in others), lines, together
         together = judged
 
 
@@ -377,14 +379,12 @@ Settings = dict[str, list[Any]]
 
 def ordered_settings(settings: Settings) -> Settings:
     """Return `settings` by their effect on a run: targets and load first, the host last."""
-    return {name: settings[name] for name in sorted(settings, key=_rank)}
 
+    def rank(name: str) -> int:
+        places = [place for place, start in enumerate(_FIRST_SETTINGS) if name.startswith(start)]
+        return places[0] if places else len(_FIRST_SETTINGS) + name.startswith(_LAST_SETTINGS)
 
-def _rank(name: str) -> int:
-    for place, start in enumerate(_FIRST_SETTINGS):
-        if name.startswith(start):
-            return place
-    return len(_FIRST_SETTINGS) + name.startswith(_LAST_SETTINGS)
+    return {name: settings[name] for name in sorted(settings, key=rank)}
 
 
 def split_settings(settings: Settings) -> tuple[Settings, Settings]:
@@ -410,11 +410,7 @@ _TAILS = tuple(
 """What a verdict speaks of, the first that both sides know."""
 
 
-_SMALL = 0.05
-"""A difference that is worth more trials."""
-
-
-def verdict(names: Sequence[str], lines: Sequence[ComparedLine], at: int, together: int) -> str:
+def verdict(names: Sequence[str], lines: Sequence[ComparedLine], at: int) -> str:
     """Return how side `at` does against the first: what its trials show, else what they do not.
 
     Nothing is claimed of reads, or of writes, whose trials disagree on either side.
@@ -438,7 +434,13 @@ def verdict(names: Sequence[str], lines: Sequence[ComparedLine], at: int, togeth
     if unsure:
         whose = "" if shown else f"of {b} from {a} "
         ranges = ", ".join(_range(line, at) for line in unsure)
-        parts.append(f"no difference {whose}that these trials can show: {ranges}{_needed(unsure, at, together)}")
+        parts.append(f"no difference {whose}that these trials can show: {ranges}")
+        needed = [line.sides[at].ratio.trials_needed for line in unsure]
+        known = [many for many in needed if many is not None]
+        if len(known) < len(needed):
+            parts[-1] += f" (one of {SMALL:.0%}: more than 1,000 trials a side)"
+        elif max(known) > min(len(side.trials) for side in (unsure[0].sides[0], unsure[0].sides[at])):
+            parts[-1] += f" (one of {SMALL:.0%}: {max(known)} trials a side)"
     if doubted:
         unsteady = [name for name, side in ((a, 0), (b, at)) if any(_is_spread(line.sides[side]) for line in doubts)]
         ranges = ", ".join(_range(line, at) for line in doubted)
@@ -448,17 +450,6 @@ def verdict(names: Sequence[str], lines: Sequence[ComparedLine], at: int, togeth
     if parts:
         return "; ".join(parts)
     return f"{b} against {a}: nothing that both measured says which is faster"
-
-
-def _needed(lines: Sequence[ComparedLine], at: int, together: int) -> str:
-    """Return how many trials would show a small difference in each of `lines`, if these do not."""
-    counts = [trials_needed(line.sides[0].trials, line.sides[at].trials, _SMALL, together) for line in lines]
-    known = [count for count in counts if count is not None]
-    if len(known) < len(counts):
-        return f" (one of {_SMALL:.0%}: more than 1,000 trials a side)"
-    if max(known) <= min(len(side.trials) for line in lines for side in (line.sides[0], line.sides[at])):
-        return ""
-    return f" (one of {_SMALL:.0%}: {max(known)} trials a side)"
 
 
 def _judged_lines(lines: Sequence[ComparedLine], at: int) -> list[ComparedLine]:
@@ -481,7 +472,8 @@ def _judged_lines(lines: Sequence[ComparedLine], at: int) -> list[ComparedLine]:
 def _clauses(lines: Sequence[ComparedLine], a: str, b: str, at: int) -> list[str]:
     """Return `b reads 18 % faster at p99 [12, 23] than a`: its p99 is so much shorter; and how its bandwidths do."""
     times = [
-        f"{_reads_or_writes(line)} {_much(line, at)} at {_percentile(line)}{_sure(line, at)}"
+        f"{line.op + 's' if line.op else 'brings first tokens'} {_much(line, at)} at {_percentile(line)}"
+        f"{_sure(line, at)}"
         for line in lines
         if _is_time(line)
     ]
@@ -514,10 +506,6 @@ def _range(line: ComparedLine, at: int) -> str:
     return (
         f"{line.op or 'first token'} {what} ({(1 - low) * 100:.0f} % {words[0]} to {(high - 1) * 100:.0f} % {words[1]})"
     )
-
-
-def _reads_or_writes(line: ComparedLine) -> str:
-    return f"{line.op}s" if line.op else "brings first tokens"
 
 
 def _is_time(line: ComparedLine) -> bool:

@@ -64,7 +64,13 @@ def written_document(written: Jobs | StoreJobs, folder: Path, compared: StoreClo
     files = dict.fromkeys(_NUMBER.sub(".*.iolog", name) for name in written.files)
     chapters = [_profile_chapter(written.profile)]
     if isinstance(written, Jobs):
-        chapters.append(Chapter("Jobs", [_jobs(written)]))
+        columns = columns_of("text: job; bytes: space_bytes = needs; text: log")
+        logs = {
+            mode: f"{format_count(log.read_ios + log.write_ios)} lines over {len(log.files)} jobs"
+            for mode, log in written.logs.items()
+        }
+        needs = [[mode, space, logs.get(mode)] for mode, space in written.space_bytes.items()]
+        chapters.append(Chapter("Jobs", [ReportTable("", Sheet.SUMMARY, columns, needs)]))
         if written.closeness is not None:
             chapters.append(closeness_chapter(written.closeness))
     elif written.log is not None:
@@ -108,16 +114,6 @@ def _replay_chapter(compared: StoreCloseness) -> Chapter:
 def profile_document(profile: Profile) -> Document:
     """Return the document of a profile's main figures."""
     return Document("", "", [_profile_chapter(profile)])
-
-
-def _jobs(written: Jobs) -> ReportTable:
-    columns = columns_of("text: job; bytes: space_bytes = needs; text: log")
-    logs = {
-        mode: f"{format_count(log.read_ios + log.write_ios)} lines over {len(log.files)} jobs"
-        for mode, log in written.logs.items()
-    }
-    rows = [[mode, space, logs.get(mode)] for mode, space in written.space_bytes.items()]
-    return ReportTable("", Sheet.SUMMARY, columns, rows)
 
 
 def _profile_chapter(profile: Profile) -> Chapter:

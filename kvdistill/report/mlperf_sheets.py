@@ -6,6 +6,7 @@ export (kv_cache/cli.py of mlcommons/storage, 2026-04).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -105,24 +106,12 @@ def _counted(probe: ProbeReport) -> Iterator[tuple[str, str, list[tuple[float, i
                 is_place = table == "heat"
                 bins: dict[tuple[float, float], int] = {}
                 for value, count in counted.items():
-                    edges = _place(value) if is_place else _power(value)
+                    # Of ten GiB of the disk, else from a power of two to the next.
+                    low = value // _LBA_GIB * _LBA_GIB if is_place else 2.0 ** (math.frexp(value)[1] - 1)
+                    edges = (low, low + _LBA_GIB if is_place else 2 * low)
                     bins[edges] = bins.get(edges, 0) + count
                 listed = [(low, high, count) for (low, high), count in bins.items()]
                 yield form.format(op.capitalize()), what, list(counted.items()), listed
-
-
-def _place(value: float) -> tuple[float, float]:
-    low = value // _LBA_GIB * _LBA_GIB
-    return low, low + _LBA_GIB
-
-
-def _power(value: float) -> tuple[float, float]:
-    low = 1.0
-    while low > value:
-        low /= 2
-    while low * 2 <= value:
-        low *= 2
-    return low, 2 * low
 
 
 def marked_document(found: MlperfMark, name: str) -> Document:

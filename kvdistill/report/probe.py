@@ -98,7 +98,11 @@ def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
         argv=found.get("argv") or [],
         version=found.get("version"),
         answer=probe_answer(found),
-        layers=[_layer_row(*each) for each in times if each[2]["count"]],
+        layers=[
+            {"layer": layer, "op": name, "count": h["count"]} | {time: h[time] for time in TIMES}
+            for layer, name, h in times
+            if h["count"]
+        ],
         latency_bins=[
             {"layer": layer, "op": name, "low_ns": bin_["from"], "count": bin_["count"]}
             for layer, name, h in times
@@ -112,10 +116,6 @@ def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
         zone_bytes=zone_bytes,
         heat=heat,
     )
-
-
-def _layer_row(layer: str, op: str, histogram: dict[str, Any]) -> dict[str, Any]:
-    return {"layer": layer, "op": op, "count": histogram["count"]} | {name: histogram[name] for name in TIMES}
 
 
 def _heat_cells(blocks: Path, buckets: int) -> tuple[int | None, int | None, list[dict[str, Any]]]:
@@ -221,18 +221,16 @@ def _sizes(report: ProbeReport) -> list[ReportTable]:
     if not report.sizes:
         return []
     spec = "text: op; io_bytes: bytes = size; count: count = requests"
-    series = [_powers_of_two(op, [(r["bytes"], r["count"]) for r in part]) for op, part in by(report.sizes, "op")]
+    series = []
+    for op, part in by(report.sizes, "op"):
+        bins: dict[int, int] = {}
+        for row in part:
+            low = 1 << max(row["bytes"].bit_length() - 1, 0)
+            bins[low] = bins.get(low, 0) + row["count"]
+        series.append(Series(op, [float(low) for low in bins], [float(n) for n in bins.values()]))
     chart = Chart("Sizes of block requests", ChartShape.BARS, Unit.IO_BYTES, Unit.COUNT, series)
     note = "The chart adds sizes up from each power of two to the next; the table has each size exactly."
     return [table_of(chart.title, Sheet.HISTOGRAMS, spec, report.sizes, note, keys=2, charts=(chart,))]
-
-
-def _powers_of_two(label: str, counted: list[tuple[int, int]]) -> Series:
-    bins: dict[int, int] = {}
-    for value, count in counted:
-        low = 1 << max(value.bit_length() - 1, 0)
-        bins[low] = bins.get(low, 0) + count
-    return Series(label, [float(low) for low in bins], [float(n) for n in bins.values()])
 
 
 def _in_flight(report: ProbeReport) -> list[ReportTable]:
@@ -427,6 +425,13 @@ _WHERE = {
     "above": "above the block layer (filesystem, copies, the replay's own waits)",
 }
 _VERBS = {"read": "reads", "write": "writes"}
+_FAULTS = {
+    "errors": "requests failed at the device",
+    "requeues": "times the driver, busy, gave a request back",
+    "splits": "I/Os were cut because the disk takes no longer ones",
+    "lost_events": "requests are missing from blocks.parquet, and so from the parts of the latency",
+    "ends_not_seen": "completions were not shown by the kernel: their device time is in no figure",
+}
 
 
 def findings(
@@ -441,7 +446,10 @@ def findings(
     said = [_touched(row, is_buffered=is_buffered) for row in moved if row["object_bytes"]]
     said += [_answered(calls)]
     said += [_dominant(row) for row in inside if row["latency_ns"]]
-    return [line for line in [*said, *_faults(probe)] if line]
+    directions = probe["block"]["directions"].values()
+    faults = {name: sum(counts[name] for counts in directions) for name in _FAULTS}
+    said += [f"{count:,} {_FAULTS[name]}" for name, count in faults.items() if count]
+    return [line for line in said if line]
 
 
 def _touched(row: dict[str, Any], *, is_buffered: bool) -> str:
@@ -485,19 +493,6 @@ def _dominant(row: dict[str, Any]) -> str:
     return f"{_VERBS[row['op']]}: time {_WHERE[part]} {judged}: of {time} in the mean, {parts}{crowd}"
 
 
-def _faults(probe: dict[str, Any]) -> list[str]:
-    directions = probe["block"]["directions"].values()
-    said = {
-        "errors": "requests failed at the device",
-        "requeues": "times the driver, busy, gave a request back",
-        "splits": "I/Os were cut because the disk takes no longer ones",
-        "lost_events": "requests are missing from blocks.parquet, and so from the parts of the latency",
-        "ends_not_seen": "completions were not shown by the kernel: their device time is in no figure",
-    }
-    counts = {name: sum(d[name] for d in directions) for name in said}
-    return [f"{count:,} {said[name]}" for name, count in counts.items() if count]
-
-
 _SHOWN_LAYERS = {
     "object": "the operation, as the replay saw it",
     "object response": "the operation, from when it was due",
@@ -519,32 +514,20 @@ def layer_chapter(found: Layers) -> Chapter:
     rows = [row | {"layer": _SHOWN_LAYERS[row["layer"]]} for row in found.times]
     spec = f"text: op, layer; count: count; ns: {TIME_COLUMNS}"
     note = "An operation takes one call or more, a call one request or more: rows do not add up. Warm-up included."
-    return Chapter(
-        "Where the time went",
-        [
-            table_of("Findings", Sheet.DEVICE, "text: finding", [{"finding": line} for line in found.findings]),
-            *_inside_tables(found),
-            table_of("Operations and the layers beneath", Sheet.DEVICE, spec, rows, note, keys=2),
-            _moved_table(found),
-        ],
-    )
-
-
-def _inside_tables(found: Layers) -> list[ReportTable]:
-    if not found.inside:
-        return []
-    parts = "; ".join(f"ns: {part}_ns = {heading}; share: {part}_share = share" for part, heading in _PARTS.items())
-    spec = f"text: op; count: operations; ns: latency_ns = mean time; {parts}; number: in_flight_mean = in flight"
-    note = (
-        "The mean time of an operation, cut by what the block layer held meanwhile: any request of its direction at "
-        "the device; none there, but some queued; or none at all. In an open loop it begins when the operation was "
-        "due, and what passed before its submission is a part of its own. Exact with one operation in flight; "
-        "with more, requests of the others count, too. Warm-up included."
-    )
-    return [table_of("Parts of the latency", Sheet.DEVICE, spec, found.inside, note)]
-
-
-def _moved_table(found: Layers) -> ReportTable:
+    tables = [
+        table_of("Findings", Sheet.DEVICE, "text: finding", [{"finding": line} for line in found.findings]),
+        table_of("Operations and the layers beneath", Sheet.DEVICE, spec, rows, note, keys=2),
+    ]
+    if found.inside:
+        parts = "; ".join(f"ns: {part}_ns = {heading}; share: {part}_share = share" for part, heading in _PARTS.items())
+        spec = f"text: op; count: operations; ns: latency_ns = mean time; {parts}; number: in_flight_mean = in flight"
+        note = (
+            "The mean time of an operation, cut by what the block layer held meanwhile: any request of its direction "
+            "at the device; none there, but some queued; or none at all. In an open loop it begins when the operation "
+            "was due, and what passed before its submission is a part of its own. Exact with one operation in flight; "
+            "with more, requests of the others count, too. Warm-up included."
+        )
+        tables.insert(1, table_of("Parts of the latency", Sheet.DEVICE, spec, found.inside, note))
     spec = """
         text: op
         count: operations
@@ -554,4 +537,5 @@ def _moved_table(found: Layers) -> ReportTable:
         number: requests_per_operation = requests each
     """
     note = "Amplification: bytes at the device for each byte of the objects, metadata and readahead included."
-    return table_of("Read and write amplification", Sheet.DEVICE, spec, found.moved, note)
+    tables.append(table_of("Read and write amplification", Sheet.DEVICE, spec, found.moved, note))
+    return Chapter("Where the time went", tables)

@@ -48,7 +48,7 @@ from kvtrace.core.document.document import (
     parameters,
     table_of,
 )
-from kvtrace.core.run.figures import ClassFigures, Distribution, Mlperf, RequestFigures, Serving
+from kvtrace.core.run.figures import Distribution, Mlperf, RequestFigures, Serving
 from kvtrace.core.run.run_file import RanksNote, RunFile, find_run
 from kvtrace.core.schema import OPS
 from kvtrace.core.statistics import Endurance
@@ -533,17 +533,16 @@ def _classes(found: RequestFigures | None, mlperf: Mlperf | None) -> list[Report
         ns: reached_ns = measured, target_ns = target
         text: verdict
     """)
-    rows = [_against_target(c, name) for c in found.classes for name in _TARGETS]
+    rows = []
+    for of_class in found.classes:
+        times = of_class.storage if of_class.response is None else of_class.response
+        for name in _TARGETS:
+            reached, target = getattr(times, f"{name}_ns"), of_class.targets_ns.get(name)
+            is_known = reached is not None and target is not None
+            verdict = ("pass" if reached <= target else "fail") if is_known else "not measured"
+            rows.append([of_class.qos, name.replace("_", "."), reached, target, verdict])
     measured = "Measured: the response time in an open loop, else the storage time."
     return [judged, ReportTable("Targets of the classes", Sheet.QOS, columns, rows, (), measured, 2)]
-
-
-def _against_target(of_class: ClassFigures, name: str) -> list[Any]:
-    judged = of_class.storage if of_class.response is None else of_class.response
-    reached, target = getattr(judged, f"{name}_ns"), of_class.targets_ns.get(name)
-    is_known = reached is not None and target is not None
-    verdict = ("pass" if reached <= target else "fail") if is_known else "not measured"
-    return [of_class.qos, name.replace("_", "."), reached, target, verdict]
 
 
 def _criteria(mlperf: Mlperf | None) -> ReportTable:

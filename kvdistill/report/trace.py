@@ -147,6 +147,11 @@ def trace_document(report: TraceReport) -> Document:
     rows = format_count(report.subject.rows)
     headline = f"Trace, {made}: {rows} operations for {format_count(report.requests)} requests"
     spec = "text: tier, op, phase; count: ops = operations; bytes: bytes; count: objects"
+    events = []
+    if report.events:
+        course, *others = event_course(report.events)
+        shown = [course, *event_tables(report.events), *others]
+        events.append(Chapter("Events", shown, event_lines(report.events)))
     return Document(
         name=subject.file,
         headline=(f"{headline}; {fleet_headline(report.fleet)}" if report.fleet else headline),
@@ -154,7 +159,7 @@ def trace_document(report: TraceReport) -> Document:
         highlights=_highlights(report),
         chapters=[
             *([Chapter("Fleet", fleet_tables(report.fleet))] if report.fleet else []),
-            *([_events(report.events)] if report.events else []),
+            *events,
             Chapter(
                 "Tiers and operations",
                 [_tiers(report), table_of("Operations", Sheet.PERFORMANCE, spec, report.operations, keys=3)],
@@ -174,11 +179,6 @@ def trace_document(report: TraceReport) -> Document:
             ),
         ],
     )
-
-
-def _events(events: dict[str, Any]) -> Chapter:
-    course, *others = event_course(events)
-    return Chapter("Events", [course, *event_tables(events), *others], event_lines(events))
 
 
 def _highlights(report: TraceReport) -> list[Highlight]:

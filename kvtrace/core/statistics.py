@@ -93,19 +93,18 @@ def count(values: NDArray[np.int64]) -> NDArray[np.int64]:
 CONFIDENCE: Final = 0.95
 FEWEST_TRIALS: Final = 3
 """With fewer, an interval says little; with one there is none."""
+SMALL: Final = 0.05
+"""A difference that is worth more trials."""
 _MOST_TRIALS: Final = 1000
 _WIDEST: Final = 600.0
 """Of an interval's half, in logarithms: what two trials that have nothing in common give is more than a float holds."""
 
 
-def definition(together: int) -> str:
-    """Return how a ratio and its interval are defined where `together` intervals hold at once."""
-    each = 1 - (1 - CONFIDENCE) / max(together, 1)
-    return (
-        "ratio: of the medians; its interval: of the ratio of geometric means, by Welch's t on the trials' logarithms, "
-        f"at {each:.4g} confidence, so that those of the headline ({together}) hold together at {CONFIDENCE:.0%}; "
-        "differs: the interval does not hold 1"
-    )
+DEFINITION: Final = (
+    "ratio: of the medians; its interval: of the ratio of geometric means, by Welch's t on the trials' logarithms, so "
+    "wide that the intervals of all figures of the headline hold together at 95 %; differs: the interval does not hold "
+    "1; trials_needed: a side, for intervals of 5 % to each side, as far as these trials spread"
+)
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +115,8 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None
     high: float | None
     differs: bool | None
+    trials_needed: int | None = None
+    """How many a side would make the interval reach SMALL to each side; null beyond 1,000."""
 
 
 UNKNOWN = Ratio(value=None, low=None, high=None, differs=None)
@@ -144,22 +145,10 @@ def ratio(first: Sequence[float | None], other: Sequence[float | None], together
         freedom = sum(parts) ** 2 / sum(part**2 / (len(side) - 1) for part, side in zip(parts, logs, strict=True))
         reach = min(_student(freedom, together) * error, _WIDEST)
     low, high = min(math.exp(centre - reach), value), max(math.exp(centre + reach), value)
-    return Ratio(value=value, low=low, high=high, differs=not low <= 1 <= high)
-
-
-def trials_needed(
-    first: Sequence[float | None], other: Sequence[float | None], share: float, together: int = 1
-) -> int | None:
-    """Return how many trials a side make an interval of `ratio` reach `share` to each side, as far as these spread.
-
-    Null if more than 1,000 would be needed, or these do not tell.
-    """
-    sides = [[math.log(value) for value in values if value] for values in (first, other)]
-    if any(len(side) < max(len(values), 2) for side, values in zip(sides, (first, other), strict=True)):
-        return None
-    both = sum(variance(side) for side in sides)
+    both = sum(variance(side) for side in logs)
     reaches = ((n, _student(2 * n - 2, together) * math.sqrt(both / n)) for n in range(2, _MOST_TRIALS + 1))
-    return next((n for n, reach in reaches if reach <= math.log1p(share)), None)
+    needed = next((n for n, reach in reaches if reach <= math.log1p(SMALL)), None)
+    return Ratio(value=value, low=low, high=high, differs=not low <= 1 <= high, trials_needed=needed)
 
 
 @cache

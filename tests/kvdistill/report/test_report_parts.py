@@ -216,6 +216,7 @@ def test_trials_are_compared_with_confidence(tmp_path):
         "low": pytest.approx(math.exp(-reach)),
         "high": pytest.approx(math.exp(reach)),
         "differs": False,
+        "trials_needed": 3,
     }
     assert other["ratio"]["value"] == 2
     bounds = (2 * math.exp(-reach), 2 * math.exp(reach))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvtrace.core.statistics import UNKNOWN, _student, differing, ratio, trials_needed
+from kvtrace.core.statistics import UNKNOWN, _student, differing, ratio
 
 # Student's t that 5 % exceed to both sides, by degrees of freedom, and 1.25 % (5 % over 4): a printed table's.
 STUDENT = {(1, 1): 12.706, (2, 1): 4.3027, (4, 1): 2.7764, (8, 1): 2.3060, (198, 1): 1.9720, (4, 4): 4.3147}
@@ -56,14 +56,14 @@ def test_the_interval_holds_the_true_ratio_as_often_as_it_says(trials):
 
 
 def test_how_many_trials_a_small_difference_takes():
-    # By hand: variance 2 of the difference of one trial each, in squares of a hundredth; 5 % is 4.879 hundredths. With
-    # n trials a side the interval reaches t(2 n - 2) sqrt(2 / n): 4.303 with 2, 2.27 with 3.
-    a = np.exp(0.01 * np.array([-1.0, 0.0, 1.0])).tolist()
-    assert trials_needed(a, a, 0.05) == 2
-    assert trials_needed(a, a, 0.025) == 3
-    assert trials_needed(a, a, 1e-9) is None
-    assert trials_needed(a, [1.0], 0.05) is None
-    assert trials_needed([2.0, 2.0], [3.0, 3.0], 0.05) == 2
+    # By hand: the interval of n trials a side reaches t(2 n - 2) sqrt(2 / n) times the logarithms' deviation; 5 % is
+    # 4.879 hundredths. With one of 1 hundredth 2 trials reach 4.303, with one of 2 hundredths 3 reach 4.534, with one
+    # of 10 hundredths (a table's t(64) = 1.998, t(66) = 1.997) 33 reach 4.918 and 34 reach 4.843.
+    for deviation, needed in ((0.01, 2), (0.02, 3), (0.1, 34), (1.0, None)):
+        a = np.exp(deviation * np.array([-1.0, 0.0, 1.0])).tolist()
+        assert ratio(a, a).trials_needed == needed
+    assert ratio([2.0, 2.0], [3.0, 3.0]).trials_needed == 2
+    assert ratio([2.0], [3.0, 3.0]).trials_needed is None
 
 
 def test_an_interval_is_the_same_at_every_call():
