@@ -150,6 +150,7 @@ def generated(summary: dict[str, Any]) -> Document:
     """Return what the simulation counted as a document."""
     from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
     from kvtrace.core.document.fleet import event_lines, event_tables, fleet_headline, fleet_tables
+    from kvtrace.core.metadata import STALLS
 
     stats, first = summary["stats"], summary["stats"]["first_token"]
     spec = """
@@ -184,6 +185,8 @@ def generated(summary: dict[str, Any]) -> Document:
         f"{format_count(summary['rows'])} rows, preset {summary['preset']}, model {summary['model']}, "
         f"seed {summary['seed']}, {format_count(stats['requests'])} requests"
     )
+    if stalled := stats.get("stalled_requests"):
+        headline = f"{STALLS} in {stalled:,} of {stats['requests']:,} requests; {headline}"
     if of_fleet := stats.get("fleet"):
         headline = f"{fleet_headline(of_fleet)}; {headline}"
         tables = [*fleet_tables(of_fleet), *tables]

@@ -246,10 +246,12 @@ def without_outputs(argv: list[str]) -> list[str]:
 
 
 def computing_notes(notes: list[str]) -> list[str]:
-    """Return those of a trace's `notes` that say how long computing took: without them its rates mean nothing."""
-    return [note for note in notes if note.startswith("computing")]
+    """Return those of a trace's `notes` without which its rates mean nothing: how long computing took, and stalls."""
+    return [note for note in notes if note.startswith(("computing", STALLS))]
 
 
+STALLS = "ENGINE WOULD STALL"
+"""So begins the note of requests in which the real engine waits for ever, and the simulation goes on."""
 INSTANT_STORAGE = "simulated: storage latency is zero, and no tier queues"
 """The note of a trace whose tiers have no model of time: no modelled time of its requests contains any of storage."""
 

@@ -472,6 +472,18 @@ static bool is_stepwise(World *w, int64_t actor) {
     return w->knobs.offer_tokens > 0 && w->actors[actor].retrieved_objects == 0;
 }
 
+// Whether `chain[:end]`, found in the tiers in `where`, is more than a tier holds through which all of it goes: the
+// engine waits there for ever, for room that its own objects take.
+static bool is_stalled(World *w, int64_t end) {
+    for (int64_t t = 0; t < w->tiers_count; t++) {
+        int64_t needed = 0, below = 0;
+        for (int64_t i = 0; w->tiers[t].loads_whole && i < end; i++)
+            if (w->where[i] >= t) needed += size_of(w, w->chain[i]), below += w->where[i] > t;
+        if (below && needed > w->tiers[t].limit) return true;
+    }
+    return false;
+}
+
 // Copy what was loaded to faster tiers, as the promotion says; the time the rest takes to compute.
 int64_t promote(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
@@ -484,6 +496,7 @@ int64_t promote(World *w, int64_t actor) {
             if (k->is_by_tier && i >= me->retrieved_objects) of = max_of(of, w->where[i]);
             if (k->promotion && w->where[i] > 0 && w->chain[i] < 0) w->chain[i] = give_slot(w, home_of(w, actor, i));
         }
+        w->total.stalled += is_stalled(w, me->reached);
         int64_t staged = me->reached;
         if (k->staging) {
             staged = cut_reads(w, me->retrieved_objects, me->reached);

@@ -85,8 +85,9 @@ typedef struct {
     int64_t collected_bytes;        // written for that
     // When it makes room, if only at times: each so many ns (0: whenever it must), the next of these (0: none), the
     // bytes from which on it does, by what share of them (in millionths; 0: down to `low`), and to which bytes it is
-    // going down (NONE: it is not). Whether what is loaded from it and staged in it counts as used backwards.
-    int64_t evict_every_ns, poll_ns, trigger, evict_ppm, goal, loads_backwards, stores_backwards;
+    // going down (NONE: it is not). Whether what is loaded from it and staged in it counts as used backwards, and
+    // whether what a request loads from it and below must be in it at once.
+    int64_t evict_every_ns, poll_ns, trigger, evict_ppm, goal, loads_backwards, stores_backwards, loads_whole;
     int64_t ttl_ns;                 // TTL: how long an object lives
     double target;                  // ARC: bytes that it means T1 to have
     int64_t has_evicted;            // S3-FIFO: whether it ever did
@@ -195,7 +196,7 @@ typedef struct {
 typedef struct {
     int64_t requests, input_tokens, output_tokens, lookups, lookup_bytes, decode_misses, unplaced, prompt_lookups;
     int64_t prompt_hits, document_lookups, document_hits, decoded_tokens, decoding_ns, prefills, waiting_ns, offers;
-    int64_t refused_offers, refused_objects;
+    int64_t refused_offers, refused_objects, stalled;
 } Total;
 
 // Who acts when: at a time, or at a count of the batch's clock.

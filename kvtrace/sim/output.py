@@ -17,7 +17,7 @@ import numpy as np
 
 from kvtrace.core import metadata
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.metadata import INSTANT_STORAGE, Metadata
+from kvtrace.core.metadata import INSTANT_STORAGE, STALLS, Metadata
 from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, Table, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
 from kvtrace.model.serving import in_words
@@ -85,9 +85,20 @@ def write(
         stats = _stats(simulation, labels)
         for writer in (trace, objects, log):
             if writer is not None:
-                writer.update(stats=stats)
+                writer.update(stats=stats, notes=_stalls(simulation, stats) + writer.meta.notes)
                 writer.finish()
     return trace.meta
+
+
+def _stalls(simulation: Simulation, stats: dict[str, Any]) -> list[str]:
+    """Return a note of the requests in which the engine would wait for ever, if there are any."""
+    if not (stalled := stats.get("stalled_requests")):
+        return []
+    tier = next(tier.name for tier in simulation.preset.tiers if tier.loads_whole)
+    which = f"{stalled:,} of {stats['requests']:,} requests load more from storage than tier {tier} holds"
+    return [
+        f"{STALLS}: {which}; the engine waits there for ever, the simulation goes on: give it more, or shorter prompts"
+    ]
 
 
 def _stats(simulation: Simulation, labels: StreamLabels | None) -> dict[str, Any]:

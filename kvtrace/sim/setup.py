@@ -242,6 +242,7 @@ def _set_tiers(world: World, preset: Preset) -> None:
         of["is_tail_first"] = recency is Recency.TAIL_FIRST
         of["is_tail_first_at_end"] = recency is not Recency.HEAD_FIRST
         of["loads_backwards"], of["stores_backwards"] = tier.loads_backwards, tier.stores_backwards
+        of["loads_whole"] = tier.loads_whole
         if tier.low_watermark is not None and tier.capacity_bytes is not None:
             of["low"] = int(tier.capacity_bytes * tier.low_watermark)
         if tier.evict_every_ns and tier.capacity_bytes is not None:

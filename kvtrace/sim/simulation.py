@@ -348,6 +348,7 @@ def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
         "decode_misses": int(total["decode_misses"]),
         "unplaced_objects": int(total["unplaced"]),
         **_offers(preset, total),
+        **({"stalled_requests": int(total["stalled"])} if any(tier.loads_whole for tier in preset.tiers) else {}),
         "first_token": first_token,
         "tiers": per_tier,
         **fleet.stats(preset.fleet, world),

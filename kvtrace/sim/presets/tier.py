@@ -153,6 +153,9 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a request loads from here counts as used last object first, which leaves its first the most recent."""
     stores_backwards: bool = False
     """Likewise, of what it stores; needs staging."""
+    loads_whole: bool = False
+    """All that a request loads from here and the tiers below has to be here at once: the engine stalls in a request
+    that loads more than fits. The simulation goes on, and counts these requests."""
     ttl: str | None = None
     """With policy ttl: how long an object stays after it was written, such as `10m`."""
     read_bandwidth: str | int | None = None

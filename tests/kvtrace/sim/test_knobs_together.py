@@ -24,6 +24,7 @@ WAYS = [
 ]  # fmt: skip
 OF_A_TIER = [
     {"request_writes": 1}, {"request_reads": 2}, {"looks_past_miss": True}, {"loads_backwards": True},
+    {"loads_whole": True},
     {"policy": Policy.FIFO}, {"policy": Policy.TTL, "ttl": "15ns"}, {"low_watermark": 0.25, "high_watermark": 0.8},
     {"recency": Recency.TAIL_FIRST},
 ]  # fmt: skip

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from simulated import brief, preset_of, requests_of, rows_of
+from simulated import brief, preset_of, requests_of, rows_of, simulate
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.sim.presets.preset import Match, Promotion, load_preset
 from kvtrace.sim.presets.tier import TierSetting
+from kvtrace.sim.setup import Load
 
 DISK = TierSetting("disk")
 
@@ -33,6 +34,22 @@ def test_of_a_prompt_larger_than_the_staging_tier_as_much_is_stored_as_it_holds(
         "write 0 prefill 2 4 1/1",
         "write 1 store 2 4 1/2",
     ]
+
+
+@pytest.mark.parametrize(("staging", "pool", "stalled"), [(True, 8, 1), (False, 8, 2), (False, 12, 0), (True, 12, 0)])
+def test_requests_that_load_more_than_a_tier_holds_are_counted(staging, pool, stalled):
+    # Three chunks, loaded twice. A pool of two that stages has stored two of them below; the second request finds these
+    # and stores the third, which the last one finds, too: its three do not fit. Without staging all are below at once.
+    requests = requests_of([(at, 12, 0, [0, 1, 2]) for at in (0, 10, 20)])
+    simulation, *_ = simulate(
+        tiers(TierSetting("pool", pool, staging=staging, loads_whole=True)), Load(requests=requests)
+    )
+    assert simulation.stats()["stalled_requests"] == stalled
+    rows_alike = [
+        rows_of(tiers(TierSetting("pool", pool, staging=staging, loads_whole=is_whole)), requests)
+        for is_whole in (0, 1)
+    ]
+    assert rows_alike[0] == rows_alike[1]
 
 
 def test_loads_backwards_leave_the_first_object_the_most_recent():
