@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvreplay.commands.arguments import ReplayArguments
 from kvreplay.commands.options import RanksArguments, RunAsJson, TraceFile, command_line, session, targets
+from kvreplay.config.config import Config
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError, FailedOperations
 
 if TYPE_CHECKING:
-    from kvreplay.config.config import Config
     from kvreplay.run.run import FinishedRun, Replaying
     from kvreplay.run.watch import Watch, Watching
 
@@ -40,7 +40,7 @@ def run(
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The run's directory.")] = Path("run"),
     *,
-    how: ReplayArguments,
+    how: Config,
     ranks: RanksArguments,
     metrics: Annotated[
         str | None,
@@ -79,7 +79,8 @@ def run(
         check_memory()
         from kvreplay.run.run import replay
 
-        config, replaying = how.config(targets(tier), is_kept=keep), replay if several is None else several.replay
+        config = replace(how, tiers=targets(tier), is_kept=keep)
+        replaying = replay if several is None else several.replay
         with _watching(metrics) as seen:
             if trials is not None:
                 _run_trials(config, trace, output, trials, seen, replaying, is_forced=force, as_json=as_json)
@@ -188,7 +189,7 @@ def compare(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The directory of both sides.")] = Path("comparison"),
     *,
-    how: ReplayArguments,
+    how: Config,
     trials: Annotated[int, typer.Option(help="Runs of each side.")] = 3,
     force: Annotated[
         bool, typer.Option("--force", help="Write into a directory that is not empty; replaces runs there.")
@@ -214,7 +215,7 @@ def compare(
     second = first | targets(against)
     if first == second:
         raise ConfigError("--against: it names the targets of --tier; give another drive, such as nvme=/mnt/new")
-    configs = (how.config(first, is_kept=False), how.config(second, is_kept=False))
+    configs = (replace(how, tiers=first), replace(how, tiers=second))
     runs: list[tuple[FinishedRun, Path]] = []
 
     def done(run: Path, finished: FinishedRun) -> None:

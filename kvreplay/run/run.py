@@ -23,7 +23,8 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace as replace_fields
 
-from kvreplay.config.config import CLOSED_LOOP_DEPTH, Config, Precondition, check, check_warmup
+from kvreplay.config.config import CLOSED_LOOP_DEPTH, Config, Precondition
+from kvreplay.config.limits import check, check_warmup
 from kvreplay.config.setting import Setting, settle
 from kvreplay.config.tiers import check_targets
 from kvreplay.engine.engine import Chosen, Engine, check_name, choose

@@ -12,13 +12,15 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from kvreplay.config.config import Config, check
+from kvreplay.config.config import Config
+from kvreplay.config.limits import check
 from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
 from kvreplay.result.cause import DEPENDENCIES, DRIVE, is_late, percent
@@ -229,8 +231,8 @@ def _check_values(config: Config, axis: Axis, values: list[float], read_p99_targ
 
 def _at(config: Config, axis: Axis, value: float) -> Config:
     if axis is Axis.QUEUE_DEPTH:
-        return msgspec.structs.replace(config, queue_depth=int(value), speed=None)
-    return msgspec.structs.replace(config, speed=value if axis is Axis.SPEED else 1.0)
+        return replace(config, queue_depth=int(value), speed=None)
+    return replace(config, speed=value if axis is Axis.SPEED else 1.0)
 
 
 def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | None = None) -> SweepPoint:
