@@ -127,7 +127,6 @@ def sweep(
         from kvtrace.core.document.chapters import sweep_document
         from kvtrace.core.document.page import check_plot
         from kvtrace.core.document.terminal import show_documents
-        from kvtrace.core.run.sweep_file import has_users
         from kvtrace.core.schema import TRACE
         from kvtrace.core.tables import open_table
 
@@ -142,7 +141,7 @@ def sweep(
         check_targets(config)
         check_output(output, is_forced=force)
         with _trace(trace, gen) as source:
-            axis, values = load.axis(has_users=gen is not None and has_users(open_table(source, TRACE).meta))
+            axis, values = load.axis(has_users=gen is not None and sweeping.has_users(open_table(source, TRACE).meta))
             found, error = sweeping.sweep(
                 config,
                 source,

@@ -40,6 +40,7 @@ from kvreplay.run.run import Interrupted
 from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError, RankLost
+from kvtrace.core.files import write_json
 from kvtrace.core.run.figures import (
     Evidence,
     Figures,
@@ -54,6 +55,7 @@ from kvtrace.core.run.figures import (
 )
 from kvtrace.core.run.run_file import (
     RANK_FOLDER,
+    RUN_FILE,
     CombinedNote,
     DealNote,
     DeviceIo,
@@ -67,7 +69,6 @@ from kvtrace.core.run.run_file import (
     Verification,
     WindowNote,
     find_run,
-    write_run,
 )
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import mean, total
@@ -96,7 +97,7 @@ def merge_ranks(output: Path, *, because: str | None = None, wait_s: float = 0.0
         why = "; ".join(filter(None, [because, *(part.trouble for part in parts)]))
         raise RankLost(f"{output}: no rank left anything that could be put together: {why}")
     run = _run(order, parts, because)
-    write_run(output, run)
+    write_json(output / RUN_FILE, run)
     return run
 
 

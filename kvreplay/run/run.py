@@ -47,6 +47,7 @@ from kvreplay.tiers.host import DeviceCounters, device_counters
 from kvreplay.tiers.tier import DeviceTier, Holding, PlannedTier, StorageTier, Tier, drives_of
 from kvtrace.core.app import INTERRUPTED, noted_signals
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError
+from kvtrace.core.files import write_json
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.run_file import (
     BLOCKS_FILE,
@@ -60,7 +61,6 @@ from kvtrace.core.run.run_file import (
     RunFile,
     Smart,
     Verification,
-    write_run,
 )
 from kvtrace.core.schema import BLOCKS
 from kvtrace.core.units import format_duration
@@ -364,7 +364,7 @@ def write_down(found: RunResults, begun: RunBegun, measured: Measured, output: P
             tables.write_table(output / BLOCKS_FILE, meta, measured.probed.blocks())
     found.close_tables(content)
     content = msgspec.structs.replace(content, checkpoints=found.checkpoints(measured.summary.wall_ns))
-    write_run(output, content)
+    write_json(output / RUN_FILE, content)
     return FinishedRun(content, measured.error)
 
 

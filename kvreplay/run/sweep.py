@@ -33,7 +33,7 @@ from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import LimitCause, RunVerdict, Summary
 from kvtrace.core.run.run_file import SWEEP_FILE, ProgramError, run_program
-from kvtrace.core.run.sweep_file import Axis, LoadSweep, SweepPoint, has_users
+from kvtrace.core.run.sweep_file import Axis, LoadSweep, SweepPoint
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import objects_path, open_table
 from kvtrace.core.units import NS_PER_S, format_duration, format_rate
@@ -96,6 +96,11 @@ RULES = {
     Axis.SPEED: _KEPT_PACE.format("speed"),
     Axis.USERS: _KEPT_PACE.format("number of users"),
 }
+
+
+def has_users(meta: Metadata) -> bool:
+    """Return whether a trace is one of synthetic users, so that its command makes it with more of them."""
+    return meta.program == "kvtrace" and meta.argv[1:2] == ["gen"] and isinstance(meta.config.get("users"), int)
 
 
 def sweep(
