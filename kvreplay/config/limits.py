@@ -120,7 +120,8 @@ def with_depth(
             return replace(config, queue_depth=_in_pool(config.pool, config.io_bytes)), "--pool"
         return replace(config, queue_depth=config.depth), why
     depth, why = MAX_QUEUE_DEPTH, "the most"
-    if _takes_threads(config, tiers):
+    working = [t for t in tiers if t is not None and has_times(t)]
+    if config.engine == EngineName.THREADS or not all(goes_by_ring(t) or copied(t) for t in working):
         depth, why = THREADS, "a thread each"
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     available = available_bytes()
@@ -146,12 +147,6 @@ def _in_pool(pool: int, io_bytes: int) -> int:
     while depth < MAX_QUEUE_DEPTH and buffer_bytes(depth + 1, io_bytes) <= pool:
         depth += 1
     return depth
-
-
-def _takes_threads(config: Config, tiers: Sequence[Tier | None]) -> bool:
-    working = [t for t in tiers if t is not None and has_times(t)]
-    is_ring = all(goes_by_ring(t) or copied(t) for t in working)
-    return config.engine == EngineName.THREADS or not is_ring
 
 
 PROCESS_BYTES = 192 << 20

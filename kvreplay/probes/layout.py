@@ -18,12 +18,12 @@ SLOTS = (41 - SUB_BITS) << SUB_BITS
 """As in common.bpf.c: up to 2^40, what is above is in the last one."""
 
 
-def slot_bounds(slot: int) -> tuple[int, int]:
-    """Return the bounds of `slot`: its first value, and the first one beyond it."""
-    if slot < 2 << SUB_BITS:
+def slot_bounds(slot: int, bits: int = SUB_BITS) -> tuple[int, int]:
+    """Return the bounds of `slot`, of 2^`bits` for each power of two: its first value, and the first one beyond it."""
+    if slot < 2 << bits:
         return slot, slot + 1
-    shift = (slot >> SUB_BITS) - 1
-    return (slot - (shift << SUB_BITS)) << shift, (slot - (shift << SUB_BITS) + 1) << shift
+    shift = (slot >> bits) - 1
+    return (slot - (shift << bits)) << shift, (slot - (shift << bits) + 1) << shift
 
 
 def histogram(slots: Sequence[int], total_ns: int) -> Histogram:

@@ -153,7 +153,9 @@ class _Run:
             lay_out_ns = monotonic_ns() - lay_out_started_ns
             populated, failed_populate = self._populate(engine, interrupted, laid_out)
             if failed_populate is None:
-                laid_out.note_whole()
+                # How far drives are written, for later runs.
+                for drive, region in laid_out.whole:
+                    drive.note_written(region)
             with setting.trace.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             end_probes = stack.enter_context(probing(config, setting.tiers, output))
