@@ -120,69 +120,45 @@ def mlperf(
         _combine([Path(name) for name in names[1:]], output, is_forced=force, as_json=as_json)
         return
     with alongside(is_mpi=client.is_mpi, rank_timeout=ranks.rank_timeout) as several:
-        how = replace(how, tiers=targets(tier))
-        _measure(names, how, output, locked, client, _How(dry_run, break_rules, force, as_json), several)
+        from kvreplay.config.limits import check_memory
 
+        check_memory()
+        from kvreplay.config.tiers import check_targets
+        from kvreplay.mlperf.document import plan_document
+        from kvreplay.mlperf.rules import ALL, SHORT, refuse_broken, resolve, rules_of
+        from kvreplay.result.tables import check_output
+        from kvtrace.core.document.terminal import show_documents
 
-@dataclass(frozen=True, slots=True)
-class _How:
-    """How a command goes about it."""
+        how, options = replace(how, tiers=targets(tier)), resolve(names)
+        for name in names:
+            if name in SHORT:
+                log(f"{name} is {SHORT[name]} ({resolve([name])[0].said}); {ALL} names all options")
+        folder, sharing = output, 1
+        if several is not None and several.ranks.count > 1:
+            from kvreplay.ranks.session import own_client
 
-    is_dry: bool
-    is_breaking_rules: bool
-    is_forced: bool
-    as_json: bool
+            tiers, folder, sharing = own_client(several, how.tiers, output, is_forced=force)
+            how = replace(how, tiers=tiers)
+            client = replace(client, rank=several.ranks.rank)
+        attempts = [_attempt(option, how, folder, len(options), locked, client, sharing) for option in options]
+        planned = [(attempt, rules_of(attempt)) for attempt in attempts]
+        if dry_run:
+            if as_json:
+                emit_json([{"option": a.option.name, "space": a.space, "rules": rules} for a, rules in planned])
+            else:
+                show_documents([plan_document(attempt, rules) for attempt, rules in planned])
+            return
+        check_output(folder, is_forced=force)
+        for attempt, rules in planned:
+            check_targets(attempt.config)
+            refuse_broken(rules, is_allowed=break_rules)
+        _run(planned, folder, several, as_json=as_json)
+        if folder != output and several is not None:
+            from kvreplay.ranks.session import bring_results
 
-
-def _measure(
-    names: list[str],
-    replay: Config,
-    output: Path,
-    locked: LockedArguments,
-    client: ClientArguments,
-    how: _How,
-    ranks: Alongside | None,
-) -> None:
-    """Run the options `names`; with `ranks` as one of several clients, of which rank 0 combines the results."""
-    from kvreplay.config.limits import check_memory
-
-    check_memory()
-    from kvreplay.config.tiers import check_targets
-    from kvreplay.mlperf.document import plan_document
-    from kvreplay.mlperf.rules import ALL, SHORT, refuse_broken, resolve, rules_of
-    from kvreplay.result.tables import check_output
-    from kvtrace.core.document.terminal import show_documents
-
-    options = resolve(names)
-    for name in names:
-        if name in SHORT:
-            log(f"{name} is {SHORT[name]} ({resolve([name])[0].said}); {ALL} names all options")
-    folder, sharing = output, 1
-    if ranks is not None and ranks.ranks.count > 1:
-        from kvreplay.ranks.session import own_client
-
-        tiers, folder, sharing = own_client(ranks, replay.tiers, output, is_forced=how.is_forced)
-        replay = replace(replay, tiers=tiers)
-        client = replace(client, rank=ranks.ranks.rank)
-    attempts = [_attempt(option, replay, folder, len(options), locked, client, sharing) for option in options]
-    planned = [(attempt, rules_of(attempt)) for attempt in attempts]
-    if how.is_dry:
-        if how.as_json:
-            emit_json([{"option": a.option.name, "space": a.space, "rules": rules} for a, rules in planned])
-        else:
-            show_documents([plan_document(attempt, rules) for attempt, rules in planned])
-        return
-    check_output(folder, is_forced=how.is_forced)
-    for attempt, rules in planned:
-        check_targets(attempt.config)
-        refuse_broken(rules, is_allowed=how.is_breaking_rules)
-    _run(planned, folder, ranks, as_json=how.as_json)
-    if folder != output and ranks is not None:
-        from kvreplay.ranks.session import bring_results
-
-        if bring_results(ranks, replay.tiers, output):
-            folders = [output / RANK_FOLDER.format(rank) for rank in range(ranks.ranks.count)]
-            _combine(folders, output, is_forced=True, as_json=how.as_json)
+            if bring_results(several, how.tiers, output):
+                folders = [output / RANK_FOLDER.format(rank) for rank in range(several.ranks.count)]
+                _combine(folders, output, is_forced=True, as_json=as_json)
 
 
 def _attempt(
