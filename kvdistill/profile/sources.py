@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kvdistill.profile.arrivals import BUCKETS, ArrivalCounter
 from kvdistill.profile.distributions import equal_mass_zones
 from kvdistill.profile.locality import place_locality
@@ -38,8 +36,9 @@ from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import read_json
 from kvtrace.core.limit import Limit
-from kvtrace.core.metadata import Count, Metadata, computing_notes
+from kvtrace.core.metadata import Metadata, computing_notes
 from kvtrace.core.parquet import DENSE_SLACK
+from kvtrace.core.run.probe_file import DirectionFigures, ProbeFile
 from kvtrace.core.run.run_file import RunFile, find_run, refuse_cut_off
 from kvtrace.core.schema import BLOCKS, OPS, TRACE
 from kvtrace.core.units import format_count
@@ -425,54 +424,6 @@ _PROBE_NOTES = (
 )
 
 
-class _Sized(msgspec.Struct, frozen=True):
-    bytes: Count
-    count: Count
-
-
-class _InFlight(msgspec.Struct, frozen=True):
-    in_flight: Count
-    count: Count
-
-
-class _ProbeTimes(msgspec.Struct, frozen=True):
-    count: Count
-    mean_ns: float | None
-
-
-class _ProbeDirection(msgspec.Struct, frozen=True):
-    issued: Count
-    issued_bytes: Count
-    block_sizes: list[_Sized]
-    in_flight_at_dispatch: list[_InFlight]
-    d2c: _ProbeTimes
-    q2d: _ProbeTimes = _ProbeTimes(0, None)
-
-
-class _ProbeBlock(msgspec.Struct, frozen=True):
-    directions: dict[str, _ProbeDirection]
-
-
-class _ProbeDuration(msgspec.Struct, frozen=True):
-    duration_ns: Count | None = 0
-
-
-class _ProbeConfig(msgspec.Struct, frozen=True):
-    devices: list[str] | None = None
-
-
-class _Probe(msgspec.Struct, frozen=True):
-    program: str
-    version: str
-    config: _ProbeConfig
-    config_sha256: str
-    duration_ns: Count
-    block: _ProbeBlock
-
-
-_NO_REQUESTS = _ProbeDirection(0, 0, [], [], _ProbeTimes(0, None))
-
-
 def distil_probe(path: Path) -> Profile:
     """Return the profile of the probe.json at `path`.
 
@@ -480,16 +431,15 @@ def distil_probe(path: Path) -> Profile:
         TraceError: it is none, or holds no reads or writes.
 
     """
-    misfit = "no probe.json of kvreplay probe: {}"
-    if read_json(path, _ProbeDuration, misfit=misfit).duration_ns is None:
+    probe = read_json(path, ProbeFile, misfit="no probe.json of kvreplay probe: {}")
+    if probe.program is None or probe.version is None or probe.config_sha256 is None:
+        raise TraceError("no probe.json of kvreplay probe: it does not say what wrote it, and how", path=path)
+    if probe.duration_ns is None:
         why = "holds no duration and no exact sizes (bpftrace prints neither), so a job has no rate and no sizes"
         raise TraceError(f"{why}; distil what kvreplay probe or an imported blkparse text holds", path=path)
-    probe = read_json(path, _Probe, misfit=misfit)
-    of = probe.block.directions
-    read, write, discard = (of.get(name, _NO_REQUESTS) for name in ("read", "write", "discard"))
-    if not read.issued + write.issued:
+    read, write, discard = (probe.block.directions.get(name) for name in ("read", "write", "discard"))
+    if not _issued(read) + _issued(write):
         raise TraceError("no reads or writes: there is no job to write", path=path)
-    devices = probe.config.devices or []
     return Profile(
         origin=Origin(
             kind=SourceKind.PROBE,
@@ -504,13 +454,13 @@ def distil_probe(path: Path) -> Profile:
             limit="",
             notes=list(_PROBE_NOTES),
         ),
-        tier=", ".join(devices) or "all disks",
+        tier=", ".join(probe.devices) or "all disks",
         start_ns=0,
         span_ns=probe.duration_ns,
         read=_probe_direction(read),
         write=_probe_direction(write),
-        delete_ops=discard.issued,
-        delete_bytes=discard.issued_bytes,
+        delete_ops=_issued(discard),
+        delete_bytes=0 if discard is None else discard.issued_bytes or 0,
         stray_delete_ops=0,
         empty_ops=0,
         space=None,
@@ -524,29 +474,32 @@ def distil_probe(path: Path) -> Profile:
     )
 
 
-def _probe_direction(moved: _ProbeDirection) -> DirectionProfile:
-    sizes = [SizeCount(size.bytes, size.count) for size in moved.block_sizes if size.bytes]
+def _issued(moved: DirectionFigures | None) -> int:
+    return 0 if moved is None else moved.issued or 0
+
+
+def _probe_direction(moved: DirectionFigures | None) -> DirectionProfile:
+    sizes = [SizeCount(size.bytes, size.count) for size in ([] if moved is None else moved.block_sizes) if size.bytes]
     total = sum(size.io_bytes * size.ops for size in sizes)
     return DirectionProfile(
         ops=sum(size.ops for size in sizes), object_bytes=total, io_bytes=total, sizes=sizes, zones=[]
     )
 
 
-def _total(times: _ProbeTimes) -> float:
-    return (times.mean_ns or 0) * times.count
-
-
-def _depth_by_rate(read: _ProbeDirection, write: _ProbeDirection, duration_ns: int) -> DepthProfile | None:
+def _depth_by_rate(
+    read: DirectionFigures | None, write: DirectionFigures | None, duration_ns: int
+) -> DepthProfile | None:
     """Return the depth by Little's law: mean time queued and in the device times the rate; null where none was seen."""
-    busy = [None if m.issued and m.d2c.mean_ns is None else _total(m.d2c) + _total(m.q2d) for m in (read, write)]
-    if busy[0] is None or busy[1] is None or not duration_ns:
-        return None
-    most = max((d.in_flight for m in (read, write) for d in m.in_flight_at_dispatch), default=0)
+    busy, known = [0.0, 0.0], [(at, moved) for at, moved in enumerate((read, write)) if moved is not None]
+    for at, moved in known:
+        if not duration_ns or (moved.issued and moved.d2c.mean_ns is None):
+            return None
+        busy[at] = sum((times.mean_ns or 0) * times.count for times in (moved.d2c, moved.q2d))
     return DepthProfile(
-        mean=(busy[0] + busy[1]) / duration_ns,
+        mean=sum(busy) / duration_ns,
         read_mean=busy[0] / duration_ns,
         write_mean=busy[1] / duration_ns,
-        max=most,
+        max=max((d.in_flight for _, moved in known for d in moved.in_flight_at_dispatch), default=0),
         shares=[],
-        timed_share=(read.d2c.count + write.d2c.count) / (read.issued + write.issued),
+        timed_share=sum(moved.d2c.count for _, moved in known) / (_issued(read) + _issued(write)),
     )

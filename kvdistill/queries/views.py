@@ -218,9 +218,9 @@ def _probe_facts(folder: Path) -> Iterable[dict[str, Any]]:
     probe = find_probe(folder)
     if probe is None:
         return
-    for direction, counts in probe["block"]["directions"].items():
+    for direction, counts in probe.block.directions.items():
         yield {"origin": str(folder), "direction": direction} | {
-            name: counts.get(name) for name in FACTS["probes"] if name not in ("origin", "direction")
+            name: getattr(counts, name) for name in FACTS["probes"] if name not in ("origin", "direction")
         }
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import asdict
 
 from kvdistill.queries.database import connect, query, query_table
 from kvdistill.queries.views import register
@@ -31,7 +32,7 @@ from kvtrace.core.document.document import (
     parameters,
     table_of,
 )
-from kvtrace.core.run.probe_file import find_probe, probe_answer
+from kvtrace.core.run.probe_file import LAYERS, Application, Histogram, ProbeFile, find_probe, probe_answer
 from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, RunFile, find_run
 from kvtrace.core.units import format_bytes, format_duration
 
@@ -85,33 +86,32 @@ def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
     found = find_probe(folder)
     if found is None:
         return None
-    directions = found["block"]["directions"]
-    application = found.get("application") or {}
-    times = [("application", kind, h) for kind, h in (application.get("times") or {}).items()]
-    layers = ("q2d", "requeued", "d2c")
-    times += [(layer, name, d[layer]) for layer in layers for name, d in directions.items() if d.get(layer)]
+    directions = found.block.directions
+    application = found.application or Application()
+    times = [("application", kind, h) for kind, h in application.times.items()]
+    times += [(layer, name, h) for layer in LAYERS for name, d in directions.items() if (h := getattr(d, layer))]
     zone_bytes, bucket_ns, heat = _heat_cells(folder / BLOCKS_FILE, buckets)
     return ProbeReport(
         name=folder.resolve().name,
-        filter=found.get("config") or {},
-        duration_ns=found.get("duration_ns"),
-        argv=found.get("argv") or [],
-        version=found.get("version"),
+        filter=found.config,
+        duration_ns=found.duration_ns,
+        argv=found.argv,
+        version=found.version,
         answer=probe_answer(found),
         layers=[
-            {"layer": layer, "op": name, "count": h["count"]} | {time: h[time] for time in TIMES}
+            {"layer": layer, "op": name, "count": h.count} | {time: getattr(h, time) for time in TIMES}
             for layer, name, h in times
-            if h["count"]
+            if h.count
         ],
         latency_bins=[
-            {"layer": layer, "op": name, "low_ns": bin_["from"], "count": bin_["count"]}
+            {"layer": layer, "op": name, "low_ns": bucket.from_, "count": bucket.count}
             for layer, name, h in times
-            for bin_ in h["log2_ns"]
+            for bucket in h.log2_ns
         ],
-        directions=[{"op": name} | {c: d.get(c) for c in COUNTS.split()} for name, d in directions.items()],
-        sizes=[{"op": name, **size} for name, d in directions.items() for size in d["block_sizes"]],
-        in_flight=[{"op": name, **depth} for name, d in directions.items() for depth in d["in_flight_at_dispatch"]],
-        calls=application.get("calls") or [],
+        directions=[{"op": name} | {c: getattr(d, c) for c in COUNTS.split()} for name, d in directions.items()],
+        sizes=[{"op": name, **asdict(size)} for name, d in directions.items() for size in d.block_sizes],
+        in_flight=[{"op": name, **asdict(deep)} for name, d in directions.items() for deep in d.in_flight_at_dispatch],
+        calls=[asdict(call) for call in application.calls],
         bucket_ns=bucket_ns,
         zone_bytes=zone_bytes,
         heat=heat,
@@ -326,27 +326,22 @@ def layers(run_directory: Path) -> Layers | None:
         inside = [_latency_parts(db, row) for row in objects] if blocks.is_file() else []
     moved = [_moved_by_layer(row, probe) for row in objects]
     times = [time for row in objects for time in _layer_times(row, probe)]
-    calls = (probe.get("application") or {}).get("calls") or []
-    said = findings(moved, inside, calls, probe, find_run(run_directory))
+    said = findings(moved, inside, probe, find_run(run_directory))
     return Layers(findings=said, moved=moved, times=times, inside=inside)
 
 
-def _moved_by_layer(row: dict[str, Any], probe: dict[str, Any]) -> dict[str, Any]:
+def _moved_by_layer(row: dict[str, Any], probe: ProbeFile) -> dict[str, Any]:
     """Return what operations like `row` moved, at each layer."""
     op, object_bytes = row["op"], row["object_bytes"]
-    device = probe["block"]["directions"].get(op)
-    called = [
-        c["bytes"]
-        for c in (probe.get("application") or {}).get("calls") or []
-        if c["kind"] == op and c.get("bytes") is not None
-    ]
-    device_bytes, requests = (device["issued_bytes"], device["issued"]) if device else (0, 0)
+    device = probe.block.directions.get(op)
+    calls = None if probe.application is None else [c for c in probe.application.calls if c.kind == op]
+    device_bytes, requests = (device.issued_bytes or 0, device.issued or 0) if device else (0, 0)
     return {
         "op": op,
         "operations": row["operations"],
         "object_bytes": object_bytes,
         "io_bytes": row["io_bytes"],
-        "call_bytes": sum(called) if probe.get("application") else None,
+        "call_bytes": None if calls is None else sum(call.bytes or 0 for call in calls),
         "device_bytes": device_bytes,
         "amplification": device_bytes / object_bytes if object_bytes else None,
         "requests": requests,
@@ -354,23 +349,18 @@ def _moved_by_layer(row: dict[str, Any], probe: dict[str, Any]) -> dict[str, Any
     }
 
 
-def _layer_times(row: dict[str, Any], probe: dict[str, Any]) -> list[dict[str, Any]]:
+def _layer_times(row: dict[str, Any], probe: ProbeFile) -> list[dict[str, Any]]:
     """Return the times of operations like `row`, and of each layer beneath."""
     op = row["op"]
     layer = "object response" if row["is_response"] else "object"
     found = [{"op": op, "layer": layer, "count": row["operations"]} | {name: row[name] for name in _OPERATION_TIMES}]
-    device = probe["block"]["directions"].get(op) or {}
-    beneath = {
-        "application": ((probe.get("application") or {}).get("times") or {}).get(op),
-        "q2d": device.get("q2d"),
-        "requeued": device.get("requeued"),
-        "d2c": device.get("d2c"),
-    }
+    device = probe.block.directions.get(op)
+    beneath = {"application": None if probe.application is None else probe.application.times.get(op)}
+    beneath |= {layer: getattr(device, layer, None) for layer in LAYERS}
     for layer, times in beneath.items():
-        if times and times["count"]:
-            found.append(
-                {"op": op, "layer": layer, "count": times["count"]} | {name: times[name] for name in _OPERATION_TIMES}
-            )
+        if times is not None and times.count:
+            parts = {name: getattr(times, name) for name in _OPERATION_TIMES}
+            found.append({"op": op, "layer": layer, "count": times.count} | parts)
     return found
 
 
@@ -437,17 +427,16 @@ _FAULTS = {
 def findings(
     moved: list[dict[str, Any]],
     inside: list[dict[str, Any]],
-    calls: list[dict[str, Any]],
-    probe: dict[str, Any],
+    probe: ProbeFile,
     run: RunFile | None,
 ) -> list[str]:
     """Return one sentence a finding, of the rows of `Layers`, the probes' result and the run's own summary."""
     is_buffered = run is not None and bool(run.config.get("is_buffered"))
     said = [_touched(row, is_buffered=is_buffered) for row in moved if row["object_bytes"]]
-    said += [_answered(calls)]
+    said += [_answered(probe.application or Application())]
     said += [_dominant(row) for row in inside if row["latency_ns"]]
-    directions = probe["block"]["directions"].values()
-    faults = {name: sum(counts[name] for counts in directions) for name in _FAULTS}
+    directions = probe.block.directions.values()
+    faults = {name: sum(getattr(counts, name) or 0 for counts in directions) for name in _FAULTS}
     said += [f"{count:,} {_FAULTS[name]}" for name, count in faults.items() if count]
     return [line for line in said if line]
 
@@ -470,9 +459,9 @@ def _touched(row: dict[str, Any], *, is_buffered: bool) -> str:
     return f"{name}: the device moved {ratio:.3f} bytes for each byte of the objects ({device} for {objects}){why}"
 
 
-def _answered(calls: list[dict[str, Any]]) -> str:
-    known = [c for c in calls if c["kind"] == "read" and c.get("without_io") is not None]
-    total, without = sum(c["count"] for c in known), sum(c["without_io"] for c in known)
+def _answered(found: Application) -> str:
+    known = [call for call in found.calls if call.kind == "read" and call.without_io is not None]
+    total, without = sum(call.count or 0 for call in known), sum(call.without_io or 0 for call in known)
     if not without:
         return ""
     return f"{without:,} of {total:,} read calls that wait for their data queued no I/O themselves"

@@ -27,15 +27,18 @@ from kvtrace.core import tables
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
+    Chart,
+    ChartShape,
     Document,
     Highlight,
     ReportTable,
+    Series,
     Sheet,
     Unit,
     parameters,
     table_of,
 )
-from kvtrace.core.document.fleet import event_course, event_lines, event_tables, fleet_headline, fleet_tables
+from kvtrace.core.document.fleet import event_lines, event_tables, fleet_headline, fleet_tables, storage_table
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import Endurance
@@ -149,7 +152,7 @@ def trace_document(report: TraceReport) -> Document:
     spec = "text: tier, op, phase; count: ops = operations; bytes: bytes; count: objects"
     events = []
     if report.events:
-        course, *others = event_course(report.events)
+        course, *others = _event_course(report.events)
         shown = [course, *event_tables(report.events), *others]
         events.append(Chapter("Events", shown, event_lines(report.events)))
     return Document(
@@ -178,6 +181,61 @@ def trace_document(report: TraceReport) -> Document:
                 is_folded=True,
             ),
         ],
+    )
+
+
+def _event_course(events: dict[str, Any]) -> list[ReportTable]:
+    """Return the course of hits and of the slowest tier's load, with charts, and the load of the other tiers."""
+    seconds, course, store = events["step_ns"] / 1e9, events["over_time"], events["tiers"][-1]
+    rows = []
+    columns = (course["lookups"], course["local_hits"], course["shared_hits"], course["computed_tokens"])
+    load = (store["read_bytes"], store["written_bytes"])
+    for at, (lookups, local, shared, computed, read, written) in enumerate(zip(*columns, *load, strict=True)):
+        found = {"hit_ratio": local + shared, "local_hit_ratio": local, "shared_hit_ratio": shared}
+        rates = {"computed_per_s": computed, "read_bytes_per_s": read, "written_bytes_per_s": written}
+        rows.append(
+            {"from_ns": at * events["step_ns"]}
+            | {name: hits / lookups if lookups else None for name, hits in found.items()}
+            | {name: count / seconds for name, count in rates.items()}
+        )
+    spec = f"""
+        ns: from_ns = from
+        share: hit_ratio = hits, local_hit_ratio = own tiers, shared_hit_ratio = shared tiers
+        per_s: computed_per_s = tokens computed/s
+        bytes_per_s: read_bytes_per_s = read from {store["name"]}, written_bytes_per_s = written to it
+    """
+    charts = _event_charts(events, rows)
+    title = "over time, with the events"
+    return [
+        table_of(title, Sheet.HISTOGRAMS, spec, rows, "Simulated.", charts=charts),
+        *(storage_table(events, t) for t in range(len(events["tiers"]) - 2, -1, -1)),
+    ]
+
+
+def _event_charts(events: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[Chart, ...]:
+    """Return hits, the load of the slowest tier and tokens computed over time, with the events marked."""
+    marks: list[tuple[float, str]] = []
+    for of in (of for of in events["around"] if of["is_reached"]):
+        name = of["event"].partition(":")[2]
+        marks.append((float(of["at_ns"]), name))
+        if of["at_ns"] < of["over_ns"] <= events["end_ns"]:
+            marks.append((float(of["over_ns"]), f"{name} is over"))
+
+    def chart(title: str, unit: Unit, lines: dict[str, str], y_title: str = "") -> Chart:
+        series = []
+        for label, name in lines.items():
+            known = [(float(row["from_ns"]), row[name]) for row in rows if row[name] is not None]
+            series.append(Series(label, [x for x, _ in known], [y for _, y in known]))
+        end = 1.0 if unit is Unit.SHARE else 0.0
+        step, marked = float(events["step_ns"]), tuple(marks)
+        return Chart(title, ChartShape.STEPS, Unit.NS, unit, series, step, y_title=y_title, marks=marked, y_end=end)
+
+    shares = {"all": "hit_ratio", "own tiers": "local_hit_ratio", "shared tiers": "shared_hit_ratio"}
+    store, load = events["tiers"][-1]["name"], {"read": "read_bytes_per_s", "write": "written_bytes_per_s"}
+    return (
+        chart("Hits over time", Unit.SHARE, shares, "hit ratio"),
+        chart(f"Load of {store} over time", Unit.BYTES_PER_S, load),
+        chart("Tokens computed a second over time", Unit.PER_S, {"tokens": "computed_per_s"}, "tokens computed"),
     )
 
 

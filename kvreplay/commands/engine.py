@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from kvreplay.commands.options import RunAsJson, command_line
-from kvreplay.drivers.engines import EngineKind
-from kvtrace.core.app import emit_json, log, progress
+from kvreplay.drivers.engines import EngineKind, EngineOptions
+from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import parse_bytes
 
 
 # Long: a parameter is an option.
+@takes_groups
 def engine(
     name: Annotated[EngineKind, typer.Argument(metavar="ENGINE", help="lmcache, sglang or mooncake.")],
     trace: Annotated[
@@ -31,31 +31,8 @@ def engine(
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The run's directory.")] = Path("run"),
-    requests: Annotated[int, typer.Option(min=1, help="Serve so many of the trace's requests, from its start.")] = 20,
-    cpu: Annotated[
-        str | None,
-        typer.Option(help="The engine's pool in memory, before its files; sglang has none here.  [default: 8GiB]"),
-    ] = None,
-    disk: Annotated[
-        str | None, typer.Option(help="What its files may take; mooncake sets its own bound.  [default: 64GiB]")
-    ] = None,
-    layers: Annotated[int, typer.Option(min=1, help="Layers of the model; the defaults are Llama-3.1-8B's.")] = 32,
-    kv_heads: Annotated[int, typer.Option(min=1, help="KV heads of each layer.")] = 8,
-    head_dim: Annotated[int, typer.Option(min=1, help="Elements of a head, of two bytes each.")] = 128,
-    direct: Annotated[bool, typer.Option("--direct", help="O_DIRECT, where the engine has it (lmcache).")] = False,
-    python: Annotated[
-        Path | None,
-        typer.Option(help="An interpreter that has the engine's package; the one of kvreplay if not given."),
-    ] = None,
-    probes: Annotated[
-        bool,
-        typer.Option(
-            "--probes",
-            help="Also probe the block requests beneath, as kvreplay run --probes does. Without --direct it counts "
-            "those of all programs on the disk, for the kernel writes the page cache back.",
-        ),
-    ] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the engine's files; the next run removes them.")] = False,
+    *,
+    wanted: EngineOptions,
     force: Annotated[
         bool, typer.Option("--force", help="Write into a directory that is not empty; replaces a run there.")
     ] = False,
@@ -80,28 +57,14 @@ def engine(
     from kvreplay.config.limits import check_memory
 
     check_memory()
-    from kvreplay.drivers.run import EngineOptions, run_engine
+    from kvreplay.drivers.run import run_engine
     from kvreplay.run.document import run_document
     from kvtrace.core.document.terminal import show_documents
 
     named, _, directory = tier.partition("=")
     if named != "nvme" or not directory:
         raise ConfigError(f"--tier {tier}: an engine's files go to nvme=DIRECTORY")
-    wanted = EngineOptions(
-        kind=name,
-        trace=trace,
-        directory=Path(directory),
-        python=Path(sys.executable) if python is None else python,
-        requests=requests,
-        layers=layers,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        cpu_bytes=None if cpu is None else parse_bytes(cpu),
-        disk_bytes=None if disk is None else parse_bytes(disk),
-        is_direct=direct,
-        is_kept=keep,
-        is_probed=probes,
-    )
+    wanted = replace(wanted, kind=name, trace=trace, directory=Path(directory))
     finished = run_engine(wanted, output, command_line(), is_forced=force, show=progress, tell=log)
     if as_json:
         emit_json(finished.run)

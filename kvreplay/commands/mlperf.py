@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvreplay.commands.options import alongside, command_line, targets
+from kvreplay.commands.options import RanksArguments, alongside, command_line, targets
+from kvreplay.config.config import Config
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.run.run_file import RANK_FOLDER
@@ -55,21 +56,8 @@ class ClientArguments:
             "together and their results are combined. Needs kvtrace[mpi].",
         ),
     ] = False
-    rank_timeout: Annotated[
-        str, typer.Option(help="With --mpi: end the run on all ranks if one has not answered for so long.")
-    ] = "30s"
     queue_depth: Annotated[
         int | None, typer.Option(help="At most this many I/Os of 1 MiB in flight. The default: the option's users.")
-    ] = None
-    precondition: Annotated[
-        str | None, typer.Option(help="First write the storage full: twice, or until steady, as for kvreplay run.")
-    ] = None
-    is_destroying: Annotated[
-        bool, typer.Option("--destroy-data", help="Allow the target to be a block device: all that is on it is lost.")
-    ] = False
-    overwritten: Annotated[
-        str | None,
-        typer.Option("--overwrite-signature", help="With --destroy-data: what a device may hold and lose, as ext4."),
     ] = None
 
 
@@ -96,6 +84,8 @@ def mlperf(
     *,
     locked: LockedArguments,
     client: ClientArguments,
+    ranks: Annotated[RanksArguments, "rank_timeout"],
+    how: Annotated[Config, "precondition", "is_destroying", "overwritten"],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would run, the space and the rules; nothing is written.")
     ] = False,
@@ -129,73 +119,51 @@ def mlperf(
     if names[0] == COMBINE:
         _combine([Path(name) for name in names[1:]], output, is_forced=force, as_json=as_json)
         return
-    with alongside(is_mpi=client.is_mpi, rank_timeout=client.rank_timeout) as ranks:
-        _measure(names, targets(tier), output, locked, client, _How(dry_run, break_rules, force, as_json), ranks)
+    with alongside(is_mpi=client.is_mpi, rank_timeout=ranks.rank_timeout) as several:
+        from kvreplay.config.limits import check_memory
 
+        check_memory()
+        from kvreplay.config.tiers import check_targets
+        from kvreplay.mlperf.document import plan_document
+        from kvreplay.mlperf.rules import ALL, SHORT, refuse_broken, resolve, rules_of
+        from kvreplay.result.tables import check_output
+        from kvtrace.core.document.terminal import show_documents
 
-@dataclass(frozen=True, slots=True)
-class _How:
-    """How a command goes about it."""
+        how, options = replace(how, tiers=targets(tier)), resolve(names)
+        for name in names:
+            if name in SHORT:
+                log(f"{name} is {SHORT[name]} ({resolve([name])[0].said}); {ALL} names all options")
+        folder, sharing = output, 1
+        if several is not None and several.ranks.count > 1:
+            from kvreplay.ranks.session import own_client
 
-    is_dry: bool
-    is_breaking_rules: bool
-    is_forced: bool
-    as_json: bool
+            tiers, folder, sharing = own_client(several, how.tiers, output, is_forced=force)
+            how = replace(how, tiers=tiers)
+            client = replace(client, rank=several.ranks.rank)
+        attempts = [_attempt(option, how, folder, len(options), locked, client, sharing) for option in options]
+        planned = [(attempt, rules_of(attempt)) for attempt in attempts]
+        if dry_run:
+            if as_json:
+                emit_json([{"option": a.option.name, "space": a.space, "rules": rules} for a, rules in planned])
+            else:
+                show_documents([plan_document(attempt, rules) for attempt, rules in planned])
+            return
+        check_output(folder, is_forced=force)
+        for attempt, rules in planned:
+            check_targets(attempt.config)
+            refuse_broken(rules, is_allowed=break_rules)
+        _run(planned, folder, several, as_json=as_json)
+        if folder != output and several is not None:
+            from kvreplay.ranks.session import bring_results
 
-
-def _measure(
-    names: list[str],
-    tiers: dict[str, str],
-    output: Path,
-    locked: LockedArguments,
-    client: ClientArguments,
-    how: _How,
-    ranks: Alongside | None,
-) -> None:
-    """Run the options `names`; with `ranks` as one of several clients, of which rank 0 combines the results."""
-    from kvreplay.config.limits import check_memory
-
-    check_memory()
-    from kvreplay.config.tiers import check_targets
-    from kvreplay.mlperf.document import plan_document
-    from kvreplay.mlperf.rules import ALL, SHORT, refuse_broken, resolve, rules_of
-    from kvreplay.result.tables import check_output
-    from kvtrace.core.document.terminal import show_documents
-
-    options = resolve(names)
-    for name in names:
-        if name in SHORT:
-            log(f"{name} is {SHORT[name]} ({resolve([name])[0].said}); {ALL} names all options")
-    folder, sharing = output, 1
-    if ranks is not None and ranks.ranks.count > 1:
-        from kvreplay.ranks.session import own_client
-
-        tiers, folder, sharing = own_client(ranks, tiers, output, is_forced=how.is_forced)
-        client = replace(client, rank=ranks.ranks.rank)
-    attempts = [_attempt(option, tiers, folder, len(options), locked, client, sharing) for option in options]
-    planned = [(attempt, rules_of(attempt)) for attempt in attempts]
-    if how.is_dry:
-        if how.as_json:
-            emit_json([{"option": a.option.name, "space": a.space, "rules": rules} for a, rules in planned])
-        else:
-            show_documents([plan_document(attempt, rules) for attempt, rules in planned])
-        return
-    check_output(folder, is_forced=how.is_forced)
-    for attempt, rules in planned:
-        check_targets(attempt.config)
-        refuse_broken(rules, is_allowed=how.is_breaking_rules)
-    _run(planned, folder, ranks, as_json=how.as_json)
-    if folder != output and ranks is not None:
-        from kvreplay.ranks.session import bring_results
-
-        if bring_results(ranks, tiers, output):
-            folders = [output / RANK_FOLDER.format(rank) for rank in range(ranks.ranks.count)]
-            _combine(folders, output, is_forced=True, as_json=how.as_json)
+            if bring_results(several, how.tiers, output):
+                folders = [output / RANK_FOLDER.format(rank) for rank in range(several.ranks.count)]
+                _combine(folders, output, is_forced=True, as_json=as_json)
 
 
 def _attempt(
     option: LockedOption,
-    tiers: dict[str, str],
+    replay: Config,
     output: Path,
     options: int,
     locked: LockedArguments,
@@ -208,20 +176,18 @@ def _attempt(
         ConfigError: it cannot be.
 
     """
-    from kvreplay.config.config import Config, check
+    from kvreplay.config.limits import check
     from kvreplay.mlperf.rules import STORAGE, Attempt, place_of, targets_of
 
-    config = Config(
-        tiers=targets_of(tiers, option),
+    config = replace(
+        replay,
+        tiers=targets_of(replay.tiers, option),
         queue_depth=client.queue_depth or option.users,
         runtime=locked.runtime,
         fsync="close",
-        precondition=client.precondition,
-        is_destroying=client.is_destroying,
-        overwritten=client.overwritten,
     )
     check(config)
-    place = place_of(tiers[STORAGE], output)
+    place = place_of(replay.tiers[STORAGE], output)
     place = replace(place, free_bytes=place.free_bytes // sharing)
     capacity = None if locked.capacity is None else parse_bytes(locked.capacity)
     room = place.free_bytes if place.size_bytes is None else place.size_bytes

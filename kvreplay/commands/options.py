@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 TraceFile = Annotated[Path, typer.Argument(help="A trace of kvtrace: *.parquet or *.csv.zst.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of the data; the trace's if not given.")]
-Buffered = Annotated[bool, typer.Option("--buffered", help="Go through the page cache instead of O_DIRECT.")]
 RunAsJson = Annotated[bool, typer.Option("--json", help="Print the run's manifest and summary as JSON.")]
 
 

@@ -61,7 +61,6 @@ def probe(
     from kvreplay.probes.program import Filter
     from kvreplay.probes.session import measure
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.core.run.probe_file import find_probe, probe_answer
     from kvtrace.core.run.run_file import run_program
 
     check_root()
@@ -70,10 +69,9 @@ def probe(
     duration_ns = None if duration is None else parse_duration_ns(duration)
     measured = measure(wanted, output, duration_ns, command_line(), has_events=not histograms_only, tell=log)
     if as_json:
-        emit_json(measured.content)
+        emit_json(measured)
     else:
-        written = find_probe(output)
-        show_documents([probe_document(measured.found, "" if written is None else probe_answer(written))])
+        show_documents([probe_document(measured)])
         log(f"wrote {output}")
     if fio is not None:
         run_program("kvdistill", ["fio", str(output), "-o", str(fio)], is_shown=not as_json)

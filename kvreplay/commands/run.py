@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvreplay.commands.arguments import ReplayArguments
 from kvreplay.commands.options import RanksArguments, RunAsJson, TraceFile, command_line, session, targets
+from kvreplay.config.config import Config
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError, FailedOperations
 
 if TYPE_CHECKING:
-    from kvreplay.config.config import Config
-    from kvreplay.run.run import FinishedRun, Replaying
+    from kvreplay.run.run import FinishedRun
     from kvreplay.run.watch import Watch, Watching
 
 
@@ -40,7 +40,7 @@ def run(
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The run's directory.")] = Path("run"),
     *,
-    how: ReplayArguments,
+    how: Config,
     ranks: RanksArguments,
     metrics: Annotated[
         str | None,
@@ -79,12 +79,27 @@ def run(
         check_memory()
         from kvreplay.run.run import replay
 
-        config, replaying = how.config(targets(tier), is_kept=keep), replay if several is None else several.replay
+        config = replace(how, tiers=targets(tier), is_kept=keep)
+        replaying = replay if several is None else several.replay
         with _watching(metrics) as seen:
-            if trials is not None:
-                _run_trials(config, trace, output, trials, seen, replaying, is_forced=force, as_json=as_json)
+            how_shown: dict[str, Any] = {"is_forced": force, "show": progress, "watching": seen}
+            if trials is None:
+                finished = replaying(config, trace, output, command_line(), **how_shown)
+            else:
+                from kvreplay.run.document import trials_document
+                from kvreplay.run.trials import Trials
+                from kvtrace.core.document.terminal import show_documents
+
+                every = Trials(config, trace, output, command_line(), trials, replaying=replaying, **how_shown)
+                with _judging() as done:
+                    found, error = every.perform(done)
+                    if as_json:
+                        emit_json(found)
+                    else:
+                        show_documents([trials_document(found)])
+                if error is not None:
+                    raise error
                 return
-            finished = replaying(config, trace, output, command_line(), is_forced=force, show=progress, watching=seen)
     show_run(finished, f"wrote {output}", as_json=as_json)
     fail(finished, output)
 
@@ -130,46 +145,18 @@ def fail(finished: FinishedRun, output: Path) -> None:
         raise finished.error
 
 
-def _run_trials(
-    config: Config,
-    trace: Path,
-    output: Path,
-    count: int,
-    watching: Watching,
-    replaying: Replaying,
-    *,
-    is_forced: bool,
-    as_json: bool,
-) -> None:
-    from kvreplay.run.document import trials_document
-    from kvreplay.run.trials import Trials
-    from kvtrace.core.document.terminal import show_documents
+@contextmanager
+def _judging() -> Iterator[Callable[[Path, FinishedRun], None]]:
+    """Yield a function that takes each run that is done; at the end raise the error of the first that failed."""
 
     def done(run: Path, finished: FinishedRun) -> None:
         log(f"{run}: {finished.run.summary.verdict}")
         runs.append((finished, run))
 
     runs: list[tuple[FinishedRun, Path]] = []
-    trials = Trials(
-        config,
-        trace,
-        output,
-        command_line(),
-        count,
-        is_forced=is_forced,
-        show=progress,
-        watching=watching,
-        replaying=replaying,
-    )
-    found, error = trials.perform(done)
-    if as_json:
-        emit_json(found)
-    else:
-        show_documents([trials_document(found)])
-    for finished, directory in runs:
-        fail(finished, directory)
-    if error is not None:
-        raise error
+    yield done
+    for finished, run in runs:
+        fail(finished, run)
 
 
 @takes_groups
@@ -188,7 +175,7 @@ def compare(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The directory of both sides.")] = Path("comparison"),
     *,
-    how: ReplayArguments,
+    how: Config,
     trials: Annotated[int, typer.Option(help="Runs of each side.")] = 5,
     force: Annotated[
         bool, typer.Option("--force", help="Write into a directory that is not empty; replaces runs there.")
@@ -214,16 +201,9 @@ def compare(
     second = first | targets(against)
     if first == second:
         raise ConfigError("--against: it names the targets of --tier; give another drive, such as nvme=/mnt/new")
-    configs = (how.config(first, is_kept=False), how.config(second, is_kept=False))
-    runs: list[tuple[FinishedRun, Path]] = []
-
-    def done(run: Path, finished: FinishedRun) -> None:
-        log(f"{run}: {finished.run.summary.verdict}")
-        runs.append((finished, run))
-
-    error = run_pair(configs, trace, output, command_line(), trials, is_forced=force, show=progress, done=done)
-    for finished, directory in runs:
-        fail(finished, directory)
+    configs = (replace(how, tiers=first), replace(how, tiers=second))
+    with _judging() as done:
+        error = run_pair(configs, trace, output, command_line(), trials, is_forced=force, show=progress, done=done)
     if error is not None:
         raise error
     sides = [str(output / side) for side in SIDES]

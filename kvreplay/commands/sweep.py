@@ -6,16 +6,17 @@ import shlex
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvreplay.commands.options import Buffered, RanksArguments, Seed, command_line, session, targets
+from kvreplay.commands.options import RanksArguments, command_line, session, targets
+from kvreplay.config.config import Config
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import parse_bytes, parse_duration_ns
+from kvtrace.core.units import parse_duration_ns
 
 if TYPE_CHECKING:
     # Loaded by the command alone: --help needs none of it.
@@ -62,21 +63,6 @@ class LoadArguments:
             raise ConfigError(f"{axis.option} {text}: write numbers with commas, such as 1,2,4,8") from None
 
 
-@dataclass(frozen=True, slots=True)
-class SweptArguments:
-    """Options that are the same in all runs, by the names of Config."""
-
-    queue_depth: Annotated[
-        int | None, typer.Option(help="With --speeds or --users: at most this many in flight, as for kvreplay run.")
-    ] = None
-    io_bytes: Annotated[str, typer.Option(help="Longer objects are split into I/Os of this size.")] = "1MiB"
-    limit: Annotated[str | None, typer.Option(help="Replay the trace's start only: rows, time or bytes.")] = None
-    warmup: Annotated[str | None, typer.Option(help="Leave each run's start out: 30s, or 1000 rows.")] = None
-    seed: Seed = None
-    is_buffered: Buffered = False
-    engine: Annotated[str, typer.Option(help="auto, threads or uring.")] = "auto"
-
-
 @contextmanager
 def _trace(trace: Path | None, gen: str | None) -> Iterator[Path]:
     """Yield the trace to replay: `trace`, or a passing one that `kvtrace gen` makes with the options of `gen`."""
@@ -109,7 +95,10 @@ def sweep(
     ] = None,
     load: LoadArguments,
     plot_to: Annotated[Path | None, typer.Option("--plot", help="Draw it: *.svg, *.png or *.pdf.")] = None,
-    same: SweptArguments,
+    queue_depth: Annotated[
+        int | None, typer.Option(help="With --speeds or --users: at most this many in flight, as for kvreplay run.")
+    ] = None,
+    same: Annotated[Config, "io_bytes", "limit", "warmup", "seed", "is_buffered", "engine"],
     ranks: RanksArguments,
     force: Annotated[
         bool, typer.Option("--force", help="Write into a directory that is not empty; replaces runs there.")
@@ -129,7 +118,7 @@ def sweep(
         from kvreplay.config.limits import check_memory
 
         check_memory()
-        from kvreplay.config.config import Config, check
+        from kvreplay.config.limits import check
         from kvreplay.config.tiers import check_targets
         from kvreplay.result.tables import check_output
         from kvreplay.run import sweep as sweeping
@@ -138,7 +127,6 @@ def sweep(
         from kvtrace.core.document.chapters import sweep_document
         from kvtrace.core.document.page import check_plot
         from kvtrace.core.document.terminal import show_documents
-        from kvtrace.core.run.sweep_file import has_users
         from kvtrace.core.schema import TRACE
         from kvtrace.core.tables import open_table
 
@@ -147,13 +135,13 @@ def sweep(
         if plot_to is not None:
             check_plot(plot_to)
         target_ns = None if load.read_p99 is None else parse_duration_ns(load.read_p99)
-        config = Config(tiers=targets(tier), **asdict(same) | {"io_bytes": parse_bytes(same.io_bytes)})
+        config = replace(same, tiers=targets(tier), queue_depth=queue_depth)
         # Before --gen makes a trace, which may take minutes.
         check(config)
         check_targets(config)
         check_output(output, is_forced=force)
         with _trace(trace, gen) as source:
-            axis, values = load.axis(has_users=gen is not None and has_users(open_table(source, TRACE).meta))
+            axis, values = load.axis(has_users=gen is not None and sweeping.has_users(open_table(source, TRACE).meta))
             found, error = sweeping.sweep(
                 config,
                 source,

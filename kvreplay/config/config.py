@@ -1,35 +1,21 @@
-"""What a user may ask of a replay, checked before anything is touched: options, targets, warm-up, criteria.
+"""What a user may ask of a replay: each option once, with its name, type, default and meaning.
 
-The criteria are the thresholds by which a run is judged: MLPerf's health criteria and the targets of the classes of
-service. The warm-up is the start of a run that its figures leave out: the first rows, or the first seconds.
+A command takes `Config` as a group of options (`takes_groups`), so that what it says of an option in --help is what a
+field of the configuration means. Only what --help needs is loaded here; `limits.py` checks what was asked.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import msgspec
-import numpy as np
+import typer
 
-from kvreplay.engine.engine import EngineName, check_name
-from kvreplay.engine.share import check_submitters
-from kvreplay.native.rows import NONE, NOT_DONE
-from kvreplay.plan import pacing
-from kvreplay.plan.buffers import PAGE_BYTES, buffer_bytes
-from kvreplay.plan.contents import check_ratios
-from kvreplay.plan.pacing import Pacer
-from kvreplay.plan.window import Facts
-from kvreplay.tiers.objects import Balance, is_object_store
-from kvreplay.tiers.ram import available_bytes
-from kvreplay.tiers.tier import FileLayout
-from kvtrace.core.config import load_toml, to_struct
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.schema import Qos
-from kvtrace.core.units import format_bytes, format_io_size, parse_bytes, parse_duration_ns
+from kvtrace.core.units import parse_bytes, parse_duration_ns
 
 
 class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,13 +44,14 @@ class Criteria(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def targets(self) -> dict[str, Targets]:
         """The targets by class of service."""
-        return {qos.value: getattr(self, f"qos_{qos.value}") for qos in Qos}
+        return {n.removeprefix("qos_"): getattr(self, n) for n in self.__struct_fields__ if n.startswith("qos_")}
 
 
-def read_criteria(path: Path | None) -> Criteria:
-    """Read the thresholds from the TOML file `path`, the benchmark's without one; ConfigError for a bad value."""
-    if path is None:
-        return Criteria()
+def read_criteria(path: Path) -> Criteria:
+    """Read the thresholds from the TOML file `path`; ConfigError for a bad value."""
+    # Loaded for a file alone: --help needs none of it.
+    from kvtrace.core.config import load_toml, to_struct
+
     criteria = to_struct(load_toml(path), Criteria, str(path))
     try:
         of_classes = [text for targets in criteria.targets.values() for text in msgspec.structs.astuple(targets)]
@@ -82,7 +69,6 @@ POOL_BYTES = 128_000_000
 """Of buffers, in an open loop that saves or restores checkpoints."""
 CHECKPOINT_DEPTH = 4
 MAX_SEED = 2**64 - 1
-MAX_RETRIES = 20
 NAMED = ("ram", "gpu", "sim", "null")
 """Targets that are no path; a directory of such a name is written ./ram."""
 
@@ -94,74 +80,221 @@ class Precondition(StrEnum):
     STEADY = "steady"
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """What determines a replay, besides the trace."""
+def _several(urls: list[str]) -> tuple[str, ...]:
+    return tuple(urls)
 
-    tiers: dict[str, str]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What determines a replay, besides the trace: its options, and the first two fields, of which commands have own.
+
+    The criteria are the thresholds by which a run is judged: MLPerf's health criteria and the targets of the classes of
+    service. The warm-up is the start of a run that its figures leave out: the first rows, or the first seconds.
+    """
+
+    tiers: dict[str, str] = field(default_factory=dict)
     """Target by tier name: paths with commas between them, or one of NAMED with options after a colon."""
-    speed: float | None = None
-    is_as_fast_as_possible: bool = False
-    queue_depth: int | None = None
-    """Null until the tiers are known: see `limits.with_depth`."""
-    io_bytes: int = 1 << 20
-    is_ignoring_streams: bool = False
-    """Whether writes go without the streams that the trace gives them."""
-    limit: str | None = None
-    node: int | None = None
-    """Of a fleet's trace: replay this node's rows alone."""
-    runtime: str | None = None
-    """How long to run by the clock: the window is repeated, or cut."""
-    seed: int | None = None
-    """For the data; null takes the trace's, or 0."""
-    is_buffered: bool = False
-    fsync: str = "never"
-    advice: str = "none"
-    """What buffered files are advised of their pages: `none`, `sequential` or `dontneed`."""
-    pool: int | None = None
-    """What all buffers may take, bytes; null: as queue depth and I/O size need, or POOL_BYTES for checkpoints."""
-    checkpoint_depth: int | None = None
-    """I/Os of one save or restore in flight; null: the queue depth in a closed loop, else CHECKPOINT_DEPTH."""
     is_kept: bool = False
-    endpoints: tuple[str, ...] = ()
-    """URLs that serve the object store; none: where the environment says."""
-    balance: str = Balance.ROUND_ROBIN.value
-    """How requests are spread over them."""
-    retries: int = 2
-    """How often a request is repeated that an object store refuses or fails."""
-    on_error: str = "stop"
-    engine: str = EngineName.AUTO.value
-    submitters: str = "1"
-    """How many rings, each with a thread of its own that enters the kernel, if they are more than one; or `auto`."""
-    is_verified: bool = False
-    """Stamp what is written and check what is read."""
-    warmup: str | None = None
-    """The start that figures leave out: rows or time."""
-    precondition: str | None = None
-    """Write drives full before anything is measured: `twice`, or until `steady`."""
-    is_gds: bool = False
-    """Move files' data straight to and from GPU memory."""
-    layout: str = FileLayout.HASHED.value
-    """How files are named."""
-    is_destroying: bool = False
-    """Whether block devices may be overwritten."""
-    overwritten: str | None = None
-    """Signatures on block devices that may be lost, with commas between them."""
-    is_discarding: bool = False
-    """Whether deletes discard on block devices."""
-    criteria: Criteria = Criteria()
-    """Thresholds of the health criteria and of the classes of service."""
-    requests: str | None = None
-    """The trace's requests table, for classes of service and the time to the first token."""
-    stall: str = "10s"
-    """For how long nothing may complete though something is in flight or due; 0: for ever."""
-    dedup_ratio: float = 1.0
-    """Blocks of 4 KiB written for each distinct one."""
-    compress_ratio: float = 1.0
-    """By which zstd shrinks each 4 KiB block."""
-    is_probed: bool = False
-    """Probe the calls and block requests of the measured part."""
-    is_histograms_only: bool = False
-    """Keep no event of each block request."""
+    """Leave the object files."""
+    is_as_fast_as_possible: Annotated[
+        bool,
+        typer.Option(
+            "--as-fast-as-possible", help="Closed loop: trace times are ignored. The default without --speed."
+        ),
+    ] = False
+    speed: Annotated[
+        float | None,
+        typer.Option(help="Open loop: submit at trace times divided by this factor; 1 is the trace's own speed."),
+    ] = None
+    queue_depth: Annotated[
+        int | None,
+        typer.Option(
+            help="At most this many I/Os, and operations, in flight. The default: 8 in a closed loop; with --speed as "
+            "memory allows, up to 1024 (128 where an I/O takes a thread)."
+        ),
+    ] = None
+    io_bytes: Annotated[
+        int,
+        typer.Option(
+            help="Longer objects are split into I/Os of this size. Buffers take three times the queue depth, but at "
+            "least 66, of it; those for writes 256 KiB or more each.  [default: 1MiB]"
+        ),
+        parse_bytes,
+    ] = 1 << 20
+    engine: Annotated[
+        str,
+        typer.Option(help="auto, threads or uring (io_uring); auto takes uring for files where the kernel allows it."),
+    ] = "auto"
+    submitters: Annotated[
+        str,
+        typer.Option(
+            help="io_urings, each with a thread of its own that enters the kernel if they are several: for drives that "
+            "together do more than one processor can submit. auto: one a drive, as far as there are processors. With "
+            "1 the thread that orders does it all, without the hand-over, which shows where queues are short."
+        ),
+    ] = "1"
+    limit: Annotated[
+        str | None,
+        typer.Option(help="Replay the trace's start only: 10000 rows, 30s of trace time, or 2GiB read and written."),
+    ] = None
+    node: Annotated[
+        int | None,
+        typer.Option(
+            help="Of a fleet's trace (kvtrace gen --nodes): replay this node's rows alone, at their own times. With "
+            "--mpi nodes are partitioned over ranks instead."
+        ),
+    ] = None
+    runtime: Annotated[
+        str | None,
+        typer.Option(
+            "--duration",
+            help="Run so long by the clock: 300s. The trace is repeated on the same objects, or cut. Its requests are "
+            "new ones in each repeat, and an open loop's times go on; what it deletes and reads first is kept.",
+        ),
+    ] = None
+    seed: Annotated[int | None, typer.Option(help="Seed of the data; the trace's if not given.")] = None
+    is_buffered: Annotated[bool, typer.Option("--buffered", help="Go through the page cache instead of O_DIRECT.")] = (
+        False
+    )
+    is_gds: Annotated[
+        bool,
+        typer.Option(
+            "--gds",
+            help="Move files' data straight to and from GPU 0 by cuFile (kvikio); the run says if it could not go "
+            "direct. Untested on hardware.",
+        ),
+    ] = False
+    endpoints: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--endpoint",
+            metavar="URL",
+            help="A server of the s3:// target: http://host:9000. Repeatable: requests are spread over all. "
+            "The default: AWS_ENDPOINT_URL, else AWS.",
+        ),
+        _several,
+    ] = ()
+    balance: Annotated[
+        str, typer.Option(help="How requests are spread over endpoints: round-robin or least-connections.")
+    ] = "round-robin"
+    retries: Annotated[
+        int,
+        typer.Option(
+            help="Send a request again that an object store refuses (503) or fails, up to so often; counted in "
+            "run.json, and in the operation's latency."
+        ),
+    ] = 2
+    fsync: Annotated[str, typer.Option(help="never, or close: fdatasync each written file, within its time.")] = "never"
+    advice: Annotated[
+        str,
+        typer.Option(
+            "--fadvise",
+            help="Of buffered files: none; sequential, when one is opened; or dontneed, which also drops a file's "
+            "pages when it is closed, so that a later read is the drive's.",
+        ),
+    ] = "none"
+    pool: Annotated[
+        int | None,
+        typer.Option(
+            help="The memory of all buffers, which bounds the queue depth if that is not given.  [default for "
+            "checkpoints with --speed: 128MB]"
+        ),
+        parse_bytes,
+    ] = None
+    checkpoint_depth: Annotated[
+        int | None,
+        typer.Option(
+            help="At most this many I/Os of one save or restore in flight, as its writer has; other operations go "
+            "before it.  [default: the queue depth; with --speed 4]"
+        ),
+    ] = None
+    on_error: Annotated[
+        str, typer.Option(help="stop, or continue, when an operation fails; a run that went on ends with exit code 6.")
+    ] = "stop"
+    warmup: Annotated[
+        str | None, typer.Option(help="Leave the run's start out of its figures: 30s of the run, or 1000 rows.")
+    ] = None
+    layout: Annotated[
+        str, typer.Option(help="How object files are named: hashed (256 subdirectories), flat, vllm or lmcache.")
+    ] = "hashed"
+    is_ignoring_streams: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-streams",
+            help="Do not pass on the streams of a trace's writes. Without it files get write hints (F_SET_RW_HINT), "
+            "writes to a block device name a write stream where the kernel offers some, and the run says which.",
+        ),
+    ] = False
+    is_destroying: Annotated[
+        bool, typer.Option("--destroy-data", help="Allow a --tier to be a block device: all that is on it is lost.")
+    ] = False
+    overwritten: Annotated[
+        str | None,
+        typer.Option(
+            "--overwrite-signature",
+            help="With --destroy-data: what a block device may hold and lose, by the names that its refusal gives: "
+            "ext4, or LVM2_member,dos.",
+        ),
+    ] = None
+    is_discarding: Annotated[
+        bool,
+        typer.Option("--discard", help="Deletes discard (trim) on block devices; without it they only free the space."),
+    ] = False
+    precondition: Annotated[
+        str | None,
+        typer.Option(
+            help="First write the drives full (a directory up to the trace's peak): twice, sequentially, then at "
+            "random places; or steady, until random writes keep their bandwidth."
+        ),
+    ] = None
+    requests: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="The trace's requests table (kvtrace gen --requests-out): adds classes of service and, where the "
+            "trace models computing, the time to the first token.",
+        ),
+    ] = None
+    criteria: Annotated[
+        Criteria,
+        typer.Option(
+            help="Thresholds of the health criteria, in a TOML file: storage_read_p95, storage_write_p95, cpu_p95, "
+            "hit_rate, storage_bandwidth, and tables qos_interactive, qos_responsive, qos_batch of p95, p99, p99_9, "
+            "p99_99. MLPerf's if not given."
+        ),
+        read_criteria,
+    ] = field(default_factory=Criteria)
+    is_verified: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Stamp each 4 KiB block written and check each one read; every wrong one is listed. Slows reads down.",
+        ),
+    ] = False
+    dedup_ratio: Annotated[
+        float, typer.Option(help="4 KiB blocks written for each distinct one; 1: no 512 bytes occur twice.")
+    ] = 1.0
+    compress_ratio: Annotated[
+        float, typer.Option(help="By which zstd shrinks each 4 KiB block written; 1: not at all.")
+    ] = 1.0
+    stall: Annotated[
+        str,
+        typer.Option(
+            "--stall-timeout",
+            help="End the run, partial, if for so long nothing completes that is in flight or due; 0: never.",
+        ),
+    ] = "10s"
+    is_probed: Annotated[
+        bool,
+        typer.Option(
+            "--probes",
+            help="Also probe our calls and the block requests beneath, as kvreplay probe does: probe.json and "
+            "blocks.parquet in the run. Needs root and libbpf; goes on without if they are missing.",
+        ),
+    ] = False
+    is_histograms_only: Annotated[
+        bool, typer.Option("--histograms-only", help="With --probes: write no blocks.parquet, one row a request.")
+    ] = False
 
     @property
     def depth(self) -> int:
@@ -192,73 +325,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--stall-timeout {self.stall}: {error}") from None
 
 
-def check(config: Config) -> pacing.Pacer:
-    """Return the pacer of `config`; ConfigError, naming the option, for a value that cannot be used."""
-    if not 1 <= config.depth <= MAX_QUEUE_DEPTH:
-        raise ConfigError(f"--queue-depth {config.depth}: give 1 to {MAX_QUEUE_DEPTH}")
-    if config.io_bytes < PAGE_BYTES or config.io_bytes % PAGE_BYTES:
-        raise ConfigError(f"--io-bytes {config.io_bytes}: give a multiple of 4096")
-    need, available = buffer_bytes(config.depth, config.io_bytes), available_bytes()
-    if config.pool is not None:
-        check_pool(config)
-    if available is not None and need > available // 2:
-        raise ConfigError(
-            f"--queue-depth {config.depth} of --io-bytes {config.io_bytes} takes {format_bytes(need)} "
-            f"of buffers, more than half of the {format_bytes(available)} available; lower one of them"
-        )
-    check_name(config.engine)
-    check_submitters(config.submitters)
-    for option, value, allowed in (
-        ("--fsync", config.fsync, ("never", "close")),
-        ("--fadvise", config.advice, ("none", "sequential", "dontneed")),
-        ("--on-error", config.on_error, ("stop", "continue")),
-        ("--layout", config.layout, tuple(FileLayout)),
-        ("--balance", config.balance, tuple(Balance)),
-    ):
-        if value not in allowed:
-            raise ConfigError(f"{option} {value}: choose {' or '.join(allowed)}")
-    if config.seed is not None and not 0 <= config.seed <= MAX_SEED:
-        raise ConfigError(f"--seed {config.seed}: give 0 to {MAX_SEED}")
-    parse_warmup(config.warmup)
-    config.runtime_ns, config.stall_ns  # noqa: B018 - refuses what is no time
-    if config.is_histograms_only and not config.is_probed:
-        raise ConfigError("--histograms-only says how to probe; add --probes")
-    if config.precondition not in (None, *Precondition):
-        raise ConfigError(f"--precondition {config.precondition}: choose {' or '.join(Precondition)}")
-    _check_storage(config)
-    check_ratios(config.dedup_ratio, config.compress_ratio, is_verified=config.is_verified)
-    return pacing.choose(speed=config.speed, as_fast_as_possible=config.is_as_fast_as_possible)
-
-
-def check_pool(config: Config) -> None:
-    """Raise ConfigError if the buffers of `config` do not fit its pool: at the asked depth, or at any."""
-    depth = config.queue_depth or 1
-    need = buffer_bytes(depth, config.io_bytes)
-    if config.pool is not None and need > config.pool:
-        raise ConfigError(
-            f"--pool {format_bytes(config.pool)}: {depth} I/Os of {format_io_size(config.io_bytes)} in flight, and the "
-            f"data of the next, need {format_bytes(need)}; raise it, or lower --io-bytes or --queue-depth"
-        )
-
-
-def _check_storage(config: Config) -> None:
-    if config.advice != "none" and not config.is_buffered:
-        raise ConfigError(f"--fadvise {config.advice} is of the page cache, which O_DIRECT passes by; add --buffered")
-    if config.advice == "dontneed" and config.fsync != "close":
-        raise ConfigError("--fadvise dontneed drops written pages only once they are on the drive; add --fsync close")
-    if config.checkpoint_depth is not None and not 1 <= config.checkpoint_depth <= MAX_QUEUE_DEPTH:
-        raise ConfigError(f"--checkpoint-depth {config.checkpoint_depth}: give 1 to {MAX_QUEUE_DEPTH}")
-    has_storage = not all(named(target) or is_object_store(target) for target in config.tiers.values())
-    if config.endpoints and not any(map(is_object_store, config.tiers.values())):
-        raise ConfigError("--endpoint is for object stores, and no --tier names one (s3://BUCKET/PREFIX); leave it out")
-    if not 0 <= config.retries <= MAX_RETRIES:
-        raise ConfigError(f"--retries {config.retries}: give 0 to {MAX_RETRIES}")
-    wanted = {"--precondition writes drives full": config.precondition, "--gds moves files": config.is_gds}
-    for said, is_asked in wanted.items():
-        if is_asked and not has_storage:
-            raise ConfigError(f"{said}, but no --tier names storage; leave it out")
-
-
 def named(target: str) -> tuple[str, dict[str, str]] | None:
     """Split a target that is one of NAMED from its options (`sim:latency=10us,bandwidth=7GB`); None for a path."""
     name, _, rest = target.partition(":")
@@ -273,50 +339,3 @@ def named(target: str) -> tuple[str, dict[str, str]] | None:
     if options and name in ("ram", "null"):
         raise ConfigError(f"{target}: {name} takes no options")
     return name, options
-
-
-_ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
-
-
-@dataclass(frozen=True, slots=True)
-class Warmup:
-    """The start of a run that its figures leave out; exactly one of the two is set."""
-
-    rows: int | None = None
-    time_ns: int | None = None
-
-    def is_measured(self, rows: Any) -> Any:
-        """Return bool for each of `rows` (ROW): whether it counts. By due time in an open loop, else by submission."""
-        due_ns = rows["due_ns"]
-        return self.counts(rows["trace_row"], np.where(due_ns == NONE, rows["submitted_ns"], due_ns))
-
-    def counts(self, row: Any, begun_ns: Any) -> Any:
-        """Return the same of rows of the trace, by when each was due, in a closed loop submitted, or -1."""
-        return row >= self.rows if self.rows is not None else (begun_ns >= self.time_ns) | (begun_ns == NOT_DONE)
-
-
-def parse_warmup(text: str | None) -> Warmup | None:
-    """Return the warm-up that `text` names, `1000`, `1000rows` or `30s`; None for no text."""
-    if text is None:
-        return None
-    match = _ROWS.fullmatch(text)
-    try:
-        warmup = Warmup(rows=int(match.group(1))) if match else Warmup(time_ns=parse_duration_ns(text))
-    except ConfigError:
-        raise ConfigError(f"--warmup {text!r}: write rows (1000) or time (30s)") from None
-    if 0 in (warmup.rows, warmup.time_ns):
-        raise ConfigError(f"--warmup {text!r} leaves nothing out; write more than 0, or no --warmup")
-    return warmup
-
-
-def check_warmup(warmup: Warmup | None, text: str | None, rows: int, facts: Facts, pacer: Pacer) -> None:
-    """Raise ConfigError if the warm-up is known beforehand to leave nothing to measure of the `rows` of the trace."""
-    if warmup is None or not facts.rows:
-        return
-    if warmup.rows is not None:
-        is_all = facts.last_row < warmup.rows
-    else:
-        last = pacer.due_ns(np.array([facts.last_ns]))
-        is_all = last is not None and int(last[0]) < (warmup.time_ns or 0)
-    if is_all:
-        raise ConfigError(f"--warmup {text} leaves nothing to measure of the {rows:,} rows replayed; make it shorter")

@@ -1,4 +1,4 @@
-"""Limits of a replay: the queue depth, and whether its memory suffices, checked before it starts.
+"""What a user asked of a replay, checked before anything is touched: options, warm-up, queue depth, and memory.
 
 The depth is what the user says; else 8 in a closed loop, and in an open loop what memory allows. An open loop that
 holds due operations back measures itself, so its limit is one that a drive hardly reaches, halved while the buffers
@@ -7,24 +7,102 @@ would take more than their part of the memory. Memory is checked first because l
 
 from __future__ import annotations
 
+import re
 import resource
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-import msgspec
+import numpy as np
 
-from kvreplay.config.config import MAX_QUEUE_DEPTH, POOL_BYTES, Config
-from kvreplay.engine.engine import EngineName
-from kvreplay.plan.buffers import buffer_bytes
+from kvreplay.config.config import MAX_QUEUE_DEPTH, MAX_SEED, POOL_BYTES, Config, Precondition, named
+from kvreplay.engine.engine import EngineName, check_name
+from kvreplay.engine.share import check_submitters
+from kvreplay.native.rows import NONE, NOT_DONE
+from kvreplay.plan import pacing
+from kvreplay.plan.buffers import PAGE_BYTES, buffer_bytes
+from kvreplay.plan.contents import check_ratios
+from kvreplay.plan.pacing import Pacer
+from kvreplay.plan.window import Facts
+from kvreplay.tiers.objects import Balance, is_object_store
 from kvreplay.tiers.ram import RamTier, available_bytes
-from kvreplay.tiers.tier import Tier, copied, goes_by_ring, has_times
-from kvtrace.core.errors import OutOfMemory
-from kvtrace.core.units import format_bytes
+from kvreplay.tiers.tier import FileLayout, Tier, copied, goes_by_ring, has_times
+from kvtrace.core.errors import ConfigError, OutOfMemory
+from kvtrace.core.units import format_bytes, format_io_size, parse_duration_ns
 
+MAX_RETRIES = 20
 THREADS = 128
 """In an open loop where each I/O in flight takes a thread."""
 BUFFERS_PART = 4
 """Buffers may take this part of the memory that is available and that no tier needs; most are never touched."""
 ASKED = "--queue-depth"
+
+
+def check(config: Config) -> pacing.Pacer:
+    """Return the pacer of `config`; ConfigError, naming the option, for a value that cannot be used."""
+    if not 1 <= config.depth <= MAX_QUEUE_DEPTH:
+        raise ConfigError(f"--queue-depth {config.depth}: give 1 to {MAX_QUEUE_DEPTH}")
+    if config.io_bytes < PAGE_BYTES or config.io_bytes % PAGE_BYTES:
+        raise ConfigError(f"--io-bytes {config.io_bytes}: give a multiple of 4096")
+    need, available = buffer_bytes(config.depth, config.io_bytes), available_bytes()
+    if config.pool is not None:
+        check_pool(config)
+    if available is not None and need > available // 2:
+        raise ConfigError(
+            f"--queue-depth {config.depth} of --io-bytes {config.io_bytes} takes {format_bytes(need)} "
+            f"of buffers, more than half of the {format_bytes(available)} available; lower one of them"
+        )
+    check_name(config.engine)
+    check_submitters(config.submitters)
+    for option, value, allowed in (
+        ("--fsync", config.fsync, ("never", "close")),
+        ("--fadvise", config.advice, ("none", "sequential", "dontneed")),
+        ("--on-error", config.on_error, ("stop", "continue")),
+        ("--layout", config.layout, tuple(FileLayout)),
+        ("--balance", config.balance, tuple(Balance)),
+    ):
+        if value not in allowed:
+            raise ConfigError(f"{option} {value}: choose {' or '.join(allowed)}")
+    if config.seed is not None and not 0 <= config.seed <= MAX_SEED:
+        raise ConfigError(f"--seed {config.seed}: give 0 to {MAX_SEED}")
+    parse_warmup(config.warmup)
+    config.runtime_ns, config.stall_ns  # noqa: B018 - refuses what is no time
+    if config.is_histograms_only and not config.is_probed:
+        raise ConfigError("--histograms-only says how to probe; add --probes")
+    if config.precondition not in (None, *Precondition):
+        raise ConfigError(f"--precondition {config.precondition}: choose {' or '.join(Precondition)}")
+    _check_storage(config)
+    check_ratios(config.dedup_ratio, config.compress_ratio, is_verified=config.is_verified)
+    return pacing.choose(speed=config.speed, as_fast_as_possible=config.is_as_fast_as_possible)
+
+
+def check_pool(config: Config) -> None:
+    """Raise ConfigError if the buffers of `config` do not fit its pool: at the asked depth, or at any."""
+    depth = config.queue_depth or 1
+    need = buffer_bytes(depth, config.io_bytes)
+    if config.pool is not None and need > config.pool:
+        raise ConfigError(
+            f"--pool {format_bytes(config.pool)}: {depth} I/Os of {format_io_size(config.io_bytes)} in flight, and the "
+            f"data of the next, need {format_bytes(need)}; raise it, or lower --io-bytes or --queue-depth"
+        )
+
+
+def _check_storage(config: Config) -> None:
+    if config.advice != "none" and not config.is_buffered:
+        raise ConfigError(f"--fadvise {config.advice} is of the page cache, which O_DIRECT passes by; add --buffered")
+    if config.advice == "dontneed" and config.fsync != "close":
+        raise ConfigError("--fadvise dontneed drops written pages only once they are on the drive; add --fsync close")
+    if config.checkpoint_depth is not None and not 1 <= config.checkpoint_depth <= MAX_QUEUE_DEPTH:
+        raise ConfigError(f"--checkpoint-depth {config.checkpoint_depth}: give 1 to {MAX_QUEUE_DEPTH}")
+    has_storage = not all(named(target) or is_object_store(target) for target in config.tiers.values())
+    if config.endpoints and not any(map(is_object_store, config.tiers.values())):
+        raise ConfigError("--endpoint is for object stores, and no --tier names one (s3://BUCKET/PREFIX); leave it out")
+    if not 0 <= config.retries <= MAX_RETRIES:
+        raise ConfigError(f"--retries {config.retries}: give 0 to {MAX_RETRIES}")
+    wanted = {"--precondition writes drives full": config.precondition, "--gds moves files": config.is_gds}
+    for said, is_asked in wanted.items():
+        if is_asked and not has_storage:
+            raise ConfigError(f"{said}, but no --tier names storage; leave it out")
 
 
 def with_depth(
@@ -39,10 +117,11 @@ def with_depth(
     if config.speed is None:
         why = "the default of a closed loop"
         if config.pool is not None and buffer_bytes(config.depth, config.io_bytes) > config.pool:
-            return msgspec.structs.replace(config, queue_depth=_in_pool(config.pool, config.io_bytes)), "--pool"
-        return msgspec.structs.replace(config, queue_depth=config.depth), why
+            return replace(config, queue_depth=_in_pool(config.pool, config.io_bytes)), "--pool"
+        return replace(config, queue_depth=config.depth), why
     depth, why = MAX_QUEUE_DEPTH, "the most"
-    if _takes_threads(config, tiers):
+    working = [t for t in tiers if t is not None and has_times(t)]
+    if config.engine == EngineName.THREADS or not all(goes_by_ring(t) or copied(t) for t in working):
         depth, why = THREADS, "a thread each"
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     available = available_bytes()
@@ -59,7 +138,7 @@ def with_depth(
     pool = config.pool or (POOL_BYTES if is_pooled else None)
     if pool is not None and buffer_bytes(depth, config.io_bytes) > pool:
         depth, why = max(config.depth, _in_pool(pool, config.io_bytes)), "--pool, the memory of buffers"
-    return msgspec.structs.replace(config, queue_depth=depth), why
+    return replace(config, queue_depth=depth), why
 
 
 def _in_pool(pool: int, io_bytes: int) -> int:
@@ -68,12 +147,6 @@ def _in_pool(pool: int, io_bytes: int) -> int:
     while depth < MAX_QUEUE_DEPTH and buffer_bytes(depth + 1, io_bytes) <= pool:
         depth += 1
     return depth
-
-
-def _takes_threads(config: Config, tiers: Sequence[Tier | None]) -> bool:
-    working = [t for t in tiers if t is not None and has_times(t)]
-    is_ring = all(goes_by_ring(t) or copied(t) for t in working)
-    return config.engine == EngineName.THREADS or not is_ring
 
 
 PROCESS_BYTES = 192 << 20
@@ -118,3 +191,50 @@ def row_check(buffers_bytes: int) -> Callable[[int], None]:
 
 def _less(rows: int) -> str:
     return ", or replay less with --limit" if rows else ""
+
+
+_ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Warmup:
+    """The start of a run that its figures leave out; exactly one of the two is set."""
+
+    rows: int | None = None
+    time_ns: int | None = None
+
+    def is_measured(self, rows: Any) -> Any:
+        """Return bool for each of `rows` (ROW): whether it counts. By due time in an open loop, else by submission."""
+        due_ns = rows["due_ns"]
+        return self.counts(rows["trace_row"], np.where(due_ns == NONE, rows["submitted_ns"], due_ns))
+
+    def counts(self, row: Any, begun_ns: Any) -> Any:
+        """Return the same of rows of the trace, by when each was due, in a closed loop submitted, or -1."""
+        return row >= self.rows if self.rows is not None else (begun_ns >= self.time_ns) | (begun_ns == NOT_DONE)
+
+
+def parse_warmup(text: str | None) -> Warmup | None:
+    """Return the warm-up that `text` names, `1000`, `1000rows` or `30s`; None for no text."""
+    if text is None:
+        return None
+    match = _ROWS.fullmatch(text)
+    try:
+        warmup = Warmup(rows=int(match.group(1))) if match else Warmup(time_ns=parse_duration_ns(text))
+    except ConfigError:
+        raise ConfigError(f"--warmup {text!r}: write rows (1000) or time (30s)") from None
+    if 0 in (warmup.rows, warmup.time_ns):
+        raise ConfigError(f"--warmup {text!r} leaves nothing out; write more than 0, or no --warmup")
+    return warmup
+
+
+def check_warmup(warmup: Warmup | None, text: str | None, rows: int, facts: Facts, pacer: Pacer) -> None:
+    """Raise ConfigError if the warm-up is known beforehand to leave nothing to measure of the `rows` of the trace."""
+    if warmup is None or not facts.rows:
+        return
+    if warmup.rows is not None:
+        is_all = facts.last_row < warmup.rows
+    else:
+        last = pacer.due_ns(np.array([facts.last_ns]))
+        is_all = last is not None and int(last[0]) < (warmup.time_ns or 0)
+    if is_all:
+        raise ConfigError(f"--warmup {text} leaves nothing to measure of the {rows:,} rows replayed; make it shorter")

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
-from kvreplay.config.config import MAX_SEED, Config, Warmup, check, parse_warmup
-from kvreplay.config.limits import ASKED, ROW_BYTES, check_memory, with_depth
+from kvreplay.config.config import MAX_SEED, Config
+from kvreplay.config.limits import ASKED, ROW_BYTES, Warmup, check, check_memory, parse_warmup, with_depth
 from kvreplay.config.tiers import make_tiers
 from kvreplay.native.rows import READ, WINDOW_ROWS, WRITE
 from kvreplay.plan.buffers import PAGE_BYTES, buffer_bytes
@@ -112,7 +111,7 @@ def settle(
     unplaced = _placed(window.facts, tiers, config)
     if config.layout == FileLayout.VLLM:
         longest = -(-int(window.facts.kinds["end_bytes"].max()) // PAGE_BYTES) * PAGE_BYTES
-        config = msgspec.structs.replace(config, io_bytes=max(config.io_bytes, longest))
+        config = replace(config, io_bytes=max(config.io_bytes, longest))
     asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
     config, because = with_depth(config, tiers, window.residency.peak_bytes, is_pooled=window.facts.is_bulk)
     check_memory(min(window.planned_rows, WINDOW_ROWS), buffer_bytes(config.depth, config.io_bytes))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,11 +16,13 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
+import typer
 
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import decode_json
 from kvtrace.core.schema import REQUESTS
 from kvtrace.core.tables import SUFFIXES, open_table
+from kvtrace.core.units import parse_bytes
 
 GIB = 1 << 30
 _LOOKS_S = 120
@@ -98,6 +101,57 @@ ENGINES = {
         note="a master and one client over TCP; an object is a file: a bucket of many pages, or its .meta",
     ),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """The user's options for an engine, and the first fields, which are the command's own; null is its default."""
+
+    kind: EngineKind = EngineKind.LMCACHE
+    trace: Path = Path()
+    directory: Path = Path()
+    requests: Annotated[int, typer.Option(min=1, help="Serve so many of the trace's requests, from its start.")] = 20
+    cpu_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--cpu", help="The engine's pool in memory, before its files; sglang has none here.  [default: 8GiB]"
+        ),
+        parse_bytes,
+    ] = None
+    disk_bytes: Annotated[
+        int | None,
+        typer.Option("--disk", help="What its files may take; mooncake sets its own bound.  [default: 64GiB]"),
+        parse_bytes,
+    ] = None
+    layers: Annotated[int, typer.Option(min=1, help="Layers of the model; the defaults are Llama-3.1-8B's.")] = 32
+    kv_heads: Annotated[int, typer.Option(min=1, help="KV heads of each layer.")] = 8
+    head_dim: Annotated[int, typer.Option(min=1, help="Elements of a head, of two bytes each.")] = 128
+    is_direct: Annotated[bool, typer.Option("--direct", help="O_DIRECT, where the engine has it (lmcache).")] = False
+    python: Annotated[
+        Path | None,
+        typer.Option(help="An interpreter that has the engine's package; the one of kvreplay if not given."),
+    ] = None
+    is_probed: Annotated[
+        bool,
+        typer.Option(
+            "--probes",
+            help="Also probe the block requests beneath, as kvreplay run --probes does. Without --direct it counts "
+            "those of all programs on the disk, for the kernel writes the page cache back.",
+        ),
+    ] = False
+    is_kept: Annotated[bool, typer.Option("--keep", help="Leave the engine's files; the next run removes them.")] = (
+        False
+    )
+
+    @property
+    def engine(self) -> RealEngine:
+        """Which engine."""
+        return ENGINES[self.kind]
+
+    @property
+    def interpreter(self) -> Path:
+        """What has the engine's package."""
+        return self.python or Path(sys.executable)
 
 
 def check_interpreter(kind: EngineKind, python: Path) -> None:

@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import msgspec
 
 from kvreplay.config.config import Config
 from kvreplay.drivers.drive import ServiceEnd, check_strace, engine_directory, serve
-from kvreplay.drivers.engines import ENGINES, EngineKind, Prompts, RealEngine, check_interpreter, read_prompts
+from kvreplay.drivers.engines import EngineOptions, Prompts, RealEngine, check_interpreter, read_prompts
 from kvreplay.drivers.programs.recorder import Settings
 from kvreplay.drivers.record import TIER, Recording, TraceMetadata, recording
 from kvreplay.result import tables
@@ -50,30 +49,6 @@ LOG_FILE = "engine.log"
 _WRITES_BACK_S = 600
 
 
-@dataclass(frozen=True, slots=True)
-class EngineOptions:
-    """The user's options for an engine; null is the engine's default."""
-
-    kind: EngineKind
-    trace: Path
-    directory: Path
-    python: Path
-    requests: int
-    layers: int
-    kv_heads: int
-    head_dim: int
-    cpu_bytes: int | None = None
-    disk_bytes: int | None = None
-    is_direct: bool = False
-    is_kept: bool = False
-    is_probed: bool = False
-
-    @property
-    def engine(self) -> RealEngine:
-        """Which engine."""
-        return ENGINES[self.kind]
-
-
 # Long: the steps of a run in their order.
 def run_engine(
     wanted: EngineOptions,
@@ -96,7 +71,7 @@ def run_engine(
     """
     tables.check_output(output, is_forced=is_forced)
     prompts = read_prompts(wanted.trace, wanted.requests)
-    check_interpreter(wanted.kind, wanted.python)
+    check_interpreter(wanted.kind, wanted.interpreter)
     check_strace(wanted.kind)
     tables.make_directory(output, RUN_FILE)
     with ExitStack() as stack:
@@ -115,7 +90,7 @@ def run_engine(
         end_probes = stack.enter_context(probing(config, list(tiers), output, is_of_all=not wanted.is_direct))
         before, health, started = device_counters(directory), smart(directory), datetime.now(UTC)
         with show(f"{wanted.engine.title} serving", len(prompts.rows)) as tick:
-            service = serve(wanted.kind, wanted.python, settings, output / LOG_FILE, interrupted, tick)
+            service = serve(wanted.kind, wanted.interpreter, settings, output / LOG_FILE, interrupted, tick)
         if not service.recorded.operations and service.failure is not None:
             raise DeviceError(f"{wanted.engine.title}: {service.failure}; its output is in {output / LOG_FILE}")
         write_back_ns = _write_back(directory)

@@ -300,7 +300,8 @@ def place_of(target: str, output: Path) -> UnderTest:
     try:
         for path in paths_of(target):
             if path.is_block_device():
-                sizes.append(_size_of(path))
+                with path.open("rb") as device:
+                    sizes.append(device.seek(0, os.SEEK_END))
                 continue
             holder = path if path.exists() else path.parent
             found = os.statvfs(holder)
@@ -313,8 +314,3 @@ def place_of(target: str, output: Path) -> UnderTest:
         raise DeviceError(f"{error.filename}: {error.strerror}; make it first") from None
     room = sum(free.values())
     return UnderTest(target, room, frozenset(filesystems) or None, results, sum(sizes) if sizes else None)
-
-
-def _size_of(device: Path) -> int:
-    with device.open("rb") as file:
-        return file.seek(0, os.SEEK_END)

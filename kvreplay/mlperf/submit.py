@@ -6,11 +6,10 @@ Clients of one storage are combined as Rules.md 6.3.4 of mlcommons/storage says.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from kvreplay.mlperf.document import write_book, write_csv
 from kvreplay.mlperf.result import Client, MlperfResult, Served, read_result, result_of, served_of, trial_of
@@ -48,7 +47,7 @@ def submit(
     for name in (CSV_FILE, BOOK_FILE):
         (output / name).unlink(missing_ok=True)
     make_trace(attempt, output)
-    config = msgspec.structs.replace(attempt.config, requests=str(output / REQUESTS))
+    config = replace(attempt.config, requests=str(output / REQUESTS))
     runs: list[tuple[str, RunFile, Served]] = []
 
     def done(run: Path, finished: FinishedRun) -> None:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvreplay.probes.layout import Histogram
-from kvreplay.probes.result import Application, BlockFigures, DirectionFigures
-from kvreplay.probes.session import Found
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of
+from kvtrace.core.run.probe_file import (
+    Application,
+    BlockFigures,
+    DirectionFigures,
+    Histogram,
+    ProbeFile,
+    probe_answer,
+)
+from kvtrace.core.statistics import total
 from kvtrace.core.units import format_bytes, format_duration, format_io_size
 
 MOST_SIZES = 12
@@ -21,13 +27,13 @@ _TIMES = columns_of("""
 """)
 
 
-def probe_document(found: Found, answer: str) -> Document:
-    """Make the document of a measurement: `answer`, the application's calls, then the block requests beneath."""
+def probe_document(found: ProbeFile) -> Document:
+    """Make the document of a measurement: its answer, the application's calls, then the block requests beneath."""
     calls, directions = found.application, found.block.directions
     timed = [] if calls is None else [(f"application {n.replace('_', ' ')}", t) for n, t in calls.times.items()]
     for name, d in directions.items():
         layers = (("Q2D", d.q2d), ("of it requeued", d.requeued), ("D2C", d.d2c))
-        timed += [(f"{name} {what}", times) for what, times in layers if times.count]
+        timed += [(f"{name} {what}", times) for what, times in layers if times and times.count]
     tables = [
         *([_calls(calls)] if calls is not None and calls.calls else []),
         *([_requests(directions)] if directions else []),
@@ -41,7 +47,10 @@ def probe_document(found: Found, answer: str) -> Document:
             chapters.append(Chapter("", [_sizes(name, d), where], list(_in_flight_and_rates(name, d))))
     chapters.append(Chapter("", [], list(_lost(found.block))))
     return Document(
-        name="", headline=answer if directions else _NO_REQUEST, chapters=chapters, notes=list(_unseen(calls))
+        name="",
+        headline=probe_answer(found) if directions else _NO_REQUEST,
+        chapters=chapters,
+        notes=list(_unseen(calls)),
     )
 
 
@@ -75,7 +84,7 @@ def _requests(directions: dict[str, DirectionFigures]) -> ReportTable:
     """)
     rows = []
     for name, d in directions.items():
-        merges = d.bios_merged + d.requests_merged
+        merges = total([d.bios_merged, d.requests_merged])
         rows.append([name, d.issued, d.completed, d.completed_bytes, d.bios, d.splits, merges, d.requeues, d.errors])
     return ReportTable("Block requests", Sheet.DEVICE, columns, rows)
 
@@ -101,8 +110,8 @@ def _sizes(name: str, d: DirectionFigures) -> ReportTable:
     return ReportTable(f"{name} block size{more}", Sheet.HISTOGRAMS, columns, rows)
 
 
-def _places(name: str, d: DirectionFigures, zone_bytes: int) -> ReportTable:
-    hottest = sorted(d.heat, key=lambda z: -z.bytes)[:MOST_ZONES]
+def _places(name: str, d: DirectionFigures, zone_bytes: int | None) -> ReportTable:
+    hottest = sorted(d.heat, key=lambda z: -(z.bytes or 0))[:MOST_ZONES]
     others = len(d.heat) - len(hottest)
     more = f" (the hottest; {others} more in probe.json)" if others else ""
     columns = columns_of("""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 
+from kvtrace.core.run.probe_file import Bucket, Histogram
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 
 SUB_BITS = 6
@@ -18,37 +18,12 @@ SLOTS = (41 - SUB_BITS) << SUB_BITS
 """As in common.bpf.c: up to 2^40, what is above is in the last one."""
 
 
-class Bucket(msgspec.Struct, frozen=True):
-    """The number of values in [`from_`, `below`)."""
-
-    from_: int = msgspec.field(name="from")
-    below: int = 0
-    count: int = 0
-
-
-class Histogram(msgspec.Struct, frozen=True, kw_only=True):
-    """A distribution of times in ns; null where there are too few values."""
-
-    count: int
-    mean_ns: float | None
-    """From their exact sum."""
-    p50_ns: float | None
-    p95_ns: float | None
-    p99_ns: float | None
-    p99_9_ns: float | None
-    p99_99_ns: float | None
-    longest_below_ns: int | None
-    """The longest was shorter than this; null if there are none, or if the last slot was reached."""
-    log2_ns: list[Bucket]
-    fine_ns: list[Bucket]
-
-
-def slot_bounds(slot: int) -> tuple[int, int]:
-    """Return the bounds of `slot`: its first value, and the first one beyond it."""
-    if slot < 2 << SUB_BITS:
+def slot_bounds(slot: int, bits: int = SUB_BITS) -> tuple[int, int]:
+    """Return the bounds of `slot`, of 2^`bits` for each power of two: its first value, and the first one beyond it."""
+    if slot < 2 << bits:
         return slot, slot + 1
-    shift = (slot >> SUB_BITS) - 1
-    return (slot - (shift << SUB_BITS)) << shift, (slot - (shift << SUB_BITS) + 1) << shift
+    shift = (slot >> bits) - 1
+    return (slot - (shift << bits)) << shift, (slot - (shift << bits) + 1) << shift
 
 
 def histogram(slots: Sequence[int], total_ns: int) -> Histogram:

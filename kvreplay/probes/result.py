@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from kvreplay.probes.devices import SECTOR_BYTES, device_name
-from kvreplay.probes.layout import CALL_COUNTS, CALLS, COUNTS, DIRECTIONS, KINDS, Histogram, histogram
+from kvreplay.probes.layout import CALL_COUNTS, CALLS, COUNTS, DIRECTIONS, KINDS, histogram
 from kvreplay.probes.libbpf import Programs
+from kvtrace.core.run.probe_file import (
+    LAYERS,
+    Application,
+    BlockFigures,
+    Calls,
+    DepthCount,
+    DirectionFigures,
+    Second,
+    Sized,
+    ZoneCount,
+)
 from kvtrace.core.units import NS_PER_S
 
 DEFINITIONS = {
@@ -54,84 +66,6 @@ DEFINITIONS = {
 }
 
 
-LAYERS = ("d2c", "q2d", "requeued")
-
-
-class Sized(msgspec.Struct, frozen=True):
-    """How many requests had this many bytes."""
-
-    bytes: int
-    count: int
-
-
-class DepthCount(msgspec.Struct, frozen=True):
-    """How many requests found this many in flight, themselves included."""
-
-    in_flight: int
-    count: int
-
-
-class Second(msgspec.Struct, frozen=True):
-    """Completions without an error in the second from `from_ns` after the start."""
-
-    from_ns: int
-    requests: int
-    bytes: int
-
-
-class ZoneCount(msgspec.Struct, frozen=True):
-    """Requests issued to one zone of a disk, by their start."""
-
-    device: str
-    from_bytes: int
-    requests: int
-    bytes: int
-
-
-class DirectionFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The requests of one direction."""
-
-    queued: int
-    issued: int
-    issued_bytes: int
-    completed: int
-    completed_bytes: int
-    errors: int
-    requeues: int
-    requests_merged: int
-    bios: int
-    bio_bytes: int
-    bios_merged: int
-    splits: int
-    lost_events: int
-    """Not in blocks.parquet, but in every figure here."""
-    lost_requests: int
-    """In no figure but `queued`: the table of requests was full."""
-    ends_not_seen: int
-    """Issued, but not in `completed` or D2C: the kernel did not run the probe at their completion."""
-    lost_zones: int
-    """Not in `heat`: its table was full."""
-    q2d: Histogram
-    d2c: Histogram
-    requeued: Histogram
-    block_sizes: list[Sized]
-    in_flight_at_dispatch: list[DepthCount]
-    per_second: list[Second]
-    """Seconds without a completion are absent."""
-    heat: list[ZoneCount]
-    """Zones without a request are absent."""
-
-
-class BlockFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Block requests of the processes that pass the filter; empty directions are absent."""
-
-    directions: dict[str, DirectionFigures]
-    zone_bytes: int
-    """How long a stretch of `heat` is."""
-    in_flight_at_end: int
-    """Requests issued and not completed when the probes were taken off."""
-
-
 def block_figures(
     programs: Programs, counted: np.ndarray, seconds: Mapping[tuple[int, int], tuple[int, int]], shift: int
 ) -> BlockFigures:
@@ -149,15 +83,12 @@ def block_figures(
     zone_bytes = SECTOR_BYTES << shift
     directions = {}
     for index, name in enumerate(DIRECTIONS):
-        of = dict(zip(COUNTS, counts[index].tolist(), strict=True))
+        of: dict[str, Any] = dict(zip(COUNTS, counts[index].tolist(), strict=True))
         if not any(of.values()):
             continue
         of["ends_not_seen"] += gone[index]
-        d2c, q2d, requeued = (histogram(counted[layer][index].tolist(), of.pop(f"{layer}_sum")) for layer in LAYERS)
+        of |= {name: histogram(counted[name][index].tolist(), of.pop(f"{name}_sum")) for name in LAYERS}
         directions[name] = DirectionFigures(
-            d2c=d2c,
-            q2d=q2d,
-            requeued=requeued,
             block_sizes=[Sized(size, n) for direction, size, n in sizes if direction == index],
             in_flight_at_dispatch=[
                 DepthCount(depth, n) for depth, n in enumerate(counted["depths"][index].tolist()) if n
@@ -178,35 +109,6 @@ def block_figures(
 
 _ASYNCHRONOUS = ("io_submit", "io_uring")
 _MOVES_NOTHING = ("fsync", "fdatasync")
-
-
-class Calls(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls of one interface in one direction."""
-
-    kind: str
-    call: str
-    count: int
-    """Those that succeeded."""
-    errors: int
-    bytes: int | None
-    """Read or written; null for a synchronization."""
-    direct: int
-    """Of `count`, those on a file or device that was opened with O_DIRECT; the others go by way of the page cache."""
-    without_io: int | None
-    """Of `count`, those that queued no I/O themselves; null where the call does not wait for its I/O."""
-    without_io_bytes: int | None
-
-
-class Application(msgspec.Struct, frozen=True, kw_only=True):
-    """The application's calls; empty kinds are absent."""
-
-    times: dict[str, Histogram]
-    """By KINDS: `read` and `write` are of calls that queued I/O, or, asynchronous, may have."""
-    calls: list[Calls]
-    unseen: list[str]
-    """Interfaces that this kernel has no tracepoints for, so that their calls are in no figure."""
-    not_followed: int
-    """Asynchronous I/Os beyond the first 128 of one io_submit."""
 
 
 def application(counted: np.ndarray, unseen: Sequence[str]) -> Application:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -17,12 +16,13 @@ from kvreplay.probes.devices import device_name, zone_shift
 from kvreplay.probes.layout import EVENT
 from kvreplay.probes.libbpf import EventRing, kernel_enumerators, tracefs
 from kvreplay.probes.program import Filter, load, shared, start, stop, unseen_calls
-from kvreplay.probes.result import DEFINITIONS, Application, BlockFigures, application, block_figures
+from kvreplay.probes.result import DEFINITIONS, application, block_figures
 from kvreplay.tiers.host import host_facts
 from kvtrace.core.app import noted_signals
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.files import write_json
 from kvtrace.core.metadata import describe
+from kvtrace.core.run.probe_file import Application, BlockFigures, ProbeFile
 from kvtrace.core.run.run_file import BLOCKS_FILE, PROBE_FILE
 from kvtrace.core.schema import BLOCKS, arrow_schema
 from kvtrace.core.tables import Writer, create
@@ -35,15 +35,6 @@ if TYPE_CHECKING:
 POLL_MS = 100
 DRAIN_NS = 60 * NS_PER_S
 """How often finished seconds are taken out of the kernel's table, which would fill up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The results of one measurement."""
-
-    block: BlockFigures
-    application: Application | None
-    """Null where the kernel has no tracepoints of system calls."""
 
 
 class Session:
@@ -103,8 +94,8 @@ class Session:
                 if not is_end:
                     self._programs.delete("seconds", key.tobytes())
 
-    def finish(self) -> Found:
-        """Read the last events and return the figures."""
+    def finish(self) -> tuple[BlockFigures, Application | None]:
+        """Read the last events and return the figures; null for calls where the kernel has no tracepoints of them."""
         self.duration_ns = time.monotonic_ns() - self.start_ns
         for program in PROGRAMS:
             self._programs.detach(program)
@@ -114,10 +105,8 @@ class Session:
         self._write(b"".join(unfinished(state) for _, state in self._programs.entries("requests")))
         self._drain_seconds(is_end=True)
         counted, unseen = shared(self._programs)[0], unseen_calls(tracefs() / "events")
-        return Found(
-            block_figures(self._programs, counted, self._seconds, self._shift),
-            None if unseen is None else application(counted, unseen),
-        )
+        block = block_figures(self._programs, counted, self._seconds, self._shift)
+        return block, None if unseen is None else application(counted, unseen)
 
 
 PROGRAMS = (
@@ -196,15 +185,6 @@ ATTACHED = "probes attached"
 """Said once it measures."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """The results of one measurement."""
-
-    content: dict[str, Any]
-    """As in probe.json."""
-    found: Found
-
-
 def check_output(path: Path) -> None:
     """Raise DeviceError unless a measurement may be written to `path`: new, empty, or an earlier one."""
     if path.exists() and not path.is_dir():
@@ -223,8 +203,8 @@ def measure(
     *,
     has_events: bool,
     tell: Callable[[str], None],
-) -> Measurement:
-    """Measure for `duration_ns`, or until SIGINT or SIGTERM, and write the result to `output`.
+) -> ProbeFile:
+    """Measure for `duration_ns`, or until SIGINT or SIGTERM, write the result to `output` and return it.
 
     `tell` takes a line when the probes are attached.
 
@@ -254,26 +234,26 @@ def measure(
                 while not caught() and (end is None or time.monotonic() < end):
                     session.poll()
                 was_stopped = caught() is not None
-            found = session.finish()
+            block, calls = session.finish()
             rows = None if writer is None else writer.rows
-        content = {
-            "program": meta.program,
-            "version": meta.version,
-            "argv": meta.argv,
-            "config": configuration,
-            "config_sha256": meta.config_sha256,
-            "started": started.isoformat(),
-            "start_monotonic_ns": session.start_ns,
-            "duration_ns": session.duration_ns,
-            "was_stopped": was_stopped,
-            "event_rows": rows,
-            "block": found.block,
-            "application": found.application,
-            "definitions": DEFINITIONS,
-            "host": host_facts(),
-        }
+        content = ProbeFile(
+            program=meta.program,
+            version=meta.version,
+            argv=meta.argv,
+            config=configuration,
+            config_sha256=meta.config_sha256,
+            started=started.isoformat(),
+            start_monotonic_ns=session.start_ns,
+            duration_ns=session.duration_ns,
+            was_stopped=was_stopped,
+            event_rows=rows,
+            block=block,
+            application=calls,
+            definitions=DEFINITIONS,
+            host=host_facts(),
+        )
         write_json(output / PROBE_FILE, content)
-    return Measurement(content, found)
+    return content
 
 
 @contextmanager

@@ -33,13 +33,14 @@ from kvreplay.result.cause import judge
 from kvreplay.result.counts import ERROR
 from kvreplay.result.figures import mlperf_figures
 from kvreplay.result.journal import is_unrecovered
-from kvreplay.result.summarize import PERCENTILES, histogram_notes
+from kvreplay.result.summarize import PERCENTILES, histogram_notes, skipped_notes
 from kvreplay.result.verdict import delivered_of, limit_of, named, reached_of
 from kvreplay.run.recover import recover
 from kvreplay.run.run import Interrupted
 from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError, RankLost
+from kvtrace.core.files import write_json
 from kvtrace.core.run.figures import (
     Evidence,
     Figures,
@@ -54,6 +55,7 @@ from kvtrace.core.run.figures import (
 )
 from kvtrace.core.run.run_file import (
     RANK_FOLDER,
+    RUN_FILE,
     CombinedNote,
     DealNote,
     DeviceIo,
@@ -67,7 +69,6 @@ from kvtrace.core.run.run_file import (
     Verification,
     WindowNote,
     find_run,
-    write_run,
 )
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import mean, total
@@ -89,21 +90,17 @@ def merge_ranks(output: Path, *, because: str | None = None, wait_s: float = 0.0
     """
     order = read_ordered(output)
     folders = [output / RANK_FOLDER.format(rank) for rank in range(order.count)]
-    _wait_for(folders, wait_s)
+    until = time.monotonic() + wait_s
+    while time.monotonic() < until and not all((folder / RANK_FILE).is_file() for folder in folders):
+        time.sleep(_LOOK_S)
     parts = [_part(rank, host, folder) for rank, (host, folder) in enumerate(zip(order.hosts, folders, strict=True))]
     known = [part for part in parts if part.run is not None]
     if not known:
         why = "; ".join(filter(None, [because, *(part.trouble for part in parts)]))
         raise RankLost(f"{output}: no rank left anything that could be put together: {why}")
     run = _run(order, parts, because)
-    write_run(output, run)
+    write_json(output / RUN_FILE, run)
     return run
-
-
-def _wait_for(folders: Sequence[Path], wait_s: float) -> None:
-    until = time.monotonic() + wait_s
-    while time.monotonic() < until and not all((folder / RANK_FILE).is_file() for folder in folders):
-        time.sleep(_LOOK_S)
 
 
 def _part(rank: int, host: str, folder: Path) -> PartRun:
@@ -168,7 +165,7 @@ def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFi
         data=first.data,
         verification=_verification(runs),
         device_io=device_io,
-        notes=[*run_notes(order, parts, deal), *histogram_notes(figures, requests)],
+        notes=[*run_notes(order, parts, deal, summary), *histogram_notes(figures, requests)],
         requests=requests,
         mlperf=None if requests is None else _mlperf(order, trace, window, first, summary, requests),
         checkpoints=merged_checkpoints(
@@ -294,9 +291,11 @@ def _device_io(parts: Sequence[PartRun]) -> dict[str, DeviceIo]:
     for part in parts:
         if part.run is None:
             continue
-        devices = {n: facts.get("device") for n, facts in part.run.drives()}
+        devices: dict[str, Any] = {}
+        for name, facts in part.run.drives():
+            devices |= {known: facts.get("device") for known in (name, f"{name}:{facts.get('target')}")}
         for name, moved in part.run.device_io.items():
-            device = devices.get(name) or _device_of(part.run, name) or name
+            device = devices.get(name) or name
             key = part.host, str(device)
             seen.setdefault(key, (name.partition(":")[0], []))[1].append(moved)
     names = [name for name, _ in seen.values()]
@@ -307,10 +306,6 @@ def _device_io(parts: Sequence[PartRun]) -> dict[str, DeviceIo]:
             **{field: most([getattr(moved, field) for moved in moves]) for field in DeviceIo.__struct_fields__}
         )
     return found
-
-
-def _device_of(run: RunFile, drive: str) -> Any:
-    return next((f.get("device") for name, f in run.drives() if drive == f"{name}:{f.get('target')}"), None)
 
 
 DEFINITIONS = {
@@ -417,10 +412,10 @@ def deletes_left_out(parts: Sequence[PartRun]) -> int:
     return sum(p.report.deal.deletes_left_out for p in parts if p.report is not None and p.report.deal is not None)
 
 
-def run_notes(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None) -> list[str]:
+def run_notes(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None, summary: Summary) -> list[str]:
     """Return the notes of a run: on its partition, on the ranks, and those of several ranks once."""
     found = [] if deal is None else [_partition_note(order.count, deal, deletes_left_out(parts))]
-    found += _skipped([part.run.summary for part in parts if part.run is not None])
+    found += skipped_notes(summary)
     for part in parts:
         if part.status == "idle":
             found.append(f"rank {part.rank} has no part of the trace: there are fewer parts than ranks")
@@ -466,19 +461,6 @@ def crowded_hosts(parts: Sequence[PartRun]) -> list[str]:
         for host, each in cpus.items()
         if len(each) > max(each)
     ]
-
-
-def _skipped(summaries: Sequence[Summary]) -> list[str]:
-    """Return what the ranks left out of the trace."""
-    rows = sum_by_name([summary.skipped_rows for summary in summaries])
-    deletes = sum(summary.absent_deletes for summary in summaries)
-    found = []
-    if rows:
-        named = ", ".join(f"{name} ({count:,} rows)" for name, count in rows.items())
-        found.append(f"skipped, because no --tier names them: {named}")
-    if deletes:
-        found.append(f"skipped {deletes:,} deletes of objects that were never there")
-    return found
 
 
 def sum_by_name(counts: Sequence[dict[str, int]]) -> dict[str, int]:

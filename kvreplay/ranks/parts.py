@@ -17,7 +17,8 @@ import msgspec
 import numpy as np
 import pyarrow.compute as pc
 
-from kvreplay.config.config import Config, Criteria, Warmup, parse_warmup
+from kvreplay.config.config import Config, Criteria
+from kvreplay.config.limits import Warmup, parse_warmup
 from kvreplay.native.rows import OK, READ
 from kvreplay.plan.loader import IS_BULK, IS_LOAD
 from kvreplay.result.checkpoints import COLUMNS, TimesBeside, checkpoint, figures_of, spans_of

@@ -12,13 +12,15 @@ import hashlib
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any, TypeVar
 
 import msgspec
 
-from kvreplay.config.config import MAX_SEED, Config, check, parse_warmup
+from kvreplay.config.config import MAX_SEED, Config
+from kvreplay.config.limits import check, parse_warmup
 from kvreplay.config.tiers import paths_of, tier_indices
 from kvreplay.mlperf.rules import STORAGE
 from kvreplay.ranks import partition
@@ -173,7 +175,7 @@ class RankSession:
             return
         targets = {n: partition.target_of(n, target, rank, self._hosts) for n, target in config.tiers.items()}
         seed = config.seed if config.seed is not None else (open_table(order.trace, TRACE).meta.seed or 0)
-        own = msgspec.structs.replace(
+        own = replace(
             config,
             tiers=targets,
             seed=(seed + rank * _GOLDEN) & MAX_SEED,

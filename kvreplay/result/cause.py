@@ -306,7 +306,9 @@ def _late_memory(found: Evidence, waited: str) -> Cause:
 
 
 def _late_copying(found: Evidence, waited: str) -> Cause:
-    return LimitCause.COPY_THREADS, f"{waited} copying of others{_of_copiers(found)}"
+    share = found.copy_busy_share
+    busy = "" if share is None else f", the threads that copy busy {percent(share)} of the time"
+    return LimitCause.COPY_THREADS, f"{waited} copying of others{busy}"
 
 
 def _late_block_queue(found: Evidence, waited: str) -> Cause:
@@ -452,11 +454,6 @@ def _copies(found: Evidence) -> Cause:
     if (found.submitter_busy_share or 0) >= BUSY:
         return LimitCause.REPLAYER, f"{said}{_busy(found)}"
     return LimitCause.COPY_THREADS, f"{said}, and some of them had all that was due at once"
-
-
-def _of_copiers(found: Evidence) -> str:
-    share = found.copy_busy_share
-    return "" if share is None else f", the threads that copy busy {percent(share)} of the time"
 
 
 def _full(found: Evidence, _waited: str) -> Cause:

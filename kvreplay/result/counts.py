@@ -21,6 +21,7 @@ from kvreplay.config.config import Targets
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import COUNTED, NONE, NOT_DONE, ROW
 from kvreplay.plan.pacing import Repeated
+from kvreplay.probes.layout import slot_bounds
 from kvreplay.tiers.sharded import SeveralDrives
 from kvreplay.tiers.tier import Tier, copied, has_times
 from kvtrace.core.native.library import library
@@ -120,14 +121,8 @@ class Times:
         for i in at:
             if self.count(i) <= self.records["limit"][i]:
                 call("times_fill", slots, self._values[i], self.count(i))
-        return [_middle(int(slot)) for slot in np.searchsorted(np.cumsum(slots), np.asarray(ranks) + 1)]
-
-
-def _middle(slot: int) -> int:
-    if slot < 2 << SUB_BITS:
-        return slot
-    shift = (slot >> SUB_BITS) - 1
-    return ((slot - (shift << SUB_BITS)) << shift) + (1 << shift >> 1)
+        found = np.searchsorted(np.cumsum(slots), np.asarray(ranks) + 1).tolist()
+        return [low + (below - low >> 1) for low, below in (slot_bounds(slot, SUB_BITS) for slot in found)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,7 +450,7 @@ class CountedOperations:
                 count = int(sized[0].sum())
                 if count:
                     slot = int(np.searchsorted(np.cumsum(sized[0]), (count - 1) * QUICK_PERCENT // 100 + 1))
-                    usual_ns = (_edge(slot) + _edge(slot + 1)) / 2
+                    usual_ns = sum(slot_bounds(slot, COARSE_BITS)) / 2
                     unhindered_ns += count * usual_ns
                     late += _above(sized[1], LATE_NS + LATE_TIMES * usual_ns)
         return late, unhindered_ns
@@ -471,18 +466,10 @@ class CountedOperations:
         return self.all_of(RESPONSE)
 
 
-def _edge(slot: int) -> float:
-    """Return the least value of a coarse slot."""
-    if slot < 2 << COARSE_BITS:
-        return float(slot)
-    shift = (slot >> COARSE_BITS) - 1
-    return float((slot - (shift << COARSE_BITS)) << shift)
-
-
 def _above(slots: Any, limit: float) -> float:
     """Return how many values exceed `limit`; of the slot in which it lies, the part above it."""
     found = np.flatnonzero(slots)
-    edges = [(_edge(slot), _edge(slot + 1)) for slot in found.tolist()]
+    edges = [slot_bounds(slot, COARSE_BITS) for slot in found.tolist()]
     parts = [min(1.0, max(0.0, (high - limit) / (high - low))) for low, high in edges]
     return float(np.dot(slots[found], parts))
 

@@ -24,7 +24,7 @@ from kvreplay.tiers.claims import is_of_root
 from kvreplay.tiers.host import device_number
 from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import StorageTier, Tier, has_times
+from kvreplay.tiers.tier import StorageTier, has_times
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import (
     Criterion,
@@ -61,7 +61,7 @@ DEFINITIONS = {
 def figures(found: CountedOperations) -> list[Figures]:
     """Return the figures of every tier and operation that was planned."""
     return [
-        _figures(found, tier, op, found.at(index, code), found.tiers[index], most_at_once=_of_tier(found, index, code))
+        _figures(found, tier, op, found.at(index, code), index * len(OPS) + code)
         for index, tier in enumerate(found.tiers)
         if tier is not None
         for code, op in enumerate(OPS)
@@ -72,7 +72,7 @@ def figures(found: CountedOperations) -> list[Figures]:
 def drive_figures(found: CountedOperations) -> list[Figures]:
     """Return the same for each drive of the tiers that lie on several."""
     return [
-        _figures(found, drive, op, at, found.tiers[index], most_at_once=found.order.most_at_once(at[0]))
+        _figures(found, drive, op, at, index * len(OPS) + code)
         for index, tier in enumerate(found.tiers)
         if isinstance(tier, SeveralDrives)
         for number, drive in enumerate(tier.drives)
@@ -81,20 +81,14 @@ def drive_figures(found: CountedOperations) -> list[Figures]:
     ]
 
 
-def _of_tier(found: CountedOperations, tier: int, op: int) -> int | None:
-    at = found.at(tier, op)
-    return found.order.most_at_once(at[0]) if len(at) == 1 else found.order.most_of_group(tier * len(OPS) + op)
-
-
-def _figures(
-    found: CountedOperations, where: Any, op: str, at: Sequence[int], tier: Tier | None, *, most_at_once: int | None
-) -> Figures:
-    """Return the figures of the kinds `at`, which are one operation on a tier, or on `where`, a drive of it."""
+def _figures(found: CountedOperations, where: Any, op: str, at: Sequence[int], group: int) -> Figures:
+    """Return the figures of the kinds `at`, of `group`: one operation on a tier, or on `where`, a drive of it."""
     good, moved = found.total("good", at), found.total("bytes", at)
+    most_at_once = found.order.most_at_once(at[0]) if len(at) == 1 else found.order.most_of_group(group)
     first_last = found.span(at)
     span = 0 if first_last is None else first_last[1] - first_last[0]
     # The times of a tier without a model, where nothing moves, describe our own loop.
-    is_timed = tier is not None and has_times(where)
+    is_timed = has_times(where)
     is_rated = span > 0 and is_timed
     return Figures(
         tier=where.name,

@@ -19,8 +19,9 @@ import numpy as np
 from kvreplay.native.rows import COUNTED, NONE, NOT_DONE, RowRing
 from kvreplay.result.counts import call
 from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.files import write_json
 from kvtrace.core.native.structs import Structure
-from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, PartialRunFile, read_partial_run, write_run
+from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, PartialRunFile, read_manifest
 from kvtrace.core.units import NS_PER_S
 
 _PERIOD_S = 1.0
@@ -88,7 +89,7 @@ class Journal:
             raise DeviceError(f"{output}: another kvreplay writes its run there; name another with -o") from None
         except OSError as error:
             raise DeviceError(f"{output}: {error.strerror or error}") from None
-        write_run(output, content)
+        write_json(output / PARTIAL_RUN_FILE, content)
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._keep_all, name="journal", daemon=True)
         self._thread.start()
@@ -188,7 +189,7 @@ def unrecovered(path: Path) -> Iterator[PartialRunFile]:
     if not is_unrecovered(path):
         raise ConfigError(f"{path}: no run of kvreplay was cut off there; nothing to recover")
     try:
-        content = read_partial_run(path)
+        content = read_manifest(path / PARTIAL_RUN_FILE, PartialRunFile)
         with (path / PARTIAL_OPS_FILE).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield content

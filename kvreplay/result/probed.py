@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
-
-import msgspec
+from typing import IO, TYPE_CHECKING, cast
 
 from kvreplay.config.config import Config
 from kvreplay.probes.devices import beneath
@@ -24,6 +22,7 @@ from kvreplay.tiers.host import device_number
 from kvreplay.tiers.tier import Tier, drives_of
 from kvtrace.core.app import log
 from kvtrace.core.errors import DeviceError, ProbeUnavailable
+from kvtrace.core.run.probe_file import ProbeFile, find_probe
 from kvtrace.core.run.run_file import BLOCKS_FILE, PROBE_FILE, ProbesNote, argv_of
 from kvtrace.core.schema import BLOCKS
 from kvtrace.core.tables import open_table
@@ -42,8 +41,8 @@ class Probed:
 
     reason: str | None
     """Why they were left out; None if they measured."""
-    content: dict[str, Any]
-    """Of probe.json."""
+    content: ProbeFile | None
+    """Null without."""
     directory: Path | None
     """Where their files are until the run is written."""
     started_ns: int | None
@@ -52,20 +51,19 @@ class Probed:
     @property
     def has_events(self) -> bool:
         """Whether there are rows of blocks."""
-        return self.started_ns is not None and self.content.get("event_rows") is not None
+        return self.started_ns is not None and self.content is not None and self.content.event_rows is not None
 
     def facts(self) -> ProbesNote:
         """Return what run.json says of them."""
-        if self.reason is not None:
+        if self.content is None:
             return ProbesNote(is_measured=False, reason=self.reason)
-        start_ns = self.content["start_monotonic_ns"]
         return ProbesNote(
             is_measured=True,
             file=PROBE_FILE,
-            event_rows=self.content["event_rows"],
-            devices=self.content["config"]["devices"],
-            start_ns=None if self.started_ns is None else start_ns - self.started_ns,
-            duration_ns=self.content["duration_ns"],
+            event_rows=self.content.event_rows,
+            devices=self.content.devices,
+            start_ns=None if self.started_ns is None else (self.content.start_monotonic_ns or 0) - self.started_ns,
+            duration_ns=self.content.duration_ns,
         )
 
     def blocks(self) -> Iterator[pa.RecordBatch]:
@@ -73,9 +71,9 @@ class Probed:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if self.directory is None or self.started_ns is None:
+        if self.directory is None or self.content is None or self.started_ns is None:
             return
-        shift_ns = self.content["start_monotonic_ns"] - self.started_ns
+        shift_ns = (self.content.start_monotonic_ns or 0) - self.started_ns
         for batch in open_table(self.directory / BLOCKS_FILE, BLOCKS).batches():
             columns = [
                 pc.add(batch.column(name), pa.scalar(shift_ns, pa.int64())) if name in _TIMES else batch.column(name)
@@ -173,11 +171,11 @@ def _end(process: subprocess.Popen[str], directory: Path, started_ns: int | None
         return _left_out(f"the probes did not end within {_END_S} s")
     if process.returncode:
         return _left_out(_stderr(process).read().strip())
-    return Probed(None, msgspec.json.decode((directory / PROBE_FILE).read_bytes()), directory, started_ns)
+    return Probed(None, find_probe(directory), directory, started_ns)
 
 
 def _left_out(said: str) -> Probed:
     lines = said.splitlines() or ["kvreplay probe ended without saying why"]
     reason = lines[-1].removeprefix(_ERROR)
     log(f"left out the probes: {reason}")
-    return Probed(reason, {}, None, None)
+    return Probed(reason, None, None, None)

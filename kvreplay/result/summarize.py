@@ -76,7 +76,7 @@ class RunResults:
         is_open_loop = setting.pacer.speed is not None
         self._operations = CountedOperations(setting.tiers, is_open_loop=is_open_loop, io_bytes=setting.config.io_bytes)
         self._served, self._checkpoints = ServedRequests(setting), Checkpoints()
-        self._warmup, self._ops_columns = setting.warmup, tables.ops_columns(setting)
+        self._warmup, self._ops_columns = setting.warmup, tables.FROM_TRACE + tables.shared_extras(OPS, setting)
         self._ops_rows = OpsRows(setting, tables.ops_extras(setting))
         # When a save without a request began, the trace says alone.
         bulk_columns = ("ts_ns",) if setting.window.facts.is_bulk else ()
@@ -111,15 +111,12 @@ class RunResults:
         sent = np.flatnonzero(part.rows["submitted_ns"] != NOT_DONE)
         reached = int(sent[-1]) + 1 if len(sent) else 0
         if reached:
-            self._count_unreached()
+            for unreached in self._unreached:
+                self._count(unreached)
+            self._unreached.clear()
             self._count(part.within(0, reached))
         if reached < len(part):
             self._unreached.append(part.within(reached, len(part)).kept())
-
-    def _count_unreached(self) -> None:
-        for part in self._unreached:
-            self._count(part)
-        self._unreached.clear()
 
     def end(self) -> None:
         """Note that all rows were taken, those that the run did not reach as well; all that follows is asked then."""
@@ -388,11 +385,7 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
         if t and t.engine in ("gpu", "gds")
     ]
     notes += _submitter_notes(setting.config.submitters, begun.engine)
-    if summary.skipped_rows:
-        skipped = ", ".join(f"{name} ({count:,} rows)" for name, count in summary.skipped_rows.items())
-        notes.append(f"skipped, because no --tier names them: {skipped}")
-    if summary.absent_deletes:
-        notes.append(f"skipped {summary.absent_deletes:,} deletes of objects that were never there")
+    notes += skipped_notes(summary)
     long = summary.generation.writes_generated_in_flight if summary.generation else 0
     if long:
         notes.append(
@@ -430,6 +423,15 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
     if setting.config.is_buffered:
         notes.append("buffered: the page cache took part, so times are not the device's")
     return notes
+
+
+def skipped_notes(summary: Summary) -> list[str]:
+    """Return what a run left out of the trace."""
+    rows = ", ".join(f"{name} ({count:,} rows)" for name, count in summary.skipped_rows.items())
+    found = [f"skipped, because no --tier names them: {rows}"] if rows else []
+    if summary.absent_deletes:
+        found.append(f"skipped {summary.absent_deletes:,} deletes of objects that were never there")
+    return found
 
 
 PERCENTILES = "percentiles of "

@@ -111,11 +111,6 @@ def shared_extras(table: Table, setting: Setting) -> tuple[str, ...]:
     return tuple(column.name for column in table.extras if column.name in setting.reader.extras)
 
 
-def ops_columns(setting: Setting) -> tuple[str, ...]:
-    """Return the columns of the trace that its operations have too."""
-    return FROM_TRACE + shared_extras(OPS, setting)
-
-
 def ops_extras(setting: Setting) -> tuple[str, ...]:
     """Return the extra columns of a run's operations: the trace's, and their retries where object stores count them."""
     has_retries = any(isinstance(tier, ObjectTier) for tier in setting.tiers)

@@ -21,7 +21,7 @@ from kvreplay.tiers.host import FILESYSTEMS_IN_MEMORY, in_memory, queue_limit, t
 from kvreplay.tiers.tier import Tier, copied, has_times
 from kvtrace.core.run.figures import Evidence, LimitCause, Pace, RunVerdict, TierRate
 from kvtrace.core.run.run_file import DeviceIo
-from kvtrace.core.units import NS_PER_S, format_duration, format_rate, format_rate_of
+from kvtrace.core.units import NS_PER_S, format_duration, format_rate
 
 OBJECT_ENGINE = "s3dlio"
 """The engine of operations that are requests to an object store."""
@@ -334,6 +334,15 @@ def reached_of(rate: TierRate) -> str:
     return "-" if rate.reached_operations_per_s is None else f"{rate.reached_operations_per_s:,.0f} op/s"
 
 
+def _rate_of(reached: float, asked: float) -> str:
+    """Return a bandwidth and the one that was asked for, in the unit of the latter: 1.90 of 3.00 GB/s."""
+    number, unit = format_rate(asked).split(" ")
+    scale = {"B/s": 1, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9}[unit]
+    if 0 < reached < asked / 100:
+        return f"{format_rate(reached)} of {format_rate(asked)}"
+    return f"{reached / scale:.{len(number.partition('.')[2])}f} of {number} {unit}"
+
+
 def _of_asked(rate: TierRate, *, is_behind: bool) -> str:
     """Return what a tier delivered of what was asked of it, with the share."""
     asked, reached = rate.asked_bytes_per_s, rate.reached_bytes_per_s
@@ -345,7 +354,7 @@ def _of_asked(rate: TierRate, *, is_behind: bool) -> str:
     share = reached / asked
     if share >= ALL and not is_behind:
         return f"all of the {format_rate(asked) if is_bytes else f'{asked:,.0f} op/s'} asked"
-    both = format_rate_of(reached, asked) if is_bytes else f"{reached:,.0f} of {asked:,.0f} op/s"
+    both = _rate_of(reached, asked) if is_bytes else f"{reached:,.0f} of {asked:,.0f} op/s"
     return f"{both} asked ({percent(min(1.0, share))})"
 
 

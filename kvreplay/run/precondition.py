@@ -199,11 +199,6 @@ class LaidOut:
     whole: list[tuple[ExtentTier, Region]] = field(default_factory=list)
     """The drives whose space is written whole now, and what of it was not."""
 
-    def note_whole(self) -> None:
-        """Record in the drives' headers how far they are written, for later runs; call it last."""
-        for drive, region in self.whole:
-            drive.note_written(region)
-
 
 @dataclass(frozen=True, slots=True)
 class Extents:

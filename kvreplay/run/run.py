@@ -23,7 +23,8 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace as replace_fields
 
-from kvreplay.config.config import CLOSED_LOOP_DEPTH, Config, Precondition, check, check_warmup
+from kvreplay.config.config import CLOSED_LOOP_DEPTH, Config, Precondition
+from kvreplay.config.limits import check, check_warmup
 from kvreplay.config.setting import Setting, settle
 from kvreplay.config.tiers import check_targets
 from kvreplay.engine.engine import Chosen, Engine, check_name, choose
@@ -46,6 +47,7 @@ from kvreplay.tiers.host import DeviceCounters, device_counters
 from kvreplay.tiers.tier import DeviceTier, Holding, PlannedTier, StorageTier, Tier, drives_of
 from kvtrace.core.app import INTERRUPTED, noted_signals
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError
+from kvtrace.core.files import write_json
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.run_file import (
     BLOCKS_FILE,
@@ -59,7 +61,6 @@ from kvtrace.core.run.run_file import (
     RunFile,
     Smart,
     Verification,
-    write_run,
 )
 from kvtrace.core.schema import BLOCKS
 from kvtrace.core.units import format_duration
@@ -152,7 +153,9 @@ class _Run:
             lay_out_ns = monotonic_ns() - lay_out_started_ns
             populated, failed_populate = self._populate(engine, interrupted, laid_out)
             if failed_populate is None:
-                laid_out.note_whole()
+                # How far drives are written, for later runs.
+                for drive, region in laid_out.whole:
+                    drive.note_written(region)
             with setting.trace.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             end_probes = stack.enter_context(probing(config, setting.tiers, output))
@@ -363,7 +366,7 @@ def write_down(found: RunResults, begun: RunBegun, measured: Measured, output: P
             tables.write_table(output / BLOCKS_FILE, meta, measured.probed.blocks())
     found.close_tables(content)
     content = msgspec.structs.replace(content, checkpoints=found.checkpoints(measured.summary.wall_ns))
-    write_run(output, content)
+    write_json(output / RUN_FILE, content)
     return FinishedRun(content, measured.error)
 
 

@@ -12,13 +12,15 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from kvreplay.config.config import Config, check
+from kvreplay.config.config import Config
+from kvreplay.config.limits import check
 from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
 from kvreplay.result.cause import DEPENDENCIES, DRIVE, is_late, percent
@@ -31,7 +33,7 @@ from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import LimitCause, RunVerdict, Summary
 from kvtrace.core.run.run_file import SWEEP_FILE, ProgramError, run_program
-from kvtrace.core.run.sweep_file import Axis, LoadSweep, SweepPoint, has_users
+from kvtrace.core.run.sweep_file import Axis, LoadSweep, SweepPoint
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import objects_path, open_table
 from kvtrace.core.units import NS_PER_S, format_duration, format_rate
@@ -94,6 +96,11 @@ RULES = {
     Axis.SPEED: _KEPT_PACE.format("speed"),
     Axis.USERS: _KEPT_PACE.format("number of users"),
 }
+
+
+def has_users(meta: Metadata) -> bool:
+    """Return whether a trace is one of synthetic users, so that its command makes it with more of them."""
+    return meta.program == "kvtrace" and meta.argv[1:2] == ["gen"] and isinstance(meta.config.get("users"), int)
 
 
 def sweep(
@@ -229,8 +236,8 @@ def _check_values(config: Config, axis: Axis, values: list[float], read_p99_targ
 
 def _at(config: Config, axis: Axis, value: float) -> Config:
     if axis is Axis.QUEUE_DEPTH:
-        return msgspec.structs.replace(config, queue_depth=int(value), speed=None)
-    return msgspec.structs.replace(config, speed=value if axis is Axis.SPEED else 1.0)
+        return replace(config, queue_depth=int(value), speed=None)
+    return replace(config, speed=value if axis is Axis.SPEED else 1.0)
 
 
 def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | None = None) -> SweepPoint:

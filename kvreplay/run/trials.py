@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from kvreplay.config.config import Config, check
+from kvreplay.config.config import Config
+from kvreplay.config.limits import check
 from kvreplay.config.tiers import check_targets, make_tiers
 from kvreplay.result import tables
 from kvreplay.result.summarize import status_of

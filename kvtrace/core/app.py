@@ -16,7 +16,7 @@ from dataclasses import is_dataclass
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, TypeVar, cast
+from typing import Annotated, Any, ClassVar, NoReturn, TypeVar, cast, get_args
 
 import typer
 import typer.main
@@ -202,8 +202,10 @@ def make_app(program: str, summary: str, epilog: str, *commands: str) -> typer.T
 def takes_groups(command: Callable[..., T]) -> Callable[..., T]:
     """Let `command` take its options in groups: an argument whose type is a dataclass stands for that class's fields.
 
-    Each field is `Annotated[type, typer.Option(...)]`, with its default. `--help` lists the fields in the place of the
-    argument, and the command gets one instance. So a group is written once, whichever commands take it:
+    Each field that is `Annotated[type, typer.Option(...)]` is an option, with its default; with a function behind that,
+    which takes what is written and returns the value, its type is that of the function's parameter, and its help says
+    the default. `--help` lists the fields in the place of the argument, and the command gets one instance. So a group
+    is written once, whichever commands take it, whole or, as `Annotated[ModelArguments, "model"]`, some fields of it:
 
         @dataclass(frozen=True, slots=True)
         class ModelArguments:
@@ -213,20 +215,31 @@ def takes_groups(command: Callable[..., T]) -> Callable[..., T]:
         @takes_groups
         def size(file: TraceFile, as_json: AsJson = False, *, model: ModelArguments) -> None: ...
     """
-    groups: dict[str, tuple[type, list[str]]] = {}
+    groups: dict[str, tuple[type, dict[str, Callable[[Any], Any] | None]]] = {}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
-        if is_dataclass(parameter.annotation) and isinstance(parameter.annotation, type):
-            of_group = inspect.signature(parameter.annotation, eval_str=True).parameters
-            groups[name] = (parameter.annotation, list(of_group))
-            parameters.extend(of_group.values())
-        else:
+        kind, *only = get_args(parameter.annotation) or (parameter.annotation,)
+        if not (isinstance(kind, type) and is_dataclass(kind)):
             parameters.append(parameter)
+            continue
+        groups[name] = kind, {}
+        for field, option in inspect.signature(kind, eval_str=True).parameters.items():
+            said, *parsers = getattr(option.annotation, "__metadata__", (None,))
+            if said is None or (only and field not in only):
+                continue
+            parse = groups[name][1][field] = parsers[0] if parsers else None
+            if parse is not None:
+                written = next(iter(inspect.signature(parse, eval_str=True).parameters.values())).annotation
+                option = option.replace(annotation=Annotated[written | None, said], default=None)  # noqa: PLW2901
+            parameters.append(option)
 
     @wraps(command)
     def run_command(**values: Any) -> T:
-        made = {name: group(**{field: values.pop(field) for field in own}) for name, (group, own) in groups.items()}
-        return command(**values, **made)
+        for name, (kind, parsers) in groups.items():
+            given = [(field, values.pop(field), parse) for field, parse in parsers.items()]
+            own = {f: parse(value) if parse else value for f, value, parse in given if value is not None or not parse}
+            values[name] = kind(**own)
+        return command(**values)
 
     keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     run_command.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
@@ -237,7 +250,8 @@ def takes_groups(command: Callable[..., T]) -> Callable[..., T]:
 def run(app: typer.Typer, program: str) -> NoReturn:
     """Run `app` and leave with its exit code; every error a user can cause is one line on stderr."""
     PROGRAM.set(program)
-    signal.signal(signal.SIGTERM, _terminated)
+    # As an exception, so that temporary files go on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     # Python looks for garbage whenever it has made 700 more objects: 0.1 s and more of a start.
     gc.set_threshold(_GARBAGE_OBJECTS)
     try:
@@ -278,11 +292,6 @@ def _fail_by_system(program: str, error: MemoryError | OSError | RuntimeError) -
     if _NO_THREAD in str(error):
         _fail(program, f"{_NO_MEMORY} to start a thread", OutOfMemory.exit_code)
     raise error
-
-
-def _terminated(_signal: int, _frame: object) -> NoReturn:
-    # As an exception, so that temporary files go on the way out.
-    sys.exit(TERMINATED)
 
 
 def leave_at_once(code: int) -> NoReturn:

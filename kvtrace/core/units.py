@@ -123,15 +123,6 @@ def format_rate(bytes_per_s: float | None) -> str:
     return _scaled(bytes_per_s, ("B/s", "kB/s", "MB/s", "GB/s"), 1000)
 
 
-def format_rate_of(reached: float, asked: float) -> str:
-    """Return a bandwidth and the one that was asked for, in the unit of the latter: 1.90 of 3.00 GB/s."""
-    number, unit = format_rate(asked).split(" ")
-    scale = {"B/s": 1, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9}[unit]
-    if 0 < reached < asked / 100:
-        return f"{format_rate(reached)} of {format_rate(asked)}"
-    return f"{reached / scale:.{len(number.partition('.')[2])}f} of {number} {unit}"
-
-
 def format_count(count: int | None) -> str:
     """Return a whole number with thousands separated; null as a dash."""
     return "-" if count is None else f"{count:,}"

@@ -91,14 +91,15 @@ def read_metadata(rng: random.Random, _folder: Path) -> Trial:
 
 def read_run_json(rng: random.Random, folder: Path) -> Trial:
     """Read a damaged run.json."""
-    from kvtrace.core.run.run_file import read_run, write_run
+    from kvtrace.core.files import write_json
+    from kvtrace.core.run.run_file import read_run
 
     data = mutate.json_of(mutate.several(mutate.tree_of, seeds.RUN, rng))
     (folder / "run.json").write_bytes(mutate.bytes_of(data, rng) if rng.random() < 0.3 else data)
 
     def call() -> None:
         found = read_run(folder)
-        write_run(folder, found)
+        write_json(folder / "run.json", found)
         need(read_run(folder) == found, "run.json does not come back")
 
     return Reading(call)

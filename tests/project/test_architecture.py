@@ -56,8 +56,8 @@ MOST_FUNCTION_LINES = 60
 FEWEST_FILES = 4
 REGISTRIES = {"kvtrace/sim/presets", "kvdistill/queries"}
 """Folders of plug-ins, a file each, that are not all code: presets, queries."""
-MOST_LINES_OF = {"kvtrace": 26_425, "kvreplay": 25_950, "kvdistill": 12_910}
-MOST_FILES_OF = {"kvtrace": 127, "kvreplay": 108, "kvdistill": 59}
+MOST_LINES_OF = {"kvtrace": 26_421, "kvreplay": 25_610, "kvdistill": 12_907}
+MOST_FILES_OF = {"kvtrace": 127, "kvreplay": 107, "kvdistill": 59}
 WALKS = {
     ("kvtrace/commands/gen.py:gen", "file"): (24, 15),
     ("kvtrace/native:simulate", ""): (10, 66),

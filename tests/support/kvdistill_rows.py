@@ -13,6 +13,7 @@ from run_files import run_file
 from run_files import summary as run_summary
 
 from kvdistill.profile.sources import Distilled, distil_trace
+from kvtrace.core.files import write_json
 from kvtrace.core.limit import Limit, parse_limit
 from kvtrace.core.run import run_file as core_run_file
 from kvtrace.core.schema import OPS, arrow_schema, enum_array, enum_code
@@ -59,7 +60,7 @@ def io(ts_ms: float, op: str, object_id: int, length: int, **fields: int | None)
 def change_run(folder, **changed):
     """Change the run.json in `folder`: `changed` replaces fields by what they are in JSON."""
     content = msgspec.to_builtins(core_run_file.read_run(folder)) | changed
-    core_run_file.write_run(folder, msgspec.convert(content, core_run_file.RunFile))
+    write_json(folder / "run.json", msgspec.convert(content, core_run_file.RunFile))
 
 
 def data_note(dedup_ratio, compress_ratio):
@@ -89,7 +90,7 @@ def write_run(folder, latencies_ns, outcome="ok", engine="threads", **summary):
     with create(folder / "ops.parquet", OPS, trace_meta(OPS)) as out:
         out.write(pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OPS)))
     made = run_file(msgspec.structs.replace(run_summary([], verdict="fine"), **summary), host={}, config={}, tiers={})
-    core_run_file.write_run(folder, made)
+    write_json(folder / "run.json", made)
     return folder
 
 

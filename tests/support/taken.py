@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from kvreplay.config.config import Warmup
+    from kvreplay.config.limits import Warmup
     from kvreplay.config.setting import Setting
 
 MEASURED = ("submitted_ns", "completed_ns", "outcome", "ready_ns", "retries")

@@ -1,6 +1,6 @@
-"""`probe.json`: the fields that others than its writer look at, with the types that they must have.
+"""`probe.json`: its content as one struct that its writer, `kvreplay probe`, and all its readers share.
 
-Its content is handed on as it stands, so that a probe of a later version may hold more.
+Null is what was not measured: an import of another tool's text knows less than the probes.
 """
 
 from __future__ import annotations
@@ -15,39 +15,70 @@ from kvtrace.core.metadata import Count
 from kvtrace.core.run.run_file import PROBE_FILE
 from kvtrace.core.units import NS_PER_S, format_duration, format_io_size, format_rate
 
-_FOUR_DIGITS = 1000
 _MISFIT = "not of this version of kvreplay: {}; measure again"
+_FOUR_DIGITS = 1000
+LAYERS = ("q2d", "requeued", "d2c")
 
 
-class _Bin(msgspec.Struct, rename={"low": "from"}):
-    low: Count
+class Bucket(msgspec.Struct, frozen=True, rename={"from_": "from"}):
+    """The number of values in [`from_`, `below`)."""
+
+    from_: Count
     below: Count
     count: Count
 
 
-class _Histogram(msgspec.Struct):
+class Histogram(msgspec.Struct, frozen=True, kw_only=True):
+    """A distribution of times in ns; null where there are too few values."""
+
     count: Count
-    log2_ns: list[_Bin]
     mean_ns: float | None
+    """From their exact sum."""
     p50_ns: float | None
     p95_ns: float | None
     p99_ns: float | None
     p99_9_ns: float | None
     p99_99_ns: float | None
-    longest_below_ns: float | None
+    longest_below_ns: Count | None
+    """The longest was shorter than this; null if there are none, or if the last slot was reached."""
+    log2_ns: list[Bucket]
+    fine_ns: list[Bucket] = []
 
 
-class _Sized(msgspec.Struct):
+class Sized(msgspec.Struct, frozen=True):
+    """How many requests had this many bytes."""
+
     bytes: Count
     count: Count
 
 
-class _Deep(msgspec.Struct):
+class DepthCount(msgspec.Struct, frozen=True):
+    """How many requests found this many in flight, themselves included."""
+
     in_flight: Count
     count: Count
 
 
-class _Direction(msgspec.Struct, kw_only=True):
+class Second(msgspec.Struct, frozen=True):
+    """Completions without an error in the second from `from_ns` after the start."""
+
+    from_ns: Count
+    requests: Count
+    bytes: Count
+
+
+class ZoneCount(msgspec.Struct, frozen=True):
+    """Requests issued to one zone of a disk, by their start."""
+
+    device: str | None
+    from_bytes: Count
+    requests: Count
+    bytes: Count | None
+
+
+class DirectionFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of one direction."""
+
     queued: Count | None = None
     issued: Count | None = None
     issued_bytes: Count | None = None
@@ -61,49 +92,92 @@ class _Direction(msgspec.Struct, kw_only=True):
     bios_merged: Count | None = None
     splits: Count | None = None
     lost_events: Count | None = None
+    """Not in blocks.parquet, but in every figure here."""
     lost_requests: Count | None = None
+    """In no figure but `queued`: the table of requests was full."""
     ends_not_seen: Count | None = None
-    q2d: _Histogram
-    d2c: _Histogram
-    requeued: _Histogram | None = None
-    block_sizes: list[_Sized]
-    in_flight_at_dispatch: list[_Deep]
+    """Issued, but not in `completed` or D2C: the kernel did not run the probe at their completion."""
+    lost_zones: Count | None = None
+    """Not in `heat`: its table was full."""
+    q2d: Histogram
+    d2c: Histogram
+    requeued: Histogram | None = None
+    block_sizes: list[Sized]
+    in_flight_at_dispatch: list[DepthCount]
+    per_second: list[Second] = []
+    """Seconds without a completion are absent."""
+    heat: list[ZoneCount] = []
+    """Zones without a request are absent."""
 
 
-class _Block(msgspec.Struct):
-    directions: dict[str, _Direction]
+class BlockFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """Block requests of the processes that pass the filter; empty directions are absent."""
+
+    directions: dict[str, DirectionFigures]
+    zone_bytes: Count | None = None
+    """How long a stretch of `heat` is."""
+    in_flight_at_end: Count | None = None
+    """Requests issued and not completed when the probes were taken off."""
 
 
-class _Call(msgspec.Struct):
+class Calls(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one interface in one direction."""
+
     kind: str
     call: str | None = None
     count: Count | None = None
+    """Those that succeeded."""
     errors: Count | None = None
     bytes: Count | None = None
+    """Read or written; null for a synchronization."""
     direct: Count | None = None
+    """Of `count`, those on a file or device that was opened with O_DIRECT; the others go by way of the page cache."""
     without_io: Count | None = None
+    """Of `count`, those that queued no I/O themselves; null where the call does not wait for its I/O."""
     without_io_bytes: Count | None = None
 
 
-class _Application(msgspec.Struct):
-    times: dict[str, _Histogram] | None = None
-    calls: list[_Call] | None = None
+class Application(msgspec.Struct, frozen=True, kw_only=True):
+    """The application's calls; empty kinds are absent."""
+
+    times: dict[str, Histogram] = {}
+    """By kind of call: `read` and `write` are of calls that queued I/O, or, asynchronous, may have."""
+    calls: list[Calls] = []
+    unseen: list[str] = []
+    """Interfaces that this kernel has no tracepoints for, so that their calls are in no figure."""
+    not_followed: Count | None = None
+    """Asynchronous I/Os beyond the first 128 of one io_submit."""
 
 
-class _Config(msgspec.Struct):
-    devices: list[str] | None = None
+class ProbeFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement: whose requests, on which disks, and what was found."""
 
-
-class _ProbeFile(msgspec.Struct, kw_only=True):
-    argv: list[str] | None = None
+    program: str | None = None
     version: str | None = None
-    config: _Config | None = None
+    argv: list[str] = []
+    config: dict[str, Any] = {}
+    config_sha256: str | None = None
+    started: str | None = None
+    start_monotonic_ns: int | None = None
     duration_ns: Count | None = None
-    block: _Block
-    application: _Application | None = None
+    was_stopped: bool | None = None
+    """By a signal, before its time."""
+    event_rows: Count | None = None
+    """Of blocks.parquet; null without."""
+    block: BlockFigures
+    application: Application | None = None
+    """Null where the kernel has no tracepoints of system calls."""
+    definitions: dict[str, str] = {}
+    host: dict[str, Any] = {}
+
+    @property
+    def devices(self) -> list[str]:
+        """The disks that it was about; none: all."""
+        named = self.config.get("devices")
+        return [str(name) for name in named] if isinstance(named, list) else []
 
 
-def find_probe(folder: Path) -> dict[str, Any] | None:
+def find_probe(folder: Path) -> ProbeFile | None:
     """Return the content of probe.json in `folder`, or None if there is no such file.
 
     Raises:
@@ -111,21 +185,18 @@ def find_probe(folder: Path) -> dict[str, Any] | None:
 
     """
     path = folder / PROBE_FILE
-    if not path.is_file():
-        return None
-    read_json(path, _ProbeFile, misfit=_MISFIT)
-    return read_json(path, dict[str, Any], misfit=_MISFIT)
+    return read_json(path, ProbeFile, misfit=_MISFIT) if path.is_file() else None
 
 
-def probe_answer(found: dict[str, Any]) -> str:
-    """Return in one line what the device was asked for, from the content of probe.json; "" where nothing was seen."""
-    seconds = (found.get("duration_ns") or 0) / NS_PER_S
-    told = [_told(name, of, seconds) for name, of in found["block"]["directions"].items() if of.get("completed")]
-    return "; ".join(told) + f" (block requests in {format_duration(found['duration_ns'])})" if told and seconds else ""
+def probe_answer(found: ProbeFile) -> str:
+    """Return in one line what the device was asked for; "" where nothing was seen."""
+    seconds = (found.duration_ns or 0) / NS_PER_S
+    told = [_told(name, of, seconds) for name, of in found.block.directions.items() if of.completed and seconds]
+    return "; ".join(told) + f" (block requests in {format_duration(found.duration_ns)})" if told else ""
 
 
-def _told(direction: str, of: dict[str, Any], seconds: float) -> str:
-    count, moved, p99_ns = of["completed"], of.get("completed_bytes"), of["d2c"]["p99_ns"]
+def _told(direction: str, of: DirectionFigures, seconds: float) -> str:
+    count, moved, p99_ns = of.completed or 0, of.completed_bytes, of.d2c.p99_ns
     rate = (
         f"{count / seconds:,.4g} requests/s" if count / seconds < _FOUR_DIGITS else f"{count / seconds:,.0f} requests/s"
     )

@@ -18,7 +18,7 @@ from msgspec import UNSET, UnsetType
 
 from kvtrace.core.app import log, progress
 from kvtrace.core.errors import KvError, TraceError
-from kvtrace.core.files import read_json, write_json
+from kvtrace.core.files import read_json
 from kvtrace.core.metadata import Count, Metadata
 from kvtrace.core.run.figures import CheckpointFigures, Mlperf, RequestFigures, Serving, Summary
 
@@ -317,23 +317,12 @@ def read_run(folder: Path) -> RunFile:
         TraceError: there is none, it is damaged, or of another version of this program.
 
     """
-    return _read(folder / RUN_FILE, RunFile)
+    return read_manifest(folder / RUN_FILE, RunFile)
 
 
 def find_run(folder: Path) -> RunFile | None:
     """Return the content of run.json in `folder`, or None if there is no such file; TraceError if it is damaged."""
     return read_run(folder) if (folder / RUN_FILE).is_file() else None
-
-
-def read_partial_run(folder: Path) -> PartialRunFile:
-    """Return the content of run.partial.json in `folder`; errors as of `read_run`."""
-    return _read(folder / PARTIAL_RUN_FILE, PartialRunFile)
-
-
-def write_run(folder: Path, run: RunFile | PartialRunFile) -> None:
-    """Write `run` into `folder` under its name, aside and renamed; DeviceError if the disk refuses."""
-    name = RUN_FILE if isinstance(run, RunFile) else PARTIAL_RUN_FILE
-    write_json(folder / name, run)
 
 
 def refuse_cut_off(folder: Path) -> None:
@@ -343,7 +332,8 @@ def refuse_cut_off(folder: Path) -> None:
         raise TraceError(f"that run goes on or was cut off; {how}", path=folder)
 
 
-def _read(path: Path, kind: type[Kind]) -> Kind:
+def read_manifest(path: Path, kind: type[Kind]) -> Kind:
+    """Return the run.json or run.partial.json at `path`; errors as of `read_run`."""
     if not path.is_file():
         refuse_cut_off(path.parent)
     return read_json(path, kind, misfit="not of this version of kvtrace: {}; make the run again")

@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 
 from kvtrace.core.files import read_json
-from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import LimitCause, RunVerdict
 from kvtrace.core.run.run_file import SWEEP_FILE
 
@@ -96,11 +95,6 @@ class LoadSweep(msgspec.Struct, frozen=True, kw_only=True):
     read_p99_target_ns: int | None = None
     simulated_tiers: list[str] = []
     """Nothing moved there; no point counts them."""
-
-
-def has_users(meta: Metadata) -> bool:
-    """Return whether a trace is one of synthetic users, so that its command makes it with more of them."""
-    return meta.program == "kvtrace" and meta.argv[1:2] == ["gen"] and isinstance(meta.config.get("users"), int)
 
 
 def find_sweep(folder: Path) -> LoadSweep | None:

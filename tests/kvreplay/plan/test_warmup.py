@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvreplay.config.config import check_warmup, parse_warmup
+from kvreplay.config.limits import check_warmup, parse_warmup
 from kvreplay.native.rows import NONE, READ, RowRing
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop, Pacer
 from kvreplay.plan.window import Facts

@@ -10,12 +10,12 @@ from conftest import run_cli
 
 from kvreplay.probes import libbpf, session
 from kvreplay.probes.devices import Disk, above, beneath, device_name, resolve, zone_shift
-from kvreplay.probes.layout import EVENT, SLOTS, Bucket, histogram, slot_bounds
+from kvreplay.probes.layout import EVENT, SLOTS, histogram, slot_bounds
 from kvreplay.probes.libbpf import Programs
 from kvreplay.probes.program import Cgroup, Filter, find_cgroup
-from kvreplay.probes.result import BlockFigures
-from kvreplay.probes.session import Found, blocks_batch, rwbs
+from kvreplay.probes.session import blocks_batch, rwbs
 from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.run.probe_file import BlockFigures, Bucket
 
 BITS = {"__REQ_SYNC": 11, "__REQ_META": 12, "__REQ_FUA": 17, "__REQ_PREFLUSH": 18, "__REQ_RAHEAD": 19}
 
@@ -246,7 +246,7 @@ class NoProbes:
         pass
 
     def finish(self):
-        return Found(BlockFigures(directions={}, zone_bytes=1, in_flight_at_end=0), None)
+        return BlockFigures(directions={}, zone_bytes=1, in_flight_at_end=0), None
 
 
 def test_a_signal_at_the_moment_of_attaching_ends_it_well(tmp_path, monkeypatch):
@@ -254,5 +254,5 @@ def test_a_signal_at_the_moment_of_attaching_ends_it_well(tmp_path, monkeypatch)
     found = session.measure(
         Filter(), tmp_path / "out", None, [], has_events=False, tell=lambda _line: os.kill(os.getpid(), signal.SIGINT)
     )
-    assert found.content["was_stopped"] is True
+    assert found.was_stopped is True
     assert (tmp_path / "out" / "probe.json").is_file()

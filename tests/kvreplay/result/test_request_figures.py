@@ -12,7 +12,8 @@ import pytest
 from conftest import run_cli, trace_batch, trace_meta, write_trace
 from taken import planned, take
 
-from kvreplay.config.config import Config, Criteria, Targets, Warmup
+from kvreplay.config.config import Config, Criteria, Targets
+from kvreplay.config.limits import Warmup
 from kvreplay.config.setting import Setting
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop, Pacer
 from kvreplay.plan.window import compile_window, read_asked

@@ -12,8 +12,8 @@ import pytest
 from conftest import Row, run_cli, write_trace
 from rings import REFUSED
 
-from kvreplay.config.config import POOL_BYTES, Config, check
-from kvreplay.config.limits import with_depth
+from kvreplay.config.config import POOL_BYTES, Config
+from kvreplay.config.limits import check, with_depth
 from kvreplay.engine import engine
 from kvreplay.plan.buffers import buffer_bytes
 from kvreplay.run import run

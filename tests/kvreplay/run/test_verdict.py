@@ -7,10 +7,10 @@ import json
 import platform
 import re
 import time
+from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 from conftest import run_cli, write_trace
 
@@ -179,9 +179,9 @@ def test_an_open_loop_has_no_queue_limit_but_what_it_has_room_for(
     assert settled(closed) == (8, "the default of a closed loop")
     # Three GiB of buffers, of which what is in flight is touched.
     assert settled(opened) == (1024, "the most")
-    small = msgspec.structs.replace(opened, io_bytes=65536)
+    small = replace(opened, io_bytes=65536)
     assert settled(small) == (1024, "the most")
-    assert settled(msgspec.structs.replace(opened, queue_depth=8)) == (8, "--queue-depth")
+    assert settled(replace(opened, queue_depth=8)) == (8, "--queue-depth")
     memory: list[Any] = [PythonRam("cpu", 4096), tiers[1]]
     assert settled(opened, among=memory) == (128, "a thread each")
     assert settled(opened, among=[RamTier("cpu", 4096), tiers[1]])[0] == 1024

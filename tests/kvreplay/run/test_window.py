@@ -9,7 +9,8 @@ import pytest
 from conftest import write_trace
 from taken import counted, rows_of
 
-from kvreplay.config.config import Config, Warmup, parse_warmup
+from kvreplay.config.config import Config
+from kvreplay.config.limits import Warmup, parse_warmup
 from kvreplay.result.figures import summarize
 from kvreplay.run import precondition as preconditioning
 from kvreplay.run.precondition import MAX_ROUNDS, Precondition, is_steady, precondition

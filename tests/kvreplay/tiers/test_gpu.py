@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conftest import gpu_reason, run_cli, write_trace
 
-from kvreplay.config.config import Config, check
+from kvreplay.config.config import Config
+from kvreplay.config.limits import check
 from kvreplay.engine.engine import refusal
 from kvreplay.run.run import FinishedRun, replay
 from kvreplay.tiers.files import FileTier

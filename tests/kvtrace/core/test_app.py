@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import pytest
@@ -161,3 +161,42 @@ def test_a_group_of_options_is_one_argument_and_keeps_its_place(monkeypatch, cap
     shown = capsys.readouterr().out
     places = [shown.index(flag) for flag in ("--first", "--shade", "--how-many", "--last")]
     assert places == sorted(places)
+
+
+def _doubled(written: int) -> str:
+    return str(2 * written)
+
+
+@dataclass(frozen=True)
+class Brush:
+    """Options, of which a command takes some; a value of one is made of what is written."""
+
+    bristles: dict[str, str] = field(default_factory=dict)
+    length: Annotated[str, typer.Option(help="How long; twice as long in the end."), _doubled] = "own"
+    width: Annotated[int, typer.Option(help="How wide.")] = 1
+
+
+def test_a_command_takes_some_options_of_a_group_and_makes_values_of_what_is_written(capsys, monkeypatch):
+    app, taken = typer.Typer(), []
+
+    @app.callback()
+    def root() -> None:
+        """Do nothing."""
+
+    @app.command()
+    @takes_groups
+    def paint(brush: Brush) -> None:
+        taken.append(brush)
+
+    @app.command()
+    @takes_groups
+    def dab(brush: Annotated[Brush, "length"]) -> None:
+        taken.append(brush)
+
+    assert leave_of(app, monkeypatch, ["paint", "--length", "21", "--width", "3"]) == 0
+    assert leave_of(app, monkeypatch, ["dab"]) == 0
+    assert taken == [Brush(length="42", width=3), Brush(length="own", width=1)]
+    assert leave_of(app, monkeypatch, ["dab", "--length", "long"]) == 2
+    assert leave_of(app, monkeypatch, ["dab", "--width", "3"]) == 2
+    assert leave_of(app, monkeypatch, ["paint", "--help"]) == 0
+    assert "--bristles" not in capsys.readouterr().out

@@ -10,20 +10,21 @@ import pytest
 from run_files import figures, run_file, summary
 
 from kvtrace.core.errors import TraceError
-from kvtrace.core.run.run_file import find_run, read_run, write_run
+from kvtrace.core.files import write_json
+from kvtrace.core.run.run_file import find_run, read_run
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "house" / "run" / "run.json"
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     run = run_file(summary([figures(3.5)]), config={"queue_depth": 8})
-    write_run(tmp_path, run)
+    write_json(tmp_path / "run.json", run)
     assert find_run(tmp_path) == read_run(tmp_path) == run
 
 
 def test_a_run_of_kvreplay_is_the_same_bytes_when_written_again(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_bytes(GOLDEN.read_bytes())
-    write_run(tmp_path, read_run(tmp_path))
+    write_json(tmp_path / "run.json", read_run(tmp_path))
     written, golden = ((tmp_path / "run.json").read_text(), GOLDEN.read_text())
     # What run.json has gained since is null for an older run; nothing else is added, lost or put elsewhere.
     assert json.dumps(known(json.loads(written), json.loads(golden))) == json.dumps(json.loads(golden))
