@@ -32,7 +32,7 @@ from kvtrace.core.document.document import (
     parameters,
     table_of,
 )
-from kvtrace.core.run.probe_file import LAYERS, Application, Histogram, ProbeFile, find_probe, probe_answer
+from kvtrace.core.run.probe_file import LAYERS, Application, ProbeFile, find_probe, probe_answer
 from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, RunFile, find_run
 from kvtrace.core.units import format_bytes, format_duration
 

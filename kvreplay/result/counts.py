@@ -480,7 +480,8 @@ _AT_FIRST = 1 << 12
 _STORAGE, _RESPONSE, _FIRST_TOKEN, _CLASSES = range(4)
 TTFT_DEFINITION = (
     "the loads of a request, from its arrival (closed loop: from its first load's submission) to the last completion, "
-    "as replayed, + tokens that were not loaded * prefill_ns_per_token of the trace"
+    "as replayed, + what computing the tokens that were not loaded takes by the trace's prefill_ns_per_token and "
+    "prefill_attention"
 )
 REQUEST, SPAN = map(COUNTED.dtype, ("Request", "Span"))
 

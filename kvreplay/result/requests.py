@@ -16,7 +16,7 @@ from kvreplay.native.rows import NOT_DONE, READ
 from kvreplay.plan.loader import IS_LOAD
 from kvreplay.plan.window import NO_QOS, Asked
 from kvreplay.result.counts import MOST, LeastLater, OpenRequests, RequestTimes, RunPart
-from kvtrace.core.metadata import Metadata
+from kvtrace.core.metadata import Metadata, first_tokens_ns
 from kvtrace.core.run.figures import RequestFigures
 from kvtrace.core.schema import SERVED, arrow_schema, enum_array, numbers
 
@@ -164,4 +164,5 @@ def compute_ns(meta: Metadata, input_tokens: Any, loads: Any, loaded_bytes: Any)
         if hierarchy.get("entry") == "chunk"
         else loaded_bytes // int(model["bytes_per_token"])
     )
-    return np.maximum(0, input_tokens - hit_tokens) * _prefill_ns(meta)
+    whole, loaded = (first_tokens_ns(hierarchy, n) for n in (input_tokens, np.minimum(input_tokens, hit_tokens)))
+    return whole - loaded

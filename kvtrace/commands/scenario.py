@@ -92,9 +92,9 @@ def prepare(
     logged = None if asked is None or stack.model else logged_model(asked.origin)
     model = logged[0] if logged else stack.model or preset.load.model or MODEL
     shape = logged[1] if logged and not stack.kv_dtype else find_model(model, stack.kv_dtype)
-    roofline: dict[str, int] = {}
+    roofline: dict[str, Any] = {}
 
-    def times(gpu: str) -> dict[str, int]:
+    def times(gpu: str) -> dict[str, Any]:
         roofline.update(serving.computing_times(gpu, shape, ranks))
         return roofline
 

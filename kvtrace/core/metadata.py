@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -15,6 +16,8 @@ from kvtrace.core.schema import SCHEMA_VERSION, Table
 _MOST = (1 << 62) - 1
 _MOST_TIERS = 127
 _LONGEST_NAME = 255
+_ATTENTION = ("pair_fs", "window_tokens", "is_aligned")
+"""Of the C struct Attention, in its order."""
 _OUTPUT_OPTIONS = ("-o", "--output", "--requests-out")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
@@ -248,6 +251,24 @@ def without_outputs(argv: list[str]) -> list[str]:
 def computing_notes(notes: list[str]) -> list[str]:
     """Return those of a trace's `notes` without which its rates mean nothing: how long computing took, and stalls."""
     return [note for note in notes if note.startswith(("computing", STALLS))]
+
+
+def first_tokens_ns(knobs: Mapping[str, Any], tokens: Any) -> Any:
+    """Return int64: how long the first so many `tokens` of prompts take to compute, by the knobs of a trace's preset.
+
+    What is computed behind loaded tokens takes the difference of two of these; config.hierarchy has the knobs.
+    """
+    import numpy as np
+
+    from kvtrace.core.native.library import I8, function
+
+    attention = [[int(a[name]) for name in _ATTENTION] for a in knobs.get("prefill_attention") or ()]
+    found = np.empty(len(tokens), np.int64)
+    function("prefill_times", I8, int, int, I8, int, I8)(
+        *(np.array(attention, np.int64).reshape(-1, 3), len(attention), knobs["prefill_ns_per_token"]),
+        *(np.ascontiguousarray(tokens, np.int64), len(tokens), found),
+    )
+    return found
 
 
 STALLS = "ENGINE WOULD STALL"

@@ -86,4 +86,4 @@ def logged_model(origin: dict[str, Any]) -> tuple[str, ModelShape] | None:
     except ConfigError:
         return name, shape
     weights = {n: getattr(known, n) for n in ("parameters", "active_parameters", "weight_bytes", "max_context_tokens")}
-    return name, msgspec.structs.replace(shape, **weights)
+    return name, msgspec.structs.replace(shape, computed_as=known.groups, **weights)

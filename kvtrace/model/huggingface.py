@@ -119,8 +119,7 @@ def _groups(text: Fields, model_dtype: KvDtype, notes: list[str]) -> tuple[Layer
         if is_latent:
             groups += _latent(text, kinds, full)
         else:
-            heads, width, value = _heads(text, is_full=True)
-            groups.append(Full(layers=full, kv_heads=heads, head_dim=width, value_dim=value))
+            groups.append(Full(layers=full, **_heads(text, is_full=True)))
     elif is_latent:
         raise text.error("kv_lora_rank", "no layer has full attention for it to be of")
     for kind, name, struct in (
@@ -130,11 +129,8 @@ def _groups(text: Fields, model_dtype: KvDtype, notes: list[str]) -> tuple[Layer
         if counts[kind]:
             if is_latent:
                 raise text.error("kv_lora_rank", f"latent attention with {kind} layers is not supported")
-            heads, width, value = _heads(text, is_full=False)
-            window = text.integer(name)
-            groups.append(
-                struct(layers=counts[kind], kv_heads=heads, head_dim=width, value_dim=value, window_tokens=window)
-            )
+            heads = _heads(text, is_full=False)
+            groups.append(struct(layers=counts[kind], window_tokens=text.integer(name), **heads))
     if counts[LayerKind.RECURRENT]:
         groups.append(recurrent_layers(text, counts[LayerKind.RECURRENT], model_dtype, notes))
     if text.get("index_head_dim") is not None and not is_latent:
@@ -142,10 +138,10 @@ def _groups(text: Fields, model_dtype: KvDtype, notes: list[str]) -> tuple[Layer
     return tuple(groups)
 
 
-def _heads(text: Fields, *, is_full: bool) -> tuple[int, int, int | None]:
-    """Return key-value heads, key width, and the value's width if it differs."""
+def _heads(text: Fields, *, is_full: bool) -> dict[str, Any]:
+    """Return what a group has of heads: those of queries and of keys, a key's width, and a value's if it differs."""
     kind = text.text("model_type") or ""
-    heads_field = "num_key_value_heads"
+    heads_field, query_field = "num_key_value_heads", "num_attention_heads"
     # Gemma 4: its full layers have widths of their own, and heads of their own where keys are values.
     if is_full and text.get("attention_k_eq_v") and text.get("num_global_key_value_heads") is not None:
         heads_field = "num_global_key_value_heads"
@@ -157,12 +153,22 @@ def _heads(text: Fields, *, is_full: bool) -> tuple[int, int, int | None]:
     # MiMo: its windowed layers have heads and widths of their own.
     if not is_full and text.get("swa_num_key_value_heads") is not None:
         heads_field, width_field, value_field = "swa_num_key_value_heads", "swa_head_dim", "swa_v_head_dim"
+        query_field = "swa_num_attention_heads"
     heads = text.integer(heads_field)
     if text.get("head_dim") is None and text.get("attention_head_dim") is not None:
         width_field = "attention_head_dim"
     width = _plain_head_dim(text, kind) if text.get(width_field) is None else text.integer(width_field)
-    value = None if text.get(value_field) is None else text.integer(value_field)
-    return heads, width, None if value == width else value
+    value = _known(text, value_field)
+    return {
+        "query_heads": _known(text, query_field),
+        "kv_heads": heads,
+        "head_dim": width,
+        "value_dim": None if value == width else value,
+    }
+
+
+def _known(text: Fields, name: str) -> int | None:
+    return None if text.get(name) is None else text.integer(name)
 
 
 def _plain_head_dim(text: Fields, kind: str) -> int:
@@ -179,7 +185,9 @@ def _plain_head_dim(text: Fields, kind: str) -> int:
 
 def _latent(text: Fields, kinds: list[LayerKind], layers: int) -> list[Layers]:
     rope = text.integer("qk_rope_head_dim", least=0)
-    groups: list[Layers] = [Latent(layers=layers, latent_dim=text.integer("kv_lora_rank"), rope_dim=rope)]
+    names = {"query_heads": "num_attention_heads", "nope_dim": "qk_nope_head_dim", "value_dim": "v_head_dim"}
+    widths = {name: _known(text, field) for name, field in names.items()}
+    groups: list[Layers] = [Latent(layers=layers, latent_dim=text.integer("kv_lora_rank"), rope_dim=rope, **widths)]
     if text.get("index_head_dim") is None:
         if text.get("index_topk") is not None:
             raise text.error("index_head_dim", "is missing, but there is an indexer (index_topk)")
@@ -199,7 +207,8 @@ def _latent(text: Fields, kinds: list[LayerKind], layers: int) -> list[Layers]:
     elif text.get("index_topk_freq") is not None:
         raise text.error("index_topk_freq", "which layers share an indexer is not said: add indexer_types")
     if indexers:
-        groups.append(Indexer(layers=indexers, index_dim=width))
+        heads, top_tokens = _known(text, "index_n_heads"), _known(text, "index_topk")
+        groups.append(Indexer(layers=indexers, index_dim=width, query_heads=heads, top_tokens=top_tokens))
     return groups
 
 

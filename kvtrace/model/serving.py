@@ -1,6 +1,7 @@
 """How long a GPU takes to compute a prompt token and a decode step: a roofline of peak FLOPs and memory bandwidth.
 
-Prefill is bound by arithmetic, 2 FLOPs a token for each parameter that is active. A decode step makes one token for
+Prefill is bound by arithmetic: 2 FLOPs a token for each parameter that is active, and in attention 2 for each element
+of a query and of a value, for each key that the query attends to. A decode step makes one token for
 each request of the batch, and reads all weights once and each request's KV cache: it takes what that takes, or what
 the FLOPs of all its tokens take, if that is longer. What is left out, and where it is from: docs/concepts/computing.md.
 """
@@ -11,21 +12,38 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.metadata import first_tokens_ns
 from kvtrace.core.units import NS_PER_S, format_count, format_duration
-from kvtrace.model.shape import ModelShape, pieces
+from kvtrace.model.shape import Chunked, Full, Indexer, Latent, ModelShape, Recurrent, pieces, share
 
 INSTANT: Final = "instant"
 """The GPU whose compute time is not modelled."""
 FLOPS_SHARE, BANDWIDTH_SHARE = 0.5, 0.7
 """Of the peaks, what serving engines reach on long prompts and large batches: assumed, and said."""
-EXAMPLE_TOKENS: Final = 8192
-"""Of each request, where a decode step is shown as an example."""
+EXAMPLE_TOKENS, LONG_TOKENS = 8192, 100_000
+"""Of each request, where a decode step is shown as an example; of prompts, where their speed is."""
+FS_PER_S: Final = 10**15
 
 
 COMPUTING: Final = ("prefill_ns_per_token", "decode_ns_per_token")
+ATTENTION: Final = "prefill_attention"
 BATCH: Final = ("decode_active_ns", "decode_compute_ns", "decode_bandwidth")
-"""The knobs of a preset that say how long computing takes; by BATCH a decode step depends on its batch."""
+"""The knobs of a preset that say how long computing takes; by ATTENTION a token of a prompt depends on those before it,
+by BATCH a decode step on its batch."""
+
+
+class Attention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What attention adds to the computing of prompts, in the layers of one span."""
+
+    pair_fs: int
+    """Femtoseconds for each query and each key that it attends to."""
+    window_tokens: int = 0
+    """How many keys a query attends to, at most; 0: itself and all before it."""
+    is_aligned: bool = False
+    """Those since the last multiple of `window_tokens`, not the last so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +67,7 @@ GPUS: Final = {
 }
 
 
-def computing_times(gpu: str, model: ModelShape, ranks: int) -> dict[str, int]:
+def computing_times(gpu: str, model: ModelShape, ranks: int) -> dict[str, Any]:
     """Return the knobs of a preset that say how long `model` computes on `ranks` of `gpu`; see sim/presets/preset.py.
 
     ConfigError for an unknown `gpu`, or a model whose parameters are not known.
@@ -71,13 +89,44 @@ def computing_times(gpu: str, model: ModelShape, ranks: int) -> dict[str, int]:
     def reading_ns(parameters: int) -> int:
         return max(1, math.ceil(parameters * model.weight_bytes / (bytes_per_s * ranks) * NS_PER_S))
 
+    pair_fs = FS_PER_S / (GPUS[gpu].flops_per_s * FLOPS_SHARE)
+    attention = [Attention(math.ceil(flops * pair_fs), *span) for span, flops in attention_flops(model, ranks).items()]
     return {
         "prefill_ns_per_token": compute_ns,
+        ATTENTION: msgspec.to_builtins(attention),
         "decode_ns_per_token": reading_ns(model.parameters),
         "decode_active_ns": reading_ns(active) if active < model.parameters else 0,
         "decode_compute_ns": compute_ns,
         "decode_bandwidth": int(bytes_per_s),
     }
+
+
+def attention_flops(model: ModelShape, ranks: int) -> dict[tuple[int, bool], int]:
+    """Return the FLOPs that a rank does for each query and each key that it attends to, of all its heads and layers.
+
+    By the span of these keys (see Attention); empty if not all query heads are known. A latent is expanded to heads
+    where all keys are attended to; those that an indexer picks are attended to as they are, and every rank has all of
+    the indexer.
+    """
+    groups = [g for g in model.computed_as or model.groups if not isinstance(g, Recurrent)]
+    top_tokens = next((g.top_tokens for g in groups if isinstance(g, Indexer)), 0)
+    found: dict[tuple[int, bool], int] = {}
+    for g in groups:
+        span, width, heads = (0, False), 0, g.query_heads
+        if isinstance(g, Indexer):
+            width = g.index_dim
+        elif isinstance(g, Latent) and top_tokens:
+            span, width = (top_tokens, False), 2 * g.latent_dim + g.rope_dim
+        elif isinstance(g, Latent):
+            width = g.nope_dim + g.rope_dim + g.value_dim if g.nope_dim and g.value_dim else 0
+        else:
+            span = (0, False) if isinstance(g, Full) else (g.window_tokens, isinstance(g, Chunked))
+            width = g.pair_elements
+        if not (heads and width) or top_tokens is None:
+            return {}
+        heads = heads if isinstance(g, Indexer) else share(heads, ranks)
+        found[span] = found.get(span, 0) + 2 * g.layers * heads * width
+    return found
 
 
 def step_ns(knobs: dict[str, Any], batch: int, kv_bytes: int) -> int:
@@ -91,27 +140,30 @@ def step_ns(knobs: dict[str, Any], batch: int, kv_bytes: int) -> int:
 
 
 def describe(
-    gpu: str, ranks: int, model: ModelShape, knobs: dict[str, Any], expected: dict[str, int]
+    gpu: str, ranks: int, model: ModelShape, knobs: dict[str, Any], expected: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the serving model as the metadata and the summary have it.
 
     `knobs` are those of the preset that say how long computing takes, `expected` what the roofline gave for them; those
     that differ were said by the preset or the user.
     """
-    tokens, prefill_ns = EXAMPLE_TOKENS, knobs["prefill_ns_per_token"]
+    tokens, prompts = EXAMPLE_TOKENS, [min(n, model.max_context_tokens) for n in (EXAMPLE_TOKENS, LONG_TOKENS)]
+    prefills = [{"tokens": n, "ns": int(ns)} for n, ns in zip(prompts, first_tokens_ns(knobs, prompts), strict=True)]
     kv_bytes = sum(
         min(tokens, p.window_tokens or tokens) * p.bytes_per_token + 2 * p.state_bytes for p in pieces(model, ranks)
     )
     examples = [{"batch": n, "tokens": tokens, "step_ns": step_ns(knobs, n, n * kv_bytes)} for n in (1, 32)]
-    said = [name for name in COMPUTING + BATCH if (knobs[name] or 0) != expected.get(name, 0)]
-    if COMPUTING[1] in said:
-        # Who says how long a step takes has said that it does not depend on the batch.
-        said = [name for name in said if name in COMPUTING or knobs[name]]
+    said = [name for name in (*COMPUTING, ATTENTION, *BATCH) if (knobs[name] or 0) != (expected.get(name) or 0)]
+    # Who says how long a token or a step takes has said that it depends on nothing else.
+    implied = (ATTENTION,) * (COMPUTING[0] in said) + BATCH * (COMPUTING[1] in said)
+    said = [name for name in said if name not in implied or knobs[name]]
+    attention = {ATTENTION: knobs[ATTENTION], "prefills": prefills} if knobs[ATTENTION] else {}
     return {
         "gpu": gpu,
         "tensor_parallel": ranks,
-        **knobs,
-        "prefill_tokens_per_s": round(NS_PER_S / prefill_ns) if prefill_ns else None,
+        **{name: value for name, value in knobs.items() if name != ATTENTION},
+        **attention,
+        "prefill_tokens_per_s": round(prompts[0] * NS_PER_S / prefills[0]["ns"]) if prefills[0]["ns"] else None,
         "decode_steps": examples if any(knobs[name] for name in BATCH) else None,
         "overridden": said,
         "source": GPUS[gpu].source if gpu in GPUS else None,
@@ -126,6 +178,14 @@ def in_words(serving: dict[str, Any]) -> str:
     if not prefill and not step_ns:
         return "computing is not modelled: requests come as fast as storage and users let them (--gpu instant)"
     said = f"prefill {format_count(prefill)} tokens/s" if prefill else "prefill takes no time"
+    if ATTENTION in serving:
+        short, long = serving["prefills"]
+        said += f" at {format_count(short['tokens'])} tokens"
+        if long != short:
+            rate = format_count(round(long["tokens"] * NS_PER_S / long["ns"]))
+            said += f", {rate} at {format_count(long['tokens'])}"
+    elif prefill and not {COMPUTING[0], ATTENTION} & set(serving["overridden"]):
+        said += " (attention not counted: the model's query heads are not known)"
     if prefill:
         said += ", one prompt at a time" if serving["prefill_in_turn"] else ", all prompts at once"
     if steps:

@@ -70,6 +70,8 @@ class _Heads(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     head_dim: int
     """Width of a key; of a value too, without `value_dim`."""
     value_dim: int | None = None
+    query_heads: int | None = None
+    """num_attention_heads, by which attention takes time; null where it is not known, as in the next two kinds."""
 
     def token_bytes(self, dtype: KvDtype, ranks: int) -> int:
         """Return the bytes a token takes on one of `ranks` ranks, in all layers of the group."""
@@ -113,6 +115,11 @@ class Latent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """kv_lora_rank."""
     rope_dim: int
     """qk_rope_head_dim."""
+    query_heads: int | None = None
+    nope_dim: int | None = None
+    """qk_nope_head_dim: with `rope_dim` the width of a head's query, and of its key where the latent is expanded."""
+    value_dim: int | None = None
+    """v_head_dim: likewise that of a value."""
 
     def token_bytes(self, dtype: KvDtype, ranks: int) -> int:  # noqa: ARG002 - every rank holds the whole latent
         """Return the bytes a token takes in all layers of the group, on any rank."""
@@ -137,6 +144,10 @@ class Indexer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     layers: int
     index_dim: int
+    query_heads: int | None = None
+    """index_n_heads."""
+    top_tokens: int | None = None
+    """index_topk: how many tokens it picks for a query of each latent layer."""
 
     def token_bytes(self, dtype: KvDtype, ranks: int) -> int:  # noqa: ARG002 - fp8 always, the same on every rank
         """Return the bytes a token takes in all layers of the group, on any rank."""
@@ -212,6 +223,8 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Of a mixture of experts: those that one token uses; 0 is all."""
     weight_bytes: float = 2.0
     """Bytes a parameter takes in the GPU's memory, as released."""
+    computed_as: tuple[Layers, ...] = ()
+    """The layers by which it computes, where `groups` have their bytes alone, as an engine logs them."""
 
     @property
     def layers(self) -> int:

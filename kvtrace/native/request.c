@@ -7,7 +7,7 @@
 //
 // A user plans its next turn, or the next request of a file arrives. Its objects are made when first asked for.
 
-enum { MILLION = 1000000 };
+enum { MILLION = 1000000, FS_PER_NS = 1000000 };
 
 // --- objects --------------------------------------------------------------------------------------------------------
 
@@ -455,6 +455,38 @@ static int64_t copy_up(World *w, int64_t end, int64_t staged, int64_t stage, int
     return at - stage + w->control.is_staged;
 }
 
+static __int128 triangle(__int128 n) { return n * (n + 1) / 2; }
+
+// How many keys the first `tokens` queries of a prompt attend to, all together: each to itself, too.
+static __int128 pairs_of(const Attention *attention, int64_t tokens) {
+    int64_t window = attention->window_tokens;
+    if (window == 0 || tokens <= window) return triangle(tokens);
+    if (attention->is_aligned) return tokens / window * triangle(window) + triangle(tokens % window);
+    return triangle(window) + (__int128)(tokens - window) * window;
+}
+
+// How long the first `tokens` of a prompt take to compute. Any part takes the difference of two of these, so that parts
+// add up to the whole.
+static int64_t first_tokens_ns(const Attention *attention, int64_t count, int64_t ns_per_token, int64_t tokens) {
+    __int128 fs = 0;
+    for (int64_t i = 0; i < count; i++) fs += pairs_of(&attention[i], tokens) * attention[i].pair_fs;
+    __int128 ns = fs / FS_PER_NS + (__int128)tokens * ns_per_token;
+    return ns < UNBOUNDED ? (int64_t)ns : UNBOUNDED;
+}
+
+// The same of each of `n` numbers of tokens: how replays and summaries know it.
+EXPORT void prefill_times(const Attention *attention, int64_t count, int64_t ns_per_token, const int64_t *tokens,
+    int64_t n, int64_t *ns) {
+    for (int64_t i = 0; i < n; i++) ns[i] = first_tokens_ns(attention, count, ns_per_token, tokens[i]);
+}
+
+// How long tokens from `from` on of a prompt take to compute, up to `to`.
+static int64_t prefill_ns(World *w, int64_t from, int64_t to) {
+    int64_t each_ns = w->knobs.prefill_ns_per_token;
+    return first_tokens_ns(w->attention, w->attention_count, each_ns, to)
+        - first_tokens_ns(w->attention, w->attention_count, each_ns, from);
+}
+
 // How long it is until a prompt that takes so long is computed; in turn, the others come before it.
 static int64_t compute(World *w, int64_t took_ns) {
     Node *node = &w->fleet.nodes[w->control.node];
@@ -505,8 +537,9 @@ int64_t promote(World *w, int64_t actor) {
         if (k->promotion) me->stage += copy_up(w, me->reached, staged, me->stage, me->request);
     }
     me->step = STEP_STORE;
-    int64_t took_ns = compute(w, me->missed_tokens * k->prefill_ns_per_token);
-    if (is_stepwise(w, actor)) took_ns -= max_of(0, me->missed_tokens - k->offer_tokens) * k->prefill_ns_per_token;
+    int64_t loaded = me->input - me->missed_tokens, took_ns = compute(w, prefill_ns(w, loaded, me->input));
+    // The rest of it is computed after the first store.
+    if (is_stepwise(w, actor)) took_ns -= prefill_ns(w, loaded + min_of(k->offer_tokens, me->missed_tokens), me->input);
     return took_ns;
 }
 
@@ -689,10 +722,11 @@ int64_t store(World *w, int64_t actor) {
         first = 0, end = lost + me->new, c->known = 0;
     }
     offer(w, actor, first, end, PHASE_PREFILL, PHASE_STORE);
-    if (!is_last) return min_of(k->offer_tokens, me->missed_tokens - me->computed_tokens) * k->prefill_ns_per_token;
+    int64_t done = me->input - me->missed_tokens + me->computed_tokens;
+    if (!is_last) return prefill_ns(w, done, min_of(me->input, done + k->offer_tokens));
     if (w->first_token_count && !me->answered) {
         if (c->answered == w->first_token_count) ensure(w, FLUSH, 1);
-        int64_t without_cache_ns = me->queued_ns + me->input * k->prefill_ns_per_token;
+        int64_t without_cache_ns = me->queued_ns + prefill_ns(w, 0, me->input);
         w->first_token[c->answered++] = (FirstToken){c->now - me->asked_ns, without_cache_ns};
     }
     me->answered = 1;

@@ -160,6 +160,10 @@ typedef struct { int64_t tokens, first, objects, uses; } Item;
 // each token and of a state.
 typedef struct { int64_t bytes, kind, window, token_bytes, state_bytes; } Piece;
 
+// What attention adds to a prompt's computing, in layers of one span: femtoseconds for each query and each key that it
+// attends to, which are at most `window_tokens` (0: all before it), or those since the last multiple of that.
+typedef struct { int64_t pair_fs, window_tokens, is_aligned; } Attention;
+
 // At a depth of demotions: the tier that makes room, for which slot, which it gives up (NONE: not yet chosen), and the
 // tier that takes that (NONE: none does).
 typedef struct { int64_t tier, slot, leaving, lower; } Wanted;
@@ -378,6 +382,7 @@ struct World {
     TABLE(int32_t, chains);
     TABLE(int32_t, object_uses);    // with CHAINS: [objects]: how often requests will still name it
     TABLE(Piece, pieces);
+    TABLE(Attention, attention);
     TABLE(Item, items);             // system prompts, then the documents' chunks, then the users' entries to decode
     TABLE(int64_t, documents);      // [documents + 1]: the first item of each document's chunks
     TABLE(int64_t, document_weight);    // [documents]: how often each is asked for, cumulated

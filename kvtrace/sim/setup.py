@@ -110,7 +110,9 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     requests = load.requests
     count = load.users if requests is None else ROOM
     rows = max(rows, sizes.ranks)
-    world = World(actors=np.zeros(count, records.ACTOR), pieces=sizes.pieces)
+    attention = [(a.pair_fs, a.window_tokens, a.is_aligned) for a in preset.prefill_attention]
+    tables = {"pieces": sizes.pieces, "attention": np.array(attention, records.ATTENTION)}
+    world = World(actors=np.zeros(count, records.ACTOR), **tables)
     _set_knobs(world.knobs, preset, model, load, library, sizes)
     _set_tiers(world, preset)
     _set_items(world, preset, library, sizes)
@@ -156,7 +158,8 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
 
 def has_times(preset: Preset) -> bool:
     """Whether anything takes time before the first token."""
-    return bool(preset.prefill_ns_per_token or any(any(t.rates_bytes_per_s) for t in preset.tiers))
+    computes = preset.prefill_ns_per_token or preset.prefill_attention
+    return bool(computes or any(any(t.rates_bytes_per_s) for t in preset.tiers))
 
 
 def _schedule(world: World, starts: Any, until_ns: int) -> None:

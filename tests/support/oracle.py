@@ -237,6 +237,8 @@ class Oracle:
         for."""
         self.users: Users | None = None
         """Who asks, if that is no file."""
+        self.attention_fs = [0]
+        """What attention adds to the first so many tokens of a prompt."""
         self.came: list[tuple[int, int]] = []
         """The plans that came, in order, and when."""
 
@@ -626,6 +628,18 @@ class Oracle:
                 is_any = True
         return stage + 2 + is_any if sent else stage
 
+    def prefill_ns(self, first: int, end: int) -> int:
+        """Return how long the prompt's tokens from `first` on take, before `end`: keys are counted query by query."""
+        while len(self.attention_fs) <= end:
+            query = len(self.attention_fs) - 1
+            fs = 0
+            for a in self.preset.prefill_attention:
+                oldest = query - query % a.window_tokens if a.is_aligned else query + 1 - a.window_tokens
+                fs += a.pair_fs * (query + 1 - max(0, oldest if a.window_tokens else 0))
+            self.attention_fs.append(self.attention_fs[-1] + fs)
+        attention_ns = self.attention_fs[end] // 10**6 - self.attention_fs[first] // 10**6
+        return attention_ns + (end - first) * self.preset.prefill_ns_per_token
+
     def compute(
         self, plan: Plan, found: list[int], missed: int, n: int, stage: int
     ) -> Generator[int, None, tuple[int, list[int]]]:
@@ -634,18 +648,20 @@ class Oracle:
         steps = [missed]
         if p.offer_tokens and not plan.documents:
             steps = [min(p.offer_tokens, missed - at) for at in range(0, missed, p.offer_tokens)] or [0]
-        took = wait = missed * p.prefill_ns_per_token
+        loaded = plan.tokens - missed
+        ends = [loaded + sum(steps[: k + 1]) for k in range(len(steps))]
+        took = wait = self.prefill_ns(loaded, plan.tokens)
         self.here.computing += took
         if took and p.prefill_in_turn:
             self.here.computing_until = max(self.here.computing_until, self.now) + took
             wait = self.here.computing_until - self.now
-        yield wait - sum(steps[1:]) * p.prefill_ns_per_token
+        yield wait - self.prefill_ns(ends[0], plan.tokens)
         order, parts = self.parts(plan, found, steps)
         refused: list[int] = []
         flying: set[int] = set()
         for k, part in enumerate(parts):
             if 0 < k < len(steps):
-                yield steps[k] * p.prefill_ns_per_token
+                yield self.prefill_ns(ends[k - 1], ends[k])
             self.order = order
             self.known = set(found) if order is plan.chain and p.offers_hits else set()
             stage, refused, flying = self.offer(refused + part, n, stage, flying)

@@ -19,7 +19,7 @@ import msgspec
 from kvtrace.core.config import check_ranges, load_toml, nearest, override, to_struct
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
-from kvtrace.model.serving import BATCH, COMPUTING
+from kvtrace.model.serving import ATTENTION, BATCH, COMPUTING, Attention
 from kvtrace.requests.workload import WORKLOAD_RANGES, LoadDefaults, Workload
 from kvtrace.requests.workload import check as check_workload
 from kvtrace.sim.presets import training
@@ -40,7 +40,7 @@ from kvtrace.sim.presets.tier import (
 )
 from kvtrace.sim.presets.training import PRESET as TRAINING
 
-MAX_TIERS, MAX_NS_PER_TOKEN, MAX_PAD_BYTES = 8, 10**9, 2**30
+MAX_TIERS, MAX_NS_PER_TOKEN, MAX_PAIR_FS, MAX_PAD_BYTES = 8, 10**9, 10**12, 2**30
 PRESETS, GPU = Path(__file__).parent, "h100"
 
 
@@ -135,7 +135,11 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     gpu: str = GPU
     """What computes, by its name in `model/serving.py`; `instant` takes no time."""
     prefill_ns_per_token: int = 0
-    """Time to compute one prompt token that missed; by default what the model takes on the GPU."""
+    """Time to compute one prompt token that missed; by default what the model takes on the GPU, to which the next adds
+    attention. Where this is said alone, a token takes so long, wherever in the prompt it is."""
+    prefill_attention: tuple[Attention, ...] = ()
+    """What attention adds: for each span of keys `{pair_fs = 60000, window_tokens = 4096}`, femtoseconds for each query
+    and each key that it attends to, and the most of these; without a window, all before it."""
     prefill_in_turn: bool = True
     """One prompt is computed at a time, first come, first served; not all at once, each as if it were alone."""
     decode_ns_per_token: int = 0
@@ -166,7 +170,8 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def computing(self) -> dict[str, Any]:
         """What is said of computing, as `model/serving.py` takes it."""
         knobs = {name: getattr(self, name) for name in ("prefill_in_turn", *COMPUTING, *BATCH)}
-        return knobs | {"decode_bandwidth": self.decode_bytes_per_s}
+        attention = msgspec.to_builtins(self.prefill_attention, builtin_types=())
+        return knobs | {ATTENTION: list(attention), "decode_bandwidth": self.decode_bytes_per_s}
 
     def tier_list(self) -> list[TierFacts]:
         """Return the tiers as the metadata holds them."""
@@ -183,7 +188,7 @@ def load_preset(
     name: str,
     settings: Sequence[str] = (),
     gpu: str | None = None,
-    times: Callable[[str], dict[str, int]] = lambda _gpu: {},
+    times: Callable[[str], dict[str, Any]] = lambda _gpu: {},
 ) -> Preset:
     """Return the preset called `name`, or in the TOML file of that path, with `settings` (KEY=VALUE) applied.
 
@@ -201,15 +206,15 @@ def load_preset(
     tree = {"workload": {}, "load": {}, "fleet": {}, **load_toml(path)}
     tree.pop("basis", None)
     if gpu is not None:
-        tree = {key: value for key, value in tree.items() if key not in COMPUTING + BATCH} | {"gpu": gpu}
+        tree = {key: value for key, value in tree.items() if key not in (*COMPUTING, ATTENTION, *BATCH)} | {"gpu": gpu}
     tree = override(tree, settings)
     if isinstance(tree.get("gpu"), str):
         # Data sheets write H100: the same GPU, and so the same configuration.
         tree["gpu"] = tree["gpu"].lower()
     if not all(name in tree for name in COMPUTING):
         modelled = times(str(tree.get("gpu", GPU)))
-        is_step_said = "decode_ns_per_token" in tree
-        tree = {name: value for name, value in modelled.items() if not (is_step_said and name in BATCH)} | tree
+        implied = (ATTENTION,) * (COMPUTING[0] in tree) + BATCH * (COMPUTING[1] in tree)
+        tree = {name: value for name, value in modelled.items() if name not in implied} | tree
     preset = to_struct(tree, Preset, f"preset {name}")
     _check(preset, name)
     return preset
@@ -259,6 +264,9 @@ def _check(preset: Preset, name: str) -> None:
     _check_queue(preset, require)
     _check_staging(preset, require)
     check_ranges(preset, "", RANGES, require)
+    for attention in preset.prefill_attention:
+        ranges = {"Attention.pair_fs": (0, MAX_PAIR_FS), "Attention.window_tokens": (0, MAX_TOKENS)}
+        check_ranges(attention, f"{ATTENTION}: ", ranges, require)
     require(
         preset.decode_bytes_per_s == 0 or BYTES_PER_US <= preset.decode_bytes_per_s <= MAX_CAPACITY_BYTES,
         f"decode_bandwidth must be at least 1MB, which is per second, and at most {MAX_CAPACITY_BYTES}",
@@ -349,7 +357,7 @@ def as_config(preset: Preset) -> dict[str, Any]:
     tree: dict[str, Any] = msgspec.to_builtins(preset)
     if preset.fleet.nodes == 1:
         del tree["fleet"]
-    for knob in ("offer_tokens", "offers_hits"):
+    for knob in ("offer_tokens", "offers_hits", ATTENTION):
         if not tree[knob]:
             del tree[knob]
     for knob in ("user_kind", "think_time"):

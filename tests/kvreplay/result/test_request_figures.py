@@ -18,11 +18,12 @@ from kvreplay.config.setting import Setting
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop, Pacer
 from kvreplay.plan.window import compile_window, read_asked
 from kvreplay.result.counts import RequestTimes
+from kvreplay.result.requests import compute_ns
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
-from kvtrace.core.metadata import describe
+from kvtrace.core.metadata import Metadata, describe
 from kvtrace.core.schema import REQUESTS, SERVED, TRACE, arrow_schema, enum_array
 from kvtrace.core.tables import create, open_table, read_table
 
@@ -35,6 +36,25 @@ MS = 1_000_000
 NS_PER_TOKEN = 1000
 CONFIG = {"hierarchy": {"entry": "chunk", "chunk_tokens": 256, "prefill_ns_per_token": NS_PER_TOKEN, "tiers": []}}
 MODEL = {"bytes_per_token": 4, "objects_per_chunk": 2}
+
+
+def test_what_is_not_loaded_computes_as_the_trace_models_it():
+    hierarchy = CONFIG["hierarchy"] | {
+        "prefill_attention": [
+            {"pair_fs": 2_000_000, "window_tokens": 0, "is_aligned": False},
+            {"pair_fs": 500_000, "window_tokens": 100, "is_aligned": False},
+        ]
+    }
+    meta = Metadata(
+        table="trace", program="kvtrace", argv=[], config={"hierarchy": hierarchy}, config_sha256="", model=MODEL
+    )
+    # 700 tokens of which two chunks are loaded, as two objects each; 300 of which none is; 200 of which more is loaded.
+    found = compute_ns(meta, np.array([700, 300, 200]), np.array([4, 0, 2]), np.zeros(3, np.int64))
+    by_hand = [
+        sum(1000 + 2 * (n + 1) + min(n + 1, 100) / 2 for n in range(first, end))
+        for first, end in ((512, 700), (0, 300), (200, 200))
+    ]
+    assert found.tolist() == pytest.approx(by_hand, abs=1)
 
 
 def row(ts: int, op: str, obj: int, request: int, stage: int, *, phase: str = "load", tier: int = 2) -> Any:

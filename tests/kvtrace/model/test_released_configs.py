@@ -11,8 +11,8 @@ import json
 import pytest
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.model.catalogue import find_model
-from kvtrace.model.shape import growing_bytes_per_token, pieces, state_bytes, windowed_bytes_per_token
+from kvtrace.model.catalogue import find_model, load_models
+from kvtrace.model.shape import Recurrent, growing_bytes_per_token, pieces, state_bytes, windowed_bytes_per_token
 
 S, F, SHARED = "sliding_attention", "full_attention", "shared"
 
@@ -146,6 +146,35 @@ def test_a_released_config(model, config, growing, windowed, state, billions, ac
     assert state_bytes(found) == state
     assert found.parameters == pytest.approx(billions * 1e9, rel=0.02)
     assert found.active_parameters == pytest.approx(active_billions * 1e9, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "query_heads"),
+    [
+        (NEMOTRON_NANO, "nemotron-3-nano", [32]),
+        (NEMOTRON_NAS, "llama3.3-nemotron-super-49b", [64]),
+        (MIMO, "mimo-v2-flash", [64, 64]),
+        (MIMO | {"swa_num_attention_heads": 32}, None, [64, 32]),
+        (MIMO | {"num_attention_heads": None, "swa_num_attention_heads": None}, None, [None, None]),
+        (GPT_OSS_120B, "gpt-oss-120b", [64, 64]),
+        (GLM_5, "glm-5", [64, 32]),
+        (GLM_52, "glm-5.2", [64, 32]),
+        (LLAMA4_MAVERICK, "llama4-maverick", [40, 40]),
+        (QWEN35_397B, "qwen3.5-397b", [32]),
+        (GEMMA4_26B, "gemma4-26b", [16, 16]),
+    ],
+)
+def test_a_released_config_says_how_wide_attention_is(model, config, name, query_heads):
+    groups = [g for g in model(config).groups if not isinstance(g, Recurrent)]
+    assert [g.query_heads for g in groups] == query_heads
+    if name is not None:
+        assert groups == [g for g in load_models()[name].groups if not isinstance(g, Recurrent)]
+
+
+def test_the_width_of_latent_attention(model):
+    latent, indexer = model(GLM_5).groups
+    assert (latent.nope_dim, latent.rope_dim, latent.value_dim) == (192, 64, 256)
+    assert indexer.top_tokens == 2048
 
 
 def test_what_a_released_config_leaves_out_is_noted(model):

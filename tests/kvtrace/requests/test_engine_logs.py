@@ -82,7 +82,9 @@ def test_the_log_says_what_the_model_takes(tmp_path, monkeypatch, capsys):
     assert kvtrace(monkeypatch, "gen", LOOKUPS, *options, "-o", out, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["model"] == "meta-llama/Llama-3.2-1B"
-    assert found["serving"]["prefill_ns_per_token"] > 0  # its parameters are known by its name
+    # Its parameters are known by its name, and its attention: 16 layers x 32 heads x 2 x (64 + 64) FLOPs.
+    assert found["serving"]["prefill_ns_per_token"] > 0
+    assert found["serving"]["prefill_attention"][0]["pair_fs"] == -(-131_072 * 10**15 // (989 * 10**12 // 2))
     rows = read_table(out, TRACE)
     assert set(rows["length_bytes"].to_pylist()) == {256 * 32768}
     assert any("32768 bytes of KV a token and rank, as logged" in note for note in open_table(out, TRACE).meta.notes)

@@ -13,6 +13,7 @@ from oracle import Oracle
 from simulated import ONE_BYTE, TWO_HEADS, mlperf_of, preset_of, requests_of, simulate
 
 from kvtrace.model.catalogue import find_model
+from kvtrace.model.serving import Attention
 from kvtrace.model.shape import (
     Chunked,
     Full,
@@ -38,6 +39,13 @@ BATCHES = [
     {"decode_compute_ns": 3},
     {"decode_bandwidth": "1GB"},
     {"decode_active_ns": 1, "decode_compute_ns": 2, "decode_bandwidth": "100MB"},
+]
+# What attention adds to a prompt: nothing, all pairs, those of a window and of chunks, nanoseconds and parts of one.
+ATTENTION = [
+    (),
+    (Attention(2_000_000),),
+    (Attention(300_000), Attention(700_000, 5)),
+    (Attention(1, 3), Attention(1_500_000, 8, is_aligned=True)),
 ]
 ADMISSIONS = [
     {},
@@ -248,6 +256,7 @@ def test_staging_and_room_made_at_times(preset, requests):
 @given(data=st.data())
 def test_marks_exclusion_windows_layers_and_padding(semantics, data):
     preset, requests = data.draw(rich_presets(semantics)), data.draw(request_lists())
+    preset = msgspec.structs.replace(preset, prefill_attention=data.draw(st.sampled_from(ATTENTION)))
     model, ranks = data.draw(st.sampled_from([(WINDOWS, 1), (WINDOWS, 2), (FOUR_LAYERS, 1), (FOUR_LAYERS, 2)]))
     layers = 1
     if model is FOUR_LAYERS and preset.entry is Entry.CHUNK:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from moving import moving_tables  # noqa: F401
 from plans import oracle_of
 from simulated import ONE_BYTE, preset_of, requests_of, simulate
-from test_oracle import BATCHES, SEMANTICS
+from test_oracle import ATTENTION, BATCHES, SEMANTICS
 
 from kvtrace.model.catalogue import find_model
 from kvtrace.requests import arrivals
@@ -52,6 +52,7 @@ def test_users_share_what_plain_python_says(workload, data):
         decode_reads_at_once=data.draw(st.booleans()),
         prefill_only_from_tokens=data.draw(st.sampled_from([0, 3000])),
         prefill_ns_per_token=data.draw(st.sampled_from([0, 1000])),
+        prefill_attention=data.draw(st.sampled_from(ATTENTION)),
         prefill_in_turn=data.draw(st.booleans()),
         decode_ns_per_token=data.draw(st.sampled_from([0, 1_000_000])),
         **data.draw(st.sampled_from(BATCHES)),
