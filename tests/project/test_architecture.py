@@ -56,10 +56,10 @@ MOST_FUNCTION_LINES = 60
 FEWEST_FILES = 4
 REGISTRIES = {"kvtrace/sim/presets", "kvdistill/queries"}
 """Folders of plug-ins, a file each, that are not all code: presets, queries."""
-MOST_LINES_OF = {"kvtrace": 26_421, "kvreplay": 25_610, "kvdistill": 12_907}
+MOST_LINES_OF = {"kvtrace": 26_610, "kvreplay": 25_612, "kvdistill": 12_906}
 MOST_FILES_OF = {"kvtrace": 127, "kvreplay": 107, "kvdistill": 59}
 WALKS = {
-    ("kvtrace/commands/gen.py:gen", "file"): (24, 15),
+    ("kvtrace/commands/gen.py:gen", "file"): (24, 16),
     ("kvtrace/native:simulate", ""): (10, 66),
     ("kvreplay/run/run.py:replay", "config"): (23, 9),
     ("kvreplay/run/run.py:replay", "trace"): (15, 4),
