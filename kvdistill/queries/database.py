@@ -47,15 +47,12 @@ def connect(scratch: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
             connection.execute(PERCENTILE)
             yield connection
         except duckdb.OutOfMemoryException as error:
-            raise out_of_memory(error) from None
+            # It needs more than MEMORY_LIMIT, and cannot spill.
+            first = str(error).strip().split("\n")[0]
+            why = f"a query needs more than {MEMORY_LIMIT} of memory, and cannot do with less: {first}"
+            raise OutOfMemory(why) from None
         finally:
             connection.close()
-
-
-def out_of_memory(error: duckdb.Error) -> OutOfMemory:
-    """Return the error for a query that needs more than MEMORY_LIMIT and cannot spill."""
-    first = str(error).strip().split("\n")[0]
-    return OutOfMemory(f"a query needs more than {MEMORY_LIMIT} of memory, and cannot do with less: {first}")
 
 
 def literal(value: object) -> str:

@@ -111,6 +111,21 @@ def test_a_check_replays_the_trace_and_compares_at_the_device():
     assert "both sides are block requests" in note
 
 
+@pytest.mark.bpf
+@pytest.mark.root
+def test_a_reference_that_fell_behind_is_none():
+    from probe_load import place_on_disk
+
+    # 2 GiB within 10 ms: no disk here keeps up.
+    rows = [io(10 + i // 13, "write", i, 16 * MIB) for i in range(128)]
+    with place_on_disk() as (folder, _disk):
+        part = distil_rows(folder, rows)
+        seen, why = replay_seen(folder / "t.parquet", part, folder, MIB)
+    assert seen is None
+    assert why.startswith("check invalid at the device: its own reference, a replay by kvreplay, ")
+    assert "FELL BEHIND" in why
+
+
 @pytest.mark.fio
 def test_a_check_without_a_device_compares_fios_side_and_says_so(tmp_path, monkeypatch):
     from kvdistill.check.check import write_jobs
