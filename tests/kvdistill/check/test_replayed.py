@@ -93,13 +93,17 @@ def test_a_check_replays_the_trace_and_compares_at_the_device():
 
     with place_on_disk() as (folder, _disk):
         trace = write_hand(folder)
-        done = run_cli(
-            "kvdistill", "fio", trace, "--tier", "nvme", "-o", folder / "out", "--mode", "replay", "--check",
-            "--io-bytes", "4MiB", "--json",
-        )  # fmt: skip
-        assert sorted(path.name for path in (folder / "out").iterdir()) == [
-            "closeness.json", "prefill.fio", "profile.json", "replay.fio", "replay.iolog",
-        ]  # fmt: skip
+        for number in range(3):
+            out = folder / f"out{number}"
+            done = run_cli(
+                "kvdistill", "fio", trace, "--tier", "nvme", "-o", out, "--mode", "replay", "--check",
+                "--io-bytes", "4MiB", "--json",
+            )  # fmt: skip
+            assert sorted(path.name for path in out.iterdir()) == [
+                "closeness.json", "prefill.fio", "profile.json", "replay.fio", "replay.iolog",
+            ]  # fmt: skip
+            if "check invalid" not in done.stdout:  # a disk that is busy with others' I/O makes a replay fall behind
+                break
     closeness = json.loads(done.stdout)["closeness"]
     (replay,) = closeness["comparisons"]
     assert replay["source"]["side"] == replay["fio"]["side"] == "device"
