@@ -245,7 +245,10 @@ def check(
     job_options = replace(request.options, target=fio.SCRATCH, version=version, runtime_cap_ns=cap, is_device=False)
     request = replace(request, options=job_options)
     part_limit = whole.limit.within(Limit(span_ns=cap, moved_bytes=None if options.is_null else options.max_bytes))
-    comparisons, notes = [], [_depth_note(whole)]
+    depth, comparisons = whole.profile.depth, []
+    notes = ["the source's depth is not known: a trace has no measured times"]
+    if depth is not None:
+        notes = [f"the source's depth is {depth.mean:.3g} over all of it, weighted by time"]
     if options.is_null:
         notes.append("fio's null engine took the I/O: times are fio's own, and a target only adds to them")
     with tempfile.TemporaryDirectory(prefix=".check-", dir=outdir) as folder:
@@ -309,13 +312,6 @@ def _in_form(run: _Run, logs: LogOptions) -> _Run:
     """Write the logs of `run` anew with the options `logs`; return the changed run."""
     request = replace(run.request, logs=logs)
     return replace(run, request=request, written=write_job(run.mode, run.distilled, run.place, request))
-
-
-def _depth_note(whole: Distilled) -> str:
-    depth = whole.profile.depth
-    if depth is None:
-        return "the source's depth is not known: a trace has no measured times"
-    return f"the source's depth is {depth.mean:.3g} over all of it, weighted by time"
 
 
 def _reference(source: Path, part: Distilled, place: Path, request: JobRequest, notes: list[str]) -> Distilled | None:

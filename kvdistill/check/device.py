@@ -190,7 +190,7 @@ def replay_seen(trace: Path, part: Distilled, place: Path, io_bytes: int) -> tup
         why = next((line for line in said if "left out the probes: " in line), said[-1])
         return None, why.partition("error: ")[2] or why
     summary = read_run(output).summary
-    if summary.judgement is not None and summary.judgement.evidence.is_end_late:
+    if summary.fell_behind:
         return None, f"check invalid at the device: its own reference, a replay by kvreplay, {summary.verdict}"
     seen, why_not = direct_requests(output / BLOCKS_FILE, disk.name, place / "replayed.scratch")
     return seen, why_not or summary.verdict

@@ -437,6 +437,9 @@ def distil_probe(path: Path) -> Profile:
     if probe.duration_ns is None:
         why = "holds no duration and no exact sizes (bpftrace prints neither), so a job has no rate and no sizes"
         raise TraceError(f"{why}; distil what kvreplay probe or an imported blkparse text holds", path=path)
+    for name, of in probe.block.directions.items():
+        if of.issued is None or of.issued_bytes is None:
+            raise TraceError(f"no probe.json of kvreplay probe: it did not count its {name} requests", path=path)
     read, write, discard = (probe.block.directions.get(name) for name in ("read", "write", "discard"))
     if not _issued(read) + _issued(write):
         raise TraceError("no reads or writes: there is no job to write", path=path)

@@ -159,22 +159,22 @@ def judge(names: Sequence[str], found: Sequence[dict[Key, list[float | None]]]) 
         of: their intervals hold together, so that a drive compared with itself is called another in 5 % of cases.
 
     """
-    together, others = 1, range(1, len(names))
-    keys = dict.fromkeys(key for side in found for key in side)
-    while True:
-        lines = [
-            ComparedLine(
-                tier=key[0],
-                op=key[1],
-                name=key[2],
-                sides=[_compared_side(side.get(key), found[0].get(key), together) for side in found],
-            )
-            for key in keys
-        ]
-        judged = sum(len(_judged_lines(lines, at)) for at in others)
-        if judged <= together:
-            return "; ".join(verdict(names, lines, at) for at in others), lines, together
-        together = judged
+    others = range(1, len(names))
+    together = max(1, sum(len(_judged_lines(_lines(found, 1), at)) for at in others))
+    lines = _lines(found, together)
+    return "; ".join(verdict(names, lines, at) for at in others), lines, together
+
+
+def _lines(found: Sequence[dict[Key, list[float | None]]], together: int) -> list[ComparedLine]:
+    return [
+        ComparedLine(
+            tier=key[0],
+            op=key[1],
+            name=key[2],
+            sides=[_compared_side(side.get(key), found[0].get(key), together) for side in found],
+        )
+        for key in dict.fromkeys(key for side in found for key in side)
+    ]
 
 
 def _trials_by_figure(side: ReportedTrials) -> dict[Key, list[float | None]]:
@@ -359,7 +359,7 @@ def _run_warnings(report: RunReport, which: str) -> Iterator[str]:
     run = report.run
     if run is not None and run.status == "partial":
         yield f"{which} is PARTIAL: {run.reason}"
-    if run is not None and "FELL BEHIND" in run.summary.verdict:
+    if run is not None and run.summary.fell_behind:
         yield f"{which} fell behind the trace: its times are those of an overload"
     if failed := sum(row["errors"] or 0 for row in report.figures):
         yield f"{which} had {failed:,} failed operations"

@@ -335,7 +335,7 @@ def _moved_by_layer(row: dict[str, Any], probe: ProbeFile) -> dict[str, Any]:
     op, object_bytes = row["op"], row["object_bytes"]
     device = probe.block.directions.get(op)
     calls = None if probe.application is None else [c for c in probe.application.calls if c.kind == op]
-    device_bytes, requests = (device.issued_bytes or 0, device.issued or 0) if device else (0, 0)
+    device_bytes, requests = (0, 0) if device is None else (device.issued_bytes, device.issued)
     return {
         "op": op,
         "operations": row["operations"],
@@ -343,9 +343,9 @@ def _moved_by_layer(row: dict[str, Any], probe: ProbeFile) -> dict[str, Any]:
         "io_bytes": row["io_bytes"],
         "call_bytes": None if calls is None else sum(call.bytes or 0 for call in calls),
         "device_bytes": device_bytes,
-        "amplification": device_bytes / object_bytes if object_bytes else None,
+        "amplification": None if device_bytes is None or not object_bytes else device_bytes / object_bytes,
         "requests": requests,
-        "requests_per_operation": requests / row["operations"],
+        "requests_per_operation": None if requests is None else requests / row["operations"],
     }
 
 

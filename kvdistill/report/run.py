@@ -272,7 +272,7 @@ def _warnings(report: RunReport) -> list[str]:
     found = []
     if run is not None and run.status == "partial":
         found.append(f"PARTIAL: {run.reason}")
-    if run is not None and "FELL BEHIND" in run.summary.verdict:
+    if run is not None and run.summary.fell_behind:
         found.append("The replay fell behind the trace: its times are those of an overload")
     if failed:
         found.append(f"{failed:,} operations FAILED")

@@ -26,7 +26,7 @@ from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import TierFacts, describe
-from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, arrow_schema, enum_array, enum_code
+from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, arrow_schema, enum_array, enum_code, objects_batch
 from kvtrace.core.tables import create, objects_path, open_table
 from kvtrace.core.units import NS_PER_S
 
@@ -87,7 +87,8 @@ def write_trace(output: Path, recorded: EngineRecord, metadata: TraceMetadata) -
             out.write(batch)
     meta = describe(OBJECTS, "kvreplay", metadata.argv, metadata.config, **known)
     with create(objects_path(output / TRACE_FILE), OBJECTS, meta) as out:
-        out.write(_objects(list(numbers), [sizes[number] for number in range(len(numbers))], metadata.object_kind))
+        keys, ids = ["%20".join(name.split()) for name in numbers], range(len(numbers))
+        out.write(objects_batch(ids, keys, metadata.object_kind, [sizes[number] for number in ids]))
     return operations
 
 
@@ -136,18 +137,6 @@ def _stage(done: FileOperation, known: dict[int, tuple[bool, int]]) -> int | Non
     before, number = known.get(done.request, (is_load, 0))
     known[done.request] = is_load, number + (before and not is_load)
     return known[done.request][1]
-
-
-def _objects(names: list[str], sizes: list[int], kind: str) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    arrays = [
-        pa.array(range(len(names)), pa.int64()),
-        pa.array(["%20".join(name.split()) for name in names], pa.string()),
-        enum_array(OBJECTS, "kind", np.full(len(names), enum_code(OBJECTS, "kind", kind), np.int8)),
-        pa.array(sizes, pa.int64()),
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OBJECTS))
 
 
 def recording(output: Path, target: Path, recorded: EngineRecord, metadata: TraceMetadata, config: Config) -> Recording:

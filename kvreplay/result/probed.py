@@ -53,6 +53,12 @@ class Probed:
         """Whether there are rows of blocks."""
         return self.started_ns is not None and self.content is not None and self.content.event_rows is not None
 
+    @property
+    def _since_start_ns(self) -> int | None:
+        """When the probes started after the replay; null if one of them never did."""
+        start_ns = None if self.content is None else self.content.start_monotonic_ns
+        return None if start_ns is None or self.started_ns is None else start_ns - self.started_ns
+
     def facts(self) -> ProbesNote:
         """Return what run.json says of them."""
         if self.content is None:
@@ -62,7 +68,7 @@ class Probed:
             file=PROBE_FILE,
             event_rows=self.content.event_rows,
             devices=self.content.devices,
-            start_ns=None if self.started_ns is None else (self.content.start_monotonic_ns or 0) - self.started_ns,
+            start_ns=self._since_start_ns,
             duration_ns=self.content.duration_ns,
         )
 
@@ -71,9 +77,8 @@ class Probed:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if self.directory is None or self.content is None or self.started_ns is None:
+        if self.directory is None or (shift_ns := self._since_start_ns) is None:
             return
-        shift_ns = (self.content.start_monotonic_ns or 0) - self.started_ns
         for batch in open_table(self.directory / BLOCKS_FILE, BLOCKS).batches():
             columns = [
                 pc.add(batch.column(name), pa.scalar(shift_ns, pa.int64())) if name in _TIMES else batch.column(name)

@@ -142,15 +142,11 @@ NO_RATE = "the trace models no computing time (kvtrace gen --set prefill_ns_per_
 
 def not_modelled(meta: Metadata, asked: Asked | None) -> str | None:
     """Return why there is no time to the first token; None if there is."""
-    if not _prefill_ns(meta):
+    hierarchy = meta.config.get("hierarchy")
+    knobs = hierarchy if isinstance(hierarchy, dict) and (meta.model or {}).get("bytes_per_token") else {}
+    if not (knobs.get("prefill_ns_per_token") or knobs.get("prefill_attention")):
         return NO_RATE
     return NO_REQUESTS if asked is None else None
-
-
-def _prefill_ns(meta: Metadata) -> int:
-    hierarchy = meta.config.get("hierarchy")
-    is_whole = isinstance(hierarchy, dict) and bool((meta.model or {}).get("bytes_per_token"))
-    return int(hierarchy.get("prefill_ns_per_token") or 0) if is_whole and isinstance(hierarchy, dict) else 0
 
 
 def compute_ns(meta: Metadata, input_tokens: Any, loads: Any, loaded_bytes: Any) -> Any:

@@ -326,6 +326,15 @@ def enum_array(table: Table, column: str, codes: Any, nulls: Any = None) -> pa.D
     return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8(), mask=nulls), names)
 
 
+def objects_batch(ids: Any, keys: Any, kind: str, sizes: Any) -> pa.RecordBatch:
+    """Return rows of the table objects: `ids`, their `keys` and `sizes` in bytes, all of one `kind`."""
+    import numpy as np
+    import pyarrow as pa
+
+    kinds = enum_array(OBJECTS, "kind", np.full(len(keys), enum_code(OBJECTS, "kind", kind), np.int8))
+    return pa.RecordBatch.from_arrays([ids, keys, kinds, sizes], schema=arrow_schema(OBJECTS))
+
+
 def numbers(column: Any, kind: str = "i8") -> Any:
     """Return a column of an Arrow batch as NumPy's type `kind`: those of a closed set by their codes, nulls as -1."""
     column = getattr(column, "indices", column)

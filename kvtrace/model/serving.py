@@ -17,7 +17,7 @@ import msgspec
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import first_tokens_ns
 from kvtrace.core.units import NS_PER_S, format_count, format_duration
-from kvtrace.model.shape import Chunked, Full, Indexer, Latent, ModelShape, Recurrent, pieces
+from kvtrace.model.shape import Chunked, Full, Indexer, Latent, ModelShape, Recurrent, pieces, share
 
 INSTANT: Final = "instant"
 """The GPU whose compute time is not modelled."""
@@ -124,7 +124,7 @@ def attention_flops(model: ModelShape, ranks: int) -> dict[tuple[int, bool], int
             width = g.pair_elements
         if not (heads and width) or top_tokens is None:
             return {}
-        heads = heads if isinstance(g, Indexer) else max(1, -(-heads // ranks))
+        heads = heads if isinstance(g, Indexer) else share(heads, ranks)
         found[span] = found.get(span, 0) + 2 * g.layers * heads * width
     return found
 

@@ -18,7 +18,7 @@ import numpy as np
 from kvtrace.core import metadata
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import INSTANT_STORAGE, STALLS, Metadata
-from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, Table, arrow_schema, enum_array, enum_code
+from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, Table, arrow_schema, enum_array, objects_batch
 from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
 from kvtrace.model.serving import in_words
 from kvtrace.model.shape import PieceKind, pieces
@@ -184,17 +184,8 @@ def trace_batch(rows: dict[str, Any], extras: tuple[str, ...] = ()) -> pa.Record
 
 def object_batch(first_id: int, kind: str, sizes: Any) -> pa.RecordBatch:
     """Return objects `first_id`, `first_id` + 1, … of `kind` with `sizes`, bytes, as a record batch."""
-    import pyarrow as pa
-
     ids = np.arange(first_id, first_id + len(sizes))
-    code = enum_code(OBJECTS, "kind", kind)
-    arrays = [
-        pa.array(ids),
-        _keys(kind, ids),
-        enum_array(OBJECTS, "kind", np.full(len(sizes), code, dtype=np.int8)),
-        pa.array(sizes, pa.int64()),
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OBJECTS))
+    return objects_batch(ids, _keys(kind, ids), kind, sizes)
 
 
 def _keys(kind: str, ids: Any) -> pa.StringArray:

@@ -19,14 +19,14 @@ from kvtrace.core import metadata
 from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import Metadata, TierFacts
-from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, Table, arrow_schema, enum_array, enum_code
+from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, Table, enum_code, objects_batch
 from kvtrace.core.tables import create, objects_path
 from kvtrace.core.units import format_bytes, format_count, format_duration, parse_duration_ns
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.presets.training import DESCRIPTION, MOST_EVENTS, PRESET, Training, WrittenBy
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 _READ, _WRITE, _DELETE = (enum_code(TRACE, "op", op) for op in (Op.READ, Op.WRITE, Op.DELETE))
 _SAVE, _RESTORE, _EVICT = (enum_code(TRACE, "phase", p) for p in (Phase.SAVE, Phase.RESTORE, Phase.EVICT))
@@ -105,7 +105,7 @@ def write(path: Path, job: Saving, argv: list[str], progress: Callable[[float], 
         # Renamed last: when the trace is there, all is there.
         trace = stack.enter_context(create(path, TRACE, _describe(TRACE, job, argv), extras))
         objects = stack.enter_context(create(objects_path(path), OBJECTS, _describe(OBJECTS, job, argv)))
-        objects.write(_object_batch([_MARKER], ["checkpoint/latest"], [MARKER_BYTES]))
+        objects.write(objects_batch([_MARKER], ["checkpoint/latest"], "checkpoint", [MARKER_BYTES]))
         for at, rows in enumerate(_rows(job)):
             if is_several:
                 rows["node"] = rows["rank"].astype(np.int32) // job.training.ranks_per_node
@@ -114,7 +114,7 @@ def write(path: Path, job: Saving, argv: list[str], progress: Callable[[float], 
             if event.kind is EventKind.SAVE:
                 first = 1 + event.checkpoint * len(job.sizes)
                 ids = np.arange(first, first + len(job.sizes))
-                objects.write(_object_batch(ids, _keys(job, event.checkpoint), job.sizes))
+                objects.write(objects_batch(ids, _keys(job, event.checkpoint), "checkpoint", job.sizes))
             progress(float(event.at_ns))
         for writer in (trace, objects):
             writer.update(stats={"checkpoint": job.stats()})
@@ -205,14 +205,6 @@ def _keys(job: Saving, checkpoint: int) -> list[str]:
         for part, shard in job.shards.items()
         for rank in range(len(shard))
     ]
-
-
-def _object_batch(ids: Any, keys: list[str], sizes: Any) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    kind = np.full(len(keys), enum_code(OBJECTS, "kind", "checkpoint"), np.int8)
-    arrays = [pa.array(ids, pa.int64()), pa.array(keys), enum_array(OBJECTS, "kind", kind), pa.array(sizes, pa.int64())]
-    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OBJECTS))
 
 
 def document(summary: dict[str, Any]) -> Document:

@@ -25,7 +25,7 @@ from kvtrace.core.errors import TraceError
 from kvtrace.core.files import aside
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.native.library import I4, I8, function
-from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, arrow_schema, enum_array, enum_code
+from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, arrow_schema, enum_array, enum_code, objects_batch
 from kvtrace.core.tables import Writer, create, objects_path, open_table
 from kvtrace.core.units import format_duration
 
@@ -233,18 +233,9 @@ def _objects(keys: Any, sizes: Any, state: Import) -> Any:
 
 
 def _write_objects(out: Writer, state: Import) -> None:
-    import pyarrow as pa
-
-    other = enum_code(OBJECTS, "kind", "other")
     for names in state.keys.batches():
         first, n = out.rows, len(names)
-        arrays = [
-            pa.array(np.arange(first, first + n)),
-            names,
-            enum_array(OBJECTS, "kind", np.full(n, other, dtype=np.int8)),
-            pa.array(state.keys.sizes[first : first + n]),
-        ]
-        out.write(pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OBJECTS)))
+        out.write(objects_batch(np.arange(first, first + n), names, "other", state.keys.sizes[first : first + n]))
 
 
 def write_from(source: Path, target: Path, progress: Callable[[float], None]) -> dict[str, int]:

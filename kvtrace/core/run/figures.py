@@ -160,6 +160,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     definitions: dict[str, str] = {}
     """What the names of figures mean."""
 
+    @property
+    def fell_behind(self) -> bool:
+        """Whether less was reached than the trace asks for, and the end came late; told by verdicts of any version."""
+        return "FELL BEHIND" in self.verdict
+
 
 class ClassFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What the requests of one class of service got."""

@@ -170,11 +170,14 @@ class ProbeFile(msgspec.Struct, frozen=True, kw_only=True):
     definitions: dict[str, str] = {}
     host: dict[str, Any] = {}
 
+    def __post_init__(self) -> None:
+        """Refuse disks that are no names; the rest of `config` is free."""
+        msgspec.convert(self.config.get("devices"), list[str] | None)
+
     @property
     def devices(self) -> list[str]:
         """The disks that it was about; none: all."""
-        named = self.config.get("devices")
-        return [str(name) for name in named] if isinstance(named, list) else []
+        return self.config.get("devices") or []
 
 
 def find_probe(folder: Path) -> ProbeFile | None:

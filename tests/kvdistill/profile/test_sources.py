@@ -165,6 +165,22 @@ def test_a_probe_of_any_process_becomes_a_statistical_job(tmp_path):
         assert "probe.json" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"config": {"devices": [259]}}, "no probe.json of kvreplay probe: Expected `str`, got `int`"),
+        ({"block": {"directions": {"discard": NO_TIMES | {
+            "issued": 3, "block_sizes": [], "in_flight_at_dispatch": [],
+            "d2c": NO_TIMES | {"count": 0, "mean_ns": None}, "q2d": NO_TIMES | {"count": 0, "mean_ns": None},
+        }}}}, "it did not count its discard requests"),
+    ],
+)  # fmt: skip
+def test_what_a_probe_did_not_measure_is_not_taken_for_0(tmp_path, changed, why):
+    (tmp_path / "probe.json").write_text(json.dumps(PROBE | changed))
+    with pytest.raises(TraceError, match=why):
+        distil_source(tmp_path, None, Limit(), tmp_path)
+
+
 def test_a_profile_is_read_back_and_gives_the_same_jobs(tmp_path):
     distilled = distil_rows(tmp_path, HAND)
     write_json(tmp_path / "profile.json", distilled.profile)

@@ -18,7 +18,7 @@ from kvreplay.config.setting import Setting
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop, Pacer
 from kvreplay.plan.window import compile_window, read_asked
 from kvreplay.result.counts import RequestTimes
-from kvreplay.result.requests import compute_ns
+from kvreplay.result.requests import NO_RATE, NO_REQUESTS, compute_ns, not_modelled
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError
@@ -55,6 +55,17 @@ def test_what_is_not_loaded_computes_as_the_trace_models_it():
         for first, end in ((512, 700), (0, 300), (200, 200))
     ]
     assert found.tolist() == pytest.approx(by_hand, abs=1)
+
+
+@pytest.mark.parametrize(("knob", "value"), [("prefill_ns_per_token", 5), ("prefill_attention", [{"pair_fs": 1}])])
+def test_either_part_of_a_prompts_time_is_a_model_of_it(knob, value):
+    def reason(hierarchy: dict[str, Any]) -> str | None:
+        config = {"hierarchy": hierarchy}
+        meta = Metadata(table="trace", program="kvtrace", argv=[], config=config, config_sha256="", model=MODEL)
+        return not_modelled(meta, None)
+
+    none = {"entry": "chunk", "prefill_ns_per_token": 0}
+    assert (reason(none), reason(none | {knob: value})) == (NO_RATE, NO_REQUESTS)
 
 
 def row(ts: int, op: str, obj: int, request: int, stage: int, *, phase: str = "load", tier: int = 2) -> Any:
