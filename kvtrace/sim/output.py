@@ -96,9 +96,7 @@ def _stalls(simulation: Simulation, stats: dict[str, Any]) -> list[str]:
         return []
     tier = next(tier.name for tier in simulation.preset.tiers if tier.loads_whole)
     which = f"{stalled:,} of {stats['requests']:,} requests load more from storage than tier {tier} holds"
-    return [
-        f"{STALLS}: {which}; the engine waits there for ever, the simulation goes on: give it more, or shorter prompts"
-    ]
+    return [f"{STALLS}: {which}; the engine never ends them, the simulation does: raise tiers.{tier}.capacity"]
 
 
 def _stats(simulation: Simulation, labels: StreamLabels | None) -> dict[str, Any]:
