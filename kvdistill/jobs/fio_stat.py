@@ -406,11 +406,6 @@ class Rate:
     is_poisson: bool
 
 
-def poisson_per_s(rate_iops: int) -> float:
-    """Return the operations a second that fio makes of `rate_iops` with `rate_process=poisson`."""
-    return _US_PER_S / (_US_PER_S // rate_iops)
-
-
 def pace(ops_per_s: float, bytes_per_s: float) -> Rate:
     """Return how fio keeps a Poisson rate of `ops_per_s`, which carry `bytes_per_s`; both must be positive."""
     best: Rate | None = None
@@ -418,7 +413,8 @@ def pace(ops_per_s: float, bytes_per_s: float) -> Rate:
         rate_iops = round(ops_per_s / jobs)
         if not 1 <= rate_iops <= _US_PER_S:
             continue
-        made = jobs * poisson_per_s(rate_iops)
+        # rate_process=poisson draws whole microseconds.
+        made = jobs * (_US_PER_S / (_US_PER_S // rate_iops))
         rate = Rate(jobs, (f"rate_iops={rate_iops}", "rate_process=poisson"), made, is_poisson=True)
         if _rate_error(made, ops_per_s) <= TOLERANCE:
             return rate

@@ -109,7 +109,11 @@ class ArrivalCounter:
             self._close()
         if self._instants < 2:  # noqa: PLR2004 - one instant has no gaps
             return None
-        lists = {name: _filled(rates, name) for name in ("read_ops", "write_ops", "read_bytes", "write_bytes")}
+        # A bucket without a row is one in which nothing came.
+        held = {row["bucket"]: row for row in rates}
+        whole = [held.get(bucket, {}) for bucket in range(max(held) + 1)]
+        names = ("read_ops", "write_ops", "read_bytes", "write_bytes")
+        lists = {name: [row.get(name, 0) for row in whole] for name in names}
         return ArrivalProfile(
             bucket_ns=bucket_ns,
             **lists,
@@ -119,11 +123,3 @@ class ArrivalCounter:
             gap_mean_ns=self._sum / self._gap_count,
             dispersion=_dispersion(self._windows),
         )
-
-
-def _filled(rates: list[dict[str, Any]], name: str) -> list[int]:
-    """Return one column of `rates` with 0 for the buckets that have no row: nothing came in them."""
-    values = [0] * (max(row["bucket"] for row in rates) + 1)
-    for row in rates:
-        values[row["bucket"]] = row[name]
-    return values

@@ -55,15 +55,11 @@ def percentages(weights: Any, whole: int = PERCENT) -> list[int]:
     if total <= 0 or min(weights) < 0:
         raise ValueError(f"weights(={weights[:8]}…) must be >= 0 and not all 0.")
     shares = [w * whole // total for w in weights]
-    by_remainder = sorted(range(len(weights)), key=lambda i: (-(weights[i] * whole % total), _spread(i)))
+    # Equal ones by halving, so that they are spread: 0, 512, 256, 768, … of 1024.
+    by_remainder = sorted(range(len(weights)), key=lambda i: (-(weights[i] * whole % total), int(f"{i:010b}"[::-1], 2)))
     for i in by_remainder[: whole - sum(shares)]:
         shares[i] += 1
     return shares
-
-
-def _spread(index: int) -> int:
-    """Return a key that orders indices by halving: 0, 512, 256, 768, … of 1024."""
-    return int(f"{index:010b}"[::-1], 2)
 
 
 MAX_ENTRIES = 63

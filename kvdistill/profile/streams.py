@@ -189,6 +189,10 @@ _POISSON_KS = 0.1
 _LEAST_PAUSE_NS = 100_000
 _ALIKE_WITHIN, _ALIKE_SHARE, _REGULAR_CV = 0.3, 0.5, 0.5
 """Pauses are a setting of the program if they are this much alike and share of the idle time, and come regularly."""
+_FEWEST_PAUSES, _FEW_REGULAR_CV = 5, 0.1
+"""Of fewer than `_MIN_OPS` pauses, at least so many must come all but evenly."""
+_UNEXPLAINED = 0.1
+"""Share of the span that may be pauses which no setting explains, for the loop to count as closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +216,10 @@ def fit_loop(came: NDArray[np.int64], done: NDArray[np.float64] | None) -> Loop:
     events = _Events(came[timed], np.sort(done[timed].astype(np.int64)))
     depth = max(1, int(np.percentile(events.in_flight, _FULL_PERCENTILE, method="inverted_cdf")))
     if _is_closed(events, depth):
-        think_ns, think_ops = _thinks(events)
-        return Loop(pace=Pacing.CLOSED, depth=depth, think_ns=think_ns, think_ops=think_ops)
+        think_ns, think_ops, unexplained_ns = _thinks(events)
+        # A job that leaves out the source's pauses asks for more than the source did: its mean rate is kept instead.
+        if unexplained_ns <= _UNEXPLAINED * (events.done[-1] - events.came[0]):
+            return Loop(pace=Pacing.CLOSED, depth=depth, think_ns=think_ns, think_ops=think_ops)
     return Loop(pace=_open_pace(np.diff(events.came)), depth=depth, think_ns=None, think_ops=None)
 
 
@@ -238,13 +244,17 @@ def entropy(values_ns: NDArray[np.int64]) -> float:
     return float(np.log(spaces * len(x) / m).mean())
 
 
-def _thinks(events: _Events) -> tuple[int | None, int | None]:
-    """Return how long a closed loop pauses with nothing in flight, and after how many operations; null if never."""
+def _thinks(events: _Events) -> tuple[int | None, int | None, int]:
+    """Return how long a closed loop pauses with nothing in flight, after how many operations, and the other idle time.
+
+    The first two are null if it pauses never or irregularly; idle time, in ns, is of pauses of 0.1 ms and more.
+    """
     came, in_flight = events.came, events.in_flight
     begins = np.flatnonzero(in_flight[1:] == 1) + 1
     idle = came[begins] - events.done[begins - 1]
-    if len(idle) < _MIN_OPS:
-        return None, None
+    idle_ns = int(idle[idle >= _LEAST_PAUSE_NS].sum())
+    if len(idle) < _FEWEST_PAUSES:
+        return None, None, idle_ns
     # The pause is the stretch of like idle times that most of the idle time is spent in.
     order = np.argsort(idle, kind="stable")
     ordered = idle[order].astype(np.float64)
@@ -256,10 +266,11 @@ def _thinks(events: _Events) -> tuple[int | None, int | None]:
     typical = float(np.median(idle[pauses]))
     # A program pauses after as many operations each time; a machine that stalls does not.
     apart = np.diff(np.sort(begins[pauses]))
-    is_regular = len(apart) >= _MIN_OPS and apart.std() <= _REGULAR_CV * apart.mean()
+    cv = _REGULAR_CV if len(apart) >= _MIN_OPS else _FEW_REGULAR_CV
+    is_regular = len(pauses) >= _FEWEST_PAUSES and apart.std() <= cv * apart.mean()
     if typical < _LEAST_PAUSE_NS or spent[at] < _ALIKE_SHARE * done[-1] or not is_regular:
-        return None, None
-    return round(typical), max(1, round(float(np.median(apart))))
+        return None, None, idle_ns
+    return round(typical), max(1, round(float(np.median(apart)))), idle_ns - int(spent[at])
 
 
 def _open_pace(gaps_ns: NDArray[np.int64]) -> Pacing:
@@ -273,7 +284,7 @@ def _open_pace(gaps_ns: NDArray[np.int64]) -> Pacing:
     done = np.cumsum(gaps_ns)
     counts = np.bincount((done // max(1, _STRETCH_GAPS * done[-1] // len(done))).astype(np.int64))[:-1]
     low, high = np.percentile(counts, (10, 90)) if len(counts) >= _MIN_OPS else (0, _STRETCH_GAPS)
-    if ((high - low) / _DECILES_APART) ** 2 <= _EVEN_DISPERSION * _STRETCH_GAPS:
+    if low and ((high - low) / _DECILES_APART) ** 2 <= _EVEN_DISPERSION * _STRETCH_GAPS:
         return Pacing.EVEN
     return Pacing.POISSON if exponential_ks(gaps_ns) <= _POISSON_KS else Pacing.BURSTS
 

@@ -127,7 +127,8 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     if len(set(kinds)) > 1 and not is_mixed:
         said = ", ".join(f"{side.name} is a {kind}" for side, kind in zip(sides, kinds, strict=True))
         raise ConfigError(f"only like with like is compared: {said}; kvdistill report shows them after each other")
-    found = [_trials_by_figure(side) for side in sides]
+    trials = [[dict(_figures_of(report)) for report in side.reports] for side in sides]
+    found = [{key: [t.get(key) for t in of] for key in dict.fromkeys(key for t in of for key in t)} for of in trials]
     if is_mixed:
         # A trace says what its deletes free, a run what they moved: nothing.
         found = [{key: values for key, values in side.items() if key[1:] != ("delete", "bytes")} for side in found]
@@ -135,8 +136,11 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
         found = [{of: values for of, values in side.items() if not of[2].startswith(_TTFT)} for side in found]
     names = [side.name for side in sides]
     said, lines, together = judge(names, found)
+    runs = [r.run for side in sides for r in side.reports if isinstance(r, RunReport) and r.run is not None]
+    mixes = {run.summary.mix for run in runs} - {""}
     return Comparison(
-        verdict=said,
+        # What all sides measured: figures of reads alone, or of writes alone, are no answer to the other.
+        verdict="; ".join([said, *mixes]) if len(mixes) == 1 else said,
         names=names,
         kind=" and ".join(sorted(set(kinds))),
         trials=[len(side.reports) for side in sides],
@@ -175,12 +179,6 @@ def _lines(found: Sequence[dict[Key, list[float | None]]], together: int) -> lis
         )
         for key in dict.fromkeys(key for side in found for key in side)
     ]
-
-
-def _trials_by_figure(side: ReportedTrials) -> dict[Key, list[float | None]]:
-    trials = [dict(_figures_of(report)) for report in side.reports]
-    keys = dict.fromkeys(key for trial in trials for key in trial)
-    return {key: [trial.get(key) for trial in trials] for key in keys}
 
 
 def _compared_side(values: list[float | None] | None, first: list[float | None] | None, together: int) -> ComparedSide:

@@ -74,7 +74,8 @@ def _answer(run: RunFile) -> str:
 
 def _totals(summary: Summary) -> str:
     missed = f", {summary.not_reached:,} not reached" if summary.not_reached else ""
-    return f"{summary.operations:,} operations in {format_duration(summary.wall_ns)}{missed}"
+    mix = f"; {summary.mix}" if summary.mix else ""
+    return f"{summary.operations:,} operations in {format_duration(summary.wall_ns)}{missed}{mix}"
 
 
 def _checked(found: Verification | None) -> str:

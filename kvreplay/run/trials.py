@@ -221,7 +221,7 @@ class Trials:
             runs=[_folder(i) for i in range(len(self.runs))],
             quantities=found,
             status="partial" if self.is_cut_short else status_of(self.error),
-            verdict=trials_verdict(self.runs, warnings),
+            verdict="; ".join(filter(None, (trials_verdict(self.runs, warnings), self.runs[-1].summary.mix))),
             verdicts=[r.summary.verdict for r in self.runs],
             warnings=warnings,
             simulated_tiers=[t.name for t in self._tiers if t is not None and t.is_simulated],

@@ -309,11 +309,8 @@ def _checked(url: str) -> str:
         raise ConfigError("--endpoint: the URL holds credentials; leave them out: they come from the environment")
     if parts.scheme not in _PORTS or not parts.hostname or parts.path.strip("/") or parts.query or parts.fragment:
         raise ConfigError(f"--endpoint {url}: write http://host:9000 or https://host")
-    return f"{parts.scheme}://{_bracketed(parts.hostname)}:{port or _PORTS[parts.scheme]}"
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{port or _PORTS[parts.scheme]}"
 
 
 def _port(url: str) -> int:

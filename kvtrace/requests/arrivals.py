@@ -105,7 +105,8 @@ class ArrivalProcess:
                 f"{MAX_REQUESTS} requests: lower one of the two, or set a maximum of requests"
             )
         if self.process is Process.CONSTANT:
-            return self._even(until_ns, math.ceil(count))
+            even_us = np.rint(np.arange(math.ceil(count)) * US_PER_S / self.rate_per_s).astype(np.int64)
+            return even_us[even_us * US < until_ns] * US
         found: list[Ints] = []
         total = 0
         for times_us in self._drawn(np.random.Generator(np.random.PCG64([seed, 2]))):
@@ -139,10 +140,6 @@ class ArrivalProcess:
         if self.process is Process.GAMMA:
             return f"{rate} with gamma intervals, coefficient of variation {self.burstiness:g} (1 is Poisson)"
         return f"evenly, {rate} from 0" if self.process is Process.CONSTANT else f"at random (Poisson), {rate}"
-
-    def _even(self, until_ns: int, count: int) -> Ints:
-        times_us = np.rint(np.arange(count) * US_PER_S / self.rate_per_s).astype(np.int64)
-        return times_us[times_us * US < until_ns] * US
 
     def _drawn(self, rng: np.random.Generator) -> Iterator[Floats]:
         """Yield times, µs, block after block, without end."""

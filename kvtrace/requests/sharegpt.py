@@ -72,11 +72,10 @@ def token_counter(tokenizer: str) -> tuple[Counter, str]:
                 ) from None
         else:
             return lambda text: len(encoding.encode(text, disallowed_special=())), f"tiktoken's {ENCODING}"
-    return _quarter, f"estimated as characters / {CHARACTERS_PER_TOKEN}, rounded up"
-
-
-def _quarter(text: str) -> int:
-    return -(-len(text) // CHARACTERS_PER_TOKEN)
+    return (
+        lambda text: -(-len(text) // CHARACTERS_PER_TOKEN),
+        f"estimated as characters / {CHARACTERS_PER_TOKEN}, rounded up",
+    )
 
 
 class _Message(msgspec.Struct):

@@ -131,6 +131,7 @@ def metrics_of(run: RunFile) -> Named:
         moved_bytes["read"] / moved_bytes["write"] if moved_bytes["read"] is not None and moved_bytes["write"] else None
     )
     of_storage = "time in which at least one operation of a request was in flight"
+    lookups, tiers = stats.get("lookups"), stats.get("tiers")
     return {
         "Total Requests": (count, "those that the warm-up touches left out"),
         "Total Tokens": (None if tokens is None else tokens.tokens, reason),
@@ -144,7 +145,7 @@ def metrics_of(run: RunFile) -> Named:
         **_tier_times("Total", found, _SERVICE),
         **_tier_times("Device", None, _TOGETHER),
         **_tier_times("Host", None, _TOGETHER),
-        "Cache Hit Rate": (_hit_rate(stats), _OF_TRACE),
+        "Cache Hit Rate": (sum(tier["hits"] for tier in tiers) / lookups if lookups and tiers else None, _OF_TRACE),
         "Read/Write Ratio": (ratio, "bytes of objects"),
         "Total Read (GiB)": (_gib(moved_bytes["read"]), "bytes of objects, of tiers that moved"),
         "Total Write (GiB)": (_gib(moved_bytes["write"]), "bytes of objects, of tiers that moved"),
@@ -192,11 +193,6 @@ def _tier_times(part: str, found: Mlperf | None, note: str) -> Named:
         one = of[0] if len(of) == 1 else None
         named |= _times(f"Storage Tier {op} {part}", one, several if len(of) > 1 else note, has_mean=False)
     return named
-
-
-def _hit_rate(stats: dict[str, Any]) -> float | None:
-    lookups = stats.get("lookups")
-    return sum(tier["hits"] for tier in stats["tiers"]) / lookups if lookups and stats.get("tiers") else None
 
 
 def _scaled(times: Distribution | None, field: str, unit: float) -> float | None:

@@ -168,14 +168,10 @@ def _line(sheet: Any, values: list[Any], *, is_bold: bool = False) -> None:
         found = WriteOnlyCell(sheet)
         if isinstance(value, str):
             # Never a formula, whatever a file's name begins with.
-            found.value, found.data_type = _printable(value), "s"
+            found.value, found.data_type = "".join(c for c in value if c.isprintable() or c in "\n\t"), "s"
         else:
             found.value = value
         if is_bold:
             found.font = Font(bold=True)
         cells.append(found)
     sheet.append(cells)
-
-
-def _printable(text: str) -> str:
-    return "".join(c for c in text if c.isprintable() or c in "\n\t")

@@ -165,6 +165,17 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         """Whether less was reached than the trace asks for, and the end came late; told by verdicts of any version."""
         return "FELL BEHIND" in self.verdict
 
+    @property
+    def mix(self) -> str:
+        """Say how much of the measured bytes was read, or that nothing was read or written; empty if none are known."""
+        measured = [(f.op, f.bytes or 0) for f in self.figures if not f.is_simulated]
+        read, written = (sum(count for of, count in measured if of == op) for op in ("read", "write"))
+        if read and written:
+            return f"{read / (read + written):.1%} of bytes read"
+        return (
+            "reads only: no writes were measured" if read else "writes only: no reads were measured" if written else ""
+        )
+
 
 class ClassFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What the requests of one class of service got."""

@@ -55,6 +55,30 @@ def test_a_closed_loop_that_pauses_says_how_long_and_after_how_many():
     assert loop.think_ns == pytest.approx(20 * MS, rel=0.01)
 
 
+def bursts(pauses_ms, ops):
+    """Return arrivals and completions of a closed loop of depth 16 that pauses so long after so many operations."""
+    rng = np.random.default_rng(5)
+    parts, start = [], 0
+    for pause_ms, count in zip(pauses_ms, ops, strict=True):
+        came, done = closed(count, 16, lambda _i: rng.exponential(300 * US), 5 * US, rng)
+        parts.append((came + start, done + start))
+        start = int((done + start).max()) + pause_ms * MS
+    return tuple(np.concatenate(x) for x in zip(*parts, strict=True))
+
+
+def test_a_few_even_pauses_are_a_setting_of_the_program():
+    loop = fit_loop(*bursts([300] * 18, [128] * 18))
+    assert (loop.pace, loop.depth, loop.think_ops) == (Pacing.CLOSED, 16, 128)
+    assert loop.think_ns == pytest.approx(300 * MS, rel=0.01)
+
+
+def test_a_loop_whose_pauses_no_setting_explains_keeps_its_rate():
+    """Closed without pauses it would ask for some hundred times what the source did."""
+    rng = np.random.default_rng(6)
+    loop = fit_loop(*bursts(rng.integers(20, 2000, 30), rng.integers(30, 600, 30)))
+    assert (loop.pace, loop.think_ns) == (Pacing.BURSTS, None)
+
+
 def test_open_loops_are_even_or_by_chance_or_neither():
     rng = np.random.default_rng(3)
     service = rng.exponential(800 * US, 4000)

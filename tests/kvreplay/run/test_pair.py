@@ -38,6 +38,7 @@ def test_the_sides_take_turns_and_are_compared(places):
     found = json.loads(done.stdout)
     assert found["names"] == ["a", "b"]
     assert found["trials"] == [3, 3]
+    assert found["verdict"].endswith("; 50.0% of bytes read")
     assert found["settings"]["tiers.nvme"] == ["one", "two"]
     assert len(json.loads((places / "out/b/trials.json").read_text())["runs"]) == 3
 
@@ -55,6 +56,17 @@ def test_what_fails_on_one_side_is_not_said_of_the_other(places, monkeypatch):
     assert str(error) == "one read"
     said = [json.loads((places / "out" / side / "trials.json").read_text())["status"] for side in ("a", "b")]
     assert said == ["complete", "failed operations"]
+
+
+def test_that_nothing_was_read_is_said_first(places):
+    done = compare(places, "--trials", "2", "--limit", "1", "-o", "out")
+    assert done.stdout.splitlines()[0].endswith("; writes only: no reads were measured")
+    alone = run_process("kvreplay", "run", "t.parquet", "--tier", "nvme=one", "--limit", "1", "-o", "run", cwd=places)
+    assert alone.stdout.splitlines()[0].endswith("; writes only: no reads were measured")
+    several = run_process(
+        "kvreplay", "run", "t.parquet", "--tier", "nvme=one", "--trials", "2", "-o", "several", cwd=places
+    )
+    assert several.stdout.splitlines()[0].endswith("; 50.0% of bytes read")
 
 
 def test_a_drive_is_not_compared_with_itself(places):
