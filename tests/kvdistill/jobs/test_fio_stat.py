@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,7 +15,7 @@ from test_fio_jobs import V, options_of, sections
 from kvdistill.jobs.fio_stat import cut_sizes, sizes_to_ask_for, stat_job
 from kvdistill.jobs.job import JobOptions
 from kvdistill.profile.arrivals import dispersion
-from kvdistill.profile.profile import IoStream, Law, Loop, Pacing, Places, SizeCount
+from kvdistill.profile.profile import AddressZone, IoStream, Law, Loop, Pacing, Places, SizeCount
 
 if TYPE_CHECKING:
     from kvdistill.profile.profile import Profile
@@ -74,6 +76,21 @@ def test_where_operations_go_is_a_line_each(tmp_path, found, lines):
     job = stat_job(profile_with(tmp_path, places=places(**found)), JobOptions(version=V))
     assert lines.items() <= options_of(job, "read").items()
     assert ("norandommap" in job) is (found.get("sequential_share") != 1.0 and found.get("law") is not Law.ONCE)
+
+
+def test_zones_of_a_mixed_stream_are_ones_that_fio_takes(tmp_path):
+    """fio 3.33 refuses `zoned_abs` with zones of reads and others of writes, whatever they are."""
+    stream = profile_with(tmp_path).streams[0]
+    halves = [AddressZone(50, GIB), AddressZone(50, 3 * GIB)]
+    read = msgspec.structs.replace(stream.read, zones=halves)
+    write = msgspec.structs.replace(read, ops=read.ops // 2, zones=halves[::-1])
+    profile = profile_with(tmp_path, name="mixed", read=read, write=write, places=places(law=Law.ZONES))
+    job = stat_job(profile, JobOptions(version=V))
+    assert "# places: the zones are those of the reads" in job
+    assert options_of(job, "mixed")["random_distribution"].startswith(f"zoned_abs:50/{GIB}:50/{3 * GIB}:")
+    if shutil.which("fio"):
+        (tmp_path / "stat.fio").write_text(job)
+        subprocess.run(["fio", "--parse-only", "stat.fio"], cwd=tmp_path, check=True)
 
 
 def test_a_plain_job_fits_on_a_screen(tmp_path):
