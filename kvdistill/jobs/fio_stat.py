@@ -296,9 +296,10 @@ def place_lines(stream: IoStream, space: int) -> list[str]:
     if places.law in (Law.ZIPF, Law.PARETO):
         lines.append(f"random_distribution={places.law}:{places.theta:g}")
     elif places.law is Law.ZONES:
-        # fio 3.33 fails to parse zones of reads and of writes in one job.
-        name, most = max((("reads", stream.read), ("writes", stream.write)), key=lambda of: of[1].ops)
-        if stream.read.ops and stream.write.ops:
+        # fio 3.33 fails to parse zones of reads and others of writes (its issue 1923).
+        sides = [(name, d) for name, d in (("reads", stream.read), ("writes", stream.write)) if d.ops]
+        name, most = max(sides, key=lambda side: side[1].ops)
+        if any(d.zones != most.zones for _, d in sides):
             lines.append(f"# places: the zones are those of the {name}; fio takes one set a job")
         lines.append(f"random_distribution=zoned_abs:{_zone_value(most, space)}")
     return lines

@@ -136,8 +136,7 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
         found = [{of: values for of, values in side.items() if not of[2].startswith(_TTFT)} for side in found]
     names = [side.name for side in sides]
     said, lines, together = judge(names, found)
-    runs = [r.run for side in sides for r in side.reports if isinstance(r, RunReport) and r.run is not None]
-    mixes = {run.summary.mix for run in runs} - {""}
+    mixes = {r.run.summary.mix for side in sides for r in side.reports if isinstance(r, RunReport) and r.run} - {""}
     return Comparison(
         # What all sides measured: figures of reads alone, or of writes alone, are no answer to the other.
         verdict="; ".join([said, *mixes]) if len(mixes) == 1 else said,

@@ -18,7 +18,7 @@ from kvreplay.plan.pacing import KEPT_PACE_FRACTION
 from kvreplay.result.counts import KINDS, PER_MIB, QUICK_PERCENT, RESPONSE, SERVICE, CountedOperations, Times
 from kvreplay.tiers.tier import copied
 from kvtrace.core.run.figures import Distribution, Evidence, LimitCause, Pace
-from kvtrace.core.units import NS_PER_S
+from kvtrace.core.units import NS_PER_S, percent
 
 MIB = 1 << 20
 
@@ -191,15 +191,6 @@ class Spent:
             left = 1 - min(1.0, faults_ns / max(1.0, making_ns + copying_ns))
             making_ns, copying_ns, touching_ns = making_ns * left, copying_ns * left, touching_ns + faults_ns
         return cls(max(stood_ns, use.waited_ns or 0), touching_ns, making_ns, copying_ns, use.checking_ns * runs)
-
-
-def percent(share: float) -> str:
-    """Return a share of 1 as a percentage that never rounds to none or all."""
-    if 0 < share < 0.001:  # noqa: PLR2004 - what one decimal would show as 0
-        return "< 0.1 %"
-    if 0.999 < share < 1:  # noqa: PLR2004 - what one decimal would show as 100
-        return "> 99.9 %"
-    return f"{share * 100:.1f} %"
 
 
 DOMINANT = 0.5

@@ -15,13 +15,13 @@ import numpy as np
 
 from kvreplay.engine.job import Driven
 from kvreplay.native.rows import READ, WRITE
-from kvreplay.result.cause import Spent, end_of, is_late, judge, percent, shares_of
+from kvreplay.result.cause import Spent, end_of, is_late, judge, shares_of
 from kvreplay.result.counts import RESPONSE, CountedOperations
 from kvreplay.tiers.host import FILESYSTEMS_IN_MEMORY, in_memory, queue_limit, throttles
 from kvreplay.tiers.tier import Tier, copied, has_times
 from kvtrace.core.run.figures import Evidence, LimitCause, Pace, RunVerdict, TierRate
 from kvtrace.core.run.run_file import DeviceIo
-from kvtrace.core.units import NS_PER_S, format_duration, format_rate
+from kvtrace.core.units import NS_PER_S, format_duration, format_rate, percent
 
 OBJECT_ENGINE = "s3dlio"
 """The engine of operations that are requests to an object store."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvreplay.plan.contents import describe
-from kvreplay.result.cause import percent
 from kvreplay.result.figures import WARNING
 from kvreplay.run.discover import Discovery
 from kvreplay.run.run import FinishedRun, repeated
@@ -24,7 +23,7 @@ from kvtrace.core.document.document import (
 )
 from kvtrace.core.run.figures import Distribution, Figures, Mlperf, RequestFigures, Summary
 from kvtrace.core.run.run_file import Preconditioned, RanksNote, RunFile, Verification
-from kvtrace.core.units import format_bytes, format_count, format_duration
+from kvtrace.core.units import format_bytes, format_count, format_duration, percent
 
 SHOWN_BAD_BLOCKS = 1000
 _TIER_OP = columns_of("text: tier, op")

@@ -23,7 +23,7 @@ from kvreplay.config.config import Config
 from kvreplay.config.limits import check
 from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
-from kvreplay.result.cause import DEPENDENCIES, DRIVE, is_late, percent
+from kvreplay.result.cause import DEPENDENCIES, DRIVE, is_late
 from kvreplay.run.run import Replaying, replay
 from kvtrace import __version__
 from kvtrace.core.document.chapters import load_name, response_lines
@@ -36,7 +36,7 @@ from kvtrace.core.run.run_file import SWEEP_FILE, ProgramError, run_program
 from kvtrace.core.run.sweep_file import Axis, LoadSweep, SweepPoint
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import objects_path, open_table
-from kvtrace.core.units import NS_PER_S, format_duration, format_rate
+from kvtrace.core.units import NS_PER_S, format_duration, format_rate, percent
 
 DOUBLINGS = 4
 """Beyond the greatest value asked for."""

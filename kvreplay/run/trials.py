@@ -216,12 +216,13 @@ class Trials:
         """Summarize the trials (at least one), and write trials.json."""
         found = quantities(self.runs)
         warnings = disagreements(found)
+        said, mixes = trials_verdict(self.runs, warnings), {run.summary.mix for run in self.runs} - {""}
         trials = TrialSet(
             asked=self.asked,
             runs=[_folder(i) for i in range(len(self.runs))],
             quantities=found,
             status="partial" if self.is_cut_short else status_of(self.error),
-            verdict="; ".join(filter(None, (trials_verdict(self.runs, warnings), self.runs[-1].summary.mix))),
+            verdict="; ".join([said, *mixes]) if len(mixes) == 1 else said,
             verdicts=[r.summary.verdict for r in self.runs],
             warnings=warnings,
             simulated_tiers=[t.name for t in self._tiers if t is not None and t.is_simulated],

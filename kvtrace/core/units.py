@@ -128,6 +128,15 @@ def format_count(count: int | None) -> str:
     return "-" if count is None else f"{count:,}"
 
 
+def percent(share: float) -> str:
+    """Return a share of 1 as a percentage that never rounds to none or all."""
+    if 0 < share < 0.001:  # noqa: PLR2004 - what one decimal would show as 0
+        return "< 0.1 %"
+    if 0.999 < share < 1:  # noqa: PLR2004 - what one decimal would show as 100
+        return "> 99.9 %"
+    return f"{share * 100:.1f} %"
+
+
 def _decimals(value: float) -> int:
     return 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0  # noqa: PLR2004 - three digits
 

@@ -29,7 +29,6 @@ from kvtrace.requests.requests import (
     Requests,
     Seconds,
     SourceFormat,
-    Start,
     Waits,
     column,
     dense,
@@ -301,12 +300,6 @@ class _Conversations:
         return Waits(row, before, arrival_ns[row] - arrival_ns[before], of_start, least)
 
 
-def _is_bailian(start: Start) -> bool:
-    """Return whether the file is a Qwen-Bailian trace: its first line is a request with a chat_id."""
-    names = (b'"timestamp"', b'"hash_ids"', b'"chat_id"')
-    return start.text.startswith(b"{") and all(name in start.line for name in names)
-
-
 def _read_bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
     """Return the requests of the Qwen-Bailian JSONL file at `path`; its times are seconds.
 
@@ -385,7 +378,7 @@ def _bailian_notes(conversations: _Conversations, types: Counter[str], ambiguous
     return (*notes, *unnamed_notes(unnamed))
 
 
-bailian = SourceFormat(_read_bailian, _is_bailian)
+bailian = SourceFormat(_read_bailian, lambda start: start.is_json_with("timestamp", "hash_ids", "chat_id"))
 """Qwen-Bailian JSONL request traces (Alibaba, ATC'25): conversations by parent links, and 16-token block ids."""
 
 

@@ -137,11 +137,6 @@ class _OtelLine(msgspec.Struct, rename="camel"):
     resource_spans: list[_Resource] = []
 
 
-def _is_otel(start: Start) -> bool:
-    """Return whether the file is lines of OTLP spans."""
-    return start.text.startswith(b"{") and b'"resourceSpans"' in start.line
-
-
 def _read_otel(path: Path) -> Requests:
     """Return a request for each span of the file at `path` that says how many input tokens it had.
 
@@ -184,7 +179,7 @@ def _count(value: Any, name: str, lines: JsonLines[_OtelLine], number: int, most
     return count
 
 
-otel = SourceFormat(_read_otel, _is_otel)
+otel = SourceFormat(_read_otel, lambda start: start.is_json_with("resourceSpans"))
 """OpenTelemetry spans of generative AI, as lines of OTLP JSON: when requests came and how long they were.
 
 Collectors write such lines (the file exporter). Spans say no more of a prompt than its length, so nothing is reused but
@@ -206,11 +201,6 @@ class _Lookup(msgspec.Struct):
     model_name: str = ""
     dtypes: list[str] = []
     shapes: list[list[_Size]] = []
-
-
-def _is_lookup_log(start: Start) -> bool:
-    """Return whether the file is such a log: its first line has chunk hashes."""
-    return start.text.startswith(b"{") and b'"chunk_hashes"' in start.line and b'"seq_len"' in start.line
 
 
 def _read_lookup_log(path: Path) -> Requests:
@@ -260,7 +250,7 @@ def _check_lookup(line: _Lookup, first: _Lookup, lines: JsonLines[_Lookup], numb
             raise lines.fault(why, number, name)
 
 
-lookup_log = SourceFormat(_read_lookup_log, _is_lookup_log)
+lookup_log = SourceFormat(_read_lookup_log, lambda start: start.is_json_with("chunk_hashes", "seq_len"))
 """LMCache's lookup log (`lookup_hashes_*.jsonl`): each prompt's chunk hashes, and the shape of their KV.
 
 LMCache's server writes it with `--lookup-hash-log-dir`: a line for each prompt that it looks up, with its full chunks.

@@ -310,11 +310,6 @@ class _AgenticLine(msgspec.Struct):
     dependencies: list[_Dependency] = []
 
 
-def _is_agentic(start: Start) -> bool:
-    """Return whether the file's first line is the header of such a file."""
-    return start.text.startswith(b"{") and f'"{AGENTIC_SCHEMA}"'.encode() in start.line
-
-
 def _read_agentic(path: Path) -> Requests:
     """Return the requests of the file at `path`, and which wait for which to be dispatched or to complete.
 
@@ -384,5 +379,5 @@ def _check_agentic(
     return line.request_id, line.input_length, line.hash_ids
 
 
-agentic_mooncake = SourceFormat(_read_agentic, _is_agentic)
+agentic_mooncake = SourceFormat(_read_agentic, lambda start: start.is_json_with(AGENTIC_SCHEMA))
 """Dynamo's agentic form of Mooncake rows (`dynamo.agentic_mooncake`): a header, then requests that wait for others."""

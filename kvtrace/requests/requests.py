@@ -162,6 +162,10 @@ class Start:
         """The first line."""
         return self.text.split(b"\n", 1)[0]
 
+    def is_json_with(self, *names: str) -> bool:
+        """Return whether the first line is a JSON object that holds all of `names`, quoted."""
+        return self.text.startswith(b"{") and all(f'"{name}"'.encode() in self.line for name in names)
+
     @property
     def columns(self) -> set[str]:
         """The column names, if the first line is the header of a CSV."""

@@ -56,7 +56,7 @@ MOST_FUNCTION_LINES = 60
 FEWEST_FILES = 4
 REGISTRIES = {"kvtrace/sim/presets", "kvdistill/queries"}
 """Folders of plug-ins, a file each, that are not all code: presets, queries."""
-MOST_LINES_OF = {"kvtrace": 26_598, "kvreplay": 25_600, "kvdistill": 12_905}
+MOST_LINES_OF = {"kvtrace": 26_591, "kvreplay": 25_591, "kvdistill": 12_905}
 MOST_FILES_OF = {"kvtrace": 127, "kvreplay": 107, "kvdistill": 59}
 WALKS = {
     ("kvtrace/commands/gen.py:gen", "file"): (24, 16),

@@ -10,6 +10,8 @@ from enum import StrEnum
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from kvtrace.core.units import percent
+
 
 class Distribution(msgspec.Struct, frozen=True):
     """How a time is distributed over operations, in nanoseconds; null where too few operations tell."""
@@ -167,14 +169,14 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mix(self) -> str:
-        """Say how much of the measured bytes was read, or that nothing was read or written; empty if none are known."""
-        measured = [(f.op, f.bytes or 0) for f in self.figures if not f.is_simulated]
-        read, written = (sum(count for of, count in measured if of == op) for op in ("read", "write"))
+        """How much of the bytes was read on the tier that the verdict speaks of, or what was not measured."""
+        tier = None if self.judgement is None else self.judgement.tier
+        moved = [(f.op, f.bytes or 0) for f in self.figures if not f.is_simulated and tier in (None, f.tier)]
+        read, written = (sum(count for of, count in moved if of == op) for op in ("read", "write"))
         if read and written:
-            return f"{read / (read + written):.1%} of bytes read"
-        return (
-            "reads only: no writes were measured" if read else "writes only: no reads were measured" if written else ""
-        )
+            return f"{percent(read / (read + written))} of bytes read"
+        only = "reads only: no writes" if read else "writes only: no reads"
+        return f"{only} were measured" if read or written else ""
 
 
 class ClassFigures(msgspec.Struct, frozen=True, kw_only=True):

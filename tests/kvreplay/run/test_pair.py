@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import msgspec
 import pytest
 from conftest import run_process, write_trace
 
@@ -12,6 +13,7 @@ from kvreplay.config.config import Config
 from kvreplay.run import run, trials
 from kvreplay.run.trials import run_pair
 from kvtrace.core.errors import FailedOperations
+from kvtrace.core.run.figures import Summary
 
 ROWS = [(0, "write", 2, "store", 0, 0, 4096, 0, 0, 0), (0, "read", 2, "load", 0, 0, 4096, 1, 0, 0)]
 
@@ -38,7 +40,7 @@ def test_the_sides_take_turns_and_are_compared(places):
     found = json.loads(done.stdout)
     assert found["names"] == ["a", "b"]
     assert found["trials"] == [3, 3]
-    assert found["verdict"].endswith("; 50.0% of bytes read")
+    assert found["verdict"].endswith("; 50.0 % of bytes read")
     assert found["settings"]["tiers.nvme"] == ["one", "two"]
     assert len(json.loads((places / "out/b/trials.json").read_text())["runs"]) == 3
 
@@ -66,7 +68,21 @@ def test_that_nothing_was_read_is_said_first(places):
     several = run_process(
         "kvreplay", "run", "t.parquet", "--tier", "nvme=one", "--trials", "2", "-o", "several", cwd=places
     )
-    assert several.stdout.splitlines()[0].endswith("; 50.0% of bytes read")
+    assert several.stdout.splitlines()[0].endswith("; 50.0 % of bytes read")
+
+
+def test_what_memory_did_is_no_part_of_what_was_read_on_the_drive(places):
+    rows = [
+        (0, "write", 1, "store", 0, 0, 4096, 0, 0, 0),
+        (0, "read", 1, "load", 0, 0, 4096, 1, 0, 0),
+        *((0, "write", 2, "store", i, 0, 1 << 20, 2, 0, 0) for i in range(1, 33)),
+    ]
+    write_trace(places / "both.parquet", rows)
+    tiers = ("--tier", "cpu=ram", "--tier", "nvme=one")
+    done = run_process("kvreplay", "run", "both.parquet", *tiers, "-o", "run", "--json", cwd=places)
+    summary = msgspec.convert(json.loads(done.stdout)["summary"], Summary)
+    assert summary.judgement.tier == "nvme"
+    assert summary.mix == "writes only: no reads were measured"
 
 
 def test_a_drive_is_not_compared_with_itself(places):
