@@ -22,7 +22,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from kvdistill.check.closeness import asked_stream, device_figures, source_figures, verdicts
+from kvdistill.check.closeness import asked_stream, chance_of, device_figures, source_figures, verdicts
 from kvdistill.check.device import direct_requests, disk_of, run_seen
 from kvdistill.formats.iolog import split_ios
 from kvdistill.profile.sources import Distilled, distil_source
@@ -112,7 +112,7 @@ def replayed(folder: Path, name: str, seconds: float, scratch: Path) -> dict[str
     asked, came = (asked_stream(split_ios(one.ios, 1 << 31), by_instant=False) for one in (source, seen))
     figures = source_figures("source", asked, source.profile)
     found = device_figures("kvreplay", None, came, seen.profile, asked, has_gaps=True)
-    passed = verdicts(found, figures, is_replay=True)
+    passed = verdicts(found, figures)
     window = f"the first {seconds:g} s"
     return {"job": "kvreplay", "window": window} | to_builtins({"source": figures, "fio": found, "verdicts": passed})
 
@@ -130,7 +130,8 @@ def again(folder: Path, name: str, job: str, scratch: Path) -> dict[str, Any]:
     seen = [distilled(record(folder, run, job), scratch / run) for run in (name, f"{name}.again")]
     source, stream = (asked_stream(split_ios(one.ios, 1 << 31), by_instant=False) for one in seen)
     found = device_figures("the mix again", None, stream, seen[1].profile, source, has_gaps=True)
-    passed = verdicts(found, source_figures("source", source, seen[0].profile), is_replay=False)
+    chance = chance_of(source, len(stream.us), 1 << 31)
+    passed = verdicts(found, source_figures("source", source, seen[0].profile), chance)
     return {"job": "the mix again", "fio": to_builtins(found), "verdicts": to_builtins(passed)}
 
 

@@ -13,13 +13,18 @@ import msgspec
 import numpy as np
 
 from kvdistill.check.closeness import (
+    DEPTH_TARGET,
     END_SLIP_TARGET,
+    EXACT,
     REPLAY_GAP_KS_TARGET,
+    TRACE_DEPTH_TARGET,
+    Chance,
     Side,
     Stream,
     StreamFigures,
     Verdict,
     asked_stream,
+    chance_of,
     device_figures,
     drawn_stream,
     job_figures,
@@ -33,7 +38,7 @@ from kvdistill.formats.iolog import RELATIVE, LogOptions, LogSummary, split_ios
 from kvdistill.jobs import fio_program
 from kvdistill.jobs import job as fio
 from kvdistill.jobs.fio_replay import fitted_issue_us
-from kvdistill.jobs.job import FioMode, longest
+from kvdistill.jobs.job import FioMode
 from kvdistill.jobs.write import CheckOptions, JobRequest, WrittenJob, make_folder, write_job, write_prefill
 from kvdistill.profile.profile import ArrivalProfile, Profile, SourceKind
 from kvdistill.profile.sources import Distilled, distil_source, file_of
@@ -41,7 +46,7 @@ from kvtrace.core.app import log, progress
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.files import read_json, write_json
 from kvtrace.core.limit import Limit
-from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration, format_io_size, format_rate
+from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration, format_rate
 
 CLOSENESS = "closeness.json"
 MAX_LINES = 1_000_000
@@ -258,7 +263,8 @@ def check(
         window = "the whole window" if is_whole else f"the first {format_duration(part.profile.span_ns)}"
         part = whole if is_whole else part
         written = {mode: write_job(mode, part, place, request) for mode in modes}
-        reference = None if options.is_null else _reference(source, part, place, request, notes)
+        depth_cap = max((job.log.depth for job in written.values() if job.log is not None), default=None)
+        reference = None if options.is_null else _reference(source, part, place, request, depth_cap, notes)
         if not options.is_null:
             # Fill the scratch file of all jobs once.
             space = write_prefill(part, written, place, request).space_bytes
@@ -272,11 +278,17 @@ def check(
         issue_us = (0.0, 0.0)
         for mode in modes:
             run = _Run(mode, part, window, place, request, written[mode], reference)
-            if mode is not FioMode.REPLAY:
-                comparisons.append(_check_drawn(run, notes) if mode is FioMode.STAT else _check_logs(run, notes)[0])
-                continue
-            pair, issue_us = _closest_replay(run, notes)
+            if mode is FioMode.REPLAY:
+                pair, issue_us = _closest_replay(run, notes)
+            else:
+                pair = _check_drawn(run, notes) if mode is FioMode.STAT else _check_logs(run, notes)[0]
             comparisons.append(pair)
+            if _falls_behind(pair.fio):
+                late = format_duration(1000 * (pair.fio.late_p50_us or 0))
+                notes.append(
+                    f"half of {mode.job}'s I/Os were over {late} late: the target here does not keep up with "
+                    f"{format_rate(pair.source.bytes_per_s)} in these bursts; each of --jobs has one I/O in flight"
+                )
     return Closeness(
         fio_version=str(version), comparisons=comparisons, notes=list(dict.fromkeys(notes)), issue_us=issue_us
     )
@@ -314,7 +326,9 @@ def _in_form(run: _Run, logs: LogOptions) -> _Run:
     return replace(run, request=request, written=write_job(run.mode, run.distilled, run.place, request))
 
 
-def _reference(source: Path, part: Distilled, place: Path, request: JobRequest, notes: list[str]) -> Distilled | None:
+def _reference(
+    source: Path, part: Distilled, place: Path, request: JobRequest, depth_cap: int | None, notes: list[str]
+) -> Distilled | None:
     """Return what fio's block requests are compared with; null, with a note why, if fio's own side is compared."""
     kind = part.profile.origin.kind
     if kind in _OF_A_DEVICE:
@@ -326,7 +340,7 @@ def _reference(source: Path, part: Distilled, place: Path, request: JobRequest, 
         )
         return None
     log("checking: kvreplay replays the part of the trace, to see what it makes at the device")
-    seen, outcome = replay_seen(file_of(source), part, place, request.logs.max_io_bytes)
+    seen, outcome = replay_seen(file_of(source), part, place, request.logs.max_io_bytes, depth_cap)
     if seen is None:
         notes.append(f"only fio's side was compared, with what the trace asks of files: {outcome}")
     else:
@@ -334,12 +348,6 @@ def _reference(source: Path, part: Distilled, place: Path, request: JobRequest, 
             "the source's side is a replay of this part of the trace by kvreplay on the same disk, and both sides are "
             f"block requests there ({outcome})"
         )
-        if longest(seen.profile) > request.logs.max_io_bytes:
-            notes.append(
-                f"the block layer merges parts of {format_io_size(request.logs.max_io_bytes)} that kvreplay submits at "
-                f"once, up to {format_io_size(longest(seen.profile))}; fio submits one at a time, and longer ones with "
-                "--io-bytes"
-            )
     return seen
 
 
@@ -375,13 +383,12 @@ def _check_logs(run: _Run, notes: list[str]) -> tuple[ClosenessPair, tuple[float
         path.unlink()
     depth = _mean_depth(seen.result["jobs"], stream) if kind == "clat" else None
     figures = job_figures(run.mode, stream, source, is_replay=is_replay, mean_depth=depth)
-    if figures.late_p50_us is not None and figures.late_p50_us > _NOT_KEEPING_UP_US:
-        rate = moved_bytes * NS_PER_S / run.distilled.profile.span_ns if run.distilled.profile.span_ns else None
-        notes.append(
-            f"half of the replay's I/Os were over {format_duration(figures.late_p50_us * 1000)} late: the target here "
-            f"does not keep up with {format_rate(rate)} in these bursts; each of --jobs has one I/O in flight"
-        )
-    return _compare(run, seen, source, figures), _issue_us(seen, asked)
+    chance = EXACT
+    if not is_replay:
+        operations = source if ios is None else asked_stream(split_ios(ios, _WHOLE_BYTES), by_instant=False)
+        drawn = sum(int((part["part"] == 0).sum()) for part in written.parts())
+        chance = chance_of(operations, drawn, log.max_io_bytes)
+    return _compare(run, seen, source, figures, chance), _issue_us(seen, asked)
 
 
 def _issue_us(seen: Seen, asked: Stream) -> tuple[float, float] | None:
@@ -405,41 +412,79 @@ def _check_drawn(run: _Run, notes: list[str]) -> ClosenessPair:
         source = profile_stream(profile)
     else:
         source = asked_stream(split_ios(run.distilled.ios, fio.STAT_MAX_IO_BYTES), by_instant=False)
-    if seen.device is not None:
-        return _compare(run, seen, source, None)
     jobs = seen.result["jobs"]
+    draws = sum(int(job[direction]["total_ios"]) for job in jobs for direction in ("read", "write"))
+    chance = chance_of(source, draws, _part_bytes(run, seen))
+    if seen.device is not None:
+        return _compare(run, seen, source, None, chance)
     span_us = round(min(profile.span_ns, options.seconds * NS_PER_S) / 1000) or max(
         int(job["job_runtime"]) * 1000 for job in jobs
     )
     stream = drawn_stream([run.place / f"{job['jobname']}.drawn" for job in jobs], span_us)
     depth = _mean_depth(jobs, stream)
-    return _compare(run, seen, source, job_figures(run.mode, stream, source, is_replay=False, mean_depth=depth))
+    figures = job_figures(run.mode, stream, source, is_replay=False, mean_depth=depth)
+    return _compare(run, seen, source, figures, chance)
 
 
 def _is_null(run: _Run) -> bool:
     return run.request.checks is not None and run.request.checks.is_null
 
 
-def _compare(run: _Run, seen: Seen, source: Stream, figures: StreamFigures | None) -> ClosenessPair:
-    """Return `figures` of fio's side, or of the device where it was `seen`, with those of the source."""
-    profile, ios = run.distilled.profile, run.distilled.ios
+def _falls_behind(figures: StreamFigures | None) -> bool:
+    return figures is not None and (figures.late_p50_us or 0) > _NOT_KEEPING_UP_US
+
+
+def _part_bytes(run: _Run, seen: Seen) -> int:
+    """Return the length that requests at the device are counted in parts of.
+
+    Beside a replay of a trace both sides issue parts of the largest I/O, of which the block layer merges now these and
+    now those; requests of a source that a device saw are its own, however long.
+    """
+    is_replayed = run.reference not in (None, run.distilled) and seen.device is not None
+    return run.request.logs.max_io_bytes if is_replayed else _WHOLE_BYTES
+
+
+def _in_parts(figures: StreamFigures, distilled: Distilled, part_bytes: int, **others: Any) -> StreamFigures:
+    """Return `figures` of `distilled` with its depth in parts, and `others` in place of its own."""
+    import pyarrow.parquet as pq
+
+    assert distilled.ios is not None
+    table = pq.read_table(distilled.ios, columns=["ts_ns", "completed_ns", "io_bytes"]).drop_null()
+    begun, done, length = (column.to_numpy() for column in table.columns)
+    in_flight_ns = (done - begun) * (length > 0)
+    parts = float((in_flight_ns * -(-length // part_bytes)).sum() / max(1, in_flight_ns.sum()))
+    depth = None if figures.mean_depth is None else figures.mean_depth * parts
+    return msgspec.structs.replace(figures, mean_depth=depth, **others)
+
+
+def _compare(run: _Run, seen: Seen, source: Stream, logged: StreamFigures | None, chance: Chance) -> ClosenessPair:
+    """Return fio's figures with those of the source: the `logged` ones, or those of the device where it was `seen`."""
+    profile, ios, figures, asked = run.distilled.profile, run.distilled.ios, logged, source
+    part_bytes = _part_bytes(run, seen)
+    is_replayed = part_bytes < _WHOLE_BYTES
     if run.reference is not None and seen.device is not None and seen.device.ios is not None:
         profile, ios = run.reference.profile, run.reference.ios
         if ios is not None:
-            source = asked_stream(split_ios(ios, _WHOLE_BYTES), by_instant=False)
-        stream = asked_stream(split_ios(seen.device.ios, _WHOLE_BYTES), by_instant=False)
-        figures = device_figures(run.mode, figures, stream, seen.device.profile, source, has_gaps=ios is not None)
+            source = asked_stream(split_ios(ios, part_bytes), by_instant=False)
+        stream = asked_stream(split_ios(seen.device.ios, part_bytes), by_instant=False)
+        # An operation of a trace comes in several requests: only fio's own log says which belong together.
+        has_gaps = ios is not None and not is_replayed
+        figures = device_figures(run.mode, logged, stream, seen.device.profile, source, has_gaps=has_gaps)
     assert figures is not None
     shown = source_figures("source", source, profile)
-    if ios is None:
+    if is_replayed:
+        assert run.reference is not None
+        assert seen.device is not None
+        # Arrivals and places are the trace's own: kvreplay frees and takes space by when its deletes and writes end.
+        own = source_figures("asked", asked)
+        kept = {name: getattr(own, name) for name in ("arrivals", "hot10_share", "reuse_p50_blocks")}
+        shown = _in_parts(shown, run.reference, part_bytes, **kept)
+        figures = _in_parts(figures, seen.device, part_bytes)
+    elif ios is None:
         shown = msgspec.structs.replace(shown, hot10_share=None, reuse_p50_blocks=None)
-    return ClosenessPair(
-        job=run.mode.job,
-        window=run.window,
-        source=shown,
-        fio=figures,
-        verdicts=verdicts(figures, shown, is_replay=run.mode is FioMode.REPLAY),
-    )
+    depth_target = TRACE_DEPTH_TARGET if is_replayed else DEPTH_TARGET
+    found = verdicts(figures, shown, chance, keeps_up=not _falls_behind(logged), depth_target=depth_target)
+    return ClosenessPair(job=run.mode.job, window=run.window, source=shown, fio=figures, verdicts=found)
 
 
 def _mean_depth(jobs: list[dict[str, Any]], stream: Stream) -> float | None:

@@ -19,19 +19,22 @@ from numpy.typing import NDArray
 from kvdistill.formats.fio import logged_latencies
 from kvdistill.formats.iolog import logged_ios
 from kvdistill.profile.arrivals import dispersion
-from kvdistill.profile.locality import block_accesses, hot_share, median_reuse
+from kvdistill.profile.locality import BLOCK_BYTES, block_accesses, hot_share, median_reuse
 from kvdistill.profile.profile import Profile, SourceKind
 
 SIZE_TV_TARGET = 0.015
 RATE_TARGET = 0.015
 REPLAY_GAP_KS_TARGET, DRAWN_GAP_KS_TARGET = 0.03, 0.10
 END_SLIP_TARGET = 0.01
-DEPTH_TARGET = 0.10
+DEPTH_TARGET, TRACE_DEPTH_TARGET = 0.10, 0.20
+"""A trace has no depth of its own: what is compared is what one disk made of one replay of it."""
 HOT_TARGET = 0.02
 REPLAY_REUSE_TARGET, DRAWN_REUSE_TARGET = 0.01, 0.05
 """Relative difference of the median reuse distance up to which it counts as equal."""
 _SIGMAS = 2
-"""Standard deviations that a drawn count may be off by chance."""
+"""Standard deviations that what is drawn may be off by chance."""
+_RESAMPLES, _MOST_DRAWS = 200, 4096
+"""Of more operations so many are drawn, and the deviations scaled: they fall with the root of the number."""
 
 
 class Side(StrEnum):
@@ -52,21 +55,22 @@ class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
     side: Side
     """Where it was observed."""
     ios: int
+    """At the device: in parts of the largest I/O that is asked for, where the block layer merged such parts."""
     read_share: float
     ios_per_s: float | None
     bytes_per_s: float | None
+    requests: int | None = None
+    """As the device got them, as is the next; null for what was not seen there."""
+    largest_request_bytes: int | None = None
     size_tv: float | None = None
     """Total variation distance of the sizes, by direction."""
-    size_tv_by_chance: float | None = None
-    """What so many draws from the source's own sizes are off by, twice the mean; a job that draws cannot do better."""
-    size_cv: float | None = None
-    """Standard deviation of the sizes by their mean."""
     size_emd_bytes: float | None = None
     """Earth mover's distance of the sizes, by direction."""
     gap_ks: float | None = None
     """Kolmogorov-Smirnov distance of the gaps between arrivals in µs, beyond what `gap_resolution_us` explains.
 
     Of a replayed trace, what is due at one time is one arrival, at the time of its first I/O; else each I/O is one.
+    Null where most gaps are shorter than that resolution.
     """
     gap_resolution_us: int | None = None
     """How finely both sides' times were known for `gap_ks`: 1 at the device, 1000 in fio's latency logs."""
@@ -94,12 +98,73 @@ class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """A target, the measured value, and whether that passes; null if it was not measured."""
+    """A target, the measured value, and whether that passes; null if it was not measured, or `why` it tells nothing."""
 
     name: str
     target: str
     value: float | bool | None
     passes: bool | None
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """How far figures of so many operations, drawn from the source's own, are off by chance: two standard deviations.
+
+    Shares of the source's figure, but for the last two: those are the distances themselves. All 0 of an exact replay.
+    """
+
+    operations: int = 0
+    read_share: float = 0
+    ios_per_s: float = 0
+    bytes_per_s: float = 0
+    mean_depth: float = 0
+    reuse: float = 0
+    size_tv: float = 0
+    hot10_share: float = 0
+
+
+EXACT = Chance()
+
+
+def chance_of(source: Stream, draws: int, part_bytes: int) -> Chance:
+    """Return the chance error of `draws` operations from `source`, which come in parts of `part_bytes`.
+
+    Drawn again and again: a long operation brings many parts, so that their number says little. What an operation adds
+    to the depth is taken as the square of its bytes, which are in flight for as long as they take to move.
+    """
+    count = max(1, min(draws, _MOST_DRAWS))
+    whole, rest = np.divmod(source.length, part_bytes)
+    sizes, size = np.unique(np.concatenate([[part_bytes], rest]), return_inverse=True)
+    kinds, kind = 2 * len(sizes), size[1:] + len(sizes) * source.is_read
+    whole_kind = size[0] + len(sizes) * source.is_read
+
+    def parts_of(at: Any) -> Any:
+        parts = np.bincount(kind[at], rest[at] > 0, kinds) + np.bincount(whole_kind[at], whole[at], kinds)
+        return parts.reshape(2, len(sizes))
+
+    mean, squares = parts_of(slice(None)), source.length.astype(np.float64) ** 2
+    shares = mean.sum(axis=1) / mean.sum()
+    expected = np.array([mean.sum(), source.length.sum(), squares.sum()]) * count / len(size[1:])
+    generator = np.random.default_rng(0)
+    found = np.empty((_RESAMPLES, 5))
+    for row in found:
+        at = generator.integers(len(source.length), size=max(1, generator.poisson(count)))
+        parts = parts_of(at)
+        moved = np.array([parts.sum(), source.length[at].sum(), squares[at].sum()]) / expected - 1
+        reads = parts[1].sum() / parts.sum() / shares[1] - 1 if shares[1] else 0
+        unlike = [
+            np.abs(a / a.sum() - b / b.sum()).sum() / 2 if a.sum() else float(b.sum() > 0)
+            for a, b in zip(parts, mean, strict=True)
+        ]
+        row[:] = reads, *moved, shares @ unlike
+    off = _SIGMAS * np.sqrt((found**2).mean(axis=0))
+    off[4] = found[:, 4].mean() + _SIGMAS * found[:, 4].std()
+    reads, ios, moved, depth, unlike = (float(value) * (count / max(1, draws)) ** 0.5 for value in off)
+    again = draws * (1 - len(np.unique(source.offset // BLOCK_BYTES)) / len(source.offset))
+    # The error of a median, of distances that are about exponential: only who begins where another did tells one.
+    reuse = _SIGMAS * 1.44 / max(1, again) ** 0.5
+    return Chance(draws, reads, ios, moved, depth, reuse, unlike, _SIGMAS / max(1, draws) ** 0.5)
 
 
 def source_figures(name: str, stream: Stream, profile: Profile | None = None) -> StreamFigures:
@@ -109,26 +174,31 @@ def source_figures(name: str, stream: Stream, profile: Profile | None = None) ->
 
 
 def device_figures(
-    name: str, logged: StreamFigures | None, stream: Stream, profile: Profile, source: Stream, *, has_gaps: bool
+    name: str,
+    logged: StreamFigures | None,
+    stream: Stream,
+    profile: Profile,
+    source: Stream,
+    *,
+    has_gaps: bool,
 ) -> StreamFigures:
     """Return the figures of what the device saw of a fio run, `stream` and its `profile`, against `source`.
 
-    What only fio's own logs say comes from `logged`: lateness, and without `has_gaps`, where the source's times are
-    not known, the gaps.
+    What only fio's own logs say comes from `logged`: lateness, and without `has_gaps`, where the device's requests do
+    not tell the source's arrivals, the gaps.
     """
     seen = msgspec.structs.replace(
         _with_profile(_figures(name, stream, Side.DEVICE), profile),
         size_tv=size_tv(stream, source),
-        size_tv_by_chance=_tv_by_chance(source, len(stream.us)),
         size_emd_bytes=size_emd_bytes(stream, source),
     )
     if logged is not None:
-        kept = ("has_same_ios", "end_slip", "late_p50_us", "late_p99_us", "gap_ks", "gap_resolution_us")
+        kept = ("has_same_ios", "end_slip", "late_p50_us", "late_p99_us", "gap_ks", "gap_resolution_us", "arrivals")
         seen = msgspec.structs.replace(seen, **{field: getattr(logged, field) for field in kept})
     if not has_gaps:
         return seen
-    ks = ks_distance(gaps_us(stream), gaps_us(source)) if source.seconds else None
-    return msgspec.structs.replace(seen, gap_ks=ks, gap_resolution_us=1)
+    gap_ks = _gap_ks(stream, source, 1)
+    return msgspec.structs.replace(seen, gap_ks=gap_ks, gap_resolution_us=1, arrivals=len(stream.us))
 
 
 def _with_profile(figures: StreamFigures, profile: Profile) -> StreamFigures:
@@ -139,6 +209,8 @@ def _with_profile(figures: StreamFigures, profile: Profile) -> StreamFigures:
     return msgspec.structs.replace(
         figures,
         side=Side.DEVICE if profile.origin.kind in (SourceKind.BLOCKS, SourceKind.PROBE) else figures.side,
+        requests=profile.ops,
+        largest_request_bytes=max((s.io_bytes for s in (*profile.read.sizes, *profile.write.sizes)), default=None),
         mean_depth=depth.mean,
         in_flight_p99=depth.in_flight_for(0.99),
         idle_share=idle,
@@ -155,11 +227,8 @@ def job_figures(
     return msgspec.structs.replace(
         figures,
         size_tv=size_tv(stream, source),
-        size_tv_by_chance=_tv_by_chance(source, len(stream.us)),
         size_emd_bytes=size_emd_bytes(stream, source),
-        gap_ks=ks_distance(gaps_us(stream), gaps_us(source), resolution_us if resolution_us > 1 else 0)
-        if source.seconds
-        else None,
+        gap_ks=_gap_ks(stream, source, resolution_us),
         gap_resolution_us=resolution_us,
         mean_depth=mean_depth,
         has_same_ios=same,
@@ -167,54 +236,63 @@ def job_figures(
     )
 
 
-def verdicts(figures: StreamFigures, source: StreamFigures, *, is_replay: bool) -> list[Verdict]:
+def verdicts(
+    figures: StreamFigures,
+    source: StreamFigures,
+    chance: Chance = EXACT,
+    *,
+    keeps_up: bool = True,
+    depth_target: float = DEPTH_TARGET,
+) -> list[Verdict]:
     """Return each defined target against the measured value.
 
-    For a job that draws, a miss within the chance error of its number of I/Os neither passes nor fails.
+    A miss that `chance` explains neither passes nor fails; nor does one in time where the target does not keep up.
     """
-    n, p = figures.ios, source.read_share
-    drawn = float("inf") if is_replay or not n else n**0.5
-    chance = _SIGMAS / drawn
-    reads, rate, moved, reuse_, depth = (
+    is_replay = chance == EXACT
+    reads, rate, moved, reuse, depth = (
         _relative(getattr(figures, field), getattr(source, field))
         for field in ("read_share", "ios_per_s", "bytes_per_s", "reuse_p50_blocks", "mean_depth")
     )
-    reads_chance = chance * ((1 - p) / p) ** 0.5 if p else 0
-    moved_chance = chance * (1 + (figures.size_cv or 0) ** 2) ** 0.5
-    size_chance = 0 if is_replay else figures.size_tv_by_chance or 0
-    is_seen = figures.side is Side.DEVICE
-    gap_target, reuse_target = (
-        (REPLAY_GAP_KS_TARGET, REPLAY_REUSE_TARGET) if is_replay else (DRAWN_GAP_KS_TARGET, DRAWN_REUSE_TARGET)
-    )
     hot = None if None in (figures.hot10_share, source.hot10_share) else figures.hot10_share - source.hot10_share  # type: ignore[operator]
+    gaps = [max(1, (side.arrivals or 0) - 1) for side in (figures, source)]
+    # Of a replay, one gap; of drawn ones, what the test of Kolmogorov and Smirnov leaves to chance once in twenty.
+    gap_chance = (1 + 1e-9) / gaps[1] if is_replay else 1.36 * (1 / gaps[0] + 1 / gaps[1]) ** 0.5
+    gap, back = (REPLAY_GAP_KS_TARGET, REPLAY_REUSE_TARGET) if is_replay else (DRAWN_GAP_KS_TARGET, DRAWN_REUSE_TARGET)
+    few = f"{source.arrivals:,} arrivals are too few" if is_replay else f"{chance.operations:,} operations are too few"
+    late = None if keeps_up else "the target does not keep up"
     rows = [
-        _within("read share", "within 1.5 %", reads, RATE_TARGET, reads_chance),
-        _within("I/Os a second", "within 1.5 %", rate, RATE_TARGET, chance),
-        _within("bytes a second", "within 1.5 %", moved, RATE_TARGET, moved_chance),
-        _within("size TV", f"<= {SIZE_TV_TARGET}", figures.size_tv, SIZE_TV_TARGET, size_chance),
-        # fio's logs have milliseconds, in which a gap of microseconds is none.
-        _within(
-            "gap KS at 1 µs", f"<= {gap_target}", figures.gap_ks if figures.gap_resolution_us == 1 else None, gap_target
-        ),
-        _within("mean in flight", "within 10 %", depth, DEPTH_TARGET),
-        _within("I/O share of hottest 10 %", f"+- {HOT_TARGET}", hot, HOT_TARGET, chance),
-        _within("reuse distance", f"within {reuse_target:.0%}".replace("%", " %"), reuse_, reuse_target, chance),
+        _judged("share of reads", "within 1.5 %", reads, RATE_TARGET, {few: chance.read_share}),
+        _judged("I/Os a second", "within 1.5 %", rate, RATE_TARGET, {few: chance.ios_per_s}, late),
+        _judged("bytes a second", "within 1.5 %", moved, RATE_TARGET, {few: chance.bytes_per_s}, late),
+        _judged("I/Os of other sizes", "<= 1.5 %", figures.size_tv, SIZE_TV_TARGET, {few: chance.size_tv}),
+        _judged("gaps between arrivals, KS", f"<= {gap}", figures.gap_ks, gap, {few: gap_chance}, late),
+        _judged("I/Os in flight", _within(depth_target), depth, depth_target, {few: chance.mean_depth}, late),
+        _judged("I/O share of hottest 10 %", f"+- {HOT_TARGET}", hot, HOT_TARGET, {few: chance.hot10_share}),
+        _judged("reuse distance", _within(back), reuse, back, {few: chance.reuse}),
     ]
     if is_replay:
         rows += [
-            _within("end slip", "<= 1 %", figures.end_slip, END_SLIP_TARGET),
+            _judged("end of the replay", "<= 1 %", figures.end_slip, END_SLIP_TARGET, {}, late),
             Verdict("same I/Os", "yes", figures.has_same_ios, figures.has_same_ios),
         ]
-    if not is_seen:
+    if figures.side is not Side.DEVICE:
         # What fio asks for is not what arrives.
-        rows.append(Verdict("seen at the device", "yes", False, None))
+        rows.append(Verdict("seen at the device", "yes", False, None, "only fio's side was seen"))
     return rows
 
 
-def _within(name: str, target: str, value: float | None, bound: float, chance: float = 0) -> Verdict:
-    if value is None:
-        return Verdict(name, target, None, None)
-    return Verdict(name, target, value, True if abs(value) <= bound else None if abs(value) <= chance else False)
+def _within(target: float) -> str:
+    return f"within {100 * target:.0f} %"
+
+
+def _judged(
+    name: str, target: str, value: float | None, bound: float, excuses: dict[str, float], late: str | None = None
+) -> Verdict:
+    """Return the verdict on `value`; up to the value of one of `excuses` it neither passes nor fails, nor if `late`."""
+    if value is None or abs(value) <= bound:
+        return Verdict(name, target, value, None if value is None else True)
+    why = late or next((said for said, up_to in excuses.items() if abs(value) <= up_to), None)
+    return Verdict(name, target, value, None if why else False, why)
 
 
 def _relative(value: float | None, source: float | None) -> float | None:
@@ -239,7 +317,6 @@ def _figures(name: str, stream: Stream, side: Side) -> StreamFigures:
         hot10_share=hot_share(blocks),
         reuse_p50_blocks=median_reuse(blocks),
         arrivals=int(stream.arrival.max()) + 1 if len(stream.us) else 0,
-        size_cv=float(stream.length.std() / stream.length.mean()) if len(stream.us) else None,
         dispersion_1ms=bursts.in_1ms if stream.resolution_us == 1 else None,
         dispersion_100ms=bursts.in_100ms,
         dispersion_10s=bursts.in_10s,
@@ -250,6 +327,13 @@ def gaps_us(stream: Stream) -> NDArray[np.int64]:
     """Return the gaps between arrivals in µs, in order of time."""
     us: NDArray[np.int64] = np.diff(np.sort(stream.arrivals_us)).astype(np.int64)
     return us
+
+
+def _gap_ks(stream: Stream, source: Stream, resolution_us: int) -> float | None:
+    gaps = gaps_us(source)
+    if not source.seconds or (resolution_us > 1 and float(np.median(gaps)) < resolution_us):
+        return None
+    return ks_distance(gaps_us(stream), gaps, resolution_us if resolution_us > 1 else 0)
 
 
 def ks_distance(a: NDArray[Any], b: NDArray[Any], tolerance: float = 0) -> float | None:
@@ -274,21 +358,6 @@ def _above(a: NDArray[Any], b: NDArray[Any], tolerance: float) -> float:
 def size_tv(stream: Stream, source: Stream) -> float:
     """Return the total variation distance of exact sizes, by direction, weighted as the source's directions."""
     return _by_direction(stream, source, lambda a, b, _values: float(np.abs(a - b).sum() / 2), missing=1.0)
-
-
-def _tv_by_chance(source: Stream, draws: int) -> float | None:
-    """Return twice the mean total variation of `draws` sizes from the source's own distribution, by direction."""
-    if not draws:
-        return None
-    total = 0.0
-    for direction in (True, False):
-        lengths = source.length[source.is_read == direction]
-        if len(lengths):
-            share = len(lengths) / len(source.length)
-            p = np.unique(lengths, return_counts=True)[1] / len(lengths)
-            # The mean of |X - np| of a binomial is about the square root of 2 / pi of its variance.
-            total += share * float(np.sqrt(2 * p * (1 - p) / (np.pi * draws * share)).sum()) / 2
-    return _SIGMAS * total
 
 
 def size_emd_bytes(stream: Stream, source: Stream) -> float | None:

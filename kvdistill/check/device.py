@@ -165,10 +165,13 @@ _LEAD_NS = NS_PER_S
 _START_S, _SLOWEST_BYTES_PER_S = 120, 20e6
 
 
-def replay_seen(trace: Path, part: Distilled, place: Path, io_bytes: int) -> tuple[Distilled | None, str]:
+def replay_seen(
+    trace: Path, part: Distilled, place: Path, io_bytes: int, depth_cap: int | None
+) -> tuple[Distilled | None, str]:
     """Replay `part` of `trace` at its times on one file in the folder `place`, with the probes attached.
 
-    Returns what the device saw, and how the replay went; or null, and why there is nothing to compare with.
+    At most `depth_cap` I/Os are in flight, as in the jobs; null is kvreplay's own bound. Returns what the device saw,
+    and how the replay went; or null, and why there is nothing to compare with.
     """
     disk, tier = disk_of(place), part.profile.tier.rpartition("@")[0] or part.profile.tier
     if disk is None:
@@ -179,6 +182,7 @@ def replay_seen(trace: Path, part: Distilled, place: Path, io_bytes: int) -> tup
     write_part(trace, part, cut)
     command = argv_of("kvreplay", "run", str(cut), "--tier", f"{tier}={place / 'replayed.dat'}")
     command += ["--speed", "1", "--probes", "--io-bytes", str(io_bytes), "-o", str(output)]
+    command += [] if depth_cap is None else ["--queue-depth", str(depth_cap)]
     moved = 2 * part.profile.placed.span_bytes + part.profile.read.io_bytes + part.profile.write.io_bytes
     timeout_s = _START_S + part.profile.span_ns / NS_PER_S + moved / _SLOWEST_BYTES_PER_S
     try:

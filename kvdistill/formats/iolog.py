@@ -43,6 +43,7 @@ MAX_JOBS = 1024
 _US_PER_MS = 1000
 _NS_PER_US = 1000
 _GRANULE_BYTES = 4096
+_BUFFER_BYTES, _MAX_DEPTH = 256 << 20, 1024
 _MAX_IO_BYTES = (1 << 32) - _GRANULE_BYTES
 # A row may become many lines: 32 MiB objects are 32 each.
 _BATCH_ROWS = 1 << 14
@@ -93,6 +94,11 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The most lines due at one time."""
     issue_us: tuple[float, float] = (0.0, 0.0)
     """What issuing an I/O and each MiB of it was taken to take: delays are so much shorter."""
+
+    @property
+    def depth(self) -> int:
+        """The most I/Os in flight of one asynchronous job: its longest burst, where its buffers are not too much."""
+        return max(1, min(_MAX_DEPTH, _BUFFER_BYTES // self.largest_io_bytes, max(32, self.max_burst_ios)))
 
 
 def split_ios(ios: Path, max_io_bytes: int) -> Iterator[dict[str, Any]]:

@@ -34,8 +34,6 @@ from kvdistill.jobs.job import (
 from kvdistill.profile.profile import Profile
 from kvtrace.core.units import format_bytes, format_count, format_duration, format_io_size
 
-BUFFER_BYTES = 256 * MIB
-_MAX_DEPTH = 1024
 _MS = 1_000_000
 _WAITED_US, _MIN_WAITS, _USUAL = 300, 50, 90
 
@@ -146,10 +144,8 @@ def _job(
     started = f", of which {started} before the first I/O, to read the logs: fio's mean rates count them"
     started = started if log.start_ms else ""
     largest = log.largest_io_bytes
-    # An upper bound: the log's times decide what is in flight.
-    depth = max(1, min(_MAX_DEPTH, BUFFER_BYTES // largest, max(32, log.max_burst_ios)))
-    buffers = largest * (depth if len(log.files) == 1 else len(log.files))
-    pages = huge_pages([(depth, largest)] if len(log.files) == 1 else [(1, largest)] * len(log.files))
+    buffers = largest * (log.depth if len(log.files) == 1 else len(log.files))
+    pages = huge_pages([(log.depth, largest)] if len(log.files) == 1 else [(1, largest)] * len(log.files))
     is_reserved = options.huge_pages >= pages
     run = [
         f"in this folder: fio {PREFILL} once, then {run_line(mode.job, largest, is_reserved=is_reserved)}",
@@ -174,7 +170,7 @@ def _job(
         ("Lost", losses),
         (bugs_heading(options.version), _bugs(options.version, log)),
     ]
-    engine = ["ioengine=psync"] if len(log.files) > 1 else ["ioengine=libaio", f"iodepth={depth}"]
+    engine = ["ioengine=psync"] if len(log.files) > 1 else ["ioengine=libaio", f"iodepth={log.depth}"]
     shared = [
         "direct=1",
         *engine,

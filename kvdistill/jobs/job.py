@@ -37,7 +37,7 @@ class FioMode(StrEnum):
 
 
 MIB = 1 << 20
-STAT_MAX_IO_BYTES = 64 * MIB
+STAT_MAX_IO_BYTES = 512 * MIB
 """The statistical job draws longer operations as several: fio buffers depth times the longest in memory."""
 _MAX_TARGET = 256
 

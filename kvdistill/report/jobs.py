@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kvdistill.check.check import Closeness, Jobs
-from kvdistill.check.closeness import StreamFigures
+from kvdistill.check.closeness import StreamFigures, Verdict
 from kvdistill.check.store_jobs import StoreCloseness
 from kvdistill.jobs.write import StoreJobs
 from kvdistill.profile.profile import Profile
@@ -24,6 +24,7 @@ from kvtrace.core.document.document import (
     Unit,
     columns_of,
     parameters,
+    show,
 )
 from kvtrace.core.units import format_count, format_duration
 
@@ -50,6 +51,7 @@ def jobs_document(report: JobsReport) -> Document:
     return Document(
         name=report.name,
         headline="Jobs, and how close they come to their source",
+        subject=_said(report.closeness),
         notes=[],
         chapters=[
             closeness_chapter(report.closeness),
@@ -63,6 +65,7 @@ def written_document(written: Jobs | StoreJobs, folder: Path, compared: StoreClo
     # Numbered logs are one.
     files = dict.fromkeys(_NUMBER.sub(".*.iolog", name) for name in written.files)
     chapters = [_profile_chapter(written.profile)]
+    said = [f"Written to {folder}: {', '.join(files)}"]
     if isinstance(written, Jobs):
         columns = columns_of("text: job; bytes: space_bytes = needs; text: log")
         logs = {
@@ -73,6 +76,7 @@ def written_document(written: Jobs | StoreJobs, folder: Path, compared: StoreClo
         chapters.append(Chapter("Jobs", [ReportTable("", Sheet.SUMMARY, columns, needs)]))
         if written.closeness is not None:
             chapters.append(closeness_chapter(written.closeness))
+            said = [*_said(written.closeness), *said]
     elif written.log is not None:
         log = written.log
         counts = {"GETs": log.gets, "PUTs": log.puts, "DELETEs": log.deletes, "to populate before": log.populated}
@@ -81,7 +85,7 @@ def written_document(written: Jobs | StoreJobs, folder: Path, compared: StoreClo
         chapters.append(Chapter("Op log", [ReportTable("", Sheet.SUMMARY, columns, rows)]))
     if compared is not None:
         chapters.append(_replay_chapter(compared))
-    return Document("", f"Written to {folder}: {', '.join(files)}", chapters)
+    return Document("", said[0], chapters, subject=said[1:])
 
 
 def _replay_chapter(compared: StoreCloseness) -> Chapter:
@@ -196,16 +200,33 @@ def _unit(name: str) -> Unit:
     return next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), Unit.NUMBER)
 
 
+def _said(found: Closeness) -> list[str]:
+    """Return in a sentence a job how close they come."""
+    lines = []
+    for pair in found.comparisons:
+        passed = sum(verdict.passes is True for verdict in pair.verdicts)
+        said = [f"{pair.job}: as its source in {passed} of {len(pair.verdicts)} figures"]
+        missed = [(v.name, _measured(v)) for v in pair.verdicts if v.passes is False]
+        if missed:
+            said.append("NOT in " + ", ".join(f"{name} ({show(cell.value, cell.unit)})" for name, cell in missed))
+        why = [v.why for v in pair.verdicts if v.why is not None]
+        said += [f"{why.count(reason)} undetermined: {reason}" for reason in dict.fromkeys(why)]
+        lines.append("; ".join(said))
+    return lines
+
+
+def _measured(verdict: Verdict) -> Cell:
+    unit = Unit.SHARE if "%" in verdict.target else Unit.NUMBER
+    return Cell(verdict.value, Unit.TEXT if isinstance(verdict.value, bool) else unit)
+
+
 def _verdicts(found: Closeness) -> ReportTable:
     columns = columns_of("text: job, target = figure, wanted = target, reached = measured, verdict")
     rows: list[list[Any]] = []
     for pair in found.comparisons:
         for verdict in pair.verdicts:
-            value = verdict.value
-            unit = Unit.SHARE if "%" in verdict.target else Unit.NUMBER
-            measured = Cell(value, Unit.TEXT if isinstance(value, bool) else unit)
-            marked = "not measured" if value is None else "undetermined: too few I/Os"
+            marked = "not measured" if verdict.value is None else f"undetermined: {verdict.why}"
             marked = marked if verdict.passes is None else _MARKS[verdict.passes]
-            rows.append([pair.fio.name, verdict.name, verdict.target, measured, marked])
+            rows.append([pair.fio.name, verdict.name, verdict.target, _measured(verdict), marked])
     note = "Shares are differences from the source: negative is less than it."
     return ReportTable("Targets of closeness", Sheet.PERFORMANCE, columns, rows, (), note, 2)

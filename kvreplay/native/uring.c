@@ -332,15 +332,19 @@ static int64_t take(Loop *l) {
     Step some[TOGETHER];
     int count = 0;
     int64_t next_ns = INT64_MAX, made = 0;
-    bool has_more = true;
+    bool has_more = true, has_rest = false;
     lock(e);
     int64_t now = run_ns(e);
-    while (count < TOGETHER && made < MADE_BYTES && room_of(&l->ring) >= (unsigned)(LONGEST_CHAIN * (count + 1))) {
+    // Parts of one operation lie side by side: submitted together, the block layer would merge them.
+    while (count < TOGETHER && made < MADE_BYTES && !has_rest &&
+           room_of(&l->ring) >= (unsigned)(LONGEST_CHAIN * (count + 1))) {
         if (!take_step(e, l->queue, now, &some[count], &next_ns)) {
             has_more = false;
             break;
         }
-        made += some[count].operation->row->op == WRITE ? some[count].bytes : 0;
+        const Operation *f = some[count].operation;
+        has_rest = some[count].act == MOVE && f->next_io < f->ios;
+        made += f->row->op == WRITE ? some[count].bytes : 0;
         count++;
     }
     // Before the lock is free: whoever brings something from now on wakes us.

@@ -28,6 +28,8 @@ SPARE_SHARE = 0.25
 """Space beyond what the replay holds at most, because free extents lie scattered."""
 FREED_ONLY = "free space, ask nothing of the device"
 """What deletes do unless they discard."""
+START_BYTES = 1 << 20
+"""Where objects begin, behind the header: a filesystem's extents, stripes and zones lie at multiples of it."""
 _ALLOCATED_UNIT_BYTES = 512
 """Of st_blocks."""
 
@@ -68,7 +70,7 @@ class ExtentTier:
         """Claim the target, see that the peak fits, make a file as large as that, and confirm O_DIRECT."""
         flags = os.O_DIRECT if self._options.is_direct else 0
         held = self._holding.peak_bytes[0]
-        wanted = self.alignment + held + int(held * SPARE_SHARE) + self._holding.ahead_bytes
+        wanted = START_BYTES + held + int(held * SPARE_SHARE) + self._holding.ahead_bytes
         if self.is_device:
             self._fd, device = claim_device(
                 self._path, flags, is_destroying=self._options.is_destroying, overwritten=self._options.overwritten
@@ -78,7 +80,7 @@ class ExtentTier:
             self._fd = claims.claim_file(self._path, flags)
             space = os.statvfs(self._path)
             available = space.f_bavail * space.f_frsize + os.fstat(self._fd).st_blocks * _ALLOCATED_UNIT_BYTES
-        if self.alignment + peak_bytes > available:
+        if START_BYTES + peak_bytes > available:
             raise DeviceError(
                 f"{self.target}: the replay holds up to {format_bytes(peak_bytes)} there, but only "
                 f"{format_bytes(available)} is free; replay less with --limit"
@@ -99,7 +101,7 @@ class ExtentTier:
                 raise DeviceError(f"{self.target}: cannot be made {size} long: {error.strerror}") from None
         # Now, because it may be gone by the end.
         self._found = filesystem_facts(self._path) | {"device_firmware": firmware(self._path)}
-        self._space = Space(self._size_bytes, self.alignment, self.alignment)
+        self._space = Space(self._size_bytes, self.alignment, START_BYTES)
         self._space.expect(self._holding.grown)
 
     def _note_filled(self, filled_bytes: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 
 import msgspec
 import pyarrow.parquet as pq
@@ -14,7 +15,7 @@ from kvdistill_rows import MS, distil_rows, io, write_hand
 
 from kvdistill.check import device
 from kvdistill.check.check import _compare, _Run
-from kvdistill.check.closeness import asked_stream, job_figures
+from kvdistill.check.closeness import EXACT, asked_stream, job_figures
 from kvdistill.check.device import Seen, direct_requests, replay_seen, write_part
 from kvdistill.formats.iolog import LogOptions, split_ios
 from kvdistill.jobs.job import FioMode, JobOptions
@@ -39,12 +40,12 @@ def test_the_part_is_the_tiers_rows_of_the_window_from_the_first_second_on(tmp_p
 def test_who_is_not_root_is_told(tmp_path, monkeypatch):
     part = distil_trace(write_hand(tmp_path), "nvme", Limit(), tmp_path)
     monkeypatch.setattr(device, "disk_of", lambda _place: None)
-    assert replay_seen(tmp_path / "hand.parquet", part, tmp_path, MIB) == (
+    assert replay_seen(tmp_path / "hand.parquet", part, tmp_path, MIB, None) == (
         None, "no block device lies beneath the target",
     )  # fmt: skip
     monkeypatch.setattr(device, "disk_of", lambda place: place)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    seen, why = replay_seen(tmp_path / "hand.parquet", part, tmp_path, MIB)
+    seen, why = replay_seen(tmp_path / "hand.parquet", part, tmp_path, MIB, None)
     assert seen is None
     assert why.endswith("needs root")
 
@@ -66,23 +67,50 @@ def test_both_sides_are_block_requests_where_a_replay_was_seen(tmp_path):
     logged = job_figures("replay", asked, asked, is_replay=True, mean_depth=None)
     run = _Run(FioMode.REPLAY, part, "all", tmp_path, options, written, sides["replay"])
 
-    pair = _compare(run, Seen({}, sides["fio"], None), asked, logged)
+    pair = _compare(run, Seen({}, sides["fio"], None), asked, logged, EXACT)
     assert (pair.source.side, pair.fio.side) == ("device", "device")
     assert (pair.source.ios, pair.fio.ios) == (40, 80), "metadata and buffered writes are no I/O of either"
-    assert (pair.fio.size_tv, pair.fio.gap_resolution_us) == (1, 1)
-    # Gaps of 10 ms beside gaps of 1 and 9 ms.
-    assert pair.fio.gap_ks == 1
+    assert pair.fio.size_tv == 1
+    # When its operations came fio's log says: at the device they are several requests.
+    assert (pair.source.arrivals, pair.fio.arrivals, pair.fio.gap_ks) == (40, 40, 0)
     passes = {v.name: v.passes for v in pair.verdicts}
-    assert (passes["size TV"], passes["same I/Os"]) == (False, True)
+    assert (passes["I/Os of other sizes"], passes["same I/Os"]) == (False, True)
     assert "seen at the device" not in passes
 
-    same = _compare(run, Seen({}, sides["replay"], None), asked, logged)
+    same = _compare(run, Seen({}, sides["replay"], None), asked, logged, EXACT)
     assert (same.fio.size_tv, same.fio.gap_ks) == (0, 0)
     assert not [v.name for v in same.verdicts if v.passes is False]
 
-    unseen = _compare(run, Seen({}, None, "no probes"), asked, logged)
+    unseen = _compare(run, Seen({}, None, "no probes"), asked, logged, EXACT)
     assert (unseen.source.side, unseen.fio.side) == ("asked", "fio")
     assert msgspec.to_builtins(unseen.verdicts)[-1]["name"] == "seen at the device"
+
+
+def test_what_the_block_layer_merged_counts_in_the_parts_that_were_submitted(tmp_path):
+    """20 operations of 4 MiB in parts of 1 MiB: of the replay they came in two requests each, of fio in four."""
+    part = distil_rows(tmp_path, [io(10 * i, "read", i, 4 * MIB) for i in range(20)])
+    sides = {}
+    for name, count in (("replay", 2), ("fio", 4)):
+        rows = [
+            (10.0 * i, "RS", (4 * i + k * 4 // count) * MIB, 4 * MIB // count) for i in range(20) for k in range(count)
+        ]
+        sides[name], why = direct_requests(write_blocks(tmp_path / f"{name}.parquet", rows), "vda", tmp_path / name)
+        assert why is None
+    request = JobRequest([FioMode.REPLAY], JobOptions(), LogOptions())
+    written = write_job(FioMode.REPLAY, part, tmp_path, request)
+    asked = asked_stream(split_ios(part.ios, MIB), by_instant=True)
+    logged = job_figures("replay", asked, asked, is_replay=True, mean_depth=None)
+    run = _Run(FioMode.REPLAY, part, "all", tmp_path, request, written, sides["replay"])
+    pair = _compare(run, Seen({}, sides["fio"], None), asked, logged, EXACT)
+    assert [(side.ios, side.requests, side.largest_request_bytes) for side in (pair.source, pair.fio)] == [
+        (80, 40, 2 * MIB), (80, 80, MIB),
+    ]  # fmt: skip
+    assert (pair.fio.size_tv, pair.source.arrivals, pair.fio.arrivals) == (0, 20, 20)
+    # A request of two parts is two in flight for as long; each request takes as long in these events.
+    assert pair.source.mean_depth == pytest.approx(pair.fio.mean_depth)
+    # A source that a device saw is not taken apart.
+    own = _compare(replace(run, distilled=sides["replay"]), Seen({}, sides["fio"], None), asked, logged, EXACT)
+    assert (own.source.ios, own.fio.ios, own.fio.size_tv) == (40, 80, 1)
 
 
 @pytest.mark.fio
@@ -107,8 +135,7 @@ def test_a_check_replays_the_trace_and_compares_at_the_device():
     closeness = json.loads(done.stdout)["closeness"]
     (replay,) = closeness["comparisons"]
     assert replay["source"]["side"] == replay["fio"]["side"] == "device"
-    # Five reads and three writes, whole: scratch files may lie in several stretches of the disk, and the block layer
-    # merges neighbours that wait for a busy one.
+    # Five reads and three writes, whole, though scratch files may lie in several stretches of the disk.
     assert 4 <= replay["source"]["ios"] <= 12
     assert replay["source"]["mean_depth"] is not None
     (note,) = (note for note in closeness["notes"] if "a replay of this part of the trace by kvreplay" in note)
@@ -124,7 +151,7 @@ def test_a_reference_that_fell_behind_is_none():
     rows = [io(10 + i // 13, "write", i, 16 * MIB) for i in range(128)]
     with place_on_disk() as (folder, _disk):
         part = distil_rows(folder, rows)
-        seen, why = replay_seen(folder / "t.parquet", part, folder, MIB)
+        seen, why = replay_seen(folder / "t.parquet", part, folder, MIB, None)
     assert seen is None
     assert why.startswith("check invalid at the device: its own reference, a replay by kvreplay, ")
     assert "FELL BEHIND" in why

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kvdistill.check.closeness import (  # fmt: skip
     Stream,
+    chance_of,
     device_figures,
     gaps_us,
     job_figures,
@@ -47,9 +48,9 @@ def test_the_distance_to_itself_is_nothing():
     assert (found.size_tv, found.size_emd_bytes, found.gap_ks, found.end_slip, found.has_same_ios) == (0, 0, 0, 0, True)
     assert found.mean_depth is None
     assert found.ios_per_s == 1000
-    missed = {v.name for v in verdicts(found, source_figures("source", SOURCE), is_replay=True) if not v.passes}
+    missed = {v.name for v in verdicts(found, source_figures("source", SOURCE)) if not v.passes}
     # Nobody looked at the device.
-    assert missed == {"mean in flight", "seen at the device"}
+    assert missed == {"I/Os in flight", "seen at the device"}
 
 
 def test_size_distances_by_hand():
@@ -86,8 +87,13 @@ def test_lateness_and_other_io_fail_their_targets():
     found = job_figures("late", late, SOURCE, is_replay=True, mean_depth=None)
     assert found.end_slip == pytest.approx(0.02)
     assert (found.late_p50_us, found.late_p99_us) == (0, None)
-    failed = {v.name for v in verdicts(found, source_figures("s", SOURCE), is_replay=True) if v.passes is False}
-    assert failed == {"I/Os a second", "bytes a second", "gap KS at 1 µs", "end slip"}
+    failed = {v.name for v in verdicts(found, source_figures("s", SOURCE)) if v.passes is False}
+    assert failed == {"I/Os a second", "bytes a second", "end of the replay"}
+    found_late = verdicts(found, source_figures("s", SOURCE), keeps_up=False)
+    assert {v.why for v in found_late if v.name in failed} == {"the target does not keep up"}
+    # One of its three gaps is another: 4 arrivals tell no more.
+    (gap,) = (v for v in found_late if v.name == "gaps between arrivals, KS")
+    assert (gap.value, gap.passes) == (pytest.approx(1 / 3), None)
     other = stream(
         [(0, "read", 4096, 4096), (1000, "read", 0, 8192), (2000, "write", 0, 4096), (4000, "write", 0, 4096)]
     )
@@ -113,9 +119,42 @@ def test_what_chance_explains_neither_passes_nor_fails():
     drawn = stream([(0, "read", 0, 4096), (1000, "read", 0, 8192), (2000, "read", 0, 4096), (4000, "write", 0, 4096)])
     found = job_figures("d", drawn, SOURCE, is_replay=False, mean_depth=None)
     assert found.read_share == 0.75
-    first = verdicts(found, source_figures("s", SOURCE), is_replay=False)[0]
-    assert (first.value, first.passes) == (0.5, None)
-    assert verdicts(found, source_figures("s", SOURCE), is_replay=True)[0].passes is False
+    first = verdicts(found, source_figures("s", SOURCE), chance_of(SOURCE, 4, 1 << 31))[0]
+    assert (first.value, first.passes, first.why) == (0.5, None, "4 operations are too few")
+    assert verdicts(found, source_figures("s", SOURCE))[0].passes is False
+
+
+def test_the_chance_of_many_equal_operations_is_that_of_the_binomial_distribution():
+    rows = 10_000
+    ops = Stream(np.arange(rows), np.arange(rows) % 4 == 0, np.arange(rows), np.full(rows, 4096), np.arange(rows))
+    chance = chance_of(ops, 2500, 1 << 31)
+    assert chance.operations == 2500
+    assert chance.read_share == pytest.approx(2 * (0.75 / 0.25 / 2500) ** 0.5, rel=0.15)
+    # The number of draws is that of chance, too; all have one size.
+    for found in (chance.ios_per_s, chance.bytes_per_s, chance.mean_depth):
+        assert found == pytest.approx(2 * 2500**-0.5, rel=0.15)
+    assert chance.size_tv == 0
+    # Of a hundred times as many, more than are drawn, a tenth.
+    assert chance_of(ops, 250_000, 1 << 31).read_share == pytest.approx(chance.read_share / 10, rel=0.25)
+
+
+def test_few_operations_of_many_parts_are_few():
+    """25 operations of 1 or 300 parts are 3,760 requests, and yet 25 draws; the same requests one by one are 3,760."""
+    length = np.where(np.arange(25) % 2, 300, 1) << 20
+    few = Stream(np.arange(25), np.arange(25) % 2 == 0, np.arange(25), length, np.arange(25))
+    as_few = chance_of(few, 25, 1 << 20)
+    parts = np.repeat(np.arange(25), length >> 20)
+    many = Stream(parts, few.is_read[parts], parts, np.full(len(parts), 1 << 20), np.arange(len(parts)))
+    as_many = chance_of(many, len(parts), 1 << 20)
+    assert as_few.ios_per_s > 10 * as_many.ios_per_s
+    assert as_few.read_share > 0.9, "the share of 13 reads in 3,613 hangs on the 12 long writes"
+    assert as_few.mean_depth > as_few.bytes_per_s > 0.3
+    assert (as_few.size_tv, as_many.size_tv) == (0, 0)
+
+
+def test_gaps_shorter_than_their_resolution_are_not_compared():
+    coarse, fine = (stream([(i * step, "read", 0, 4096) for i in range(9)], 1000) for step in (100, 120))
+    assert job_figures("x", coarse, fine, is_replay=True, mean_depth=None).gap_ks is None
 
 
 def test_one_instant_has_no_rate_and_no_gaps():
@@ -124,7 +163,7 @@ def test_one_instant_has_no_rate_and_no_gaps():
     assert (source.ios_per_s, source.bytes_per_s) == (None, None)
     found = job_figures("x", SOURCE, burst, is_replay=False, mean_depth=None)
     assert found.gap_ks is None
-    assert [v.passes for v in verdicts(found, source, is_replay=False)][1:3] == [None, None]
+    assert [v.passes for v in verdicts(found, source, chance_of(burst, 4, 1 << 31))][1:3] == [None, None]
 
 
 def test_locality_by_hand():
@@ -160,12 +199,12 @@ def test_what_the_device_sees_in_parts_is_refused():
     assert logged.size_tv == 0
     for stream, passes in ((whole, True), (split, False)):
         found = device_figures("replay", logged, stream, PROFILE, whole, has_gaps=True)
-        verdict = {v.name: v.passes for v in verdicts(found, source_figures("s", whole), is_replay=True)}
-        assert verdict["size TV"] is passes
+        verdict = {v.name: v.passes for v in verdicts(found, source_figures("s", whole))}
+        assert verdict["I/Os of other sizes"] is passes
         assert verdict["I/Os a second"] is passes
         assert "seen at the device" not in verdict
     # Nobody may say that it passes who has not looked.
-    unseen = {v.name: v.passes for v in verdicts(logged, source_figures("s", whole), is_replay=True)}
+    unseen = {v.name: v.passes for v in verdicts(logged, source_figures("s", whole))}
     assert unseen["seen at the device"] is None
 
 

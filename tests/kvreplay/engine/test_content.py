@@ -26,6 +26,7 @@ from rings import (
 
 from kvreplay.engine import engine as engines
 from kvreplay.native.rows import DELETE, OK, READ, WRITE
+from kvreplay.tiers.extents import START_BYTES
 from kvreplay.tiers.sharded import SeveralDirectories
 from kvreplay.tiers.tier import FileLayout, path_function
 
@@ -180,7 +181,7 @@ def test_room_is_given_back_and_taken_again(tmp_path: Path) -> None:
         starts = [tier.space.start(obj) for obj in range(count)]
         assert len(set(starts)) == count
         assert all(held(tier, obj, length) == content(obj, obj + 1, length) for obj in range(count))
-        assert tier.space.highest_bytes == 4096 + count * length, "no more than all together"
+        assert tier.space.highest_bytes == START_BYTES + count * length, "no more than all together"
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -204,6 +205,6 @@ def test_who_finds_no_room_waits_for_the_deletes_before_it(tmp_path: Path, name:
 def test_data_is_not_written_past_what_was_asked_for(tmp_path: Path) -> None:
     with space_in(tmp_path / "space", MIB) as tier:
         fd = tier.native().drives[0].fd
-        os.pwrite(fd, b"\xee" * 64 * 4096, 4096)
+        os.pwrite(fd, b"\xee" * 64 * 4096, START_BYTES)
         drive(engine_of("threads", 2), rows_of([{"op": WRITE, "object_id": 1, "length": 5000}]), [tier])
-        assert os.pread(fd, 3 * 4096, 4096) == content(1, 1, 8192) + b"\xee" * 4096
+        assert os.pread(fd, 3 * 4096, START_BYTES) == content(1, 1, 8192) + b"\xee" * 4096

@@ -106,7 +106,7 @@ def test_what_finds_no_room_fails_and_says_so(tmp_path: Path, name: str) -> None
         rows = rows_of(stated)
         driven = drive(engine_of(name, 4), rows, [tier], stops_on_error=False)
         assert rows.all["outcome"].tolist() == [OK, OK, ERROR, ERROR, OK]
-        said = "no space: no free extent is long enough: 2 objects hold 2.10 MB of 2.63 MB; name a larger target"
+        said = "no space: no free extent is long enough: 2 objects hold 2.10 MB of 3.67 MB; name a larger target"
         assert driven.failure is not None
         assert driven.failure.message == f"write of object 2: {said}"
         longer = rows_of(ops(WRITE, 0, length=MIB + 1))

@@ -21,7 +21,7 @@ from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal
 from kvreplay.run.run import FinishedRun, replay
 from kvreplay.tiers import directio
-from kvreplay.tiers.extents import SPARE_SHARE, ExtentTier
+from kvreplay.tiers.extents import SPARE_SHARE, START_BYTES, ExtentTier
 from kvreplay.tiers.space import Header, Space, decode_header, encode_header, read_header
 from kvreplay.tiers.tier import Holding, StorageOptions
 from kvtrace.core.errors import ConfigError, DeviceError
@@ -300,7 +300,7 @@ def test_without_deletes_a_file_is_no_longer_than_what_it_will_hold(tmp_path: Pa
     ):
         outcome, _ = run(tmp_path, rows, tmp_path / "s.dat", is_buffered=True, queue_depth=1024)
         sizes.append(outcome.run.tiers["nvme"]["size_bytes"])
-    assert sizes[0] <= BLOCK + 4 * IO * (1 + SPARE_SHARE)
+    assert sizes[0] <= START_BYTES + 4 * IO * (1 + SPARE_SHARE)
     assert sizes[1] == sizes[0] + IO
 
 
@@ -387,7 +387,7 @@ def test_more_than_the_disk_holds_is_refused(tmp_path: Path) -> None:
 
 def test_scattered_space_stops_the_run_with_its_figures(tmp_path: Path, engine: str, monkeypatch: Any) -> None:
     # Somebody else has all but one block of it.
-    monkeypatch.setattr(Space, "expect", lambda self, _grown: self.reserve(10**6, self._size_bytes - BLOCK))
+    monkeypatch.setattr(Space, "expect", lambda self, _grown: self.reserve(10**6, self._size_bytes - START_BYTES))
     outcome, ops = run(tmp_path, [row("write", 0)], tmp_path / "s.dat", engine=engine, is_buffered=True)
     assert isinstance(outcome.error, DeviceError)
     assert "row 0: write of object 0: no space: " in str(outcome.error)
