@@ -46,7 +46,7 @@ from kvtrace.core.app import log, progress
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.files import read_json, write_json
 from kvtrace.core.limit import Limit
-from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration, format_rate
+from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
 
 CLOSENESS = "closeness.json"
 MAX_LINES = 1_000_000
@@ -173,8 +173,6 @@ _SLOWEST_BYTES_PER_S = 20e6
 """A target slower than this is given up on: a check is meant to be brief."""
 _WHOLE_BYTES = 1 << 31
 """No request is longer."""
-_NOT_KEEPING_UP_US = 100_000
-"""Lateness of the median I/O beyond which the target is said not to keep up."""
 
 
 class ClosenessPair(msgspec.Struct, frozen=True, kw_only=True):
@@ -283,12 +281,6 @@ def check(
             else:
                 pair = _check_drawn(run, notes) if mode is FioMode.STAT else _check_logs(run, notes)[0]
             comparisons.append(pair)
-            if _falls_behind(pair.fio):
-                late = format_duration(1000 * (pair.fio.late_p50_us or 0))
-                notes.append(
-                    f"half of {mode.job}'s I/Os were over {late} late: the target here does not keep up with "
-                    f"{format_rate(pair.source.bytes_per_s)} in these bursts; each of --jobs has one I/O in flight"
-                )
     return Closeness(
         fio_version=str(version), comparisons=comparisons, notes=list(dict.fromkeys(notes)), issue_us=issue_us
     )
@@ -388,14 +380,11 @@ def _check_logs(run: _Run, notes: list[str]) -> tuple[ClosenessPair, tuple[float
         operations = source if ios is None else asked_stream(split_ios(ios, _WHOLE_BYTES), by_instant=False)
         drawn = sum(int((part["part"] == 0).sum()) for part in written.parts())
         chance = chance_of(operations, drawn, log.max_io_bytes)
-    return _compare(run, seen, source, figures, chance), _issue_us(seen, asked)
-
-
-def _issue_us(seen: Seen, asked: Stream) -> tuple[float, float] | None:
-    if seen.device is None or seen.device.ios is None:
-        return None
-    came = asked_stream(split_ios(seen.device.ios, _WHOLE_BYTES), by_instant=False)
-    return fitted_issue_us(asked.us, came.us, asked.length)
+    issue_us = None
+    if seen.device is not None and seen.device.ios is not None:
+        came = asked_stream(split_ios(seen.device.ios, _WHOLE_BYTES), by_instant=False)
+        issue_us = fitted_issue_us(asked.us, came.us, asked.length)
+    return _compare(run, seen, source, figures, chance), issue_us
 
 
 def _check_drawn(run: _Run, notes: list[str]) -> ClosenessPair:
@@ -428,10 +417,6 @@ def _check_drawn(run: _Run, notes: list[str]) -> ClosenessPair:
 
 def _is_null(run: _Run) -> bool:
     return run.request.checks is not None and run.request.checks.is_null
-
-
-def _falls_behind(figures: StreamFigures | None) -> bool:
-    return figures is not None and (figures.late_p50_us or 0) > _NOT_KEEPING_UP_US
 
 
 def _part_bytes(run: _Run, seen: Seen) -> int:
@@ -483,7 +468,7 @@ def _compare(run: _Run, seen: Seen, source: Stream, logged: StreamFigures | None
     elif ios is None:
         shown = msgspec.structs.replace(shown, hot10_share=None, reuse_p50_blocks=None)
     depth_target = TRACE_DEPTH_TARGET if is_replayed else DEPTH_TARGET
-    found = verdicts(figures, shown, chance, keeps_up=not _falls_behind(logged), depth_target=depth_target)
+    found = verdicts(figures, shown, chance, depth_target)
     return ClosenessPair(job=run.mode.job, window=run.window, source=shown, fio=figures, verdicts=found)
 
 

@@ -21,6 +21,7 @@ from kvdistill.formats.iolog import logged_ios
 from kvdistill.profile.arrivals import dispersion
 from kvdistill.profile.locality import BLOCK_BYTES, block_accesses, hot_share, median_reuse
 from kvdistill.profile.profile import Profile, SourceKind
+from kvtrace.core.units import format_duration
 
 SIZE_TV_TARGET = 0.015
 RATE_TARGET = 0.015
@@ -31,10 +32,12 @@ DEPTH_TARGET, TRACE_DEPTH_TARGET = 0.10, 0.20
 HOT_TARGET = 0.02
 REPLAY_REUSE_TARGET, DRAWN_REUSE_TARGET = 0.01, 0.05
 """Relative difference of the median reuse distance up to which it counts as equal."""
+_NOT_KEEPING_UP_US = 100_000
+"""Lateness of the median I/O beyond which the target is said not to keep up."""
 _SIGMAS = 2
 """Standard deviations that what is drawn may be off by chance."""
-_RESAMPLES, _MOST_DRAWS = 200, 4096
-"""Of more operations so many are drawn, and the deviations scaled: they fall with the root of the number."""
+_MOST_SIZES = 1024
+"""Of more distinct sizes, those beyond add nothing to what chance is said to do: a job has fewer, too."""
 
 
 class Side(StrEnum):
@@ -64,8 +67,6 @@ class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
     largest_request_bytes: int | None = None
     size_tv: float | None = None
     """Total variation distance of the sizes, by direction."""
-    size_emd_bytes: float | None = None
-    """Earth mover's distance of the sizes, by direction."""
     gap_ks: float | None = None
     """Kolmogorov-Smirnov distance of the gaps between arrivals in µs, beyond what `gap_resolution_us` explains.
 
@@ -130,41 +131,38 @@ EXACT = Chance()
 def chance_of(source: Stream, draws: int, part_bytes: int) -> Chance:
     """Return the chance error of `draws` operations from `source`, which come in parts of `part_bytes`.
 
-    Drawn again and again: a long operation brings many parts, so that their number says little. What an operation adds
-    to the depth is taken as the square of its bytes, which are in flight for as long as they take to move.
+    Parts come and go with their operation: a long one brings many, so that their number says little. What an operation
+    adds to the depth is taken as the square of its bytes, which are in flight for as long as they take to move.
     """
-    count = max(1, min(draws, _MOST_DRAWS))
+    draws, length = max(1, draws), source.length.astype(np.float64)
     whole, rest = np.divmod(source.length, part_bytes)
-    sizes, size = np.unique(np.concatenate([[part_bytes], rest]), return_inverse=True)
-    kinds, kind = 2 * len(sizes), size[1:] + len(sizes) * source.is_read
-    whole_kind = size[0] + len(sizes) * source.is_read
+    parts = whole + (rest > 0)
+    reads = parts * source.is_read
 
-    def parts_of(at: Any) -> Any:
-        parts = np.bincount(kind[at], rest[at] > 0, kinds) + np.bincount(whole_kind[at], whole[at], kinds)
-        return parts.reshape(2, len(sizes))
+    def off(deviations: Any, figure: Any, count: float) -> float:
+        # The number of operations is that of chance (Poisson), too.
+        return float(_SIGMAS * (np.square(deviations).mean() / count) ** 0.5 / figure.mean())
 
-    mean, squares = parts_of(slice(None)), source.length.astype(np.float64) ** 2
-    shares = mean.sum(axis=1) / mean.sum()
-    expected = np.array([mean.sum(), source.length.sum(), squares.sum()]) * count / len(size[1:])
-    generator = np.random.default_rng(0)
-    found = np.empty((_RESAMPLES, 5))
-    for row in found:
-        at = generator.integers(len(source.length), size=max(1, generator.poisson(count)))
-        parts = parts_of(at)
-        moved = np.array([parts.sum(), source.length[at].sum(), squares[at].sum()]) / expected - 1
-        reads = parts[1].sum() / parts.sum() / shares[1] - 1 if shares[1] else 0
-        unlike = [
-            np.abs(a / a.sum() - b / b.sum()).sum() / 2 if a.sum() else float(b.sum() > 0)
-            for a, b in zip(parts, mean, strict=True)
-        ]
-        row[:] = reads, *moved, shares @ unlike
-    off = _SIGMAS * np.sqrt((found**2).mean(axis=0))
-    off[4] = found[:, 4].mean() + _SIGMAS * found[:, 4].std()
-    reads, ios, moved, depth, unlike = (float(value) * (count / max(1, draws)) ** 0.5 for value in off)
+    unlike = 0.0
+    for direction in np.unique(source.is_read):
+        mine = source.is_read == direction
+        all_, bits = parts[mine], rest[mine]
+        counts = [whole[mine], *(bits == size for size in np.unique(bits[bits > 0])[:_MOST_SIZES])]
+        spread = sum(off(count - count.sum() / all_.sum() * all_, all_, draws * mine.mean()) for count in counts)
+        # The mean of a deviation of chance is the square root of 2 / pi of its standard deviation.
+        unlike += float(all_.sum() / parts.sum() * spread * (2 / np.pi) ** 0.5 / 2)
     again = draws * (1 - len(np.unique(source.offset // BLOCK_BYTES)) / len(source.offset))
-    # The error of a median, of distances that are about exponential: only who begins where another did tells one.
-    reuse = _SIGMAS * 1.44 / max(1, again) ** 0.5
-    return Chance(draws, reads, ios, moved, depth, reuse, unlike, _SIGMAS / max(1, draws) ** 0.5)
+    return Chance(
+        operations=draws,
+        read_share=off(reads - reads.sum() / parts.sum() * parts, reads, draws) if reads.any() else 0,
+        ios_per_s=off(parts, parts, draws),
+        bytes_per_s=off(length, length, draws),
+        mean_depth=off(length**2, length**2, draws),
+        # The error of a median, of distances that are about exponential: who begins where another did tells one.
+        reuse=_SIGMAS * 1.44 / max(1, again) ** 0.5,
+        size_tv=unlike,
+        hot10_share=_SIGMAS / draws**0.5,
+    )
 
 
 def source_figures(name: str, stream: Stream, profile: Profile | None = None) -> StreamFigures:
@@ -190,7 +188,6 @@ def device_figures(
     seen = msgspec.structs.replace(
         _with_profile(_figures(name, stream, Side.DEVICE), profile),
         size_tv=size_tv(stream, source),
-        size_emd_bytes=size_emd_bytes(stream, source),
     )
     if logged is not None:
         kept = ("has_same_ios", "end_slip", "late_p50_us", "late_p99_us", "gap_ks", "gap_resolution_us", "arrivals")
@@ -206,11 +203,13 @@ def _with_profile(figures: StreamFigures, profile: Profile) -> StreamFigures:
     if depth is None:
         return figures
     idle = sum(at.share for at in depth.shares if at.in_flight == 0) if depth.shares else None
+    if profile.origin.kind in (SourceKind.BLOCKS, SourceKind.PROBE):
+        largest = max((s.io_bytes for s in (*profile.read.sizes, *profile.write.sizes)), default=None)
+        figures = msgspec.structs.replace(
+            figures, side=Side.DEVICE, requests=profile.ops, largest_request_bytes=largest
+        )
     return msgspec.structs.replace(
         figures,
-        side=Side.DEVICE if profile.origin.kind in (SourceKind.BLOCKS, SourceKind.PROBE) else figures.side,
-        requests=profile.ops,
-        largest_request_bytes=max((s.io_bytes for s in (*profile.read.sizes, *profile.write.sizes)), default=None),
         mean_depth=depth.mean,
         in_flight_p99=depth.in_flight_for(0.99),
         idle_share=idle,
@@ -227,7 +226,6 @@ def job_figures(
     return msgspec.structs.replace(
         figures,
         size_tv=size_tv(stream, source),
-        size_emd_bytes=size_emd_bytes(stream, source),
         gap_ks=_gap_ks(stream, source, resolution_us),
         gap_resolution_us=resolution_us,
         mean_depth=mean_depth,
@@ -240,13 +238,11 @@ def verdicts(
     figures: StreamFigures,
     source: StreamFigures,
     chance: Chance = EXACT,
-    *,
-    keeps_up: bool = True,
     depth_target: float = DEPTH_TARGET,
 ) -> list[Verdict]:
     """Return each defined target against the measured value.
 
-    A miss that `chance` explains neither passes nor fails; nor does one in time where the target does not keep up.
+    A miss that `chance` explains neither passes nor fails; nor does one in time where half of the I/Os were late.
     """
     is_replay = chance == EXACT
     reads, rate, moved, reuse, depth = (
@@ -259,7 +255,9 @@ def verdicts(
     gap_chance = (1 + 1e-9) / gaps[1] if is_replay else 1.36 * (1 / gaps[0] + 1 / gaps[1]) ** 0.5
     gap, back = (REPLAY_GAP_KS_TARGET, REPLAY_REUSE_TARGET) if is_replay else (DRAWN_GAP_KS_TARGET, DRAWN_REUSE_TARGET)
     few = f"{source.arrivals:,} arrivals are too few" if is_replay else f"{chance.operations:,} operations are too few"
-    late = None if keeps_up else "the target does not keep up"
+    late_us = figures.late_p50_us or 0
+    said = f"half of the I/Os were over {format_duration(late_us * _NS_PER_US)} late: the target does not keep up"
+    late = said if late_us > _NOT_KEEPING_UP_US else None
     rows = [
         _judged("share of reads", "within 1.5 %", reads, RATE_TARGET, {few: chance.read_share}),
         _judged("I/Os a second", "within 1.5 %", rate, RATE_TARGET, {few: chance.ios_per_s}, late),
@@ -357,33 +355,15 @@ def _above(a: NDArray[Any], b: NDArray[Any], tolerance: float) -> float:
 
 def size_tv(stream: Stream, source: Stream) -> float:
     """Return the total variation distance of exact sizes, by direction, weighted as the source's directions."""
-    return _by_direction(stream, source, lambda a, b, _values: float(np.abs(a - b).sum() / 2), missing=1.0)
-
-
-def size_emd_bytes(stream: Stream, source: Stream) -> float | None:
-    """Return the earth mover's distance of sizes in bytes, weighted as `size_tv`; null if a direction is missing."""
-    value = _by_direction(
-        stream,
-        source,
-        lambda a, b, values: float((np.abs(np.cumsum(a - b))[:-1] * np.diff(values)).sum()),
-        missing=float("nan"),
-    )
-    return None if np.isnan(value) else value
-
-
-def _by_direction(stream: Stream, source: Stream, distance: Any, missing: float) -> float:
     total = 0.0
     for direction in (True, False):
-        mine, theirs = stream.length[stream.is_read == direction], source.length[source.is_read == direction]
+        mine, theirs = (side.length[side.is_read == direction] for side in (stream, source))
         if not len(theirs):
             continue
-        weight = len(theirs) / len(source.length)
-        if not len(mine):
-            total += weight * missing
-            continue
         values = np.unique(np.concatenate([mine, theirs]))
-        shares = [np.bincount(np.searchsorted(values, x), minlength=len(values)) / len(x) for x in (mine, theirs)]
-        total += weight * distance(*shares, values)
+        counts = [np.bincount(np.searchsorted(values, x), minlength=len(values)) for x in (mine, theirs)]
+        unlike = np.abs(counts[0] / len(mine) - counts[1] / len(theirs)).sum() / 2 if len(mine) else 1.0
+        total += float(unlike) * len(theirs) / len(source.length)
     return total
 
 

@@ -88,17 +88,16 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         lost.append("places: the source does not say where operations lie, so all places are equally likely")
     if Law.ZONES in laws:
         lost.append("which places within a zone are hot: no law fits, so zones of equal mass stand for it")
+    lasts = "it ends after as many operations as the source has: they share one instant, so no time is known"
+    if profile.span_ns:
+        of = f" of the source's {format_duration(profile.span_ns)}"
+        of = of if runtime_ns < profile.span_ns else ", as long as the source"
+        lasts = f"it runs {format_duration(runtime_ns)}{of}"
     text = header(
         "Statistical job: drawn at random from the simplest models that explain the source",
         profile,
         [
-            (
-                "Run",
-                [
-                    f"in this folder: fio {PREFILL} once, then {command}",
-                    *_runtime_note(profile, runtime_ns),
-                ],
-            ),
+            ("Run", [f"in this folder: fio {PREFILL} once, then {command}", lasts]),
             ("Needs", [*needs(options, space), *need]),
             ("Lost", [*lost, *common_losses(profile, has_deletes=not options.is_device)]),
             (bugs_heading(options.version), _bugs(options.version)),
@@ -246,14 +245,6 @@ def _trim_jobs(profile: Profile, options: JobOptions, runtime_ns: int) -> list[t
             ],
         )
     ]
-
-
-def _runtime_note(profile: Profile, runtime_ns: int) -> list[str]:
-    if not profile.span_ns:
-        return ["it ends after as many operations as the source has: they share one instant, so no time is known"]
-    if runtime_ns < profile.span_ns:
-        return [f"it runs {format_duration(runtime_ns)} of the source's {format_duration(profile.span_ns)}"]
-    return [f"it runs {format_duration(runtime_ns)}, as long as the source"]
 
 
 def _bugs(version: FioVersion | None) -> list[str]:

@@ -51,21 +51,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 def subject_of(path: Path, meta: Metadata) -> Subject:
     """Return the provenance of the table at `path`."""
-    return Subject(
-        file=path.name,
-        table=meta.table,
-        rows=meta.rows,
-        program=meta.program,
-        version=meta.version,
-        argv=meta.argv,
-        preset=meta.preset,
-        seed=meta.seed,
-        config_sha256=meta.config_sha256,
-        model=meta.model_name,
-        source=meta.source,
-        is_simulated=meta.is_simulated,
-        notes=meta.notes,
-    )
+    same = set(Subject.__struct_fields__) - {"file", "model"}
+    return Subject(file=path.name, model=meta.model_name, **{name: getattr(meta, name) for name in same})
 
 
 def hit_ratio(meta: Metadata) -> float | None:

@@ -13,7 +13,6 @@ from kvdistill.check.closeness import (  # fmt: skip
     gaps_us,
     job_figures,
     ks_distance,
-    size_emd_bytes,
     size_tv,
     source_figures,
     verdicts,
@@ -45,7 +44,7 @@ SOURCE = stream([(0, "read", 0, 4096), (1000, "read", 0, 8192), (2000, "write", 
 
 def test_the_distance_to_itself_is_nothing():
     found = job_figures("same", SOURCE, SOURCE, is_replay=True, mean_depth=None)
-    assert (found.size_tv, found.size_emd_bytes, found.gap_ks, found.end_slip, found.has_same_ios) == (0, 0, 0, 0, True)
+    assert (found.size_tv, found.gap_ks, found.end_slip, found.has_same_ios) == (0, 0, 0, True)
     assert found.mean_depth is None
     assert found.ios_per_s == 1000
     missed = {v.name for v in verdicts(found, source_figures("source", SOURCE)) if not v.passes}
@@ -57,10 +56,8 @@ def test_size_distances_by_hand():
     # Reads: half 4 KiB and half 8 KiB against all 8 KiB; writes are alike. Reads are half of the source.
     other = stream([(0, "read", 0, 8192), (1, "write", 0, 4096)])
     assert size_tv(other, SOURCE) == 0.25
-    assert size_emd_bytes(other, SOURCE) == 0.25 * 4096
     only_reads = stream([(0, "read", 0, 4096), (1, "read", 0, 8192)])
     assert size_tv(only_reads, SOURCE) == 0.5, "a direction that is missing is all wrong"
-    assert size_emd_bytes(only_reads, SOURCE) is None
 
 
 def test_ks_by_hand():
@@ -89,10 +86,11 @@ def test_lateness_and_other_io_fail_their_targets():
     assert (found.late_p50_us, found.late_p99_us) == (0, None)
     failed = {v.name for v in verdicts(found, source_figures("s", SOURCE)) if v.passes is False}
     assert failed == {"I/Os a second", "bytes a second", "end of the replay"}
-    found_late = verdicts(found, source_figures("s", SOURCE), keeps_up=False)
-    assert {v.why for v in found_late if v.name in failed} == {"the target does not keep up"}
+    found_late = verdicts(msgspec.structs.replace(found, late_p50_us=200_000), source_figures("s", SOURCE))
+    why = "half of the I/Os were over 200 ms late: the target does not keep up"
+    assert {v.why for v in found_late if v.name in failed} == {why}
     # One of its three gaps is another: 4 arrivals tell no more.
-    (gap,) = (v for v in found_late if v.name == "gaps between arrivals, KS")
+    (gap,) = (v for v in verdicts(found, source_figures("s", SOURCE)) if v.name == "gaps between arrivals, KS")
     assert (gap.value, gap.passes) == (pytest.approx(1 / 3), None)
     other = stream(
         [(0, "read", 4096, 4096), (1000, "read", 0, 8192), (2000, "write", 0, 4096), (4000, "write", 0, 4096)]
@@ -147,7 +145,7 @@ def test_few_operations_of_many_parts_are_few():
     many = Stream(parts, few.is_read[parts], parts, np.full(len(parts), 1 << 20), np.arange(len(parts)))
     as_many = chance_of(many, len(parts), 1 << 20)
     assert as_few.ios_per_s > 10 * as_many.ios_per_s
-    assert as_few.read_share > 0.9, "the share of 13 reads in 3,613 hangs on the 12 long writes"
+    assert as_few.read_share > 0.7, "the share of 13 reads in 3,613 hangs on the 12 long writes"
     assert as_few.mean_depth > as_few.bytes_per_s > 0.3
     assert (as_few.size_tv, as_many.size_tv) == (0, 0)
 
