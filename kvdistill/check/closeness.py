@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from kvdistill.formats.fio import logged_latencies
 from kvdistill.formats.iolog import logged_ios
-from kvdistill.profile.arrivals import dispersion
 from kvdistill.profile.locality import BLOCK_BYTES, block_accesses, hot_share, median_reuse
 from kvdistill.profile.profile import Profile, SourceKind
 from kvtrace.core.units import format_duration
@@ -85,10 +84,6 @@ class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
     """In flight for all but 1 % of the time; null where the device was not looked at."""
     idle_share: float | None = None
     """Share of the time with nothing in flight; null likewise."""
-    dispersion_1ms: float | None = None
-    """Variance by mean of the I/Os in windows of 1 ms; 1 is chance, null with fewer than five windows."""
-    dispersion_100ms: float | None = None
-    dispersion_10s: float | None = None
     end_slip: float | None = None
     """How much later than asked the last arrival came, relative to the span."""
     late_p50_us: int | None = None
@@ -304,7 +299,6 @@ def _relative(value: float | None, source: float | None) -> float | None:
 def _figures(name: str, stream: Stream, side: Side) -> StreamFigures:
     seconds = stream.seconds
     blocks = block_accesses(stream.offset, stream.length)
-    bursts = dispersion(np.sort(stream.us) * 1000)
     return StreamFigures(
         name=name,
         side=side,
@@ -315,9 +309,6 @@ def _figures(name: str, stream: Stream, side: Side) -> StreamFigures:
         hot10_share=hot_share(blocks),
         reuse_p50_blocks=median_reuse(blocks),
         arrivals=int(stream.arrival.max()) + 1 if len(stream.us) else 0,
-        dispersion_1ms=bursts.in_1ms if stream.resolution_us == 1 else None,
-        dispersion_100ms=bursts.in_100ms,
-        dispersion_10s=bursts.in_10s,
     )
 
 

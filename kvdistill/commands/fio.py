@@ -71,7 +71,7 @@ def fio(
     ] = None,
     tier: Tier = None,
     mode: Annotated[
-        list[str] | None,
+        list[FioMode] | None,
         typer.Option(
             "--mode", help="replay, stat or reuse; may be given again [default: all that the source supports]."
         ),
@@ -167,7 +167,7 @@ def fio(
     lasts_ns = _positive(parse_duration_ns(check_duration), f"--check-duration {check_duration}")
     checks = CheckOptions(lasts_ns / NS_PER_S, most, is_null=check_null)
     request = JobRequest(
-        _modes(mode or []),
+        mode or [],
         options,
         LogOptions(parse_bytes(io_bytes), jobs, log_version),
         seed,
@@ -196,14 +196,6 @@ def _source(source: Path | None, gen: str | None, tier: str | None, output: Path
         run_program("kvtrace", ["gen", *shlex.split(gen or ""), "-o", str(source)])
         tier = tier or open_table(source, TRACE).meta.tiers[-1].name
     return source, tier
-
-
-def _modes(names: list[str]) -> list[FioMode]:
-    known = [str(mode) for mode in FioMode]
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"--mode {name}: it must be one of {', '.join(known)}")
-    return [FioMode(name) for name in names]
 
 
 def _positive(value: int, option: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -88,25 +89,17 @@ def _write_replay(distilled: Distilled, folder: Path, request: JobRequest) -> Wr
     if ios is None:
         raise ValueError("distilled(=figures alone) must hold operations to be replayed.")
 
-    def parts() -> Iterator[dict[str, Any]]:
-        return iolog.split_ios(ios, request.logs.max_io_bytes)
-
-    def text(logs: LogSummary) -> str:
-        return fio_replay.replay_job(profile, logs, request.options)
-
+    parts = partial(iolog.split_ios, ios, request.logs.max_io_bytes)
+    text = partial(fio_replay.replay_job, profile, options=request.options)
     return _write_logs(FioMode.REPLAY, folder, request, profile.placed.span_bytes, parts, text)
 
 
 def _write_reuse(distilled: Distilled, folder: Path, request: JobRequest) -> WrittenJob:
     profile = distilled.profile
     drawn = draw(profile, min(profile.span_ns, request.options.runtime_cap_ns), request.seed)
-
-    def parts() -> Iterator[dict[str, Any]]:
-        return iolog.split(drawn.us, drawn.is_read, drawn.offset, drawn.length, request.logs.max_io_bytes)
-
-    def text(logs: LogSummary) -> str:
-        return fio_replay.reuse_job(profile, logs, drawn.span_bytes, request.seed, request.options)
-
+    parts = partial(iolog.split, drawn.us, drawn.is_read, drawn.offset, drawn.length, request.logs.max_io_bytes)
+    options, seed = request.options, request.seed
+    text = partial(fio_replay.reuse_job, profile, span_bytes=drawn.span_bytes, seed=seed, options=options)
     return _write_logs(FioMode.REUSE, folder, request, drawn.span_bytes, parts, text)
 
 

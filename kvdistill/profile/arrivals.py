@@ -49,19 +49,6 @@ class _Windows:
         return (self._squares / self._at - mean**2) / mean
 
 
-def dispersion(ts_ns: NDArray[np.int64]) -> Dispersion:
-    """Return how bursty the ascending times `ts_ns` are, in windows of three lengths."""
-    counters = {name: _Windows(length) for name, length in _WINDOWS_NS.items()}
-    for counter in counters.values():
-        if len(ts_ns):
-            counter.add(ts_ns)
-    return _dispersion(counters)
-
-
-def _dispersion(counters: dict[str, _Windows]) -> Dispersion:
-    return Dispersion(**{name: counter.dispersion for name, counter in counters.items()})
-
-
 class ArrivalCounter:
     """Counts instants, bursts and gaps of times that come in order, part by part."""
 
@@ -121,5 +108,5 @@ class ArrivalCounter:
             bursts=to_slots(self._bursts),
             gaps=to_slots(self._gaps),
             gap_mean_ns=self._sum / self._gap_count,
-            dispersion=_dispersion(self._windows),
+            dispersion=Dispersion(**{name: windows.dispersion for name, windows in self._windows.items()}),
         )

@@ -14,7 +14,7 @@ from test_fio_jobs import V, options_of, sections
 
 from kvdistill.jobs.fio_stat import cut_sizes, sizes_to_ask_for, stat_job
 from kvdistill.jobs.job import JobOptions
-from kvdistill.profile.arrivals import dispersion
+from kvdistill.profile.arrivals import ArrivalCounter
 from kvdistill.profile.profile import AddressZone, IoStream, Law, Loop, Pacing, Places, SizeCount
 
 if TYPE_CHECKING:
@@ -116,6 +116,12 @@ def test_the_sizes_of_both_directions_are_one_line_if_they_are_alike(tmp_path):
     changed = msgspec.structs.replace(stream, name="mixed", read=read, write=read, loop=loop, places=places())
     job = options_of(stat_job(msgspec.structs.replace(base, streams=[changed]), JobOptions(version=V)), "mixed")
     assert (job["rw"], job["rwmixread"], job["bssplit"]) == ("randrw", "50", "65536/30:262144/70")
+
+
+def dispersion(ts_ns):
+    counter = ArrivalCounter()
+    counter.add(ts_ns)
+    return counter.result([{"bucket": 0}], 1).dispersion
 
 
 def test_dispersion_by_hand():
