@@ -36,7 +36,8 @@ CLOSENESS = {
             {"name": "read share", "target": "within 1.5 %", "value": -0.0125, "passes": True},
             {"name": "same I/Os", "target": "yes", "value": True, "passes": True},
             {"name": "end slip", "target": "<= 1 %", "value": None, "passes": None},
-            {"name": "bytes a second", "target": "within 1.5 %", "value": 0.5, "passes": None},
+            {"name": "bytes a second", "target": "within 1.5 %", "value": 0.5, "passes": None,
+             "why": "15 operations are too few"},
         ],
     }],
 }  # fmt: skip
@@ -123,7 +124,9 @@ def test_closeness_is_reported_with_its_marks(tmp_path):
     assert "| replay | read share | within 1.5 % | -1.25 % | pass |" in lines
     assert "| replay | same I/Os | yes | yes | pass |" in lines
     assert "| replay | end slip | \\<= 1 % | - | not measured |" in lines
-    assert "| replay | bytes a second | within 1.5 % | 50 % | undetermined: too few I/Os |" in lines
+    assert "| replay | bytes a second | within 1.5 % | 50 % | undetermined: 15 operations are too few |" in lines
+    said = "- replay.fio: as its source in 2 of 5 figures; NOT in size TV (0.25); "
+    assert f"{said}1 undetermined: 15 operations are too few" in lines
     assert "| figure | source of replay | replay |" in lines
     assert "| size tv | - | 0.25 |" in lines
     assert "| tier | nvme |" in lines
