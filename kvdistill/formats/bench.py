@@ -285,6 +285,8 @@ def _of_csv(path: Path) -> _AiperfExport:
             if name in _AIPERF_HEADERS:
                 cells = dict(zip(header[1:], row[1:], strict=False))
                 values = {key: float(cell) for key, cell in cells.items() if key in _AIPERF_TIMES and cell}
+                if not all(map(math.isfinite, values.values())):
+                    raise ValueError(f"{name} is {', '.join(cells.values())}")
                 found[_AIPERF_HEADERS[name]] = {"unit": unit.rstrip(")") or None, **values}
     return msgspec.convert(found, _AiperfExport)
 

@@ -5,6 +5,7 @@ The library is `kvdistill/queries/sql/library`; the comment at the head of each 
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import subprocess
 import tempfile
@@ -73,14 +74,26 @@ def answer(paths: Sequence[Path], statement: str, needs: Sequence[str] = ()) -> 
             kinds = [found.type for found in db.extract_statements(statement)]
             if kinds != [duckdb.StatementType.SELECT]:
                 raise ConfigError("write exactly one SQL statement that reads: SELECT, FROM, DESCRIBE or SUMMARIZE")
-            relation = db.sql(statement)
-            yield relation.to_arrow_reader(BATCH_ROWS)
+            yield _told_apart(db.sql(statement).to_arrow_reader(BATCH_ROWS))
         except duckdb.OutOfMemoryException:
             # `connect` says it.
             raise
         except duckdb.Error as error:
             first = str(error).strip().split("\n")[0]
             raise ConfigError(f"SQL: {first} (views here: {', '.join(names)})") from None
+
+
+def _told_apart(answered: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """Return `answered` with columns of one name, as a join has them, called NAME, NAME_1 and so on."""
+    import pyarrow as pa
+
+    fields: dict[str, pa.Field] = {}
+    for field in answered.schema:
+        free = (f"{field.name}_{count}" if count else field.name for count in itertools.count())
+        name = next(name for name in free if name not in fields)
+        fields[name] = field.with_name(name)
+    named = (batch.rename_columns(list(fields)) for batch in answered)
+    return pa.RecordBatchReader.from_batches(pa.schema(fields.values()), named)
 
 
 def open_shell(paths: Sequence[Path]) -> int:

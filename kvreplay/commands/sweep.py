@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import tempfile
 from collections.abc import Iterator
@@ -58,9 +59,12 @@ class LoadArguments:
         usual = (Axis.USERS, "1") if has_users else (Axis.QUEUE_DEPTH, ",".join(map(str, DEPTHS)))
         axis, text = next(iter(said.items()), usual)
         try:
-            return axis, [float(part) for part in text.split(",")]
+            values = [float(part) for part in text.split(",")]
         except ValueError:
-            raise ConfigError(f"{axis.option} {text}: write numbers with commas, such as 1,2,4,8") from None
+            values = [math.nan]
+        if not all(map(math.isfinite, values)):
+            raise ConfigError(f"{axis.option} {text}: write numbers with commas, such as 1,2,4,8")
+        return axis, values
 
 
 @contextmanager

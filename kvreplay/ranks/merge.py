@@ -69,6 +69,7 @@ from kvtrace.core.run.run_file import (
     Verification,
     WindowNote,
     find_run,
+    sealed,
 )
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import mean, total
@@ -99,7 +100,7 @@ def merge_ranks(output: Path, *, because: str | None = None, wait_s: float = 0.0
         why = "; ".join(filter(None, [because, *(part.trouble for part in parts)]))
         raise RankLost(f"{output}: no rank left anything that could be put together: {why}")
     run = _run(order, parts, because)
-    write_json(output / RUN_FILE, run)
+    write_json(output / RUN_FILE, sealed(run))
     return run
 
 

@@ -61,6 +61,7 @@ from kvtrace.core.run.run_file import (
     RunFile,
     Smart,
     Verification,
+    sealed,
 )
 from kvtrace.core.schema import BLOCKS
 from kvtrace.core.units import format_duration
@@ -366,7 +367,7 @@ def write_down(found: RunResults, begun: RunBegun, measured: Measured, output: P
             tables.write_table(output / BLOCKS_FILE, meta, measured.probed.blocks())
     found.close_tables(content)
     content = msgspec.structs.replace(content, checkpoints=found.checkpoints(measured.summary.wall_ns))
-    write_json(output / RUN_FILE, content)
+    write_json(output / RUN_FILE, sealed(content))
     return FinishedRun(content, measured.error)
 
 

@@ -44,7 +44,9 @@ _SYSTEM_PATHS = {
     *("/var", "/var/cache", "/var/lib", "/var/log", "/var/tmp"),  # noqa: S108 - to be refused
 }
 _MEMORY_FILES = "/dev/shm/"  # noqa: S108 - a directory below it is no device
-_NOT_DATA = frozenset({"lost+found", SCRATCH})
+LOST = "lost+found"
+"""Of a filesystem's check: it may lie in a target, and is none."""
+_NOT_DATA = frozenset({LOST, SCRATCH})
 _OF_RANKS = re.compile(r"rank-\d{4,}")
 
 
@@ -79,7 +81,7 @@ def check_target(path: Path, ours: re.Pattern[str] | None = None) -> Path:
         raise DeviceError(f"{path} is a block device, where a directory is wanted; name a directory")
     if not stat.S_ISDIR(mode):
         raise DeviceError(f"{path} is not a directory; name an empty directory, ram or null")
-    if str(resolved) in _SYSTEM_PATHS or resolved == Path.home() or _is_system(resolved):
+    if str(resolved) in _SYSTEM_PATHS or resolved == Path.home() or _is_system(resolved) or resolved.name == LOST:
         raise DeviceError(f"{path} is a system path; name an empty directory made for the replay")
     there = set(os.listdir(resolved)) - _NOT_DATA  # noqa: PTH208 - names, not paths
     foreign = sorted(name for name in there if ours is None or not ours.fullmatch(name))

@@ -23,7 +23,7 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from kvtrace import __version__
-from kvtrace.core.errors import DeviceError, KvError, OutOfMemory
+from kvtrace.core.errors import DeviceError, KvError, OutOfMemory, TraceError
 from kvtrace.core.units import printable
 
 T = TypeVar("T")
@@ -34,6 +34,10 @@ UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
 INTERRUPTED = 130
 TERMINATED = 143
 _GARBAGE_OBJECTS = 100_000
+_LONGEST_WORD = 200
+_READERS = ("duckdb", "_duckdb", "pyarrow", "polars")
+_INTERRUPTED = "Query interrupted"
+"""What DuckDB makes of a signal that comes while it works."""
 _NO_MEMORY = "out of memory: the machine, or a limit on this process (ulimit -v), has too little"
 _NO_THREAD = "can't start new thread"
 PROGRAM: ContextVar[str] = ContextVar("program", default="kvtrace")
@@ -251,7 +255,8 @@ def run(app: typer.Typer, program: str) -> NoReturn:
     """Run `app` and leave with its exit code; every error a user can cause is one line on stderr."""
     PROGRAM.set(program)
     # As an exception, so that temporary files go on the way out.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(TERMINATED))
     # Python looks for garbage whenever it has made 700 more objects: 0.1 s and more of a start.
     gc.set_threshold(_GARBAGE_OBJECTS)
     try:
@@ -274,7 +279,7 @@ def run(app: typer.Typer, program: str) -> NoReturn:
         # The reader of our stdout left, as `| head` does.
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - so that the exit has something to flush
         sys.exit(0)
-    except (MemoryError, OSError, RuntimeError) as error:
+    except Exception as error:  # noqa: BLE001 - what is neither the system's nor a file's is raised again
         _fail_by_system(program, error)
     if code == INTERRUPTED:
         # typer makes this of a KeyboardInterrupt.
@@ -282,15 +287,22 @@ def run(app: typer.Typer, program: str) -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _fail_by_system(program: str, error: MemoryError | OSError | RuntimeError) -> NoReturn:
-    """Leave for a fault of the system's; raise `error` again if it is a programmer's mistake."""
+def _fail_by_system(program: str, error: Exception) -> NoReturn:
+    """Leave for a fault of the system's, or of a file as a library finds it; raise `error` again if it is ours."""
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         _fail(program, _NO_MEMORY, OutOfMemory.exit_code)
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.errno is not None:
         where = f"{error.filename}: " if error.filename else ""
         _fail(program, f"{where}{error.strerror or error}", DeviceError.exit_code)
-    if _NO_THREAD in str(error):
+    if isinstance(error, RuntimeError) and _NO_THREAD in str(error):
         _fail(program, f"{_NO_MEMORY} to start a thread", OutOfMemory.exit_code)
+    if _INTERRUPTED in str(error):
+        _fail(program, "interrupted", INTERRUPTED)
+    # Arrow's own errors of a damaged file are an OSError without a number.
+    if isinstance(error, OSError) or type(error).__module__.split(".")[0] in _READERS:
+        files = [name for name in sys.argv[1:] if os.path.exists(name)]  # noqa: PTH110 - a name may be no path at all
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        _fail(program, f"{', '.join(files) or 'input'}: cannot be read: {said}", TraceError.exit_code)
     raise error
 
 
@@ -301,7 +313,8 @@ def leave_at_once(code: int) -> NoReturn:
 
 
 def _fail(program: str, message: str, code: int) -> NoReturn:
-    line = printable(" ".join(message.split()))
+    words = (word if len(word) <= _LONGEST_WORD else f"{word[:_LONGEST_WORD]}…" for word in message.split())
+    line = printable(" ".join(words))
     typer.echo(f"{program}: error: {line}", err=True)
     sys.exit(code)
 

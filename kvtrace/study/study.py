@@ -153,8 +153,11 @@ def _example(value: Any) -> str:
     return f'"{shown}"' if isinstance(value, str) else shown
 
 
+_TOO_LARGE = 10**300
+
+
 def _check_value(path: Path, where: str, key: str, value: Any) -> None:
-    if isinstance(value, str) or (isinstance(value, int | float) and math.isfinite(value)):
+    if isinstance(value, str) or (isinstance(value, int | float) and abs(value) < _TOO_LARGE):
         return
     if isinstance(value, list) and where != "grid":
         raise ConfigError(f"{path}: {where}: {key} has a list of values; write it under [grid]")
@@ -216,6 +219,13 @@ _ROOT = Path(__file__).parents[1]
 _DIGITS = 32
 
 
+class _Kept(msgspec.Struct, frozen=True):
+    """A result, and its hash: one that was changed since is none."""
+
+    sha256: str
+    found: Simulated
+
+
 class Results:
     """Stored results, one JSON file each, by key."""
 
@@ -237,13 +247,14 @@ class Results:
         if not path.exists():
             return None
         try:
-            return read_json(path, Simulated)
+            kept = read_json(path, _Kept)
         except TraceError:
             return None
+        return kept.found if kept.sha256 == sha256(kept.found) else None
 
     def store(self, key: str, found: Simulated) -> None:
         """Store `found` under `key`."""
-        write_json(self._folder / f"{key}.json", found)
+        write_json(self._folder / f"{key}.json", _Kept(sha256(found), found))
 
 
 def key_of(configuration: Configuration) -> str:

@@ -31,7 +31,7 @@ from kvtrace.core.document.document import (
     raw_cell,
     show,
 )
-from kvtrace.core.errors import ConfigError, ProbeUnavailable, how_to_add
+from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, how_to_add
 from kvtrace.core.files import aside
 from kvtrace.core.units import printable
 
@@ -779,11 +779,14 @@ def check_plot(path: Path) -> None:
 
     Raises:
         ConfigError: another suffix than .svg, .png or .pdf.
+        DeviceError: no such directory.
         ProbeUnavailable: matplotlib is missing.
 
     """
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"--plot {path}: name it *.svg, *.png or *.pdf")
+    if not path.parent.is_dir():
+        raise DeviceError(f"{path.parent}: no such directory; make it first")
     if find_spec("matplotlib") is None:
         raise ProbeUnavailable(f"--plot needs matplotlib: {how_to_add('plot')}")
 

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from kvtrace.core.app import log, progress
+from kvtrace.core.config import sha256
 from kvtrace.core.errors import KvError, TraceError
 from kvtrace.core.files import read_json
 from kvtrace.core.metadata import Count, Metadata
@@ -288,6 +289,8 @@ class PartialRunFile(RunBegun, frozen=True, kw_only=True):
 class RunFile(RunBegun, frozen=True, kw_only=True):
     """The content of run.json; null is what is not known."""
 
+    sha256: str | None = None
+    """Of all else, as `sealed` has it; null in a run of before."""
     verification: Verification | None = None
     """Null unless asked for."""
     device_io: dict[str, DeviceIo] = {}
@@ -317,7 +320,17 @@ def read_run(folder: Path) -> RunFile:
         TraceError: there is none, it is damaged, or of another version of this program.
 
     """
-    return read_manifest(folder / RUN_FILE, RunFile)
+    run = read_manifest(folder / RUN_FILE, RunFile)
+    if run.sha256 not in (None, sealed(run).sha256):
+        raise TraceError("damaged: its content is not what was written", path=folder / RUN_FILE)
+    return run
+
+
+def sealed(run: RunFile) -> RunFile:
+    """Return `run` with the hash of its content, by which a reader knows that nothing was changed."""
+    # As it is read: a float that is a whole number here has another form there.
+    content = msgspec.json.decode(msgspec.json.encode(msgspec.structs.replace(run, sha256=None)), type=RunFile)
+    return msgspec.structs.replace(content, sha256=sha256(content))
 
 
 def find_run(folder: Path) -> RunFile | None:

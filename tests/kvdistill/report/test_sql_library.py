@@ -259,6 +259,15 @@ def test_an_unknown_query_is_an_error():
         named_query("nothing_of_the_kind")
 
 
+def test_columns_of_one_name_are_told_apart(tmp_path):
+    trace = write_trace(tmp_path / "t.parquet", [(0, "write", 2, "store", 0, 0, 4096, None, None, 0)])
+    done = run_cli("kvdistill", "sql", trace, "SELECT op, op, 1 AS op_1, rank FROM trace", "--json")
+    assert json.loads(done.stdout) == [{"op": "write", "op_1": "write", "op_1_1": 1, "rank": 0}]
+    for form in ([], ["--csv"]):
+        shown = run_cli("kvdistill", "sql", trace, "SELECT a.op, b.op FROM trace a, trace b", *form).stdout
+        assert shown.replace(",", " ").split() == ["op", "op_1", "write", "write"]
+
+
 @pytest.mark.parametrize(
     "statement",
     [

@@ -203,6 +203,8 @@ def test_what_cannot_be_swept_is_refused(tmp_path: Path) -> None:
     for options, message in (
         (["--users", "1,2"], "has no synthetic users"),
         (["--users", "1,2.5"], "--users 1,2.5: give whole numbers from 1"),
+        (["--users", "nan"], "--users nan: write numbers with commas"),
+        (["--queue-depths", "1,1e309"], "--queue-depths 1,1e309: write numbers with commas"),
         (["--read-p99", "5ms"], "--read-p99 bounds an open loop"),
         (["--users", "1,2", "--speeds", "1,2"], "--speeds and --users exclude each other"),
         (["--plot", tmp_path / "knee.gif"], "name it *.svg, *.png or *.pdf"),
@@ -210,6 +212,15 @@ def test_what_cannot_be_swept_is_refused(tmp_path: Path) -> None:
         done = run_cli("kvreplay", "sweep", trace, "--tier", "cpu=ram", *options, "-o", tmp_path / "s", check=False)
         assert (done.returncode, message in done.stderr) == (2, True), done.stderr
         assert not (tmp_path / "s").exists()
+
+
+def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    trace, to = write_trace(tmp_path / "t.parquet", [row(0)]), tmp_path / "absent" / "knee.svg"
+    done = run_cli(
+        "kvreplay", "sweep", trace, "--tier", "cpu=ram", "--plot", to, "-o", tmp_path / "s", check=False
+    )  # fmt: skip
+    assert done.stderr == f"kvreplay: error: {to.parent}: no such directory; make it first\n"
+    assert (done.returncode, done.stdout, (tmp_path / "s").exists()) == (4, "", False)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,13 @@ def test_system_paths_are_refused(path: str) -> None:
         check_target(Path(path))
 
 
+def test_what_a_check_of_the_filesystem_found_is_no_target(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    assert check_target(tmp_path) == tmp_path, "it may lie in one"
+    with pytest.raises(DeviceError, match="is a system path"):
+        check_target(tmp_path / "lost+found")
+
+
 def test_a_link_to_a_system_path_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").symlink_to("/etc")
     with pytest.raises(DeviceError, match="is a system path"):

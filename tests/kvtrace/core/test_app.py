@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Annotated
 
+import pyarrow as pa
 import pytest
 import typer
 
@@ -34,6 +35,14 @@ ERRORS = {
         "out of memory: the machine, or a limit on this process (ulimit -v), has too little to start a thread",
     ),
     "budget": (OutOfMemory("the replay needs"), 7, "the replay needs"),
+    "a file that Arrow cannot read": (
+        OSError("Couldn't deserialize thrift: TProtocolException: Invalid data\nmore"),
+        3,
+        "input: cannot be read: Couldn't deserialize thrift: TProtocolException: Invalid data",
+    ),
+    "a library's own": (pa.ArrowInvalid("a\nb"), 3, "input: cannot be read: a"),
+    "a signal while DuckDB works": (RuntimeError("Query interrupted"), 130, "interrupted"),
+    "a hostile name": (ConfigError(f"{'x' * 5000} is none"), 2, f"{'x' * 200}… is none"),
     "interrupt": (KeyboardInterrupt(), 130, "interrupted"),
     "abort": (typer.Abort(), 130, "interrupted"),
 }
@@ -69,6 +78,23 @@ def test_an_error_is_one_line_and_a_code(monkeypatch, capsys, error, code, messa
     assert leave(monkeypatch, ["fail"], error) == code
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", f"kvx: error: {message}\n")
+
+
+def test_what_cannot_be_read_is_said_with_the_files_of_the_command_line(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ops.parquet").write_text("x")
+    app = make_app("kvx", "Test.", "First steps.")
+
+    @app.command()
+    def read(file: str, to: str) -> None:  # noqa: ARG001 - named on the command line
+        raise pa.ArrowInvalid("no such page")
+
+    @app.command()
+    def other() -> None:
+        pass
+
+    assert leave_of(app, monkeypatch, ["read", "ops.parquet", "absent"]) == 3
+    assert capsys.readouterr().err == "kvx: error: ops.parquet: cannot be read: no such page\n"
 
 
 def test_a_programmers_mistake_is_a_traceback(monkeypatch):

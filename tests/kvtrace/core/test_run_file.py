@@ -11,7 +11,7 @@ from run_files import figures, run_file, summary
 
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import write_json
-from kvtrace.core.run.run_file import find_run, read_run
+from kvtrace.core.run.run_file import find_run, read_run, sealed
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "house" / "run" / "run.json"
 
@@ -38,6 +38,19 @@ def known(found: Any, golden: Any) -> Any:
     if isinstance(golden, list):
         return [known(value, of) for value, of in zip(found, golden, strict=True)]
     return found
+
+
+def test_a_changed_figure_is_seen(tmp_path: Path) -> None:
+    run = run_file(summary([figures(3.5)]), config={"queue_depth": 8})
+    file = tmp_path / "run.json"
+    write_json(file, sealed(run))
+    assert read_run(tmp_path) == sealed(run)
+    written = file.read_text()
+    for before, after in (("3.5", "3.6"), ('"queue_depth": 8', '"queue_depth": 9'), ('"program"', '"progran"')):
+        assert before in written
+        file.write_text(written.replace(before, after, 1))
+        with pytest.raises(TraceError, match=r"run.json: (damaged: its content is not what was written|not of this)"):
+            read_run(tmp_path)
 
 
 @pytest.mark.parametrize(

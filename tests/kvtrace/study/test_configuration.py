@@ -83,6 +83,7 @@ REFUSED = {
     "lists of lists": ("[grid]\nusers = [[1, 2]]", "grid: users: [1, 2] is neither text, a number, nor true or false"),
     "twice": ("[[configuration]]\nusers = 2\n[grid]\nusers = [1]", "configuration 1: users is in the grid too"),
     "infinite": ("[base]\ntime-scale = inf", "base: time-scale: inf is neither text, a number, nor true or false"),
+    "too large": (f"[base]\nusers = {'1' * 400}", "base: users: 1111"),
     "too many": (f"[grid]\nseed = {list(range(400))}\nusers = {list(range(1, 400))}", "159,600 configurations"),
     "price": (BEGIN + '[price]\nnvme = "1"', "nvme: write for example 4/GiB or 0.1/GiB"),
     "preset": ('[base]\npreset = "lmcache-disc"\nchunk_tokens = 3', "did you mean lmcache-disk?"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -80,6 +81,18 @@ def test_what_is_done_is_not_simulated_again(done, monkeypatch):
     again = study(folder / "study.toml", folder / "out")
     assert "12 of 12 configurations were simulated before" in again.stderr
     assert (folder / "out" / "results.parquet").read_bytes() == before
+
+
+def test_what_was_changed_since_it_was_kept_is_simulated_again(done, tmp_path):
+    folder, _ = done
+    shutil.copytree(folder, tmp_path / "again")
+    kept = sorted((tmp_path / "again" / "out" / "simulated").glob("*.json"))
+    found = json.loads(kept[0].read_text())
+    found["found"]["requests"] += 1
+    kept[0].write_text(json.dumps(found))
+    again = study(tmp_path / "again" / "study.toml", tmp_path / "again" / "out")
+    assert "11 of 12 configurations were simulated before" in again.stderr
+    assert json.loads(kept[0].read_text())["found"]["requests"] == found["found"]["requests"] - 1
 
 
 def test_a_study_grows_and_an_edited_file_of_requests_counts(tmp_path, monkeypatch):
