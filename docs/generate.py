@@ -20,8 +20,7 @@ import msgspec
 
 from kvdistill.profile import profile
 from kvdistill.queries.sql import named_queries
-from kvtrace.core.schema import PHASE_MEANINGS, SCHEMA_VERSION, TABLES, Table
-from kvtrace.core.study_file import STUDY
+from kvtrace.core.schema import PHASE_MEANINGS, SCHEMA_VERSION, STUDY, TABLES, Table
 from kvtrace.sim.presets.preset import knobs_of, listing
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -317,10 +317,15 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
             conditions.append(("no time in whole microseconds", "coalesce(TRY_CAST(us AS BIGINT), -1) < 0"))
         for reason, condition in conditions:
             leave_out(db, path, account, reason, condition)
+        # With `us`, the time in microseconds.
+        waited = "CASE WHEN action = 'wait' THEN TRY_CAST(offset_bytes AS BIGINT) END"
+        timed = f"SELECT *, 1000 * coalesce(max({waited}) OVER (ORDER BY line), 0) AS us FROM raw"
+        if version == RELATIVE:
+            timed = "SELECT * REPLACE (CAST(us AS BIGINT) AS us) FROM raw"
         db.execute(
             f"INSERT INTO input SELECT {number}, line, CASE action WHEN 'read' THEN {READ} ELSE {WRITE} END, name, "
             "CAST(offset_bytes AS BIGINT), CAST(length_bytes AS BIGINT), us * 1000, NULL, "
-            f"{OK}, NULL FROM ({_timed(version)}) WHERE action IN ({_IO})"
+            f"{OK}, NULL FROM ({timed}) WHERE action IN ({_IO})"
         )
         if version == ABSOLUTE:
             account.notes.append(
@@ -347,11 +352,3 @@ def logged_ios(path: Path) -> dict[str, Any]:
         "offset": np.array([int(f[3]) for f in lines], dtype=np.int64),
         "length": np.array([int(f[4]) for f in lines], dtype=np.int64),
     }
-
-
-def _timed(version: int) -> str:
-    """Return SQL for `raw` with `us`, the time in microseconds."""
-    if version == RELATIVE:
-        return "SELECT * REPLACE (CAST(us AS BIGINT) AS us) FROM raw"
-    waited = "CASE WHEN action = 'wait' THEN TRY_CAST(offset_bytes AS BIGINT) END"
-    return f"SELECT *, 1000 * coalesce(max({waited}) OVER (ORDER BY line), 0) AS us FROM raw"

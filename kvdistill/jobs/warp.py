@@ -88,6 +88,11 @@ def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
     objects_said = (
         f"{format_count(objects)} objects of {format_bytes(size)} on average ({format_bytes(objects * size)})"
     )
+    upload = []
+    if rate is not None:
+        took = format_duration(objects / rate * NS_PER_S)
+        what = f"the upload of the {format_count(objects)} objects before"
+        upload.append(f"the rate limit also holds for {what}: that takes {took}")
     text = header(
         "warp: mixed benchmark of a KV-cache trace, objects drawn at random",
         profile,
@@ -97,7 +102,7 @@ def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
                 [
                     f"export WARP_ACCESS_KEY=... WARP_SECRET_KEY=...; warp run {JOB}",
                     f"WARNING: warp deletes everything in the bucket {options.bucket}, before and after",
-                    *_upload_note(objects, rate),
+                    *upload,
                 ],
             ),
             ("Needs", [f"room for {objects_said}, and for what it writes beyond that"]),
@@ -179,15 +184,6 @@ def _mix(profile: Profile) -> _Mix:
         if count and not share:
             lost.append(f"all {format_count(count)} {name}s: they are below warp's resolution of 0.1 % of requests")
     return _Mix(get, put, delete, lost)
-
-
-def _upload_note(objects: int, rate: float | None) -> list[str]:
-    if rate is None:
-        return []
-    took = format_duration(objects / rate * NS_PER_S)
-    return [
-        f"the rate limit also holds for the upload of the {format_count(objects)} objects before: that takes {took}"
-    ]
 
 
 def _number(value: float) -> str:

@@ -16,7 +16,7 @@ from kvdistill.formats.iolog import LogOptions, LogSummary
 from kvdistill.formats.oplog import OpLog, Style, can_log, write_oplogs
 from kvdistill.jobs import fio_replay, sai3, warp
 from kvdistill.jobs import job as fio
-from kvdistill.jobs.fio_reuse import draw
+from kvdistill.jobs.fio_replay import draw
 from kvdistill.jobs.fio_stat import stat_job
 from kvdistill.jobs.job import PROFILE, FioMode, JobOptions
 from kvdistill.profile.profile import Profile

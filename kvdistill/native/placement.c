@@ -1,4 +1,4 @@
-// Objects in one address space by first fit, and each operation at its object's (kvdistill/profile/operations.py).
+// Objects in one address space by first fit, and each operation at its object's (kvdistill/profile/sources.py).
 #include "core.h"
 
 enum { READ, WRITE, DELETE };           // as the trace's closed set

@@ -1,27 +1,34 @@
-"""Read what a user names into reports and documents, and write them in the form that a file's name tells."""
+"""Read what a user names into reports and documents, and write them in the form that a file's name tells.
+
+A workbook has sheets of the MLPerf Storage KV-cache benchmark's names, so that scripts made for it read a run of ours:
+those of a run's figures are in `kvtrace/core/document/chapters.py`, what probes saw is here, under the names of its
+export (kv_cache/cli.py of mlcommons/storage, 2026-04).
+"""
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from kvdistill.profile.distributions import at_rank
 from kvdistill.report.compare import Comparison, ReportedTrials, comparable, compare, comparison_document
 from kvdistill.report.jobs import jobs_document
-from kvdistill.report.mlperf_sheets import marked_document, mlperf_sheets
 from kvdistill.report.probe import ProbeReport, probe_document
 from kvdistill.report.report import BUCKETS, Report, SweepReport, report
 from kvdistill.report.run import RunReport, run_document
 from kvdistill.report.trace import TraceReport, trace_document
 from kvtrace import __version__
-from kvtrace.core.document.chapters import sweep_document
-from kvtrace.core.document.document import Document
+from kvtrace.core.document.chapters import POINTS, run_sheets, sweep_document, unit_of
+from kvtrace.core.document.document import Chapter, Document, ReportColumn, ReportTable, Sheet
 from kvtrace.core.document.export import PlainSheet
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
-from kvtrace.core.run.run_file import MLPERF_FILE, OPS_FILE, TRIALS_FOLDER, find_mark
-from kvtrace.core.statistics import Endurance
+from kvtrace.core.run.run_file import MLPERF_FILE, OPS_FILE, TRIALS_FOLDER, MlperfMark, find_mark
+from kvtrace.core.statistics import Endurance, nearest_rank
 
 SUFFIXES = (".html", ".md", ".csv", ".xlsx")
 
@@ -129,3 +136,125 @@ def write_report(documents: list[Document], path: Path, plain: Sequence[PlainShe
         from kvtrace.core.document.export import csv_lines, markdown
 
         write_text(path, markdown(documents) if path.suffix == ".md" else csv_lines(documents))
+
+
+_GIB, _NS_PER_US = 1 << 30, 1e3
+_SHARES = {"P50": 5000, "P95": 9500, "P99": 9900}
+"""In ten-thousandths."""
+
+
+def mlperf_sheets(reports: Sequence[Any], names: Sequence[str]) -> list[PlainSheet]:
+    """Return the benchmark's sheets for the runs among `reports`, called `names`; none without a run.
+
+    The first run is in its places; others follow in rows of their own, or in columns behind it.
+    """
+    runs = [
+        (name, found, found.run)
+        for name, found in zip(names, reports, strict=True)
+        if isinstance(found, RunReport) and found.run is not None
+    ]
+    if not runs:
+        return []
+    probes = [(name, found.probe) for name, found, _ in runs if found.probe is not None]
+    return [
+        *run_sheets([(name, run) for name, _, run in runs]),
+        PlainSheet("Device Tracing", _TRACING, [row for name, probe in probes for row in _traced(name, probe)]),
+        PlainSheet("Trace Histograms", _HISTOGRAMS, [row for name, probe in probes for row in _bins(name, probe)]),
+    ]
+
+
+_TRACING = ["Metric", "Description", "Samples", *_SHARES, "Min Bucket", "Max Bucket", "Unit", "Run"]
+_HISTOGRAMS = ["Histogram", "Bucket Low", "Bucket High", "Count", "Unit", "Run"]
+_TIMED = {
+    "D2C Read (us)": ("d2c", "read", "driver and device"),
+    "D2C Write (us)": ("d2c", "write", "driver and device"),
+    "Q2D Read (us)": ("q2d", "read", "plug, scheduler and requeues"),
+    "Q2D Write (us)": ("q2d", "write", "plug, scheduler and requeues"),
+    "VFS Read (us)": ("application", "read", "calls that queued I/O"),
+    "VFS Write (us)": ("application", "write", "calls that queued I/O"),
+    "fsync (us)": ("application", "fsync", "calls"),
+    "Write-to-fsync (us)": ("application", "write_to_fsync", "from a write's return to the next fsync"),
+    "fadvise-to-read (us)": ("application", "fadvise_to_read", "from an fadvise's return to the next read"),
+}
+_COUNTED_BY = {
+    "Block Size {} (KiB)": ("sizes", "bytes", 1 << 10, "requests by size"),
+    "Queue Depth {}": ("in_flight", "in_flight", 1, "in flight at dispatch"),
+    "LBA Heatmap {} (GiB)": ("heat", "low_bytes", _GIB, "requests by place on the disk"),
+}
+_LBA_GIB = 10
+"""How much of a disk one bucket of the benchmark's map is."""
+
+
+def _traced(name: str, probe: ProbeReport) -> Iterator[list[Any]]:
+    times = {(row["layer"], row["op"]): row for row in probe.layers}
+    for label, (layer, op, what) in _TIMED.items():
+        row, bins = times.get((layer, op)), list(_time_bins(probe, layer, op))
+        if row is not None and bins:
+            points = [None if row[POINTS[p]] is None else row[POINTS[p]] / _NS_PER_US for p in _SHARES]
+            yield [label, what, row["count"], *points, bins[0][0], bins[-1][1], "us", name]
+    for label, what, counted, bins in _counted(probe):
+        total = sum(n for _, n in counted)
+        points = [at_rank(counted, nearest_rank(total, share)) for share in _SHARES.values()]
+        yield [label, what, total, *points, bins[0][0], bins[-1][1], unit_of(label) or "count", name]
+
+
+def _bins(name: str, probe: ProbeReport) -> Iterator[list[Any]]:
+    for label, (layer, op, _what) in _TIMED.items():
+        yield from ([label, *bin_, "us", name] for bin_ in _time_bins(probe, layer, op))
+    for label, _what, _counted_values, bins in _counted(probe):
+        yield from ([label, *bin_, unit_of(label) or "count", name] for bin_ in bins)
+
+
+def _time_bins(probe: ProbeReport, layer: str, op: str) -> Iterator[tuple[float, float, int]]:
+    for row in probe.latency_bins:
+        if (row["layer"], row["op"]) == (layer, op):
+            low = row["low_ns"]
+            yield low / _NS_PER_US, max(2 * low, 1) / _NS_PER_US, row["count"]
+
+
+def _counted(probe: ProbeReport) -> Iterator[tuple[str, str, list[tuple[float, int]], list[tuple[float, float, int]]]]:
+    """Yield what is counted by value: its name, what it is, values with their counts, and buckets."""
+    for form, (table, column, unit, what) in _COUNTED_BY.items():
+        for op in ("read", "write"):
+            key = "requests" if table == "heat" else "count"
+            rows = [(row[column] / unit, row[key]) for row in getattr(probe, table) if row["op"] == op]
+            counted: dict[float, int] = {}
+            for value, count in sorted(rows):
+                counted[value] = counted.get(value, 0) + count
+            if counted:
+                is_place = table == "heat"
+                bins: dict[tuple[float, float], int] = {}
+                for value, count in counted.items():
+                    # Of ten GiB of the disk, else from a power of two to the next.
+                    low = value // _LBA_GIB * _LBA_GIB if is_place else 2.0 ** (math.frexp(value)[1] - 1)
+                    edges = (low, low + _LBA_GIB if is_place else 2 * low)
+                    bins[edges] = bins.get(edges, 0) + count
+                listed = [(low, high, count) for (low, high), count in bins.items()]
+                yield form.format(op.capitalize()), what, list(counted.items()), listed
+
+
+def marked_document(found: MlperfMark, name: str) -> Document:
+    """Return what an option came to, and what its figures may and may not be taken for."""
+    claims = [ReportColumn("what", "not claimed"), ReportColumn("why", "why")]
+    rules = [ReportColumn(column, column) for column in ("rule", "reference", "kept", "detail")]
+    may = f"what a replay of {found.option} moved on this storage, and how long its objects took, in the trials below"
+    return Document(
+        name=name,
+        headline=found.answer,
+        warnings=[
+            found.mark
+            or "every rule that can be told from here is kept; MLCommons takes results of its own mlpstorage alone"
+        ],
+        notes=[f"may be claimed: {may}"],
+        chapters=[
+            Chapter(
+                "What may not be claimed",
+                [
+                    ReportTable("", Sheet.SUMMARY, claims, [list(of) for of in found.not_claimed.items()]),
+                    ReportTable(
+                        "Rules", Sheet.SUMMARY, rules, [[r.rule, r.reference, r.kept, r.detail] for r in found.rules]
+                    ),
+                ],
+            )
+        ],
+    )

@@ -433,7 +433,11 @@ def findings(
     """Return one sentence a finding, of the rows of `Layers`, the probes' result and the run's own summary."""
     is_buffered = run is not None and bool(run.config.get("is_buffered"))
     said = [_touched(row, is_buffered=is_buffered) for row in moved if row["object_bytes"]]
-    said += [_answered(probe.application or Application())]
+    calls = (probe.application or Application()).calls
+    known = [call for call in calls if call.kind == "read" and call.without_io is not None]
+    total, without = sum(call.count or 0 for call in known), sum(call.without_io or 0 for call in known)
+    if without:
+        said.append(f"{without:,} of {total:,} read calls that wait for their data queued no I/O themselves")
     said += [_dominant(row) for row in inside if row["latency_ns"]]
     directions = probe.block.directions.values()
     faults = {name: sum(getattr(counts, name) or 0 for counts in directions) for name in _FAULTS}
@@ -457,14 +461,6 @@ def _touched(row: dict[str, Any], *, is_buffered: bool) -> str:
     padding = row["io_bytes"] / row["object_bytes"]
     why = f"; padding to whole blocks alone is {padding:.3f}" if padding > 1 else ""
     return f"{name}: the device moved {ratio:.3f} bytes for each byte of the objects ({device} for {objects}){why}"
-
-
-def _answered(found: Application) -> str:
-    known = [call for call in found.calls if call.kind == "read" and call.without_io is not None]
-    total, without = sum(call.count or 0 for call in known), sum(call.without_io or 0 for call in known)
-    if not without:
-        return ""
-    return f"{without:,} of {total:,} read calls that wait for their data queued no I/O themselves"
 
 
 def _dominant(row: dict[str, Any]) -> str:

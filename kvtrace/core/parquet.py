@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kvtrace.core import metadata
 from kvtrace.core.errors import TraceError
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.schema import MOST, OPS, TABLES, TRACE, Column, Table, arrow_schema
-from kvtrace.core.study_file import STUDY, study_table
+from kvtrace.core.schema import MOST, OPS, STUDY, TABLES, TRACE, Column, Table, arrow_schema, study_table
 
 if TYPE_CHECKING:
     import pyarrow as pa

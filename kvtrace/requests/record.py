@@ -1,18 +1,37 @@
-"""Follow a live engine's KV events over ZeroMQ: in order, with what was missed asked for again."""
+"""The KV events that vLLM and SGLang publish: followed over ZeroMQ, kept as rows, and read as requests.
+
+They come in order, and what was missed is asked for again. A message, in MessagePack, is [time, [events], rank]. An
+event is a map with its type in it, or in older releases an array that begins with it:
+https://docs.vllm.ai/en/stable/examples/online_serving/kv_events_subscriber/
+
+The engine says what it stored, not what was asked: who stored which blocks behind which prefix. A run of stores, each
+behind the block that the one before ended in, is taken as one request: stores of several blocks as its prompt, computed
+chunk by chunk, stores of a single block after that as its answer.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from kvtrace.core.errors import ConfigError, ProbeUnavailable, how_to_add
-from kvtrace.requests.kv_events import EventRows
+import msgspec
+
+from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError, how_to_add
+from kvtrace.core.schema import EVENTS, CacheEvent, arrow_schema, enum_array, enum_code
+from kvtrace.core.tables import open_table
+from kvtrace.core.units import NS_PER_S
+from kvtrace.requests.reading import Gathered
+from kvtrace.requests.requests import Requests, Start, sha256_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+if TYPE_CHECKING:
     from kvtrace.core.tables import Writer
+
 
 _POLL_MS = 100
 _REPLAY_MS = 2000
@@ -154,3 +173,218 @@ def notes_of(heard: Recorded, unknown: dict[str, int]) -> list[str]:
         notes.append(f"{heard.unreadable} messages were no batches of KV events")
     notes += [f"{count} events of type {name!r} were not read" for name, count in sorted(unknown.items())]
     return notes
+
+
+_KINDS: Final = {
+    "BlockStored": CacheEvent.STORED,
+    "BlockRemoved": CacheEvent.REMOVED,
+    "AllBlocksCleared": CacheEvent.CLEARED,
+}
+_ORDER: Final = {
+    "BlockStored": ("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name"),
+    "BlockRemoved": ("block_hashes", "medium"),
+    "AllBlocksCleared": (),
+}
+"""The fields of an event that is an array, in their order; what follows them is not used."""
+_Hash = Any
+"""A number, bytes, or their hexadecimal digits."""
+
+
+class _Event(msgspec.Struct):
+    type: str
+    block_hashes: list[_Hash] = []
+    parent_block_hash: _Hash | None = None
+    block_size: int | None = None
+    medium: str | None = None
+    group_idx: int | None = None
+    session_id: str | None = None
+
+
+class _Batch(msgspec.Struct, array_like=True):
+    ts: float
+    events: list[Any]
+    rank: int | None = None
+
+
+@dataclass(slots=True)
+class EventRows:
+    """Events as columns of the events table, with the blocks numbered as they are first heard of."""
+
+    unknown: dict[str, int] = field(default_factory=dict)
+    """How many events were of each type that this reads none of."""
+    _ids: dict[_Hash, int] = field(default_factory=dict)
+    _columns: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in EVENTS.names})
+    _decoder: Any = field(default_factory=lambda: msgspec.msgpack.Decoder(_Batch))
+
+    def __len__(self) -> int:
+        """Return how many rows wait for `take`."""
+        return len(self._columns["ts_ns"])
+
+    def add(self, sequence: int, payload: bytes) -> int:
+        """Append the events of the message `sequence` and return how many; ValueError if it is no such message."""
+        try:
+            batch = self._decoder.decode(payload)
+            events = [msgspec.convert(_as_map(event), _Event) for event in batch.events]
+            for event in events:
+                _check([*event.block_hashes, event.parent_block_hash])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
+            raise ValueError(f"message {sequence} is no batch of KV events: {error}") from None
+        known = [event for event in events if event.type in _KINDS]
+        for event in events:
+            if event.type not in _KINDS:
+                self.unknown[event.type] = self.unknown.get(event.type, 0) + 1
+        for event in known:
+            stored = event.type == "BlockStored"
+            row = {
+                "ts_ns": round(batch.ts * NS_PER_S),
+                "sequence": sequence,
+                "rank": batch.rank,
+                "event": enum_code(EVENTS, "event", _KINDS[event.type]),
+                "medium": event.medium,
+                "block_ids": None if event.type == "AllBlocksCleared" else [self._id(h) for h in event.block_hashes],
+                "parent_id": None if event.parent_block_hash is None else self._id(event.parent_block_hash),
+                "block_tokens": event.block_size if stored else None,
+                "group": event.group_idx,
+                "session": event.session_id,
+            }
+            for name, value in row.items():
+                self._columns[name].append(value)
+        return len(known)
+
+    def take(self) -> pa.RecordBatch:
+        """Return the rows that wait, and forget them; the numbers of the blocks stay."""
+        import pyarrow as pa
+
+        schema, columns = arrow_schema(EVENTS), self._columns
+        kinds = enum_array(EVENTS, "event", columns["event"])
+        arrays = [kinds if f.name == "event" else pa.array(columns[f.name], f.type) for f in schema]
+        self._columns = {name: [] for name in EVENTS.names}
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _id(self, block_hash: _Hash) -> int:
+        return self._ids.setdefault(block_hash, len(self._ids))
+
+
+def _check(hashes: list[_Hash]) -> None:
+    wrong = next((h for h in hashes if not isinstance(h, int | bytes | str | None)), None)
+    if wrong is not None:
+        raise TypeError(f"{wrong!r} is no block hash")
+
+
+def _as_map(event: Any) -> Any:
+    """Return `event` as a map, also if it is an array in the order of older releases."""
+    if not isinstance(event, list) or not event:
+        return event
+    kind, values = event[0], event[1:]
+    names = _ORDER.get(kind, ()) if isinstance(kind, str) else ()
+    return {"type": kind, **dict(zip(names, values, strict=False))}
+
+
+MOST_PAUSE_NS: Final = 2 * NS_PER_S
+"""A store this long after the one before it is another request's: the next turn of a conversation."""
+_STORED = enum_code(EVENTS, "event", "stored")
+
+
+@dataclass(slots=True)
+class _Asked:
+    """One request so far."""
+
+    first_ns: int
+    last_ns: int
+    prompt: list[int]
+    session: str | None
+    answer_blocks: int = 0
+
+
+@dataclass(slots=True)
+class _Stores:
+    """The stores of one file, in order."""
+
+    asked: list[_Asked] = field(default_factory=list)
+    sizes: set[int] = field(default_factory=set)
+    unknown_parents: int = 0
+    not_used: int = 0
+    _before: dict[int, int | None] = field(default_factory=dict)
+    _open: dict[int, _Asked] = field(default_factory=dict)
+    """By the last block of each request, its request."""
+
+    def enter(self, row: dict[str, Any]) -> None:
+        """Enter an event, a row of the table."""
+        ids, parent, now = row["block_ids"], row["parent_id"], row["ts_ns"]
+        if row["medium"] not in (None, "GPU") or row["group"] not in (None, 0) or not ids:
+            self.not_used += 1
+            return
+        self.sizes.add(row["block_tokens"])
+        asked = self._open.pop(parent, None)
+        if asked is None or now - asked.last_ns > MOST_PAUSE_NS or asked.session != row["session"]:
+            prefix = self._prefix(parent)
+            asked = _Asked(now, now, [*prefix, *ids], row["session"])
+            self.asked.append(asked)
+        elif len(ids) == 1:
+            asked.answer_blocks += 1
+        else:
+            asked.prompt += ids
+        asked.last_ns = now
+        for block in ids:
+            self._before[block] = parent
+            parent = block
+        self._open[parent] = asked
+
+    def _prefix(self, block: int | None) -> list[int]:
+        """Return the blocks up to and including `block`, as far as they were seen stored."""
+        found: list[int] = []
+        seen = set[int]()
+        while block is not None and block not in seen:
+            found.append(block)
+            seen.add(block)
+            if block not in self._before:
+                self.unknown_parents += 1
+                break
+            block = self._before[block]
+        return found[::-1]
+
+
+def is_own(start: Start) -> bool:
+    """Return whether the file is an events table."""
+    if not start.path.name.endswith((".parquet", ".csv.zst")):
+        return False
+    try:
+        open_table(start.path, EVENTS)
+    except TraceError:
+        return False
+    return True
+
+
+def read(path: Path) -> Requests:
+    """Return the requests that the events table at `path` lets one know of.
+
+    Raises:
+        TraceError: the file is no events table, or its blocks are of several sizes.
+
+    """
+    reader = open_table(path, EVENTS)
+    stores = _Stores()
+    for batch in reader.batches():
+        events = batch.column("event").indices.to_pylist()
+        for row, event in zip(batch.to_pylist(), events, strict=True):
+            if event == _STORED:
+                stores.enter(row)
+    if not stores.asked:
+        raise TraceError("holds no stored block, and so no request", path=path)
+    if len(stores.sizes) != 1:
+        raise TraceError(f"blocks of {sorted(stores.sizes)} tokens: a file may hold one size", path=path)
+    block_tokens = stores.sizes.pop()
+    found = Gathered()
+    for asked in stores.asked:
+        tokens = len(asked.prompt) * block_tokens, asked.answer_blocks * block_tokens
+        found.add(asked.first_ns, *tokens, asked.prompt, asked.session, answered_ns=asked.last_ns)
+    how = "a request arrives when its first block is stored, prompts and answers count whole blocks only"
+    notes = [
+        *reader.meta.notes,
+        f"the engine says what it stored: {how}, and which stores are a prompt's and which an answer's is estimated",
+        "a prompt wholly in the GPU's cache stored nothing and is not here, unless the engine reported in full",
+    ]
+    if stores.unknown_parents:
+        notes.append(f"{stores.unknown_parents} prompts follow a block that was not seen stored: they begin with it")
+    facts = {"unknown_parents": stores.unknown_parents, "stores_not_used": stores.not_used}
+    return found.requests("kv-events", path, sha256_of(path), block_tokens, notes, **facts)

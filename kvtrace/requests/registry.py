@@ -61,7 +61,7 @@ SOURCES: Final[dict[str, Source]] = {
         Source("lmcache-lookup", files="lookup_hashes_*.jsonl", module="engine_logs:lookup_log"),
         Source("lmcache-trace", ("block_tokens",), module="engine_logs:lmcache_trace"),
         Source("otel", module="engine_logs:otel"),
-        Source("kv-events", module="kv_events"),
+        Source("kv-events", module="record"),
         Source("requests", module="own_table"),
     )
 }

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvtrace.core.metadata import TierFacts, describe
-from kvtrace.core.schema import arrow_schema
-from kvtrace.core.study_file import study_table
+from kvtrace.core.schema import arrow_schema, study_table
 from kvtrace.core.tables import create
 from kvtrace.curves.points import Rates, Simulated, TierDemand
 from kvtrace.study.run import Failed, Result

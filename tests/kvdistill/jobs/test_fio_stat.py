@@ -14,8 +14,8 @@ from test_fio_jobs import V, options_of, sections
 
 from kvdistill.jobs.fio_stat import cut_sizes, sizes_to_ask_for, stat_job
 from kvdistill.jobs.job import JobOptions
-from kvdistill.profile.arrivals import ArrivalCounter
 from kvdistill.profile.profile import AddressZone, IoStream, Law, Loop, Pacing, Places, SizeCount
+from kvdistill.profile.streams import ArrivalCounter
 
 if TYPE_CHECKING:
     from kvdistill.profile.profile import Profile

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kvdistill_rows import distil_rows, io
 
-from kvdistill.jobs.fio_reuse import MAX_OPS, draw
+from kvdistill.jobs.fio_replay import MAX_OPS, draw
 from kvdistill.jobs.job import FioMode
 from kvdistill.profile.locality import block_accesses, median_reuse
 from kvtrace.core.errors import ConfigError

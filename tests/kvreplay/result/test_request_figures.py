@@ -18,7 +18,7 @@ from kvreplay.config.setting import Setting
 from kvreplay.plan.pacing import ClosedLoop, OpenLoop, Pacer
 from kvreplay.plan.window import compile_window, read_asked
 from kvreplay.result.counts import RequestTimes
-from kvreplay.result.requests import NO_RATE, NO_REQUESTS, compute_ns, not_modelled
+from kvreplay.result.summarize import NO_RATE, NO_REQUESTS, compute_ns, not_modelled
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError

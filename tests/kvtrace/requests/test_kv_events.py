@@ -16,9 +16,8 @@ from simulated import kvtrace
 
 from kvtrace.core.schema import EVENTS
 from kvtrace.core.tables import open_table, read_table
-from kvtrace.requests import kv_events
-from kvtrace.requests.kv_events import EventRows
-from kvtrace.requests.record import Recorded, Recorder, notes_of
+from kvtrace.requests import record as events_file
+from kvtrace.requests.record import EventRows, Recorded, Recorder, notes_of
 from kvtrace.requests.registry import detect
 
 zmq = pytest.importorskip("zmq", reason="needs pyzmq")
@@ -239,7 +238,7 @@ def events(tmp_path, *messages):
 
 def test_requests_of_vllms_events(tmp_path):
     path = events(tmp_path, *((1.0 + n, msgspec.msgpack.decode(p)[1]) for n, p in enumerate(payloads())))
-    requests = kv_events.read(path)
+    requests = events_file.read(path)
     # Prompts of run_vllm.py: 26 blocks, then 2 shared blocks and the stores; the fifth store is an answer's block.
     tokens = (requests.input_tokens // 32).tolist()
     assert tokens == [26, 28, 28, 8, 26, 18, 90]
@@ -257,7 +256,7 @@ def test_chunks_of_a_prompt_an_answer_and_the_next_turn(tmp_path):
         (9.0, [stored(7, 8, parent=5)]),  # the next turn, after a pause
         (9.1, [stored(20, parent=99)]),  # behind a block that was never seen stored
     )
-    requests = kv_events.read(path)
+    requests = events_file.read(path)
     assert requests.input_tokens.tolist() == [16, 28, 8]
     assert requests.output_tokens.tolist() == [4, 0, 0]
     assert requests.arrival_ns.tolist() == [0, 8 * 10**9, 8.1 * 10**9]

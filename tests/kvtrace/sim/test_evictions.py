@@ -27,7 +27,7 @@ from kvtrace.sim.presets.preset import Placement, load_preset
 from kvtrace.sim.presets.tier import TierSetting
 from kvtrace.sim.setup import Load
 from kvtrace.sim.simulation import Simulation
-from kvtrace.trace.ledger import Ledger
+from kvtrace.trace.inventory import Ledger
 
 TIMELESS = [policy for policy in Policy if policy is not Policy.TTL]
 

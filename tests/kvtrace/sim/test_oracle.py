@@ -30,7 +30,7 @@ from kvtrace.sim.output import trace_batch
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Promotion
 from kvtrace.sim.presets.tier import Admission, Recency, TierSetting
 from kvtrace.sim.setup import Load
-from kvtrace.trace.ledger import Ledger
+from kvtrace.trace.inventory import Ledger
 
 BLOCK = 4
 # How a decode step depends on its batch: not at all, by the FLOPs, by the cache that it reads, by the experts it uses.

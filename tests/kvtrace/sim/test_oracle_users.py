@@ -20,7 +20,7 @@ from kvtrace.sim.presets.preset import Entry, Placement, load_preset, preset_nam
 from kvtrace.sim.presets.tier import Recency
 from kvtrace.sim.setup import FOREVER_NS, Load
 from kvtrace.sim.simulation import Simulation
-from kvtrace.trace.ledger import Ledger
+from kvtrace.trace.inventory import Ledger
 
 WORKLOADS = [
     Workload(),

@@ -20,12 +20,11 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table, read_table
 from kvtrace.model.catalogue import find_model
-from kvtrace.sim.output import trace_batch
+from kvtrace.sim.output import StreamLabels, trace_batch
 from kvtrace.sim.presets.preset import load_preset
 from kvtrace.sim.presets.tier import Streams
 from kvtrace.sim.setup import Load
 from kvtrace.sim.simulation import Simulation
-from kvtrace.sim.streams import StreamLabels
 
 S = 10**9
 

@@ -18,7 +18,7 @@ from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Placement, Promotion, load_preset
 from kvtrace.sim.setup import Load
 from kvtrace.sim.simulation import Simulation
-from kvtrace.trace.ledger import Ledger
+from kvtrace.trace.inventory import Ledger
 
 
 def queued(cpu, disk, /, **knobs):

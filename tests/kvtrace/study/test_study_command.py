@@ -14,7 +14,7 @@ import pytest
 from conftest import run_cli
 from study_workers import BEGIN, SMALL, study_file
 
-from kvtrace.core.study_file import STUDY
+from kvtrace.core.schema import STUDY
 from kvtrace.core.tables import open_table, read_table
 
 MIB = 2**20

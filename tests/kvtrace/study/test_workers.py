@@ -10,7 +10,7 @@ from conftest import run_cli
 from study_workers import BEGIN, SMALL, study_file
 
 from kvtrace.core.errors import how_to_add
-from kvtrace.core.study_file import STUDY
+from kvtrace.core.schema import STUDY
 from kvtrace.core.tables import read_table
 from kvtrace.study.run import local_cluster
 

@@ -9,7 +9,7 @@ from simulated import kvtrace
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.schema import OBJECTS, TRACE, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import create, objects_path, open_table, read_table
-from kvtrace.trace import ledger
+from kvtrace.trace import inventory as ledger
 
 K = 1 << 20
 HALF = 1 << 29
