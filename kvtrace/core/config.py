@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 import msgspec.inspect
 
-from kvtrace.core.errors import ConfigError
+from kvtrace.core.errors import ConfigError, TraceError
 
 T = TypeVar("T")
 _MOST_DOTS = 200
@@ -37,11 +37,11 @@ def check_ranges(
 
 
 def load_toml(path: Path) -> dict[str, Any]:
-    """Return the tables of the TOML file at `path`; ConfigError if it is missing or not TOML."""
+    """Return the tables of the TOML file at `path`; TraceError if it is missing, ConfigError if it is not TOML."""
     try:
         return _toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file") from None
+        raise TraceError("no such file", path=path) from None
     except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from kvtrace.core.config import load_toml, override, sha256, to_struct
-from kvtrace.core.errors import ConfigError
+from kvtrace.core.errors import ConfigError, TraceError
 
 TREE = {"name": "x", "size": 1, "deep": {"er": {"value": 2}}, "tiers": [{"name": "a", "n": 1}, {"name": "b", "n": 2}]}
 
@@ -61,7 +61,7 @@ def test_toml_that_cannot_be_read_is_named(tmp_path):
     for name in ("bad.toml", "latin.toml"):
         with pytest.raises(ConfigError, match=rf"{name}: not valid TOML"):
             load_toml(tmp_path / name)
-    with pytest.raises(ConfigError, match=r"none.toml: no such file"):
+    with pytest.raises(TraceError, match=r"none.toml: no such file"):
         load_toml(tmp_path / "none.toml")
 
 
