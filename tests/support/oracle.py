@@ -217,8 +217,6 @@ class Oracle:
         self.now = self.hits = self.lookups = 0
         self.seed = seed
         self.sizes: dict[int, int] = {}
-        self.flights: list[tuple[int, Tier | None, set[int]]] = []
-        """Of requests by number: the tier that takes offers whole, and what the last offer wrote there."""
         self.seen: set[int] = set()
         self.uses_anywhere: list[int] = []
         self.populated: list[list[int]] = []
@@ -333,10 +331,6 @@ class Oracle:
     def delete(self, tier: Tier, phase: str, key: int) -> None:
         del tier.objects[key]
         tier.policy.remove(key, is_evicted=phase not in ("promote", "lose"))
-        for _, whole, flying in self.flights:
-            # Another may store it again, which is no write of this one's.
-            if whole is tier:
-                flying.discard(key)
         tier.expires.pop(key, None)
         self.emit("delete", tier, phase, key)
 
@@ -665,14 +659,12 @@ class Oracle:
         order, parts = self.parts(plan, found, steps)
         refused: list[int] = []
         flying: set[int] = set()
-        whole = next((tier for tier in self.tiers if tier.is_whole), None)
         for k, part in enumerate(parts):
             if 0 < k < len(steps):
                 yield self.prefill_ns(ends[k - 1], ends[k])
             self.order = order
             self.known = set(found) if order is plan.chain and p.offers_hits else set()
             stage, refused, flying = self.offer(refused + part, n, stage, flying)
-            self.flights = [flight for flight in self.flights if flight[0] != n] + [(n, whole, flying)]
         self.known = set()
         if plan.documents:
             refused = refused[max(0, len(refused) - (len(plan.chain) - len(found))) :]

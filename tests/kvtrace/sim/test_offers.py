@@ -7,7 +7,7 @@ import pytest
 from simulated import brief, preset_of, requests_of, simulate
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.sim.presets.preset import Promotion, load_preset
+from kvtrace.sim.presets.preset import load_preset
 from kvtrace.sim.presets.tier import Recency
 from kvtrace.sim.setup import Load
 
@@ -65,26 +65,6 @@ def test_what_does_not_fit_is_refused_whole_here_and_below_and_offered_again():
     ]  # fmt: skip
     # Refused as two objects, stored as three in the step after, when the first offer is no longer in flight.
     assert simulation.stats()["offers"] == {"count": 3, "refused": 1, "refused_objects": 2}
-
-
-@pytest.mark.parametrize("promotion", [Promotion.NEVER, Promotion.ALWAYS])
-def test_what_was_evicted_and_stored_again_is_not_in_flight_with_the_offer_that_stored_it_first(promotion):
-    """Two objects fit, each an offer. Block 1 goes 2 ns after it was stored, and comes back by another request."""
-    preset = of_tiers(
-        preset_of(8, None, promotion=promotion), {"whole_offers": True}, {},
-        offer_tokens=4, prefill_ns_per_token=1, prefill_in_turn=False,
-    )  # fmt: skip
-    # 4 ns: block 1. 5: 7. 6: 8, for which 1 goes. 7: 1, for which 7 goes: loaded from below, or offered after it was
-    # looked for before it was there; then 8 is found, and used last. 8: 2, for which 1 goes, used longer ago.
-    again = (7, 0, [1]) if promotion is Promotion.ALWAYS else (3, 0, [1])
-    asked = sorted([(0, 0, [1, 2]), (1, 0, [7]), (2, 0, [8]), again, (7, 0, [8])], key=lambda row: row[0])
-    _, rows = moved(preset, prompts(*asked))
-    numbers = list(dict.fromkeys(block for _, _, ids in asked for block in ids))
-    told = [(now, op, numbers[number]) for now, op, tier, _, number, *_ in rows if tier == 0 and op != "read"]
-    assert told == [
-        (4, "write", 1), (5, "write", 7), (6, "delete", 1), (6, "write", 8), (7, "delete", 7), (7, "write", 1),
-        (8, "delete", 1), (8, "write", 2),
-    ]  # fmt: skip
 
 
 def test_what_never_fits_is_refused_to_the_end():
