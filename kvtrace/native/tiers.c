@@ -186,6 +186,7 @@ void drop(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase) {
         w->slots[member].live &= ~(1 << t);
         loosen(w, member);
     }
+    if (tier->is_whole) w->pins[member].offer = 0;     // what writes it again is another offer, or none
     what->live &= ~(1 << t);
     tier->used -= what->size;
     tier->deleted_bytes += what->size;

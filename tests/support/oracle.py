@@ -81,6 +81,9 @@ class Tier:
         self.queue: Queue | None = None
         self.is_gone = False
         """Out of reach."""
+        self.offers = 0
+        self.offered: dict[int, int] = {}
+        """Of offers that are whole: how many there were, and by which one each object came in, while it is there."""
 
     def takes(self, size: int) -> bool:
         return (self.queue is not None or not self.is_gone) and (self.largest is None or size <= self.largest)
@@ -332,6 +335,7 @@ class Oracle:
         del tier.objects[key]
         tier.policy.remove(key, is_evicted=phase not in ("promote", "lose"))
         tier.expires.pop(key, None)
+        tier.offered.pop(key, None)
         self.emit("delete", tier, phase, key)
 
     def evict(self, tier: Tier, key: int) -> None:
@@ -658,14 +662,14 @@ class Oracle:
         yield wait - self.prefill_ns(ends[0], plan.tokens)
         order, parts = self.parts(plan, found, steps)
         refused: list[int] = []
-        flying: set[int] = set()
+        before = 0
         for k, part in enumerate(parts):
             if 0 < k < len(steps):
                 yield self.prefill_ns(ends[k - 1], ends[k])
             self.order = order
             self.known = set(found) if order is plan.chain and p.offers_hits else set()
-            stage, refused, flying = self.offer(refused + part, n, stage, flying)
-        self.known = set()
+            stage, refused, before = self.offer(refused + part, n, stage, before)
+            self.known = set()  # of this request alone: others store before its next step
         if plan.documents:
             refused = refused[max(0, len(refused) - (len(plan.chain) - len(found))) :]
         return stage, refused
@@ -695,17 +699,21 @@ class Oracle:
                 between = self.tiers[1 : tier.number]
                 tier.looked_up += sum(not any(key in t.objects for t in between) for key in keys)
 
-    def offer(
-        self, keys: list[int], n: int | None, stage: int, flying: set[int]
-    ) -> tuple[int, list[int], set[int]]:  # fmt: skip
-        """Store `keys`; return the stage that follows, what is refused, and what is then in flight."""
+    def offer(self, keys: list[int], n: int | None, stage: int, before: int) -> tuple[int, list[int], int]:
+        """Store `keys`; return the stage that follows, what is refused, and the number of the offer.
+
+        What the offer `before` brought in, if it is there since, is in flight.
+        """
         whole = next((tier for tier in self.tiers if tier.is_whole), None)
         if whole is None or not keys:
-            return self.store(keys, n, stage), [], set()
+            return self.store(keys, n, stage), [], 0
         new = {key for key in keys if key not in whole.objects and whole.takes(self.sizes[key])}
-        if self.evict_together(whole, sum(self.sizes[key] for key in new), flying | set(keys)):
-            return self.store(keys, n, stage), [], new
-        return self.store(keys, n, stage, closed=whole.number), keys, set()
+        flying = {key for key, offer in whole.offered.items() if offer == before}
+        if not self.evict_together(whole, sum(self.sizes[key] for key in new), flying | set(keys)):
+            return self.store(keys, n, stage, closed=whole.number), keys, 0
+        whole.offers += 1
+        whole.offered |= dict.fromkeys(new, whole.offers)
+        return self.store(keys, n, stage), [], whole.offers
 
     def step_bytes(self, tokens: int) -> int:
         """Return what a decode step reads of the cache of so many `tokens` on one rank."""

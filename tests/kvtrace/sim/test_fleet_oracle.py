@@ -13,7 +13,7 @@ from moving import moving_tables  # noqa: F401
 from oracle import Oracle
 from outages import settled
 from plans import MOST, oracle_of
-from simulated import ONE_BYTE, TWO_HEADS, simulate_fleet
+from simulated import ONE_BYTE, TWO_HEADS, preset_of, requests_of, simulate_fleet
 from test_oracle import SEMANTICS, presets, request_lists, rich_presets, staged_presets, waiting
 from test_oracle import conversations as conversation_lists
 from test_oracle_users import WORKLOADS, asked_in
@@ -22,7 +22,7 @@ from test_queues import THROUGH, queued_presets
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.policies import Policy
-from kvtrace.sim.presets.preset import Entry, Preset, load_preset
+from kvtrace.sim.presets.preset import Entry, Preset, Promotion, load_preset
 from kvtrace.sim.presets.tier import Admission, FleetSetting, Scope
 from kvtrace.sim.routers import Router
 from kvtrace.sim.setup import FOREVER_NS, Load
@@ -120,6 +120,30 @@ def test_marks_policies_and_offers_of_a_fleet(semantics, data):
     is_fixed = any(tier.whole_offers or tier.admission is Admission.TINYLFU for tier in rich.tiers)
     preset = data.draw(fleets(rich, policies=not is_fixed))
     check(preset, Load(requests=data.draw(request_lists())), TWO_HEADS, 2)
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data())
+def test_prompts_computed_side_by_side_that_offer_the_same_whole(data):
+    """Small tiers, steps of a few objects, and prompts of two branches: what one evicts another stores again."""
+    capacities, place = data.draw(st.sampled_from([((32,), 0), ((32, 256), 0), ((256, 32), 1)]))
+    preset = preset_of(
+        *capacities, offer_tokens=9, prefill_ns_per_token=1, prefill_in_turn=False,
+        decode_ns_per_token=data.draw(st.sampled_from([0, 2])),
+        promotion=data.draw(st.sampled_from(Promotion)), offers_hits=data.draw(st.booleans()),
+        fleet=FleetSetting(nodes=2, router=Router.RANDOM),
+    )  # fmt: skip
+    scope = data.draw(st.sampled_from(Scope))
+    tiers = tuple(
+        msgspec.structs.replace(tier, scope=scope, whole_offers=n == place) for n, tier in enumerate(preset.tiers)
+    )
+    asked = st.tuples(st.sampled_from([0, 1, 5]), st.sampled_from([(0, 1, 2, 3), (4, 5), (0, 1), (0,)]))
+    rows, now = [], 0
+    for gap, ids in data.draw(st.lists(asked, min_size=3, max_size=8)):
+        now += gap
+        rows.append((now, 4 * len(ids), 5, ids))
+    load = Load(requests=requests_of(rows), seed=data.draw(st.integers(0, 3)))
+    check(msgspec.structs.replace(preset, tiers=tiers), load, TWO_HEADS, 2)
 
 
 @pytest.mark.parametrize("semantics", THROUGH, ids="-".join)

@@ -78,6 +78,42 @@ def test_what_never_fits_is_refused_to_the_end():
     assert "offers" not in moved(preset_of(8), prompts((0, 0, [1])))[0].stats()
 
 
+def at_once(preset):
+    """Return `preset` in steps of two objects, whose fastest tier takes offers whole, prompts computed side by side."""
+    times = {"offer_tokens": 8, "prefill_ns_per_token": 1, "prefill_in_turn": False, "decode_ns_per_token": 1}
+    return of_tiers(preset, {"whole_offers": True}, *[{}] * (len(preset.tiers) - 1), **times)
+
+
+def test_what_was_evicted_and_stored_again_by_another_request_is_in_flight_no_more():
+    # Two objects fit. The first request's two are gone at 9 ns, and the third's are stored at 10. At its next step
+    # nothing of what the first has stored is there, so that both places are free for it.
+    simulation, rows = moved(at_once(preset_of(8)), prompts((0, 9, [0, 1, 2, 3]), (1, 9, [4, 5]), (2, 9, [0, 1])))
+    assert [(now, line) for (now, *_), line in zip(rows, brief(rows), strict=True)] == [
+        (8, "write 0 prefill 0 4 0/0"), (8, "write 0 prefill 1 4 0/0"),
+        (9, "delete 0 evict 0 4"), (9, "delete 0 evict 1 4"),
+        (9, "write 0 prefill 4 4 1/0"), (9, "write 0 prefill 5 4 1/0"),
+        (10, "delete 0 evict 4 4"), (10, "delete 0 evict 5 4"),
+        (10, "write 0 prefill 0 4 2/0"), (10, "write 0 prefill 1 4 2/0"),
+        (16, "delete 0 evict 0 4"), (16, "delete 0 evict 1 4"),
+        (16, "write 0 prefill 2 4 0/1"), (16, "write 0 prefill 3 4 0/1"),
+    ]  # fmt: skip
+    assert simulation.stats()["offers"] == {"count": 4, "refused": 0, "refused_objects": 0}
+
+
+def test_what_was_evicted_and_promoted_again_is_in_flight_no_more():
+    # The first request's first object leaves at 9 ns and is copied up for the third at 10: no offer brought it in then.
+    requests = prompts((0, 9, [0, 1, 2, 3]), (5, 9, [5]), (10, 9, [0]))
+    simulation, rows = moved(at_once(preset_of(8, 400)), requests)
+    assert [(now, line) for (now, *_), line in zip(rows, brief(rows), strict=True)][4:] == [
+        (9, "delete 0 evict 0 4"), (9, "write 0 prefill 4 4 1/0"), (9, "write 1 store 4 4 1/1"),
+        (10, "read 1 load 0 4 2/0"), (10, "delete 0 evict 1 4"), (10, "write 0 promote 0 4 2/1"),
+        (16, "delete 0 evict 4 4"), (16, "delete 0 evict 0 4"),
+        (16, "write 0 prefill 2 4 0/2"), (16, "write 0 prefill 3 4 0/2"),
+        (16, "write 1 store 2 4 0/3"), (16, "write 1 store 3 4 0/3"),
+    ]  # fmt: skip
+    assert simulation.stats()["offers"] == {"count": 3, "refused": 0, "refused_objects": 0}
+
+
 @pytest.mark.parametrize(("second_at", "is_stored"), [(7_999, False), (8_000, True)])
 def test_what_is_still_written_below_makes_no_room(second_at, is_stored):
     # 8 bytes at a byte a microsecond: the first request's two objects leave the lower tier's queue after 8 us.
