@@ -44,9 +44,7 @@ _SYSTEM_PATHS = {
     *("/var", "/var/cache", "/var/lib", "/var/log", "/var/tmp"),  # noqa: S108 - to be refused
 }
 _MEMORY_FILES = "/dev/shm/"  # noqa: S108 - a directory below it is no device
-LOST = "lost+found"
-"""Of a filesystem's check: it may lie in a target, and is none."""
-_NOT_DATA = frozenset({LOST, SCRATCH})
+_NOT_DATA = frozenset({"lost+found", SCRATCH})
 _OF_RANKS = re.compile(r"rank-\d{4,}")
 
 
@@ -81,7 +79,7 @@ def check_target(path: Path, ours: re.Pattern[str] | None = None) -> Path:
         raise DeviceError(f"{path} is a block device, where a directory is wanted; name a directory")
     if not stat.S_ISDIR(mode):
         raise DeviceError(f"{path} is not a directory; name an empty directory, ram or null")
-    if str(resolved) in _SYSTEM_PATHS or resolved == Path.home() or _is_system(resolved) or resolved.name == LOST:
+    if str(resolved) in _SYSTEM_PATHS or resolved == Path.home() or _is_system(resolved):
         raise DeviceError(f"{path} is a system path; name an empty directory made for the replay")
     there = set(os.listdir(resolved)) - _NOT_DATA  # noqa: PTH208 - names, not paths
     foreign = sorted(name for name in there if ours is None or not ours.fullmatch(name))
@@ -98,7 +96,7 @@ def check_target(path: Path, ours: re.Pattern[str] | None = None) -> Path:
 def _is_system(resolved: Path) -> bool:
     text = str(resolved)
     in_tree = any(text == tree or text.startswith(tree + "/") for tree in _SYSTEM_TREES)
-    return in_tree and not text.startswith(_MEMORY_FILES)
+    return (in_tree and not text.startswith(_MEMORY_FILES)) or "lost+found" in resolved.parts
 
 
 def check_file(path: Path) -> None:
@@ -219,6 +217,7 @@ _MAGIC = (
     *(("LVM2_member", at, b"LABELONE") for at in (0, 512, 1024, 1536)),
     ("crypto_LUKS", 0, b"LUKS\xba\xbe"),
     *(("linux_raid_member", at, b"\xfc\x4e\x2b\xa9") for at in (0, 4096)),
+    ("bcache", 4120, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"),
     ("swap", 4086, b"SWAPSPACE2"),
     ("xfs", 0, b"XFSB"),
     ("ext4", 1080, b"\x53\xef"),
@@ -244,7 +243,7 @@ class BlockDevice:
     is_read_only: bool = False
     partitions: tuple[str, ...] = ()
     holders: tuple[str, ...] = ()
-    """Devices built on it or its partitions: LVM, RAID, encryption."""
+    """Devices built on it or its partitions: LVM, RAID, encryption, loop devices."""
     mounted_at: tuple[str, ...] = ()
     """Mount points of it or its partitions."""
     is_swap: bool = False
@@ -265,12 +264,16 @@ def examine(path: Path, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) 
     parts = tuple(sorted(entry.name for entry in at.iterdir() if (entry / "partition").is_file()))
     ours = {number} | {text for part in parts if (text := sys_text(at / part / "dev"))}
     disk = at if (at / "queue").is_dir() else at.parent
+    held = (h for part in (at, *(at / p for p in parts)) for h in _entries(part / "holders"))
+    # The kernel names no loop device among the holders of what it lies on.
+    loops = {each.parts[-3]: Path(sys_text(each) or "") for each in sysfs.glob("block/loop*/loop/backing_file")}
+    above = (h for h, file in loops.items() if file.is_block_device() and _number(file.stat().st_rdev) in ours)
     return BlockDevice(
         name=at.name,
         size_bytes=int(sys_text(at / "size") or 0) * SECTOR_BYTES,
         is_read_only=sys_text(at / "ro") == "1",
         partitions=parts,
-        holders=tuple(sorted(h for part in (at, *(at / p for p in parts)) for h in _entries(part / "holders"))),
+        holders=tuple(sorted([*held, *above])),
         mounted_at=tuple(m.point for m in mounts(proc) if m.device in ours),
         is_swap=any(s in ours for s in _swaps(proc)),
         is_root_disk=disk.name in _disks_below_root(sysfs),

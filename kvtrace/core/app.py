@@ -40,6 +40,8 @@ _INTERRUPTED = "Query interrupted"
 """What DuckDB makes of a signal that comes while it works."""
 _NO_MEMORY = "out of memory: the machine, or a limit on this process (ulimit -v), has too little"
 _NO_THREAD = "can't start new thread"
+_TOO_LITTLE = ("failed to map segment", "not enough memory")
+"""So say the loader of shared libraries, and zstd through Arrow."""
 PROGRAM: ContextVar[str] = ContextVar("program", default="kvtrace")
 """Which of the three runs, for messages."""
 QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
@@ -256,7 +258,9 @@ def run(app: typer.Typer, program: str) -> NoReturn:
     PROGRAM.set(program)
     # As an exception, so that temporary files go on the way out.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit(TERMINATED))
+        # One that it was started to ignore, as by nohup, stays ignored.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: sys.exit(TERMINATED))
     # Python looks for garbage whenever it has made 700 more objects: 0.1 s and more of a start.
     gc.set_threshold(_GARBAGE_OBJECTS)
     try:
@@ -289,7 +293,8 @@ def run(app: typer.Typer, program: str) -> NoReturn:
 
 def _fail_by_system(program: str, error: Exception) -> NoReturn:
     """Leave for a fault of the system's, or of a file as a library finds it; raise `error` again if it is ours."""
-    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+    is_out = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
+    if is_out or any(words in str(error) for words in _TOO_LITTLE):
         _fail(program, _NO_MEMORY, OutOfMemory.exit_code)
     if isinstance(error, OSError) and error.errno is not None:
         where = f"{error.filename}: " if error.filename else ""

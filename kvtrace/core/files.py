@@ -80,6 +80,8 @@ def aside(path: Path) -> Iterator[Path]:
         yield temporary
         os.replace(temporary, path)  # noqa: PTH105 - atomic, and clobbers like mv
     except OSError as error:
+        if error.errno is None:
+            raise  # Arrow's, such as that zstd lacks memory
         raise DeviceError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)

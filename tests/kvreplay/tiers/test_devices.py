@@ -90,6 +90,7 @@ def test_what_the_kernel_tells_of_a_device_is_read(tmp_path: Path, monkeypatch: 
         },
     )
     write_files(sysfs / "devices/dm-0", {"dev": "253:0", "size": "1024", "ro": "1", "queue/rotational": "0"})
+    write_files(sysfs / "block", {"loop3/loop/backing_file": f"{PATH}\n", "loop4/loop/backing_file": "/a/file\n"})
     (sysfs / "dev/block").mkdir(parents=True)
     (sysfs / "dev/block/8:0").symlink_to(sysfs / "devices/sda")
     (sysfs / "dev/block/253:0").symlink_to(sysfs / "devices/dm-0")
@@ -115,7 +116,7 @@ def test_what_the_kernel_tells_of_a_device_is_read(tmp_path: Path, monkeypatch: 
         name="sda",
         size_bytes=1 << 20,
         partitions=("sda1", "sda2"),
-        holders=("dm-0",),
+        holders=("dm-0", "loop3"),
         mounted_at=("/mnt/a b",),
         is_root_disk=True,
     )
@@ -133,6 +134,7 @@ def test_what_the_kernel_tells_of_a_device_is_read(tmp_path: Path, monkeypatch: 
         (0, b"LUKS\xba\xbe", ("crypto_LUKS",)),
         (4096, b"\xfc\x4e\x2b\xa9", ("linux_raid_member",)),
         (65600, b"_BHRfS_M", ("btrfs",)),
+        (4120, bytes.fromhex("c68573f64e1a45ca8265f57f48ba6d81"), ("bcache",)),
         (0, b"nothing", ()),
     ],
 )
@@ -399,6 +401,16 @@ def test_a_device_that_another_process_writes_is_refused(tmp_path: Path, loop: P
                 assert run(tmp_path, ROWS, loop).error is None
             process.communicate()
     assert run(tmp_path, ROWS, loop).error is None
+
+
+@pytest.mark.root
+def test_a_device_beneath_a_loop_device_is_refused(tmp_path: Path, loop: Path) -> None:
+    above = losetup("--find", "--show", loop)
+    try:
+        with pytest.raises(DeviceError, match=rf"other devices are built on it \({Path(above).name}\)"):
+            run(tmp_path, ROWS, loop)
+    finally:
+        subprocess.run(["losetup", "--detach", above], check=False)
 
 
 @pytest.mark.root

@@ -29,6 +29,16 @@ ERRORS = {
         7,
         "out of memory: the machine, or a limit on this process (ulimit -v), has too little",
     ),
+    "memory for a library": (
+        ImportError("libarrow.so: failed to map segment from shared object"),
+        7,
+        "out of memory: the machine, or a limit on this process (ulimit -v), has too little",
+    ),
+    "memory for zstd": (
+        OSError("ZSTD compression failed: Allocation error : not enough memory"),
+        7,
+        "out of memory: the machine, or a limit on this process (ulimit -v), has too little",
+    ),
     "threads": (
         RuntimeError("can't start new thread"),
         7,
