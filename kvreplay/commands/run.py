@@ -226,7 +226,7 @@ def recover(
       kvreplay recover run
     """
     from kvreplay.ranks.session import is_of_ranks, recover_ranks
-    from kvreplay.run.recover import recover as recover_one
+    from kvreplay.run.run import recover as recover_one
 
     finished = recover_ranks(run) if is_of_ranks(run) else recover_one(run, trace)
     show_run(finished, f"wrote {run}: {finished.error or 'all ranks together'}", as_json=as_json)

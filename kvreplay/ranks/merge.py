@@ -35,8 +35,7 @@ from kvreplay.result.figures import mlperf_figures
 from kvreplay.result.journal import is_unrecovered
 from kvreplay.result.summarize import PERCENTILES, histogram_notes, skipped_notes
 from kvreplay.result.verdict import delivered_of, limit_of, named, reached_of
-from kvreplay.run.recover import recover
-from kvreplay.run.run import Interrupted
+from kvreplay.run.run import Interrupted, recover
 from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError, RankLost

@@ -2,7 +2,8 @@
 
 `_Run` does these steps in order. Below it: what a finished run is, preparation of the storage, the clock that ends a
 run (`--duration`), replays that start together, and `Feed`, the thread that lays rows ahead of the run and hands on
-those behind it, so that memory holds a window of rows.
+those behind it, so that memory holds a window of rows. Last, `recover`: of a killed
+run's journal a run, marked partial.
 """
 
 from __future__ import annotations
@@ -36,24 +37,40 @@ from kvreplay.plan.loader import Loader
 from kvreplay.plan.window import populated_rows
 from kvreplay.result import tables
 from kvreplay.result.counts import RunPart
-from kvreplay.result.journal import journal
+from kvreplay.result.journal import JournaledRecord, journal, unrecovered
 from kvreplay.result.probed import probing
-from kvreplay.result.summarize import Measured, Preparation, RunResults, finished, opening, running, table_metadata
+from kvreplay.result.summarize import (
+    Measured,
+    Preparation,
+    RunResults,
+    finished,
+    opening,
+    running,
+    table_metadata,
+    window_note,
+)
 from kvreplay.run.precondition import LaidOut, is_laid_out, lay_out_all, precondition
 from kvreplay.run.watch import Watch, Watching
 from kvreplay.tiers.claims import smart
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.host import DeviceCounters, device_counters
+from kvreplay.tiers.sharded import BY_KEY, SeveralDrives
 from kvreplay.tiers.tier import DeviceTier, Holding, PlannedTier, StorageTier, Tier, drives_of
 from kvtrace.core.app import INTERRUPTED, noted_signals
-from kvtrace.core.errors import DeviceError, FailedOperations, KvError
+from kvtrace.core.errors import ConfigError, DeviceError, FailedOperations, KvError, TraceError
 from kvtrace.core.files import write_json
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.run_file import (
     BLOCKS_FILE,
+    OPS_FILE,
+    PARTIAL_OPS_FILE,
+    PARTIAL_RUN_FILE,
     PROBE_FILE,
     RUN_FILE,
+    SERIES_FILE,
+    SERVED_FILE,
     DeviceIo,
+    PartialRunFile,
     Populated,
     Preconditioned,
     Prepared,
@@ -64,6 +81,7 @@ from kvtrace.core.run.run_file import (
     sealed,
 )
 from kvtrace.core.schema import BLOCKS
+from kvtrace.core.tables import objects_path
 from kvtrace.core.units import format_duration
 
 NOTED_UNREAD_SHARE = 0.01
@@ -645,3 +663,79 @@ class Feed:
             if self._given < total:
                 self.fill()
         self._loader.close()
+
+
+def recover(path: Path, trace: Path | None = None) -> FinishedRun:
+    """Write the run in `path` that was cut off from its journal; `trace` is where its trace lies now, if it moved.
+
+    Raises:
+        ConfigError, TraceError: nothing to recover, or the trace is not the one that was replayed.
+        DeviceError: the run is still going on, or cannot be read.
+
+    """
+    with unrecovered(path) as begun, ExitStack() as stack:
+        setting = _setting(begun, path, trace)
+        window, is_open_loop = setting.window, setting.pacer.speed is not None
+        kept = JournaledRecord(path, window.planned_rows)
+        found = stack.enter_context(RunResults(setting, path))
+        window.loader.begin(setting.pacer)
+        feed = Feed(window.loader, found.take, is_open_loop=is_open_loop, laid=kept.begin)
+        feed.finish(rows_to_report(setting, kept.reached + 1))
+        found.end()
+        error = Interrupted("killed while it ran; recovered from its journal, of which the last seconds may be missing")
+        trouble = [
+            "its length is the last completion that was kept; the cost of data generation was lost with the process"
+        ]
+        if setting.config.is_verified:
+            trouble.append("what --verify found died with the process; corrupt operations are in ops.parquet")
+        measured = Measured(
+            {name: DeviceIo(read_bytes=None, written_bytes=None) for name in begun.smart},
+            with_repeats(found.summary(None, found.last_completed_ns), found),
+            error,
+            None,
+            {},
+            found.requests,
+            None,
+            trouble,
+        )
+        came_to = msgspec.structs.replace(begun, window=window_note(found.setting))
+        outcome = write_down(found, came_to, measured, path)
+        for name in (PARTIAL_RUN_FILE, PARTIAL_OPS_FILE):
+            (path / name).unlink()
+        # What the killed run had begun to write aside.
+        for name in (OPS_FILE, SERVED_FILE, SERIES_FILE):
+            for left in path.glob(f".{name}.*.tmp"):
+                left.unlink()
+    return outcome
+
+
+def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:
+    """Return the run's setting, from run.partial.json and its trace."""
+    try:
+        config = msgspec.convert(begun.config, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: its configuration is of another version of kvreplay: {error}") from None
+    where = trace or Path(begun.running.trace)
+    if not where.is_file():
+        raise ConfigError(f"{where}: no such file; name the trace that was replayed with --trace")
+    setting = settle(config, where, path, begun.argv, repeats=begun.window.planned_repeats)
+    with where.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if begun.trace.sha256 is not None and digest != begun.trace.sha256:
+        raise TraceError(
+            f"not the trace that was replayed; name that with --trace (SHA-256 {begun.trace.sha256}, not {digest})",
+            path=where,
+        )
+    is_same = setting.reader.meta == begun.trace.metadata and setting.window.planned_rows == begun.window.planned_rows
+    if not is_same:
+        raise TraceError("not the trace that was replayed; name that with --trace", path=where)
+    for tier in setting.tiers:
+        if tier is not None:
+            known = begun.tiers[tier.name]
+            tier.engine = known["engine"]
+            if isinstance(tier, SeveralDrives) and tier.rule != known["placement"]:
+                raise ConfigError(
+                    f"{objects_path(where)}: {'missing' if known['placement'] == BY_KEY else 'not there when it ran'}; "
+                    "it says on which drive objects lay: have it beside the trace as it was then"
+                )
+    return setting

@@ -26,7 +26,7 @@ from kvreplay.result import tables
 from kvreplay.result.cause import DEPENDENCIES, DRIVE, is_late
 from kvreplay.run.run import Replaying, replay
 from kvtrace import __version__
-from kvtrace.core.document.chapters import load_name, response_lines
+from kvtrace.core.document.chapters import LOAD_NAMES, response_lines
 from kvtrace.core.document.page import panels
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_json
@@ -317,7 +317,7 @@ def plot(found: LoadSweep, path: Path, title: str) -> None:
         if found.knee is not None:
             for axes in (rate, times):
                 axes.axvline(found.knee, color="0.5", linestyle="--", label=f"knee: {found.knee:g}")
-        times.set(xlabel=load_name(found.axis), ylabel="ms", xscale="log")
+        times.set(xlabel=LOAD_NAMES[found.axis], ylabel="ms", xscale="log")
         is_wide = bool(heights) and max(heights) > WIDE * min(heights)
         times.set(**({"yscale": "log"} if is_wide else {"ylim": (0, None)}))
         times.set_xticks(values, labels=[f"{value:g}" for value in values])

@@ -40,8 +40,7 @@ _INTERRUPTED = "Query interrupted"
 """What DuckDB makes of a signal that comes while it works."""
 _NO_MEMORY = "out of memory: the machine, or a limit on this process (ulimit -v), has too little"
 _NO_THREAD = "can't start new thread"
-_TOO_LITTLE = ("failed to map segment", "not enough memory")
-"""So say the loader of shared libraries, and zstd through Arrow."""
+_TOO_LITTLE = ("failed to map segment", "not enough memory")  # the loader of libraries, and zstd through Arrow
 PROGRAM: ContextVar[str] = ContextVar("program", default="kvtrace")
 """Which of the three runs, for messages."""
 QUIET: ContextVar[bool] = ContextVar("quiet", default=False)

@@ -56,8 +56,8 @@ MOST_FUNCTION_LINES = 60
 FEWEST_FILES = 4
 REGISTRIES = {"kvtrace/sim/presets", "kvdistill/queries"}
 """Folders of plug-ins, a file each, that are not all code: presets, queries."""
-MOST_LINES_OF = {"kvtrace": 26_591, "kvreplay": 25_587, "kvdistill": 12_904}
-MOST_FILES_OF = {"kvtrace": 122, "kvreplay": 105, "kvdistill": 55}
+MOST_LINES_OF = {"kvtrace": 26_591, "kvreplay": 25_580, "kvdistill": 12_904}
+MOST_FILES_OF = {"kvtrace": 122, "kvreplay": 104, "kvdistill": 55}
 WALKS = {
     ("kvtrace/commands/gen.py:gen", "file"): (24, 16),
     ("kvtrace/native:simulate", ""): (10, 66),

@@ -352,7 +352,7 @@ def ranks_tables(found: RanksNote) -> list[ReportTable]:
     ]
 
 
-_NAMES = {Axis.QUEUE_DEPTH: "queue depth", Axis.SPEED: "speed (1: the trace's own)", Axis.USERS: "users"}
+LOAD_NAMES = {Axis.QUEUE_DEPTH: "queue depth", Axis.SPEED: "speed (1: the trace's own)", Axis.USERS: "users"}
 _QUANTILES = {"p50": "read_p50_ns", "p99": "read_p99_ns", "p99.9": "read_p99_9_ns"}
 _POINT_COLUMNS = """
     ns: read_p50_ns = read p50, read_p99_ns = read p99, read_p99_9_ns = read p99.9
@@ -363,11 +363,6 @@ _OPEN = """
     text: keeps_up = keeps up
     count: trials, held_trials = held
 """
-
-
-def load_name(axis: Axis) -> str:
-    """Return what rises, for the axis of a chart."""
-    return _NAMES[axis]
 
 
 def response_lines(found: LoadSweep) -> list[tuple[str, list[tuple[float, int]]]]:
@@ -417,7 +412,7 @@ def _charts(found: LoadSweep) -> tuple[Chart, ...]:
     lines = [Series(name, [x for x, _ in line], [float(ns) for _, ns in line]) for name, line in response_lines(found)]
     lines = [line for line in lines if line.x]
     rates = [(p.value, p.throughput_bytes_per_s) for p in found.points if p.throughput_bytes_per_s is not None]
-    named = load_name(found.axis)
+    named = LOAD_NAMES[found.axis]
     charts = []
     if lines:
         title = f"Read times against {named}"

@@ -26,7 +26,10 @@ def markdown(documents: list[Document]) -> str:
         parts += [f"# {_plain(document.name)}", _plain(document.headline)]
         parts += [f"**{warned}**"] if warned else []
         parts += ["\n".join(f"- {_plain(line)}" for line in document.subject)] if document.subject else []
-        parts += [_figures(document)] if document.highlights else []
+        found = [
+            (f"{h.label}: {show(h.value, h.unit)}", f" ({h.detail})" if h.detail else "") for h in document.highlights
+        ]
+        parts += ["\n".join(f"- {_plain(figure + detail)}" for figure, detail in found)] if found else []
         parts += ["\n".join(f"- {_plain(note)}" for note in document.notes)] if document.notes else []
         for chapter in document.chapters:
             parts += [f"## {_plain(chapter.title)}"] if chapter.tables else []
@@ -34,11 +37,6 @@ def markdown(documents: list[Document]) -> str:
                 parts += [f"### {_plain(table.title)}", *([_plain(table.note)] if table.note else []), _rows(table)]
             parts += [_plain(note) for note in chapter.notes]
     return "\n\n".join(parts) + "\n"
-
-
-def _figures(document: Document) -> str:
-    found = (f"{h.label}: {show(h.value, h.unit)}{f' ({h.detail})' if h.detail else ''}" for h in document.highlights)
-    return "\n".join(f"- {_plain(line)}" for line in found)
 
 
 def _rows(table: ReportTable) -> str:

@@ -21,8 +21,7 @@ from kvreplay.result import journal as journals
 from kvreplay.result import tables
 from kvreplay.result.journal import Journal
 from kvreplay.run.document import run_document
-from kvreplay.run.recover import recover
-from kvreplay.run.run import replay
+from kvreplay.run.run import recover, replay
 from kvreplay.run.trials import Trials
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.sharded import drive_by_id

@@ -20,8 +20,7 @@ from kvreplay.result.counts import RunPart
 from kvreplay.result.journal import JournaledRecord
 from kvreplay.run import run as feeding
 from kvreplay.run import run as running
-from kvreplay.run.recover import recover
-from kvreplay.run.run import Feed
+from kvreplay.run.run import Feed, recover
 from kvreplay.run.watch import Watch
 from kvtrace.core import parquet
 
@@ -160,9 +159,10 @@ def test_a_long_run_that_was_cut_off_is_recovered_in_windows(tmp_path: Path, mon
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(running, "write_down", fail)
-    with pytest.raises(ZeroDivisionError):
-        running.replay(Config(tiers={"nvme": "null"}, speed=1000.0), trace, tmp_path / "run", [])
+    with monkeypatch.context() as broken:
+        broken.setattr(running, "write_down", fail)
+        with pytest.raises(ZeroDivisionError):
+            running.replay(Config(tiers={"nvme": "null"}, speed=1000.0), trace, tmp_path / "run", [])
     ahead: list[int] = []
     begin = JournaledRecord.begin
 
