@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import parse_bytes, parse_duration_ns
+from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
 
 
 class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -184,6 +184,10 @@ class Config:
             "run.json, and in the operation's latency."
         ),
     ] = 2
+    request_timeout: Annotated[
+        str,
+        typer.Option(help="A request that an object store has not answered for so long failed; sent again as above."),
+    ] = "60s"
     fsync: Annotated[str, typer.Option(help="never, or close: fdatasync each written file, within its time.")] = "never"
     advice: Annotated[
         str,
@@ -314,6 +318,14 @@ class Config:
         found = parse_duration_ns(self.runtime)
         if found <= 0:
             raise ConfigError(f"--duration {self.runtime}: write more than 0, such as 300s or 10min")
+        return found
+
+    @property
+    def request_timeout_s(self) -> int:
+        """How long a request to an object store may take, in whole seconds. ConfigError if it is not a duration."""
+        found = -(-parse_duration_ns(self.request_timeout) // NS_PER_S)
+        if not found:
+            raise ConfigError(f"--request-timeout {self.request_timeout}: write more than 0, such as 30s")
         return found
 
     @property

@@ -66,7 +66,7 @@ def check(config: Config) -> pacing.Pacer:
     if config.seed is not None and not 0 <= config.seed <= MAX_SEED:
         raise ConfigError(f"--seed {config.seed}: give 0 to {MAX_SEED}")
     parse_warmup(config.warmup)
-    config.runtime_ns, config.stall_ns  # noqa: B018 - refuses what is no time
+    config.runtime_ns, config.stall_ns, config.request_timeout_s  # noqa: B018 - refuses what is no time
     if config.is_histograms_only and not config.is_probed:
         raise ConfigError("--histograms-only says how to probe; add --probes")
     if config.precondition not in (None, *Precondition):

@@ -102,7 +102,7 @@ def _object_tier(config: Config, name: str, target: str) -> ObjectTier:
     return ObjectTier(
         name,
         f"{address.scheme}://{address.path}",
-        StoreClient(address, Balance(config.balance), config.retries),
+        StoreClient(address, Balance(config.balance), config.retries, config.request_timeout_s),
         is_verified=config.is_verified,
         is_kept=config.is_kept,
         is_shared=config.is_destroying,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from signal import Signals
 from time import monotonic_ns, sleep
 from typing import Any
 
@@ -36,6 +37,8 @@ SPIN_NS = 50_000
 LEAD_NS = 10_000_000
 """How long after its threads an open loop's clock starts."""
 _POLL_S = 0.02
+_LEFT_NS, _LAST_S = 500_000_000, 0.5
+"""How long nothing may complete once a signal asked to end; and how long threads have to end before they are left."""
 _OPS = ("read", "write", "delete")
 _DISABLED = Path("/proc/sys/kernel/io_uring_disabled")
 _TOO_OLD, _NO_FILES = -1, -2
@@ -210,9 +213,9 @@ class _Drive:
             watchdog = _Watchdog(self, job)
             while not self._is_over.wait(_POLL_S):
                 reason = reason or self._asked(interrupted)
-                if stalled is None and not struct.is_stopped and (stalled := watchdog.look()) is not None:
+                if stalled is None and (stalled := watchdog.look(is_left=reason in Signals.__members__)) is not None:
                     self._stop()
-                    if not self._is_over.wait(1):
+                    if not self._is_over.wait(_LAST_S):
                         break
                 progress(int(struct.completed))
             progress(int(struct.completed))
@@ -379,13 +382,17 @@ class _Watchdog:
         self._of, self._stall_ns, self._rows = of, job.stall_ns, job.rows
         self._seen, self._since = -1, monotonic_ns()
 
-    def look(self) -> str | None:
-        """Describe the threads if nothing has completed for too long, else return None."""
+    def look(self, *, is_left: bool) -> str | None:
+        """Describe the threads if nothing has completed for too long, else return None.
+
+        Of a run that was stopped all that is in flight completes; one that a signal `is_left` by does not wait long.
+        """
         struct, now = self._of.struct, monotonic_ns()
         moved = int(struct.completed) + int(struct.moved_steps)
         if moved != self._seen or not (struct.in_flight or struct.copying or self._is_due(now)):
             self._seen, self._since = moved, now
-        if self._stall_ns is None or now - self._since < self._stall_ns:
+        limit_ns = _LEFT_NS if is_left else None if struct.is_stopped else self._stall_ns
+        if limit_ns is None or now - self._since < limit_ns:
             return None
         return self._of.doings()
 

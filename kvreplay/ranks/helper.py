@@ -31,7 +31,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from kvtrace.core.app import leave_at_once, log
+from kvtrace.core.app import ENDING, leave_at_once, log
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, RankLost, how_to_add
 from kvtrace.core.run.run_file import argv_of
 from kvtrace.core.units import NS_PER_S, parse_duration_ns
@@ -421,7 +421,7 @@ class Relay:
         self.lost: str | None = None
         self.folder: str | None = None
         self._signals: list[str] = []
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in ENDING:
             signal.signal(number, lambda n, _frame: self._signals.append(signal.Signals(n).name))
 
     def run(self) -> int:

@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 from kvreplay.native.rows import READ, WRITE
 from kvreplay.plan.buffers import PAGE_BYTES, address_of
 from kvreplay.tiers.tier import FileLayout, Holding, path_function
-from kvtrace.core.app import log
+from kvtrace.core.app import NOTED, log
 from kvtrace.core.errors import ConfigError, DeviceError, how_to_add
 from kvtrace.core.units import NS_PER_S, format_bytes
 
@@ -46,6 +46,13 @@ _ENVIRONMENT = {
 }
 
 
+_TIMEOUT = "S3DLIO_OPERATION_TIMEOUT_SECS"
+_THIS = "\ufffc"
+"""Stands for the object while its error is judged: a name says nothing of what became of it."""
+_LEAVES_S = 1
+"""After a signal, of what the main thread waits for."""
+
+
 class Balance(StrEnum):
     """How `--balance` spreads requests over endpoints."""
 
@@ -56,11 +63,11 @@ class Balance(StrEnum):
 class StoreClient:
     """One prefix of a store; everything but `open` and `close` is called from many threads."""
 
-    def __init__(self, address: Address, balance: Balance, retries: int) -> None:
-        """Serve `address`; a request that the store refuses or fails is repeated up to `retries` times."""
+    def __init__(self, address: Address, balance: Balance, retries: int, timeout_s: int) -> None:
+        """Serve `address`; a request that is refused, fails or takes `timeout_s` is repeated up to `retries` times."""
         self.address = address
         self.requests = RequestCounts(len(address.roots()))
-        self._roots, self._balance, self._retries = address.roots(), balance, retries
+        self._roots, self._balance, self._retries, self._timeout_s = address.roots(), balance, retries, timeout_s
         self._lock = threading.Lock()
         self._turn, self._in_flight = -1, [0] * len(self._roots)
         self._is_spread = False
@@ -74,7 +81,7 @@ class StoreClient:
         if self.address.scheme == "s3":
             find_credentials()
             os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
-        os.environ.update(_ENVIRONMENT)
+        os.environ.update(_ENVIRONMENT | {_TIMEOUT: str(self._timeout_s)})
         if ports := self.address.tls_ports():
             os.environ["S3DLIO_S3_ENDPOINT_TLS_PORTS"] = ",".join(map(str, ports))
         try:
@@ -89,6 +96,11 @@ class StoreClient:
     def begin(self) -> None:
         """Start counting and spreading requests; earlier ones are not part of the replay."""
         self.requests, self._is_spread = RequestCounts(len(self._roots)), True
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether requests are in flight."""
+        return any(self._in_flight)
 
     def end(self) -> None:
         """Spread requests no more."""
@@ -125,13 +137,12 @@ class StoreClient:
 
     def keys(self) -> list[str]:
         """Return the keys below the prefix, without it."""
-        found: list[str] = []
-
-        def ask(uri: str) -> None:
-            found[:] = [name.split(f"{self.address.path}/", 1)[1] for name in self._api.list(uri, recursive=True)]
-
-        self._ask("list", "", 0, ask)
-        return found
+        names: list[str] = []
+        self._ask("list", "", 0, lambda uri: names.extend(self._api.list(uri, recursive=True)))
+        found = [name.partition(f"{self.address.path}/") for name in names]
+        if (foreign := next((name for name, at, _ in found if not at), None)) is not None:
+            raise OSError(errno.EIO, f"asked for what is below this prefix, the store lists {foreign}, which is not")
+        return [key for _, _, key in found]
 
     def delete_all(self, folder: str) -> None:
         """Delete what lies below `folder`, a request each."""
@@ -197,6 +208,7 @@ class StoreClient:
                 self.requests.add_repeated(waited_ns, is_done=False)
                 tried = f" (asked {repeats + 1} times)" if repeats else ""
                 missing = "NoSuch" in text or "404" in text or "not found" in text
+                text = text.replace(_THIS, f"{self.address.scheme}://{self.address.path}/{key}")
                 raise OSError(errno.ENOENT if missing else errno.EIO, f"{text}{tried}")
             since = monotonic_ns()
             sleep(wait_s * random.uniform(0.5, 1))  # noqa: S311 - so that those refused together do not come together
@@ -209,10 +221,14 @@ class StoreClient:
         at = self._pick()
         uri, text = f"{self._roots[at]}/{key}", None
         try:
-            call(uri)
+            if threading.current_thread() is threading.main_thread():
+                _wait_for(lambda: call(uri))
+            else:
+                call(uri)
         except self._errors as error:
-            # The name of an object says nothing of what became of it.
-            text = without_secrets(str(error).replace(uri, "it").replace(f"{self.address.path}/{key}", "it"))
+            said = str(error).replace(_TIMEOUT, "--request-timeout").replace(uri, _THIS)
+            own = f"{self.address.path}/{key}"
+            text = without_secrets(said.replace(f"{self.address.scheme}://{own}", _THIS).replace(own, _THIS))
         with self._lock:
             self._in_flight[at] -= 1
         answer = Answer.DONE if text is None else answer_of(text)
@@ -229,6 +245,26 @@ class StoreClient:
                 self._turn = at = min((self._in_flight[i % count], i) for i in range(at, at + count))[1] % count
             self._in_flight[at] += 1
         return at
+
+
+def _wait_for(call: Callable[[], object]) -> None:
+    """Do `call` in a thread of its own, which is left if a signal came: InterruptedError."""
+    failed: list[Exception] = []
+
+    def work() -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - raised again by who waits
+            failed.append(error)
+
+    thread, left = threading.Thread(target=work, daemon=True), monotonic_ns() + _LEAVES_S * NS_PER_S
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.05)
+        if NOTED.get() and monotonic_ns() > left and thread.is_alive():
+            raise InterruptedError(errno.EINTR, "it did not answer when a signal asked to end")
+    if failed:
+        raise failed[0]
 
 
 def copy(into: memoryview, source: memoryview) -> None:
@@ -399,7 +435,9 @@ class Answer(StrEnum):
     REFUSED = "refused"
     """503 SlowDown or 429: the store asks for fewer requests."""
     FAILED = "failed"
-    """A fault of the store or of the way there: 500, no connection, no answer in time."""
+    """A fault of the store or of the way there: 500, no connection."""
+    TIMED_OUT = "timed_out"
+    """No answer in time."""
     FINAL = "final"
     """What will not change: no such object, no permission."""
 
@@ -418,7 +456,12 @@ def answer_of(text: str) -> Answer:
     """Return how a request ended of which s3dlio says `text`: it has no other sign than words."""
     if any(word in text for word in _REFUSED):
         return Answer.REFUSED
+    if "timed out" in text:
+        return Answer.TIMED_OUT
     return Answer.FINAL if any(word in text for word in _FINAL) else Answer.FAILED
+
+
+_FAULTS = (Answer.REFUSED.value, Answer.FAILED.value, Answer.TIMED_OUT.value)
 
 
 class RequestCounts:
@@ -428,7 +471,7 @@ class RequestCounts:
         """Nothing yet."""
         self._lock = threading.Lock()
         self._counts: dict[str, dict[str, int]] = {}
-        self._endpoints = [dict.fromkeys(("requests", "refused", "failed"), 0) for _ in range(endpoints)]
+        self._endpoints = [dict.fromkeys(("requests", *_FAULTS), 0) for _ in range(endpoints)]
         self.operations_repeated = 0
         """Operations that went through after the store had refused or failed them."""
         self.waited_ns = 0
@@ -437,15 +480,14 @@ class RequestCounts:
     def add(self, kind: str, endpoint: int, answer: Answer, nbytes: int, *, is_repeat: bool) -> None:
         """Count one request: `kind` is put, get, ranged get or delete."""
         with self._lock:
-            names = ("requests", "refused", "failed", "repeats", "bytes")
-            count = self._counts.setdefault(kind, dict.fromkeys(names, 0))
+            count = self._counts.setdefault(kind, dict.fromkeys(("requests", *_FAULTS, "repeats", "bytes"), 0))
             count["requests"] += 1
             count["repeats"] += is_repeat
             count["bytes"] += nbytes if answer is Answer.DONE else 0
             at = self._endpoints[endpoint]
             at["requests"] += 1
             if answer is not Answer.DONE:
-                name = "refused" if answer is Answer.REFUSED else "failed"
+                name = str(answer) if answer in _FAULTS else "failed"
                 count[name] += 1
                 at[name] += 1
 
@@ -547,6 +589,8 @@ class ObjectTier:
             self._client.put(MARKER, memoryview(_MARKER_TEXT))
         except FileNotFoundError as error:
             raise DeviceError(f"{self.target}: {error.strerror}; make the bucket first") from None
+        except InterruptedError:
+            raise KeyboardInterrupt from None
         except OSError as error:
             raise DeviceError(f"{self.target}: {error.strerror}") from None
         self._is_ours = True
@@ -633,10 +677,11 @@ class ObjectTier:
     def warnings(self) -> list[str]:
         """Return what the store refused or failed, in words."""
         counts = self._client.requests
-        refused, failed = counts.total("refused"), counts.total("failed")
-        if not refused + failed:
+        refused, failed, silent = (counts.total(name) for name in _FAULTS)
+        if not refused + failed + silent:
             return []
         of = f"refused {refused:,} requests (503 or 429) and failed {failed:,}, of {counts.total('requests'):,}"
+        of += f", and left {silent:,} unanswered" if silent else ""
         again = f"{counts.operations_repeated:,} operations went through when asked again"
         return [
             f"{self.target} {of}; {again}, after {seconds(counts.waited_ns)} of waits, which are in their latencies"
@@ -647,6 +692,8 @@ class ObjectTier:
         self._client.end()
         if self._is_ours and not self._is_kept:
             try:
+                if self._client.is_waiting:
+                    raise InterruptedError(errno.EINTR, "requests are still waiting for it")
                 self._client.delete_all(f"{FOLDER}/")
             except OSError as error:
                 log(f"{self.target}/{FOLDER} could not be removed ({error.strerror}); the next run there removes it")

@@ -32,7 +32,8 @@ T = TypeVar("T")
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
 """What the command line refuses."""
 INTERRUPTED = 130
-TERMINATED = 143
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that ask a program to end; one that it was started to ignore, as nohup does, stays ignored."""
 _GARBAGE_OBJECTS = 100_000
 _LONGEST_WORD = 200
 _READERS = ("duckdb", "_duckdb", "pyarrow", "polars")
@@ -43,6 +44,8 @@ _NO_THREAD = "can't start new thread"
 _TOO_LITTLE = ("failed to map segment", "not enough memory")  # the loader of libraries, and zstd through Arrow
 PROGRAM: ContextVar[str] = ContextVar("program", default="kvtrace")
 """Which of the three runs, for messages."""
+NOTED: ContextVar[list[str]] = ContextVar("noted", default=[])  # noqa: B039 - never changed
+"""The signals that `noted_signals` has caught, for what waits in the main thread."""
 QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 """Set by --quiet, which every command takes: of stderr, errors alone."""
 
@@ -58,7 +61,7 @@ SECTIONS = {
     "Ranks": "mpi deal rank-timeout",
     "Limits": "from to busiest whole max-duration warmup on-error pause capacity stall-timeout",
     "Target": "target destroy-data overwrite-signature discard precondition keep space huge-pages fio-version endpoint "
-    "balance retries log-version bucket host hosts",
+    "balance retries request-timeout log-version bucket host hosts",
     "Data": "dedup-ratio compress-ratio",
     "Checks": "verify criteria requests read-p99 dry-run break-rules check check-duration check-bytes check-null",
     "Probes": "histograms-only",
@@ -68,7 +71,7 @@ SECTIONS = {
 """Of a command with many options, the section of each that `--help` leaves to `--help-all`."""
 METAVARS = {
     "DURATION": "duration ttl scale-shift jitter day every mtbf from to busiest max-duration check-duration "
-    "rank-timeout stall-timeout pause read-p99 target-ttft",
+    "rank-timeout request-timeout stall-timeout pause read-p99 target-ttft",
     "SIZE": "io-bytes pool capacity check-bytes drive-size space cpu disk",
     "SIZES": "dram nvme capacity-blocks",
     "RATE": "request-rate",
@@ -256,10 +259,9 @@ def run(app: typer.Typer, program: str) -> NoReturn:
     """Run `app` and leave with its exit code; every error a user can cause is one line on stderr."""
     PROGRAM.set(program)
     # As an exception, so that temporary files go on the way out.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        # One that it was started to ignore, as by nohup, stays ignored.
+    for number in ENDING[1:]:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda *_: sys.exit(TERMINATED))
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     # Python looks for garbage whenever it has made 700 more objects: 0.1 s and more of a start.
     gc.set_threshold(_GARBAGE_OBJECTS)
     try:
@@ -373,6 +375,7 @@ def noted_signals() -> Iterator[Callable[[], str | None]]:
     Outside the main thread, which alone receives signals, there never is one.
     """
     caught: list[str] = []
+    NOTED.set(caught)
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
@@ -380,9 +383,11 @@ def noted_signals() -> Iterator[Callable[[], str | None]]:
     def note(number: int, _frame: object) -> None:
         caught.append(signal.Signals(number).name)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    asking = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in asking}
     try:
         yield lambda: caught[0] if caught else None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        NOTED.set([])

@@ -144,6 +144,12 @@ class Stub:
         self.most_in_flight = 0
         self.answer: Callable[[str, str], int | None] = lambda _method, _key: None
         """Takes method and key, says the status of a refusal; None: the request is done."""
+        self.is_silent: Callable[[str, str], bool] = lambda _method, _key: False
+        """Takes method and key, says whether the request gets no answer; such are `unanswered`."""
+        self.listed: list[str] = []
+        """Keys that each listing has, whatever was asked."""
+        self.unanswered = threading.Semaphore(0)
+        self.ended = threading.Event()
         self.wanted = 0
         """Objects' requests are answered when so many are in flight, or a second later; 0: at once."""
         self._in_flight = 0
@@ -187,6 +193,10 @@ class Stub:
                 self.most_in_flight = max(self.most_in_flight, self._in_flight)
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self.most_in_flight >= self.wanted, timeout=1)
+        if self.is_silent(method, key):
+            self.unanswered.release()
+            self.ended.wait()
+            return
         try:
             status, answer = self._answer(method, key, query, body, request.headers.get("Range"))
         finally:
@@ -234,7 +244,7 @@ class Stub:
         keys = [key.removeprefix(f"/{bucket}/") for key in sorted(self.objects)]
         found = "".join(
             f"<Contents><Key>{key}</Key><Size>1</Size><LastModified>2026-11-22T00:00:00.000Z</LastModified></Contents>"
-            for key in keys if key.startswith(prefix)
+            for key in [*self.listed, *keys] if key.startswith(prefix) or key in self.listed
         )  # fmt: skip
         return (
             f"<?xml version='1.0'?><ListBucketResult><Name>{bucket}</Name><IsTruncated>false</IsTruncated>{found}"
@@ -251,6 +261,7 @@ def stub() -> Iterator[Stub]:
     try:
         yield made
     finally:
+        made.ended.set()
         made.server.shutdown()
         made.server.server_close()
         thread.join()

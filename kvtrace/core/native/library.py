@@ -30,7 +30,7 @@ FILE = Path(os.environ.get("KVTRACE_NATIVE") or Path(__file__).parent / "libkvtr
 _ROOT = Path(__file__).parents[3]
 _FOLDERS = ("kvtrace/core/native", "kvtrace/native", "kvreplay/native", "kvdistill/native")
 I1, I2, I4, I8 = (np.dtype(f"i{size}") for size in (1, 2, 4, 8))
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NUMBERS = {int: ctypes.c_int64, float: ctypes.c_double, bool: ctypes.c_bool}
 
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from conftest import write_trace
 from object_runs import environment, lines_of, object_run, row
 from stores import BUCKET, KEY, SECRET, Stub, free_port, stub
 
 from kvreplay.tiers import objects
 from kvreplay.tiers.objects import Address, Answer, answer_of, find_credentials, without_secrets
 from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.metadata import TierFacts
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import open_table
 
@@ -116,6 +121,68 @@ def test_what_will_not_change_is_not_asked_again(tmp_path, store):
     assert [op["retries"] for op in ops_of(tmp_path)] == [0]
 
 
+def test_a_request_that_is_not_answered_in_time_is_counted_and_sent_again(tmp_path, store):
+    store.is_silent = lambda method, key: method == "GET" and key.endswith("1.kv")
+    rows = [row("write", 0, 100), row("write", 1, 100), row("read", 0, 100), row("read", 1, 100)]
+    options = ("--request-timeout", "1s", "--retries", 1, "--on-error", "continue")
+    done = object_run(tmp_path, rows, *options, urls=(store.url,), env=environment())
+    assert done.returncode == 6, done.stderr
+    run = json.loads(done.stdout)
+    get = run["tiers"]["s3"]["requests"]["get"]
+    assert (get["timed_out"], get["failed"], get["repeats"]) == (2, 0, 1)
+    assert [(op["outcome"], op["retries"]) for op in ops_of(tmp_path)] == [("ok", 0)] * 3 + [("error", 1)]
+    assert f"s3://{BUCKET}/runs/a/kvreplay-scratch/" in done.stderr
+    assert "request timed out after 1s" in done.stderr
+    assert "--request-timeout (asked 2 times)" in done.stderr
+    assert any("left 2 unanswered" in note for note in run["notes"])
+
+
+def test_a_store_that_is_silent_from_the_first_request_is_one_line(tmp_path, store):
+    store.is_silent = lambda _method, _key: True
+    options = ("--request-timeout", "1s", "--retries", 0)
+    done = object_run(tmp_path, [row("write", 0, 100)], *options, urls=(store.url,), env=environment())
+    assert (done.returncode, "timed out after 1s" in done.stderr, len(lines_of(done))) == (4, True, 1)
+    done = object_run(tmp_path, [row("write", 0, 100)], "--request-timeout", "0s", urls=(store.url,))
+    assert (done.returncode, "--request-timeout 0s: write more than 0" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("when", ["listing", "replay", "removal"])
+def test_a_signal_ends_what_a_silent_store_keeps_waiting(tmp_path, store, when, number):
+    def is_silent(method: str, key: str) -> bool:
+        if when == "replay":
+            return method == "PUT" and key.endswith(".kv")
+        return when == "listing" or (method != "PUT" and store.counts["PUT"] > 1)
+
+    store.is_silent = is_silent
+    trace = write_trace(tmp_path / "t.parquet", [row("write", obj, 100) for obj in range(9)], tiers=[TierFacts("s3")])
+    argv = [sys.executable, "-m", "kvreplay.cli", "run", trace, "--tier", f"s3=s3://{BUCKET}/a"]
+    argv += ["--endpoint", store.url, "-o", tmp_path / "run", "--quiet"]
+    with subprocess.Popen(
+        argv, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert store.unanswered.acquire(timeout=30)
+        asked = time.monotonic()
+        process.send_signal(number)
+        _, said = process.communicate(timeout=30)
+        assert time.monotonic() - asked < 2
+    # What is only removed again has been replayed.
+    assert process.returncode == (0 if when == "removal" else 130), said
+    assert ("interrupt" in said, "Traceback" in said) == (when != "removal", False)
+
+
+def test_an_error_names_its_object_and_a_foreign_key_of_a_listing(tmp_path, store):
+    store.answer = lambda method, key: 403 if method == "PUT" and key.endswith(".kv") else None
+    done = object_run(tmp_path, [row("write", 0, 100)], urls=(store.url,))
+    assert f"for 's3://{BUCKET}/runs/a/kvreplay-scratch/" in done.stderr
+    assert "'it'" not in done.stderr
+    store.listed = ["elsewhere/x"]
+    done = object_run(tmp_path, [row("write", 0, 100)], urls=(store.url,))
+    assert (done.returncode, len(lines_of(done))) == (4, 1)
+    assert "the store lists s3://" in done.stderr
+    assert "elsewhere/x, which is not" in done.stderr
+
+
 @pytest.mark.parametrize("balance", ["round-robin", "least-connections"])
 def test_endpoints_share_the_requests(tmp_path, store, balance):
     with stub() as other:
@@ -131,7 +198,7 @@ def test_endpoints_share_the_requests(tmp_path, store, balance):
 def test_the_endpoint_that_has_less_to_do_is_asked():
     """Of two, one has a request that does not end: all others go to the other."""
     address = Address.of("", "s3://abc/d", ["http://a:1", "http://b:2"])
-    found = objects.StoreClient(address, objects.Balance.LEAST_CONNECTIONS, 0)
+    found = objects.StoreClient(address, objects.Balance.LEAST_CONNECTIONS, 0, 60)
     found.begin()
     stuck = found._pick()
     for _ in range(5):
