@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := demo
-SOURCES := kvtrace kvreplay kvdistill tests docs bench examples hatch_build.py
+SOURCES := kvtrace kvreplay kvdistill engine_drivers tests docs bench examples hatch_build.py
 # The library of the C files: made when .venv is, and again when they change.
 NATIVE := kvtrace/core/native/libkvtrace.so
 READY := $(VENV)/.ready $(NATIVE)

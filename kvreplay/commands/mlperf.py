@@ -124,8 +124,8 @@ def mlperf(
 
         check_memory()
         from kvreplay.config.tiers import check_targets
+        from kvreplay.mlperf.document import plan_document
         from kvreplay.mlperf.rules import ALL, SHORT, refuse_broken, resolve, rules_of
-        from kvreplay.mlperf.submit import plan_document
         from kvreplay.result.tables import check_output
         from kvtrace.core.document.terminal import show_documents
 
@@ -211,7 +211,8 @@ def _attempt(
 def _run(
     planned: Sequence[tuple[Attempt, list[Rule]]], output: Path, ranks: Alongside | None, *, as_json: bool
 ) -> None:
-    from kvreplay.mlperf.submit import result_document, submit
+    from kvreplay.mlperf.document import result_document
+    from kvreplay.mlperf.submit import submit
     from kvreplay.result.tables import make_directory
     from kvreplay.run.run import replay
     from kvreplay.run.watch import live
@@ -264,7 +265,8 @@ def _rest(seconds: float) -> None:
 
 
 def _combine(folders: Sequence[Path], output: Path, *, is_forced: bool, as_json: bool) -> None:
-    from kvreplay.mlperf.submit import combine, result_document, write_result
+    from kvreplay.mlperf.document import result_document
+    from kvreplay.mlperf.submit import combine, write_result
     from kvreplay.result.tables import check_output, make_directory
     from kvtrace.core.document.terminal import show_documents
 

@@ -56,10 +56,9 @@ def probe(
       kvreplay probe --comm vllm --dev /dev/nvme0n1 --duration 60s -o probe/ --fio jobs/
     """
     from kvreplay.probes.devices import resolve
-    from kvreplay.probes.document import probe_document
     from kvreplay.probes.libbpf import check_root
     from kvreplay.probes.program import Filter
-    from kvreplay.probes.session import measure
+    from kvreplay.probes.session import measure, probe_document
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.run.run_file import run_program
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from kvreplay.probes.devices import Disk, above, zone_shift
-from kvreplay.probes.layout import CONFIG, SHARED
-from kvreplay.probes.libbpf import Programs, check_available, tracefs
+from kvreplay.probes.libbpf import CONFIG, SHARED, Programs, check_available, tracefs
 from kvtrace.core.errors import ConfigError
 
 COMM_BYTES = 16

@@ -21,7 +21,7 @@ from kvreplay.config.config import Targets
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import COUNTED, NONE, NOT_DONE, ROW
 from kvreplay.plan.pacing import Repeated
-from kvreplay.probes.layout import slot_bounds
+from kvreplay.probes.libbpf import slot_bounds
 from kvreplay.tiers.sharded import SeveralDrives
 from kvreplay.tiers.tier import Tier, copied, has_times
 from kvtrace.core.native.library import library

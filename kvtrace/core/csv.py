@@ -117,13 +117,10 @@ class CsvReader:
             raise TraceError(f"the header must read {','.join(self.table.names)}", path=path, row=2)
         for following in blocks:
             block = following
-        self.meta = self._end(block)
-
-    def _end(self, tail: bytes) -> Metadata:
-        start = tail.rfind(b"\n" + END) + 1
-        if not tail[start:].startswith(END) or not tail.endswith(b"\n"):
+        start = block.rfind(b"\n" + END) + 1
+        if not block[start:].startswith(END) or not block.endswith(b"\n"):
             raise TraceError("truncated: its '# end' line is missing", path=self.path)
-        return metadata.decode(tail[start:].removeprefix(END), self.path)
+        self.meta = metadata.decode(block[start:].removeprefix(END), self.path)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows in order, all columns or the named ones."""

@@ -132,7 +132,11 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     world.users, starts = synthetic.make_users(
         load.users if requests is None else 0, load.seed, kind=asked.request_kind, mean_think_ns=asked.mean_think_ns
     )
-    _schedule(world, starts, load.until_ns)
+    # Each user first asks at its time; what is in order is a heap.
+    order = np.argsort(starts, kind="stable")
+    order = order[starts[order] < load.until_ns]
+    world.heap["when"][: len(order)], world.heap["actor"][: len(order)] = starts[order], order
+    world.control["heap_size"] = len(order)
     world.retrieved = np.zeros(count * world.knobs.top_chunks, np.int64)
     make_rows(world.rows, rows)
     world.made_size = np.empty(rows, np.int64)
@@ -160,14 +164,6 @@ def has_times(preset: Preset) -> bool:
     """Whether anything takes time before the first token."""
     computes = preset.prefill_ns_per_token or preset.prefill_attention
     return bool(computes or any(any(t.rates_bytes_per_s) for t in preset.tiers))
-
-
-def _schedule(world: World, starts: Any, until_ns: int) -> None:
-    """Let each user first ask at its time; what is in order is a heap."""
-    order = np.argsort(starts, kind="stable")
-    order = order[starts[order] < until_ns]
-    world.heap["when"][: len(order)], world.heap["actor"][: len(order)] = starts[order], order
-    world.control["heap_size"] = len(order)
 
 
 def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Library, sizes: Sizes) -> None:

@@ -136,6 +136,13 @@ def test_a_folder_imports_only_what_stands_before_it_in_the_flow():
     assert not wrong
 
 
+def test_drivers_of_engines_import_nothing_of_ours():
+    """They run in an engine's own interpreter, which need not have us."""
+    for path in sources("engine_drivers"):
+        ours = re.findall(r"^\s*(?:from|import) (kv\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert not ours, path
+
+
 def test_no_module_imports_itself_in_a_circle():
     """Imports within functions and for types alone count: what needs another's insides is part of it."""
     left = {module: set(imported) for module, imported in graph().items()}

@@ -10,8 +10,7 @@ from conftest import run_cli
 
 from kvreplay.probes import libbpf, session
 from kvreplay.probes.devices import Disk, above, beneath, device_name, resolve, zone_shift
-from kvreplay.probes.layout import EVENT, SLOTS, histogram, slot_bounds
-from kvreplay.probes.libbpf import Programs
+from kvreplay.probes.libbpf import EVENT, SLOTS, Programs, histogram, slot_bounds
 from kvreplay.probes.program import Cgroup, Filter, find_cgroup
 from kvreplay.probes.session import blocks_batch, rwbs
 from kvtrace.core.errors import ConfigError, DeviceError

@@ -1,6 +1,6 @@
 """Run one driver in the interpreter of an engine: `python start.py DRIVER SETTINGS.json`.
 
-That interpreter need not have kvreplay: only this folder is made importable there, so that no library of ours takes
+That interpreter need not have kvreplay: this package alone is made importable there, so that no library of ours takes
 the place of the engine's.
 """
 
@@ -11,19 +11,17 @@ from pathlib import Path
 from types import ModuleType
 
 HERE = Path(__file__).resolve().parent
-PACKAGES = {"kvreplay": HERE.parents[1], "kvreplay.drivers": HERE.parent, "kvreplay.drivers.programs": HERE}
 
 
 def main(driver: str, settings: str) -> None:
     """Run `driver` with the settings in the file `settings`."""
     # Python puts a program's folder first: its files must not be taken for the engine's modules.
     sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != HERE]
-    for name, folder in PACKAGES.items():
-        package = ModuleType(name)
-        package.__path__ = [str(folder)]
-        sys.modules[name] = package
-    drive = import_module(f"kvreplay.drivers.programs.{driver}").drive
-    code = import_module("kvreplay.drivers.programs.recorder").run(drive, settings)
+    package = ModuleType(HERE.name)
+    package.__path__ = [str(HERE)]
+    sys.modules[HERE.name] = package
+    drive = import_module(f"{HERE.name}.{driver}").drive
+    code = import_module(f"{HERE.name}.recorder").run(drive, settings)
     sys.stdout.flush()
     sys.stderr.flush()
     # Engines leave threads behind that would keep the process.

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from kvreplay.drivers.programs.recorder import Contents, Notebook, page_keys, version_of
+from engine_drivers.recorder import Contents, Notebook, page_keys, version_of
 
 PAGE_TOKENS = 64
 PACKAGES = ("mooncake-transfer-engine-non-cuda", "mooncake-transfer-engine")

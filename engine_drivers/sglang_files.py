@@ -11,7 +11,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-from kvreplay.drivers.programs.recorder import Contents, Notebook, Operation, page_keys, version_of
+from engine_drivers.recorder import Contents, Notebook, Operation, page_keys, version_of
 
 PAGE_TOKENS = 64
 PREFETCH_TOKENS = 256

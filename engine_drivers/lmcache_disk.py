@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any
 
-from kvreplay.drivers.programs.recorder import Contents, Notebook
+from engine_drivers.recorder import Contents, Notebook
 
 CHUNK_TOKENS = 256
 INSTANCE = "kvreplay"

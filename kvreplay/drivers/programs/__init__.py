@@ -1,1 +1,0 @@
-"""What runs in an engine's own interpreter: it imports that engine, the standard library, and this folder alone."""
