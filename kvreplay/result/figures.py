@@ -307,12 +307,14 @@ def mlperf_figures(
 
 
 def _throughput(meta: Metadata, summary: Summary, storage: list[Figures], *, is_whole_trace: bool) -> TokenThroughput:
+    # All tiers but GPU and CPU memory are storage.
+    unmoved = {f.tier for f in summary.figures if f.is_simulated} | set(summary.skipped_rows)
     tokens, reason = (meta.stats or {}).get("output_tokens"), None
     if tokens is None:
         reason = "the trace does not say how many tokens its requests generated"
     elif not is_whole_trace or summary.warmup is not None or summary.not_reached or summary.errors:
         tokens, reason = None, "only a part of the trace was measured, and the trace counts tokens as a whole"
-    elif lacking := _storage_left_out(meta, summary):
+    elif lacking := [t.name for t in meta.tiers if t.name in unmoved and t.name not in MEMORY_TIERS]:
         tokens, reason = None, f"storage tiers of the trace whose data did not move: {', '.join(lacking)}"
     io_ns = round(sum(f.latency.mean_ns * f.latency.count for f in storage if f.latency.mean_ns is not None))
     return TokenThroughput(
@@ -322,13 +324,6 @@ def _throughput(meta: Metadata, summary: Summary, storage: list[Figures], *, is_
         storage_throughput_tokens_per_s=_per_second(tokens, io_ns),
         wall_clock_throughput_tokens_per_s=_per_second(tokens, summary.wall_ns),
     )
-
-
-def _storage_left_out(meta: Metadata, summary: Summary) -> list[str]:
-    """Return the storage tiers of the trace that have rows but moved none; all but GPU and CPU memory are storage."""
-    simulated = {f.tier for f in summary.figures if f.is_simulated}
-    has_rows = simulated | set(summary.skipped_rows)
-    return [t.name for t in meta.tiers if t.name in has_rows and t.name not in MEMORY_TIERS]
 
 
 def _per_second(count: int | None, time_ns: int | None) -> float | None:

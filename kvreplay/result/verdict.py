@@ -8,6 +8,7 @@ same mean that it is saturated. Both are Little's law (in flight = rate x servic
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,16 +111,13 @@ def _rate(found: CountedOperations, index: int, tier: Tier) -> TierRate:
 
 def _slowest(found: CountedOperations) -> int | None:
     """Return the index of the tier whose operations took the most time, waits included; no simulation first."""
+    time_of = partial(found.sum_of, RESPONSE) if found.is_open_loop else partial(found.total, "service_ns")
     each = [
-        (not tier.is_simulated, _time_of(found, found.at(index)), -index)
+        (not tier.is_simulated, time_of(found.at(index)), -index)
         for index, tier in enumerate(found.tiers)
         if tier is not None and found.total("good", found.at(index))
     ]
     return -max(each)[2] if each else None
-
-
-def _time_of(found: CountedOperations, at: Sequence[int]) -> int:
-    return found.sum_of(RESPONSE, at) if found.is_open_loop else found.total("service_ns", at)
 
 
 def _evidence(

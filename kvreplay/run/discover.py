@@ -92,7 +92,8 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
 
 def discover(root: Path = Path("/")) -> Discovery:
     """Examine this machine; `root` is the folder of proc and sys."""
-    memory = _meminfo(root)
+    pairs = [line.split() for line in (sys_text(root / "proc/meminfo") or "").splitlines()]
+    memory = {p[0].rstrip(":"): int(p[1]) * 1024 for p in pairs if len(p) > 1 and p[1].isdigit()}
     gpus, gpu_reason = _gpus()
     refused = refusal()
     found = Discovery(
@@ -131,12 +132,6 @@ def _probes() -> str:
     except ProbeUnavailable as error:
         return str(error)
     return "available"
-
-
-def _meminfo(root: Path) -> dict[str, int]:
-    lines = (sys_text(root / "proc/meminfo") or "").splitlines()
-    pairs = [line.split() for line in lines]
-    return {p[0].rstrip(":"): int(p[1]) * 1024 for p in pairs if len(p) > 1 and p[1].isdigit()}
 
 
 def _number(path: Path) -> int | None:

@@ -22,7 +22,7 @@ from kvtrace.core.document.document import (
     parameters,
 )
 from kvtrace.core.run.figures import Distribution, Figures, Mlperf, RequestFigures, Summary
-from kvtrace.core.run.run_file import Preconditioned, RanksNote, RunFile, Verification
+from kvtrace.core.run.run_file import RanksNote, RunFile, Verification
 from kvtrace.core.units import format_bytes, format_count, format_duration, percent
 
 SHOWN_BAD_BLOCKS = 1000
@@ -113,7 +113,9 @@ def _before(run: RunFile) -> Iterator[str]:
     """Yield what was written before anything was measured."""
     for done in run.preconditioned:
         written = format_bytes(done.written_bytes)
-        yield f"preconditioned {done.tier}, not measured: {written} written{_steady(done)}"
+        steady = "" if done.is_steady is None else f"; {'steady' if done.is_steady else 'NOT STEADY'}"
+        steady += f" after {len(done.rounds_bytes_per_s or [])} rounds" if steady else ""
+        yield f"preconditioned {done.tier}, not measured: {written} written{steady}"
     for name in run.tiers:
         laid_out = sum(facts.get("written_first_bytes") or 0 for tier, facts in run.drives() if tier == name)
         if laid_out:
@@ -123,12 +125,6 @@ def _before(run: RunFile) -> Iterator[str]:
         yield f"populated first, not measured: {run.populated.objects:,} objects, {written}"
     if run.prepared is not None:
         yield f"setup: {format_duration(run.prepared.total_ns)}"
-
-
-def _steady(done: Preconditioned) -> str:
-    if done.is_steady is None:
-        return ""
-    return f"; {'steady' if done.is_steady else 'NOT STEADY'} after {len(done.rounds_bytes_per_s or [])} rounds"
 
 
 def _beneath(run: RunFile) -> Iterator[str]:

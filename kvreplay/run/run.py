@@ -396,7 +396,10 @@ StopAsked = Callable[[], str | None]
 def open_tiers(setting: Setting, stack: ExitStack) -> None:
     """Open all tiers, which `stack` closes; DeviceError if one refuses or the peak does not fit."""
     residency = setting.window.residency
-    spaces = [_spaces(tier) for tier in setting.tiers]
+    spaces: list[list[object]] = [
+        [_space(Path(d.target)) for d in t.drives] if isinstance(t, StorageTier) else [t.target if t else None]
+        for t in setting.tiers
+    ]
     need: dict[object, int] = {}
     for of_tier, peaks in zip(spaces, residency.drive_peak_bytes, strict=True):
         for space, peak in zip(of_tier, peaks, strict=True):
@@ -414,12 +417,6 @@ def open_tiers(setting: Setting, stack: ExitStack) -> None:
             )
         stack.callback(tier.close)
         tier.open(max(together))
-
-
-def _spaces(tier: Tier | None) -> list[object]:
-    if not isinstance(tier, StorageTier):
-        return [None if tier is None else tier.target]
-    return [_space(Path(drive.target)) for drive in tier.drives]
 
 
 def _space(path: Path) -> object:

@@ -134,7 +134,8 @@ def sweep(
         check_users(trace, meta)
     tables.make_directory(output, SWEEP_FILE)
     if is_made:
-        trace = _keep(trace, output)
+        shutil.move(objects_path(trace), objects_path(output / TRACE_FILE))
+        trace = Path(shutil.move(trace, output / TRACE_FILE))
     trials: dict[float, list[SweepPoint]] = {}
     points: list[SweepPoint] = []
     error, value = None, values[0] if values else None
@@ -175,14 +176,6 @@ def _forgotten(output: Path, made: list[Path]) -> Iterator[None]:
             objects_path(trace).unlink(missing_ok=True)
         tables.remove_empty(output)
         raise
-
-
-def _keep(trace: Path, output: Path) -> Path:
-    """Move `trace`, and the objects beside it, into `output`; return where it then is."""
-    kept = output / TRACE_FILE
-    shutil.move(objects_path(trace), objects_path(kept))
-    shutil.move(trace, kept)
-    return kept
 
 
 def _found(axis: Axis, points: list[SweepPoint], read_p99_target_ns: int | None, simulated: list[str]) -> LoadSweep:

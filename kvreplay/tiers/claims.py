@@ -264,6 +264,7 @@ def examine(path: Path, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) 
     parts = tuple(sorted(entry.name for entry in at.iterdir() if (entry / "partition").is_file()))
     ours = {number} | {text for part in parts if (text := sys_text(at / part / "dev"))}
     disk = at if (at / "queue").is_dir() else at.parent
+    swaps = [Path(line.split()[0]) for line in (sys_text(proc / "swaps") or "").splitlines()[1:]]
     held = (h for part in (at, *(at / p for p in parts)) for h in _entries(part / "holders"))
     # The kernel names no loop device among the holders of what it lies on.
     loops = {each.parts[-3]: Path(sys_text(each) or "") for each in sysfs.glob("block/loop*/loop/backing_file")}
@@ -275,7 +276,7 @@ def examine(path: Path, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) 
         partitions=parts,
         holders=tuple(sorted([*held, *above])),
         mounted_at=tuple(m.point for m in mounts(proc) if m.device in ours),
-        is_swap=any(s in ours for s in _swaps(proc)),
+        is_swap=any(_number(path.stat().st_rdev) in ours for path in swaps if path.is_block_device()),
         is_root_disk=disk.name in _disks_below_root(sysfs),
         writers=_lasting_writers(ours | {sys_text(disk / "dev") or number}, proc),
     )
@@ -293,15 +294,6 @@ def _number(device: int) -> str:
 
 def _entries(directory: Path) -> list[str]:
     return [entry.name for entry in directory.iterdir()] if directory.is_dir() else []
-
-
-def _swaps(proc: Path) -> list[str]:
-    found = []
-    for line in (sys_text(proc / "swaps") or "").splitlines()[1:]:
-        path = Path(line.split()[0])
-        if path.is_block_device():
-            found.append(_number(path.stat().st_rdev))
-    return found
 
 
 def _lasting_writers(numbers: set[str], proc: Path) -> tuple[str, ...]:

@@ -28,8 +28,7 @@ SPARE_SHARE = 0.25
 """Space beyond what the replay holds at most, because free extents lie scattered."""
 FREED_ONLY = "free space, ask nothing of the device"
 """What deletes do unless they discard."""
-START_BYTES = 1 << 20
-"""Where objects begin, behind the header: a filesystem's extents, stripes and zones lie at multiples of it."""
+START_BYTES = 1 << 20  # where objects begin: extents, stripes and zones lie at multiples of it
 _ALLOCATED_UNIT_BYTES = 512
 """Of st_blocks."""
 

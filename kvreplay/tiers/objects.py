@@ -331,7 +331,8 @@ class Address:
 
     def tls_ports(self) -> list[int]:
         """Return the ports of endpoints that speak TLS, which s3dlio must be told."""
-        return sorted({_port(url) for url in self.endpoints if urlsplit(url).scheme == "https"})
+        asked = [urlsplit(url) for url in self.endpoints]
+        return sorted({url.port for url in asked if url.scheme == "https" and url.port is not None})
 
 
 def _checked(url: str) -> str:
@@ -347,12 +348,6 @@ def _checked(url: str) -> str:
         raise ConfigError(f"--endpoint {url}: write http://host:9000 or https://host")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}:{port or _PORTS[parts.scheme]}"
-
-
-def _port(url: str) -> int:
-    port = urlsplit(url).port
-    assert port is not None, "a checked endpoint has a port"
-    return port
 
 
 _KEYS = {

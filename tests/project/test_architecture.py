@@ -56,8 +56,8 @@ MOST_FUNCTION_LINES = 60
 FEWEST_FILES = 4
 REGISTRIES = {"kvtrace/sim/presets", "kvdistill/queries"}
 """Folders of plug-ins, a file each, that are not all code: presets, queries."""
-MOST_LINES_OF = {"kvtrace": 26_591, "kvreplay": 25_580, "kvdistill": 12_904}
-MOST_FILES_OF = {"kvtrace": 122, "kvreplay": 104, "kvdistill": 55}
+MOST_LINES_OF = {"kvtrace": 26_589, "kvreplay": 24_967, "kvdistill": 12_904, "engine_drivers": 623}
+MOST_FILES_OF = {"kvtrace": 122, "kvreplay": 96, "kvdistill": 55, "engine_drivers": 6}
 WALKS = {
     ("kvtrace/commands/gen.py:gen", "file"): (24, 16),
     ("kvtrace/native:simulate", ""): (10, 66),
@@ -161,7 +161,7 @@ def sources(program: str) -> list[Path]:
     return [path for kind in ("*.py", "*.c", "*.h") for path in sorted((ROOT / program).rglob(kind))]
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", MOST_LINES_OF)
 def test_the_budget_of_lines_and_files_only_falls(program):
     """A change that needs more deletes more elsewhere; who comes in below lowers the budget."""
     paths = sources(program)
