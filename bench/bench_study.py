@@ -66,7 +66,7 @@ def main() -> None:
 
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
     if not has_dask():
-        print("study: skipped, Dask is not installed (pip install 'kvtrace[dask]')")
+        print("study: skipped, Dask is not installed (pip install -e '.[dask]')")
         return
     times: list[list[float]] = [[], []]
     with local_cluster(1) as one, local_cluster(2) as two:

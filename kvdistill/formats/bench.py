@@ -18,7 +18,7 @@ import msgspec
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions, run_summary
 from kvtrace.core.errors import TraceError
-from kvtrace.core.files import decode_json, read_json
+from kvtrace.core.files import decode_json, need_file, read_json
 from kvtrace.core.metadata import Count
 from kvtrace.core.run.figures import Serving, ServingTimes
 from kvtrace.core.schema import MOST
@@ -132,8 +132,7 @@ def read_vllm(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDB
 
     """
     path = one_file(files, "result")
-    if not path.is_file():
-        raise TraceError("no such file", path=path)
+    need_file(path)
     text = path.read_bytes()
     if len(results := [line for line in text.splitlines() if line.startswith(b"{")]) > 1:
         raise TraceError(f"holds {len(results)} results (--append-result); leave one a file", path=path)

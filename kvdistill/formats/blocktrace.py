@@ -24,6 +24,7 @@ from kvdistill.queries.database import BATCH_ROWS, literal, named, query
 from kvdistill.queries.window import DELETE, OK
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.files import need_file
 from kvtrace.core.run.run_file import BLOCKS_FILE
 from kvtrace.core.schema import BLOCKS, MOST, arrow_schema
 from kvtrace.core.statistics import QUANTILES, nearest_rank
@@ -329,8 +330,7 @@ def read_bpftrace(files: Sequence[Path], _options: ImportOptions, _db: duckdb.Du
 
 def _maps(path: Path, account: Account) -> dict[str, list[dict[str, Any]]]:
     """Return the buckets of each histogram in the text, bounds in the map's own unit."""
-    if not path.is_file():
-        raise TraceError("no such file" if not path.exists() else "not a regular file", path=path)
+    need_file(path)
     maps: dict[str, list[dict[str, Any]]] = {}
     current: list[dict[str, Any]] | None = None
     with path.open(encoding="utf-8", errors="replace") as lines:

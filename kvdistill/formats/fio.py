@@ -27,7 +27,7 @@ from kvdistill.formats.text import INPUT, batches, finish, first_line, first_lin
 from kvdistill.queries.database import literal, named
 from kvdistill.queries.window import OK, READ, WRITE
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.files import decode_json
+from kvtrace.core.files import decode_json, need_file
 from kvtrace.core.metadata import Count
 from kvtrace.core.run.run_file import OPS_FILE, SERIES_FILE
 from kvtrace.core.schema import MOST, MOST_BYTES, SERIES
@@ -144,8 +144,7 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
 
 
 def _results_of(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise TraceError("no such file" if not path.exists() else "not a regular file", path=path)
+    need_file(path)
     text = path.read_text(encoding="utf-8", errors="replace")
     # fio writes warnings before the JSON, to the same file.
     start = re.search(r"^\{", text, re.MULTILINE)

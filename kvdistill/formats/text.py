@@ -16,6 +16,7 @@ from kvdistill.formats.formats import Account, Rows
 from kvdistill.queries.database import BATCH_ROWS, literal, named
 from kvtrace.core.csv import unpacked
 from kvtrace.core.errors import TraceError
+from kvtrace.core.files import need_file
 from kvtrace.core.run.run_file import OPS_FILE
 from kvtrace.core.schema import OBJECTS, OPS, TRACE, Table, arrow_schema, enum_array, enum_code
 
@@ -53,8 +54,7 @@ def first_line(path: Path) -> str:
 
 def first_lines(path: Path) -> list[str]:
     """Return the lines in the first 64 KiB of `path`, plain or zstd; the last may be cut. TraceError if it is empty."""
-    if not path.is_file():
-        raise TraceError("no such file" if not path.exists() else "not a regular file", path=path)
+    need_file(path)
     if is_zstd(path):
         head = next(unpacked(path), b"")[:_HEAD_BYTES]
     else:

@@ -53,7 +53,7 @@ class ClientArguments:
         typer.Option(
             "--mpi",
             help="A client on each rank that mpirun started, in a folder rank-0000 … of the target; their trials begin "
-            "together and their results are combined. Needs kvtrace[mpi].",
+            "together and their results are combined. Needs the extra mpi.",
         ),
     ] = False
     queue_depth: Annotated[

@@ -50,7 +50,7 @@ class RanksArguments:
             "--mpi",
             help="Replay on all ranks that mpirun started, each its part of the trace in a folder rank-0000 … of the "
             "targets; one result. In a target {rank} and {local} stand for the rank's number, of all and of its host. "
-            "Needs kvtrace[mpi].",
+            "Needs the extra mpi.",
         ),
     ] = False
     deal: Annotated[

@@ -19,7 +19,7 @@ import msgspec
 import typer
 
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.files import decode_json
+from kvtrace.core.files import decode_json, need_file
 from kvtrace.core.schema import REQUESTS
 from kvtrace.core.tables import SUFFIXES, open_table
 from kvtrace.core.units import parse_bytes
@@ -207,8 +207,7 @@ def read_prompts(path: Path, most: int) -> Prompts:
         TraceError: it is neither, holds none, or does not say which prefixes prompts share.
 
     """
-    if not path.is_file():
-        raise TraceError("no such file; name a Mooncake trace (*.jsonl) or a requests table", path=path)
+    need_file(path, "; name a Mooncake trace (*.jsonl) or a requests table")
     found = _of_table(path, most) if path.name.endswith(tuple(SUFFIXES)) else _of_mooncake(path, most)
     if not found.rows:
         raise TraceError("holds no request", path=path)

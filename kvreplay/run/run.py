@@ -58,7 +58,7 @@ from kvreplay.tiers.sharded import BY_KEY, SeveralDrives
 from kvreplay.tiers.tier import DeviceTier, Holding, PlannedTier, StorageTier, Tier, drives_of
 from kvtrace.core.app import INTERRUPTED, noted_signals
 from kvtrace.core.errors import ConfigError, DeviceError, FailedOperations, KvError, TraceError
-from kvtrace.core.files import write_json
+from kvtrace.core.files import need_file, write_json
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.run_file import (
     BLOCKS_FILE,
@@ -713,8 +713,7 @@ def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: its configuration is of another version of kvreplay: {error}") from None
     where = trace or Path(begun.running.trace)
-    if not where.is_file():
-        raise ConfigError(f"{where}: no such file; name the trace that was replayed with --trace")
+    need_file(where, "; name the trace that was replayed with --trace")
     setting = settle(config, where, path, begun.argv, repeats=begun.window.planned_repeats)
     with where.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()

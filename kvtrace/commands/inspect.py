@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -141,8 +142,10 @@ def _document(facts: dict[str, Any], knobs: list[Knob]) -> Document:
             "knob": k.name,
             "value": _text(k.value),
             "default": _text(k.default),
-            "type": (k.type if k.least is None else f"{k.type}, {k.least:,} to {k.most:,}"),
-            "meaning": k.meaning,
+            "type": fill(
+                k.type if k.least is None else f"{k.type}, {k.least:,} to {k.most:,}", 32, break_on_hyphens=False
+            ),
+            "meaning": fill(k.meaning, 64),
         }
         for k in knobs
     ]

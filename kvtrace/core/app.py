@@ -28,8 +28,8 @@ from kvtrace.core.units import printable
 
 T = TypeVar("T")
 
-# typer's root of usage errors has no public name.
-UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
+# typer's root of usage errors has no public name, and not the same place in all versions.
+UsageError = cast("type[typer.BadParameter]", next(c for c in typer.BadParameter.__mro__ if c.__name__ == "UsageError"))
 """What the command line refuses."""
 INTERRUPTED = 130
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

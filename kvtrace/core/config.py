@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import msgspec
 import msgspec.inspect
 
-from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.files import need_file
 
 T = TypeVar("T")
 _MOST_DOTS = 200
@@ -38,10 +39,9 @@ def check_ranges(
 
 def load_toml(path: Path) -> dict[str, Any]:
     """Return the tables of the TOML file at `path`; TraceError if it is missing, ConfigError if it is not TOML."""
+    need_file(path)
     try:
         return _toml(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise TraceError("no such file", path=path) from None
     except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 

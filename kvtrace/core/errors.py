@@ -74,5 +74,5 @@ class RankLost(KvError):  # noqa: N818 - it says what became of a rank
 
 
 def how_to_add(extra: str) -> str:
-    """Return the command that installs an optional part of the package, as a release or from a checkout."""
-    return f"pip install 'kvtrace[{extra}]', or '.[{extra}]' in a checkout"
+    """Return the command that installs an optional part of the package."""
+    return f"pip install -e '.[{extra}]' in the checkout"

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from kvtrace.core import csv, parquet
-from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.files import aside
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.files import aside, need_file
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import Table
 
@@ -142,8 +142,7 @@ def open_table(path: Path | str, table: Table | None = None) -> Reader:
 
     """
     path = Path(path)
-    if not path.is_file():
-        raise TraceError("no such file" if not path.exists() else "not a regular file", path=path)
+    need_file(path)
     format_ = _format(path)
     reader: Reader = parquet.ParquetReader(path, table) if format_ == ".parquet" else csv.CsvReader(path, table)
     return reader

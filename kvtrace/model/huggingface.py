@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.files import need_file
 from kvtrace.model.shape import (
     INDEX_SCALE_VALUES,
     Chunked,
@@ -95,12 +96,11 @@ def read_model(path: Path, kv_dtype: str | None = None) -> ModelShape:
 
 
 def _load(path: Path) -> tuple[dict[str, Any], str]:
+    need_file(path)
     try:
         data = path.read_bytes()
         # Released files hold Infinity, which is no JSON to a strict reader.
         tree = json.loads(data)
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not JSON: {error}") from None
     if not isinstance(tree, dict):

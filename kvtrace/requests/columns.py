@@ -17,6 +17,7 @@ import numpy as np
 
 from kvtrace.core.csv import csv_fault
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.files import need_file
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.reading import JsonLines, prefix_chains, turns_of, unnamed_notes
 from kvtrace.requests.requests import (
@@ -32,7 +33,6 @@ from kvtrace.requests.requests import (
     Waits,
     column,
     dense,
-    need_file,
     origin_of,
     sha256_of,
     without_blocks,

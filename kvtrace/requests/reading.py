@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from kvtrace.core.errors import TraceError
-from kvtrace.core.files import decode_json
-from kvtrace.requests.requests import MAX_NS, NONE, Ints, Requests, Waits, column, dense, need_file, origin_of
+from kvtrace.core.files import decode_json, need_file
+from kvtrace.requests.requests import MAX_NS, NONE, Ints, Requests, Waits, column, dense, origin_of
 
 T = TypeVar("T")
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.files import need_file
 
 if TYPE_CHECKING:
     from kvtrace.requests.requests import Requests
@@ -149,8 +150,7 @@ def _of_directory(path: Path) -> str | None:
 
 
 def _of_file(path: Path) -> str | None:
-    if not path.is_file():
-        raise TraceError("no such file", path=path)
+    need_file(path)
     from kvtrace.requests.requests import start_of
 
     start = start_of(path)

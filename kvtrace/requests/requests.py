@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.errors import ConfigError
 
 Ints = NDArray[np.int64]
 Notes = tuple[str, ...]
@@ -142,12 +142,6 @@ def sha256_of(*paths: Path) -> str:
             while data := file.read(_DIGEST_BYTES):
                 digest.update(data)
     return digest.hexdigest()
-
-
-def need_file(path: Path) -> None:
-    """Raise TraceError unless `path` is a regular file."""
-    if not path.is_file():
-        raise TraceError("no such file", path=path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError
-from kvtrace.core.files import decode_json
+from kvtrace.core.files import decode_json, need_file
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.requests import (
     MAX_NS,
@@ -25,7 +25,6 @@ from kvtrace.requests.requests import (
     Requests,
     Start,
     column,
-    need_file,
     origin_of,
     sha256_of,
     without_blocks,

@@ -276,10 +276,12 @@ def _files(knobs: dict[str, Value]) -> Iterator[Path]:
 
 
 def files_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, or of those in a directory or that a pattern matches; empty if there are none."""
+    """Return the SHA-256 of a file, or of those in a directory or that a pattern matches; TraceError if none is."""
     listed = path.iterdir() if path.is_dir() else [path] if path.is_file() else path.parent.glob(path.name)
     found = sorted(one.absolute() for one in listed if one.is_file())
-    return _sha256(tuple((one, one.stat().st_mtime_ns, one.stat().st_size) for one in found)) if found else ""
+    if not found:
+        raise TraceError("no such file", path=path)
+    return _sha256(tuple((one, one.stat().st_mtime_ns, one.stat().st_size) for one in found))
 
 
 @lru_cache

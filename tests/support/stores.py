@@ -53,7 +53,7 @@ def found_program(name: str) -> str | None:
 def program(name: str) -> str:
     found = found_program(name)
     if found is None:
-        pytest.skip(f"{name} is not installed (pip install 'kvtrace[dev]')")
+        pytest.skip(f"{name} is not installed (pip install -e '.[dev]')")
     return found
 
 

@@ -172,4 +172,4 @@ def test_without_mpi4py_one_line_says_how_to_get_it(tmp_path, monkeypatch):
     done = run_cli("kvreplay", "run", trace(tmp_path, 1), "--mpi", "--tier", "nvme=ram", check=False, cwd=tmp_path)
     assert done.returncode == 5
     assert done.stderr.count("\n") == 1
-    assert "--mpi needs mpi4py: pip install 'kvtrace[mpi]'" in done.stderr
+    assert "--mpi needs mpi4py: pip install -e '.[mpi]'" in done.stderr

@@ -112,7 +112,7 @@ def test_a_killed_run_is_none_until_it_is_recovered_as_partial(tmp_path: Path) -
         recover(output)
     (output / PARTIAL_RUN_FILE).write_text(begun)
     moved = (tmp_path / "t.parquet").rename(tmp_path / "moved.parquet")
-    with pytest.raises(ConfigError, match="no such file; name the trace that was replayed with --trace"):
+    with pytest.raises(TraceError, match="no such file; name the trace that was replayed with --trace"):
         recover(output)
     done = run_cli("kvreplay", "recover", output, "--trace", moved)
     assert done.stdout.startswith("PARTIAL: ")

@@ -286,7 +286,7 @@ def test_without_kvikio_gds_says_what_to_install() -> None:
     try:
         Kvikio()
     except ProbeUnavailable as error:
-        assert "pip install 'kvtrace[gds]'" in str(error)  # noqa: PT017 - installed elsewhere
+        assert "pip install -e '.[gds]'" in str(error)  # noqa: PT017 - installed elsewhere
     else:
         pytest.skip("kvikio is installed")
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytest.importorskip("s3dlio", reason="s3dlio is not installed (pip install 'kvtrace[s3]')")
+pytest.importorskip("s3dlio", reason="s3dlio is not installed (pip install -e '.[s3]')")
 
 
 @pytest.fixture
@@ -233,7 +233,7 @@ def test_without_s3dlio_it_says_what_to_install(tmp_path, store, monkeypatch):
     monkeypatch.setitem(sys.modules, "s3dlio", None)
     done = object_run(tmp_path, [row("write", 0, 100)], urls=(store.url,))
     assert done.returncode == 4
-    assert "pip install 'kvtrace[s3]'" in done.stderr
+    assert "pip install -e '.[s3]'" in done.stderr
 
 
 def test_credentials_come_from_the_standard_files(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from kvtrace.core.tables import read_table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-s3dlio = pytest.importorskip("s3dlio", reason="s3dlio is not installed (pip install 'kvtrace[s3]')")
+s3dlio = pytest.importorskip("s3dlio", reason="s3dlio is not installed (pip install -e '.[s3]')")
 
 
 @pytest.fixture(scope="module", params=SERVERS)

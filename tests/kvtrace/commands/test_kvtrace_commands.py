@@ -38,7 +38,7 @@ GEN = ["gen", "--users", "2", "--duration", "2s"]
 BAD = {
     "model": ([*GEN, "--model", "gpt-9"], 2, "unknown model 'gpt-9'; known are tiny-1b"),
     "preset": ([*GEN, "--preset", "vllm-9"], 2, "unknown preset 'vllm-9'; did you mean"),
-    "preset file": ([*GEN, "--preset", "none.toml"], 2, "none.toml: no such file"),
+    "preset file": ([*GEN, "--preset", "none.toml"], 3, "none.toml: no such file"),
     "preset not TOML": ([*GEN, "--preset", "bad.toml"], 2, "bad.toml: not valid TOML"),
     "preset lacks fields": ([*GEN, "--preset", "odd.toml"], 2, "preset odd.toml: Object missing required field"),
     "tier": ([*GEN, "--set", "tiers.disk.capacity=1GiB"], 2, "no entry 'disk'; there is gpu, cpu, nvme"),
@@ -90,6 +90,9 @@ BAD = {
     "requests over objects": (
         [*GEN, "-o", "a.parquet", "--requests-out", "./a.objects.parquet"], 2, "name another file",
     ),
+    "model missing": (["models", "none/config.json"], 3, "none/config.json: no such file"),
+    "study missing": (["study", "none.toml"], 3, "none.toml: no such file"),
+    "former name": (["mrc", "r.jsonl", "--max-requests", "3"], 2, "--max-requests is called --limit now"),
     "info missing": (["info", "n.parquet"], 3, "n.parquet: no such file"),
     "info damaged": (["info", "bad.parquet"], 3, "bad.parquet: not a readable Parquet file"),
     "info truncated": (["info", "cut.parquet"], 3, "cut.parquet: not a readable Parquet file"),

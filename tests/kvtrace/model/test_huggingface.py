@@ -7,7 +7,7 @@ import json
 import pytest
 from conftest import run_cli
 
-from kvtrace.core.errors import ConfigError
+from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.model.catalogue import find_model
 from kvtrace.model.shape import (
     bytes_per_token,
@@ -361,7 +361,7 @@ def test_a_directory_means_its_config(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     assert bytes_per_token(find_model(str(tmp_path))) == 131_072
     (tmp_path / "tiny-1b").mkdir()
-    with pytest.raises(ConfigError, match=r"tiny-1b/config\.json: no such file"):
+    with pytest.raises(TraceError, match=r"tiny-1b/config\.json: no such file"):
         find_model(str(tmp_path / "tiny-1b"))
 
 

@@ -133,6 +133,11 @@ def test_if_all_fail_so_does_the_study(tmp_path):
     assert "no result from any of 2 configurations; the first: preset lmcache-disk: " in done.stderr
 
 
+def test_a_file_that_a_configuration_names_is_missing_as_for_gen(tmp_path):
+    done = study(study_file(tmp_path, '[base]\nfile = "none.jsonl"'), tmp_path / "out", check=False)
+    assert (done.returncode, "error: none.jsonl: no such file" in done.stderr) == (3, True)
+
+
 def test_the_list_simulates_nothing(tmp_path):
     shown = run_cli("kvtrace", "study", study_file(tmp_path), "--list", "-o", tmp_path / "out").stdout.splitlines()
     assert shown[0] == "12 configurations"
