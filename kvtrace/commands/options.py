@@ -368,25 +368,18 @@ class FleetArguments:
         ),
     ] = None
 
-    def settings(self) -> list[str]:
-        """Return what was given as settings of the preset."""
-        router = None if self.router is None else member(Router, self.router, "--router")
-        given = {
-            "nodes": self.nodes,
-            "router": router,
-            "rack_nodes": self.rack_nodes,
-            "prefill_nodes": self.prefill_nodes,
-        }
-        return [f"fleet.{name}={value}" for name, value in given.items() if value is not None]
-
     def check(self, preset: Preset) -> None:
         """Raise ConfigError if a router was said, and `preset` has one node to choose from."""
         if self.router is not None and preset.fleet.nodes == 1:
             raise ConfigError(f"--router {self.router}: there is one node; say how many, such as --nodes 8")
 
     def over(self, stack: StackArguments) -> StackArguments:
-        """Return `stack` with these settings before its own."""
-        return replace(stack, settings=[*self.settings(), *(stack.settings or ())])
+        """Return `stack` with what was given as settings before its own."""
+        if self.router is not None:
+            member(Router, self.router, "--router")
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        settings = [f"fleet.{name}={value}" for name, value in given.items() if value is not None]
+        return replace(stack, settings=[*settings, *(stack.settings or ())])
 
 
 EventOption = Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -115,39 +115,23 @@ def _options() -> Iterator[str]:
             yield from (name.removeprefix("--") for name in parameter.opts if name.startswith("--"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """One simulation, as its command line says it."""
+    """One simulation, as its command line says it: what `gen` takes, but for its outputs."""
 
-    file: Path | None
+    file: Annotated[Path | None, typer.Argument()] = None
     stack: StackArguments
     fleet: FleetArguments
     users: UserArguments
     run: RunArguments
     drive: DriveArguments
     source: SourceArguments
-    turns: str | None
-
-
-@takes_groups
-def _gen(
-    file: Annotated[Path | None, typer.Argument()] = None,
-    *,
-    stack: StackArguments,
-    fleet: FleetArguments,
-    users: UserArguments,
-    run: RunArguments,
-    drive: DriveArguments,
-    source: SourceArguments,
-    turns: TurnsOption = None,
-) -> Any:
-    """Take what `gen` takes, but for its outputs."""
-    return _Asked(file, stack, fleet, users, run, drive, source, turns)
+    turns: TurnsOption = None
 
 
 @cache
 def _command() -> Any:
-    return command_of(_gen, "gen")
+    return command_of(takes_groups(_Asked), "gen")
 
 
 def _asked(argv: tuple[str, ...]) -> _Asked:
@@ -179,8 +163,9 @@ def simulate(task: Task) -> Simulated:
         asked = _asked(task.argv)
         worn = asked.drive.read()
         read = partial(_read, task.file_sha256)
-        stack = replace(asked.stack, settings=[*asked.fleet.settings(), *(asked.stack.settings or ())])
-        scenario = prepare(asked.file, stack, asked.users, asked.run, asked.source, asked.turns, read=read)
+        scenario = prepare(
+            asked.file, asked.fleet.over(asked.stack), asked.users, asked.run, asked.source, asked.turns, read=read
+        )
         simulation = scenario.simulation()
         meter = Meter(simulation)
         if task.trace is None:
