@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions, run_summary
-from kvtrace.core.errors import TraceError
-from kvtrace.core.files import decode_json, need_file, read_json
+from kvtrace.core.errors import TraceError, need_file
+from kvtrace.core.files import decode_json, read_json
 from kvtrace.core.metadata import Count
 from kvtrace.core.run.figures import Serving, ServingTimes
 from kvtrace.core.schema import MOST

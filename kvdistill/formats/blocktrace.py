@@ -23,8 +23,7 @@ from kvdistill.formats.text import INPUT, finish, first_line, leave_out, load, o
 from kvdistill.queries.database import BATCH_ROWS, literal, named, query
 from kvdistill.queries.window import DELETE, OK
 from kvtrace.core import tables
-from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.files import need_file
+from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.run.run_file import BLOCKS_FILE
 from kvtrace.core.schema import BLOCKS, MOST, arrow_schema
 from kvtrace.core.statistics import QUANTILES, nearest_rank

@@ -26,8 +26,8 @@ from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows, ru
 from kvdistill.formats.text import INPUT, batches, finish, first_line, first_lines, leave_out, load, one
 from kvdistill.queries.database import literal, named
 from kvdistill.queries.window import OK, READ, WRITE
-from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.files import decode_json, need_file
+from kvtrace.core.errors import ConfigError, TraceError, need_file
+from kvtrace.core.files import decode_json
 from kvtrace.core.metadata import Count
 from kvtrace.core.run.run_file import OPS_FILE, SERIES_FILE
 from kvtrace.core.schema import MOST, MOST_BYTES, SERIES

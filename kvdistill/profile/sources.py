@@ -44,7 +44,7 @@ from kvtrace.core.metadata import Metadata, computing_notes
 from kvtrace.core.native.library import I1, I8, function
 from kvtrace.core.parquet import DENSE_SLACK
 from kvtrace.core.run.probe_file import DirectionFigures, ProbeFile
-from kvtrace.core.run.run_file import RunFile, find_run, refuse_cut_off
+from kvtrace.core.run.run_file import RunFile, find_run, refuse_cut_off, runs_below
 from kvtrace.core.schema import BLOCKS, MOST, OPS, TRACE
 from kvtrace.core.units import format_count
 
@@ -96,9 +96,7 @@ def file_of(path: Path) -> Path:
     for name in _IN_FOLDER:
         if (path / name).is_file():
             return path / name
-    runs = sorted(file.parent.name for file in path.glob("*/ops.parquet"))
-    more = f"; it has the runs {', '.join(runs)}: name one of them" if runs else ""
-    raise ConfigError(f"{path}: none of {', '.join(_IN_FOLDER)} in this folder{more}")
+    raise ConfigError(f"{path}: none of {', '.join(_IN_FOLDER)} in this folder{runs_below(path)}")
 
 
 _COLUMNS = ("object_id", "offset_bytes", "length_bytes", "request_id", "stage")

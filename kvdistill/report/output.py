@@ -27,7 +27,7 @@ from kvtrace.core.document.document import Chapter, Document, ReportColumn, Repo
 from kvtrace.core.document.export import PlainSheet
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
-from kvtrace.core.run.run_file import MLPERF_FILE, OPS_FILE, TRIALS_FOLDER, MlperfMark, find_mark
+from kvtrace.core.run.run_file import MLPERF_FILE, OPS_FILE, TRIALS_FOLDER, MlperfMark, find_mark, refuse_cut_off
 from kvtrace.core.statistics import Endurance, nearest_rank
 
 SUFFIXES = (".html", ".md", ".csv", ".xlsx")
@@ -38,6 +38,8 @@ def trials_of(path: Path) -> list[Path]:
 
     Those of an option of MLPerf's lie in a folder of their own.
     """
+    if path.is_dir():
+        refuse_cut_off(path)
     if (path / MLPERF_FILE).is_file():
         path = path / TRIALS_FOLDER
         if not path.is_dir():

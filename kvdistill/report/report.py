@@ -17,7 +17,7 @@ from kvdistill.report.run import RunReport, run_report, summary_report
 from kvdistill.report.trace import TraceReport, trace_report
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.run.run_file import OPS_FILE, PROBE_FILE, find_run, refuse_cut_off
+from kvtrace.core.run.run_file import OPS_FILE, PROBE_FILE, find_run, refuse_cut_off, runs_below
 from kvtrace.core.run.sweep_file import LoadSweep, find_sweep
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import Endurance
@@ -77,5 +77,5 @@ def _folder_report(path: Path, buckets: int, endurance: Endurance | None) -> Rep
         return report(path / TRACE_FILE, buckets, endurance)
     raise ConfigError(
         f"{path}: no run of kvreplay in this folder ({OPS_FILE} is missing), no {PROBE_FILE}, {CLOSENESS} or "
-        f"{TRACE_FILE}"
+        f"{TRACE_FILE}{runs_below(path)}"
     )

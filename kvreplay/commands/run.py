@@ -211,7 +211,7 @@ def compare(
 
 
 def recover(
-    run: Annotated[Path, typer.Argument(help="The directory of a run that was killed, of one rank or several.")],
+    run: Annotated[Path, typer.Argument(help="The directory of a run that was killed, or of trials, or a sweep.")],
     trace: Annotated[Path | None, typer.Option(help="The trace it replayed, if that lies elsewhere now.")] = None,
     as_json: RunAsJson = False,
 ) -> None:
@@ -219,7 +219,7 @@ def recover(
 
     While a run goes on it notes every second or few what has ended; of a killed run the last may be missing.
     Files that it left on its target are removed by the next run there. Of a run with --mpi the ranks that were killed
-    are recovered, and all are put together.
+    are recovered, and all are put together; of trials and a sweep, the one that was cut off.
 
     \b
     Example:
@@ -227,6 +227,10 @@ def recover(
     """
     from kvreplay.ranks.session import is_of_ranks, recover_ranks
     from kvreplay.run.run import recover as recover_one
+    from kvreplay.run.run import recovered
+    from kvtrace.core.run.run_file import cut_off
 
-    finished = recover_ranks(run) if is_of_ranks(run) else recover_one(run, trace)
-    show_run(finished, f"wrote {run}: {finished.error or 'all ranks together'}", as_json=as_json)
+    for each in cut_off(run) or [run]:
+        finished = recover_ranks(each) if is_of_ranks(each) else recover_one(each, trace)
+        said = f"wrote {each}: {finished.error or 'all ranks together'}"
+        show_run(finished, said if each == run else recovered(each, finished.run), as_json=as_json)

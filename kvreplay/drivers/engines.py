@@ -18,8 +18,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.files import decode_json, need_file
+from kvtrace.core.errors import ConfigError, TraceError, need_file
+from kvtrace.core.files import decode_json
 from kvtrace.core.schema import REQUESTS
 from kvtrace.core.tables import SUFFIXES, open_table
 from kvtrace.core.units import parse_bytes

@@ -454,7 +454,9 @@ def choose(
         raise DeviceError(f"--engine uring: {refused}; say --engine threads")
     because = "auto" if wanted is EngineName.AUTO else f"--engine {wanted}"
     is_ring = wanted is not EngineName.THREADS
-    if wanted is EngineName.AUTO and _is_for_threads(tiers):
+    # Tiers that do something, and none of it for a ring or for copies.
+    working = {native_of(t).kind for t in tiers if t is not None} - {TierKind.NOTHING}
+    if wanted is EngineName.AUTO and working and working <= {TierKind.MODELLED, TierKind.PYTHON}:
         is_ring, because = False, "no tier has files, devices or memory, which io_uring's loop is for"
     elif is_ring and refused is not None:
         is_ring, because = False, f"no io_uring: {refused}"
@@ -466,10 +468,3 @@ def choose(
         if isinstance(tier, DeviceTier):
             tier.pin([engine.arena])
     return Chosen(engine, because)
-
-
-def _is_for_threads(tiers: Sequence[Tier | None]) -> bool:
-    """Return whether tiers do something, and none of it is for a ring or for copies."""
-    kinds = [native_of(t).kind for t in tiers if t is not None]
-    working = [kind for kind in kinds if kind is not TierKind.NOTHING]
-    return bool(working) and all(kind in (TierKind.MODELLED, TierKind.PYTHON) for kind in working)

@@ -351,7 +351,8 @@ def _closed(found: Evidence, *, copies: bool) -> Cause:
     blocked, held, busy = found.blocked_share or 0.0, found.held_share or 0.0, found.submitter_busy_share or 0.0
     chain = f"{_in_flight(found)}; {percent(blocked)} of the queue's time was"
     if copies:
-        return _late_dependencies(found, chain) if _is_chain(found) else _copies(found)
+        is_chain = blocked >= DOMINANT and (found.copy_busy_share or 0.0) < DOMINANT
+        return _late_dependencies(found, chain) if is_chain else _copies(found)
     if found.in_flight_mean is None:
         return None, "what was in flight is not known"
     full = found.in_flight_mean / found.queue_depth
@@ -372,10 +373,6 @@ def _submitting(found: Evidence) -> Cause:
     if _is_cached(found):
         return LimitCause.DRIVE, f"{_in_flight(found)}, {_in_kernel(found)}"
     return LimitCause.REPLAYER, f"{_in_flight(found)}{_busy(found)}"
-
-
-def _is_chain(found: Evidence) -> bool:
-    return (found.blocked_share or 0.0) >= DOMINANT and (found.copy_busy_share or 0.0) < DOMINANT
 
 
 def _top_of_submitter(found: Evidence) -> str | None:

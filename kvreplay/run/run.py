@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any, Protocol
@@ -57,8 +58,8 @@ from kvreplay.tiers.host import DeviceCounters, device_counters
 from kvreplay.tiers.sharded import BY_KEY, SeveralDrives
 from kvreplay.tiers.tier import DeviceTier, Holding, PlannedTier, StorageTier, Tier, drives_of
 from kvtrace.core.app import INTERRUPTED, noted_signals
-from kvtrace.core.errors import ConfigError, DeviceError, FailedOperations, KvError, TraceError
-from kvtrace.core.files import need_file, write_json
+from kvtrace.core.errors import ConfigError, DeviceError, FailedOperations, KvError, TraceError, need_file
+from kvtrace.core.files import write_json
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.run_file import (
     BLOCKS_FILE,
@@ -162,7 +163,9 @@ class _Run:
         check_warmup(setting.warmup, config.warmup, window.rows, window.facts, setting.pacer)
         is_open_loop, loader = setting.pacer.speed is not None, window.loader
         with ExitStack() as stack:
-            interrupted = ended_by(stack.enter_context(noted_signals()), self.together)
+            signalled, together = stack.enter_context(noted_signals()), self.together
+            # By a signal, or by what ended other ranks.
+            interrupted = signalled if together is None else lambda: signalled() or together.reason
             open_tiers(setting, stack)
             chosen = self._choose(config.depth, is_growing=is_open_loop)
             engine = chosen.engine
@@ -552,13 +555,6 @@ class Together(CommonStart, Protocol):
         """
 
 
-def ended_by(interrupted: Callable[[], str | None], together: Together | None) -> Callable[[], str | None]:
-    """Return a function that gives the reason to stop: a signal, or that of other ranks."""
-    if together is None:
-        return interrupted
-    return lambda: interrupted() or together.reason
-
-
 def meet(together: Together | None) -> None:
     """Wait until all are prepared; errors as of `Together.ready`."""
     if together is not None:
@@ -704,6 +700,14 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
             for left in path.glob(f".{name}.*.tmp"):
                 left.unlink()
     return outcome
+
+
+def recovered(path: Path, run: RunFile) -> str:
+    """Return what of `run`, one of several in the folder above `path`, could be recovered."""
+    asked = next((after for word, after in pairwise(run.argv) if word == "--trials"), None)
+    name = path.name.replace("trial-", "trial ") + (f" of {asked}" if asked else "")
+    planned = run.window.planned_rows or 0
+    return f"{name} was cut off; recovered {planned - (run.summary.not_reached or 0):,} of {planned:,} rows"
 
 
 def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 import msgspec.inspect
 
-from kvtrace.core.errors import ConfigError
-from kvtrace.core.files import need_file
+from kvtrace.core.errors import ConfigError, need_file
 
 T = TypeVar("T")
 _MOST_DOTS = 200

@@ -14,6 +14,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class KvError(Exception):
     """A mistake or refusal that one line can explain to the user."""
@@ -76,3 +78,9 @@ class RankLost(KvError):  # noqa: N818 - it says what became of a rank
 def how_to_add(extra: str) -> str:
     """Return the command that installs an optional part of the package."""
     return f"pip install -e '.[{extra}]' in the checkout"
+
+
+def need_file(path: Path, advice: str = "") -> None:
+    """Raise TraceError, with `advice`, unless `path` is a regular file."""
+    if not path.is_file():
+        raise TraceError(("not a regular file" if path.exists() else "no such file") + advice, path=path)

@@ -49,12 +49,6 @@ def place_of(error: msgspec.ValidationError) -> tuple[str, str | None]:
     return message, ".".join(names) or None
 
 
-def need_file(path: Path, advice: str = "") -> None:
-    """Raise TraceError, with `advice`, unless `path` is a regular file."""
-    if not path.is_file():
-        raise TraceError(("not a regular file" if path.exists() else "no such file") + advice, path=path)
-
-
 def read_json(path: Path, kind: type[T], *, misfit: str = "{}") -> T:
     """Return the JSON file at `path` as a `kind`; TraceError as of `decode_json`, or if it cannot be read."""
     try:

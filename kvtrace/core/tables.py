@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from kvtrace.core import csv, parquet
-from kvtrace.core.errors import ConfigError
-from kvtrace.core.files import aside, need_file
+from kvtrace.core.errors import ConfigError, need_file
+from kvtrace.core.files import aside
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import Table
 

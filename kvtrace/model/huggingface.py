@@ -20,8 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from kvtrace.core.errors import ConfigError
-from kvtrace.core.files import need_file
+from kvtrace.core.errors import ConfigError, need_file
 from kvtrace.model.shape import (
     INDEX_SCALE_VALUES,
     Chunked,

@@ -16,8 +16,7 @@ import msgspec
 import numpy as np
 
 from kvtrace.core.csv import csv_fault
-from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.files import need_file
+from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.reading import JsonLines, prefix_chains, turns_of, unnamed_notes
 from kvtrace.requests.requests import (

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.files import need_file, place_of
+from kvtrace.core.errors import ConfigError, TraceError, need_file
+from kvtrace.core.files import place_of
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.reading import Gathered, JsonLines, unused_notes
 from kvtrace.requests.requests import MAX_TOKENS, Count, Requests, Seconds, SourceFormat, Start, sha256_of

@@ -16,8 +16,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import numpy as np
 
-from kvtrace.core.errors import TraceError
-from kvtrace.core.files import decode_json, need_file
+from kvtrace.core.errors import TraceError, need_file
+from kvtrace.core.files import decode_json
 from kvtrace.requests.requests import MAX_NS, NONE, Ints, Requests, Waits, column, dense, origin_of
 
 T = TypeVar("T")

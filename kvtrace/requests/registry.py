@@ -17,8 +17,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kvtrace.core.errors import ConfigError
-from kvtrace.core.files import need_file
+from kvtrace.core.errors import ConfigError, need_file
 
 if TYPE_CHECKING:
     from kvtrace.requests.requests import Requests

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError
-from kvtrace.core.files import decode_json, need_file
+from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError, need_file
+from kvtrace.core.files import decode_json
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.requests import (
     MAX_NS,

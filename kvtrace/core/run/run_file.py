@@ -338,11 +338,26 @@ def find_run(folder: Path) -> RunFile | None:
     return read_run(folder) if (folder / RUN_FILE).is_file() else None
 
 
+def cut_off(folder: Path) -> list[Path]:
+    """Return the folders of runs that go on or were cut off: `folder`, or those below as trials and sweeps lie."""
+    found = (path.parent for deep in ("", "*/", "*/*/") for path in folder.glob(f"{deep}{PARTIAL_RUN_FILE}"))
+    # One of several ranks lies where they are put together.
+    runs = {path.parent if path.match("rank-[0-9]*") else path for path in found}
+    return sorted(run for run in runs if not (run / RUN_FILE).is_file())
+
+
+def runs_below(folder: Path) -> str:
+    """Return what an error adds of a `folder` that has runs and is none: their names, or nothing."""
+    runs = sorted(file.parent.name for file in folder.glob(f"*/{OPS_FILE}"))
+    return f"; it has the runs {', '.join(runs)}: name one of them" if runs else ""
+
+
 def refuse_cut_off(folder: Path) -> None:
-    """Raise TraceError, which says how to recover it, if `folder` holds a run that goes on or was cut off."""
-    if (folder / PARTIAL_RUN_FILE).is_file() and not (folder / RUN_FILE).is_file():
+    """Raise TraceError, which says how to recover it, if `folder` has a run of `cut_off` and is none itself."""
+    if not (folder / RUN_FILE).is_file() and (cut := cut_off(folder)):
+        which = "that run" if cut == [folder] else ", ".join(str(run.relative_to(folder)) for run in cut)
         how = f"kvreplay recover {folder} makes a partial run of it"
-        raise TraceError(f"that run goes on or was cut off; {how}", path=folder)
+        raise TraceError(f"{which} goes on or was cut off; {how}", path=folder)
 
 
 def read_manifest(path: Path, kind: type[Kind]) -> Kind:
