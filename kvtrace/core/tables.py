@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from kvtrace.core import csv, parquet
-from kvtrace.core.errors import ConfigError, need_file
+from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import aside
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import Table
@@ -142,7 +142,8 @@ def open_table(path: Path | str, table: Table | None = None) -> Reader:
 
     """
     path = Path(path)
-    need_file(path)
+    if not path.is_file():
+        raise TraceError("not a regular file" if path.exists() else "no such file", path=path)
     format_ = _format(path)
     reader: Reader = parquet.ParquetReader(path, table) if format_ == ".parquet" else csv.CsvReader(path, table)
     return reader
