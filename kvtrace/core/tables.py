@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from kvtrace.core import csv, parquet
-from kvtrace.core.errors import ConfigError
+from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import aside
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import Table

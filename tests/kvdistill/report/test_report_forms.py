@@ -192,7 +192,7 @@ def test_outputs_are_checked_before_any_work(tmp_path):
 def test_a_missing_library_is_named(both, tmp_path, monkeypatch, module, suffix, advice):
     monkeypatch.setitem(sys.modules, module, None)
     documents = documents_of([report(both[1])], ["hand"])
-    with pytest.raises(ProbeUnavailable, match=rf"needs {module.partition('.')[0]}: pip install 'kvtrace\[{advice}\]'"):
+    with pytest.raises(ProbeUnavailable, match=rf"needs {module.partition('.')[0]}: pip install -e '\.\[{advice}\]'"):
         write_report(documents, tmp_path / f"r{suffix}")
     assert list(tmp_path.iterdir()) == []
 
