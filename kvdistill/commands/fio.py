@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from kvdistill.commands.options import SOURCE, Busiest, From, Json, Limited, Source, Tier, To
-from kvdistill.jobs.job import FioMode
-from kvtrace.core.app import emit_json, log
+from kvdistill.jobs.job import PROFILE, FioMode
+from kvtrace.core.app import Force, emit_json, log
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.files import check_new
 
 _MANY_PAGES = 1 << 30
 
@@ -132,6 +133,7 @@ def fio(
     check_null: Annotated[
         bool, typer.Option("--check-null", help="Check with fio's null engine: fio's own times, without a target.")
     ] = False,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Write fio jobs: an exact replay, a statistical job, and a drawn one that keeps how soon places are used again.
@@ -156,6 +158,7 @@ def fio(
     from kvtrace.core.limit import parse_window
     from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
 
+    check_new(output / PROFILE, is_forced=force)
     options = JobOptions(
         target=target,
         version=parse_version(fio_version) if fio_version else installed(),
@@ -193,7 +196,7 @@ def _source(source: Path | None, gen: str | None, tier: str | None, output: Path
     if source is None:
         source = output / "trace.parquet"
         output.mkdir(parents=True, exist_ok=True)
-        run_program("kvtrace", ["gen", *shlex.split(gen or ""), "-o", str(source)])
+        run_program("kvtrace", ["gen", *shlex.split(gen or ""), "-o", str(source), "--force"])
         tier = tier or open_table(source, TRACE).meta.tiers[-1].name
     return source, tier
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvdistill.commands.options import Busiest, From, Json, Limited, Source, Tier, To
-from kvtrace.core.app import emit_json, log
+from kvdistill.jobs.job import PROFILE
+from kvtrace.core.app import Force, emit_json, log
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.files import check_new
 
 if TYPE_CHECKING:
     from kvdistill.jobs.write import StoreJobs
@@ -40,6 +42,7 @@ def warp(
     busiest: Busiest = None,
     max_runtime: MaxRuntime = "300s",
     run: BesideRun = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Write a mixed benchmark for MinIO's warp: operation mix, exact object sizes, rate, objects at random.
@@ -57,6 +60,7 @@ def warp(
     from kvtrace.core.limit import parse_window
     from kvtrace.core.metadata import without_outputs
 
+    check_new(output / PROFILE, is_forced=force)
     options = WarpOptions(host, bucket, _runtime_ns(max_runtime))
     argv = without_outputs(["kvdistill", *sys.argv[1:]])
     written = write_warp(
@@ -79,6 +83,7 @@ def sai3(
     busiest: Busiest = None,
     max_runtime: MaxRuntime = "300s",
     run: BesideRun = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Write an op log that sai3-bench replays on the trace's times, and a random workload for it.
@@ -96,6 +101,7 @@ def sai3(
     from kvtrace.core.limit import parse_window
     from kvtrace.core.metadata import without_outputs
 
+    check_new(output / PROFILE, is_forced=force)
     options = Sai3Options(target, _runtime_ns(max_runtime))
     argv = without_outputs(["kvdistill", *sys.argv[1:]])
     written = write_sai3(

@@ -10,7 +10,7 @@ import typer
 
 from kvreplay.commands.options import RunAsJson, command_line
 from kvreplay.drivers.engines import EngineKind, EngineOptions
-from kvtrace.core.app import emit_json, log, progress, takes_groups
+from kvtrace.core.app import Force, emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
 
 
@@ -33,9 +33,7 @@ def engine(
     output: Annotated[Path, typer.Option("--output", "-o", help="The run's directory.")] = Path("run"),
     *,
     wanted: EngineOptions,
-    force: Annotated[
-        bool, typer.Option("--force", help="Write into a directory that is not empty; replaces a run there.")
-    ] = False,
+    force: Force = False,
     as_json: RunAsJson = False,
 ) -> None:
     """Let a real engine's storage path serve a trace's requests, and record its file operations as a run.

@@ -12,7 +12,7 @@ import typer
 
 from kvreplay.commands.options import RanksArguments, alongside, command_line, targets
 from kvreplay.config.config import Config
-from kvtrace.core.app import emit_json, log, progress, takes_groups
+from kvtrace.core.app import Force, emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.run.run_file import RANK_FOLDER
 from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
@@ -92,9 +92,7 @@ def mlperf(
     break_rules: Annotated[
         bool, typer.Option("--break-rules", help="Go on with results on the storage's own filesystem, and mark them.")
     ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Write into a directory that is not empty; replaces results there.")
-    ] = False,
+    force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Run a locked option of the MLPerf Storage KV-cache benchmark by its rules, or combine the results of ranks.

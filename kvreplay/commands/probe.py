@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kvreplay.commands.options import command_line
-from kvtrace.core.app import emit_json, log
+from kvtrace.core.app import Force, emit_json, log
 from kvtrace.core.units import parse_duration_ns
 
 
@@ -41,6 +41,7 @@ def probe(
             help="Write fio jobs of what was seen into this folder, as `kvdistill fio` does.", show_default=False
         ),
     ] = None,
+    force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print probe.json.")] = False,
 ) -> None:
     """Measure the I/O of any process: its calls, the block requests beneath, and where their time goes.
@@ -59,10 +60,15 @@ def probe(
     from kvreplay.probes.libbpf import check_root
     from kvreplay.probes.program import Filter
     from kvreplay.probes.session import measure, probe_document
+    from kvreplay.result.tables import check_output
     from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.files import check_new
     from kvtrace.core.run.run_file import run_program
 
     check_root()
+    check_output(output, is_forced=force)
+    if fio is not None:
+        check_new(fio / "profile.json", "--fio", is_forced=force)
     disks = {disk.name: disk for path in dev or [] for disk in resolve(path)}
     wanted = Filter(comm, pid, list(disks.values()), cgroup)
     duration_ns = None if duration is None else parse_duration_ns(duration)
@@ -73,7 +79,7 @@ def probe(
         show_documents([probe_document(measured)])
         log(f"wrote {output}")
     if fio is not None:
-        run_program("kvdistill", ["fio", str(output), "-o", str(fio)], is_shown=not as_json)
+        run_program("kvdistill", ["fio", str(output), "-o", str(fio), "--force"], is_shown=not as_json)
 
 
 def discover(as_json: Annotated[bool, typer.Option("--json", help="Print what is found as JSON.")] = False) -> None:

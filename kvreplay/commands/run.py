@@ -12,7 +12,7 @@ import typer
 
 from kvreplay.commands.options import RanksArguments, RunAsJson, TraceFile, command_line, session, targets
 from kvreplay.config.config import Config
-from kvtrace.core.app import emit_json, log, progress, takes_groups
+from kvtrace.core.app import Force, emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError, FailedOperations
 
 if TYPE_CHECKING:
@@ -54,9 +54,7 @@ def run(
         typer.Option(help="Run so many times, into trial-1 … below the output: median and spread of every figure."),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the object files; the next run removes them.")] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Write into a directory that is not empty; replaces a run there.")
-    ] = False,
+    force: Force = False,
     as_json: RunAsJson = False,
 ) -> None:
     """Replay a trace on real tiers and write run.json and its tables.
@@ -177,9 +175,7 @@ def compare(
     *,
     how: Config,
     trials: Annotated[int, typer.Option(help="Runs of each side.")] = 5,
-    force: Annotated[
-        bool, typer.Option("--force", help="Write into a directory that is not empty; replaces runs there.")
-    ] = False,
+    force: Force = False,
     as_json: RunAsJson = False,
 ) -> None:
     """Replay a trace on two drives in turn, and say which is faster, by how much, and how sure that is.

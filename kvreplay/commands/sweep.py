@@ -15,7 +15,7 @@ import typer
 
 from kvreplay.commands.options import RanksArguments, command_line, session, targets
 from kvreplay.config.config import Config
-from kvtrace.core.app import emit_json, log, progress, takes_groups
+from kvtrace.core.app import Force, emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import parse_duration_ns
 
@@ -104,9 +104,7 @@ def sweep(
     ] = None,
     same: Annotated[Config, "io_bytes", "limit", "warmup", "seed", "is_buffered", "engine"],
     ranks: RanksArguments,
-    force: Annotated[
-        bool, typer.Option("--force", help="Write into a directory that is not empty; replaces runs there.")
-    ] = False,
+    force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the sweep as JSON.")] = False,
 ) -> None:
     """Replay a trace at rising queue depths, speeds or users until it saturates; name the knee.

@@ -35,7 +35,6 @@ from kvreplay.probes.program import Filter, load, shared, start, stop, unseen_ca
 from kvreplay.tiers.host import host_facts
 from kvtrace.core.app import noted_signals
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of
-from kvtrace.core.errors import DeviceError
 from kvtrace.core.files import write_json
 from kvtrace.core.metadata import describe
 from kvtrace.core.run.probe_file import (
@@ -215,16 +214,6 @@ ATTACHED = "probes attached"
 """Said once it measures."""
 
 
-def check_output(path: Path) -> None:
-    """Raise DeviceError unless a measurement may be written to `path`: new, empty, or an earlier one."""
-    if path.exists() and not path.is_dir():
-        raise DeviceError(f"{path} is not a directory; name the result's directory with -o")
-    if not path.exists() and not path.parent.is_dir():
-        raise DeviceError(f"{path.parent}: no such directory; make it first")
-    if path.is_dir() and any(path.iterdir()) and not (path / PROBE_FILE).is_file():
-        raise DeviceError(f"{path} is not empty and holds no result of kvreplay probe; name another with -o")
-
-
 def measure(
     wanted: Filter,
     output: Path,
@@ -242,7 +231,6 @@ def measure(
         ConfigError, DeviceError, ProbeUnavailable: before anything was measured.
 
     """
-    check_output(output)
     configuration = {
         "comm": wanted.comm,
         "pid": wanted.pid,

@@ -359,7 +359,7 @@ def generate(meta: Metadata, users: int, path: Path) -> None:
 
     """
     try:
-        run_program("kvtrace", [*with_users(meta.argv[1:], users), "-o", str(path)], is_noted=False)
+        run_program("kvtrace", [*with_users(meta.argv[1:], users), "-o", str(path), "--force"], is_noted=False)
     except ProgramError as error:
         raise ConfigError(f"--users {users}: {error}") from None
 

@@ -23,14 +23,14 @@ from kvtrace.commands.options import (
     flag_of,
 )
 from kvtrace.commands.scenario import prepare
-from kvtrace.core.app import emit_json, log, progress, takes_groups
+from kvtrace.core.app import Force, emit_json, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.files import check_new
 from kvtrace.core.units import format_bytes, format_count, format_duration, format_years, parse_duration_ns
 from kvtrace.sim.presets.training import PRESET as CHECKPOINT
 
 if TYPE_CHECKING:
     from kvtrace.trace.checkpoint import Saving
-if TYPE_CHECKING:
     from kvtrace.core.document.document import Document, ReportTable
 
 
@@ -146,6 +146,7 @@ def gen(
     source: SourceArguments,
     turns: TurnsOption = None,
     training: CheckpointArguments,
+    force: Force = False,
 ) -> None:
     """Simulate requests over the tiers of a preset and write the I/O as a trace, deletes included.
 
@@ -161,6 +162,9 @@ def gen(
     kvtrace gen --nodes 8 --duration 20min --event 300s:node-lost:7 --event 400s:node-joined:7 -o lost.parquet
     kvtrace gen --nodes 8 --duration 20min --event 300s:rolling-restart:30s -o restart.parquet
     """
+    check_new(output, is_forced=force)
+    if requests_out is not None:
+        check_new(requests_out, "--requests-out", is_forced=force)
     if stack.preset == CHECKPOINT:
         refuse_requests(file, requests_out, turns)
         if event:

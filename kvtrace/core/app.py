@@ -50,6 +50,9 @@ QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 """Set by --quiet, which every command takes: of stderr, errors alone."""
 
 
+Force = Annotated[bool, typer.Option("--force", help="Write over what is there: a file, or what a folder holds.")]
+
+
 SECTIONS = {
     "Source": "source block-tokens time-unit tokenizer max-conversations max-input-tokens over-limit conversation-rate "
     "live-conversations cycle-ids cycles jitter time-scale scale scale-common scale-shift",

@@ -60,6 +60,12 @@ def read_json(path: Path, kind: type[T], *, misfit: str = "{}") -> T:
     return decode_json(data, kind, path, misfit=misfit)
 
 
+def check_new(path: Path, flag: str = "-o", *, is_forced: bool) -> None:
+    """Raise DeviceError if there is a file at `path`, which `flag` names, unless `is_forced`."""
+    if path.is_file() and not is_forced:
+        raise DeviceError(f"{path} is there already; name another with {flag}, or say --force to write over it")
+
+
 @contextmanager
 def aside(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it there on success, remove it on any failure.

@@ -19,6 +19,7 @@ _LONGEST_NAME = 255
 _ATTENTION = ("pair_fs", "window_tokens", "is_aligned")
 """Of the C struct Attention, in its order."""
 _OUTPUT_OPTIONS = ("-o", "--output", "--requests-out")
+_BARE_OUTPUT_OPTIONS = ("--json", "--force", "--quiet")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
 """A number that 64 bits have room for."""
@@ -243,7 +244,7 @@ def without_outputs(argv: list[str]) -> list[str]:
             skip = False
         elif name in _OUTPUT_OPTIONS:
             skip = "=" not in argument
-        elif argument != "--json" and not (argument.startswith("-o") and not argument.startswith("--")):
+        elif argument not in _BARE_OUTPUT_OPTIONS and (argument.startswith("--") or not argument.startswith("-o")):
             kept.append(argument)
     return kept
 

@@ -15,8 +15,8 @@ from kvtrace.core.tables import create, open_table
 HUGE = 2**31 - 1
 COMMANDS = {
     "report": [], "profile": ["--tier", "nvme", "-o", "p.json"],
-    "fio": ["--tier", "nvme", "-o", "jobs", "--fio-version", "3.33"],
-    "sai3": ["--tier", "nvme", "-o", "jobs"], "warp": ["--tier", "nvme", "-o", "jobs"],
+    "fio": ["--tier", "nvme", "-o", "jobs", "--fio-version", "3.33", "--force"],
+    "sai3": ["--tier", "nvme", "-o", "jobs", "--force"], "warp": ["--tier", "nvme", "-o", "jobs", "--force"],
 }  # fmt: skip
 
 

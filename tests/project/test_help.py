@@ -76,7 +76,7 @@ def test_the_common_options_come_first():
 def test_a_quiet_command_says_errors_alone_on_stderr(tmp_path):
     made = ("kvtrace", "gen", "--users", "2", "--duration", "2s", "-o", str(tmp_path / "t.parquet"))
     assert "note: " in run_cli(*made).stderr
-    done = run_cli(*made, "--quiet")
+    done = run_cli(*made, "--quiet", "--force")
     assert (done.returncode, done.stderr) == (0, "")
     assert "31 rows" in done.stdout
     refused = run_cli("kvtrace", "info", "--quiet", str(tmp_path / "absent.parquet"), check=False)

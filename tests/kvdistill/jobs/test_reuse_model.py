@@ -74,7 +74,7 @@ def test_every_writer_takes_what_is_unusual_or_refuses_it_in_one_line(tmp_path, 
     trace = write_trace(tmp_path / "a trace.parquet", rows)
     for mode in FioMode:
         done = run_cli(
-            "kvdistill", "fio", trace, "--tier", "nvme", "-o", tmp_path / "jobs", "--mode", mode, check=False
+            "kvdistill", "fio", trace, "--tier", "nvme", "-o", tmp_path / "jobs", "--force", "--mode", mode, check=False
         )
         if mode is FioMode.REUSE and len({row[0] for row in rows}) == 1:
             assert (done.returncode, done.stderr.count("\n")) == (2, 1)
@@ -91,7 +91,9 @@ def test_every_writer_takes_what_is_unusual_or_refuses_it_in_one_line(tmp_path, 
 def test_an_empty_trace_is_refused_by_every_writer(tmp_path):
     trace = write_trace(tmp_path / "t.parquet", [])
     for mode in FioMode:
-        done = run_cli("kvdistill", "fio", trace, "--tier", "nvme", "-o", tmp_path / "j", "--mode", mode, check=False)
+        done = run_cli(
+            "kvdistill", "fio", trace, "--tier", "nvme", "-o", tmp_path / "j", "--force", "--mode", mode, check=False
+        )
         assert (done.returncode, done.stderr.count("\n")) == (3, 1)
 
 

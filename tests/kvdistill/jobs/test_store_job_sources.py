@@ -13,7 +13,7 @@ COMMANDS = ("warp", "sai3")
 
 
 def write(folder, command, source, *options):
-    done = run_cli("kvdistill", command, source, "-o", folder / command, *options, "--json")
+    done = run_cli("kvdistill", command, source, "-o", folder / command, *options, "--json", "--force")
     return json.loads(done.stdout)
 
 

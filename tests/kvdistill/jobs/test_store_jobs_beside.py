@@ -42,7 +42,7 @@ def test_a_job_asks_for_what_the_replay_did(tmp_path, replayed, command):
     assert beside["get_size_variation"] == pytest.approx(0, abs=0.02)
     assert job["get_mean_bytes"] == pytest.approx(replay["get_mean_bytes"], rel=0.05)
     assert job["ops_per_s"] == pytest.approx(170 / (149 * 0.006), rel=0.01)
-    shown = run_cli("kvdistill", command, trace, "--tier", "s3", "-o", tmp_path, "--run", run).stdout
+    shown = run_cli("kvdistill", command, trace, "--tier", "s3", "-o", tmp_path, "--run", run, "--force").stdout
     assert "Job compared with the replay" in shown
     assert "90 GETs, 60 PUTs and 20 DELETEs" in shown
 
@@ -61,3 +61,18 @@ def test_a_run_that_is_none_is_refused(tmp_path, replayed):
     done = run_cli("kvdistill", "warp", trace, "--tier", "s3", "-o", tmp_path, "--run", tmp_path / "no", check=False)
     assert done.returncode == 2
     assert "name a run of kvreplay" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["fio", "warp", "sai3"])
+def test_jobs_that_are_there_are_replaced_if_that_is_said(tmp_path, replayed, command):
+    trace, _ = replayed
+    (tmp_path / "trace.txt").write_text("what else is there is no matter")
+    made = ("kvdistill", command, trace, "--tier", "s3", "-o", tmp_path)
+    run_cli(*made)
+    before = (tmp_path / "profile.json").read_bytes()
+    done = run_cli(*made, "--limit", "80", check=False)
+    assert done.returncode == 4
+    assert "profile.json is there already; name another with -o, or say --force to write over it" in done.stderr
+    assert (tmp_path / "profile.json").read_bytes() == before
+    run_cli(*made, "--limit", "80", "--force")
+    assert (tmp_path / "profile.json").read_bytes() != before

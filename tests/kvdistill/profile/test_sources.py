@@ -160,7 +160,7 @@ def test_a_probe_of_any_process_becomes_a_statistical_job(tmp_path):
     assert "rate_iops=50\nrate_process=poisson\n" in job
     assert sorted(f.name for f in (tmp_path / "jobs").iterdir()) == ["prefill.fio", "profile.json", "stat.fio"]
     for mode in ("replay", "reuse"):
-        done = run_cli("kvdistill", "fio", tmp_path, "-o", tmp_path / "jobs", "--mode", mode, check=False)
+        done = run_cli("kvdistill", "fio", tmp_path, "-o", tmp_path / "jobs", "--force", "--mode", mode, check=False)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "probe.json" in done.stderr
 

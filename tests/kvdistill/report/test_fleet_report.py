@@ -20,7 +20,7 @@ GEN = ("gen", "--preset", "lmcache-disk", "--model", "tiny-1b", "--users", 8, "-
 
 def made(monkeypatch, tmp_path, capsys, *more):
     path = tmp_path / "t.parquet"
-    assert kvtrace(monkeypatch, *GEN, *more, "--json", "-o", path) == 0
+    assert kvtrace(monkeypatch, *GEN, *more, "--json", "-o", path, "--force") == 0
     return path, json.loads(capsys.readouterr().out)
 
 

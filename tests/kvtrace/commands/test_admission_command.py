@@ -39,7 +39,9 @@ def test_each_row_is_what_gen_writes_with_that_filter(prompts, tmp_path, monkeyp
             if row[knob] is not None:
                 knobs += ["--set", f"tiers.nvme.{knob}={row[knob]}"]
         trace = tmp_path / "t.parquet"
-        assert kvtrace(monkeypatch, "gen", prompts, *SMALL, *TIERS, *knobs, *drive, "-o", trace, "--json") == 0
+        assert (
+            kvtrace(monkeypatch, "gen", prompts, *SMALL, *TIERS, *knobs, *drive, "-o", trace, "--json", "--force") == 0
+        )
         summary = json.loads(capsys.readouterr().out)
         rows = read_table(trace, TRACE).to_pylist()
         assert row["written_bytes"] == sum(r["length_bytes"] for r in rows if r["op"] == "write" and r["tier"] == 1)

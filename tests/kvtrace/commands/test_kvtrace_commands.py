@@ -289,3 +289,26 @@ def test_what_is_printed(tmp_path, monkeypatch, capsys):
     assert "preset mlperf" in out
     assert "gpu write prefill" in " ".join(out.split())
     assert Path(path).exists()
+
+
+def test_a_trace_that_is_there_is_replaced_if_that_is_said(tmp_path, monkeypatch, capsys):
+    trace, table = tmp_path / "t.parquet", tmp_path / "r.parquet"
+    made = ["gen", "--model", "tiny-1b", "--users", "1", "--duration", "2s", "-o", trace]
+    assert kvtrace(monkeypatch, *made) == 0
+    before = trace.read_bytes()
+    table.write_bytes(b"mine")
+    for more, named in (
+        ([], "t.parquet is there already; name another with -o"),
+        (
+            ["-o", tmp_path / "u.parquet", "--requests-out", table],
+            "r.parquet is there already; name another with --requests-out",
+        ),
+    ):
+        capsys.readouterr()
+        assert kvtrace(monkeypatch, *made, "--seed", "1", *more) == 4
+        assert f"{named}, or say --force to write over it" in capsys.readouterr().err
+    checkpoint = ["gen", "--preset", "checkpoint", "--duration", "20min", "-o", trace]
+    assert kvtrace(monkeypatch, *checkpoint) == 4
+    assert (trace.read_bytes(), table.read_bytes()) == (before, b"mine")
+    assert kvtrace(monkeypatch, *made, "--seed", "1", "--requests-out", table, "--force") == 0
+    assert trace.read_bytes() != before

@@ -85,7 +85,9 @@ def test_every_point_is_what_gen_counts(requests, tmp_path, preset):
         own = tmp_path / "unlimited.toml"
         own.write_text(without_capacity(preset, unlimited))
         arguments = [*given, "--preset", own, *(a for s in settings for a in s)]
-        made = json.loads(run_cli("kvtrace", "gen", *arguments, "-o", tmp_path / "t.parquet", "--json").stdout)
+        made = json.loads(
+            run_cli("kvtrace", "gen", *arguments, "-o", tmp_path / "t.parquet", "--json", "--force").stdout
+        )
         compare(point, made["stats"])
 
 
@@ -211,7 +213,7 @@ def test_the_time_to_the_first_token_is_that_of_gen(tmp_path):
     for point in found["points"]:
         settings = [("cpu", point["capacities"]["dram"]), ("nvme", point["capacities"]["nvme"])]
         stated = [a for tier, of in settings for a in ("--set", f"tiers.{tier}.capacity={of}")]
-        made = run_cli("kvtrace", "gen", *given, *stated, "-o", tmp_path / "t.parquet", "--json")
+        made = run_cli("kvtrace", "gen", *given, *stated, "-o", tmp_path / "t.parquet", "--json", "--force")
         assert point["first_token"] == json.loads(made.stdout)["stats"]["first_token"]
     assert set(found["basis"].values()) == {"simulated", "modelled"}
     times = [point["first_token"]["with_cache"]["p95_ns"] for point in found["points"]]

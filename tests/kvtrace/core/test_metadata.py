@@ -16,6 +16,7 @@ from kvtrace.core.schema import TRACE
         (["gen", "--output", "a", "--users", "2"], ["gen", "--users", "2"]),
         (["gen", "--output=a", "--requests-out=b", "x"], ["gen", "x"]),
         (["gen", "--requests-out", "b", "--json", "x"], ["gen", "x"]),
+        (["gen", "--force", "--quiet", "x"], ["gen", "x"]),
         (["gen", "--other", "o"], ["gen", "--other", "o"]),
     ],
 )

@@ -301,7 +301,7 @@ def written_seconds(monkeypatch, capsys, *args):
     """Return the requests of a run, and over how many seconds it says that its bytes were written."""
     capsys.readouterr()
     small = ["--set", "tiers.gpu.capacity=1GiB", "--set", "tiers.cpu.capacity=1GiB", "--model", "tiny-1b"]
-    assert kvtrace(monkeypatch, "gen", *args, *small, "--json") == 0
+    assert kvtrace(monkeypatch, "gen", *args, *small, "--json", "--force") == 0
     found = json.loads(capsys.readouterr().out)
     (nvme,) = found["endurance"]
     return found["stats"]["requests"], found["stats"]["tiers"][2]["written_bytes"] * 86_400 / nvme[

@@ -76,10 +76,12 @@ def test_only_so_many_answers_are_under_way_and_the_first_class_goes_first():
 def test_answers_that_take_no_time_are_those_of_users_who_wait(tmp_path):
     tables = []
     for overlap in ("true", "false"):
-        more = ("--users", 8, "--duration", "20s", "--gpu", "instant", "--set", "decode_ns_per_token=0")
+        more = ("--force", "--users", 8, "--duration", "20s", "--gpu", "instant", "--set", "decode_ns_per_token=0")
         table = tmp_path / f"{overlap}.parquet"
         knob = f"workload.overlap={overlap}"
-        run_cli("kvtrace", "gen", *more, "--set", knob, "--requests-out", table, "-o", tmp_path / "t.parquet")
+        run_cli(
+            "kvtrace", "gen", *more, "--set", knob, "--requests-out", table, "-o", tmp_path / "t.parquet", "--force"
+        )
         tables.append(pq.read_table(table).to_pylist())
     assert tables[0] == tables[1]
 

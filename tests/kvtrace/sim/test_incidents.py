@@ -329,7 +329,7 @@ def test_what_else_cannot_happen():
 
 
 def test_the_command(monkeypatch, tmp_path, capsys):
-    trace, plain = tmp_path / "t.parquet", tmp_path / "plain.parquet"
+    trace, plain, late = (tmp_path / f"{name}.parquet" for name in ("t", "plain", "late"))
     small = ("--model", "tiny-1b", "--users", 6, "--duration", "8s", "--preset", "lmcache-disk", "--nodes", 3)
     more = ("--set", "tiers.nvme.scope=fleet", "--set", "tiers.cpu.capacity=1GiB")
     events = ("--event", "2s:node-lost:1", "--event", "4s:node-joined:1", "--event", "5s:store-unreachable:1s")
@@ -347,7 +347,7 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     assert open_table(trace).meta.config["events"] == [text for text in events if text != "--event"]
     assert "events" not in open_table(plain).meta.config
     assert "events" not in (open_table(plain).meta.stats or {})
-    assert kvtrace(monkeypatch, "gen", *small, *more, "--event", "9s:node-lost:1", "-o", trace) == 2
+    assert kvtrace(monkeypatch, "gen", *small, *more, "--event", "9s:node-lost:1", "-o", late) == 2
     assert "--event 9s:node-lost:1: the simulation ends at 8.00 s" in capsys.readouterr().err
-    assert kvtrace(monkeypatch, "gen", "--preset", "checkpoint", "--event", "9s:node-lost:1", "-o", trace) == 2
+    assert kvtrace(monkeypatch, "gen", "--preset", "checkpoint", "--event", "9s:node-lost:1", "-o", late) == 2
     assert "preset checkpoint has none" in capsys.readouterr().err

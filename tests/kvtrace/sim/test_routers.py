@@ -231,9 +231,9 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     assert kvtrace(monkeypatch, "validate", trace) == 0
     assert kvtrace(monkeypatch, "info", trace) == 0
     assert "1.07 GB a node" in capsys.readouterr().out
-    assert kvtrace(monkeypatch, "gen", *small, "--nodes", 3, "--router", "sesion", "-o", trace) == 2
+    assert kvtrace(monkeypatch, "gen", *small, "--nodes", 3, "--router", "sesion", "-o", trace, "--force") == 2
     assert "--router sesion" in capsys.readouterr().err
-    assert kvtrace(monkeypatch, "gen", *small, "--router", "session", "-o", trace) == 2
+    assert kvtrace(monkeypatch, "gen", *small, "--router", "session", "-o", trace, "--force") == 2
     assert "--router session: there is one node; say how many" in capsys.readouterr().err
     assert kvtrace(monkeypatch, "admission", *small, "--set", "fleet.nodes=3") == 2
     assert "kvtrace admission is of one node" in capsys.readouterr().err

@@ -140,7 +140,7 @@ def test_times_are_scaled_repeated_and_cut_with_the_waits(tmp_path):
 
 
 def gen(monkeypatch, capsys, *args):
-    assert kvtrace(monkeypatch, "gen", *args, "--json") == 0
+    assert kvtrace(monkeypatch, "gen", *args, "--json", "--force") == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -184,7 +184,9 @@ def test_sessions_of_aiperf_follow_by_themselves(tmp_path, monkeypatch, capsys):
     )
     assert at_once[-1] / MS == pytest.approx(last)
     # The table of what came is a source again, whose times are now recorded ones.
-    assert kvtrace(monkeypatch, "gen", asked, "--preset", "lmcache-disk", "--model", "tiny-1b", "-o", out) == 0
+    assert (
+        kvtrace(monkeypatch, "gen", asked, "--preset", "lmcache-disk", "--model", "tiny-1b", "-o", out, "--force") == 0
+    )
 
 
 def test_a_closed_loop_at_the_command_line(tmp_path, monkeypatch, capsys):

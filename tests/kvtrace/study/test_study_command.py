@@ -158,7 +158,7 @@ def test_traces_are_written_if_asked_for(tmp_path):
     study(study_file(tmp_path, text), tmp_path / "out", "--with-traces")
     run_cli("kvtrace", "gen", "--preset", "lmcache-disk", "--model", "tiny-1b", "--users", "2", "--duration", "3s",
             "--seed", "2", "--set", "tiers.gpu.capacity=64MiB", "--set", "tiers.cpu.capacity=64MiB",
-            "-o", tmp_path / "t.parquet")  # fmt: skip
+            "-o", tmp_path / "t.parquet", "--force")  # fmt: skip
     assert (tmp_path / "out" / "traces" / "1.parquet").read_bytes() == (tmp_path / "t.parquet").read_bytes()
 
 
