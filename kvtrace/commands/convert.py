@@ -75,7 +75,8 @@ def convert(
         if to == "mlperf":
             if not target.name.endswith((".csv", ".csv.zst")):
                 raise ConfigError(f"{target}: name an MLPerf trace *.csv or *.csv.zst")
-            log(mlperf_csv.describe_losses(mlperf_csv.write_from(source, target, tick)))
+            lost = [f"{n:,} {name}" for name, n in mlperf_csv.write_from(source, target, tick).items() if n]
+            log(f"lost in this format: {', '.join(lost) or 'nothing'}")
         elif mlperf_csv.is_mlperf(source):
             found = mlperf_csv.read_into(source, target, ["kvtrace", *sys.argv[1:]], tick)
             for note in found.notes():

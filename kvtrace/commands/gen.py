@@ -203,28 +203,6 @@ def gen(
 _STREAMS_SHOWN = 8
 
 
-def _unstored(tiers: list[dict[str, Any]]) -> list[str]:
-    """Return what waited to be stored and was not, a line for each tier with a queue."""
-    return [
-        f"{tier['name']}: {format_count(tier['lost_objects'])} objects ({format_bytes(tier['lost_bytes'])}) were gone "
-        f"from the tier above before their turn to be stored, {format_count(tier['dropped_objects'])} "
-        f"({format_bytes(tier['dropped_bytes'])}) came to a full queue and were dropped, "
-        f"{format_count(tier['waiting_objects'])} still wait"
-        for tier in tiers
-        if "lost_objects" in tier
-    ]
-
-
-def _collected(tiers: list[dict[str, Any]]) -> list[str]:
-    """Return what was written again to collect buckets, a line for each tier that did."""
-    return [
-        f"{tier['name']}: {format_bytes(tier['collected_bytes'])} were written again to collect buckets: written "
-        f"{tier['written_bytes'] / (tier['written_bytes'] - tier['collected_bytes']):.3g} times what was stored"
-        for tier in tiers
-        if tier.get("collected_bytes")
-    ]
-
-
 def _computed(summary: dict[str, Any]) -> list[str]:
     """Return what computes, how long tokens took on average, and how long prompts waited."""
     from kvtrace.model.serving import in_words
@@ -237,14 +215,6 @@ def _computed(summary: dict[str, Any]) -> list[str]:
         prefills = format_count(stats["prefill"]["requests"])
         said[-1] += f"; {prefills} prompts waited {format_duration(mean_ns)} for others on average"
     return said
-
-
-def _in_streams(tier: dict[str, Any]) -> str:
-    """Return what was written to each stream of a tier, those with the most bytes first."""
-    most = sorted(tier["streams"], key=lambda stream: -stream["written_bytes"])
-    parts = [f"{of['stream']} ({of['holds']}) {format_bytes(of['written_bytes'])}" for of in most[:_STREAMS_SHOWN]]
-    rest = f" and {len(most) - _STREAMS_SHOWN} more" if len(most) > _STREAMS_SHOWN else ""
-    return f"{tier['name']}: written by stream: {', '.join(parts) or 'nothing'}{rest}"
 
 
 def generated(summary: dict[str, Any]) -> Document:
@@ -278,10 +248,7 @@ def generated(summary: dict[str, Any]) -> Document:
             line += f", {format_years(tier['years_of_life'])} of life"
         worn.append(line + " (this trace's rate, kept up)")
     worn += [_cost(tier) for tier in summary.get("costs", [])]
-    worn += _of_offers(stats)
-    worn += _unstored(stats["tiers"])
-    worn += _collected(stats["tiers"])
-    worn += [_in_streams(tier) for tier in stats["tiers"] if "streams" in tier]
+    worn += _beside(stats)
     headline = (
         f"{format_count(summary['rows'])} rows, preset {summary['preset']}, model {summary['model']}, "
         f"seed {summary['seed']}, {format_count(stats['requests'])} requests"
@@ -308,11 +275,12 @@ def _cost(tier: dict[str, Any]) -> str:
     )
 
 
-def _of_offers(stats: dict[str, Any]) -> list[str]:
-    """Return what an engine does beside reading and writing, where its preset says so: look-ups, and refusals."""
+def _beside(stats: dict[str, Any]) -> list[str]:
+    """Return what tiers do beside reads and writes: look-ups, refusals, what was not stored, collecting, streams."""
+    tiers = stats["tiers"]
     said = [
         f"{tier['name']}: {format_count(tier['file_lookups'])} look-ups of files (simulated; no rows of the trace)"
-        for tier in stats["tiers"]
+        for tier in tiers
         if "file_lookups" in tier
     ]
     if (offers := stats.get("offers")) is not None and offers["refused"]:
@@ -320,6 +288,26 @@ def _of_offers(stats: dict[str, Any]) -> list[str]:
             f"{format_count(offers['refused'])} of {format_count(offers['count'])} offers were refused for want of "
             f"room, {format_count(offers['refused_objects'])} objects in all; each is offered again"
         )
+    said += [
+        f"{tier['name']}: {format_count(tier['lost_objects'])} objects ({format_bytes(tier['lost_bytes'])}) were gone "
+        f"from the tier above before their turn to be stored, {format_count(tier['dropped_objects'])} "
+        f"({format_bytes(tier['dropped_bytes'])}) came to a full queue and were dropped, "
+        f"{format_count(tier['waiting_objects'])} still wait"
+        for tier in tiers
+        if "lost_objects" in tier
+    ]
+    said += [
+        f"{tier['name']}: {format_bytes(tier['collected_bytes'])} were written again to collect buckets: written "
+        f"{tier['written_bytes'] / (tier['written_bytes'] - tier['collected_bytes']):.3g} times what was stored"
+        for tier in tiers
+        if tier.get("collected_bytes")
+    ]
+    for tier in tiers:
+        most = sorted(tier.get("streams", []), key=lambda stream: -stream["written_bytes"])
+        parts = [f"{of['stream']} ({of['holds']}) {format_bytes(of['written_bytes'])}" for of in most[:_STREAMS_SHOWN]]
+        rest = f" and {len(most) - _STREAMS_SHOWN} more" if len(most) > _STREAMS_SHOWN else ""
+        if "streams" in tier:
+            said.append(f"{tier['name']}: written by stream: {', '.join(parts) or 'nothing'}{rest}")
     return said
 
 

@@ -99,7 +99,10 @@ def prepare(
         return roofline
 
     preset = load_preset(stack.preset, settings, stack.gpu or gpu, times)
-    until_ns = _until_ns(run.duration or (None if file else preset.load.duration or DURATION))
+    duration = run.duration or (None if file else preset.load.duration or DURATION)
+    until_ns = parse_duration_ns(duration) if duration else None
+    if until_ns == 0:
+        raise ConfigError(f"--duration {duration}: must be > 0")
     waits = None
     if asked is not None:
         asked, waits = choose(asked, None if turns is None else member(Turns, turns, "--turns"))
@@ -151,13 +154,6 @@ def _check_users(workload: Workload, file: Path | None, without: Path | str | No
             f"workload.think_time={workload.think_time} is of synthetic users who wait for answers: leave it, or "
             f"{without}, out"
         )
-
-
-def _until_ns(duration: str | None) -> int | None:
-    until_ns = parse_duration_ns(duration) if duration else None
-    if until_ns == 0:
-        raise ConfigError(f"--duration {duration}: must be > 0")
-    return until_ns
 
 
 def _overlapping(

@@ -278,11 +278,6 @@ INSTANT_STORAGE = "simulated: storage latency is zero, and no tier queues"
 """The note of a trace whose tiers have no model of time: no modelled time of its requests contains any of storage."""
 
 
-def stream_note(tier: str, streams: str) -> str:
-    """Return the note of a trace that says what tells the writes of `tier` apart."""
-    return f"streams: writes to {tier} are told apart by {streams} (column stream)"
-
-
 def stream_notes(notes: list[str], tier: str) -> list[str]:
     """Return that of a trace's `notes` which says so of `tier`, if there is one."""
     return [note for note in notes if note.startswith(f"streams: writes to {tier} are ")]

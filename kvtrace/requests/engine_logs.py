@@ -16,7 +16,7 @@ from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.files import place_of
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.reading import Gathered, JsonLines, unused_notes
-from kvtrace.requests.requests import MAX_TOKENS, Count, Requests, Seconds, SourceFormat, Start, sha256_of
+from kvtrace.requests.requests import MAX_TOKENS, Count, Requests, Seconds, SourceFormat, sha256_of
 
 DYNAMO_SCHEMA = "dynamo.request.trace.v1"
 _NS_PER_MS = 1_000_000
@@ -47,11 +47,6 @@ class _DynamoLine(msgspec.Struct):
     schema: str | None = None
     request: _Request | None = None
     agent_context: _Agent | None = None
-
-
-def _is_dynamo(start: Start) -> bool:
-    """Return whether the file is such a trace: one of the lines at its start names the schema."""
-    return start.text.startswith(b"{") and f'"{DYNAMO_SCHEMA}"'.encode() in start.text
 
 
 def _read_dynamo(path: Path) -> Requests:
@@ -101,7 +96,9 @@ def _read_dynamo(path: Path) -> Requests:
     return found.requests("dynamo", path, lines.sha256, block_tokens, notes, requests_left_out=unplaced)
 
 
-dynamo = SourceFormat(_read_dynamo, _is_dynamo)
+dynamo = SourceFormat(
+    _read_dynamo, lambda start: start.text.startswith(b"{") and f'"{DYNAMO_SCHEMA}"'.encode() in start.text
+)
 """NVIDIA Dynamo's request trace (`dynamo.request.trace.v1`): an event a line, of which request_end is a request.
 
 Dynamo gives the hashes of whole prefixes where it traces for replay (`replay` in a request), and sessions of agents.
@@ -302,11 +299,6 @@ class _Spec(msgspec.Struct):
     key_groups: list[_Group]
 
 
-def _is_lmcache_trace(start: Start) -> bool:
-    """Return whether the file is such a trace: its first frame is a header with LMCache's magic."""
-    return start.path.suffix == ".lct" and _MAGIC in start.text[:256]
-
-
 def _read_lmcache_trace(path: Path, *, block_tokens: int | None = None) -> Requests:
     """Return a request for each prefetch of the trace at `path`; its chunks are `block_tokens` long, 256 by default.
 
@@ -409,7 +401,9 @@ def _frames(path: Path, digest: Any) -> Iterator[bytes]:
             number += 1
 
 
-lmcache_trace = SourceFormat(_read_lmcache_trace, _is_lmcache_trace)
+lmcache_trace = SourceFormat(
+    _read_lmcache_trace, lambda start: start.path.suffix == ".lct" and _MAGIC in start.text[:256]
+)
 """LMCache's storage trace (`.lct`): the calls of its storage manager, of which each prefetch is a prompt looked up.
 
 The file is frames of a 4-byte big-endian length and so many bytes of MessagePack: a header, then a record a call.

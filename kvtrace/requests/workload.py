@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -238,6 +238,8 @@ def library_of(
     workload: Workload, users: int, layers: int, bytes_per_token: int, *, is_turn: bool, seed: int
 ) -> Library:
     """Return the items that `users` share or that exist from the start; document lengths are drawn from `seed`."""
+    from kvtrace.requests import synthetic
+
     parts = [np.array(workload.prompt_tokens if workload.prompt_share else (), dtype=np.int64)]
     prompts = len(parts[0])
     first, weight = [prompts], np.zeros(0, dtype=np.int64)
@@ -245,32 +247,18 @@ def library_of(
         chunk = workload.rag_chunk_tokens
         if is_turn:
             chunk = max(1, min(chunk, MAX_DOCUMENT_CHUNK_BYTES // bytes_per_token))
-        for tokens in _document_tokens(workload, layers, seed):
+        usual = DOCUMENT_TOKENS_LARGE if layers >= LARGE_LAYERS else DOCUMENT_TOKENS
+        lengths = np.empty(workload.rag_documents, np.int64)
+        synthetic.draw_all(lengths, seed, synthetic.LIBRARY, *(workload.rag_document_tokens or usual))
+        for tokens in lengths.tolist():
             parts.append(np.minimum(chunk, np.arange(tokens, 0, -chunk)))
             first.append(first[-1] + len(parts[-1]))
-        weight = _weights(workload.rag_documents, workload.rag_document_popularity)
+        ranks, is_zipf = np.arange(1, len(lengths) + 1), workload.rag_document_popularity is Popularity.ZIPF
+        # Whole weights: without floats every machine draws the same.
+        weight = np.cumsum(synthetic.ZIPF_WEIGHT // ranks if is_zipf else np.ones_like(ranks))
     if workload.mode is ServingMode.DECODE_ONLY:
         parts.append(np.full(users * workload.decode_entries, workload.decode_entry_tokens))
     found = np.concatenate(parts)
     if len(found) > MAX_ITEMS:
         raise ConfigError(f"the workload has {len(found)} prompts, document chunks and entries; at most {MAX_ITEMS}")
     return Library(found, prompts, np.array(first, dtype=np.int64), weight)
-
-
-def _document_tokens(workload: Workload, layers: int, seed: int) -> list[int]:
-    from kvtrace.requests.synthetic import LIBRARY, draw_all
-
-    usual = DOCUMENT_TOKENS_LARGE if layers >= LARGE_LAYERS else DOCUMENT_TOKENS
-    low, high = workload.rag_document_tokens or usual
-    found = np.empty(workload.rag_documents, np.int64)
-    draw_all(found, seed, LIBRARY, low, high)
-    tokens: list[int] = found.tolist()
-    return tokens
-
-
-def _weights(count: int, popularity: Popularity) -> Any:
-    """Return the cumulated integer weights of `count` ranks: without floats every machine draws the same."""
-    from kvtrace.requests.synthetic import ZIPF_WEIGHT
-
-    ranks = np.arange(1, count + 1)
-    return np.cumsum(ZIPF_WEIGHT // ranks if popularity is Popularity.ZIPF else np.ones_like(ranks))

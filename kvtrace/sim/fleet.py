@@ -52,7 +52,12 @@ def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows
     weights = (setting.prefill_weight, setting.prefix_weight, setting.load_weight)
     fleet.prefill_ppm, fleet.prefix_ppm, fleet.load_ppm = (round(MILLION * weight) for weight in weights)
     fleet.load_threshold = setting.load_threshold
-    fleet.winners = _tournament(count)
+    # A tournament of batches in which nobody waits: the first node wins.
+    leaves = 1 << (count - 1).bit_length()
+    fleet.winners = np.full(2 * leaves, NONE, np.int32)
+    fleet.winners[leaves : leaves + count] = np.arange(count)
+    for i in range(leaves - 1, 0, -1):
+        fleet.winners[i] = fleet.winners[2 * i]
     fleet.runs = np.zeros(2 * count, np.int64)
     fleet.row_nodes = np.empty(rows, np.int32)
     if fleet.scoped:
@@ -83,16 +88,6 @@ def schedule_incidents(world: World, steps: Sequence[Move], rows: int) -> None:
     if any(s.kind == LOST for s in steps):
         lost |= fleet.own
     world.knobs.endless &= ~lost
-
-
-def _tournament(count: int) -> Any:
-    """Return a tournament of `count` batches in which nobody waits: the first node wins."""
-    size = 1 << (count - 1).bit_length()
-    winners = np.full(2 * size, NONE, np.int32)
-    winners[size : size + count] = np.arange(count)
-    for i in range(size - 1, 0, -1):
-        winners[i] = winners[2 * i]
-    return winners
 
 
 def copy_tiers_to_places(world: World) -> None:

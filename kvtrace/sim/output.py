@@ -275,7 +275,11 @@ def _notes(simulation: Simulation) -> list[str]:
     notes.append("simulated: storage latency is what the tiers' service model says" if has_service else INSTANT_STORAGE)
     if simulation.load.incidents:
         notes.append("data lost with a node or a drive appears as deletes of phase=lose; no I/O was issued")
-    notes += [metadata.stream_note(tier.name, tier.streams) for tier in preset.tiers if tier.has_streams]
+    notes += [
+        f"streams: writes to {tier.name} are told apart by {tier.streams} (column stream)"
+        for tier in preset.tiers
+        if tier.has_streams
+    ]
     if any(tier.policy is Policy.TTL for tier in preset.tiers):
         notes.append("the trace ends with its last operation: what expires later (policy ttl) is live at the end")
     kinds = {piece.kind for piece in pieces(simulation.model)}

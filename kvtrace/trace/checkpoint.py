@@ -251,8 +251,12 @@ def run_course(training: Training, until_ns: int, seed: int) -> Course:
     if until_ns // training.every_ns > MOST_EVENTS:
         raise ConfigError(f"--every {training.every} over that duration is more than {MOST_EVENTS:,} saves")
     course = Course([])
-    failures = _failures(training.mtbf_ns, seed)
-    now, saves, failure_ns = 0, 0, next(failures)
+    rng = np.random.default_rng(seed)
+
+    def until_failure_ns() -> int | None:
+        return None if training.mtbf_ns is None else 1 + int(rng.exponential(training.mtbf_ns))
+
+    now, saves, failure_ns = 0, 0, until_failure_ns()
     while True:
         due = now + training.every_ns
         if failure_ns is not None and now + failure_ns <= due:
@@ -264,7 +268,7 @@ def run_course(training: Training, until_ns: int, seed: int) -> Course:
             course.failures += 1
             course.lost_ns += failure_ns
             now = failed + parse_duration_ns(training.restart)
-            failure_ns = next(failures)
+            failure_ns = until_failure_ns()
             if saves and now <= until_ns:
                 course.events.append(Event(EventKind.RESTORE, now, saves - 1))
             continue
@@ -273,10 +277,3 @@ def run_course(training: Training, until_ns: int, seed: int) -> Course:
         course.events.append(Event(EventKind.SAVE, due, saves))
         failure_ns = None if failure_ns is None else failure_ns - training.every_ns
         now, saves = due, saves + 1
-
-
-def _failures(mtbf_ns: int | None, seed: int) -> Iterator[int | None]:
-    """Yield how long the run goes on before each failure; None for ever."""
-    rng = np.random.default_rng(seed)
-    while True:
-        yield None if mtbf_ns is None else 1 + int(rng.exponential(mtbf_ns))

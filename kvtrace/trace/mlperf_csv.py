@@ -26,7 +26,7 @@ from kvtrace.core.files import aside
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.native.library import I4, I8, function
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, arrow_schema, enum_array, enum_code, objects_batch
-from kvtrace.core.tables import Writer, create, objects_path, open_table
+from kvtrace.core.tables import create, objects_path, open_table
 from kvtrace.core.units import format_duration
 
 if TYPE_CHECKING:
@@ -99,7 +99,9 @@ def read_into(source: Path, target: Path, argv: list[str], progress: Callable[[f
             batch = _convert(_parse(block, source, row), state, source)
             out.write(batch)
             progress(float(state.rows))
-        _write_objects(objects, state)
+        for names in keys.batches():
+            first, end = objects.rows, objects.rows + len(names)
+            objects.write(objects_batch(np.arange(first, end), names, "other", keys.sizes[first:end]))
         for writer in (out, objects):
             writer.update(notes=state.notes(), source=origin | {"first_unix_ns": state.first_ns})
     return state
@@ -232,12 +234,6 @@ def _objects(keys: Any, sizes: Any, state: Import) -> Any:
     return ids
 
 
-def _write_objects(out: Writer, state: Import) -> None:
-    for names in state.keys.batches():
-        first, n = out.rows, len(names)
-        out.write(objects_batch(np.arange(first, first + n), names, "other", state.keys.sizes[first : first + n]))
-
-
 def write_from(source: Path, target: Path, progress: Callable[[float], None]) -> dict[str, int]:
     """Convert the trace at `source` to MLPerf CSV at `target` (zstd if it ends so); return what was lost, counted."""
     import polars as pl
@@ -326,12 +322,6 @@ def _count_losses(frame: Any, lost: dict[str, int]) -> None:
     ).row(0)
     for name, count in zip(lost, counts, strict=True):
         lost[name] += int(count)
-
-
-def describe_losses(lost: dict[str, int]) -> str:
-    """Return one line that says what an export left out."""
-    parts = [f"{count:,} {name}" for name, count in lost.items() if count]
-    return "lost in this format: " + (", ".join(parts) if parts else "nothing")
 
 
 _SEEDS = (1, 2)
