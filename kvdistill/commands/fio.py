@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kvdistill.commands.options import SOURCE, Busiest, From, Json, Limited, Source, Tier, To
+from kvdistill.commands.options import SOURCE, Busiest, From, Json, Limited, Source, Tier, To, positive
 from kvdistill.jobs.job import PROFILE, FioMode
 from kvtrace.core.app import Force, emit_json, log
 from kvtrace.core.errors import ConfigError
@@ -162,12 +162,12 @@ def fio(
     options = JobOptions(
         target=target,
         version=parse_version(fio_version) if fio_version else installed(),
-        runtime_cap_ns=_positive(parse_duration_ns(max_runtime), f"--max-duration {max_runtime}"),
-        space_bytes=None if space is None else _positive(parse_bytes(space), f"--space {space}"),
+        runtime_cap_ns=positive(parse_duration_ns(max_runtime), f"--max-duration {max_runtime}"),
+        space_bytes=None if space is None else positive(parse_bytes(space), f"--space {space}"),
         huge_pages=free_huge_pages() if has_huge_pages is None else _MANY_PAGES * has_huge_pages,
     )
-    most = _positive(parse_bytes(check_bytes), f"--check-bytes {check_bytes}")
-    lasts_ns = _positive(parse_duration_ns(check_duration), f"--check-duration {check_duration}")
+    most = positive(parse_bytes(check_bytes), f"--check-bytes {check_bytes}")
+    lasts_ns = positive(parse_duration_ns(check_duration), f"--check-duration {check_duration}")
     checks = CheckOptions(lasts_ns / NS_PER_S, most, is_null=check_null)
     request = JobRequest(
         mode or [],
@@ -199,9 +199,3 @@ def _source(source: Path | None, gen: str | None, tier: str | None, output: Path
         run_program("kvtrace", ["gen", *shlex.split(gen or ""), "-o", str(source), "--force"])
         tier = tier or open_table(source, TRACE).meta.tiers[-1].name
     return source, tier
-
-
-def _positive(value: int, option: str) -> int:
-    if value <= 0:
-        raise ConfigError(f"{option}: it must be more than 0")
-    return value

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvdistill.commands.options import Busiest, From, Json, Limited, Source, Tier, To
+from kvdistill.commands.options import Busiest, From, Json, Limited, Source, Tier, To, positive
 from kvdistill.jobs.job import PROFILE
 from kvtrace.core.app import Force, emit_json, log
-from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import check_new
+from kvtrace.core.units import parse_duration_ns
 
 if TYPE_CHECKING:
     from kvdistill.jobs.write import StoreJobs
@@ -61,7 +61,7 @@ def warp(
     from kvtrace.core.metadata import without_outputs
 
     check_new(output / PROFILE, is_forced=force)
-    options = WarpOptions(host, bucket, _runtime_ns(max_runtime))
+    options = WarpOptions(host, bucket, positive(parse_duration_ns(max_runtime), f"--max-duration {max_runtime}"))
     argv = without_outputs(["kvdistill", *sys.argv[1:]])
     written = write_warp(
         source, tier, output, options, parse_window(limit, begin, end, busiest), has_csv=has_csv, argv=argv
@@ -102,21 +102,12 @@ def sai3(
     from kvtrace.core.metadata import without_outputs
 
     check_new(output / PROFILE, is_forced=force)
-    options = Sai3Options(target, _runtime_ns(max_runtime))
+    options = Sai3Options(target, positive(parse_duration_ns(max_runtime), f"--max-duration {max_runtime}"))
     argv = without_outputs(["kvdistill", *sys.argv[1:]])
     written = write_sai3(
         source, tier, output, options, parse_window(limit, begin, end, busiest), hosts=hosts, argv=argv
     )
     _show(written, output, WORKLOAD, run, json=json)
-
-
-def _runtime_ns(text: str) -> int:
-    from kvtrace.core.units import parse_duration_ns
-
-    value = parse_duration_ns(text)
-    if value <= 0:
-        raise ConfigError(f"--max-duration {text}: it must be more than 0")
-    return value
 
 
 def _show(written: StoreJobs, folder: Path, job: str, run: Path | None, *, json: bool) -> None:

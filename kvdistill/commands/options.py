@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from kvtrace.core.errors import ConfigError
+
 SOURCE = typer.Argument(
     metavar="INPUT",
     show_default=False,
@@ -33,3 +35,10 @@ Outputs = Annotated[
     list[Path] | None,
     typer.Option("-o", "--output", help="Write to *.html, *.md, *.csv or *.xlsx; may be given again."),
 ]
+
+
+def positive(value: int, option: str) -> int:
+    """Return `value`, which `option` says; ConfigError if it is none above 0."""
+    if value <= 0:
+        raise ConfigError(f"{option}: it must be more than 0")
+    return value

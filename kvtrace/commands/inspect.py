@@ -108,6 +108,7 @@ def presets(
     """
     import msgspec
 
+    from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.sim.presets.preset import description_of, knobs_of, listing, load_basis
 
@@ -115,8 +116,10 @@ def presets(
         found = listing()
         if as_json:
             emit_json({"presets": found})
-        else:
-            show_documents([_list(found)])
+            return
+        spec = "text: name = preset, engine, version, description = what it is"
+        notes = ["kvtrace presets NAME: its knobs, and what was run beside it"]
+        show_documents([Document("", "", [Chapter("", [table_of("presets", Sheet.SUMMARY, spec, found)], notes)])])
         return
     knobs, facts = knobs_of(preset), {"name": preset, "description": description_of(preset)}
     facts |= {"basis": msgspec.to_builtins(load_basis(preset))}
@@ -124,14 +127,6 @@ def presets(
         emit_json({**facts, "knobs": [msgspec.to_builtins(knob) for knob in knobs]})
         return
     show_documents([_document(facts, knobs)])
-
-
-def _list(found: list[dict[str, Any]]) -> Document:
-    from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
-
-    spec = "text: name = preset, engine, version, description = what it is"
-    tables = [table_of("presets", Sheet.SUMMARY, spec, found)]
-    return Document("", "", [Chapter("", tables, ["kvtrace presets NAME: its knobs, and what was run beside it"])])
 
 
 def _document(facts: dict[str, Any], knobs: list[Knob]) -> Document:

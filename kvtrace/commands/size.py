@@ -347,16 +347,12 @@ def _grid(found: Sizing, stack: Stack) -> ReportTable:
         row += [point.optimal_hit_ratio] if has_optimum else []
         row.append(point.saved_tokens)
         for tier in (point.tiers[stack.roles[role]] for role in roles):
-            row += [_mean(tier.rates.read_bytes_per_s), _mean(tier.rates.write_bytes_per_s)]
+            row += [_pair(rate)[0] for rate in (tier.rates.read_bytes_per_s, tier.rates.write_bytes_per_s)]
         row += [point.tiers[stack.drive].drive_writes_per_day] if stack.drive is not None else []
         row += [point.price] if has_price else []
         rows.append(row)
     columns = columns_of("\n".join(spec))
     return ReportTable("", Sheet.SUMMARY, columns, rows, _charts(found), keys=len(roles), is_answer=True)
-
-
-def _mean(rate: SecondRate | None) -> float | None:
-    return None if rate is None else rate.mean
 
 
 def _charts(found: Sizing) -> tuple[Chart, ...]:

@@ -84,7 +84,11 @@ def study(
     wanted = read_study(
         file, options, StackArguments().preset, lambda tier, text: price_of_byte(text, f"{file}: {tier}")
     )
-    _check_arguments(wanted)
+    for one in wanted.configurations:
+        try:
+            _asked(one.argv).drive.read()
+        except KvError as refused:
+            raise ConfigError(f"{file}: configuration {one.number}: {refused}") from None
     if only_list:
         listed = lines(wanted, list(wanted.axes))
         if as_json:
@@ -143,15 +147,6 @@ def _asked(argv: tuple[str, ...]) -> _Asked:
     except UsageError as error:
         raise ConfigError(error.format_message()) from None
     return found
-
-
-def _check_arguments(wanted: Study) -> None:
-    """Raise ConfigError at the first configuration that no `gen` would take, before any is simulated."""
-    for one in wanted.configurations:
-        try:
-            _asked(one.argv).drive.read()
-        except KvError as error:
-            raise ConfigError(f"{wanted.path}: configuration {one.number}: {error}") from None
 
 
 def simulate(task: Task) -> Simulated:

@@ -321,7 +321,9 @@ def _read_bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
         if times and time_ns < times[-1]:
             when = f"from {times[-1] / NS_PER_S:g} to {line.timestamp:g} s"
             raise lines.fault(f"time goes backwards, {when}; sort the file by timestamp", number, "timestamp")
-        _check(line, block_tokens, lines, number)
+        whole, partial = divmod(line.input_length, block_tokens)
+        if len(line.hash_ids) not in (whole, whole + (partial > 0)):
+            raise lines.misfit(len(line.hash_ids), line.input_length, block_tokens, whole + (partial > 0), number)
         times.append(time_ns)
         inputs.append(line.input_length)
         outputs.append(line.output_length)
@@ -351,12 +353,6 @@ def _read_bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
         turn=column(turns),
         waits=conversations.waits(arrivals),
     )
-
-
-def _check(line: _Chat, block_tokens: int, lines: JsonLines[_Chat], number: int) -> None:
-    whole, partial = divmod(line.input_length, block_tokens)
-    if len(line.hash_ids) not in (whole, whole + (partial > 0)):
-        raise lines.misfit(len(line.hash_ids), line.input_length, block_tokens, whole + (partial > 0), number)
 
 
 def _bailian_notes(conversations: _Conversations, types: Counter[str], ambiguous: int, unnamed: int) -> tuple[str, ...]:

@@ -317,7 +317,11 @@ def _read_lmcache_trace(path: Path, *, block_tokens: int | None = None) -> Reque
         if not record.qualname.endswith(_PREFETCH):
             unused += 1
             continue
-        spec = _spec(record.args, path, number)
+        try:
+            spec = msgspec.convert(_bare(record.args).get("spec"), _Spec)
+        except msgspec.ValidationError as error:
+            message, place = place_of(error)
+            raise TraceError(message, path=path, row=number, column=f"spec.{place}" if place else "spec") from None
         groups = [g for g in spec.key_groups if g.keys]
         if not groups:
             continue
@@ -347,14 +351,6 @@ def _read_lmcache_trace(path: Path, *, block_tokens: int | None = None) -> Reque
     model = model_of(first[0].keys[0].model_name, known, chunk_tokens)
     facts = {"model": model, "ranks": len({g.keys[0].kv_rank for g in first}), "records_not_used": unused}
     return found.requests("lmcache-trace", path, digest.hexdigest(), chunk_tokens, notes, **facts)
-
-
-def _spec(args: dict[str, Any], path: Path, number: int) -> _Spec:
-    try:
-        return msgspec.convert(_bare(args).get("spec"), _Spec)
-    except msgspec.ValidationError as error:
-        message, place = place_of(error)
-        raise TraceError(message, path=path, row=number, column=f"spec.{place}" if place else "spec") from None
 
 
 def _bare(value: Any) -> Any:

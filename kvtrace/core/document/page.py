@@ -170,7 +170,8 @@ def _picture_lines(chart: Chart) -> Picture:
     for series, colour in _coloured(chart):
         at, heights = [1 / (1 - q) for q in series.x] if is_tail else series.x, series.y
         if is_steps:
-            at, heights = _stairs(at, heights, chart.x_step)
+            at = [edge for start in at for edge in (start, start + chart.x_step)]
+            heights = [height for height in heights for _ in range(2)]
         lines.append(
             PlotLine(
                 *(series.label, colour, _round(v / x_scale for v in at), _round(v / y_scale for v in heights)),
@@ -179,12 +180,6 @@ def _picture_lines(chart: Chart) -> Picture:
         )
     marks = tuple((at / x_scale, label) for at, label in chart.marks)
     return Picture(chart.title, x, y, lines, marks=marks, has_points=not is_steps)
-
-
-def _stairs(starts: Sequence[float], heights: Sequence[float], step: float) -> tuple[list[float], list[float]]:
-    """Return the corners of steps that begin at `starts` and are `step` wide."""
-    x = [edge for start in starts for edge in (start, start + step)]
-    return x, [height for height in heights for _ in range(2)]
 
 
 def _tail_axis(shares: Sequence[float]) -> PlotAxis:
@@ -496,15 +491,10 @@ def draw(picture: Picture, number: int, *, has_title: bool) -> str:
         target = io.StringIO()
         empty = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(target, format="svg", metadata=empty, transparent=True)
-    return _embed(target.getvalue(), picture.title)
-
-
-def _embed(svg: str, title: str) -> str:
-    svg = _SIZE.sub("", _REMOVED.sub("", _PROLOGUE.sub("", svg)), count=2)
-    svg = _GROUP.sub("<g>", svg)
+    svg = _GROUP.sub("<g>", _SIZE.sub("", _REMOVED.sub("", _PROLOGUE.sub("", target.getvalue())), count=2))
     for stand_in, variable in _VARIABLES.items():
         svg = svg.replace(stand_in, variable)
-    label = title.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+    label = picture.title.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
     return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1).strip()
 
 
