@@ -30,8 +30,8 @@ from kvtrace.core.units import format_bytes, format_count, format_duration, form
 from kvtrace.sim.presets.training import PRESET as CHECKPOINT
 
 if TYPE_CHECKING:
-    from kvtrace.trace.checkpoint import Saving
     from kvtrace.core.document.document import Document, ReportTable
+    from kvtrace.trace.checkpoint import Saving
 
 
 @dataclass(frozen=True, slots=True)

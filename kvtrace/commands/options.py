@@ -79,7 +79,7 @@ class SourceArguments:
     ] = None
     time_unit: Annotated[str | None, typer.Option(help="mooncake: unit of its timestamps, ms or s [ms].")] = None
     block_tokens: Annotated[
-        int | None, typer.Option(help="mooncake, bailian: tokens a block of its ids [512, 16].")
+        int | None, typer.Option(help="mooncake, bailian, lmcache-chat: tokens a block [512, 16, 16].")
     ] = None
     request_rate: Annotated[
         str | None,
@@ -92,7 +92,8 @@ class SourceArguments:
     ] = None
     max_conversations: Annotated[int | None, typer.Option(help="sharegpt: number of conversations to read.")] = None
     tokenizer: Annotated[
-        str | None, typer.Option(help="sharegpt: auto, tiktoken, or characters (a quarter of them) [auto].")
+        str | None,
+        typer.Option(help="sharegpt, lmcache-chat: auto, tiktoken, or characters (a quarter of them) [auto]."),
     ] = None
     conversation_rate: Annotated[
         float | None, typer.Option(help="agentic: conversations that start a second, Poisson; 0: all at once [0].")

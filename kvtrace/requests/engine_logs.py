@@ -1,4 +1,4 @@
-"""What serving engines log of their requests: Dynamo, OpenTelemetry, LMCache's lookups and its storage calls."""
+"""What serving engines log of their requests: Dynamo, OpenTelemetry, LMCache's lookups, storage calls and chats."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from kvtrace.core.files import place_of
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.reading import Gathered, JsonLines, unused_notes
 from kvtrace.requests.requests import MAX_TOKENS, Count, Requests, Seconds, SourceFormat, sha256_of
+from kvtrace.requests.sharegpt import encoder
 
 DYNAMO_SCHEMA = "dynamo.request.trace.v1"
-_NS_PER_MS = 1_000_000
+_NS_PER_MS, _NS_PER_US = 1_000_000, 1_000
 
 _Ms = Annotated[float, msgspec.Meta(ge=0, le=2**43)]
 
@@ -251,6 +252,53 @@ lookup_log = SourceFormat(_read_lookup_log, lambda start: start.is_json_with("ch
 """LMCache's lookup log (`lookup_hashes_*.jsonl`): each prompt's chunk hashes, and the shape of their KV.
 
 LMCache's server writes it with `--lookup-hash-log-dir`: a line for each prompt that it looks up, with its full chunks.
+"""
+
+
+CHAT_FILES = "*.openai_chat.jsonl"
+
+
+class _Chat(msgspec.Struct):
+    timestamp: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+    """In microseconds."""
+    input: str
+    output: str
+    session_id: str | None = None
+
+
+def _read_chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> Requests:
+    """Return the requests of the chats at `path`, or of all `*.openai_chat.jsonl` in that directory, by name.
+
+    Raises:
+        TraceError: a line is no such request.
+        ConfigError: a block of no tokens, or no such tokenizer.
+
+    """
+    if block_tokens < 1:
+        raise ConfigError(f"--block-tokens {block_tokens}: must be > 0")
+    paths = sorted(path.glob(CHAT_FILES)) if path.is_dir() else [path]
+    encode, per_token, words = encoder(tokenizer)
+    found, each = Gathered(), block_tokens * per_token
+    for lines in (JsonLines(one, _Chat) for one in paths):
+        for number, line in lines:
+            units, answer = encode(line.input), encode(line.output)
+            inputs, outputs = (-(-len(text) // per_token) for text in (units, answer))
+            if max(inputs, outputs) > MAX_TOKENS:
+                raise lines.fault(f"a text of more than {MAX_TOKENS} tokens", number, None)
+            chain = (units[at : at + each] for at in range(0, len(units) - each + 1, each))
+            found.add(line.timestamp * _NS_PER_US, inputs, outputs, chain, line.session_id)
+    notes = [
+        f"the source has no token counts: they are {words}",
+        f"the source has no block ids: {block_tokens} tokens of equal text behind equal text are one block",
+    ]
+    facts = {"files": [one.name for one in paths], "tokenizer": words}
+    return found.requests("lmcache-chat", path, sha256_of(*paths), block_tokens, notes, **facts)
+
+
+chats = SourceFormat(_read_chats, lambda start: start.is_json_with("timestamp", "input"))
+"""LMCache's traces of agents (`*.openai_chat.jsonl`): a request a line, its prompt and answer as text.
+
+They are in LMCache/lmcache-agent-trace on GitHub, one session a file, of which lines are not in the order of time.
 """
 
 

@@ -60,6 +60,7 @@ SOURCES: Final[dict[str, Source]] = {
         Source("dynamo", module="engine_logs:dynamo"),
         Source("lmcache-lookup", files="lookup_hashes_*.jsonl", module="engine_logs:lookup_log"),
         Source("lmcache-trace", ("block_tokens",), module="engine_logs:lmcache_trace"),
+        Source("lmcache-chat", ("block_tokens", "tokenizer"), files="*.openai_chat.jsonl", module="engine_logs:chats"),
         Source("otel", module="engine_logs:otel"),
         Source("kv-events", module="record"),
         Source("requests", module="own_table"),

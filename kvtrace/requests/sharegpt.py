@@ -6,7 +6,7 @@ import importlib
 import math
 import mmap
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -38,9 +38,6 @@ ASKING = ("human", "user")
 ANSWERING = ("gpt", "assistant", "chatgpt", "bing", "bard")
 CONTEXT = ("system", "tool", "function", "observation")
 
-Counter = Callable[[str], int]
-"""Returns the number of tokens of a text."""
-
 
 class Tokenizer(StrEnum):
     """How tokens are counted."""
@@ -50,8 +47,8 @@ class Tokenizer(StrEnum):
     CHARACTERS = "characters"
 
 
-def token_counter(tokenizer: str) -> tuple[Counter, str]:
-    """Return a function that counts the tokens of a text, and a description of it for the notes.
+def encoder(tokenizer: str) -> tuple[Callable[[str], Sequence[Any]], int, str]:
+    """Return a function that makes units of a text, how many of them are a token, and a description for the notes.
 
     Raises:
         ConfigError: no such tokenizer.
@@ -70,11 +67,8 @@ def token_counter(tokenizer: str) -> tuple[Counter, str]:
                     f"tiktoken is not to be had ({error}); pip install tiktoken, or --tokenizer characters"
                 ) from None
         else:
-            return lambda text: len(encoding.encode(text, disallowed_special=())), f"tiktoken's {ENCODING}"
-    return (
-        lambda text: -(-len(text) // CHARACTERS_PER_TOKEN),
-        f"estimated as characters / {CHARACTERS_PER_TOKEN}, rounded up",
-    )
+            return lambda text: tuple(encoding.encode(text, disallowed_special=())), 1, f"tiktoken's {ENCODING}"
+    return str, CHARACTERS_PER_TOKEN, f"estimated as characters / {CHARACTERS_PER_TOKEN}, rounded up"
 
 
 class _Message(msgspec.Struct):
@@ -100,7 +94,7 @@ class _Turns:
     unasked: int = 0
     unknown_speakers: int = 0
 
-    def enter(self, conversation: _Conversation, count: Counter) -> None:
+    def enter(self, conversation: _Conversation, count: Callable[[str], int]) -> None:
         """Append a turn for each answer of `conversation`; its prompt carries all that came before."""
         before, turns, is_asked = 0, 0, False
         for message in conversation.conversations:
@@ -152,8 +146,8 @@ def read(
         raise ConfigError(f"request rate(={request_rate_per_s}) must be > 0 a second")
     if live_conversations < 1 or (max_conversations is not None and max_conversations < 1):
         raise ConfigError("conversations: at least 1")
-    count, tokenizer_name = token_counter(tokenizer)
-    turns = _read_turns(path, count, max_conversations)
+    encode, per_token, tokenizer_name = encoder(tokenizer)
+    turns = _read_turns(path, lambda text: -(-len(encode(text)) // per_token), max_conversations)
     if not turns.inputs:
         raise TraceError("no conversation has a question and an answer", path=path)
     order, sessions, places = _interleave(column(turns.lengths), live_conversations, rng)
@@ -179,7 +173,7 @@ def read(
     return without_blocks(arrivals - arrivals[0], *tokens, origin, notes, session_id=sessions, turn=places)
 
 
-def _read_turns(path: Path, count: Counter, limit: int | None) -> _Turns:
+def _read_turns(path: Path, count: Callable[[str], int], limit: int | None) -> _Turns:
     need_file(path)
     if path.stat().st_size == 0:
         raise TraceError("empty", path=path)

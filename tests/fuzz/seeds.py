@@ -205,7 +205,7 @@ IMPORTS: dict[str, dict[str, bytes]] = {
 ENGINES = {
     "agentic-mooncake": "dynamo/agentic-mooncake.jsonl", "dynamo": "dynamo/dynamo-standard.jsonl", "otel": "otel/spans.jsonl",
     "lmcache-lookup": "lmcache/lookup_hashes_20260921_141321_000000.jsonl", "lmcache-trace": "lmcache/prompts.lct",
-    "kv-events": "vllm/kv-events.msgpack",
+    "lmcache-chat": "chats/agent.openai_chat.jsonl", "kv-events": "vllm/kv-events.msgpack",
 }  # fmt: skip
 """What serving engines logged, by the source that reads it."""
 RUN: dict[str, Any] = json.loads((GOLDEN / "run" / "run.json").read_text(encoding="utf-8"))

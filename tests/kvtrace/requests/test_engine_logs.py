@@ -10,17 +10,18 @@ import msgspec
 import pytest
 from simulated import kvtrace
 
-from kvtrace.core.errors import TraceError
+from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table, read_table
 from kvtrace.model.catalogue import logged_model
 from kvtrace.model.shape import bytes_per_token_per_rank
-from kvtrace.requests.engine_logs import DYNAMO_SCHEMA, dynamo, lmcache_trace, lookup_log, otel
+from kvtrace.requests.engine_logs import DYNAMO_SCHEMA, chats, dynamo, lmcache_trace, lookup_log, otel
 from kvtrace.requests.mooncake import AGENTIC_SCHEMA, agentic_mooncake
 from kvtrace.requests.registry import detect
 
 SAMPLES = Path(__file__).resolve().parents[2] / "golden" / "engines"
 LOOKUPS = next((SAMPLES / "lmcache").glob("lookup_hashes_*.jsonl"))
+CHATS = SAMPLES / "chats" / "agent.openai_chat.jsonl"
 PREFETCHES = SAMPLES / "lmcache" / "prompts.lct"
 # make_lmcache_logs.py: 3 conversations of 1,300 tokens and 700 more each turn, the first 1,000 shared.
 PROMPTS = [1300] * 3 + [2000] * 3 + [2700] * 3 + [3400] * 3
@@ -32,6 +33,7 @@ PROMPTS = [1300] * 3 + [2000] * 3 + [2700] * 3 + [3400] * 3
         (LOOKUPS, "lmcache-lookup"),
         (LOOKUPS.parent, "lmcache-lookup"),
         (PREFETCHES, "lmcache-trace"),
+        (CHATS, "lmcache-chat"),
         (SAMPLES / "dynamo" / "dynamo-standard.jsonl", "dynamo"),
         (SAMPLES / "dynamo" / "dynamo-agentic.jsonl", "dynamo"),
         (SAMPLES / "dynamo" / "agentic-mooncake.jsonl", "agentic-mooncake"),
@@ -111,6 +113,45 @@ def test_an_unknown_model_still_has_its_bytes():
 )
 def test_without_bytes_there_is_no_logged_model(origin):
     assert logged_model(origin) is None
+
+
+def test_chats_of_lmcache(tmp_path):
+    requests = chats.read(CHATS, tokenizer="characters")
+    # The file's second line came first. Prompts of 200, 333 and 200 characters, the third from another session.
+    assert requests.arrival_ns.tolist() == [0, 2_700_614_000, 5_000_000_000]
+    assert requests.input_tokens.tolist() == [50, 84, 50]
+    assert requests.output_tokens.tolist() == [10, 3, 1]
+    assert requests.session_id.tolist() == [0, 0, 1]
+    assert requests.turn.tolist() == [0, 1, 0]
+    # Blocks of 64 characters: the second prompt begins with the 200 of the first, the third differs in the first one.
+    assert requests.block_offsets.tolist() == [0, 3, 8, 11]
+    ids = requests.block_ids.tolist()
+    assert ids[:3] == ids[3:6]
+    assert len(set(ids)) == 3 + 2 + 3
+    other = chats.read(CHATS, tokenizer="characters", block_tokens=50)
+    assert other.block_offsets.tolist() == [0, 1, 2, 3]
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.openai_chat.jsonl").write_bytes(CHATS.read_bytes())
+    assert detect(tmp_path) == "lmcache-chat"
+    both = chats.read(tmp_path, tokenizer="characters")
+    assert (len(both), len(set(both.block_ids.tolist()))) == (6, 8)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"timestamp": 1.5, "input": "", "output": ""}', "row 1, column timestamp: Expected `int`"),
+        ('{"timestamp": 1, "input": ""}', "row 1: Object missing required field `output`"),
+        ("", "holds no request"),
+    ],
+)
+def test_a_chat_that_cannot_be(tmp_path, line, message):
+    path = tmp_path / "x.openai_chat.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(TraceError, match=message):
+        chats.read(path)
+    with pytest.raises(ConfigError, match="--block-tokens 0: must be > 0"):
+        chats.read(path, block_tokens=0)
 
 
 def test_prefetches_of_lmcache():

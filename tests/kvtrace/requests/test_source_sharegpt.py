@@ -11,7 +11,7 @@ import pytest
 
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError
 from kvtrace.requests import sharegpt
-from kvtrace.requests.sharegpt import token_counter
+from kvtrace.requests.sharegpt import encoder
 
 CHARACTERS = {"tokenizer": "characters"}
 
@@ -138,8 +138,9 @@ class Encoding:
 def test_tiktoken_counts_where_it_is_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "tiktoken", types.SimpleNamespace(get_encoding=lambda _name: Encoding()))
     for name in ("auto", "tiktoken"):
-        count, words = token_counter(name)
-        assert (count("three short words"), words) == (3, "tiktoken's cl100k_base")
+        encode, per_token, words = encoder(name)
+        assert (encode("three short words"), per_token) == (("three", "short", "words"), 1)
+        assert words == "tiktoken's cl100k_base"
 
 
 @pytest.mark.parametrize("is_installed", [False, True])
@@ -149,7 +150,7 @@ def test_without_tiktoken_characters_are_counted_or_it_is_said(monkeypatch, is_i
 
     module = types.SimpleNamespace(get_encoding=offline) if is_installed else None
     monkeypatch.setitem(sys.modules, "tiktoken", module)
-    count, words = token_counter("auto")
-    assert (count("12345"), words) == (2, "estimated as characters / 4, rounded up")
+    encode, per_token, words = encoder("auto")
+    assert (encode("12345"), per_token, words) == ("12345", 4, "estimated as characters / 4, rounded up")
     with pytest.raises(ProbeUnavailable, match="pip install tiktoken"):
-        token_counter("tiktoken")
+        encoder("tiktoken")

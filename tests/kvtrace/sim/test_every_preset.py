@@ -78,7 +78,7 @@ def source(tmp_path, monkeypatch, request):
 def test_every_source_is_here():
     assert {*TEXTS, "requests"} <= set(SOURCES)
     # Those of engines' logs, whose requests are of the same form, have one preset each below.
-    logs = {"agentic-mooncake", "dynamo", "lmcache-lookup", "lmcache-trace", "otel", "kv-events"}
+    logs = {"agentic-mooncake", "dynamo", "lmcache-lookup", "lmcache-trace", "lmcache-chat", "otel", "kv-events"}
     assert logs == set(SOURCES) - {*TEXTS, "requests"}
 
 
