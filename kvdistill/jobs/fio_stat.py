@@ -292,7 +292,9 @@ def place_lines(stream: IoStream, space: int) -> list[str]:
         name, most = max(sides, key=lambda side: side[1].ops)
         if any(d.zones != most.zones for _, d in sides):
             lines.append(f"# places: the zones are those of the {name}; fio takes one set a job")
-        lines.append(f"random_distribution=zoned_abs:{_zone_value(most, space)}")
+        zones = [f"{zone.percent}/{zone.span_bytes}" for zone in most.zones]
+        rest = space - sum(zone.span_bytes for zone in most.zones)
+        lines.append(f"random_distribution=zoned_abs:{':'.join([*zones, *([f'0/{rest}'] if rest else [])])}")
     return lines
 
 
@@ -355,12 +357,6 @@ def _region(places: Places, stream: IoStream, space: int) -> list[str]:
         size += max(s.io_bytes for s in (*stream.read.sizes, *stream.write.sizes))
     size = min(size, space - places.begin_bytes)
     return [*([f"offset={places.begin_bytes}"] if places.begin_bytes else []), f"size={size}"]
-
-
-def _zone_value(direction: DirectionProfile, space: int) -> str:
-    zones = [f"{zone.percent}/{zone.span_bytes}" for zone in direction.zones]
-    rest = space - sum(zone.span_bytes for zone in direction.zones)
-    return ":".join([*zones, *([f"0/{rest}"] if rest else [])])
 
 
 def _least_size(stream: IoStream) -> int:
