@@ -83,7 +83,7 @@ def main() -> None:
         replay("1,000 rows on null tiers", trace, *null, "--limit", "1000")
         for millions in options.millions:
             duration = f"{int(millions * 1e6) // ROWS_PER_S + 1}s"
-            found = took("kvtrace", "gen", *PRESET, "--duration", duration, "-o", trace, folder=folder)
+            found = took("kvtrace", "gen", *PRESET, "--duration", duration, "-o", trace, "--force", folder=folder)
             show("simulated and written", found, rows_of(trace))
             replay("replayed on null tiers", trace, *null)
         if options.space != "0":

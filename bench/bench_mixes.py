@@ -146,8 +146,8 @@ def compare(seen: Path, out: Path, modes: list[str]) -> list[dict[str, Any]]:
     disk = disk_of(seen)
     assert disk is not None
     command = [
-        sys.executable, "-m", "kvdistill.cli", "fio", str(seen), "--tier", disk.name, "-o", str(out), "--check",
-        "--check-duration", "20s", "--check-bytes", "64GiB", "--json", *(f"--mode={mode}" for mode in modes),
+        sys.executable, "-m", "kvdistill.cli", "fio", str(seen), "--tier", disk.name, "-o", str(out), "--force",
+        "--check", "--check-duration", "20s", "--check-bytes", "64GiB", "--json", *(f"--mode={mode}" for mode in modes),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -78,7 +78,7 @@ def probed(target: Path, output: Path, *, is_on: bool, has_events: bool = False)
         yield found
         return
     command = [sys.executable, "-m", "kvreplay.cli", "probe", "--comm", LOAD, "--dev", str(target),
-               *([] if has_events else ["--histograms-only"]), "--json", "-o", str(output)]  # fmt: skip
+               *([] if has_events else ["--histograms-only"]), "--json", "--force", "-o", str(output)]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -141,9 +141,9 @@ def bench_gen(directory: Path) -> None:
     from kvtrace.core.tables import open_table
 
     out = directory / "t.parquet"
-    kvtrace("gen", "--users", "1", "--duration", "1s", "-o", str(out))
+    kvtrace("gen", "--users", "1", "--duration", "1s", "-o", str(out), "--force")
     for name, case in CASES.items():
-        runs = [kvtrace("gen", *case.arguments, "-o", str(out)) for _ in range(RUNS)]
+        runs = [kvtrace("gen", *case.arguments, "-o", str(out), "--force") for _ in range(RUNS)]
         rows = open_table(out).meta.rows or 0
         wall, user = (statistics.median(r[which] for r in runs) for which in (0, 1))
         peak = max(r.peak_bytes for r in runs)
