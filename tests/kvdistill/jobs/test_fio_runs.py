@@ -107,7 +107,9 @@ def test_check_compares_and_leaves_only_its_table(tmp_path):
     replay, stat, reuse = closeness["comparisons"]
     assert [c["job"] for c in closeness["comparisons"]] == ["replay.fio", "stat.fio", "reuse.fio"]
     assert replay["fio"]["has_same_ios"] is True
-    assert replay["source"]["side"] == replay["fio"]["side"] == reuse["source"]["side"] == reuse["fio"]["side"]
+    # Of a disk that others keep so busy that the replay falls behind, fio's side alone is compared.
+    sides = {(pair["source"]["side"], pair["fio"]["side"]) for pair in (replay, reuse)}
+    assert sides in ({("device", "device")}, {("asked", "fio")})
     # As root, the device is looked at, where the block layer merges and splits requests.
     if replay["fio"]["side"] == "fio":
         assert replay["source"]["ios"] == replay["fio"]["ios"] == 12
