@@ -24,8 +24,9 @@ __all__ = ["ROOT", "TRACES", "Row", "run_cli", "run_process", "trace_batch", "tr
 ROOT = Path(__file__).resolve().parents[1]
 TRACES = ROOT.parent / "shared" / "traces"
 
-# A shell starts background jobs with SIGINT ignored, and processes that the tests interrupt would inherit that.
+# A shell starts background jobs with SIGINT ignored, nohup with SIGHUP, which what tests interrupt would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # The same examples in every run; `make fuzz` draws others, and says by which seed.
 hypothesis.settings.register_profile("test", derandomize=True, database=None, deadline=None)

@@ -156,7 +156,7 @@ def gen(tmp_path, monkeypatch, capsys):
 
     def make(*options: object):
         argv = ["gen", path, "--source", "mooncake", "--preset", "lmcache-disk", "--seed", 1]
-        argv += ["-o", tmp_path / "t.parquet", "--json", *options]
+        argv += ["-o", tmp_path / "t.parquet", "--json", "--force", *options]
         assert kvtrace(monkeypatch, *argv) == 0
         found = json.loads(capsys.readouterr().out)
         return found["serving"], serving.in_words(found["serving"]), found["stats"]["first_token"]

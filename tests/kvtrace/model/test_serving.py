@@ -24,7 +24,7 @@ def gen(tmp_path, monkeypatch, capsys):
         load = ["--duration", "8s", "--preset", "lmcache-disk"]
         if "--request-rate" not in options:
             load += ["--users", 4]
-        assert kvtrace(monkeypatch, "gen", *load, "-o", path, "--json", *options) == 0
+        assert kvtrace(monkeypatch, "gen", *load, "-o", path, "--json", "--force", *options) == 0
         return json.loads(capsys.readouterr().out), open_table(path, TRACE).meta
 
     return make

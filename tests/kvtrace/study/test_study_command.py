@@ -38,7 +38,7 @@ def test_each_row_is_what_gen_counts(done, tmp_path):
     assert len(rows) == len(found["rows"]) == 12
     assert len({row["hit_ratio"] for row in rows}) > 3
     for row in rows[::5]:
-        made = run_cli(*row["command"].split(), "-o", tmp_path / "t.parquet", "--json")
+        made = run_cli(*row["command"].split(), "-o", tmp_path / "t.parquet", "--json", "--force")
         stats = json.loads(made.stdout)["stats"]
         assert row["hit_ratio"] == pytest.approx(sum(tier["hits"] for tier in stats["tiers"]) / stats["lookups"])
         for tier in stats["tiers"]:
