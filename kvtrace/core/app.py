@@ -32,8 +32,9 @@ T = TypeVar("T")
 UsageError = cast("type[typer.BadParameter]", next(c for c in typer.BadParameter.__mro__ if c.__name__ == "UsageError"))
 """What the command line refuses."""
 INTERRUPTED = 130
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that ask a program to end; one that it was started to ignore, as nohup does, stays ignored."""
+_HUNG_UP = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else []
+ENDING = (signal.SIGINT, signal.SIGTERM, *_HUNG_UP)
+"""Signals that ask a program to end; SIGHUP but where nohup has it ignored, SIGINT of a background job as well."""
 _GARBAGE_OBJECTS = 100_000
 _LONGEST_WORD = 200
 _READERS = ("duckdb", "_duckdb", "pyarrow", "polars")
@@ -263,8 +264,7 @@ def run(app: typer.Typer, program: str) -> NoReturn:
     PROGRAM.set(program)
     # As an exception, so that temporary files go on the way out.
     for number in ENDING[1:]:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda number, _: sys.exit(128 + number))
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     # Python looks for garbage whenever it has made 700 more objects: 0.1 s and more of a start.
     gc.set_threshold(_GARBAGE_OBJECTS)
     try:
@@ -386,8 +386,7 @@ def noted_signals() -> Iterator[Callable[[], str | None]]:
     def note(number: int, _frame: object) -> None:
         caught.append(signal.Signals(number).name)
 
-    asking = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, note) for number in asking}
+    before = {number: signal.signal(number, note) for number in ENDING}
     try:
         yield lambda: caught[0] if caught else None
     finally:

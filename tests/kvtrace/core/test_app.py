@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import errno
 import json
+import signal
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -236,3 +239,22 @@ def test_a_command_takes_some_options_of_a_group_and_makes_values_of_what_is_wri
     assert leave_of(app, monkeypatch, ["dab", "--width", "3"]) == 2
     assert leave_of(app, monkeypatch, ["paint", "--help"]) == 0
     assert "--bristles" not in capsys.readouterr().out
+
+
+def test_a_background_jobs_sigint_is_heeded_and_nohups_sighup_is_not():
+    """A shell starts background jobs with SIGINT ignored: `kvreplay run &` still ends by it, and so do its probes."""
+    code = (
+        "import os, signal\n"
+        "from kvtrace.core.app import noted_signals\n"
+        "with noted_signals() as asked:\n"
+        "    for number in (signal.SIGHUP, signal.SIGINT):\n"
+        "        os.kill(os.getpid(), number)\n"
+        "    print(asked())"
+    )
+
+    def ignore() -> None:
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, preexec_fn=ignore)
+    assert done.stdout == "SIGINT\n"
