@@ -419,14 +419,18 @@ def _is_null(run: _Run) -> bool:
     return run.request.checks is not None and run.request.checks.is_null
 
 
+def _is_replayed(run: _Run, seen: Seen) -> bool:
+    """Return whether the source's side at the device is a replay of a trace, and fio's side was seen there, too."""
+    return run.reference is not None and run.reference is not run.distilled and seen.device is not None
+
+
 def _part_bytes(run: _Run, seen: Seen) -> int:
     """Return the length that requests at the device are counted in parts of.
 
     Beside a replay of a trace both sides issue parts of the largest I/O, of which the block layer merges now these and
     now those; requests of a source that a device saw are its own, however long.
     """
-    is_replayed = run.reference not in (None, run.distilled) and seen.device is not None
-    return run.request.logs.max_io_bytes if is_replayed else _WHOLE_BYTES
+    return run.request.logs.max_io_bytes if _is_replayed(run, seen) else _WHOLE_BYTES
 
 
 def _in_parts(figures: StreamFigures, distilled: Distilled, part_bytes: int, **others: Any) -> StreamFigures:
@@ -445,8 +449,7 @@ def _in_parts(figures: StreamFigures, distilled: Distilled, part_bytes: int, **o
 def _compare(run: _Run, seen: Seen, source: Stream, logged: StreamFigures | None, chance: Chance) -> ClosenessPair:
     """Return fio's figures with those of the source: the `logged` ones, or those of the device where it was `seen`."""
     profile, ios, figures, asked = run.distilled.profile, run.distilled.ios, logged, source
-    part_bytes = _part_bytes(run, seen)
-    is_replayed = part_bytes < _WHOLE_BYTES
+    is_replayed, part_bytes = _is_replayed(run, seen), _part_bytes(run, seen)
     if run.reference is not None and seen.device is not None and seen.device.ios is not None:
         profile, ios = run.reference.profile, run.reference.ios
         if ios is not None:

@@ -20,7 +20,7 @@ from kvdistill.formats.fio import logged_latencies
 from kvdistill.formats.iolog import logged_ios
 from kvdistill.profile.locality import BLOCK_BYTES, block_accesses, hot_share, median_reuse
 from kvdistill.profile.profile import Profile, SourceKind
-from kvtrace.core.units import format_duration
+from kvtrace.core.units import NS_PER_US, US_PER_MS, format_duration
 
 SIZE_TV_TARGET = 0.015
 RATE_TARGET = 0.015
@@ -134,25 +134,31 @@ def chance_of(source: Stream, draws: int, part_bytes: int) -> Chance:
     parts = whole + (rest > 0)
     reads = parts * source.is_read
 
-    def off(deviations: Any, figure: Any, count: float) -> float:
+    def off(deviations: Any, figure: Any) -> float:
         # The number of operations is that of chance (Poisson), too.
-        return float(_SIGMAS * (np.square(deviations).mean() / count) ** 0.5 / figure.mean())
+        return float(_SIGMAS * (np.square(deviations).mean() / draws) ** 0.5 / figure.mean())
 
     unlike = 0.0
     for direction in np.unique(source.is_read):
         mine = source.is_read == direction
-        all_, bits = parts[mine], rest[mine]
-        counts = [whole[mine], *(bits == size for size in np.unique(bits[bits > 0])[:_MOST_SIZES])]
-        spread = sum(off(count - count.sum() / all_.sum() * all_, all_, draws * mine.mean()) for count in counts)
+        all_ = parts[mine]
+        sizes, kind = np.unique(rest[mine], return_inverse=True)
+        ends, brought = np.bincount(kind), np.bincount(kind, weights=all_)
+        # For each size of a last part, squares of how many of it an operation brings beyond its share: 1 at most.
+        share = ends / all_.sum()
+        squares = ends - 2 * share * brought + share**2 * np.square(all_).sum()
+        of_whole = np.square(whole[mine] - whole[mine].sum() / all_.sum() * all_).sum()
+        squares = np.append(squares[sizes > 0][:_MOST_SIZES], of_whole).clip(min=0) / len(all_)
+        spread = _SIGMAS * np.sqrt(squares / (draws * mine.mean())).sum() / all_.mean()
         # The mean of a deviation of chance is the square root of 2 / pi of its standard deviation.
         unlike += float(all_.sum() / parts.sum() * spread * (2 / np.pi) ** 0.5 / 2)
     again = draws * (1 - len(np.unique(source.offset // BLOCK_BYTES)) / len(source.offset))
     return Chance(
         operations=draws,
-        read_share=off(reads - reads.sum() / parts.sum() * parts, reads, draws) if reads.any() else 0,
-        ios_per_s=off(parts, parts, draws),
-        bytes_per_s=off(length, length, draws),
-        mean_depth=off(length**2, length**2, draws),
+        read_share=off(reads - reads.sum() / parts.sum() * parts, reads) if reads.any() else 0,
+        ios_per_s=off(parts, parts),
+        bytes_per_s=off(length, length),
+        mean_depth=off(length**2, length**2),
         # The error of a median, of distances that are about exponential: who begins where another did tells one.
         reuse=_SIGMAS * 1.44 / max(1, again) ** 0.5,
         size_tv=unlike,
@@ -251,41 +257,34 @@ def verdicts(
     gap, back = (REPLAY_GAP_KS_TARGET, REPLAY_REUSE_TARGET) if is_replay else (DRAWN_GAP_KS_TARGET, DRAWN_REUSE_TARGET)
     few = f"{source.arrivals:,} arrivals are too few" if is_replay else f"{chance.operations:,} operations are too few"
     late_us = figures.late_p50_us or 0
-    said = f"half of the I/Os were over {format_duration(late_us * _NS_PER_US)} late: the target does not keep up"
-    late = said if late_us > _NOT_KEEPING_UP_US else None
+    said = f"half of the I/Os were over {format_duration(late_us * NS_PER_US)} late: the target does not keep up"
+    late = said if late_us > _NOT_KEEPING_UP_US else ""
+
+    def judged(name: str, target: str, value: float | None, bound: float, by_chance: float, late: str = "") -> Verdict:
+        if value is None or abs(value) <= bound:
+            return Verdict(name, target, value, None if value is None else True)
+        why = late or (few if abs(value) <= by_chance else None)
+        return Verdict(name, target, value, None if why else False, why)
+
     rows = [
-        _judged("share of reads", "within 1.5 %", reads, RATE_TARGET, {few: chance.read_share}),
-        _judged("I/Os a second", "within 1.5 %", rate, RATE_TARGET, {few: chance.ios_per_s}, late),
-        _judged("bytes a second", "within 1.5 %", moved, RATE_TARGET, {few: chance.bytes_per_s}, late),
-        _judged("I/Os of other sizes", "<= 1.5 %", figures.size_tv, SIZE_TV_TARGET, {few: chance.size_tv}),
-        _judged("gaps between arrivals, KS", f"<= {gap}", figures.gap_ks, gap, {few: gap_chance}, late),
-        _judged("I/Os in flight", _within(depth_target), depth, depth_target, {few: chance.mean_depth}, late),
-        _judged("I/O share of hottest 10 %", f"+- {HOT_TARGET}", hot, HOT_TARGET, {few: chance.hot10_share}),
-        _judged("reuse distance", _within(back), reuse, back, {few: chance.reuse}),
+        judged("share of reads", "within 1.5 %", reads, RATE_TARGET, chance.read_share),
+        judged("I/Os a second", "within 1.5 %", rate, RATE_TARGET, chance.ios_per_s, late),
+        judged("bytes a second", "within 1.5 %", moved, RATE_TARGET, chance.bytes_per_s, late),
+        judged("I/Os of other sizes", "<= 1.5 %", figures.size_tv, SIZE_TV_TARGET, chance.size_tv),
+        judged("gaps between arrivals, KS", f"<= {gap}", figures.gap_ks, gap, gap_chance, late),
+        judged("I/Os in flight", f"within {100 * depth_target:.0f} %", depth, depth_target, chance.mean_depth, late),
+        judged("I/O share of hottest 10 %", f"+- {HOT_TARGET}", hot, HOT_TARGET, chance.hot10_share),
+        judged("reuse distance", f"within {100 * back:.0f} %", reuse, back, chance.reuse),
     ]
     if is_replay:
         rows += [
-            _judged("end of the replay", "<= 1 %", figures.end_slip, END_SLIP_TARGET, {}, late),
+            judged("end of the replay", "<= 1 %", figures.end_slip, END_SLIP_TARGET, 0, late),
             Verdict("same I/Os", "yes", figures.has_same_ios, figures.has_same_ios),
         ]
     if figures.side is not Side.DEVICE:
         # What fio asks for is not what arrives.
         rows.append(Verdict("seen at the device", "yes", False, None, "only fio's side was seen"))
     return rows
-
-
-def _within(target: float) -> str:
-    return f"within {100 * target:.0f} %"
-
-
-def _judged(
-    name: str, target: str, value: float | None, bound: float, excuses: dict[str, float], late: str | None = None
-) -> Verdict:
-    """Return the verdict on `value`; up to the value of one of `excuses` it neither passes nor fails, nor if `late`."""
-    if value is None or abs(value) <= bound:
-        return Verdict(name, target, value, None if value is None else True)
-    why = late or next((said for said, up_to in excuses.items() if abs(value) <= up_to), None)
-    return Verdict(name, target, value, None if why else False, why)
 
 
 def _relative(value: float | None, source: float | None) -> float | None:
@@ -382,10 +381,6 @@ def _lateness(stream: Stream, source: Stream) -> dict[str, Any]:
     }
 
 
-_US_PER_MS = 1000
-_NS_PER_US = 1000
-
-
 @dataclass(frozen=True, slots=True)
 class Stream:
     """I/Os in order of issue; `us` are issue times in microseconds, true to `resolution_us`."""
@@ -433,7 +428,7 @@ def profile_stream(profile: Profile) -> Stream:
     )
     is_read = np.concatenate([np.full(d.ops, is_read) for d, is_read in both])
     zero = np.zeros(len(length), dtype=np.int64)
-    return Stream(zero, is_read, zero, length, zero, span_us=profile.span_ns // _NS_PER_US)
+    return Stream(zero, is_read, zero, length, zero, span_us=profile.span_ns // NS_PER_US)
 
 
 def replayed_stream(logs: Sequence[Path], source: Stream, *, is_submission: bool) -> Stream:
@@ -450,15 +445,15 @@ def replayed_stream(logs: Sequence[Path], source: Stream, *, is_submission: bool
         same = (direction == 0, source.is_read[mine]), (length, source.length[mine]), (offset, source.offset[mine])
         if not all(np.array_equal(a, b) for a, b in same):
             return _unlike(logs)
-        us[mine] = time_ms * _US_PER_MS - (0 if is_submission else latency_ns // _NS_PER_US)
-    order = np.argsort(us // _US_PER_MS, kind="stable")
+        us[mine] = time_ms * US_PER_MS - (0 if is_submission else latency_ns // NS_PER_US)
+    order = np.argsort(us // US_PER_MS, kind="stable")
     return Stream(
         us[order],
         source.is_read[order],
         source.offset[order],
         source.length[order],
         source.arrival[order],
-        resolution_us=_US_PER_MS,
+        resolution_us=US_PER_MS,
     )
 
 
@@ -467,7 +462,7 @@ def _unlike(logs: Sequence[Path]) -> Stream:
     columns = [np.concatenate(column) for column in zip(*(logged_latencies(log) for log in logs), strict=True)]
     order = np.argsort(columns[0], kind="stable")
     time_ms, _latency, direction, length, offset = (column[order] for column in columns)
-    return Stream(time_ms * _US_PER_MS, direction == 0, offset, length, np.arange(len(order)), _US_PER_MS)
+    return Stream(time_ms * US_PER_MS, direction == 0, offset, length, np.arange(len(order)), US_PER_MS)
 
 
 def drawn_stream(logs: Sequence[Path], span_us: int | None) -> Stream:

@@ -23,7 +23,7 @@ from kvtrace.core.metadata import Count
 from kvtrace.core.run.figures import Serving, ServingTimes
 from kvtrace.core.schema import MOST
 from kvtrace.core.statistics import nearest_rank
-from kvtrace.core.units import NS_PER_S
+from kvtrace.core.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
     import duckdb
@@ -102,7 +102,6 @@ def imported(
     )
 
 
-_NS_PER_MS = 1_000_000
 _VLLM_TIMES = {"median": "p50_ns", "p50": "p50_ns", "p90": "p90_ns", "p95": "p95_ns", "p99": "p99_ns",
                 "p99.9": "p99_9_ns", "mean": "mean_ns"}  # fmt: skip
 _VLLM_SETTINGS = ("backend", "model_id", "num_prompts", "request_rate", "burstiness", "max_concurrency")
@@ -175,7 +174,7 @@ def _vllm_times(fields: dict[str, Any], metric: str, count: int | None, path: Pa
     for said, name in _VLLM_TIMES.items():
         value = fields.get(f"{said}_{metric}_ms")
         if isinstance(value, int | float):
-            times.setdefault(name, nanoseconds(value, _NS_PER_MS, path))
+            times.setdefault(name, nanoseconds(value, NS_PER_MS, path))
     return known(ServingTimes(count=count, **times))
 
 
@@ -384,7 +383,7 @@ def _lmcache_times(found: _LmcacheFigures, metric: str, count: int, path: Path) 
     if not count:
         return None
     names = ("mean", "p50", "p90", "p99")
-    values = {f"{name}_ns": nanoseconds(getattr(found, f"{name}_{metric}_ms"), _NS_PER_MS, path) for name in names}
+    values = {f"{name}_ns": nanoseconds(getattr(found, f"{name}_{metric}_ms"), NS_PER_MS, path) for name in names}
     return known(ServingTimes(count=count, **values))
 
 

@@ -32,15 +32,14 @@ from kvtrace.core.metadata import Count
 from kvtrace.core.run.run_file import OPS_FILE, SERIES_FILE
 from kvtrace.core.schema import MOST, MOST_BYTES, SERIES
 from kvtrace.core.statistics import QUANTILES, nearest_rank
-from kvtrace.core.units import NS_PER_S
+from kvtrace.core.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
     import duckdb
 
 
-_NS_PER_MS = 1_000_000
 _WHOLE = 100
-_Ms = Annotated[int, msgspec.Meta(ge=0, le=MOST // _NS_PER_MS)]
+_Ms = Annotated[int, msgspec.Meta(ge=0, le=MOST // NS_PER_MS)]
 
 
 class _Times(msgspec.Struct):
@@ -135,7 +134,7 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
             "imported from fio-json",
             figures,
             "in_flight_mean",
-            wall_ns=max(known) * _NS_PER_MS if known else None,
+            wall_ns=max(known) * NS_PER_MS if known else None,
             operations=sum(f["operations"] for f in figures),
             errors=failed,
         ),
@@ -193,7 +192,7 @@ def _job_figures(job: dict[str, Any], op: str, tier: str, kinds: set[str], path:
             errors=None if job.get("error") or job.get("total_err") else 0,
             bytes=found["io_bytes"],
             io_bytes=found["io_bytes"],
-            span_ns=found["runtime"] * _NS_PER_MS,
+            span_ns=found["runtime"] * NS_PER_MS,
             bandwidth_bytes_per_s=float(found["bw_bytes"]) if found["runtime"] else None,
             operations_per_s=float(found["iops"]) if found["runtime"] else None,
             latency=_latency(found, kinds),

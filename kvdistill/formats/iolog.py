@@ -25,6 +25,7 @@ from kvdistill.formats.text import INPUT, finish, first_line, leave_out, load, o
 from kvdistill.queries.window import OK, READ, WRITE
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import aside
+from kvtrace.core.units import NS_PER_US, US_PER_MS
 
 if TYPE_CHECKING:
     import duckdb
@@ -40,8 +41,6 @@ FIRST_US = 1
 ABSOLUTE, RELATIVE = 2, 3
 """The versions of the log, by their times."""
 MAX_JOBS = 1024
-_US_PER_MS = 1000
-_NS_PER_US = 1000
 _GRANULE_BYTES = 4096
 _BUFFER_BYTES, _MAX_DEPTH = 256 << 20, 1024
 _MAX_IO_BYTES = (1 << 32) - _GRANULE_BYTES
@@ -118,7 +117,7 @@ def split_ios(ios: Path, max_io_bytes: int) -> Iterator[dict[str, Any]]:
             continue
         ts, op = ts[kept], op[kept]
         first = ts[0] if first is None else first
-        yield from split(FIRST_US + (ts - first) // _NS_PER_US, op == READ, address[kept], length[kept], max_io_bytes)
+        yield from split(FIRST_US + (ts - first) // NS_PER_US, op == READ, address[kept], length[kept], max_io_bytes)
 
 
 def split(us: Any, is_read: Any, offset: Any, length: Any, max_io_bytes: int) -> Iterator[dict[str, Any]]:
@@ -222,7 +221,7 @@ class _Log:
         op = np.where(part["is_read"], "read", "write")
         line = _joined(self._target, op, part["offset"], part["length"])
         if self._is_absolute:
-            ms = self._start_ms + (us - FIRST_US) // _US_PER_MS
+            ms = self._start_ms + (us - FIRST_US) // US_PER_MS
             waits = np.diff(ms, prepend=self._last) != 0
             line = _joined(pc.if_else(pa.array(waits), _joined(self._target, "wait", ms, "0\n"), ""), line, by="")
             self._last = int(ms[-1])

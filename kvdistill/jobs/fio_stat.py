@@ -40,13 +40,19 @@ from kvdistill.jobs.job import (
 )
 from kvdistill.profile.distributions import cut_long, percentages, split_sizes, total_variation
 from kvdistill.profile.profile import DirectionProfile, IoStream, Law, Loop, Pacing, Places, Profile, SizeCount
-from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration, format_io_size
+from kvtrace.core.units import (
+    NS_PER_MS,
+    NS_PER_S,
+    NS_PER_US,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_io_size,
+)
 
 BUFFER_BYTES = 1024 * MIB
 _MAX_DEPTH = 1024
 _ALIGN = 4096
-_NS_PER_MS = 1_000_000
-_NS_PER_US = 1000
 _MOSTLY = 0.99
 
 
@@ -143,7 +149,7 @@ def _times(stream: IoStream, profile: Profile, runtime_ns: int) -> _Times:
     """Return when `stream` runs, shortened in proportion to `runtime_ns` for the whole."""
     if not runtime_ns:
         return _Times(0, None)
-    scale = runtime_ns / profile.span_ns / _NS_PER_MS
+    scale = runtime_ns / profile.span_ns / NS_PER_MS
     begin = max(0, round(stream.start_ns * scale))
     end = max(begin + 1, round((stream.start_ns + stream.span_ns) * scale))
     # A start that is the source's first milliseconds is its start.
@@ -162,7 +168,7 @@ def _sections(stream: IoStream, times: _Times, profile: Profile, space: int) -> 
         lines += _depth_lines(stream, profile)
         if stream.loop.think_ns is not None:
             lines += [
-                f"thinktime={stream.loop.think_ns // _NS_PER_US}us",
+                f"thinktime={stream.loop.think_ns // NS_PER_US}us",
                 f"thinktime_blocks={stream.loop.think_ops}",
             ]
         return [(stream.name, lines)]
@@ -240,7 +246,7 @@ def _trim_jobs(profile: Profile, options: JobOptions, runtime_ns: int) -> list[t
                 f"bs={mean}",
                 "iodepth=1",
                 "time_based=1",
-                f"runtime={max(1, runtime_ns // _NS_PER_MS)}ms",
+                f"runtime={max(1, runtime_ns // NS_PER_MS)}ms",
                 *rate.options,
             ],
         )

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from kvdistill.profile.distributions import mean_bytes, total_variation
 from kvdistill.profile.profile import DirectionProfile, Profile, SizeCount
-from kvtrace.core.units import NS_PER_S, format_bytes, format_count
+from kvtrace.core.units import NS_PER_MS, NS_PER_S, format_bytes, format_count
 
-_NS_PER_MS = 1_000_000
 _WORTH_TELLING = 0.0005
 """Shares below this are 0.0 % in print."""
 
@@ -50,7 +49,7 @@ def depth(profile: Profile) -> StoreDepth:
 
 def runtime_ms(profile: Profile, cap_ns: int) -> int | None:
     """Return how long a job runs, in ms: the profile's span up to `cap_ns`; null if it has none."""
-    return max(1, min(profile.span_ns, cap_ns) // _NS_PER_MS) if profile.span_ns else None
+    return max(1, min(profile.span_ns, cap_ns) // NS_PER_MS) if profile.span_ns else None
 
 
 def ops_per_s(count: int, profile: Profile) -> float | None:

@@ -25,6 +25,9 @@ DURATIONS_NS: Final = {
     "d": 86_400 * 10**9,
 }
 NS_PER_S: Final = 10**9
+US_PER_MS: Final = 1000
+NS_PER_US: Final = 1000
+NS_PER_MS: Final = 10**6
 DAYS_PER_YEAR: Final = 365
 INT64_MAX: Final = 2**63 - 1
 _RATE = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*(?:/\s*([A-Za-zµ]+))?\s*")

@@ -14,15 +14,12 @@ import msgspec
 
 from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.files import place_of
-from kvtrace.core.units import NS_PER_S
+from kvtrace.core.units import NS_PER_MS, NS_PER_S, NS_PER_US
 from kvtrace.requests.reading import Gathered, JsonLines, unused_notes
-from kvtrace.requests.requests import MAX_TOKENS, Count, Requests, Seconds, SourceFormat, sha256_of
+from kvtrace.requests.requests import MAX_TOKENS, Count, Milliseconds, Requests, Seconds, SourceFormat, sha256_of
 from kvtrace.requests.sharegpt import encoder
 
 DYNAMO_SCHEMA = "dynamo.request.trace.v1"
-_NS_PER_MS, _NS_PER_US = 1_000_000, 1_000
-
-_Ms = Annotated[float, msgspec.Meta(ge=0, le=2**43)]
 
 
 class _Replay(msgspec.Struct):
@@ -32,8 +29,8 @@ class _Replay(msgspec.Struct):
 
 
 class _Request(msgspec.Struct):
-    request_received_ms: _Ms
-    total_time_ms: _Ms | None = None
+    request_received_ms: Milliseconds
+    total_time_ms: Milliseconds | None = None
     output_tokens: Count | None = None
     replay: _Replay | None = None
 
@@ -80,8 +77,8 @@ def _read_dynamo(path: Path) -> Requests:
             )
             raise lines.fault(why, number, "request.replay.input_sequence_hashes")
         session = line.agent_context.session_id if line.agent_context else None
-        time_ns = round(request.request_received_ms * _NS_PER_MS)
-        answered_ns = time_ns + round((request.total_time_ms or 0) * _NS_PER_MS)
+        time_ns = round(request.request_received_ms * NS_PER_MS)
+        answered_ns = time_ns + round((request.total_time_ms or 0) * NS_PER_MS)
         tokens = replay.input_length, request.output_tokens or 0
         found.add(time_ns, *tokens, replay.input_sequence_hashes, session, answered_ns)
     if not found and unplaced:
@@ -286,7 +283,7 @@ def _read_chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") 
             if max(inputs, outputs) > MAX_TOKENS:
                 raise lines.fault(f"a text of more than {MAX_TOKENS} tokens", number, None)
             chain = (units[at : at + each] for at in range(0, len(units) - each + 1, each))
-            found.add(line.timestamp * _NS_PER_US, inputs, outputs, chain, line.session_id)
+            found.add(line.timestamp * NS_PER_US, inputs, outputs, chain, line.session_id)
     notes = [
         f"the source has no token counts: they are {words}",
         f"the source has no block ids: {block_tokens} tokens of equal text behind equal text are one block",

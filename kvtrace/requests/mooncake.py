@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.units import NS_PER_MS, NS_PER_S
 from kvtrace.requests.reading import Gathered, JsonLines, flat, unused_notes
 from kvtrace.requests.requests import (
     MAX_NS,
@@ -24,6 +25,7 @@ from kvtrace.requests.requests import (
     BlockId,
     Count,
     Ints,
+    Milliseconds,
     Requests,
     SourceFormat,
     Start,
@@ -33,7 +35,7 @@ from kvtrace.requests.requests import (
 )
 
 BLOCK_TOKENS = 512
-TIME_UNITS_NS = {"ms": 1_000_000, "s": 1_000_000_000}
+TIME_UNITS_NS = {"ms": NS_PER_MS, "s": NS_PER_S}
 # Above this many requests a second, milliseconds have most likely been taken for seconds or the reverse.
 _SUSPICIOUS_PER_S = 1000.0
 
@@ -284,15 +286,12 @@ class Sessions:
 
 AGENTIC_SCHEMA: Final = "dynamo.agentic_mooncake"
 _AGENTIC_VERSION: Final = 2
-_NS_PER_MS = 1_000_000
-
-_Ms = Annotated[float, msgspec.Meta(ge=0, le=2**43)]
 
 
 class _Dependency(msgspec.Struct):
     request_id: str
     trigger: Literal["dispatch", "completion"]
-    delay_ms: _Ms = 0.0
+    delay_ms: Milliseconds = 0.0
 
 
 class _AgenticLine(msgspec.Struct):
@@ -306,7 +305,7 @@ class _AgenticLine(msgspec.Struct):
     input_length: Count | None = None
     output_length: Count | None = None
     hash_ids: list[BlockId] | None = None
-    not_before_ms: _Ms = 0.0
+    not_before_ms: Milliseconds = 0.0
     dependencies: list[_Dependency] = []
 
 
@@ -335,13 +334,13 @@ def _read_agentic(path: Path) -> Requests:
         name, tokens, ids = _check_agentic(line, head.block_size, lines, number)
         if name in arrivals:
             raise lines.fault(f"{name!r} appears twice", number, "request_id")
-        time_ns = round(line.not_before_ms * _NS_PER_MS)
+        time_ns = round(line.not_before_ms * NS_PER_MS)
         least_ns.append(time_ns)
         for other in line.dependencies:
             if other.request_id not in arrivals:
                 why = f"depends on {other.request_id!r}, which is not before it"
                 raise lines.fault(why, number, "dependencies")
-            (before, before_ns), delay_ns = arrivals[other.request_id], round(other.delay_ms * _NS_PER_MS)
+            (before, before_ns), delay_ns = arrivals[other.request_id], round(other.delay_ms * NS_PER_MS)
             time_ns = max(time_ns, before_ns + delay_ns)
             waits.append((len(found), before, delay_ns, other.trigger == "dispatch"))
         if time_ns > MAX_NS:

@@ -94,6 +94,7 @@ _START_BYTES = 1 << 16
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 BlockId = Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOCK_ID)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=2**31)]
+Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=2**43)]
 
 
 def origin_of(kind: str, path: Path, sha256: str, requests: int, block_tokens: int, **facts: Any) -> dict[str, Any]:
