@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from kvdistill.formats.iolog import RELATIVE, LogOptions, LogSummary, split_ios
 from kvdistill.jobs import fio_program
 from kvdistill.jobs import job as fio
 from kvdistill.jobs.fio_replay import fitted_issue_us
-from kvdistill.jobs.job import FioMode
+from kvdistill.jobs.job import ExpectedFigure, FioMode
 from kvdistill.jobs.write import CheckOptions, JobRequest, WrittenJob, make_folder, write_job, write_prefill
 from kvdistill.profile.profile import ArrivalProfile, Profile, SourceKind
 from kvdistill.profile.sources import Distilled, distil_source, file_of
@@ -64,6 +64,8 @@ class Jobs(msgspec.Struct, frozen=True, kw_only=True):
     logs: dict[str, LogSummary]
     """Of the jobs that run iologs."""
     profile: Profile
+    expected: dict[str, Sequence[ExpectedFigure]]
+    """What each job is expected to do at the source's own response times, beside the source."""
     closeness: Closeness | None = None
 
 
@@ -107,10 +109,11 @@ def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, reque
             distilled = distil_source(source, tier, limit, Path(scratch))
         modes = modes_of(distilled, request.modes)
         shown = _replayed(source, tier, distilled, Path(scratch), request) if FioMode.REPLAY in modes else distilled
+        parts = {mode: shown if mode is FioMode.REPLAY else distilled for mode in modes}
         with progress("write the jobs"):
-            written = {
-                mode: write_job(mode, shown if mode is FioMode.REPLAY else distilled, outdir, request) for mode in modes
-            }
+            if request.is_strict:
+                _refuse_unlike({mode: write_job(mode, parts[mode], Path(scratch), request) for mode in modes})
+            written = {mode: write_job(mode, parts[mode], outdir, request) for mode in modes}
             prefill = write_prefill(distilled, written, outdir, request)
         write_json(outdir / fio.PROFILE, distilled.profile)
         closeness = None
@@ -127,8 +130,19 @@ def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, reque
         space_bytes={mode: job.space_bytes for mode, job in written.items()},
         logs={mode: job.log for mode, job in written.items() if job.log is not None},
         profile=distilled.profile,
+        expected={mode: job.expected for mode, job in written.items()},
         closeness=closeness,
     )
+
+
+def _refuse_unlike(written: Mapping[FioMode, WrittenJob]) -> None:
+    """Raise ConfigError if one of the jobs is expected not to be as its source."""
+    for mode, job in written.items():
+        if any(figure.is_missed for figure in job.expected):
+            raise ConfigError(
+                f"--strict: {mode.job} is {fio.expected_said(job.expected)}; nothing was written; choose others with "
+                "--mode, or leave --strict out"
+            )
 
 
 def _replayed(source: Path, tier: str | None, whole: Distilled, scratch: Path, request: JobRequest) -> Distilled:

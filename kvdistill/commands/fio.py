@@ -133,13 +133,17 @@ def fio(
     check_null: Annotated[
         bool, typer.Option("--check-null", help="Check with fio's null engine: fio's own times, without a target.")
     ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Write nothing if a job is expected to be over 10 % off its source.")
+    ] = False,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """Write fio jobs: an exact replay, a statistical job, and a drawn one that keeps how soon places are used again.
 
-    Each job's head says where it comes from, how to run it, what space it needs and what it lost. With --check,
-    closeness.json says how close fio comes to the source.
+    Each job's head says where it comes from, how to run it, what space it needs and what it lost. What each job is
+    expected to do at the source's own response times is held against the source before it runs: rates, I/Os in flight,
+    idle time, sizes, reads. With --check, closeness.json says how close fio comes.
 
     \b
     kvdistill fio conv.parquet --tier nvme -o jobs
@@ -175,6 +179,7 @@ def fio(
         LogOptions(parse_bytes(io_bytes), jobs, log_version),
         seed,
         checks if check or check_null else None,
+        is_strict=strict,
         is_whole=is_whole,
     )
     source, tier = _source(source, gen, tier, output)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import nan
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvdistill.formats.iolog import ABSOLUTE, RELATIVE, LogOptions, LogSummary
+from kvdistill.formats.iolog import ABSOLUTE, FIRST_US, RELATIVE, LogOptions, LogSummary
 from kvdistill.jobs.fio_program import (
     HANGS_IN_IO_URING,
     REAPS_WHILE_WAITING,
@@ -22,21 +23,25 @@ from kvdistill.jobs.fio_program import (
 from kvdistill.jobs.job import (
     MIB,
     PREFILL,
+    ExpectedFigure,
     FioMode,
+    IoLoad,
     JobOptions,
     bugs_heading,
     common_losses,
     data_lines,
+    expected_figures,
     header,
     job_sections,
     needs,
+    source_load,
     whole_mib,
 )
 from kvdistill.profile.profile import DirectionProfile, Profile
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import I8, function
 from kvtrace.core.statistics import Slot, slot_of
-from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration, format_io_size
+from kvtrace.core.units import NS_PER_S, NS_PER_US, format_bytes, format_count, format_duration, format_io_size
 
 _MS = 1_000_000
 _WAITED_US, _MIN_WAITS, _USUAL = 300, 50, 90
@@ -115,6 +120,21 @@ def replay_job(profile: Profile, log: LogSummary, options: JobOptions) -> str:
     ]
     lost = ["which request and stage an operation serves: all are issued by time, none waits for another to complete"]
     return _job(profile, log, options, FioMode.REPLAY, whole_mib(space.span_bytes), title, does, lost)
+
+
+def expected_replay(profile: Profile, log: LogSummary, *, is_drawn: bool) -> list[ExpectedFigure]:
+    """Return what the job of `log` is expected to do beside its source; nothing if the source has no times."""
+    source = source_load(profile, log.max_io_bytes)
+    if not profile.span_ns or log.last_us <= FIRST_US:
+        return []
+    reads, moved = log.read_ios, log.read_bytes + log.write_bytes
+    ios, seconds = reads + log.write_ios, (log.last_us - FIRST_US) * NS_PER_US / NS_PER_S
+    took_s = source.mean_depth / source.ios_per_s
+    most = (log.depth if len(log.files) == 1 else len(log.files)) / (took_s or nan)
+    rate = min(ios / seconds, most)
+    idle = 0.0 if most <= rate else source.idle_share
+    unlike = nan if is_drawn else 0.0
+    return expected_figures(source, IoLoad(rate, rate * moved / ios, reads / ios, unlike, rate * took_s, idle))
 
 
 def reuse_job(profile: Profile, log: LogSummary, span_bytes: int, seed: int, options: JobOptions) -> str:

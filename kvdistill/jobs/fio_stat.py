@@ -9,7 +9,8 @@ map is. So the sizes that such a source shows are not those that its program ask
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from itertools import pairwise
+from math import ceil, exp, inf, isnan, nan, prod
 
 import msgspec
 import numpy as np
@@ -24,21 +25,27 @@ from kvdistill.jobs.fio_program import (
     run_line,
 )
 from kvdistill.jobs.job import (
+    EXPECTED_WITHIN,
     MIB,
     PREFILL,
     STAT_MAX_IO_BYTES,
+    ExpectedFigure,
     FioMode,
+    IoLoad,
     JobOptions,
     bugs_heading,
     common_losses,
     data_lines,
+    expected_figures,
+    expected_said,
     header,
     job_sections,
     longest,
     needs,
+    source_load,
     stat_space_bytes,
 )
-from kvdistill.profile.distributions import cut_long, percentages, split_sizes, total_variation
+from kvdistill.profile.distributions import PERCENT, cut_long, percentages, split_sizes, total_variation
 from kvdistill.profile.profile import DirectionProfile, IoStream, Law, Loop, Pacing, Places, Profile, SizeCount
 from kvtrace.core.units import (
     NS_PER_MS,
@@ -99,11 +106,12 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         of = f" of the source's {format_duration(profile.span_ns)}"
         of = of if runtime_ns < profile.span_ns else ", as long as the source"
         lasts = f"it runs {format_duration(runtime_ns)}{of}"
+    expected = f"it is {expected_said(expected_stat(profile, options))}"
     text = header(
         "Statistical job: drawn at random from the simplest models that explain the source",
         profile,
         [
-            ("Run", [f"in this folder: fio {PREFILL} once, then {command}", lasts]),
+            ("Run", [f"in this folder: fio {PREFILL} once, then {command}", lasts, expected]),
             ("Needs", [*needs(options, space), *need]),
             ("Lost", [*lost, *common_losses(profile, has_deletes=not options.is_device)]),
             (bugs_heading(options.version), _bugs(options.version)),
@@ -133,7 +141,7 @@ def _streams(profile: Profile) -> list[IoStream]:
             span_ns=profile.span_ns,
             read=direction if name == "read" else msgspec.structs.replace(direction, ops=0, sizes=[]),
             write=direction if name == "write" else msgspec.structs.replace(direction, ops=0, sizes=[]),
-            loop=Loop(pace=Pacing.POISSON, depth=None, think_ns=None, think_ops=None),
+            loop=Loop(Pacing.POISSON),
             places=None,
         )
         for name, direction in (("read", profile.read), ("write", profile.write))
@@ -157,25 +165,100 @@ def _times(stream: IoStream, profile: Profile, runtime_ns: int) -> _Times:
 
 
 def _sections(stream: IoStream, times: _Times, profile: Profile, space: int) -> list[tuple[str, list[str]]]:
-    lines = [*place_lines(stream, space), *sizes_line(stream)]
-    if times.runtime_ms is None:
-        lines += _depth_lines(stream, profile)
-        lines += ["# no rate: all operations of the source share one instant", f"number_ios={stream.ops}"]
-        return [(stream.name, lines)]
-    lines += [f"startdelay={times.start_ms}ms"] * bool(times.start_ms)
-    lines += ["time_based=1", f"runtime={times.runtime_ms}ms"]
-    if stream.loop.pace is Pacing.CLOSED:
-        lines += _depth_lines(stream, profile)
-        if stream.loop.think_ns is not None:
-            lines += [
-                f"thinktime={stream.loop.think_ns // NS_PER_US}us",
-                f"thinktime_blocks={stream.loop.think_ops}",
-            ]
-        return [(stream.name, lines)]
-    rate, comment, options = _rate(stream)
-    lines += [*_depth_lines(stream, profile), *comment, *options]
-    names = [stream.name] if rate.jobs == 1 else [f"{stream.name}-{i}" for i in range(1, rate.jobs + 1)]
+    jobs, paced = _pace_lines(stream, times, profile)
+    lines = [*place_lines(stream, space), *sizes_line(stream), *paced]
+    names = [stream.name] if jobs == 1 else [f"{stream.name}-{i}" for i in range(1, jobs + 1)]
     return [(job, lines) for job in names]
+
+
+def _pace_lines(stream: IoStream, times: _Times, profile: Profile) -> tuple[int, list[str]]:
+    """Return over how many equal jobs `stream` is split, and each one's options of when it runs and how fast."""
+    depth = _depth_lines(stream, profile)
+    if times.runtime_ms is None:
+        return 1, [*depth, "# no rate: all operations of the source share one instant", f"number_ios={stream.ops}"]
+    lines = [f"startdelay={times.start_ms}ms"] * bool(times.start_ms)
+    lines += ["time_based=1", f"runtime={times.runtime_ms}ms", *depth]
+    if stream.loop.pace is not Pacing.CLOSED:
+        rate, comment, options = _rate(stream)
+        return rate.jobs, [*lines, *comment, *options]
+    if stream.loop.think_ns is not None:
+        lines += [f"thinktime={stream.loop.think_ns // NS_PER_US}us", f"thinktime_blocks={stream.loop.think_ops}"]
+    free, own = expected_load(stream, lines).ios_per_s, stream.ops * NS_PER_S / stream.span_ns
+    if free > (1 + EXPECTED_WITHIN) * own:
+        lines += [
+            f"# the source's mean rate: without it the loop would be {free / own:.3g} times as fast as the source",
+            f"rate={','.join(str(round(d.io_bytes * NS_PER_S / stream.span_ns)) for d in _sides(stream))}",
+        ]
+    return 1, lines
+
+
+def _sides(stream: IoStream) -> list[DirectionProfile]:
+    """Return the directions that `stream` has operations of, reads first."""
+    return [side for side in (stream.read, stream.write) if side.ops]
+
+
+def expected_stat(profile: Profile, options: JobOptions) -> list[ExpectedFigure]:
+    """Return what the statistical job is expected to do beside its source; nothing if the source has no times."""
+    runtime_ns = min(profile.span_ns, options.runtime_cap_ns)
+    if not runtime_ns or not profile.streams:
+        return []
+    parts: list[tuple[int, int, IoLoad]] = []
+    for stream in _streams(profile):
+        times = _times(stream, profile, runtime_ns)
+        jobs, lines = _pace_lines(stream, times, profile)
+        parts += [(times.start_ms, times.start_ms + (times.runtime_ms or 0), expected_load(stream, lines))] * jobs
+    edges = sorted({moment for begin, end, _load in parts for moment in (begin, end)})
+    idle_ms = sum(
+        (end - begin) * prod(load.idle_share for a, b, load in parts if a <= begin and end <= b)
+        for begin, end in pairwise(edges)
+    )
+    span_ms = edges[-1] - edges[0]
+    of_each = np.array(
+        [
+            (
+                rate := load.ios_per_s,
+                load.bytes_per_s,
+                rate * load.read_share,
+                rate * load.unlike_share,
+                load.mean_depth,
+            )
+            for _begin, _end, load in parts
+        ]
+    )
+    ops, moved, reads, unlike, depth = np.array([end - begin for begin, end, _ in parts]) @ of_each / span_ms
+    job = IoLoad(ops, moved, reads / ops, unlike / ops, depth, idle_ms / span_ms)
+    return expected_figures(source_load(profile, STAT_MAX_IO_BYTES), job)
+
+
+def expected_load(stream: IoStream, lines: list[str]) -> IoLoad:
+    """Return what fio makes of `stream` with the options `lines` of its pace, at the stream's own response times."""
+    said = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+    splits = [split_sizes(side) for side in _sides(stream)]
+    reads = percentages([stream.read.ops, stream.write.ops])[0] / PERCENT
+    # Of I/Os in bytes or in number, for both directions together or each.
+    unit = [split.mean_bytes if "rate" in said else 1 for split in splits]
+    rates = said.get("rate", said.get("rate_iops", "inf")).split(",")
+    asked = [float(rate) / each for rate, each in zip(rates, unit, strict=False)]
+    if len(asked) == len(splits) > 1:
+        reads = asked[0] / sum(asked)
+    shares = [reads, 1 - reads] if len(splits) > 1 else [1.0]
+    mean, unlike = (
+        sum(share * getattr(split, name) for share, split in zip(shares, splits, strict=True))
+        for name in ("mean_bytes", "moved_share")
+    )
+    rate, took_s = sum(asked), (stream.loop.response_ns or nan) / NS_PER_S
+    thinks_s = float(said.get("thinktime", "0us").removesuffix("us")) / _US_PER_S
+    # As many in flight as may be; before it pauses, fio waits for the last of them.
+    depth, ops = int(said.get("iodepth", 1)), int(said.get("thinktime_blocks", 1))
+    cycle_s = max(ops, depth if thinks_s else 0) / depth * took_s + thinks_s
+    if isnan(took_s):
+        rate = rate if rate < inf else nan
+        return IoLoad(rate, rate * mean, reads, unlike, nan, nan)
+    idle = thinks_s / cycle_s
+    if rate < ops / cycle_s:
+        idle = exp(-rate * took_s) if "rate_process" in said else max(idle, 1 - rate * took_s)
+    rate = min(rate, ops / cycle_s)
+    return IoLoad(rate, rate * mean, reads, unlike, rate * took_s, idle)
 
 
 def _rate(stream: IoStream) -> tuple[Rate, list[str], list[str]]:

@@ -6,16 +6,19 @@ The head says where the job comes from, how to run it, and what the format canno
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isnan, nan
+
+import msgspec
 
 from kvdistill.jobs.fio_program import FioVersion
 from kvdistill.profile.profile import Profile, SourceKind
 from kvtrace import __version__
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import computing_notes, stream_notes
-from kvtrace.core.units import format_bytes, format_count, format_duration
+from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
 
 SCRATCH = "kvdistill.scratch"
 PROFILE = "profile.json"
@@ -68,6 +71,95 @@ class JobOptions:
     def filename(self) -> str:
         """The target as fio's `filename=` wants it: a colon would part two names."""
         return self.target.replace(":", "\\:")
+
+
+EXPECTED_WITHIN = 0.1
+"""How far off a job may be expected to be from its source: of its rates and depth, or as a share."""
+
+
+@dataclass(frozen=True, slots=True)
+class IoLoad:
+    """What a source does to its device, or a job is expected to do; nan where it cannot be told."""
+
+    ios_per_s: float
+    bytes_per_s: float
+    read_share: float
+    unlike_share: float
+    """Share of I/Os of another size than the source's."""
+    mean_depth: float
+    idle_share: float
+    """Share of the time with nothing in flight."""
+
+
+class ExpectedFigure(msgspec.Struct, frozen=True):
+    """A figure of a source, and what a job is expected to make of it; null where it cannot be told."""
+
+    name: str
+    is_share: bool
+    """Whether `off` is a difference of shares; else it is relative to the source."""
+    source: float | None
+    job: float | None
+    off: float | None
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether it is off by more than a tenth."""
+        return abs(self.off or 0) > EXPECTED_WITHIN
+
+    def __str__(self) -> str:
+        """Return it in words; `off` must be known."""
+        assert self.off is not None
+        return f"{self.name} {100 * self.off:+.1f} {'points' if self.is_share else '%'}"
+
+
+_EXPECTED = {
+    "ios_per_s": "I/Os a second",
+    "bytes_per_s": "bytes a second",
+    "mean_depth": "I/Os in flight",
+    "idle_share": "idle time",
+    "read_share": "share of reads",
+    "unlike_share": "I/Os of other sizes",
+}
+
+
+def expected_figures(source: IoLoad, job: IoLoad) -> list[ExpectedFigure]:
+    """Return the figures of both, and how far the job is off."""
+    found = []
+    for name, said in _EXPECTED.items():
+        of_source, of_job = getattr(source, name), getattr(job, name)
+        is_share = name.endswith("_share")
+        off = of_job - of_source if is_share else (of_job / of_source - 1 if of_source else nan)
+        values = (None if isnan(value) else float(value) for value in (of_source, of_job, off))
+        found.append(ExpectedFigure(said, is_share, *values))
+    return found
+
+
+def expected_said(figures: Sequence[ExpectedFigure]) -> str:
+    """Return in a sentence how close a job is expected to come, at the source's own response times."""
+    missed = [str(figure) for figure in figures if figure.is_missed]
+    known = [figure.name for figure in figures if figure.off is not None and not figure.is_missed]
+    unknown = [figure.name for figure in figures if figure.off is None]
+    parts = [f"NOT as its source in {', '.join(missed)}"] if missed else []
+    parts += [f"as its source within 10 % in {', '.join(known)}"] if known else []
+    parts += [f"unknown: {', '.join(unknown)}"] if unknown else []
+    return f"expected {'; '.join(parts)}" if parts else "expected to be told by a run: the source has no times"
+
+
+def source_load(profile: Profile, max_io_bytes: int) -> IoLoad:
+    """Return the load of the profile, operations longer than `max_io_bytes` as several; nan without times."""
+    from kvdistill.profile.distributions import cut_long
+
+    sides = [cut_long(side, max_io_bytes) for side in (profile.read, profile.write)]
+    ios, seconds = sum(side.ops for side in sides), profile.span_ns / NS_PER_S or nan
+    depth, idle = profile.depth, profile.idle
+    return IoLoad(
+        ios / seconds,
+        sum(side.io_bytes for side in sides) / seconds,
+        sides[0].ops / ios,
+        0.0,
+        nan if depth is None else depth.mean * ios / profile.ops,
+        nan if idle is None else idle.total_ns / NS_PER_S / seconds,
+    )
 
 
 def whole_mib(count: int) -> int:

@@ -17,8 +17,8 @@ from kvdistill.formats.oplog import OpLog, Style, can_log, write_oplogs
 from kvdistill.jobs import fio_replay, sai3, warp
 from kvdistill.jobs import job as fio
 from kvdistill.jobs.fio_replay import draw
-from kvdistill.jobs.fio_stat import stat_job
-from kvdistill.jobs.job import PROFILE, FioMode, JobOptions
+from kvdistill.jobs.fio_stat import expected_stat, stat_job
+from kvdistill.jobs.job import PROFILE, ExpectedFigure, FioMode, JobOptions
 from kvdistill.profile.profile import Profile
 from kvdistill.profile.sources import Distilled, distil_source
 from kvtrace.core.app import progress
@@ -48,6 +48,8 @@ class JobRequest:
     seed: int = 42
     """Of the random draws."""
     checks: CheckOptions | None = None
+    is_strict: bool = False
+    """Whether a job that is expected not to be as its source is refused."""
     is_whole: bool = False
     """Whether the replay is written whole, however long its logs are."""
 
@@ -61,6 +63,7 @@ class WrittenJob:
     log: LogSummary | None = None
     parts: Callable[[], Iterator[dict[str, Any]]] | None = None
     """What the logs hold, as `iolog.split_ios` yields it."""
+    expected: Sequence[ExpectedFigure] = ()
 
 
 def write_prefill(
@@ -81,7 +84,8 @@ def write_job(mode: FioMode, distilled: Distilled, folder: Path, request: JobReq
 def _write_stat(distilled: Distilled, folder: Path, request: JobRequest) -> WrittenJob:
     profile, job = distilled.profile, FioMode.STAT.job
     write_text(folder / job, stat_job(profile, request.options))
-    return WrittenJob([job], fio.stat_space_bytes(profile, request.options))
+    expected = expected_stat(profile, request.options)
+    return WrittenJob([job], fio.stat_space_bytes(profile, request.options), expected=expected)
 
 
 def _write_replay(distilled: Distilled, folder: Path, request: JobRequest) -> WrittenJob:
@@ -91,7 +95,7 @@ def _write_replay(distilled: Distilled, folder: Path, request: JobRequest) -> Wr
 
     parts = partial(iolog.split_ios, ios, request.logs.max_io_bytes)
     text = partial(fio_replay.replay_job, profile, options=request.options)
-    return _write_logs(FioMode.REPLAY, folder, request, profile.placed.span_bytes, parts, text)
+    return _write_logs(FioMode.REPLAY, profile, folder, request, profile.placed.span_bytes, parts, text)
 
 
 def _write_reuse(distilled: Distilled, folder: Path, request: JobRequest) -> WrittenJob:
@@ -100,11 +104,12 @@ def _write_reuse(distilled: Distilled, folder: Path, request: JobRequest) -> Wri
     parts = partial(iolog.split, drawn.us, drawn.is_read, drawn.offset, drawn.length, request.logs.max_io_bytes)
     options, seed = request.options, request.seed
     text = partial(fio_replay.reuse_job, profile, span_bytes=drawn.span_bytes, seed=seed, options=options)
-    return _write_logs(FioMode.REUSE, folder, request, drawn.span_bytes, parts, text)
+    return _write_logs(FioMode.REUSE, profile, folder, request, drawn.span_bytes, parts, text)
 
 
 def _write_logs(
     mode: FioMode,
+    profile: Profile,
     folder: Path,
     request: JobRequest,
     span_bytes: int,
@@ -116,7 +121,8 @@ def _write_logs(
     form = fio_replay.replay_form(request.logs)
     logs = iolog.write_iologs(folder, mode, parts, options.target, form)
     write_text(folder / mode.job, text(logs))
-    return WrittenJob([mode.job, *logs.files], space, logs, parts)
+    expected = fio_replay.expected_replay(profile, logs, is_drawn=mode is FioMode.REUSE)
+    return WrittenJob([mode.job, *logs.files], space, logs, parts, expected)
 
 
 _WRITERS: Final[dict[FioMode, Callable[[Distilled, Path, JobRequest], WrittenJob]]] = {

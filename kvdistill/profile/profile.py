@@ -213,16 +213,18 @@ class Pacing(StrEnum):
     """A clock, but neither evenly nor by chance alone."""
 
 
-class Loop(msgspec.Struct, frozen=True, kw_only=True):
+class Loop(msgspec.Struct, frozen=True):
     """The pace of a stream."""
 
     pace: Pacing
-    depth: int | None
+    depth: int | None = None
     """The most in flight, but for one arrival in a hundred; null if operations were not timed."""
-    think_ns: int | None
+    think_ns: int | None = None
     """How long a closed loop pauses with nothing in flight; null if it does not."""
-    think_ops: int | None
+    think_ops: int | None = None
     """After how many operations it does."""
+    response_ns: float | None = None
+    """Mean time from the issue of an operation to its completion; null if operations were not timed."""
 
 
 class Law(StrEnum):

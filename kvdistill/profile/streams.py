@@ -313,16 +313,17 @@ class _Events:
 def fit_loop(came: NDArray[np.int64], done: NDArray[np.float64] | None) -> Loop:
     """Return the simplest loop that explains arrivals at `came`, ascending; `done` may be null or hold NaN."""
     timed = np.zeros(len(came), dtype=bool) if done is None else ~np.isnan(done)
+    response_ns = None if done is None or not timed.any() else float((done[timed] - came[timed]).mean())
     if done is None or len(came) < _MIN_OPS or timed.mean() < _TIMED:
-        return Loop(pace=_open_pace(np.diff(came)), depth=None, think_ns=None, think_ops=None)
+        return Loop(_open_pace(np.diff(came)), response_ns=response_ns)
     events = _Events(came[timed], np.sort(done[timed].astype(np.int64)))
     depth = max(1, int(np.percentile(events.in_flight, _FULL_PERCENTILE, method="inverted_cdf")))
     if _is_closed(events, depth):
         think_ns, think_ops, unexplained_ns = _thinks(events)
         # A job that leaves out the source's pauses asks for more than the source did: its mean rate is kept instead.
         if unexplained_ns <= _UNEXPLAINED * (events.done[-1] - events.came[0]):
-            return Loop(pace=Pacing.CLOSED, depth=depth, think_ns=think_ns, think_ops=think_ops)
-    return Loop(pace=_open_pace(np.diff(events.came)), depth=depth, think_ns=None, think_ops=None)
+            return Loop(Pacing.CLOSED, depth, think_ns, think_ops, response_ns)
+    return Loop(_open_pace(np.diff(events.came)), depth, None, None, response_ns)
 
 
 def _is_closed(events: _Events, depth: int) -> bool:

@@ -11,6 +11,7 @@ import msgspec
 from kvdistill.check.check import Closeness, Jobs
 from kvdistill.check.closeness import StreamFigures, Verdict
 from kvdistill.check.store_jobs import StoreCloseness
+from kvdistill.jobs.job import expected_said
 from kvdistill.jobs.write import StoreJobs
 from kvdistill.profile.profile import Profile
 from kvdistill.report.tables import at
@@ -77,6 +78,9 @@ def written_document(written: Jobs | StoreJobs, folder: Path, compared: StoreClo
         if written.closeness is not None:
             chapters.append(closeness_chapter(written.closeness))
             said = [*_said(written.closeness), *said]
+        missed = [mode for mode, figures in written.expected.items() if any(f.is_missed for f in figures)]
+        lines = {mode: f"{mode}.fio: {expected_said(figures)}" for mode, figures in written.expected.items()}
+        said = [*(f"WARNING: {lines.pop(mode)}" for mode in missed), *said, *lines.values()]
     elif written.log is not None:
         log = written.log
         counts = {"GETs": log.gets, "PUTs": log.puts, "DELETEs": log.deletes, "to populate before": log.populated}

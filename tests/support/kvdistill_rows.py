@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MS = 1_000_000
+US = 1000
 
 # Tier 2 (nvme): object 2 is read before it is written, so it lies first, at 0 (8 KiB). Object 0 (6000 bytes,
 # reserved 8 KiB) goes to 8 KiB, object 1 (3 MiB) to 16 KiB; the delete of 0 makes room for object 3 at 8 KiB.
@@ -117,3 +118,27 @@ def write_probe(folder):
     folder.mkdir(exist_ok=True)
     (folder / "probe.json").write_text(json.dumps(content))
     return folder
+
+
+def closed(ops, depth, service, submit_ns, rng):
+    """Return arrivals and completions of a loop that keeps `depth` in flight."""
+    free = np.zeros(depth)
+    came, done = np.empty(ops), np.empty(ops)
+    for i in range(ops):
+        slot = int(free.argmin())
+        came[i] = free[slot] + rng.exponential(submit_ns)
+        done[i] = came[i] + service(i)
+        free[slot] = done[i]
+    order = np.argsort(came)
+    return came[order].astype(np.int64), done[order]
+
+
+def bursts(pauses_ms, ops):
+    """Return arrivals and completions of a closed loop of depth 16 that pauses so long after so many operations."""
+    rng = np.random.default_rng(5)
+    parts, start = [], 0
+    for pause_ms, count in zip(pauses_ms, ops, strict=True):
+        came, done = closed(count, 16, lambda _i: rng.exponential(300 * US), 5 * US, rng)
+        parts.append((came + start, done + start))
+        start = int((done + start).max()) + pause_ms * MS
+    return tuple(np.concatenate(x) for x in zip(*parts, strict=True))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import run_cli, write_trace
-from kvdistill_rows import HAND, distil_rows, io, write_hand
+from kvdistill_rows import HAND, MS, distil_rows, io, write_hand, write_run
 
 from kvdistill.check.check import write_jobs
 from kvdistill.formats.iolog import LogOptions, split_ios, write_iologs
@@ -305,3 +305,17 @@ def test_long_logs_are_of_a_typical_part_unless_all_is_wanted(tmp_path, monkeypa
     assert "--whole writes them" in capsys.readouterr().err
     whole = write_jobs(trace, "nvme", tmp_path / "whole", Limit(), replace(wanted, is_whole=True)).logs["replay"]
     assert whole.read_ios + whole.write_ios == 200
+
+
+def test_strict_refuses_a_job_that_is_expected_to_be_off(tmp_path):
+    """A read each millisecond that takes 4 ms: four are in flight, and two jobs of one I/O each do half of them."""
+    write_run(tmp_path / "run", [4 * MS] * 400)
+    options = ("run", "--mode", "replay", "--jobs", "2", "-o", "jobs")
+    refused = run_cli("kvdistill", "fio", *options, "--strict", cwd=tmp_path, check=False)
+    assert refused.returncode == 2
+    assert "replay.fio is expected NOT as its source in I/Os a second -49." in refused.stderr
+    assert not list((tmp_path / "jobs").iterdir())
+    warned = run_cli("kvdistill", "fio", *options, cwd=tmp_path).stdout.splitlines()[0]
+    assert warned.startswith("WARNING: replay.fio: expected NOT as its source in I/Os a second")
+    again = run_cli("kvdistill", "fio", *options[:3], "-o", "jobs", "--strict", "--force", cwd=tmp_path)
+    assert "replay.fio: expected as its source within 10 % in I/Os a second" in again.stdout

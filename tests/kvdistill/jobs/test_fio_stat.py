@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 import pytest
-from kvdistill_rows import MS, distil_rows, io
+from kvdistill_rows import MS, bursts, closed, distil_rows, io
 from test_fio_jobs import V, options_of, sections
 
-from kvdistill.jobs.fio_stat import cut_sizes, sizes_to_ask_for, stat_job
+from kvdistill.jobs.fio_stat import cut_sizes, expected_load, expected_stat, sizes_to_ask_for, stat_job
 from kvdistill.jobs.job import JobOptions
-from kvdistill.profile.profile import AddressZone, IoStream, Law, Loop, Pacing, Places, SizeCount
+from kvdistill.profile.profile import AddressSpace, AddressZone, IoStream, Law, Loop, Pacing, Places, SizeCount
+from kvdistill.profile.sources import IoWriter, Placed, profile_of
 from kvdistill.profile.streams import ArrivalCounter
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def test_an_even_pace_is_in_operations_though_a_few_arrived_in_parts(tmp_path):
     sizes = [SizeCount(8192, 10), SizeCount(1016 << 10, 10), SizeCount(1 << 20, 2990)]
     base = profile_with(tmp_path, places=places(align_bytes=1 << 20)).streams[0]
     read = msgspec.structs.replace(base.read, ops=3010, io_bytes=3000 << 20, sizes=sizes)
-    even = Loop(pace=Pacing.EVEN, depth=None, think_ns=None, think_ops=None)
+    even = Loop(Pacing.EVEN)
     profile = profile_with(tmp_path, loop=even, places=places(align_bytes=1 << 20), read=read, span_ns=15_000 * MS)
     job = options_of(stat_job(profile, JobOptions(version=V)), "read")
     assert (job["rate_iops"], job["bs"]) == ("200", str(1 << 20))
@@ -112,7 +113,7 @@ def test_the_sizes_of_both_directions_are_one_line_if_they_are_alike(tmp_path):
     (stream,) = base.streams
     sizes = [SizeCount(65536, 300), SizeCount(262144, 700)]
     read = msgspec.structs.replace(stream.read, sizes=sizes, ops=1000)
-    loop = Loop(pace=Pacing.CLOSED, depth=8, think_ns=None, think_ops=None)
+    loop = Loop(Pacing.CLOSED, depth=8)
     changed = msgspec.structs.replace(stream, name="mixed", read=read, write=read, loop=loop, places=places())
     job = options_of(stat_job(msgspec.structs.replace(base, streams=[changed]), JobOptions(version=V)), "mixed")
     assert (job["rw"], job["rwmixread"], job["bssplit"]) == ("randrw", "50", "65536/30:262144/70")
@@ -133,3 +134,48 @@ def test_dispersion_by_hand():
     even = dispersion(np.arange(0, 1001) * MS)
     assert (even.in_1ms, even.in_100ms) == (0, 0)
     assert str(even) == "0 in 1 ms, 0 in 100 ms, unknown in 10 s"
+
+
+def timed(tmp_path, came, done) -> Profile:
+    """Return the profile of 128 KiB reads that came and were done at these times, in ns."""
+    order = np.argsort(came)
+    n, size = len(came), 131072
+    columns = {
+        "ts_ns": came[order], "completed_ns": done[order], "op": np.zeros(n), "object_id": np.arange(n),
+        "request_id": np.arange(n), "stage": np.zeros(n), "address": np.arange(n) * 7919 % 8192 * size,
+        "io_bytes": np.full(n, size), "length_bytes": np.full(n, size),
+    }  # fmt: skip
+    with IoWriter(tmp_path / "timed.parquet") as sink:
+        sink.write({name: np.asarray(values).astype(np.int64) for name, values in columns.items()})
+    base = distil_rows(tmp_path, [io(0, "read", 1, size)]).profile
+    space = AddressSpace(span_bytes=GIB, peak_live_bytes=GIB, prior_objects=0, prior_bytes=0)
+    return profile_of(tmp_path / "timed.parquet", Placed(base.origin, "nvme", sink.arrivals, space), tmp_path)
+
+
+def missed(profile) -> dict[str, float]:
+    return {f.name: f.off for f in expected_stat(profile, JobOptions()) if f.is_missed}
+
+
+def test_what_a_job_is_expected_to_do_is_held_against_its_source(tmp_path):
+    """18 pauses of 300 ms are thought of; as many of 20 ms to 2 s are not, but the mean rate is kept."""
+    regular = timed(tmp_path, *bursts([300] * 18, [128] * 18))
+    assert missed(regular) == {}
+    assert "thinktime=300000us" in stat_job(regular, JobOptions())
+    rng = np.random.default_rng(6)
+    irregular = timed(tmp_path, *bursts(rng.integers(20, 2000, 30), rng.integers(30, 600, 30)))
+    assert not missed(irregular).keys() & {"I/Os a second", "bytes a second", "I/Os in flight"}
+    # Had it been left as a loop of depth 16 without pauses, it would be a hundred times as fast, and never idle.
+    loop = Loop(Pacing.CLOSED, depth=16, response_ns=irregular.streams[0].loop.response_ns)
+    free = expected_load(msgspec.structs.replace(irregular.streams[0], loop=loop), ["iodepth=16"])
+    assert free.ios_per_s > 50 * irregular.per_second(irregular.ops)
+    assert free.idle_share == 0
+
+
+def test_a_closed_loop_is_capped_where_it_would_exceed_its_source(tmp_path):
+    """One read at a time, 80 µs each, and 30 µs of the program's own in between: fio would be 1.4 times as fast."""
+    rng = np.random.default_rng(3)
+    profile = timed(tmp_path, *closed(2000, 1, lambda _i: rng.exponential(80_000), 30_000, rng))
+    job = options_of(stat_job(profile, JobOptions(version=V)), "read")
+    assert profile.streams[0].loop.pace is Pacing.CLOSED
+    assert int(job["rate"]) == pytest.approx(131072 / 110e-6, rel=0.05)
+    assert missed(profile) == {}

@@ -6,32 +6,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kvdistill_rows import MS, US, bursts, closed
 
 from kvdistill.profile.profile import Law, Pacing
 from kvdistill.profile.sources import view_ios
 from kvdistill.profile.streams import _operations, _Part, _split, cut, fit_loop, fit_places, likely
 from kvdistill.queries.database import connect
 
-MS = 1_000_000
-US = 1000
-
 
 def served(came, service):
     """Return when each arrival is done, with as many servers as are needed."""
     return (came + service).astype(np.float64)
-
-
-def closed(ops, depth, service, submit_ns, rng):
-    """Return arrivals and completions of a loop that keeps `depth` in flight."""
-    free = np.zeros(depth)
-    came, done = np.empty(ops), np.empty(ops)
-    for i in range(ops):
-        slot = int(free.argmin())
-        came[i] = free[slot] + rng.exponential(submit_ns)
-        done[i] = came[i] + service(i)
-        free[slot] = done[i]
-    order = np.argsort(came)
-    return came[order].astype(np.int64), done[order]
 
 
 @pytest.mark.parametrize("depth", [1, 2, 8, 64])
@@ -53,17 +38,6 @@ def test_a_closed_loop_that_pauses_says_how_long_and_after_how_many():
     loop = fit_loop(came, done)
     assert (loop.pace, loop.depth, loop.think_ops) == (Pacing.CLOSED, 4, 16)
     assert loop.think_ns == pytest.approx(20 * MS, rel=0.01)
-
-
-def bursts(pauses_ms, ops):
-    """Return arrivals and completions of a closed loop of depth 16 that pauses so long after so many operations."""
-    rng = np.random.default_rng(5)
-    parts, start = [], 0
-    for pause_ms, count in zip(pauses_ms, ops, strict=True):
-        came, done = closed(count, 16, lambda _i: rng.exponential(300 * US), 5 * US, rng)
-        parts.append((came + start, done + start))
-        start = int((done + start).max()) + pause_ms * MS
-    return tuple(np.concatenate(x) for x in zip(*parts, strict=True))
 
 
 def test_a_few_even_pauses_are_a_setting_of_the_program():
