@@ -133,8 +133,9 @@ def expected_replay(profile: Profile, log: LogSummary, *, is_drawn: bool) -> lis
     most = (log.depth if len(log.files) == 1 else len(log.files)) / (took_s or nan)
     rate = min(ios / seconds, most)
     idle = 0.0 if most <= rate else source.idle_share
-    unlike = nan if is_drawn else 0.0
-    return expected_figures(source, IoLoad(rate, rate * moved / ios, reads / ios, unlike, rate * took_s, idle))
+    # Drawn apart, operations wait for each other otherwise than in the source.
+    told = (nan, nan, nan) if is_drawn else (0.0, rate * took_s, idle)
+    return expected_figures(source, IoLoad(rate, rate * moved / ios, reads / ios, *told))
 
 
 def reuse_job(profile: Profile, log: LogSummary, span_bytes: int, seed: int, options: JobOptions) -> str:

@@ -251,7 +251,8 @@ def expected_load(stream: IoStream, lines: list[str]) -> IoLoad:
     # As many in flight as may be; before it pauses, fio waits for the last of them.
     depth, ops = int(said.get("iodepth", 1)), int(said.get("thinktime_blocks", 1))
     cycle_s = max(ops, depth if thinks_s else 0) / depth * took_s + thinks_s
-    if isnan(took_s):
+    if isnan(took_s) or stream.loop.pace is Pacing.BURSTS:
+        # Without the source's bursts, operations wait less for each other.
         rate = rate if rate < inf else nan
         return IoLoad(rate, rate * mean, reads, unlike, nan, nan)
     idle = thinks_s / cycle_s
