@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -174,11 +175,16 @@ def sql(
         raise typer.Exit(open_shell(files))
     with answer(files, named.sql if named else statement or "", named.needs if named else ()) as batches:
         if json:
-            emit_json([row for batch in batches for row in batch.to_pylist()])
+            emit_json([_as_json(row) for batch in batches for row in batch.to_pylist()])
         elif csv:
             _write_csv(batches)
         else:
             _show_answer(batches, max_rows)
+
+
+def _as_json(row: dict[str, object]) -> dict[str, object]:
+    """Return `row` with sums of integers, which are decimals to DuckDB, as numbers."""
+    return {name: int(v) if isinstance(v, Decimal) and v == int(v) else v for name, v in row.items()}
 
 
 def _write_csv(batches: pa.RecordBatchReader) -> None:

@@ -154,12 +154,11 @@ def _manifest(
 
 def _summary_of_ops(ops: Path, source: str) -> dict[str, Any]:
     """Return the summary of the `ops` that were just written, by the queries that a report of them uses."""
-    tiers = [tier.name for tier in open_table(ops, OPS).meta.tiers]
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
         register(db, [ops], Path(scratch))
         measured_views(db, None)
-        counted = figures(db, tiers)
-        _points, times = distributions(db, tiers, list(QUANTILES.values()))
+        counted = figures(db)
+        _points, times = distributions(db, list(QUANTILES.values()))
     latencies = {(row["tier"], row["op"]): row for row in times["latency"]}
     shown = [
         {name: value for name, value in f.items() if name not in ("rows", "skipped")}

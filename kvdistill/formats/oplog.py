@@ -382,7 +382,7 @@ def operations(path: Path, tier: str, limit: Limit, scratch: Path) -> Operations
             raise TraceError(
                 f"{most} is no dense number from 0, in a file of {rows} rows", path=file, column="object_id"
             )
-        write_query(db, "oplog_ops", ordered, tier=place.tier)
+        write_query(db, "oplog_ops", ordered, tier=reader.meta.tiers[place.tier].name)
     limit = found_window(limit, lambda: ordered_rows(ordered, Limit()))
     # A run has no names of its own; an imported one lies beside the trace that has.
     objects = objects_path(file.with_name("trace.parquet"))

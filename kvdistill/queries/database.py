@@ -119,9 +119,9 @@ def measured_views(db: duckdb.DuckDBPyConnection, warmup: str | None) -> None:
     db.execute(_TIMES)
 
 
-def figures(db: duckdb.DuckDBPyConnection, tiers: Sequence[str]) -> list[dict[str, Any]]:
+def figures(db: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     """Return counts, bytes and rates by tier and operation, over the view `measured`."""
-    found = named_tiers(query(db, "run_figures"), tiers)
+    found = query(db, "run_figures")
     for row in found:
         span_ns = row["span_ns"] if row["engine"] != "sim" else None
         moves = row["op"] != "delete" and row["bytes"] is not None
@@ -131,23 +131,18 @@ def figures(db: duckdb.DuckDBPyConnection, tiers: Sequence[str]) -> list[dict[st
 
 
 def distributions(
-    db: duckdb.DuckDBPyConnection, tiers: Sequence[str], parts: Sequence[int]
+    db: duckdb.DuckDBPyConnection, parts: Sequence[int]
 ) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
     """Return times at `parts` (ten-thousandths, every QUANTILE among them), and summaries by measure.
 
     Null where there are too few operations. Over the view `times`.
     """
-    points = named_tiers(query(db, "run_distributions", parts=list(parts)), tiers)
+    points = query(db, "run_distributions", parts=list(parts))
     known = {(p["measure"], p["tier"], p["op"], p["share"]): p["time_ns"] for p in points}
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in MEASURES}
-    for row in named_tiers(query(db, "run_times"), tiers):
+    for row in query(db, "run_times"):
         key = (row["measure"], row["tier"], row["op"])
         quantiles = {f"{name}_ns": known.get((*key, part / 10_000)) for name, part in QUANTILES.items()}
         counted = {name: row[name] for name in ("tier", "op", "count", "mean_ns")}
         found[row["measure"]].append(counted | quantiles | {"max_ns": row["max_ns"]})
     return points, found
-
-
-def named_tiers(rows: list[dict[str, Any]], tiers: Sequence[str]) -> list[dict[str, Any]]:
-    """Return `rows` with the tier's name in place of its index."""
-    return [row | {"tier": tiers[row["tier"]] if 0 <= row["tier"] < len(tiers) else str(row["tier"])} for row in rows]

@@ -79,8 +79,9 @@ def answer(paths: Sequence[Path], statement: str, needs: Sequence[str] = ()) -> 
             # `connect` says it.
             raise
         except duckdb.Error as error:
-            first = str(error).strip().split("\n")[0]
-            raise ConfigError(f"SQL: {first} (views here: {', '.join(names)})") from None
+            # The last lines repeat the statement, with a mark.
+            said = " ".join(str(error).partition("\nLINE ")[0].split())
+            raise ConfigError(f"SQL: {said} (views here: {', '.join(names)})") from None
 
 
 def _told_apart(answered: pa.RecordBatchReader) -> pa.RecordBatchReader:

@@ -1,6 +1,6 @@
 """Our files as SQL sees them: a view a table of the contract, and `runs`, `tiers` and `probes` made of their JSON.
 
-Each row's `origin` is the folder of its run, or its file.
+Each row's `origin` is the folder of its run, or its file. A `tier` is its name, and tiers are in order, fastest first.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FACTS: dict[str, dict[str, str]] = {
     view: dict(column.split() for column in columns.split(", "))
     for view, columns in (
         ("runs", _RUNS),
-        ("tiers", "origin string, tier int8, name string, capacity_bytes int64"),
+        ("tiers", "origin string, tier string, place int8, capacity_bytes int64"),
         ("probes", f"origin string, direction string, {_COUNTS}"),
     )
 }
@@ -93,7 +93,7 @@ def views_of(paths: Sequence[Path | str], scratch: Path) -> list[View]:
         tiers.setdefault(
             origin,
             [
-                {"origin": origin, "tier": index, "name": tier.name, "capacity_bytes": tier.capacity_bytes}
+                {"origin": origin, "tier": tier.name, "place": index, "capacity_bytes": tier.capacity_bytes}
                 for index, tier in enumerate(reader.meta.tiers)
             ],
         )
@@ -113,7 +113,7 @@ def views_of(paths: Sequence[Path | str], scratch: Path) -> list[View]:
             target = scratch / f"{name}.facts.parquet"
             pq.write_table(pa.Table.from_pylist(rows, schema), target)
             found[name] = {target: ""}
-    return [_view(name, files) for name, files in sorted(found.items())]
+    return [_view(name, files, tiers) for name, files in sorted(found.items())]
 
 
 def files_in(path: Path) -> list[Path]:
@@ -136,11 +136,20 @@ def files_in(path: Path) -> list[Path]:
     return files
 
 
-def _view(name: str, files: dict[Path, str]) -> View:
+def _view(name: str, files: dict[Path, str], tiers: dict[str, list[dict[str, Any]]]) -> View:
     # Rows of one instant are in order, too.
     row = ", file_row_number AS row" if name == TRACE.name else ""
+    ranked = sorted((row["place"], row["tier"]) for rows in tiers.values() for row in rows)
+    enum = f"ENUM({', '.join(literal(tier) for tier in dict.fromkeys(tier for _place, tier in ranked))})"
+    named = {
+        origin: f" REPLACE ([{', '.join(literal(row['tier']) for row in rows)}][tier + 1]::{enum} AS tier)"
+        for origin, rows in tiers.items()
+    }
+    named[""] = f" REPLACE (tier::{enum} AS tier)"
+    if name != "tiers" and (name not in TABLES or all(column.name != "tier" for column in TABLES[name].columns)):
+        named = dict.fromkeys(named, "")
     parts = [
-        f"SELECT *{row}{_absent(name, file)}{f', {literal(origin)} AS origin' if origin else ''} "
+        f"SELECT *{named[origin]}{row}{_absent(name, file)}{f', {literal(origin)} AS origin' if origin else ''} "
         f"FROM read_parquet({literal(file)})"
         for file, origin in files.items()
     ]

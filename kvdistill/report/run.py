@@ -15,7 +15,7 @@ import msgspec
 from kvdistill.check.check import CLOSENESS, Closeness, find_closeness
 from kvdistill.profile.distributions import bins, summarize
 from kvdistill.profile.locality import reuse_rows, run_reuse
-from kvdistill.queries.database import connect, distributions, figures, measured_views, named_tiers, query
+from kvdistill.queries.database import connect, distributions, figures, measured_views, query
 from kvdistill.queries.views import register
 from kvdistill.report.jobs import closeness_chapter
 from kvdistill.report.probe import Layers, ProbeReport, layer_chapter, layers, probe_chapter, probe_report
@@ -107,12 +107,12 @@ def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> R
         span = query(db, "run_span")[0]
         span_ns = None if span["first_ns"] is None else span["last_ns"] - span["first_ns"]
         bucket_ns = span_ns // buckets + 1 if span_ns else None
-        counted = figures(db, names)
+        counted = figures(db)
         stretches = {"first_ns": span["first_ns"], "bucket_ns": bucket_ns}
         over_time = query(db, "run_over_time", buckets=buckets, **stretches) if bucket_ns else []
         heat = query(db, "run_heat", **stretches) if bucket_ns else []
-        sizes = named_tiers(query(db, "run_sizes"), names)
-        points, times = distributions(db, names, PARTS)
+        sizes = query(db, "run_sizes")
+        points, times = distributions(db, PARTS)
         return RunReport(
             subject=subject_of(ops, meta),
             run=run,
@@ -124,8 +124,8 @@ def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> R
             sizes=summarize(sizes),
             size_bins=bins(sizes),
             bucket_ns=bucket_ns,
-            over_time=named_tiers(over_time, names),
-            heat=named_tiers(heat, names),
+            over_time=over_time,
+            heat=heat,
             writes_per_day=writes_per_day(
                 {
                     f["tier"]: f["io_bytes"]

@@ -10,7 +10,7 @@ import msgspec
 
 from kvdistill.profile.distributions import bins, summarize
 from kvdistill.profile.locality import LiveBytes, reuse_rows, trace_locality
-from kvdistill.queries.database import connect, named_tiers, query
+from kvdistill.queries.database import connect, query
 from kvdistill.queries.views import register
 from kvdistill.report.tables import (
     Subject,
@@ -91,8 +91,8 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
             [] if first is None else query(db, "trace_over_time", first_ns=first, bucket_ns=bucket_ns, buckets=buckets)
         )
         operations, sizes = (
-            named_tiers(query(db, "trace_operations"), names),
-            named_tiers(query(db, "trace_sizes"), names),
+            query(db, "trace_operations"),
+            query(db, "trace_sizes"),
         )
         found = (meta.stats or {}).get("first_token")
         times = found.get("with_cache") if isinstance(found, dict) else None
@@ -113,7 +113,7 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
             sizes=summarize(sizes),
             size_bins=bins(sizes),
             bucket_ns=bucket_ns if span_ns else None,
-            over_time=named_tiers(over_time, names),
+            over_time=over_time,
             writes_per_day=writes_per_day(written, span_ns, meta, endurance),
             first_token=(times if isinstance(times, dict) else None),
         )

@@ -219,6 +219,17 @@ def test_the_command(trace):
     assert run_cli("kvdistill", "sql", trace, "-q", "hot_objects", "SELECT 1", check=False).returncode == 2
 
 
+def test_a_tier_is_its_name_and_a_sum_is_a_number(tmp_path):
+    trace = write_hand(tmp_path)
+    moved = "SELECT tier, sum(length_bytes) AS moved FROM trace WHERE tier = 'nvme' AND op = 'write' GROUP BY tier"
+    (row,) = json.loads(run_cli("kvdistill", "sql", trace, moved, "--json").stdout)
+    assert row == {"tier": "nvme", "moved": 6000 + (3 << 20) + 4096}
+    tiers = run_cli("kvdistill", "sql", trace, "SELECT DISTINCT tier FROM trace ORDER BY tier DESC", "--csv").stdout
+    assert tiers == "tier\nnvme\ncpu\n"
+    wrong = run_cli("kvdistill", "sql", trace, "SELECT tiers FROM trace", check=False).stderr
+    assert 'Candidate bindings: "tier"' in wrong
+
+
 def test_folders_patterns_and_origins(tmp_path):
     for name in ("a", "b"):
         write_run(tmp_path / name, [1000])
@@ -227,7 +238,7 @@ def test_folders_patterns_and_origins(tmp_path):
     assert json.loads(run_cli("kvdistill", "sql", tmp_path, by_origin, "--json").stdout) == expected
     assert json.loads(run_cli("kvdistill", "sql", f"{tmp_path}/[ab]", by_origin, "--json").stdout) == expected
     names = json.loads(run_cli("kvdistill", "sql", tmp_path / "a", "FROM tiers", "--json").stdout)
-    assert names[2] == {"origin": str(tmp_path / "a"), "tier": 2, "name": "nvme", "capacity_bytes": 1 << 30}
+    assert names[2] == {"origin": str(tmp_path / "a"), "tier": "nvme", "place": 2, "capacity_bytes": 1 << 30}
     done = run_cli("kvdistill", "sql", f"{tmp_path}/z*", "SELECT 1", check=False)
     assert (done.returncode, "no file fits this pattern" in done.stderr) == (2, True)
 

@@ -1,8 +1,8 @@
 -- What a run moved in each second by tier and direction, as operations completed; seconds without any have no row.
--- Needs: ops, tiers.
-SELECT origin, name AS tier, op, completed_ns // 1_000_000_000 AS second, count(*) AS operations_per_s,
+-- Needs: ops.
+SELECT origin, tier, op, completed_ns // 1_000_000_000 AS second, count(*) AS operations_per_s,
     sum(bytes)::BIGINT AS bytes_per_s
-FROM ops JOIN tiers USING (origin, tier)
+FROM ops
 WHERE outcome = 'ok' AND engine <> 'sim' AND op <> 'delete'
 GROUP BY ALL
 ORDER BY ALL

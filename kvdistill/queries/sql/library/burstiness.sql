@@ -1,6 +1,6 @@
 -- How unevenly operations come: the coefficient of variation of the gaps between their times (1 is Poisson, more is
 -- burstier), and the busiest second beside the mean one.
--- Needs: trace, tiers.
+-- Needs: trace.
 WITH gaps AS (
     SELECT origin, tier, ts_ns - lag(ts_ns) OVER (PARTITION BY origin, tier ORDER BY ts_ns) AS gap_ns
     FROM trace
@@ -10,9 +10,9 @@ seconds AS (
     FROM (SELECT origin, tier, count(*) AS n FROM trace GROUP BY origin, tier, ts_ns // 1_000_000_000)
     GROUP BY origin, tier
 )
-SELECT origin, name AS tier, count(*) AS operations, avg(gap_ns) AS mean_gap_ns,
+SELECT origin, tier, count(*) AS operations, avg(gap_ns) AS mean_gap_ns,
     stddev_pop(gap_ns) / nullif(avg(gap_ns), 0) AS gap_variation,
     any_value(busiest_per_s) AS busiest_per_s, count(*) / nullif(sum(gap_ns) / 1e9, 0) AS mean_per_s
-FROM gaps JOIN seconds USING (origin, tier) JOIN tiers USING (origin, tier)
-GROUP BY origin, name
+FROM gaps JOIN seconds USING (origin, tier)
+GROUP BY origin, tier
 ORDER BY origin, tier

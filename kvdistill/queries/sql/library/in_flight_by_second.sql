@@ -1,14 +1,14 @@
 -- How many operations were in flight on average in each second, by tier: latencies laid over time.
--- Needs: ops, tiers.
+-- Needs: ops.
 WITH spread AS (
     SELECT origin, tier, submitted_ns, completed_ns,
         unnest(range(submitted_ns // 1_000_000_000, completed_ns // 1_000_000_000 + 1)) AS second
     FROM ops
     WHERE submitted_ns IS NOT NULL AND completed_ns IS NOT NULL AND engine <> 'sim'
 )
-SELECT origin, name AS tier, second,
+SELECT origin, tier, second,
     sum(least(completed_ns, (second + 1) * 1_000_000_000) - greatest(submitted_ns, second * 1_000_000_000)) / 1e9
         AS in_flight_mean
-FROM spread JOIN tiers USING (origin, tier)
+FROM spread
 GROUP BY ALL
 ORDER BY ALL

@@ -1,5 +1,5 @@
 -- How long objects stay in a tier, from their first write there to their delete: what the tier's turnover is.
--- Needs: trace, tiers.
+-- Needs: trace.
 WITH lives AS (
     SELECT origin, tier, object_id, op, ts_ns,
         count(*) FILTER (op = 'delete') OVER (
@@ -13,8 +13,8 @@ ended AS (
     FROM lives
     GROUP BY origin, tier, object_id, life
 )
-SELECT origin, name AS tier, count(lifetime_ns) AS ended, count(*) - count(lifetime_ns) AS still_live_or_never_written,
+SELECT origin, tier, count(lifetime_ns) AS ended, count(*) - count(lifetime_ns) AS still_live_or_never_written,
     percentile(lifetime_ns, 0.5) AS p50_ns, percentile(lifetime_ns, 0.95) AS p95_ns, max(lifetime_ns) AS max_ns
-FROM ended JOIN tiers USING (origin, tier)
+FROM ended
 GROUP BY ALL
 ORDER BY ALL

@@ -1,15 +1,15 @@
 -- How many bytes each tier takes for every byte of new KV that requests made (phases prefill and decode, in whichever
 -- tier they were first written): above 1, tiers copy, demote or rewrite. What a drive writes inside is not in it.
--- Needs: trace, tiers.
+-- Needs: trace.
 WITH fresh AS (
     SELECT origin, sum(length_bytes) AS new_bytes
     FROM trace
     WHERE op = 'write' AND phase IN ('prefill', 'decode')
     GROUP BY origin
 )
-SELECT origin, name AS tier, sum(length_bytes)::BIGINT AS written_bytes, any_value(new_bytes)::BIGINT AS new_bytes,
+SELECT origin, tier, sum(length_bytes)::BIGINT AS written_bytes, any_value(new_bytes)::BIGINT AS new_bytes,
     sum(length_bytes) / any_value(new_bytes) AS written_per_new_byte
-FROM trace JOIN tiers USING (origin, tier) LEFT JOIN fresh USING (origin)
+FROM trace LEFT JOIN fresh USING (origin)
 WHERE op = 'write'
-GROUP BY origin, name
+GROUP BY origin, tier
 ORDER BY origin, tier

@@ -1,5 +1,5 @@
 -- Which share of the bytes written to a tier nothing reads before they are deleted or the trace ends: wear for nothing.
--- Needs: trace, tiers.
+-- Needs: trace.
 WITH lives AS (
     SELECT origin, tier, object_id, op, length_bytes,
         count(*) FILTER (op = 'delete') OVER (
@@ -13,9 +13,9 @@ by_life AS (
     FROM lives
     GROUP BY origin, tier, object_id, life
 )
-SELECT origin, name AS tier, sum(written_bytes)::BIGINT AS written_bytes,
+SELECT origin, tier, sum(written_bytes)::BIGINT AS written_bytes,
     coalesce(sum(written_bytes) FILTER (reads = 0), 0)::BIGINT AS never_read_bytes,
     coalesce(sum(written_bytes) FILTER (reads = 0), 0) / nullif(sum(written_bytes), 0) AS never_read_share
-FROM by_life JOIN tiers USING (origin, tier)
+FROM by_life
 GROUP BY ALL
 ORDER BY ALL
