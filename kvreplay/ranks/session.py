@@ -27,7 +27,7 @@ from kvreplay.ranks import partition
 from kvreplay.ranks.helper import Instant, Ranks
 from kvreplay.ranks.merge import merge_ranks, merged_error
 from kvreplay.ranks.partition import Part, PartitionBy, PartitionOptions, write_part
-from kvreplay.ranks.parts import RANK_FILE, RANKS_FILE, Ordered, RankReport, write_report
+from kvreplay.ranks.parts import RANK_FILE, RANKS_FILE, Ordered, RankReport
 from kvreplay.result import tables
 from kvreplay.result.tables import check_output, make_directory
 from kvreplay.run.run import FinishedRun, replay
@@ -141,7 +141,8 @@ class RankSession:
             if rank == 0:
                 remove_unbegun(output)
             raise error or Elsewhere("another rank says why")
-        write_report(folder, self._report(part, meeting, error))
+        folder.mkdir(exist_ok=True)
+        write_json(folder / RANK_FILE, self._report(part, meeting, error))
         bring(self.ranks, output)
 
     def _part(self, order: Ordered) -> Part:
