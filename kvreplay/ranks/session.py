@@ -88,7 +88,7 @@ class RankSession:
         with suppress(RankLost):
             self.ranks.exchange(msgspec.msgpack.encode(order))
         self._all(order, show, watching)
-        run = merge_ranks(output, because=self.ranks.reason, wait_s=WAIT_S if self.ranks.is_lost else 0.0)
+        run = merge_ranks(output, because=self.ranks.reason, wait_s=WAIT_S if self.ranks.lost else 0.0)
         return FinishedRun(run, merged_error(run, output))
 
     def follow(self) -> None:
