@@ -6,6 +6,7 @@ Everything is read from the files that the ranks wrote, so the result is the sam
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -29,12 +30,11 @@ from kvreplay.ranks.parts import (
     read_part,
     side_by_side,
 )
-from kvreplay.result.cause import judge
 from kvreplay.result.counts import ERROR
 from kvreplay.result.figures import mlperf_figures
 from kvreplay.result.journal import is_unrecovered
 from kvreplay.result.summarize import PERCENTILES, histogram_notes, skipped_notes
-from kvreplay.result.verdict import delivered_of, limit_of, named, reached_of
+from kvreplay.result.verdict import judged_run
 from kvreplay.run.run import Interrupted, recover
 from kvtrace import __version__
 from kvtrace.core.config import sha256
@@ -43,7 +43,6 @@ from kvtrace.core.files import read_json, write_json
 from kvtrace.core.run.figures import (
     Evidence,
     Figures,
-    LimitCause,
     Mlperf,
     Pace,
     RequestFigures,
@@ -448,11 +447,10 @@ def crowded_hosts(parts: Sequence[PartRun]) -> list[str]:
 
 def sum_by_name(counts: Sequence[dict[str, int]]) -> dict[str, int]:
     """Return the counts of all ranks added up, by name."""
-    found: dict[str, int] = {}
+    found = Counter[str]()
     for each in counts:
-        for name, count in each.items():
-            found[name] = found.get(name, 0) + count
-    return found
+        found.update(each)
+    return dict(found)
 
 
 def _partition_note(count: int, deal: DealNote, needless: int) -> str:
@@ -530,28 +528,22 @@ def merged_verdict(
     runs = [part.run for part in parts if part.run is not None]
     tier = _slowest_tier(figures)
     rates = [_rate(name, figures, runs) for name in dict.fromkeys(f.tier for f in figures if f.operations)]
-    rate = next((each for each in rates if each.tier == tier), None)
-    evidence = _evidence(runs, device_io, tier, pace)
-    cause: LimitCause | None = None
-    reason: str | None = "nothing completed"
-    if rate is not None:
-        of_tier = [f for f in figures if f.tier == tier]
-        cause, reason = judge(
-            evidence,
-            is_open=pace is not None,
-            has_reached=None if pace is None else pace.kept_pace,
-            copies=any(f.engine in ("memory", "gpu") for f in of_tier),
-            does_io=any(f.latency.count for f in of_tier),
-        )
-    return RunVerdict(
-        sentence=_sentence(rate, pace, cause, reason, evidence, len(runs), late),
-        has_reached=None if pace is None else pace.kept_pace,
-        tier=tier,
-        cause=cause,
-        reason=reason,
-        tiers=rates,
-        evidence=evidence,
+    evidence, of_tier = _evidence(runs, device_io, tier, pace), [f for f in figures if f.tier == tier]
+    found = judged_run(
+        evidence,
+        rates,
+        tier,
+        pace,
+        copies=any(f.engine in ("memory", "gpu") for f in of_tier),
+        does_io=any(f.latency.count for f in of_tier),
+        because="all ranks",
+        in_all=" in all",
     )
+    who = f"{len(runs)} rank{'' if len(runs) == 1 else 's'}"
+    who += " FELL BEHIND" if pace is not None and evidence.is_end_late and rates else ""
+    behind = "" if late is None else f"; rank {late.rank} ended {format_duration(late.behind_ns)} later: {late.reason}"
+    said = f"{who}: {found.sentence}{behind if rates else ''}"
+    return msgspec.structs.replace(found, sentence=said)
 
 
 def _slowest_tier(figures: Sequence[Figures]) -> str | None:
@@ -622,28 +614,6 @@ def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str
         throttle_share=None if throttled is None else throttled.throttle_share,
         **together,
     )
-
-
-def _sentence(
-    rate: TierRate | None,
-    pace: Pace | None,
-    cause: LimitCause | None,
-    reason: str | None,
-    evidence: Evidence,
-    count: int,
-    late: Straggler | None,
-) -> str:
-    who = f"{count} rank{'' if count == 1 else 's'}"
-    if rate is None:
-        return f"{who}: nothing completed"
-    limit = f"{evidence.queue_depth} (all ranks)"
-    behind = "" if late is None else f"; rank {late.rank} ended {format_duration(late.behind_ns)} later: {late.reason}"
-    if pace is None:
-        held = "" if reason is None else f": {limit_of(cause, rate, limit, evidence.storage)} ({reason})"
-        at = f"at queue depth {evidence.queue_depth} in all"
-        return f"{who}: {named(rate)} reached {reached_of(rate)} {at}{held}{behind}"
-    said = delivered_of(rate, pace, cause, reason, evidence.storage, limit, is_behind=bool(evidence.is_end_late))
-    return f"{who}{' FELL BEHIND' if evidence.is_end_late else ''}: {said}{behind}"
 
 
 def straggler(parts: Sequence[PartRun]) -> Straggler | None:
