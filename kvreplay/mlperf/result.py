@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from kvreplay.mlperf.rules import NOT_CLAIMED, STORAGE, Rule, mark_of
+from kvreplay.result.figures import above
 from kvtrace import __version__
 from kvtrace.core.document.chapters import Named, metrics_of, parameters_of
 from kvtrace.core.files import read_json
@@ -122,14 +123,9 @@ def trial_of(run: RunFile, name: str, served: Served) -> MlperfTrial:
 def _judged(criterion: Criterion, row: dict[str, Any]) -> Criterion:
     """Return the criterion of bandwidth by that of `row`, which is over the elapsed time."""
     rates = [row[READ_RATE], row[WRITE_RATE]]
-    rate, limit = None if None in rates else sum(rates) * _GIB, criterion.threshold
-    return msgspec.structs.replace(
-        criterion,
-        measured=rate,
-        verdict="not measured" if rate is None else "pass" if rate > limit else "fail",
-        definition="bytes of reads and writes on storage over the elapsed time",
-        shown=f"{format_rate(rate)} > {format_rate(limit)}",
-    )
+    rate = None if None in rates else sum(rates) * _GIB
+    definition = "bytes of reads and writes on storage over the elapsed time"
+    return above(criterion.name, criterion.threshold, rate, definition, format_rate)
 
 
 def aggregate(number: int, asked_trials: int, clients: Sequence[Client]) -> Aggregated:
@@ -282,17 +278,10 @@ class Served:
 
     def judged(self, criteria: list[Criterion]) -> list[Criterion]:
         """Return `criteria` with the hit rate of these requests, not that of a trace which the trial only began."""
-        return [self._judged(criterion) if criterion.name == "hit_rate" else criterion for criterion in criteria]
-
-    def _judged(self, criterion: Criterion) -> Criterion:
-        rate, limit = self.hit_rate, criterion.threshold
-        return msgspec.structs.replace(
-            criterion,
-            measured=rate,
-            verdict="not measured" if rate is None else "pass" if rate > limit else "fail",
-            definition=_HIT_NOTE,
-            shown=f"{'-' if rate is None else f'{rate:.1%}'} > {limit:.1%}",
-        )
+        return [
+            above(c.name, c.threshold, self.hit_rate, _HIT_NOTE, "{:.1%}".format) if c.name == "hit_rate" else c
+            for c in criteria
+        ]
 
 
 def _rate(count: int, time_ns: int | None) -> float | None:

@@ -31,7 +31,7 @@ from kvreplay.ranks.parts import (
     side_by_side,
 )
 from kvreplay.result.counts import ERROR
-from kvreplay.result.figures import mlperf_figures
+from kvreplay.result.figures import mlperf_figures, slowest
 from kvreplay.result.journal import is_unrecovered
 from kvreplay.result.summarize import PERCENTILES, histogram_notes, skipped_notes
 from kvreplay.result.verdict import judged_run
@@ -339,17 +339,11 @@ def rank_note(part: PartRun) -> RankNote:
         bytes=None if summary is None else part.bytes,
         wall_ns=wall,
         bandwidth_bytes_per_s=part.bytes * NS_PER_S / wall if wall else None,
-        read_p99_ns=_slowest(part.figures, "read", "p99_ns"),
-        write_p99_ns=_slowest(part.figures, "write", "p99_ns"),
+        read_p99_ns=slowest(part.figures, "read", "p99_ns"),
+        write_p99_ns=slowest(part.figures, "write", "p99_ns"),
         first_submission_ns=part.first_submission_ns if any(f.operations for f in part.figures) else None,
         **{name: getattr(report, name) for name in same},
     )
-
-
-def _slowest(figures: Sequence[Figures], op: str, quantile: str) -> int | None:
-    found: list[int | None] = [getattr(f.judged, quantile) for f in figures if f.op == op and not f.is_simulated]
-    known = [value for value in found if value is not None]
-    return max(known) if known and len(known) == len(found) else None
 
 
 def start_note(parts: Sequence[PartRun]) -> StartNote:
@@ -379,7 +373,7 @@ def combined_note(parts: Sequence[PartRun]) -> CombinedNote:
         return total([rate for rate in moved if rate is not None])
 
     def worst(op: str) -> int | None:
-        found = [_slowest(of, op, "p95_ns") for of in each]
+        found = [slowest(of, op, "p95_ns") for of in each]
         return None if None in found else most(found)
 
     return CombinedNote(
