@@ -24,6 +24,7 @@ from kvreplay.config.limits import Warmup, parse_warmup
 from kvreplay.native.rows import NOT_DONE
 from kvreplay.result.checkpoints import MeasuredOps, checkpoint, figures_of, spans_of, times_beside
 from kvreplay.result.counts import NOTHING, RequestTimes, Times
+from kvtrace.core.errors import TraceError
 from kvtrace.core.files import read_json
 from kvtrace.core.run.figures import Checkpoint, CheckpointFigures, Distribution, Figures, Pace, RequestFigures
 from kvtrace.core.run.run_file import OPS_FILE, SERVED_FILE, DealNote, RunFile, find_run
@@ -240,6 +241,8 @@ def operations_of(parts: Sequence[PartRun], output: Path) -> Iterator[RankOperat
         db = duckdb.connect(config={"memory_limit": MEMORY_LIMIT, "temp_directory": spill})
         try:
             yield RankOperations(db, parts, is_exact=is_exact)
+        except duckdb.Error as error:
+            raise TraceError(f"the ranks' operations cannot be read: {error}", path=output) from None
         finally:
             db.close()
 

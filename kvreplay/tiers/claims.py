@@ -263,7 +263,7 @@ def examine(path: Path, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) 
         raise DeviceError(f"{path}: the kernel tells nothing of this device ({at} is absent)")
     parts = tuple(sorted(entry.name for entry in at.iterdir() if (entry / "partition").is_file()))
     ours = {number} | {text for part in parts if (text := sys_text(at / part / "dev"))}
-    disk = disk_of(at)
+    disk = at if (at / "queue").is_dir() else at.parent
     swaps = [Path(line.split()[0]) for line in (sys_text(proc / "swaps") or "").splitlines()[1:]]
     held = (h for part in (at, *(at / p for p in parts)) for h in _entries(part / "holders"))
     # The kernel names no loop device among the holders of what it lies on.
