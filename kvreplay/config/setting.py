@@ -18,7 +18,7 @@ from kvreplay.native.rows import READ, WINDOW_ROWS, WRITE
 from kvreplay.plan.buffers import PAGE_BYTES, buffer_bytes
 from kvreplay.plan.pacing import Pacer, Repeated
 from kvreplay.plan.window import Asked, Facts, TraceWindow, compile_window, joined, read_asked
-from kvreplay.tiers.directio import placing
+from kvreplay.tiers.directio import PlacingTier
 from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.sharded import SeveralDrives
@@ -140,8 +140,8 @@ def _placed(facts: Facts, tiers: list[Tier | None], config: Config) -> tuple[str
     unplaced = []
     for index in () if config.is_ignoring_streams else facts.placed:
         tier = tiers[index]
-        if (taking := placing(tier)) is not None:
-            taking.place()
+        if isinstance(tier, PlacingTier):
+            tier.place()
         elif tier is not None and not tier.is_simulated:
             unplaced.append(tier.name)
     return tuple(unplaced)

@@ -21,7 +21,7 @@ from time import monotonic_ns, sleep
 from typing import Any
 
 from kvreplay.engine.job import DOINGS, Driven, Failure, Job, JobStruct, TaskStruct, ThreadUse, TierTable, UseStruct
-from kvreplay.engine.share import Share, alone, share
+from kvreplay.engine.share import Share, share
 from kvreplay.engine.tasks import PythonTiers
 from kvreplay.native.rows import NONE, SHORT, WRITE
 from kvreplay.plan.buffers import Arena, buffer_bytes, growing
@@ -460,7 +460,7 @@ def choose(
         is_ring, because = False, "no tier has files, devices or memory, which io_uring's loop is for"
     elif is_ring and refused is not None:
         is_ring, because = False, f"no io_uring: {refused}"
-    rings = (share(tiers, submitters) or alone("one ring for all")) if is_ring else None
+    rings = (share(tiers, submitters) or Share("one ring for all")) if is_ring else None
     engine = Engine(depth, io_bytes, rings=rings, is_growing=is_growing, most=most)
     for tier in tiers:
         if getattr(tier, "engine", None) in ("threads", "uring"):

@@ -42,7 +42,7 @@ class OfTier:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The rings of a job, and which tiers use which."""
+    """The rings of a job, and which tiers use which; one ring for all unless it says more."""
 
     because: str
     of_tiers: tuple[OfTier, ...] = ()
@@ -77,15 +77,10 @@ def check_submitters(text: str) -> int | None:
     raise ConfigError(f"--submitters {text}: give 1 to {MOST_SUBMITTERS}, or {AUTO}")
 
 
-def alone(because: str, refused: str | None = None) -> Share:
-    """Return the assignment of all tiers to one ring."""
-    return Share(because, refused=refused)
-
-
 def share(tiers: Sequence[Tier | None], wanted: int | None) -> Share:
     """Assign the drives of `tiers` to `wanted` rings; None: one a drive, as far as there are processors."""
     if wanted == 1:
-        return alone("--submitters 1")
+        return Share("--submitters 1")
     drives: list[Drive] = []
     for tier in tiers:
         if goes_by_ring(tier):
@@ -100,9 +95,9 @@ def share(tiers: Sequence[Tier | None], wanted: int | None) -> Share:
         because = f"{AUTO}: {len(kinds)} drives, and {spare} processors beside that of the thread that orders"
     if not drives:
         why = "no tier has files or devices that a ring reads and writes"
-        return alone(because, None if wanted is None else why)
+        return Share(because, refused=None if wanted is None else why)
     if count <= 1:
-        return alone(because)
+        return Share(because)
     # Drives of one device share a ring, unless there are rings enough.
     of_drive = [kinds.index(device) for device in devices] if len(kinds) >= count else list(range(len(drives)))
     return _distribute(tiers, drives, of_drive, count, because)

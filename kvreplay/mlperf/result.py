@@ -14,13 +14,15 @@ from typing import Any
 import msgspec
 
 from kvreplay.mlperf.rules import NOT_CLAIMED, STORAGE, Rule, mark_of
+from kvreplay.native.rows import DELETE
+from kvreplay.result.figures import above
 from kvtrace import __version__
 from kvtrace.core.document.chapters import Named, metrics_of, parameters_of
 from kvtrace.core.files import read_json
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import Criterion
 from kvtrace.core.run.run_file import MLPERF_FILE, OPS_FILE, SERVED_FILE, RunFile
-from kvtrace.core.schema import OPS, REQUESTS, SERVED
+from kvtrace.core.schema import OPS, REQUESTS, SERVED, numbers
 from kvtrace.core.tables import open_table, read_table
 from kvtrace.core.units import NS_PER_S, format_duration, format_rate
 
@@ -122,14 +124,9 @@ def trial_of(run: RunFile, name: str, served: Served) -> MlperfTrial:
 def _judged(criterion: Criterion, row: dict[str, Any]) -> Criterion:
     """Return the criterion of bandwidth by that of `row`, which is over the elapsed time."""
     rates = [row[READ_RATE], row[WRITE_RATE]]
-    rate, limit = None if None in rates else sum(rates) * _GIB, criterion.threshold
-    return msgspec.structs.replace(
-        criterion,
-        measured=rate,
-        verdict="not measured" if rate is None else "pass" if rate > limit else "fail",
-        definition="bytes of reads and writes on storage over the elapsed time",
-        shown=f"{format_rate(rate)} > {format_rate(limit)}",
-    )
+    rate = None if None in rates else sum(rates) * _GIB
+    definition = "bytes of reads and writes on storage over the elapsed time"
+    return above(criterion.name, criterion.threshold, rate, definition, format_rate)
 
 
 def aggregate(number: int, asked_trials: int, clients: Sequence[Client]) -> Aggregated:
@@ -282,17 +279,10 @@ class Served:
 
     def judged(self, criteria: list[Criterion]) -> list[Criterion]:
         """Return `criteria` with the hit rate of these requests, not that of a trace which the trial only began."""
-        return [self._judged(criterion) if criterion.name == "hit_rate" else criterion for criterion in criteria]
-
-    def _judged(self, criterion: Criterion) -> Criterion:
-        rate, limit = self.hit_rate, criterion.threshold
-        return msgspec.structs.replace(
-            criterion,
-            measured=rate,
-            verdict="not measured" if rate is None else "pass" if rate > limit else "fail",
-            definition=_HIT_NOTE,
-            shown=f"{'-' if rate is None else f'{rate:.1%}'} > {limit:.1%}",
-        )
+        return [
+            above(c.name, c.threshold, self.hit_rate, _HIT_NOTE, "{:.1%}".format) if c.name == "hit_rate" else c
+            for c in criteria
+        ]
 
 
 def _rate(count: int, time_ns: int | None) -> float | None:
@@ -325,19 +315,11 @@ def served_of(run: Path, requests: Path, trace: Metadata) -> Served:
 def _io_ns(batch: Any, whole: Any, storage: int) -> int:
     """Return the time of the reads and writes in `batch` of the requests `whole` on the tier `storage`, added up."""
     import numpy as np
-    import pyarrow.compute as pc
 
-    is_moved = pc.is_in(batch.column("op").cast("string"), value_set=_moves())
-    begun, ended = (batch.column(name).fill_null(-1).to_numpy() for name in ("submitted_ns", "completed_ns"))
-    counts = (batch.column("tier").to_numpy() == storage) & is_moved.to_numpy(zero_copy_only=False) & (ended >= 0)
-    counts &= np.isin(batch.column("request_id").fill_null(-1).to_numpy(), whole)
-    return int((ended - begun)[counts].sum())
-
-
-def _moves() -> Any:
-    import pyarrow as pa
-
-    return pa.array(["read", "write"])
+    names = ("tier", "op", "request_id", "submitted_ns", "completed_ns")
+    tier, op, request, submitted, completed = (numbers(batch.column(name)) for name in names)
+    counts = (tier == storage) & (op != DELETE) & (completed >= 0) & np.isin(request, whole)
+    return int((completed - submitted)[counts].sum())
 
 
 _TOP = {

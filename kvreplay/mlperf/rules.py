@@ -125,84 +125,79 @@ NOT_CLAIMED = {
 
 def rules_of(attempt: Attempt) -> list[Rule]:
     """Judge each rule of a submission for `attempt`."""
-    option = attempt.option
-    workload = Rule(
-        rule="workload of the option",
-        reference="6.3.1.1",
-        kept=Kept.YES,
-        detail=f"{option.title}: {option.said}, no GPU tier, no generation time",
-    )
+    option, place = attempt.option, attempt.place
+    is_all, is_default = attempt.options == len(OPTIONS), attempt.asked_bytes is None
+    is_apart = place.filesystems is None or place.results_filesystem not in place.filesystems
+    size, some = format_bytes(attempt.capacity_bytes), f"{attempt.options} of {len(OPTIONS)} here; v3 runs them all"
     return [
-        workload,
+        judged(
+            "workload of the option",
+            "6.3.1.1",
+            f"{option.title}: {option.said}, no GPU tier, no generation time",
+            is_kept=True,
+        ),
         _locked("runtime", "6.3.1.1", attempt.runtime_ns, RUNTIME_S * NS_PER_S, format_duration),
         _locked("seed", "6.3.2.1", attempt.seed_base, SEED, str, f", plus rank {attempt.rank}"),
         _trials(attempt.trials),
         _pause(attempt),
-        _options(attempt.options),
-        _filesystems(attempt),
-        _capacity(attempt),
-        Rule(
-            rule="each client has its own cache folder",
-            reference="6.3.3.3",
-            kept=Kept.UNKNOWN,
-            detail="one client is seen here; name a folder of its own for each",
+        judged(
+            "all options are run",
+            "6.3.1.1",
+            "all three, one after the other" if is_all else some,
+            is_kept=is_all or None,
+        ),
+        judged(
+            "cache and results on different filesystems",
+            "6.4.1",
+            place.target if is_apart else f"results would lie on the filesystem of {place.target}: name another -o",
+            "cache and results on one filesystem",
+            is_kept=is_apart,
+            is_chosen=False,
+        ),
+        judged(
+            "storage tier as large as the benchmark makes it",
+            "6.6.1",
+            f"{size}, 95 % of what is free" if is_default else f"{size} by --capacity, not 95 % of what is free",
+            f"storage tier of {size}",
+            is_kept=is_default,
+        ),
+        judged(
+            "each client has its own cache folder",
+            "6.3.3.3",
+            "one client is seen here; name a folder of its own for each",
+            is_kept=None,
         ),
     ]
 
 
+def judged(
+    rule: str, reference: str, detail: str, short: str = "", *, is_kept: bool | None, is_chosen: bool = True
+) -> Rule:
+    """Return a rule that is kept, is not, which marks results with `short`, or of which that is not known (None)."""
+    kept = Kept.UNKNOWN if is_kept is None else Kept.YES if is_kept else Kept.NO
+    short = short if is_kept is False else ""
+    return Rule(rule=rule, reference=reference, kept=kept, detail=detail, short=short, is_chosen=is_chosen)
+
+
 def _locked(rule: str, reference: str, value: int, locked: int, show: Callable[[int], str], more: str = "") -> Rule:
     shown = show(value), show(locked)
-    if value == locked:
-        return Rule(rule=rule, reference=reference, kept=Kept.YES, detail=f"{shown[0]}{more}")
-    said = f"{shown[0]} of {shown[1]}" if rule == "runtime" else f"{rule} {shown[0]}, not {shown[1]}"
-    return Rule(rule=rule, reference=reference, kept=Kept.NO, detail=f"{shown[0]}, not {shown[1]}{more}", short=said)
+    short = f"{shown[0]} of {shown[1]}" if rule == "runtime" else f"{rule} {shown[0]}, not {shown[1]}"
+    detail = shown[0] if value == locked else f"{shown[0]}, not {shown[1]}"
+    return judged(rule, reference, f"{detail}{more}", short, is_kept=value == locked)
 
 
 def _trials(trials: int) -> Rule:
-    if trials == TRIALS:
-        return Rule(rule="trials", reference="6.3.2.1", kept=Kept.YES, detail=f"{trials}")
     count = f"{trials} trial{'' if trials == 1 else 's'}"
     short = f"{count} of {TRIALS}" if trials < TRIALS else f"{count}, not {TRIALS}"
-    return Rule(rule="trials", reference="6.3.2.1", kept=Kept.NO, detail=f"{trials}, not {TRIALS}", short=short)
+    detail = f"{trials}" if trials == TRIALS else f"{trials}, not {TRIALS}"
+    return judged("trials", "6.3.2.1", detail, short, is_kept=trials == TRIALS)
 
 
 def _pause(attempt: Attempt) -> Rule:
+    name = "pause between options"
     if attempt.options == 1:
-        detail = f"one option here; {PAUSE_S} s between one and the next"
-        return Rule(rule="pause between options", reference="6.3.2.1", kept=Kept.UNKNOWN, detail=detail)
-    return _locked("pause between options", "6.3.2.1", attempt.pause_ns, PAUSE_S * NS_PER_S, format_duration)
-
-
-def _options(count: int) -> Rule:
-    is_all = count == len(OPTIONS)
-    detail = "all three, one after the other" if is_all else f"{count} of {len(OPTIONS)} here; v3 runs them all"
-    kept = Kept.YES if is_all else Kept.UNKNOWN
-    return Rule(rule="all options are run", reference="6.3.1.1", kept=kept, detail=detail)
-
-
-def _filesystems(attempt: Attempt) -> Rule:
-    place = attempt.place
-    is_apart = place.filesystems is None or place.results_filesystem not in place.filesystems
-    return Rule(
-        rule="cache and results on different filesystems",
-        reference="6.4.1",
-        kept=Kept.YES if is_apart else Kept.NO,
-        detail=place.target if is_apart else f"results would lie on the filesystem of {place.target}: name another -o",
-        short="" if is_apart else "cache and results on one filesystem",
-        is_chosen=False,
-    )
-
-
-def _capacity(attempt: Attempt) -> Rule:
-    is_default = attempt.asked_bytes is None
-    size = format_bytes(attempt.capacity_bytes)
-    return Rule(
-        rule="storage tier as large as the benchmark makes it",
-        reference="6.6.1",
-        kept=Kept.YES if is_default else Kept.NO,
-        detail=f"{size}, 95 % of what is free" if is_default else f"{size} by --capacity, not 95 % of what is free",
-        short="" if is_default else f"storage tier of {size}",
-    )
+        return judged(name, "6.3.2.1", f"one option here; {PAUSE_S} s between one and the next", is_kept=None)
+    return _locked(name, "6.3.2.1", attempt.pause_ns, PAUSE_S * NS_PER_S, format_duration)
 
 
 def mark_of(rules: Sequence[Rule]) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from kvreplay.mlperf.document import write_book, write_csv
 from kvreplay.mlperf.result import Client, MlperfResult, Served, read_result, result_of, served_of, trial_of
-from kvreplay.mlperf.rules import STORAGE, Attempt, Kept, Rule, resolve
+from kvreplay.mlperf.rules import STORAGE, Attempt, Kept, Rule, judged, resolve
 from kvreplay.result import tables
 from kvreplay.run.run import FinishedRun, Replaying, replay
 from kvreplay.run.trials import Trials
@@ -214,31 +214,27 @@ def own_ranks(clients: Sequence[Client]) -> Rule:
     ranks = [client.rank for client in clients]
     twice = sorted({rank for rank in ranks if ranks.count(rank) > 1})
     named = ", ".join(map(str, twice))
-    return Rule(
-        rule="each client has its own rank",
-        reference="6.3.3.3",
-        kept=Kept.NO if twice else Kept.YES,
-        detail=f"rank {named} more than once, with the same requests and data: say --rank" if twice else f"{ranks}",
-        short=f"rank {named} more than once" if twice else "",
-    )
+    detail = f"rank {named} more than once, with the same requests and data: say --rank" if twice else f"{ranks}"
+    short = f"rank {named} more than once"
+    return judged("each client has its own rank", "6.3.3.3", detail, short, is_kept=not twice)
 
 
 def together(clients: Sequence[Client]) -> Rule:
     """Return whether the ranks ran at the same time: bandwidths of different times must not be summed."""
-    known: dict[str, Any] = {"rule": "ranks ran at the same time", "reference": "6.3.4.1"}
+    rule = "ranks ran at the same time", "6.3.4.1"
     least = 1.0
     for trials in zip(*(client.trials for client in clients), strict=False):
         spans = [_span(trial.row) for trial in trials]
         if any(span is None for span in spans):
-            return Rule(**known, kept=Kept.UNKNOWN, detail="a trial does not say when it ran")
+            return judged(*rule, "a trial does not say when it ran", is_kept=None)
         begins, ends = zip(*(span for span in spans if span is not None), strict=True)
         longest = max(e - b for b, e in zip(begins, ends, strict=True))
         shared = max(min(ends) - max(begins), timedelta())
         least = min(least, shared / longest if longest else 0.0)
     if least < TOGETHER:
         detail = f"in one trial they overlap for {least:.0%} of the longest: the sum was never reached at once"
-        return Rule(**known, kept=Kept.NO, detail=detail, short=f"ranks overlap for {least:.0%} only")
-    return Rule(**known, kept=Kept.YES, detail=f"they overlap for {least:.0%} or more, by their hosts' clocks")
+        return judged(*rule, detail, f"ranks overlap for {least:.0%} only", is_kept=False)
+    return judged(*rule, f"they overlap for {least:.0%} or more, by their hosts' clocks", is_kept=True)
 
 
 def _span(row: dict[str, Any]) -> tuple[datetime, datetime] | None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvreplay.tiers.host import slaves
 from kvtrace.core.errors import DeviceError
 
 MINOR_BITS = 20
@@ -15,7 +16,6 @@ MINOR_BITS = 20
 ZONES = 1024
 """Of the map of where a disk is read and written."""
 MIN_ZONE_SHIFT = 11
-SECTOR_BYTES = 512
 _SYS = Path("/sys")
 
 
@@ -57,10 +57,10 @@ def beneath(major: int, minor: int, sys: Path = _SYS) -> list[Disk]:
 def _descend(block: Path, found: dict[str, Disk]) -> None:
     if (block / "partition").exists():
         block = block.parent
-    slaves = sorted((block / "slaves").iterdir()) if (block / "slaves").is_dir() else []
-    for slave in slaves:
-        _descend(slave.resolve(), found)
-    if not slaves:
+    below = slaves(block)
+    for one in below:
+        _descend(one, found)
+    if not below:
         major, _, minor = (block / "dev").read_text(encoding="ascii").strip().partition(":")
         found[block.name] = Disk(block.name, int(major) << MINOR_BITS | int(minor))
 

@@ -12,6 +12,7 @@ import mmap
 import os
 import struct
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -43,42 +44,30 @@ def histogram(slots: Sequence[int], total_ns: int) -> Histogram:
     Percentiles are by nearest rank, as the middle of its slot; null with fewer than 1 / (1 - q) values.
     """
     fine = [Bucket(*slot_bounds(i), n) for i, n in enumerate(slots) if n]
-    count = sum(b.count for b in fine)
-    ranks = {
-        f"{name}_ns": _at_rank(fine, rank) if (rank := nearest_rank(count, part)) else None
-        for name, part in QUANTILES.items()
-    }
+    up_to = np.cumsum([bucket.count for bucket in fine])
+    count = int(up_to[-1]) if fine else 0
+    percentiles: dict[str, float | None] = {}
+    for name, part in QUANTILES.items():
+        rank = nearest_rank(count, part)
+        bucket = None if rank is None else fine[int(np.searchsorted(up_to, rank))]
+        percentiles[f"{name}_ns"] = None if bucket is None else (bucket.from_ + bucket.below - 1) / 2
     return Histogram(
         count=count,
         mean_ns=total_ns / count if count else None,
         longest_below_ns=fine[-1].below if fine and not slots[-1] else None,
         log2_ns=log2(fine),
         fine_ns=fine,
-        **ranks,
+        **percentiles,
     )
-
-
-def _at_rank(fine: list[Bucket], rank: int) -> float:
-    seen = 0
-    for bucket in fine:
-        seen += bucket.count
-        if seen >= rank:
-            return (bucket.from_ + bucket.below - 1) / 2
-    raise ValueError(f"rank {rank} of {seen} values")
 
 
 def log2(fine: Sequence[Bucket]) -> list[Bucket]:
     """Return `fine` slots summed into power-of-two buckets, empty ones in between included; [0, 1) is the first."""
-    counts: dict[int, int] = {}
+    counts = Counter[int]()
     for bucket in fine:
-        power = bucket.from_.bit_length()
-        counts[power] = counts.get(power, 0) + bucket.count
-    if not counts:
-        return []
-    return [
-        Bucket(1 << power - 1 if power else 0, 1 << power, counts.get(power, 0))
-        for power in range(min(counts), max(counts) + 1)
-    ]
+        counts[bucket.from_.bit_length()] += bucket.count
+    powers = range(min(counts), max(counts) + 1) if counts else ()
+    return [Bucket(1 << power - 1 if power else 0, 1 << power, counts[power]) for power in powers]
 
 
 DIRECTIONS = ("read", "write", "discard", "flush", "other")

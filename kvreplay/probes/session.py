@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 import numpy as np
 
-from kvreplay.probes.devices import SECTOR_BYTES, device_name, zone_shift
+from kvreplay.probes.devices import device_name, zone_shift
 from kvreplay.probes.libbpf import (
     CALL_COUNTS,
     CALLS,
@@ -32,7 +32,7 @@ from kvreplay.probes.libbpf import (
     tracefs,
 )
 from kvreplay.probes.program import Filter, load, shared, start, stop, unseen_calls
-from kvreplay.tiers.host import host_facts
+from kvreplay.tiers.host import SECTOR_BYTES, host_facts
 from kvtrace.core.app import noted_signals
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of
 from kvtrace.core.files import write_json

@@ -22,7 +22,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.util import find_spec
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -86,12 +85,15 @@ class Reply(msgspec.Struct, tag=True, frozen=True):
     items: list[bytes | None]
 
 
-class Clock(msgspec.Struct, tag=True, frozen=True):
-    """MPI: offset of our monotonic clock from rank 0's, its error, and our replay's longest time without an answer."""
+class Instant(msgspec.Struct, tag=True, frozen=True):
+    """MPI: the offset of a rank's clock from rank 0's."""
 
-    offset_ns: int
-    error_ns: int
-    deaf_ns: int
+    offset_ns: int = 0
+    """Its monotonic clock - rank 0's."""
+    error_ns: int = 0
+    """How far off that may be: half the shortest round trip."""
+    deaf_ns: int = 0
+    """The longest that its replay did not answer so far; 0 if never for long."""
 
 
 class Lost(msgspec.Struct, tag=True, frozen=True):
@@ -101,7 +103,7 @@ class Lost(msgspec.Struct, tag=True, frozen=True):
 
 
 FromReplay: TypeAlias = Exchange | Sync | Stop | Folder | Bye | Pong
-FromMpi: TypeAlias = Hello | Reply | Clock | Stop | Lost | Ping
+FromMpi: TypeAlias = Hello | Reply | Instant | Stop | Lost | Ping
 _from_replay: msgspec.msgpack.Decoder[FromReplay] = msgspec.msgpack.Decoder(FromReplay)
 _from_mpi: msgspec.msgpack.Decoder[FromMpi] = msgspec.msgpack.Decoder(FromMpi)
 
@@ -124,18 +126,6 @@ def from_mpi(line: Connection) -> FromMpi:
 ORPHANED = "the end of its MPI process, as when the launcher is interrupted or another rank died"
 
 
-@dataclass(frozen=True, slots=True)
-class Instant:
-    """The offset of a rank's clock from rank 0's."""
-
-    offset_ns: int = 0
-    """Its monotonic clock - rank 0's."""
-    error_ns: int = 0
-    """How far off that may be: half the shortest round trip."""
-    deaf_ns: int = 0
-    """The longest that its replay did not answer so far; 0 if never for long."""
-
-
 def _speak_to_nobody() -> None:
     """Let output go nowhere: the launcher that took it may be gone, and the results are still to be written."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -149,25 +139,16 @@ class Ranks:
     rank = 0
     count = 1
     library: str | None = None
+    reason: str | None = None
+    """Why the run ends on all ranks; null while it does not."""
+    lost: str | None = None
+    """Why the others cannot be reached any more; null while they can."""
+    orphaned_ns: int | None = None
+    """When, by our clock, the helper process was gone; null while it is there."""
 
     def __init__(self) -> None:
         """Be alone."""
         self.host = socket.gethostname()
-
-    @property
-    def reason(self) -> str | None:
-        """Why the run ends on all ranks; null while it does not."""
-        return None
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the others cannot be reached any more."""
-        return False
-
-    @property
-    def orphaned_ns(self) -> int | None:
-        """When, by our clock, the helper process was gone; null while it is there."""
-        return None
 
     def exchange(self, data: bytes, *, to_all: bool = True) -> Sequence[bytes | None]:  # noqa: ARG002 - for several
         """Exchange data: return that of each rank, null for one that is gone; with `to_all` false rank 0 alone gets it.
@@ -206,9 +187,6 @@ class SeveralRanks(Ranks):
         assert isinstance(hello, Hello), "it is the first"
         self.rank, self.count, self.library = hello.rank, hello.count, hello.library
         self._answers: queue.SimpleQueue[FromMpi] = queue.SimpleQueue()
-        self._reason: str | None = None
-        self._lost: str | None = None
-        self._orphaned_ns: int | None = None
         self._sending = threading.Lock()
         threading.Thread(target=self._listen, name="kvreplay-ranks", daemon=True).start()
 
@@ -217,18 +195,18 @@ class SeveralRanks(Ranks):
             try:
                 message = from_mpi(self._line)
             except (EOFError, OSError):
-                message, self._orphaned_ns = Lost(ORPHANED), monotonic_ns()
+                message, self.orphaned_ns = Lost(ORPHANED), monotonic_ns()
                 _speak_to_nobody()
             if isinstance(message, Ping):
                 self._send(Pong())
             elif isinstance(message, Stop):
-                self._reason = self._reason or message.reason
+                self.reason = self.reason or message.reason
             else:
                 if isinstance(message, Lost):
-                    self._lost = message.reason
-                    self._reason = self._reason or message.reason
+                    self.lost = message.reason
+                    self.reason = self.reason or message.reason
                 self._answers.put(message)
-            if self._lost is not None:
+            if self.lost is not None:
                 return
 
     def _send(self, message: FromReplay) -> None:
@@ -237,27 +215,12 @@ class SeveralRanks(Ranks):
             send(self._line, message)
 
     def _ask(self, message: FromReplay) -> FromMpi:
-        if self._lost is None:
+        if self.lost is None:
             self._send(message)
             answer = self._answers.get()
             if not isinstance(answer, Lost):
                 return answer
-        raise RankLost(self._lost or ORPHANED)
-
-    @property
-    def reason(self) -> str | None:
-        """What another rank, or the helper process, said."""
-        return self._reason
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the helper process said so, or is gone."""
-        return self._lost is not None
-
-    @property
-    def orphaned_ns(self) -> int | None:
-        """When the helper process was gone."""
-        return self._orphaned_ns
+        raise RankLost(self.lost or ORPHANED)
 
     def exchange(self, data: bytes, *, to_all: bool = True) -> Sequence[bytes | None]:
         """Let the helper process exchange it."""
@@ -268,8 +231,8 @@ class SeveralRanks(Ranks):
     def clock(self) -> Instant:
         """Let the helper process compare the clocks."""
         answer = self._ask(Sync())
-        assert isinstance(answer, Clock), "what was asked for"
-        return Instant(answer.offset_ns, answer.error_ns, answer.deaf_ns)
+        assert isinstance(answer, Instant), "what was asked for"
+        return answer
 
     def stop(self, reason: str) -> None:
         """Let the helper process tell the others."""
@@ -491,7 +454,7 @@ class Relay:
                 return
         # From one time that clocks are compared to the next: from when the run begins until it ends.
         deaf_s, self._deaf_s = self._deaf_s, 0.0
-        self._tell(Clock(offset, error, int(deaf_s * 1e9)))
+        self._tell(Instant(offset, error, int(deaf_s * 1e9)))
 
     def _serve_shortly(self) -> bool:
         """Do what is due besides; return whether to go on."""

@@ -6,6 +6,7 @@ Everything is read from the files that the ranks wrote, so the result is the sam
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -15,35 +16,33 @@ import msgspec
 
 from kvreplay.ranks.helper import ORPHANED
 from kvreplay.ranks.parts import (
-    EXACT_OPERATIONS,
     RANK_FILE,
+    RANKS_FILE,
     Ordered,
     PartRun,
-    find_report,
-    late_of,
+    RankOperations,
     merged_checkpoints,
     merged_figures,
     merged_pace,
     merged_requests,
     most,
-    read_operations,
-    read_ordered,
+    operations_of,
+    read_part,
+    side_by_side,
 )
-from kvreplay.result.cause import judge
 from kvreplay.result.counts import ERROR
-from kvreplay.result.figures import mlperf_figures
+from kvreplay.result.figures import mlperf_figures, slowest
 from kvreplay.result.journal import is_unrecovered
 from kvreplay.result.summarize import PERCENTILES, histogram_notes, skipped_notes
-from kvreplay.result.verdict import delivered_of, limit_of, named, reached_of
+from kvreplay.result.verdict import judged_run
 from kvreplay.run.run import Interrupted, recover
 from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError, RankLost
-from kvtrace.core.files import write_json
+from kvtrace.core.files import read_json, write_json
 from kvtrace.core.run.figures import (
     Evidence,
     Figures,
-    LimitCause,
     Mlperf,
     Pace,
     RequestFigures,
@@ -67,7 +66,6 @@ from kvtrace.core.run.run_file import (
     TraceNote,
     Verification,
     WindowNote,
-    find_run,
     sealed,
 )
 from kvtrace.core.schema import TRACE
@@ -88,17 +86,18 @@ def merge_ranks(output: Path, *, because: str | None = None, wait_s: float = 0.0
         RankLost: none left anything.
 
     """
-    order = read_ordered(output)
+    order = read_json(output / RANKS_FILE, Ordered, misfit="not of this version of kvreplay: {}")
     folders = [output / RANK_FOLDER.format(rank) for rank in range(order.count)]
     until = time.monotonic() + wait_s
     while time.monotonic() < until and not all((folder / RANK_FILE).is_file() for folder in folders):
         time.sleep(_LOOK_S)
-    parts = [_part(rank, host, folder) for rank, (host, folder) in enumerate(zip(order.hosts, folders, strict=True))]
-    known = [part for part in parts if part.run is not None]
-    if not known:
+    left = (_part(rank, host, folder) for rank, (host, folder) in enumerate(zip(order.hosts, folders, strict=True)))
+    parts = side_by_side(list(left))
+    if not any(part.run for part in parts):
         why = "; ".join(filter(None, [because, *(part.trouble for part in parts)]))
         raise RankLost(f"{output}: no rank left anything that could be put together: {why}")
-    run = _run(order, parts, because)
+    with operations_of(parts, output) as found:
+        run = _run(order, parts, found, because)
     write_json(output / RUN_FILE, sealed(run))
     return run
 
@@ -110,16 +109,15 @@ def _part(rank: int, host: str, folder: Path) -> PartRun:
             recover(folder)
         except KvError as error:
             trouble = str(error)
-    return PartRun(rank, host, folder, find_run(folder), find_report(folder), trouble)
+    return read_part(rank, host, folder, trouble)
 
 
 # Long: a field a line.
-def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFile:
+def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, because: str | None) -> RunFile:
     runs = [part.run for part in parts if part.run is not None]
     first = runs[0]
-    operations = sum(figures.operations or 0 for run in runs for figures in run.summary.figures)
-    found = read_operations(parts, first, is_exact=operations <= EXACT_OPERATIONS)
-    figures = merged_figures(parts, found)
+    tiers = [tier.name for tier in first.trace.metadata.tiers]
+    figures = merged_figures(parts, found, tiers)
     pace = merged_pace(runs, found)
     late = straggler(parts)
     device_io = _device_io(parts)
@@ -141,10 +139,10 @@ def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFi
         definitions=first.summary.definitions | DEFINITIONS,
     )
     trace, window = _trace(order, first), _window(order, parts, runs)
-    requests = merged_requests(parts, order.config.criteria)
+    requests = merged_requests(parts, found, order.config.criteria)
     status, reason = _status(parts, because)
     config = msgspec.to_builtins(order.config)
-    deal = next((part.report.deal for part in parts if part.report is not None), None)
+    deal = next((part.report.deal for part in parts if part.has_ended), None)
     return RunFile(
         program="kvreplay",
         version=__version__,
@@ -168,9 +166,7 @@ def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFi
         notes=[*run_notes(order, parts, deal, summary), *histogram_notes(figures, requests)],
         requests=requests,
         mlperf=None if requests is None else _mlperf(order, trace, window, first, summary, requests),
-        checkpoints=merged_checkpoints(
-            parts, [tier.name for tier in trace.metadata.tiers], summary.wall_ns, is_exact=found.is_exact
-        ),
+        checkpoints=merged_checkpoints(parts, tiers, summary.wall_ns, is_exact=found.is_exact),
         ranks=RanksNote(
             count=order.count,
             library=order.library,
@@ -201,9 +197,7 @@ def _warmup(order: Ordered, parts: Sequence[PartRun]) -> WarmupFacts | None:
     if order.config.warmup is None:
         return None
     found = [(part, part.run.summary.warmup) for part in parts if part.run is not None]
-    begun = [
-        late_of(part, parts) + at for part, of in found if (at := 0 if of is None else of.measured_from_ns) is not None
-    ]
+    begun = [part.late_ns + at for part, of in found if (at := 0 if of is None else of.measured_from_ns) is not None]
     return WarmupFacts(
         asked=order.config.warmup,
         operations=sum(of.operations for _, of in found if of is not None),
@@ -218,15 +212,13 @@ def _status(parts: Sequence[PartRun], because: str | None) -> tuple[str, str | N
     if not cut:
         failed = [part for part in parts if part.status == "failed operations"]
         return ("failed operations", _reason(failed[0])) if failed else ("complete", None)
-    if because is None or any(part.report is not None and part.report.orphaned_ns is not None for part in cut):
+    if because is None or any(part.report.orphaned_ns is not None for part in cut):
         because = first_gone(parts) or because
     return "partial", f"interrupted by {because}" if because else _reason(cut[0])
 
 
 def _reason(part: PartRun) -> str:
-    said = part.trouble or (None if part.report is None else part.report.error)
-    said = said or (None if part.run is None else part.run.reason) or "it left nothing"
-    return f"rank {part.rank}: {said}"
+    return f"rank {part.rank}: {part.reason or 'it left nothing'}"
 
 
 def merged_error(run: RunFile, output: Path) -> KvError | None:
@@ -253,7 +245,7 @@ def _window(order: Ordered, parts: Sequence[PartRun], runs: Sequence[RunFile]) -
     rows, once = sum(run.window.rows for run in runs), total([run.window.rows_once for run in runs])
     return WindowNote(
         rows=rows,
-        is_whole_trace=all(part.report is None or part.report.is_whole for part in parts) and len(runs) == order.count,
+        is_whole_trace=all(part.report.is_whole for part in parts) and len(runs) == order.count,
         span_ns=max((run.window.span_ns or 0 for run in runs), default=0),
         planned_rows=sum(run.window.planned_rows or 0 for run in runs),
         limit=order.config.limit,
@@ -331,73 +323,58 @@ def sentence(verdict: RunVerdict, parts: Sequence[PartRun], errors: int) -> str:
 
 def rank_note(part: PartRun) -> RankNote:
     """Return the entry of a rank in run.json."""
-    report, run = part.report, part.run
-    summary = None if run is None else run.summary
+    report, summary = part.report, None if part.run is None else part.run.summary
     wall = None if summary is None else summary.wall_ns
-    submissions = [] if run is None else [f for f in run.summary.figures if f.operations]
-    reason = part.trouble or (report.error if report is not None else None) or (run.reason if run is not None else None)
+    nodes = None if report.deal is None else report.deal.nodes
+    same = ("cpus", "clock_offset_ns", "clock_error_ns", "clock_drift_ns", "begun_late_ns", "stood_still_ns")
     return RankNote(
         rank=part.rank,
         folder=part.folder.name,
         host=part.host,
-        nodes=None
-        if report is None or report.deal is None or report.deal.nodes is None
-        else report.deal.nodes[part.rank],
-        cpus=None if report is None else report.cpus,
+        nodes=None if nodes is None else nodes[part.rank],
         status=part.status,
-        reason=reason if part.status != "complete" else None,
+        reason=part.reason if part.status != "complete" else None,
         operations=None if summary is None else summary.operations,
         errors=None if summary is None else summary.errors,
-        bytes=part.bytes if run is not None else None,
+        bytes=None if summary is None else part.bytes,
         wall_ns=wall,
         bandwidth_bytes_per_s=part.bytes * NS_PER_S / wall if wall else None,
-        read_p99_ns=None if run is None else _slowest(run.summary.figures, "read", "p99_ns"),
-        write_p99_ns=None if run is None else _slowest(run.summary.figures, "write", "p99_ns"),
-        clock_offset_ns=None if report is None else report.clock_offset_ns,
-        clock_error_ns=None if report is None else report.clock_error_ns,
-        clock_drift_ns=None if report is None else report.clock_drift_ns,
-        begun_late_ns=None if report is None else report.begun_late_ns,
-        first_submission_ns=part.first_submission_ns if submissions else None,
-        stood_still_ns=None if report is None else report.stood_still_ns,
+        read_p99_ns=slowest(part.figures, "read", "p99_ns"),
+        write_p99_ns=slowest(part.figures, "write", "p99_ns"),
+        first_submission_ns=part.first_submission_ns if any(f.operations for f in part.figures) else None,
+        **{name: getattr(report, name) for name in same},
     )
-
-
-def _slowest(figures: Sequence[Figures], op: str, quantile: str) -> int | None:
-    found: list[int | None] = [getattr(f.judged, quantile) for f in figures if f.op == op and not f.is_simulated]
-    known = [value for value in found if value is not None]
-    return max(known) if known and len(known) == len(found) else None
 
 
 def start_note(parts: Sequence[PartRun]) -> StartNote:
     """Return how closely together the ranks began."""
-    reports = [part.report for part in parts if part.report is not None and not part.report.is_idle]
-    late = [t.begun_late_ns for t in reports if t.begun_late_ns is not None]
-    errors = [t.clock_error_ns for t in reports if t.clock_error_ns is not None]
+    late = [part.report.begun_late_ns for part in parts if not part.report.is_idle]
+    errors = [part.report.clock_error_ns for part in parts if not part.report.is_idle]
     is_open = any(part.run is not None and part.run.pacing.loop == "open" for part in parts)
-    firsts = [first for part in parts if (first := part.first_submission_ns) is not None]
     return StartNote(
-        skew_ns=max(late) - min(late) if late else None,
-        first_submission_skew_ns=max(firsts) - min(firsts) if firsts and not is_open else None,
-        clock_error_ns=max(errors) if errors else None,
+        skew_ns=_spread(late),
+        first_submission_skew_ns=None if is_open else _spread([part.first_submission_ns for part in parts]),
+        clock_error_ns=most(errors),
     )
+
+
+def _spread(values: Sequence[int | None]) -> int | None:
+    """Return by how much the known ones among `values` differ at most; null without any."""
+    known = [value for value in values if value is not None]
+    return max(known) - min(known) if known else None
 
 
 def combined_note(parts: Sequence[PartRun]) -> CombinedNote:
     """Combine the ranks by MLPerf's rule."""
-    runs = [part.run for part in parts if part.run is not None]
+    each = [part.figures for part in parts if part.run is not None]
 
     def added(op: str) -> float | None:
-        rates = [
-            f.bandwidth_bytes_per_s
-            for run in runs
-            for f in run.summary.figures
-            if f.op == op and not f.is_simulated and f.bandwidth_bytes_per_s is not None
-        ]
-        return sum(rates) if rates else None
+        moved = [f.bandwidth_bytes_per_s for of in each for f in of if f.op == op and not f.is_simulated]
+        return total([rate for rate in moved if rate is not None])
 
     def worst(op: str) -> int | None:
-        known = [p for run in runs if (p := _slowest(run.summary.figures, op, "p95_ns")) is not None]
-        return max(known) if len(known) == len(runs) and known else None
+        found = [slowest(of, op, "p95_ns") for of in each]
+        return None if None in found else most(found)
 
     return CombinedNote(
         read_bandwidth_bytes_per_s=added("read"),
@@ -409,7 +386,7 @@ def combined_note(parts: Sequence[PartRun]) -> CombinedNote:
 
 def deletes_left_out(parts: Sequence[PartRun]) -> int:
     """Return how many deletes the ranks left out."""
-    return sum(p.report.deal.deletes_left_out for p in parts if p.report is not None and p.report.deal is not None)
+    return sum(part.report.deal.deletes_left_out for part in parts if part.report.deal is not None)
 
 
 def run_notes(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None, summary: Summary) -> list[str]:
@@ -424,13 +401,12 @@ def run_notes(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None, s
                 "" if part.run is None else "; its figures are those of its journal, whose last seconds may be missing"
             )
             found.append(f"rank {part.rank} is LOST{kept}")
-    bound = [
-        p for p in parts if p.report is not None and p.run is not None and p.report.cpus < (p.run.host.get("cpus") or 0)
-    ]
-    if bound and bound[0].report is not None and bound[0].run is not None:
+    cpus = [(part.report.cpus, part.run.host.get("cpus") or 0) for part in parts if part.run is not None]
+    bound = [(own, of_host) for own, of_host in cpus if own is not None and own < of_host]
+    if bound:
         found.append(
-            f"{len(bound)} ranks may run on {bound[0].report.cpus} of {bound[0].run.host['cpus']} CPUs only: the "
-            "launcher bound them, which slows a replay of several threads; mpirun --bind-to none does not"
+            f"{len(bound)} ranks may run on {bound[0][0]} of {bound[0][1]} CPUs only: the launcher bound them, which "
+            "slows a replay of several threads; mpirun --bind-to none does not"
         )
     found += crowded_hosts(parts)
     said: dict[str, list[int]] = {}
@@ -453,7 +429,7 @@ def crowded_hosts(parts: Sequence[PartRun]) -> list[str]:
         return []
     cpus: dict[str, list[int]] = {}
     for part in parts:
-        if part.report is not None and not part.report.is_idle:
+        if part.report.cpus is not None and not part.report.is_idle:
             cpus.setdefault(part.host, []).append(part.report.cpus)
     return [
         f"{len(each)} ranks share {max(each)} CPUs of {host}: one that finds none free at the common instant begins "
@@ -465,11 +441,10 @@ def crowded_hosts(parts: Sequence[PartRun]) -> list[str]:
 
 def sum_by_name(counts: Sequence[dict[str, int]]) -> dict[str, int]:
     """Return the counts of all ranks added up, by name."""
-    found: dict[str, int] = {}
+    found = Counter[str]()
     for each in counts:
-        for name, count in each.items():
-            found[name] = found.get(name, 0) + count
-    return found
+        found.update(each)
+    return dict(found)
 
 
 def _partition_note(count: int, deal: DealNote, needless: int) -> str:
@@ -494,16 +469,14 @@ def first_gone(parts: Sequence[PartRun]) -> str | None:
 
     A launcher that ends the others tells them by a signal, or kills them at once: then the time tells.
     """
-    dead = [part.rank for part in parts if part.report is None]
-    orphans = [part for part in parts if part.report is not None and part.report.orphaned_ns is not None]
-    unwarned = [part.rank for part in orphans if part.run is not None and ORPHANED in (part.run.reason or "")]
+    dead = [part.rank for part in parts if not part.has_ended]
     if len(dead) == 1:
         return f"the death of rank {dead[0]}"
-    if not orphans:
-        return None
-    if not unwarned:
-        return "SIGTERM"
-    when = sorted((p.report.orphaned_ns or 0, p.rank) for p in orphans if p.report is not None)
+    when = sorted((ns, part.rank) for part in parts if (ns := part.report.orphaned_ns) is not None)
+    orphans = {rank for _, rank in when}
+    unwarned = [part.rank for part in parts if part.rank in orphans and ORPHANED in (part.reason or "")]
+    if not when or not unwarned:
+        return "SIGTERM" if when else None
     if len(unwarned) == 1 or len(when) == 1 or when[1][0] - when[0][0] > TIGHT_NS:
         return f"the death of rank {unwarned[0] if len(unwarned) == 1 else when[0][1]}'s MPI process"
     return f"the end of all MPI processes within {format_duration(when[-1][0] - when[0][0])}"
@@ -549,28 +522,22 @@ def merged_verdict(
     runs = [part.run for part in parts if part.run is not None]
     tier = _slowest_tier(figures)
     rates = [_rate(name, figures, runs) for name in dict.fromkeys(f.tier for f in figures if f.operations)]
-    rate = next((each for each in rates if each.tier == tier), None)
-    evidence = _evidence(runs, device_io, tier, pace)
-    cause: LimitCause | None = None
-    reason: str | None = "nothing completed"
-    if rate is not None:
-        of_tier = [f for f in figures if f.tier == tier]
-        cause, reason = judge(
-            evidence,
-            is_open=pace is not None,
-            has_reached=None if pace is None else pace.kept_pace,
-            copies=any(f.engine in ("memory", "gpu") for f in of_tier),
-            does_io=any(f.latency.count for f in of_tier),
-        )
-    return RunVerdict(
-        sentence=_sentence(rate, pace, cause, reason, evidence, len(runs), late),
-        has_reached=None if pace is None else pace.kept_pace,
-        tier=tier,
-        cause=cause,
-        reason=reason,
-        tiers=rates,
-        evidence=evidence,
+    evidence, of_tier = _evidence(runs, device_io, tier, pace), [f for f in figures if f.tier == tier]
+    found = judged_run(
+        evidence,
+        rates,
+        tier,
+        pace,
+        copies=any(f.engine in ("memory", "gpu") for f in of_tier),
+        does_io=any(f.latency.count for f in of_tier),
+        because="all ranks",
+        in_all=" in all",
     )
+    who = f"{len(runs)} rank{'' if len(runs) == 1 else 's'}"
+    who += " FELL BEHIND" if pace is not None and evidence.is_end_late and rates else ""
+    behind = "" if late is None else f"; rank {late.rank} ended {format_duration(late.behind_ns)} later: {late.reason}"
+    said = f"{who}: {found.sentence}{behind if rates else ''}"
+    return msgspec.structs.replace(found, sentence=said)
 
 
 def _slowest_tier(figures: Sequence[Figures]) -> str | None:
@@ -643,28 +610,6 @@ def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str
     )
 
 
-def _sentence(
-    rate: TierRate | None,
-    pace: Pace | None,
-    cause: LimitCause | None,
-    reason: str | None,
-    evidence: Evidence,
-    count: int,
-    late: Straggler | None,
-) -> str:
-    who = f"{count} rank{'' if count == 1 else 's'}"
-    if rate is None:
-        return f"{who}: nothing completed"
-    limit = f"{evidence.queue_depth} (all ranks)"
-    behind = "" if late is None else f"; rank {late.rank} ended {format_duration(late.behind_ns)} later: {late.reason}"
-    if pace is None:
-        held = "" if reason is None else f": {limit_of(cause, rate, limit, evidence.storage)} ({reason})"
-        at = f"at queue depth {evidence.queue_depth} in all"
-        return f"{who}: {named(rate)} reached {reached_of(rate)} {at}{held}{behind}"
-    said = delivered_of(rate, pace, cause, reason, evidence.storage, limit, is_behind=bool(evidence.is_end_late))
-    return f"{who}{' FELL BEHIND' if evidence.is_end_late else ''}: {said}{behind}"
-
-
 def straggler(parts: Sequence[PartRun]) -> Straggler | None:
     """Return the rank that ended last if it held up the others, and why; null if it did not."""
     ended = [(part.run.summary.wall_ns or 0, part) for part in parts if part.run is not None]
@@ -681,7 +626,7 @@ def straggler(parts: Sequence[PartRun]) -> Straggler | None:
 
 def _why(last: PartRun, others: Sequence[PartRun], behind_ns: int) -> str:
     """Return why a rank ended last, by what differs most from the others."""
-    still_ns = 0 if last.report is None else last.report.stood_still_ns or 0
+    still_ns = last.report.stood_still_ns or 0
     if still_ns >= behind_ns / 2:
         return f"its process stood still for {format_duration(still_ns)}, stopped or without a processor"
     for what, mine, usual in (
@@ -694,7 +639,7 @@ def _why(last: PartRun, others: Sequence[PartRun], behind_ns: int) -> str:
     if slow and max(slow)[0] > MORE:
         times, said = max(slow)
         return f"its {said} took {times:.2g} times as long as the median rank's, on average"
-    late_ns = 0 if last.report is None else last.report.begun_late_ns or 0
+    late_ns = last.report.begun_late_ns or 0
     if late_ns >= behind_ns / 2:
         return f"it began {format_duration(late_ns)} late"
     return "why is not known: its share, its service times and its start are those of the others"
@@ -703,14 +648,9 @@ def _why(last: PartRun, others: Sequence[PartRun], behind_ns: int) -> str:
 def _times(last: PartRun, others: Sequence[PartRun]) -> list[tuple[str, float, float]]:
     """Return the mean service time of each kind of operation: what it is, the last rank's, the median of the others."""
     found = []
-    for f in [] if last.run is None else last.run.summary.figures:
-        same = [
-            g.latency.mean_ns
-            for part in others
-            if part.run is not None
-            for g in part.run.summary.figures
-            if (g.tier, g.op) == (f.tier, f.op) and g.latency.mean_ns is not None
-        ]
-        if f.latency.mean_ns is not None and same:
-            found.append((f"{f.op}s on {f.tier}", f.latency.mean_ns, median(same)))
+    for f in last.figures:
+        same = [g.latency.mean_ns for part in others for g in part.figures if (g.tier, g.op) == (f.tier, f.op)]
+        known = [time for time in same if time is not None]
+        if f.latency.mean_ns is not None and known:
+            found.append((f"{f.op}s on {f.tier}", f.latency.mean_ns, median(known)))
     return found

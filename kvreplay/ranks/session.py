@@ -27,7 +27,7 @@ from kvreplay.ranks import partition
 from kvreplay.ranks.helper import Instant, Ranks
 from kvreplay.ranks.merge import merge_ranks, merged_error
 from kvreplay.ranks.partition import Part, PartitionBy, PartitionOptions, write_part
-from kvreplay.ranks.parts import RANK_FILE, RANKS_FILE, Ordered, RankReport, write_report
+from kvreplay.ranks.parts import RANK_FILE, RANKS_FILE, Ordered, RankReport
 from kvreplay.result import tables
 from kvreplay.result.tables import check_output, make_directory
 from kvreplay.run.run import FinishedRun, replay
@@ -88,7 +88,7 @@ class RankSession:
         with suppress(RankLost):
             self.ranks.exchange(msgspec.msgpack.encode(order))
         self._all(order, show, watching)
-        run = merge_ranks(output, because=self.ranks.reason, wait_s=WAIT_S if self.ranks.is_lost else 0.0)
+        run = merge_ranks(output, because=self.ranks.reason, wait_s=WAIT_S if self.ranks.lost else 0.0)
         return FinishedRun(run, merged_error(run, output))
 
     def follow(self) -> None:
@@ -141,7 +141,8 @@ class RankSession:
             if rank == 0:
                 remove_unbegun(output)
             raise error or Elsewhere("another rank says why")
-        write_report(folder, self._report(part, meeting, error))
+        folder.mkdir(exist_ok=True)
+        write_json(folder / RANK_FILE, self._report(part, meeting, error))
         bring(self.ranks, output)
 
     def _part(self, order: Ordered) -> Part:

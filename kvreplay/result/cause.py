@@ -278,35 +278,20 @@ def _root(shares: Mapping[str, float]) -> str | None:
     return root
 
 
-def _late_data(_found: Evidence, waited: str) -> Cause:
-    return LimitCause.DATA, f"{waited} generating the data of writes"
-
-
-def _late_processor(found: Evidence, waited: str) -> Cause:
-    return LimitCause.PROCESSOR, f"{waited} waiting for a processor{_of_processor(found)}"
-
-
 def _of_processor(found: Evidence) -> str:
     share = found.processor_share
     return "" if share is None else f": our threads were ready to run and did not for {percent(share)} of the time"
 
 
-def _late_memory(found: Evidence, waited: str) -> Cause:
-    share = "" if found.touch_share is None else f", {percent(found.touch_share)} of the time of the threads that copy"
-    return LimitCause.MEMORY, f"{waited} taking pages for the tier's memory{share}"
-
-
-def _late_copying(found: Evidence, waited: str) -> Cause:
-    share = found.copy_busy_share
-    busy = "" if share is None else f", the threads that copy busy {percent(share)} of the time"
-    return LimitCause.COPY_THREADS, f"{waited} copying of others{busy}"
+def _of_copying(share: float | None, said: str) -> str:
+    return "" if share is None else f", {said.format(percent(share))}"
 
 
 def _late_block_queue(found: Evidence, waited: str) -> Cause:
-    said = f"{waited} submission that slept in the kernel: {_queue_full(found)}"
     if _is_throttled(found):
         return _throttled(found)
-    return LimitCause.DRIVE, f"{said}{_of_device(found)}"
+    before = f"{waited} submission that slept in the kernel: " if waited else ""
+    return LimitCause.DRIVE, f"{before}{_queue_full(found)}{_of_device(found)}"
 
 
 def _queue_full(found: Evidence) -> str:
@@ -314,11 +299,13 @@ def _queue_full(found: Evidence) -> str:
 
 
 def _late_submission(found: Evidence, waited: str) -> Cause:
+    """Judge a run whose submitting thread was late, or without that busy while its queue had room."""
     if _is_unread(found):
         return _unread(found)
+    said = f"{waited} late submission" if waited else _in_flight(found)
     if _is_cached(found):
-        return LimitCause.DRIVE, f"{waited} late submission, {_in_kernel(found)}"
-    return LimitCause.REPLAYER, f"{waited} late submission{_busy(found)}"
+        return LimitCause.DRIVE, f"{said}, {_in_kernel(found)}"
+    return LimitCause.REPLAYER, f"{said}{_busy(found)}"
 
 
 def _late_buffers(found: Evidence, waited: str) -> Cause:
@@ -361,18 +348,11 @@ def _closed(found: Evidence, *, copies: bool) -> Cause:
         (_is_unread(found), lambda: _unread(found)),
         (_top_of_submitter(found) is not None, lambda: _of_submitter(found)),
         (blocked >= DOMINANT, lambda: _late_dependencies(found, chain)),
-        (busy >= BUSY or (busy >= DOMINANT and busy > held), lambda: _submitting(found)),
+        (busy >= BUSY or (busy >= DOMINANT and busy > held), lambda: _late_submission(found, "")),
         (full >= 1 - DOMINANT, lambda: _full(found, "")),
         (blocked >= NOTABLE, lambda: _late_dependencies(found, chain)),
     ]
     return next((say() for holds, say in cases if holds), (None, f"{_in_flight(found)}{_busy(found)}"))
-
-
-def _submitting(found: Evidence) -> Cause:
-    """Judge a run whose submitting thread was busy, not making data, while its queue had room."""
-    if _is_cached(found):
-        return LimitCause.DRIVE, f"{_in_flight(found)}, {_in_kernel(found)}"
-    return LimitCause.REPLAYER, f"{_in_flight(found)}{_busy(found)}"
 
 
 def _top_of_submitter(found: Evidence) -> str | None:
@@ -389,11 +369,7 @@ def _top_of_submitter(found: Evidence) -> str | None:
 def _of_submitter(found: Evidence) -> Cause:
     top = _top_of_submitter(found)
     if top == BLOCK_QUEUE:
-        return (
-            _throttled(found)
-            if _is_throttled(found)
-            else (LimitCause.DRIVE, f"{_queue_full(found)}{_of_device(found)}")
-        )
+        return _late_block_queue(found, "")
     if top == PROCESSOR:
         return LimitCause.PROCESSOR, f"{_in_flight(found)}{_of_processor(found)}"
     made = percent(found.starved_share or 0.0)
@@ -416,6 +392,13 @@ def _timeless(found: Evidence) -> Cause:
     return LimitCause.REPLAYER, f"nothing takes time on the tier{_busy(found)}"
 
 
+_COPIER_CAUSES = {
+    MEMORY: (LimitCause.MEMORY, "taking pages for the tier's memory"),
+    DATA: (LimitCause.DATA, "generating the data of writes"),
+    PROCESSOR: (LimitCause.PROCESSOR, "waiting for a processor"),
+}
+
+
 def _copies(found: Evidence) -> Cause:
     """Judge a tier in memory by what the threads that copy did."""
     if found.copy_busy_share is None:
@@ -431,11 +414,7 @@ def _copies(found: Evidence) -> Cause:
     top = max(shares, key=lambda name: shares[name])
     said = f"the threads that copy were busy {percent(found.copy_busy_share)} of the time"
     if top != COPYING and shares[top] >= DOMINANT * found.copy_busy_share > 0:
-        cause, what = {
-            MEMORY: (LimitCause.MEMORY, "taking pages for the tier's memory"),
-            DATA: (LimitCause.DATA, "generating the data of writes"),
-            PROCESSOR: (LimitCause.PROCESSOR, "waiting for a processor"),
-        }[top]
+        cause, what = _COPIER_CAUSES[top]
         return cause, f"{said}, {percent(shares[top])} {what}"
     if found.copy_busy_share >= BUSY:
         return LimitCause.COPY_THREADS, said
@@ -575,21 +554,27 @@ def _of_device(found: Evidence) -> str:
     return f", device busy {percent(min(1.0, found.device_busy_share))} of the time"
 
 
-def _unknown(_found: Evidence, waited: str) -> Cause:
-    return None, f"{waited} before submission; what for is not known of a killed run"
-
-
 _BY_TOP: dict[str, Callable[[Evidence, str], Cause]] = {
-    DATA: _late_data,
-    MEMORY: _late_memory,
-    PROCESSOR: _late_processor,
-    COPYING: _late_copying,
+    DATA: lambda _found, waited: (LimitCause.DATA, f"{waited} generating the data of writes"),
+    MEMORY: lambda found, waited: (
+        LimitCause.MEMORY,
+        f"{waited} taking pages for the tier's memory"
+        + _of_copying(found.touch_share, "{} of the time of the threads that copy"),
+    ),
+    PROCESSOR: lambda found, waited: (
+        LimitCause.PROCESSOR,
+        f"{waited} waiting for a processor{_of_processor(found)}",
+    ),
+    COPYING: lambda found, waited: (
+        LimitCause.COPY_THREADS,
+        f"{waited} copying of others" + _of_copying(found.copy_busy_share, "the threads that copy busy {} of the time"),
+    ),
     BLOCK_QUEUE: _late_block_queue,
     SUBMISSION: _late_submission,
     DEPENDENCIES: _late_dependencies,
     QUEUE: _full,
     BUFFERS: _late_buffers,
     DRIVE: _served,
-    UNKNOWN: _unknown,
+    UNKNOWN: lambda _found, waited: (None, f"{waited} before submission; what for is not known of a killed run"),
 }
 """How to judge a run by what most of its delays was."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from kvreplay.config.limits import Warmup
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import NOT_DONE, OK
 from kvreplay.plan.loader import IS_BULK
@@ -97,7 +98,10 @@ class Checkpoints:
             return None
         each = [known.found() for known in self._known.values()]
         spans = spans_of(each, last_ns)
-        return figures_of(each, spans, wall_ns, _beside(setting, ops, spans))
+        tiers = [tier.name if tier is not None and has_times(tier) else None for tier in setting.tiers]
+        limit, is_open = EXACT_VALUES // (2 * len(tiers) * len(_OPS)), setting.pacer.speed is not None
+        beside = times_beside([MeasuredOps(ops, setting.warmup)], spans, tiers, limit, is_open=is_open)
+        return figures_of(each, spans, wall_ns, beside)
 
 
 def figures_of(each: list[Checkpoint], spans: Any, wall_ns: int | None, beside: list[Beside]) -> CheckpointFigures:
@@ -175,56 +179,48 @@ def spans_of(each: list[Checkpoint], last: int) -> Any:
     return np.array(joined, np.int64).reshape(-1, 2).T
 
 
-class TimesBeside:
-    """How long the operations of others took while a checkpoint was under way, and otherwise."""
+class MeasuredOps(NamedTuple):
+    """Operations that a run left, and which of them figures count."""
 
-    def __init__(self, spans: Any, tiers: Sequence[str | None], limit: int) -> None:
-        """Know none; checkpoints are under way in `spans`, of `tiers` those with a name are told of.
-
-        Up to `limit` times of a kind are kept one by one.
-        """
-        self._spans, self._tiers = spans, tiers
-        self._times = Times(2 * len(tiers) * len(_OPS), limit)
-
-    def add(self, rows: dict[str, Any], which: Any, *, is_open: bool, late_ns: int = 0) -> None:
-        """Take of `rows` (columns of OPS as numbers) those `which` (bool) that are a read or write of others, and done.
-
-        Their times are to be moved by `late_ns`.
-        """
-        others = which & (rows["outcome"] == OK) & (rows["op"] < len(_OPS)) & ~IS_BULK[rows["phase"]]
-        start = rows["scheduled_ns" if is_open else "submitted_ns"][others] + late_ns
-        end = rows["completed_ns"][others] + late_ns
-        following = np.searchsorted(self._spans[1], start, side="right")
-        is_during = np.append(self._spans[0], _NONE)[following] < end
-        key = (rows["tier"][others] * len(_OPS) + rows["op"][others]) * 2 + ~is_during
-        for at in np.unique(key).tolist():
-            self._times.add((end - start)[key == at], at)
-
-    def found(self, *, is_open: bool) -> list[Beside]:
-        """Return them by tier and operation."""
-        return [
-            Beside(
-                tier=tier,
-                op=op,
-                measure="response" if is_open else "latency",
-                during=self._times.distribution(at),
-                without=self._times.distribution(at + 1),
-            )
-            for index, tier in enumerate(self._tiers)
-            if tier is not None
-            for code, op in enumerate(_OPS)
-            if self._times.count(at := (index * len(_OPS) + code) * 2, at + 1)
-        ]
+    path: Path
+    warmup: Warmup | None
+    late_ns: int = 0
+    """Their times are to be moved by so much: of several runs one began later."""
 
 
-def _beside(setting: Setting, ops: Path, spans: Any) -> list[Beside]:
-    """Return what others saw: when checkpoints are under way is known at the end, so operations are read again."""
-    is_open, warmup = setting.pacer.speed is not None, setting.warmup
-    tiers = [tier.name if tier is not None and has_times(tier) else None for tier in setting.tiers]
-    found = TimesBeside(spans, tiers, EXACT_VALUES // (2 * len(tiers) * len(_OPS)))
-    for batch in open_table(ops, OPS).batches(COLUMNS):
-        rows = {name: numbers(batch.column(name)) for name in COLUMNS}
-        begun = rows["scheduled_ns" if is_open else "submitted_ns"]
-        counts = np.ones(len(begun), bool) if warmup is None else warmup.counts(rows["row"], begun)
-        found.add(rows, counts, is_open=is_open)
-    return found.found(is_open=is_open)
+def times_beside(
+    each: Sequence[MeasuredOps], spans: Any, tiers: Sequence[str | None], limit: int, *, is_open: bool
+) -> list[Beside]:
+    """Return how long operations of others took while a checkpoint was under way, and otherwise, by tier and kind.
+
+    When checkpoints are under way, in `spans`, is known at the end, so operations are read again. Of `tiers` those with
+    a name are told of; up to `limit` times of a kind are kept one by one.
+    """
+    times = Times(2 * len(tiers) * len(_OPS), limit)
+    is_told = np.array([tier is not None for tier in tiers])
+    for path, warmup, late_ns in each:
+        for batch in open_table(path, OPS).batches(COLUMNS):
+            rows = {name: numbers(batch.column(name)) for name in COLUMNS}
+            begun = rows["scheduled_ns" if is_open else "submitted_ns"]
+            which = (rows["outcome"] == OK) & (rows["op"] < len(_OPS)) & ~IS_BULK[rows["phase"]] & is_told[rows["tier"]]
+            if warmup is not None:
+                which &= warmup.counts(rows["row"], begun)
+            start, end = begun[which] + late_ns, rows["completed_ns"][which] + late_ns
+            following = np.searchsorted(spans[1], start, side="right")
+            is_during = np.append(spans[0], _NONE)[following] < end
+            key = (rows["tier"][which] * len(_OPS) + rows["op"][which]) * 2 + ~is_during
+            for at in np.unique(key).tolist():
+                times.add((end - start)[key == at], at)
+    return [
+        Beside(
+            tier=tier,
+            op=op,
+            measure="response" if is_open else "latency",
+            during=times.distribution(at),
+            without=times.distribution(at + 1),
+        )
+        for index, tier in enumerate(tiers)
+        if tier is not None
+        for code, op in enumerate(_OPS)
+        if times.count(at := (index * len(_OPS) + code) * 2, at + 1)
+    ]

@@ -8,7 +8,7 @@ measured here, so its criteria are judged by the total latency, which is never l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -330,6 +330,12 @@ def _per_second(count: int | None, time_ns: int | None) -> float | None:
     return count * NS_PER_S / time_ns if count is not None and time_ns else None
 
 
+def slowest(figures: Sequence[Figures], op: str, quantile: str = "p99_ns") -> int | None:
+    """Return the worst of a percentile of `op` over the tiers where data moves; null if one is not known."""
+    found: list[int | None] = [getattr(f.judged, quantile) for f in figures if f.op == op and not f.is_simulated]
+    return None if None in found else max((time for time in found if time is not None), default=None)
+
+
 def _criteria(wanted: Criteria, moved: list[Figures], kinds: dict[str, str], stats: dict[str, Any]) -> list[Criterion]:
     def worst(kind: str, op: str | None) -> float | None:
         found = [f.judged.p95_ns for f in moved if kinds[f.tier] == kind and op in (None, f.op)]
@@ -345,8 +351,8 @@ def _criteria(wanted: Criteria, moved: list[Figures], kinds: dict[str, str], sta
         _below("storage_read_p95_ns", wanted.storage_read_p95, worst("storage", "read")),
         _below("storage_write_p95_ns", wanted.storage_write_p95, worst("storage", "write")),
         _below("cpu_p95_ns", wanted.cpu_p95, worst("cpu", None)),
-        _above("hit_rate", wanted.hit_rate, hit_rate, simulated, "{:.1%}".format),
-        _above("storage_bandwidth_bytes_per_s", parse_bytes(wanted.storage_bandwidth), bandwidth, both, format_rate),
+        above("hit_rate", wanted.hit_rate, hit_rate, simulated, "{:.1%}".format),
+        above("storage_bandwidth_bytes_per_s", parse_bytes(wanted.storage_bandwidth), bandwidth, both, format_rate),
     ]
 
 
@@ -369,7 +375,10 @@ def _below(name: str, threshold: str, measured: float | None) -> Criterion:
     )
 
 
-def _above(name: str, threshold: float, measured: float | None, definition: str, show: Any) -> Criterion:
+def above(
+    name: str, threshold: float, measured: float | None, definition: str, show: Callable[[Any], str]
+) -> Criterion:
+    """Judge what is to exceed a threshold; `show` formats both."""
     verdict = "not measured" if measured is None else "pass" if measured > threshold else "fail"
     return Criterion(
         name=name,

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from kvreplay.engine.job import Driven
@@ -55,7 +56,7 @@ def verdict(
     moved: dict[str, DeviceIo],
 ) -> RunVerdict:
     """Return the verdict of a run; parameters as of `figures.summarize`, `judged` its pace."""
-    tiers, is_open = found.tiers, found.is_open_loop
+    tiers = found.tiers
     rates = [
         _rate(found, index, tier)
         for index, tier in enumerate(tiers)
@@ -63,23 +64,50 @@ def verdict(
     ]
     index = _slowest(found)
     tier = None if index is None else tiers[index]
-    has_reached = judged.kept_pace if judged is not None else None
     evidence = _evidence(found, index, driven, judged, queue_depth, moved)
+    does_io = tier is not None and has_times(tier)
+    name = None if tier is None else tier.name
+    said = judged_run(evidence, rates, name, judged, copies=copied(tier), does_io=does_io, because=because)
+    before = "FELL BEHIND: " if judged is not None and evidence.is_end_late else ""
+    if name is None:
+        before = "open loop: " if found.is_open_loop else "closed loop: "
+    return msgspec.structs.replace(said, sentence=f"{before}{said.sentence}")
+
+
+def judged_run(
+    evidence: Evidence,
+    rates: list[TierRate],
+    tier: str | None,
+    pace: Pace | None,
+    *,
+    copies: bool,
+    does_io: bool,
+    because: str,
+    in_all: str = "",
+) -> RunVerdict:
+    """Return the verdict of one run, or of the ranks' together, that speaks of `tier`; parameters as of `judge`.
+
+    `rates` are the tiers' loads, `because` says what set the queue depth, `in_all` whose depth it is.
+    """
+    has_reached = None if pace is None else pace.kept_pace
+    rate = next((each for each in rates if each.tier == tier), None)
     cause: LimitCause | None = None
     reason: str | None = "nothing completed"
-    if tier is not None:
+    sentence = "nothing completed"
+    if rate is not None:
         cause, reason = judge(
-            evidence,
-            is_open=is_open,
-            has_reached=has_reached,
-            copies=copied(tier),
-            does_io=has_times(tier),
+            evidence, is_open=pace is not None, has_reached=has_reached, copies=copies, does_io=does_io
         )
-    rate = next((r for r in rates if tier is not None and r.tier == tier.name), None)
+        limit = f"{evidence.queue_depth} ({because})"
+        if pace is not None:
+            sentence = _delivered(rate, pace, cause, reason, evidence, limit)
+        else:
+            held = "" if reason is None else f": {_words(cause, rate, limit, evidence.storage)[0]} ({reason})"
+            sentence = f"{named(rate)} reached {reached_of(rate)} at queue depth {evidence.queue_depth}{in_all}{held}"
     return RunVerdict(
-        sentence=_sentence(rate, judged, cause, reason, evidence, is_open=is_open, because=because),
+        sentence=sentence,
         has_reached=has_reached,
-        tier=None if tier is None else tier.name,
+        tier=tier,
         cause=cause,
         reason=reason,
         tiers=rates,
@@ -241,46 +269,16 @@ def _of_devices(found: CountedOperations, index: int, tier: Tier, moved: dict[st
     }
 
 
-def _sentence(
-    rate: TierRate | None,
-    judged: Pace | None,
-    cause: LimitCause | None,
-    reason: str | None,
-    evidence: Evidence,
-    *,
-    is_open: bool,
-    because: str,
-) -> str:
-    if rate is None:
-        return f"{'open loop' if is_open else 'closed loop'}: nothing completed"
-    limit = f"{evidence.queue_depth} ({because})"
-    if is_open and judged is not None:
-        is_behind = bool(evidence.is_end_late)
-        found = delivered_of(rate, judged, cause, reason, evidence.storage, limit, is_behind=is_behind)
-        return f"FELL BEHIND: {found}" if is_behind else found
-    held = "" if reason is None else f": {limit_of(cause, rate, limit, evidence.storage)} ({reason})"
-    return f"{named(rate)} reached {reached_of(rate)} at queue depth {evidence.queue_depth}{held}"
-
-
 def named(rate: TierRate) -> str:
     """Return a tier's name, marked if it is simulated."""
     return f"{rate.tier} (SIMULATED)" if rate.is_simulated else rate.tier
 
 
-def delivered_of(
-    rate: TierRate,
-    judged: Pace,
-    cause: LimitCause | None,
-    reason: str | None,
-    storage: str,
-    limit: str,
-    *,
-    is_behind: bool,
+def _delivered(
+    rate: TierRate, judged: Pace, cause: LimitCause | None, reason: str | None, evidence: Evidence, limit: str
 ) -> str:
-    """Describe an open loop: load delivered of the load asked, share on time, and the cause of delays.
-
-    `limit` is that of the queue, `storage` what the tier lies on, `is_behind` whether less was delivered than asked.
-    """
+    """Describe an open loop: load delivered of the load asked, share on time, and the cause of delays."""
+    is_behind = bool(evidence.is_end_late)
     said = f"{named(rate)} delivered {_of_asked(rate, is_behind=is_behind)}"
     if is_behind:
         said += f", ended {format_duration(judged.end_late_ns)} late"
@@ -294,14 +292,9 @@ def delivered_of(
     said += f"; {percent(1 - on_time)} of operations late by more than 1 ms{times}"
     if reason is None:
         return said
-    limits, waited_for = _words(cause, rate, limit, storage)
+    limits, waited_for = _words(cause, rate, limit, evidence.storage)
     who = limits if is_behind else waited_for
     return f"{said}: {who} ({reason})"
-
-
-def limit_of(cause: LimitCause | None, rate: TierRate, limit: str, storage: str) -> str:
-    """Name the bottleneck in a few words; `limit` is the queue depth, `storage` what the tier lies on."""
-    return _words(cause, rate, limit, storage)[0]
 
 
 def _words(cause: LimitCause | None, rate: TierRate, limit: str, storage: str) -> tuple[str, str]:

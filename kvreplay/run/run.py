@@ -184,7 +184,8 @@ class _Run:
             rows = loader.begin(
                 setting.pacer, is_ignoring_streams=config.is_ignoring_streams, is_verified=config.is_verified
             )
-            meet(self.together)
+            if together is not None:
+                together.ready()
             begun = Preparation(
                 chosen=chosen,
                 started=datetime.now(UTC),
@@ -553,12 +554,6 @@ class Together(CommonStart, Protocol):
             KvError: one cannot be: none is to start.
 
         """
-
-
-def meet(together: Together | None) -> None:
-    """Wait until all are prepared; errors as of `Together.ready`."""
-    if together is not None:
-        together.ready()
 
 
 PART_ROWS = 1 << 15

@@ -24,6 +24,7 @@ from kvreplay.config.limits import check
 from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
 from kvreplay.result.cause import DEPENDENCIES, DRIVE, is_late
+from kvreplay.result.figures import slowest
 from kvreplay.run.run import Replaying, replay
 from kvtrace import __version__
 from kvtrace.core.document.chapters import LOAD_NAMES, response_lines
@@ -238,7 +239,7 @@ def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | No
     moved = [f for f in summary.figures if not f.is_simulated and f.op != "delete"]
     started = (summary.warmup.measured_from_ns if summary.warmup else 0) or 0
     span = (summary.wall_ns or 0) - started
-    pace, read_p99_ns = summary.pace, _slowest(summary, "read")
+    pace, read_p99_ns = summary.pace, slowest(summary.figures, "read")
     is_judged = read_p99_target_ns is not None and read_p99_ns is not None
     return SweepPoint(
         value=value,
@@ -251,11 +252,11 @@ def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | No
         read_p99_ns=read_p99_ns,
         read_p99_lacks=_lacking(summary),
         is_within_target=(read_p99_ns or 0) <= (read_p99_target_ns or 0) if is_judged else None,
-        read_p50_ns=_slowest(summary, "read", "p50_ns"),
-        read_p99_9_ns=_slowest(summary, "read", "p99_9_ns"),
-        write_p50_ns=_slowest(summary, "write", "p50_ns"),
-        write_p99_ns=_slowest(summary, "write"),
-        write_p99_9_ns=_slowest(summary, "write", "p99_9_ns"),
+        read_p50_ns=slowest(summary.figures, "read", "p50_ns"),
+        read_p99_9_ns=slowest(summary.figures, "read", "p99_9_ns"),
+        write_p50_ns=slowest(summary.figures, "write", "p50_ns"),
+        write_p99_ns=slowest(summary.figures, "write"),
+        write_p99_9_ns=slowest(summary.figures, "write", "p99_9_ns"),
         judgement=summary.judgement,
         kept_pace=pace.kept_pace if pace else None,
         is_delivered=not is_late(pace.end_late_ns, pace.offered_per_s, pace.delivered_per_s) if pace else None,
@@ -271,14 +272,6 @@ def _asked(summary: Summary) -> float | None:
     rates = [t.asked_bytes_per_s for t in tiers if t.asked_operations_per_s is not None]
     known = [rate for rate in rates if rate is not None]
     return sum(known) if known and len(known) == len(rates) else None
-
-
-def _slowest(summary: Summary, op: str, quantile: str = "p99_ns") -> int | None:
-    found: list[int | None] = [
-        getattr(f.judged, quantile) for f in summary.figures if f.op == op and not f.is_simulated
-    ]
-    known = [p for p in found if p is not None]
-    return max(known) if known and len(known) == len(found) else None
 
 
 def _lacking(summary: Summary) -> str | None:

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from kvreplay.tiers.directio import refused
-from kvreplay.tiers.host import SECTOR_BYTES, block_device, mounts, sys_text
+from kvreplay.tiers.host import SECTOR_BYTES, block_device, devices_beneath, disk_of, mounts, sys_text
 from kvreplay.tiers.space import read_header
 from kvreplay.tiers.tier import DIRECTORY_NAME, FILE_NAME
 from kvtrace.core.errors import DeviceError
@@ -336,15 +336,8 @@ def _is_writing(process: Path, fd: str, numbers: set[str]) -> bool:
 
 def _disks_below_root(sysfs: Path) -> set[str]:
     """Return the names of all disks that / lies on, through RAID and the like."""
-    found: set[str] = set()
-    waiting = [(sysfs / "dev/block" / _number(Path("/").stat().st_dev)).resolve()]
-    while waiting:
-        at = waiting.pop()
-        if not at.is_dir():
-            continue
-        found.add((at if (at / "queue").is_dir() else at.parent).name)
-        waiting += [(at / "slaves" / name).resolve() for name in _entries(at / "slaves")]
-    return found
+    at = (sysfs / "dev/block" / _number(Path("/").stat().st_dev)).resolve()
+    return {disk_of(each).name for each in devices_beneath(at if at.is_dir() else None) if each is not None}
 
 
 def is_of_root(target: Path, sysfs: Path = Path("/sys")) -> bool:

@@ -165,11 +165,6 @@ class HintingTier(Protocol):
         """Return a handle for writing the object as part of `stream`, as `begin` does."""
 
 
-def placing(tier: object) -> PlacingTier | None:
-    """Return `tier` if it may be told of streams, else None."""
-    return tier if isinstance(tier, PlacingTier) else None
-
-
 def set_hint(fd: int, stream: int) -> None:
     """Give the open file the lifetime that stands for `stream`; OSError if its filesystem takes none."""
     fcntl.fcntl(fd, F_SET_RW_HINT, _HINT.pack(_SHORT + stream % len(LIFETIMES)))

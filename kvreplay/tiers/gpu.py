@@ -115,7 +115,7 @@ class GpuTier:
         self.alignment = PAGE_BYTES if is_verified else 1
         self._number, self._io_bytes, self._make_device = number, io_bytes, make_device
         self._is_within = is_within
-        self._objects: dict[int, tuple[Memory, int]] = {}
+        self._objects: dict[int, tuple[Any, int]] = {}
         self._transfers = Transfers()
         self._pins: Pins | None = None
 
@@ -160,14 +160,14 @@ class GpuTier:
             self._device.copy(grown.ptr, held[0].ptr, held[1], Copy.D2D)
         self._objects[object_id] = (grown, end)
 
-    def begin(self, op: int, object_id: int) -> tuple[Memory, int]:
+    def begin(self, op: int, object_id: int) -> tuple[Any, int]:
         """Return the object's memory and its length."""
         held = self._objects.get(object_id)
         if held is None:
             raise FileNotFoundError(2, f"object {object_id} is not in tier {self.name}")
         return held
 
-    def write(self, handle: tuple[Memory, int], offset: int, data: memoryview) -> None:
+    def write(self, handle: tuple[Any, int], offset: int, data: memoryview) -> None:
         """Copy `data`, or as much from elsewhere on the device, into the object."""
         to = handle[0].ptr + offset
         if self._is_within:
@@ -175,7 +175,7 @@ class GpuTier:
         else:
             self._copy(to, address_of(data), len(data), Copy.H2D)
 
-    def read(self, handle: tuple[Memory, int], offset: int, into: memoryview) -> int:
+    def read(self, handle: tuple[Any, int], offset: int, into: memoryview) -> int:
         """Copy out of the object, to `into` or elsewhere on the device."""
         length = min(len(into), handle[1] - offset)
         source = handle[0].ptr + offset
@@ -241,14 +241,6 @@ class Copy(IntEnum):
     D2D = 3
 
 
-class Memory(Protocol):
-    """Memory of the device; it is freed when nothing refers to it any more."""
-
-    @property
-    def ptr(self) -> int:
-        """The address of the memory."""
-
-
 class Device(Protocol):
     """One GPU; everything may be called from many threads."""
 
@@ -257,10 +249,10 @@ class Device(Protocol):
     def memory_bytes(self) -> tuple[int, int]:
         """Return the bytes that are free, and all."""
 
-    def allocate(self, nbytes: int) -> Memory:
-        """Return new memory; MemoryError if it does not fit."""
+    def allocate(self, nbytes: int) -> Any:
+        """Return memory at `ptr` that lives as long as something refers to it; MemoryError if it does not fit."""
 
-    def as_array(self, memory: Memory, nbytes: int) -> Any:
+    def as_array(self, memory: Any, nbytes: int) -> Any:
         """Return `memory` as an array of bytes that other libraries for the GPU take."""
 
     def pin(self, address: int, nbytes: int) -> None:
@@ -317,13 +309,12 @@ class CudaDevice:
         free, total = self._runtime.memGetInfo()
         return int(free), int(total)
 
-    def allocate(self, nbytes: int) -> Memory:
+    def allocate(self, nbytes: int) -> Any:
         """Return memory from the pool; CuPy's OutOfMemoryError is a MemoryError."""
         self._use()
-        memory: Memory = self._pool.malloc(nbytes)
-        return memory
+        return self._pool.malloc(nbytes)
 
-    def as_array(self, memory: Memory, nbytes: int) -> Any:
+    def as_array(self, memory: Any, nbytes: int) -> Any:
         """Return a CuPy array over `memory`."""
         return self._cupy.ndarray((nbytes,), dtype=self._cupy.uint8, memptr=memory)
 
@@ -362,22 +353,6 @@ _WRITE = 1
 WANTED = "--gds needs kvikio ({}): " + how_to_add("gds") + "; and NVIDIA's driver with nvidia-fs for direct I/O"
 
 
-class CuFile(Protocol):
-    """An open file of kvikio."""
-
-    def raw_read(self, buf: Any, size: int, file_offset: int, dev_offset: int) -> int:
-        """Read into device memory; return how many bytes came."""
-
-    def raw_write(self, buf: Any, size: int, file_offset: int, dev_offset: int) -> int:
-        """Write from device memory; return how many bytes went."""
-
-    def fileno(self) -> int:
-        """Return its descriptor."""
-
-    def close(self) -> None:
-        """Close it."""
-
-
 class Way(msgspec.Struct, frozen=True, kw_only=True):
     """How cuFile does its I/O here."""
 
@@ -402,10 +377,9 @@ class Kvikio:
             raise ProbeUnavailable(WANTED.format(" ".join(str(error).split())[:100])) from None
         self._kvikio = kvikio
 
-    def open(self, path: str, mode: str) -> CuFile:
+    def open(self, path: str, mode: str) -> Any:
         """Open a file; kvikio takes the modes r, w (truncates) and r+."""
-        opened: CuFile = self._kvikio.CuFile(path, mode)
-        return opened
+        return self._kvikio.CuFile(path, mode)
 
     def way(self) -> Way:
         """Return how I/O goes."""
@@ -491,21 +465,20 @@ class GdsTier:
         """Delegate to the directory."""
         self._files.reserve(object_id, end)
 
-    def begin(self, op: int, object_id: int) -> CuFile:
+    def begin(self, op: int, object_id: int) -> Any:
         """Open the object's file; an existing one is not truncated."""
         path = self._files.path(object_id)
         mode = "r" if op != _WRITE else "r+" if Path(path).exists() else "w"
-        opened: CuFile = _checked(lambda: self._library.open(path, mode))
-        return opened
+        return _checked(lambda: self._library.open(path, mode))
 
-    def write(self, handle: CuFile, offset: int, data: memoryview) -> None:
+    def write(self, handle: Any, offset: int, data: memoryview) -> None:
         """Write the mirror of `data`, which was staged."""
         array, place, _ = self._mirror(data)
         went = _checked(lambda: handle.raw_write(array, len(data), offset, place))
         if went != len(data):
             raise OSError(errno.EIO, f"the device took only {went} of {len(data)} bytes")
 
-    def read(self, handle: CuFile, offset: int, into: memoryview) -> int:
+    def read(self, handle: Any, offset: int, into: memoryview) -> int:
         """Read into the mirror of `into`; back to the host only to be verified."""
         array, place, pointer = self._mirror(into)
         came = int(_checked(lambda: handle.raw_read(array, len(into), offset, place)))
@@ -513,7 +486,7 @@ class GdsTier:
             self._device.copy(address_of(into), pointer, came, Copy.D2H)
         return came
 
-    def end(self, op: int, handle: CuFile) -> None:
+    def end(self, op: int, handle: Any) -> None:
         """Close the file, after fdatasync if that is the policy."""
         try:
             if op == _WRITE and self._is_synced:

@@ -184,14 +184,12 @@ def _disk_layers(at: Path | None, most: int) -> Iterator[tuple[bool | None, str]
     if at is None or most == 0:
         yield None, "no block device"
         return
-    disk = at if (at / "queue").is_dir() else at.parent
-    backing = sys_text(disk / "loop/backing_file")
-    below = sorted((at / "slaves").iterdir()) if (at / "slaves").is_dir() else []
+    disk, backing, below = disk_of(at), _backing_file(at), slaves(at)
     if backing is not None:
-        yield from _over(disk.name, _layers(Path(backing), most - 1))
+        yield from _over(disk.name, _layers(backing, most - 1))
     elif below:
         for one in below:
-            yield from _over(at.name, _disk_layers(one.resolve(), most - 1))
+            yield from _over(at.name, _disk_layers(one, most - 1))
     else:
         kind = _MEMORY_DISKS.get(disk.name.rstrip("0123456789"))
         yield kind is not None, f"{disk.name}, {kind}" if kind else disk.name
@@ -213,8 +211,37 @@ def _filesystem_type(path: Path) -> int:
 def block_device(target: Path) -> Path | None:
     """Return where /sys describes the disk beneath `target`; None if it is not seen."""
     block = _block_directory(target)
+    return None if block is None else disk_of(block)
+
+
+def disk_of(at: Path) -> Path:
+    """Return where /sys describes the disk that the block device at `at` is, or is a partition of."""
     # A partition has no queue of its own; its disk, the directory above, has.
-    return None if block is None else block if (block / "queue").is_dir() else block.parent
+    return at if (at / "queue").is_dir() else at.parent
+
+
+def slaves(at: Path) -> list[Path]:
+    """Return where /sys describes the block devices that the one at `at` is built on, as dm and md are."""
+    return sorted(each.resolve() for each in (at / "slaves").iterdir()) if (at / "slaves").is_dir() else []
+
+
+def _backing_file(at: Path) -> Path | None:
+    """Return the file beneath a loop device; None of another device."""
+    text = sys_text(disk_of(at) / "loop/backing_file")
+    return None if text is None else Path(text)
+
+
+def devices_beneath(at: Path | None, most: int = _MAX_LAYERS) -> Iterator[Path | None]:
+    """Yield where /sys describes the block device at `at` and those beneath it, through partitions, dm, md and loops.
+
+    None stands for what is not seen.
+    """
+    yield at
+    if at is not None:
+        file = _backing_file(at)
+        below = slaves(at) if file is None else [_block_directory(file) if file.exists() else None]
+        for one in below:
+            yield from devices_beneath(one, most - 1) if most else [None]
 
 
 def device_number(target: Path) -> int:
@@ -236,29 +263,21 @@ def numa_node(target: Path) -> int | None:
 
 
 def node_of(at: Path) -> int | None:
-    """Return the same for the block device that /sys describes at `at`: through partitions, dm, md and loop devices."""
-    nodes = set(_nodes(at, _MAX_LAYERS))
+    """Return the same for the block device that /sys describes at `at`."""
+    nodes = set(_nodes(at))
     return nodes.pop() if len(nodes) == 1 else None
 
 
-def _nodes(at: Path, most: int) -> Iterator[int | None]:
-    disk = at if (at / "queue").is_dir() else at.parent
-    below = sorted((at / "slaves").iterdir()) if (at / "slaves").is_dir() else []
-    backing = sys_text(disk / "loop/backing_file")
-    if most == 0:
-        yield None
-    elif backing is not None:
-        beneath = _block_directory(Path(backing)) if Path(backing).exists() else None
-        yield from [None] if beneath is None else _nodes(beneath, most - 1)
-    elif below:
-        for one in below:
-            yield from _nodes(one.resolve(), most - 1)
-    else:
-        # A disk of several NVMe controllers lies beside links to them, which lie below their PCI devices.
-        controllers = [link.resolve() for link in disk.parent.glob("nvme*") if link.is_symlink()]
-        for device in controllers or [disk]:
-            found = next((text for up in (device, *device.parents) if (text := sys_text(up / "numa_node"))), "-1")
-            yield int(found) if found.isdecimal() else None
+def _nodes(at: Path) -> Iterator[int | None]:
+    for each in devices_beneath(at):
+        if each is None:
+            yield None
+        elif not slaves(each) and _backing_file(each) is None:
+            # A disk of several NVMe controllers lies beside links to them, which lie below their PCI devices.
+            controllers = [link.resolve() for link in disk_of(each).parent.glob("nvme*") if link.is_symlink()]
+            for device in controllers or [disk_of(each)]:
+                found = next((text for up in (device, *device.parents) if (text := sys_text(up / "numa_node"))), "-1")
+                yield int(found) if found.isdecimal() else None
 
 
 def node_cpus(node: int, nodes: Path = Path("/sys/devices/system/node")) -> set[int] | None:
@@ -322,25 +341,12 @@ def throttles(target: Path, proc: Path = Path("/proc")) -> list[Throttle]:
     Source: Documentation/admin-guide/cgroup-v2.rst (io.max) and cgroup-v1/blkio-controller.rst (blkio.throttle.*). A
     group of which this process sees no directory is not known.
     """
-    numbers = set(_numbers_beneath(target))
+    found_at = _block_directory(target) if target.exists() else None
+    numbers = {
+        number for at in devices_beneath(found_at) if at is not None and (number := sys_text(disk_of(at) / "dev"))
+    }
     found = [limit for group in _groups(proc) for limit in (*_io_max(group, numbers), *_blkio(group, numbers))]
     return list(dict.fromkeys(found))
-
-
-def _numbers_beneath(target: Path) -> Iterator[str]:
-    """Yield the numbers of the disks beneath `target`: of a loop device those of its file, too."""
-    at = _block_directory(target) if target.exists() else None
-    waiting = [] if at is None else [at]
-    for _ in range(_MAX_LAYERS):
-        if not waiting:
-            return
-        at = waiting.pop()
-        disk = at if (at / "queue").is_dir() else at.parent
-        yield from filter(None, [sys_text(disk / "dev")])
-        backing = sys_text(disk / "loop/backing_file")
-        beneath = _block_directory(Path(backing)) if backing and Path(backing).exists() else None
-        waiting += [] if beneath is None else [beneath]
-        waiting += [one.resolve() for one in (at / "slaves").iterdir()] if (at / "slaves").is_dir() else []
 
 
 def _groups(proc: Path) -> Iterator[Path]:

@@ -10,37 +10,12 @@ from typing import Any
 
 import msgspec
 
-from kvreplay.tiers.tier import Native, TierKind
+from kvreplay.tiers.tier import Native, Service, TierKind
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.units import format_duration, format_rate, parse_bytes, parse_duration_ns
+from kvtrace.core.units import parse_bytes, parse_duration_ns
 
 OPTIONS = ("bandwidth", "read_bandwidth", "write_bandwidth", "latency", "concurrency")
-
-
-class Service(msgspec.Struct, frozen=True, kw_only=True):
-    """How long operations take: each direction is one first-come server."""
-
-    read_bytes_per_s: int
-    write_bytes_per_s: int
-    latency_ns: int
-    """Of one operation, after it has had the server."""
-    concurrency: int = 0
-    """Operations served at once, which bounds their rate by the latency; 0 is unbounded."""
-    source: str
-    """Where the numbers come from."""
-
-    @property
-    def least_ns(self) -> int:
-        """For how long an operation has the server to itself, at least; more if its bytes take longer."""
-        return self.latency_ns // self.concurrency if self.concurrency else 0
-
-    def __str__(self) -> str:
-        at_once = f", {self.concurrency} at once" if self.concurrency else ""
-        return (
-            f"reads at {format_rate(self.read_bytes_per_s)}, writes at {format_rate(self.write_bytes_per_s)}, "
-            f"latency {format_duration(self.latency_ns)}{at_once} ({self.source})"
-        )
 
 
 ASSUMED = {

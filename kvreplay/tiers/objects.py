@@ -272,11 +272,6 @@ def copy(into: memoryview, source: memoryview) -> None:
     ctypes.memmove(address_of(into), address_of(source), len(source))
 
 
-def seconds(waited_ns: int) -> str:
-    """Return a time as text, in seconds."""
-    return f"{waited_ns / NS_PER_S:.1f} s"
-
-
 SCHEMES = ("s3", "az", "gs")
 """Of targets that are object stores; az and gs are s3dlio's too, and untested here."""
 _TARGET = re.compile(rf"({'|'.join(SCHEMES)})://")
@@ -678,9 +673,8 @@ class ObjectTier:
         of = f"refused {refused:,} requests (503 or 429) and failed {failed:,}, of {counts.total('requests'):,}"
         of += f", and left {silent:,} unanswered" if silent else ""
         again = f"{counts.operations_repeated:,} operations went through when asked again"
-        return [
-            f"{self.target} {of}; {again}, after {seconds(counts.waited_ns)} of waits, which are in their latencies"
-        ]
+        waits = f"{counts.waited_ns / NS_PER_S:.1f} s of waits"
+        return [f"{self.target} {of}; {again}, after {waits}, which are in their latencies"]
 
     def close(self) -> None:
         """Remove our own objects; what cannot be removed, the next run there removes."""

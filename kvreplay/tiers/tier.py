@@ -14,8 +14,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any, Protocol, runtime_checkable
 
+import msgspec
+
 from kvreplay.plan.buffers import Arena
 from kvtrace.core.errors import DeviceError
+from kvtrace.core.units import format_duration, format_rate
 
 _BITS, _DIGIT_BITS, _DIGITS = 64, 4, 16
 _MASK = (1 << _BITS) - 1
@@ -172,24 +175,29 @@ class TierKind(IntEnum):
     """The tier's own methods do them."""
 
 
-class ServiceTimes(Protocol):
-    """A model of an operation's time: each direction is one first-come server."""
+class Service(msgspec.Struct, frozen=True, kw_only=True):
+    """How long operations take: each direction is one first-come server."""
 
-    @property
-    def read_bytes_per_s(self) -> int:
-        """Of reads."""
-
-    @property
-    def write_bytes_per_s(self) -> int:
-        """Of writes."""
-
-    @property
-    def latency_ns(self) -> int:
-        """Of one operation, after it has had the server."""
+    read_bytes_per_s: int
+    write_bytes_per_s: int
+    latency_ns: int
+    """Of one operation, after it has had the server."""
+    concurrency: int = 0
+    """Operations served at once, which bounds their rate by the latency; 0 is unbounded."""
+    source: str
+    """Where the numbers come from."""
 
     @property
     def least_ns(self) -> int:
-        """For how long an operation has the server, at least."""
+        """For how long an operation has the server to itself, at least; more if its bytes take longer."""
+        return self.latency_ns // self.concurrency if self.concurrency else 0
+
+    def __str__(self) -> str:
+        at_once = f", {self.concurrency} at once" if self.concurrency else ""
+        return (
+            f"reads at {format_rate(self.read_bytes_per_s)}, writes at {format_rate(self.write_bytes_per_s)}, "
+            f"latency {format_duration(self.latency_ns)}{at_once} ({self.source})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +237,7 @@ class Native:
     """That a request may name."""
     sink: tuple[int, int] = (0, 0)
     """Address and bytes of where reads of memory are copied to, in turn."""
-    service: ServiceTimes | None = None
+    service: Service | None = None
 
 
 @runtime_checkable

@@ -39,7 +39,7 @@ class ThreadRanks(Ranks):
         self._hall, self.rank, self.count = hall, rank, hall.count
 
     @property
-    def reason(self) -> str | None:
+    def reason(self) -> str | None:  # type: ignore[override]
         return self._hall.reasons[0] if self._hall.reasons else None
 
     def exchange(self, data: bytes, *, to_all: bool = True) -> Sequence[bytes | None]:

@@ -12,7 +12,7 @@ import pytest
 
 from kvreplay.engine.engine import Engine, refusal
 from kvreplay.engine.job import Driven, Job
-from kvreplay.engine.share import OfTier, Share, alone
+from kvreplay.engine.share import OfTier, Share
 from kvreplay.native.rows import DELETE, WRITE, RowRing
 from kvreplay.plan.contents import DataSource
 from kvreplay.tiers.extents import ExtentTier
@@ -36,7 +36,7 @@ ENGINES = ["threads", pytest.param("uring", marks=needs_uring)]
 def parted(rings: int, tiers: int = 4) -> Share:
     """Return the share of `rings` rings to which objects of every tier go in turn, by their ids."""
     if rings == 1:
-        return alone("asked")
+        return Share("asked")
     return Share("asked", (OfTier(None, (0,), (rings,), 1),) * tiers, (("all",),) * rings)
 
 

@@ -19,7 +19,6 @@ from kvreplay.config.config import Config
 from kvreplay.ranks import merge
 from kvreplay.ranks.merge import merge_ranks, merged_verdict
 from kvreplay.ranks.partition import PartitionBy
-from kvreplay.ranks.parts import Covered
 from kvreplay.result.cause import distribution
 from kvtrace.core.run.run_file import RunFile, read_run
 from kvtrace.core.schema import OPS, SERVED
@@ -170,18 +169,6 @@ def test_a_rank_that_left_nothing_leaves_the_others_figures(tmp_path):
     assert run.checkpoints is not None
     assert 0 < run.checkpoints.each[0].bytes < whole.checkpoints.each[0].bytes
     assert run.status == "partial"
-
-
-def test_the_time_that_intervals_cover_adds_up_over_batches():
-    rng = np.random.default_rng(5)
-    start = np.sort(rng.integers(0, 1000, 400))
-    end, at = start + rng.integers(0, 60, 400), rng.integers(0, 7, 400)
-    found = Covered.of(7)
-    for part in np.array_split(np.arange(400), 9):
-        found.add(at[part], start[part], end[part])
-    for request in range(7):
-        mine = at == request
-        assert found.ns[request] == covered(list(zip(start[mine].tolist(), end[mine].tolist(), strict=True)))
 
 
 def test_repeats_of_all_ranks_stay_in_step(tmp_path):
