@@ -102,7 +102,7 @@ def sweep(
     queue_depth: Annotated[
         int | None, typer.Option(help="With --speeds or --users: at most this many in flight, as for kvreplay run.")
     ] = None,
-    same: Annotated[Config, "io_bytes", "limit", "warmup", "seed", "is_buffered", "engine"],
+    same: Annotated[Config, "io_bytes", "limit", "window", "warmup", "seed", "is_buffered", "engine"],
     ranks: RanksArguments,
     force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the sweep as JSON.")] = False,

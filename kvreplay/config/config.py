@@ -137,6 +137,14 @@ class Config:
         str | None,
         typer.Option(help="Replay the trace's start only: 10000 rows, 30s of trace time, or 2GiB read and written."),
     ] = None
+    window: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WINDOW",
+            help="Replay a later part of the trace: steady:60s, from when the slowest --tier evicts on; busiest:60s; "
+            "from:300s+60s. What it reads or deletes first is written before.",
+        ),
+    ] = None
     node: Annotated[
         int | None,
         typer.Option(

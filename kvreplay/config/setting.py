@@ -87,27 +87,27 @@ def settle(
     """
     pacer = check(config)
     reader = open_table(trace, TRACE)
-    limit = replace(parse_limit(config.limit), node=config.node)
+    limit = replace(parse_limit(config.limit), node=config.node, part=config.window)
     _check_node(reader, config.node)
     check_memory(0, buffer_bytes(config.depth, config.io_bytes))
     if tiers is None:
         tiers = make_tiers(config, reader.meta, trace, output)
     alignments = {i: t.alignment for i, t in enumerate(tiers) if t is not None}
     shared = {i: (t.drive_of, len(t.drives)) for i, t in enumerate(tiers) if isinstance(t, SeveralDrives)}
+    if config.window is not None and config.requests is not None:
+        raise ConfigError("--window with --requests: a window's times are its own; leave one out")
     window = compile_window(reader, trace, alignments, limit, shared)
-    once = window.rows
+    reader, once = window.reader, window.rows
     if config.runtime_ns is not None and window.planned_rows:
         repeats = repeats or repeats_of(reader, window, pacer, tiers, config.runtime_ns)
         span_ns = None if pacer.speed is None else int(config.runtime_ns * pacer.speed)
         if repeats > 1 or span_ns is not None:
             reader = Repeated(reader, once, repeats, window.residency.last_deletes)
-            window = compile_window(reader, trace, alignments, Limit(span_ns=span_ns, node=config.node), shared)
-            window = replace(window, is_whole=False)
-    if window.rows == 0:
-        reason = f"--limit {config.limit} ends before its first row, or within it" if config.limit else "it has no rows"
-        raise ConfigError(f"{trace}: nothing to replay: {reason}")
+            limit = Limit(span_ns=span_ns, begin_ns=window.begin_ns, node=config.node)
+            window = replace(compile_window(reader, trace, alignments, limit, shared), is_whole=False)
     if not window.planned_rows:
         raise ConfigError(_nothing_on(reader.meta, window, config))
+    window.say()
     unplaced = _placed(window.facts, tiers, config)
     if config.layout == FileLayout.VLLM:
         longest = -(-int(window.facts.kinds["end_bytes"].max()) // PAGE_BYTES) * PAGE_BYTES
@@ -149,6 +149,9 @@ def _placed(facts: Facts, tiers: list[Tier | None], config: Config) -> tuple[str
 
 def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:
     """Return why no row can be replayed: which tiers have rows instead."""
+    if window.rows == 0:
+        part = f"--limit {config.limit} ends before its first row, or within it" if config.limit else "it has no rows"
+        return f"nothing to replay: {f'--window {config.window} has no rows' if config.window else part}"
     named = ", ".join(config.tiers) or "the tiers named"
     within = f" within --limit {config.limit}" if config.limit else ""
     within += f" of --node {config.node}" if config.node is not None else ""

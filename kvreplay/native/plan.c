@@ -198,7 +198,8 @@ static bool follow(Survey *s, const Intake *in, const Batch *b) {   // what lies
         if (end > start || start == 0) lay_span(&h->written, start, reach, 0);
         h->is_own = 1;
     } else if (b->op[at] == DELETE) {
-        after = 0, h->is_reborn = 1;
+        if (in->is_later && !before && !h->is_reborn) need(s, in, h, tier, object, max_of(b->length_bytes[at], 1));
+        before = h->held_bytes, after = 0, h->is_reborn = 1;
         drop_spans(&h->written);
     } else if (!is_covered(&h->written, end == start && start > 0 ? reach - 1 : start, reach)) {
         need(s, in, h, tier, object, reach);   // an empty read needs what lies before it
@@ -301,22 +302,27 @@ typedef struct {            // an object, as long as a tier holds it
 
 struct Plan {
     Book known, written;    // by object; by tier and object, if reads are verified
-    bool is_verified;
+    bool is_verified, is_later;
     pthread_mutex_t lock;   // of what follows: engines ask while rows are laid
     Book mixed;             // by row: what a read must find that sees several versions
     int64_t forgotten;      // rows before it were
 };
 
-EXPORT Plan *plan_new(bool is_verified) {
+EXPORT Plan *plan_new(bool is_verified, bool is_later) {
     Plan *p = zeros(1, sizeof *p);
     pthread_mutex_init(&p->lock, NULL);
-    p->is_verified = is_verified;
+    p->is_verified = is_verified, p->is_later = is_later;
     return p;
 }
 
 EXPORT void plan_populate(Plan *p, int64_t count, const int8_t *tier, const int64_t *object, const int64_t *bytes,
                           const int64_t *padding_bytes) {
     for (int64_t i = 0; i < count; i++) {
+        if (p->is_later) {   // rows may delete it as the first thing that they do to it
+            Known *k = book_enter(&p->known, object[i], sizeof *k);
+            k->holds[tier[i] >> 6] |= 1ULL << (tier[i] & 63), k->touched = tier[i];
+        }
+        if (!p->is_verified) continue;
         Written *w = book_enter(&p->written, key_of(tier[i], object[i]), sizeof *w);
         lay_span(&w->spans, 0, padded(bytes[i], padding_bytes[tier[i]]), VERSION_BEFORE);
     }

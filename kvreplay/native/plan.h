@@ -42,6 +42,7 @@ typedef struct {            // which rows of the trace are replayed, and how far
     int64_t repeated_rows;
     int64_t rows, last_ns, moved_bytes;   // of all rows that were taken or passed over
     int32_t fault, is_full;
+    int32_t is_later;       // rows begin later than the trace: what they delete first lay there
     int32_t is_done;        // the rows tell what was done: a delete of nothing stays among them
 } Intake;
 

@@ -131,6 +131,7 @@ class Intake:
             skipped=self._skipped.ctypes.data,
             left_out=None if left_out is None else left_out.ctypes.data,
             repeated_rows=0 if left_out is None else len(left_out),
+            is_later=limit.begin_ns > 0,
             is_done=is_done,
         )
         self.address = ctypes.addressof(self.struct)
@@ -257,10 +258,10 @@ class Loader:
         self.close()
         self._due_ns = None if pacer is None else pacer.due_ns
         self._names = tuple(n for n in self._source.names if n != "stream" or not is_ignoring_streams)
-        self._intake = self._source.intake()
-        self._plan = int(native().plan_new(is_verified))
+        self._intake, is_later = self._source.intake(), self._source.limit.begin_ns > 0
+        self._plan = int(native().plan_new(is_verified, is_later))
         self._free = weakref.finalize(self, native().plan_free, self._plan)
-        if is_verified:
+        if is_verified or is_later:
             arrays = zip(self._populated, (np.int8, np.int64, np.int64), strict=True)
             parts = [np.ascontiguousarray(values, kind) for values, kind in arrays]
             padding = self._intake.padding.ctypes.data

@@ -8,23 +8,31 @@ written first, and tiers must have space for all live objects. Neither pass keep
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import UNSET
 
-from kvreplay.native.rows import REPLAY, WRITE, RowRing
+from kvreplay.native.rows import READ, REPLAY, WRITE, RowRing
 from kvreplay.plan.loader import MOST_ROWS, Batch, Intake, Loader, TraceSource, native
+from kvtrace.core.app import log
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.schema import REQUESTS, Op
+from kvtrace.core.schema import REQUESTS, TRACE, Op, Table, enum_code
 from kvtrace.core.tables import Reader, open_table
+from kvtrace.core.units import format_duration, parse_duration_ns
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_STEPS = 60
+"""Places within the length of a window at which the busiest one may begin."""
+_DELETE, _EVICT = enum_code(TRACE, "op", "delete"), enum_code(TRACE, "phase", "evict")
 KIND, SPAN, HELD = map(REPLAY.dtype, ("Kind", "Span", "Held"))
 """Of plan.h; of KIND, the byte behind the last that is touched is `end_bytes`."""
 _OPS = len(Op)
@@ -153,6 +161,74 @@ class PlanSurvey:
         self.struct = REPLAY.struct("Survey")()
 
 
+class Later:
+    """Reads the rows of a window of a trace, as a trace of its own that begins then.
+
+    What its rows read or delete before they write it lay there when it began: it is written before the run. An object
+    that they never touch is not.
+    """
+
+    def __init__(self, reader: Reader, text: str, tiers: Collection[int]) -> None:
+        """Read what `text` names: `from:300s+60s`, `busiest:60s` or `steady:60s`, of the rows on `tiers`.
+
+        Raises:
+            ConfigError: it is none of these, or there is no such window in the trace.
+
+        """
+        self.path: Path = reader.path
+        self.table: Table = reader.table
+        self.extras = reader.extras
+        self.meta: Metadata = reader.meta
+        self._reader = reader
+        kind, _, rest = text.partition(":")
+        begin, _, lasts = rest.rpartition("+")
+        if kind not in ("from", "busiest", "steady") or not lasts or bool(begin) != (kind == "from"):
+            raise ConfigError(f"--window {text}: write from:300s+60s, busiest:60s or steady:60s")
+        self._text, self.span_ns = text, parse_duration_ns(lasts)
+        if self.span_ns <= 0:
+            raise ConfigError(f"--window {text}: it must last more than 0 s")
+        self.begin_ns = parse_duration_ns(begin) if begin else self._found(kind, sorted(tiers))
+
+    def _found(self, kind: str, tiers: list[int]) -> int:
+        """Return when the busiest window begins, or the first one in which the slowest of `tiers` evicts."""
+        step = max(1, self.span_ns // _STEPS)
+        moved = np.zeros(1, np.int64)
+        for batch in self._reader.batches(("ts_ns", "op", "tier", "phase", "length_bytes")):
+            ts_ns, tier, length = (batch.column(name).to_numpy() for name in ("ts_ns", "tier", "length_bytes"))
+            op, phase = (batch.column(name).indices.to_numpy() for name in ("op", "phase"))
+            evicted = np.flatnonzero((op == _DELETE) & (phase == _EVICT) & (tier == tiers[-1]))
+            if kind == "steady" and len(evicted):
+                return int(ts_ns[evicted[0]])
+            counts = np.bincount(ts_ns // step, np.where((op != _DELETE) & np.isin(tier, tiers), length, 0))
+            counts = counts.astype(np.int64)
+            moved = np.pad(moved, (0, max(0, len(counts) - len(moved))))
+            moved[: len(counts)] += counts
+        if kind == "steady":
+            raise ConfigError(
+                f"--window {self._text}: nothing is evicted from {self.meta.tiers[tiers[-1]].name} in this trace, so "
+                "that it has no steady state; take a longer trace or a smaller tier, or --window busiest:60s"
+            )
+        done = np.concatenate([[0], np.cumsum(moved)])
+        begins = np.arange(max(1, len(moved) - _STEPS + 1))
+        return step * int((done[np.minimum(begins + _STEPS, len(moved))] - done[begins]).argmax())
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the window, their times counted from its begin."""
+        import pyarrow.compute as pc
+
+        names = list(columns) if columns is not None else None
+        for batch in self._reader.batches(None if names is None else tuple(dict.fromkeys([*names, "ts_ns"]))):
+            ts_ns = batch.column("ts_ns").to_numpy()
+            first, last = np.searchsorted(ts_ns, (self.begin_ns, self.begin_ns + self.span_ns)).tolist()
+            if first < last:
+                part = batch.slice(first, last - first)
+                at = part.schema.get_field_index("ts_ns")
+                part = part.set_column(at, "ts_ns", pc.subtract(part.column(at), self.begin_ns))
+                yield part if names is None else part.select(names)
+            if last < len(ts_ns):
+                return
+
+
 @dataclass(frozen=True, slots=True)
 class TraceWindow:
     """The part of the trace that is replayed, and the space that it needs on the tiers."""
@@ -169,6 +245,10 @@ class TraceWindow:
     """By tier without a target: its rows in the window."""
     loader: Loader
     """Lays the rows for the engine."""
+    reader: Reader
+    """Of the trace, or of the part of it that begins later."""
+    begin_ns: int
+    """When that begins; 0 for the trace's start."""
 
     @property
     def planned_rows(self) -> int:
@@ -179,6 +259,18 @@ class TraceWindow:
     def absent_deletes(self) -> int:
         """How many rows are left out because they delete what is not in the tier."""
         return self.residency.absent_deletes
+
+    def say(self) -> None:
+        """Log what a later part of a trace holds: without reads, or writes, a run tells nothing of them."""
+        if not self.begin_ns:
+            return
+        reads, writes = self.facts.kinds["rows"].sum(axis=0)[[READ, WRITE]].tolist()
+        read_bytes, written_bytes = self.facts.kinds["bytes"].sum(axis=0)[[READ, WRITE]].tolist()
+        share = read_bytes / max(1, read_bytes + written_bytes)
+        ops = f"{reads:,} reads and {writes:,} writes, {share:.1%} of bytes read"
+        found = f"window from {format_duration(self.begin_ns)} on: {ops}"
+        absent = [name for name, count in (("reads", reads), ("writes", writes)) if not count]
+        log(f"{found}; it holds no {absent[0]}: the run says nothing of them" if len(absent) == 1 else found)
 
 
 def compile_window(
@@ -192,6 +284,7 @@ def compile_window(
 ) -> TraceWindow:
     """Return what the prefix of the trace that `limit` admits needs, for tiers with `alignments` (padding, bytes).
 
+    If the limit names a part of the trace, it is a prefix of that.
     If the trace tells what was done already (`is_done`), it need not make sense: no row of it is left out or refused.
 
     Raises:
@@ -202,6 +295,9 @@ def compile_window(
     import pyarrow as pa
 
     native().return_freed()
+    if limit.part is not None:
+        reader = Later(reader, limit.part, alignments)
+        limit = replace(limit, begin_ns=reader.begin_ns)
     source = TraceSource(reader, path, alignments, limit, is_done=is_done)
     survey, intake = PlanSurvey(len(source.padding), shared or {}), source.intake()
     try:
@@ -218,7 +314,9 @@ def compile_window(
         raise ConfigError(f"{path}: {facts.rows:,} rows to replay, of {MOST_ROWS:,} at most; replay less with --limit")
     populated = residency.populate_tier, residency.populate_object, residency.populate_bytes
     loader = Loader(source, facts.rows, populated)
-    return TraceWindow(residency, facts, taken.rows, not taken.is_full, taken.last_ns, intake.skipped, loader)
+    is_whole = not (taken.is_full or limit.begin_ns)
+    counted = taken.rows, is_whole, taken.last_ns, intake.skipped
+    return TraceWindow(residency, facts, *counted, loader, reader, limit.begin_ns)
 
 
 def _lost(source: TraceSource, lost: tuple[int, int, int], rows: int) -> TraceError:

@@ -66,6 +66,8 @@ class RankSession:
     ) -> FinishedRun:
         """Replay `trace` on all ranks, as rank 0; parameters and errors as of `run.replay`."""
         check(config)
+        if config.window is not None:
+            raise ConfigError(f"--window {config.window} is for one process: leave --mpi out")
         if config.node is not None:
             raise ConfigError(f"--node {config.node} is for one process: with --mpi say --deal node, a rank a node")
         tables.check_output(output, is_forced=is_forced)

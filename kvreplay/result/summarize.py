@@ -378,6 +378,7 @@ def window_note(setting: Setting) -> WindowNote:
         span_ns=window.span_ns,
         planned_rows=window.planned_rows,
         limit=setting.config.limit,
+        window=setting.config.window,
         node=setting.config.node,
         runtime_ns=setting.config.runtime_ns,
         rows_once=setting.rows_once or None,

@@ -90,10 +90,11 @@ def _window(finished: FinishedRun) -> str:
     if finished.run.engine.name == "other":
         return f"recorded {window.rows:,} operations of {window.limit}, over {format_duration(window.span_ns)}"
     part = "the whole trace" if window.is_whole_trace else f"the trace's start, --limit {window.limit}"
+    part = part if window.window is None else f"the trace's window {window.window}"
     if window.node is not None:
         of = f" within the trace's start, --limit {window.limit}" if window.limit else ""
         part = f"the rows of node {window.node} alone{of}"
-    is_part = window.limit is not None or window.node is not None
+    is_part = (window.limit, window.node, window.window) != (None, None, None)
     if window.repeats is not None:
         if finished.run.status == "partial":
             again = f"{part if is_part else 'the trace'} again and again"

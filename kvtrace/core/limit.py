@@ -22,6 +22,8 @@ class Limit:
     """From the first row."""
     busiest_ns: int | None = None
     """Instead of a beginning: the window of this length that moves most; whoever reads rows finds it."""
+    part: str | None = None
+    """The same for a later part of a trace, as kvreplay's --window names it."""
     node: int | None = None
     """Of a fleet's trace, rows of this node alone; whoever reads rows leaves the others out."""
 

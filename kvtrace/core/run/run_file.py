@@ -105,6 +105,8 @@ class WindowNote(msgspec.Struct, frozen=True, kw_only=True):
     planned_rows: int | None = None
     """Those whose tier had a target."""
     limit: str | None
+    window: str | None = None
+    """Which later part of it, as `--window` says; `row` of ops.parquet counts from its first row."""
     node: int | None = None
     """Of a fleet's trace: the only node whose rows were replayed."""
     runtime_ns: int | None = None

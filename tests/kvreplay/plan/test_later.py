@@ -1,0 +1,116 @@
+"""A window that begins later than its trace, against plain Python that follows every object."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from conftest import run_cli, write_trace
+
+from kvreplay.plan.pacing import OpenLoop
+from kvreplay.plan.window import Later, compile_window
+from kvtrace.core.limit import Limit
+from kvtrace.core.schema import OPS, TRACE
+from kvtrace.core.tables import open_table, read_table
+
+NVME, MS = 2, 1_000_000
+
+
+def lru_rows(seed: int):
+    """Return rows of an LRU tier of 12 objects of one to three pages, one access a millisecond."""
+    rng, held, rows = np.random.default_rng(seed), [], []
+    sizes = {obj: 4096 * int(rng.integers(1, 4)) for obj in range(40)}
+    for at, obj in enumerate(rng.integers(0, 40, 400).tolist()):
+        op, phase = ("read", "load") if obj in held else ("write", "store")
+        rows.append((at * MS, op, NVME, phase, obj, 0, sizes[obj], at, 0, 0))
+        held = [*(other for other in held if other != obj), obj]
+        if len(held) > 12:
+            gone = held.pop(0)
+            rows.append((at * MS, "delete", NVME, "evict", gone, 0, sizes[gone], at, 1, 0))
+    return rows
+
+
+def lay_before(rows, begin_ns, end_ns):
+    """Return which objects lie there at `begin_ns` and are read or deleted, before a write, until `end_ns`."""
+    live, first = {}, {}
+    for ts_ns, op, _tier, _phase, obj, _offset, length, *_ in rows:
+        if ts_ns < begin_ns:
+            live = {key: size for key, size in live.items() if key != obj}
+            if op != "delete":
+                live[obj] = length
+        elif ts_ns < end_ns:
+            first.setdefault(obj, op)
+    return {obj: size for obj, size in live.items() if first.get(obj) in ("read", "delete")}
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("is_verified", [False, True])
+def test_a_window_has_all_its_rows_and_what_they_need_lies_there(tmp_path, seed, is_verified):
+    rows = lru_rows(seed)
+    reader = open_table(write_trace(tmp_path / "t.parquet", rows), TRACE)
+    window = compile_window(reader, reader.path, {NVME: 4096}, Limit(part="from:150ms+100ms"))
+    expected = [row for row in rows if 150 * MS <= row[0] < 250 * MS]
+    laid = window.loader.begin(OpenLoop(1.0), is_verified=is_verified)
+    assert window.loader.load() == len(expected) == window.planned_rows
+    assert laid.all["due_ns"].tolist() == [row[0] - 150 * MS for row in expected]
+    assert laid.all["object_id"].tolist() == [row[4] for row in expected]
+    found = window.residency
+    assert (found.absent_deletes, found.lost_read) == (0, None)
+    populated = dict(zip(found.populate_object.tolist(), found.populate_bytes.tolist(), strict=True))
+    assert populated == lay_before(rows, 150 * MS, 250 * MS)
+    # Nothing that is read was deleted or never there, as the engine sees it.
+    held = set(populated)
+    for row in expected:
+        assert row[1] == "write" or row[4] in held
+        (held.discard if row[1] == "delete" else held.add)(row[4])
+
+
+def test_the_busiest_and_the_steady_window_begin_where_plain_python_says(tmp_path):
+    rows = [*lru_rows(1), *((500 * MS + i, "read", NVME, "load", 1, 0, 1 << 20, 900 + i, 0, 0) for i in range(50))]
+    reader = open_table(write_trace(tmp_path / "t.parquet", rows), TRACE)
+    first = next(row[0] for row in rows if row[1] == "delete")
+    assert Later(reader, "steady:60ms", [NVME]).begin_ns == first
+    busiest = Later(reader, "busiest:60ms", [NVME])
+    assert busiest.begin_ns <= 500 * MS < busiest.begin_ns + busiest.span_ns
+
+
+def test_a_steady_window_is_replayed_with_its_evictions(tmp_path):
+    trace = write_trace(tmp_path / "t.parquet", lru_rows(2))
+    (tmp_path / "scratch").mkdir()
+    tier = f"nvme={tmp_path / 'scratch'}"
+    run_cli("kvreplay", "run", trace, "--tier", tier, "--window", "steady:100ms", "--verify", "-o", tmp_path / "run")
+    first = next(row[0] for row in lru_rows(2) if row[1] == "delete")
+    expected = Counter(row[1] for row in lru_rows(2) if first <= row[0] < first + 100 * MS)
+    ops = read_table(tmp_path / "run" / "ops.parquet", OPS)
+    assert Counter(ops.column("op").to_pylist()) == expected
+    assert set(ops.column("outcome").to_pylist()) == {"ok"}
+    window = json.loads((tmp_path / "run" / "run.json").read_text())["window"]
+    assert (window["window"], window["is_whole_trace"], window["rows"]) == ("steady:100ms", False, len(ops))
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("soon:60s", "write from:300s+60s, busiest:60s or steady:60s"),
+        ("from:60s", "write from:300s+60s, busiest:60s or steady:60s"),
+        ("steady:0s", "it must last more than 0 s"),
+        ("from:1h+1s", "--window from:1h+1s has no rows"),
+        ("steady:1s", "nothing is evicted from nvme"),
+    ],
+)
+def test_what_is_no_window_is_refused(tmp_path, asked, said):
+    trace = write_trace(tmp_path / "t.parquet", [row for row in lru_rows(3) if row[1] != "delete"])
+    (tmp_path / "scratch").mkdir()
+    options = ("--tier", f"nvme={tmp_path / 'scratch'}", "--window", asked, "-o", tmp_path / "run")
+    done = run_cli("kvreplay", "run", trace, *options, check=False)
+    assert (done.returncode, said in done.stderr, len(done.stderr.splitlines())) == (2, True, 1)
+
+
+def test_a_window_of_writes_alone_says_so_before_it_is_measured(tmp_path):
+    trace = write_trace(tmp_path / "t.parquet", [row for row in lru_rows(4) if row[1] == "write"])
+    (tmp_path / "scratch").mkdir()
+    tier = f"nvme={tmp_path / 'scratch'}"
+    done = run_cli("kvreplay", "run", trace, "--tier", tier, "--window", "busiest:50ms", "-o", tmp_path / "run")
+    assert "it holds no reads: the run says nothing of them" in done.stderr.splitlines()[0]
