@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -72,10 +72,10 @@ def times_of(seconds: Sequence[float], path: Path) -> ServingTimes | None:
     return ServingTimes(count=len(ordered), mean_ns=mean, max_ns=ordered[-1], **found)
 
 
-def known(times: ServingTimes) -> ServingTimes | None:
-    """Return `times`, or null if all but their count are null."""
-    is_said = any(getattr(times, name) is not None for name in ServingTimes.__struct_fields__ if name != "count")
-    return times if is_said else None
+def told_times(said: Mapping[str, float | None], unit_ns: float, count: int | None, path: Path) -> ServingTimes | None:
+    """Return the distribution of `count` times of which a result tells figures, in `unit_ns`; null if it tells none."""
+    times = {name: nanoseconds(value, unit_ns, path) for name, value in said.items() if value is not None}
+    return ServingTimes(count=count, **times) if times else None
 
 
 def imported(
@@ -102,7 +102,7 @@ def imported(
     )
 
 
-_VLLM_TIMES = {"median": "p50_ns", "p50": "p50_ns", "p90": "p90_ns", "p95": "p95_ns", "p99": "p99_ns",
+_VLLM_TIMES = {"p50": "p50_ns", "median": "p50_ns", "p90": "p90_ns", "p95": "p95_ns", "p99": "p99_ns",
                 "p99.9": "p99_9_ns", "mean": "mean_ns"}  # fmt: skip
 _VLLM_SETTINGS = ("backend", "model_id", "num_prompts", "request_rate", "burstiness", "max_concurrency")
 
@@ -170,12 +170,9 @@ def _date(said: str | None) -> datetime | None:
 
 
 def _vllm_times(fields: dict[str, Any], metric: str, count: int | None, path: Path) -> ServingTimes | None:
-    times: dict[str, int | None] = {}
-    for said, name in _VLLM_TIMES.items():
-        value = fields.get(f"{said}_{metric}_ms")
-        if isinstance(value, int | float):
-            times.setdefault(name, nanoseconds(value, NS_PER_MS, path))
-    return known(ServingTimes(count=count, **times))
+    said = {word: fields.get(f"{word}_{metric}_ms") for word in _VLLM_TIMES}
+    numbers = {_VLLM_TIMES[word]: value for word, value in said.items() if isinstance(value, int | float)}
+    return told_times(numbers, NS_PER_MS, count, path)
 
 
 _UNITS_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9, "sec": 1e9}
@@ -215,19 +212,8 @@ class _AiperfExport(msgspec.Struct):
     start_time: datetime | None = None
 
 
-_AIPERF_HEADERS = {
-    "Request Count": "request_count",
-    "Error Request Count": "error_request_count",
-    "Request Throughput": "request_throughput",
-    "Output Token Throughput": "output_token_throughput",
-    "Time to First Token": "time_to_first_token",
-    "Inter Token Latency": "inter_token_latency",
-    "Request Latency": "request_latency",
-    "Benchmark Duration": "benchmark_duration",
-    "Total Input Sequence Length": "total_isl",
-    "Total Output Sequence Length": "total_osl",
-}
-"""What the .csv calls them."""
+_AIPERF_SHORT = {"total_input_sequence_length": "total_isl", "total_output_sequence_length": "total_osl"}
+"""Tags that are not what the .csv calls a metric, as `Request Latency (ms)`, in small letters."""
 
 
 def read_aiperf(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDBPyConnection) -> Imported:
@@ -268,24 +254,20 @@ def read_aiperf(files: Sequence[Path], _options: ImportOptions, _db: duckdb.Duck
 
 
 def _of_csv(path: Path) -> _AiperfExport:
+    """Return the metrics in the sections that begin with them; others, such as of GPUs, have columns of their own."""
     found: dict[str, Any] = {}
-    header: list[str] = []
-    with _readable(path, "no profile export of AIPerf: {}"), path.open(newline="", encoding="utf-8-sig") as file:
-        for row in csv.reader(file):
-            if row and row[0] == "Metric":
-                header = ["avg" if name == "Value" else name for name in row]
-                continue
-            if not row or not header:
-                # What follows the metrics, such as of GPUs, begins with a header of its own.
-                header = header if row else []
-                continue
-            name, _, unit = row[0].partition(" (")
-            if name in _AIPERF_HEADERS:
-                cells = dict(zip(header[1:], row[1:], strict=False))
-                values = {key: float(cell) for key, cell in cells.items() if key in _AIPERF_TIMES and cell}
+    with _readable(path, "no profile export of AIPerf: {}"):
+        sections = path.read_text(encoding="utf-8-sig").split("\n\n")
+        for row in (r for s in sections if s.startswith("Metric,") for r in csv.DictReader(s.splitlines())):
+            name, _, unit = row["Metric"].partition(" (")
+            tag = name.lower().replace(" ", "_")
+            tag = _AIPERF_SHORT.get(tag, tag)
+            if tag in _AiperfExport.__struct_fields__:
+                cells = {"avg": row.get("Value")} | row
+                values = {key: float(cell) for key in _AIPERF_TIMES if (cell := cells.get(key))}
                 if not all(map(math.isfinite, values.values())):
-                    raise ValueError(f"{name} is {', '.join(cells.values())}")
-                found[_AIPERF_HEADERS[name]] = {"unit": unit.rstrip(")") or None, **values}
+                    raise ValueError(f"{name} is {', '.join(map(str, values.values()))}")
+                found[tag] = {"unit": unit.rstrip(")") or None, **values}
     return msgspec.convert(found, _AiperfExport)
 
 
@@ -302,9 +284,8 @@ def _count(metric: _AiperfMetric | None) -> int | None:
 def _aiperf_times(metric: _AiperfMetric | None, path: Path) -> ServingTimes | None:
     if metric is None:
         return None
-    unit_ns = _unit(metric, path)
-    values = {name: nanoseconds(getattr(metric, said), unit_ns, path) for said, name in _AIPERF_TIMES.items()}
-    return known(ServingTimes(count=metric.count, **values))
+    said = {name: getattr(metric, word) for word, name in _AIPERF_TIMES.items()}
+    return told_times(said, _unit(metric, path), metric.count, path)
 
 
 _LMCACHE = "lmcache bench engine"
@@ -382,9 +363,8 @@ def _of_summary(path: Path) -> Imported:
 def _lmcache_times(found: _LmcacheFigures, metric: str, count: int, path: Path) -> ServingTimes | None:
     if not count:
         return None
-    names = ("mean", "p50", "p90", "p99")
-    values = {f"{name}_ns": nanoseconds(getattr(found, f"{name}_{metric}_ms"), NS_PER_MS, path) for name in names}
-    return known(ServingTimes(count=count, **values))
+    said = {f"{name}_ns": getattr(found, f"{name}_{metric}_ms") for name in ("mean", "p50", "p90", "p99")}
+    return told_times(said, NS_PER_MS, count, path)
 
 
 def _of_rows(path: Path) -> Imported:

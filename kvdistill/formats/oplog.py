@@ -8,22 +8,21 @@ a trace, by due time, or from a run, by submission.
 
 from __future__ import annotations
 
-import io
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
-import numpy as np
 
 from kvdistill.formats.formats import Account, Format, Imported, ImportOptions
-from kvdistill.formats.text import INPUT, finish, first_line, leave_out, load, one
-from kvdistill.queries.database import connect, write_query
+from kvdistill.formats.text import INPUT, TRACE_FILE, finish, first_line, leave_out, load, one
+from kvdistill.queries.database import BATCH_ROWS, connect, literal, named, query, write_query
 from kvdistill.queries.views import register
 from kvdistill.queries.window import DELETE, ERROR, OK, READ, WRITE, found_window, ordered_rows, place_of, tier_rows
 from kvtrace import __version__
@@ -31,10 +30,9 @@ from kvtrace.core.errors import TraceError
 from kvtrace.core.files import aside
 from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.parquet import DENSE_SLACK
 from kvtrace.core.run.run_file import OPS_FILE, find_run
-from kvtrace.core.schema import OBJECTS, OPS, TRACE
-from kvtrace.core.tables import objects_path, open_table
+from kvtrace.core.schema import OPS, TRACE
+from kvtrace.core.tables import Reader, objects_path, open_table
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -46,16 +44,14 @@ TIER = "s3"
 COMMON = tuple(
     "idx thread op client_id n_objects bytes endpoint file error start first_byte end duration_ns".split()  # noqa: SIM905 - thirteen names
 )
-CLIENT = "kvdistill"
 ZSTD_LEVEL = 3
-_BATCH_ROWS = 1 << 17
-_VERBS = {READ: "GET", WRITE: "PUT", DELETE: "DELETE"}
 NEEDED = ("op", "bytes", "file", "start")
 _ALIASES = {"operation": "op", "t_start": "start"}
 _US_PER_S = 1_000_000
 _TIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:?\d{2})$"
-_SPREAD = 0x9E3779B97F4A7C15
-"""2^64 over the golden ratio: multiplying by it scatters consecutive numbers."""
+_COLUMNS = ("object_id", "offset_bytes", "request_id", "rank")
+"""Columns of a trace beside those that every window of one has."""
+_FORBIDDEN = '[\t\n\r"]'
 
 
 class Style(StrEnum):
@@ -100,39 +96,34 @@ def write_oplogs(
         ConfigError: there is no such tier.
 
     """
-    with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as scratch, ExitStack() as stack:
-        done = operations(source, tier, limit, Path(scratch))
-        found = surveyed(done)
-        if not sum(found.rows.values()):
-            raise TraceError(f"tier {tier!r} has no operations: there is nothing to log", path=done.file)
-        keys, sizes = named_objects(done.objects, found.extent)
-        lines = _Lines(endpoint, keys, done.first_unix_ns)
-        logs = [_Log(stack, outdir / name, style) for name in file_names("oplog", style, hosts)]
-        partial, partial_bytes = 0, 0
-        for part in done.parts():
-            short = (sizes[part["object_id"]] - part["length_bytes"])[(part["op"] == READ) & (part["length_bytes"] > 0)]
-            partial, partial_bytes = partial + int((short > 0).sum()), partial_bytes + int(short.sum())
-            for host, log in enumerate(logs):
-                log.write(lines.of(part, _shard(part["object_id"], hosts) == host))
-        prior = found.is_prior.nonzero()[0]
-        names = file_names("populate", style, hosts) if len(prior) else []
-        before = [_Log(stack, outdir / name, style) for name in names]
-        for host, log in enumerate(before):
-            log.write(lines.populating(prior[_shard(prior, hosts) == host], sizes))
-        lost = losses(found, (partial, partial_bytes), done)
-        if style is Style.WARP and not done.is_measured:
+    with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as folder, ExitStack() as stack:
+        db = stack.enter_context(connect(Path(folder)))
+        file = source / OPS_FILE if source.is_dir() else source
+        reader = open_table(file)
+        is_measured = reader.table is OPS
+        # A run has no names of its own; an imported one lies beside the trace that has.
+        objects = objects_path(file.with_name(TRACE_FILE) if is_measured else file)
+        has_names = objects.exists()
+        register(db, [*([file] if is_measured else []), *([objects] if has_names else [])], Path(folder))
+        if not _load_operations(db, file, reader, tier, limit, Path(folder)):
+            raise TraceError(f"tier {tier!r} has no operations: there is nothing to log", path=file)
+        if not has_names:
+            db.execute("CREATE TABLE objects (object_id BIGINT, key VARCHAR, size_bytes BIGINT)")
+        _name_objects(db, objects)
+        (found,) = query(db, "oplog_totals")
+        lost = losses(found, has_names=has_names, is_measured=is_measured)
+        if style is Style.WARP and not is_measured:
             lost.append("warp analyze refuses rows without ends; what replays warp's CSV needs only starts")
-        for log in (*logs, *before):
-            log.comment([f"{CLIENT} {__version__}: {' '.join(argv)}", *origin_lines(done, tier, limit), *lost])
-    return OpLog(
-        files=[log.path.name for log in logs],
-        populate_files=names,
-        gets=found.rows[READ],
-        puts=found.rows[WRITE],
-        deletes=found.rows[DELETE],
-        populated=len(prior),
-        lost=lost,
-    )
+        head = [f"kvdistill {__version__}: {' '.join(argv)}", *origin_lines(file, reader.meta, tier, limit), *lost]
+        values = {"endpoint": endpoint, "first_unix_ns": _first_unix_ns(file, reader), "hosts": hosts}
+        files = file_names("oplog", style, hosts)
+        before = file_names("populate", style, hosts) if found["populated"] else []
+        for names, rows in ((files, "done"), (before, "prior")):
+            db.execute(f"CREATE OR REPLACE VIEW logged AS FROM {rows}")
+            for host, name in enumerate(names):
+                _write_log(stack.enter_context(_zstd(outdir / name)), db, style, head, values | {"host": host})
+    counts = {name: found[name] for name in ("gets", "puts", "deletes", "populated")}
+    return OpLog(files=files, populate_files=before, lost=lost, **counts)
 
 
 def file_names(stem: str, style: Style, hosts: int) -> list[str]:
@@ -141,94 +132,16 @@ def file_names(stem: str, style: Style, hosts: int) -> list[str]:
     return [f"{stem}{suffix}"] if hosts == 1 else [f"{stem}-{n}-of-{hosts}{suffix}" for n in range(1, hosts + 1)]
 
 
-def _shard(object_id: Any, hosts: int) -> Any:
-    """Return the host of each object, by a hash, so that no pattern of numbers lands on one host."""
-    scattered = object_id.astype(np.uint64) * np.uint64(_SPREAD)
-    return (scattered >> np.uint64(32)) % np.uint64(hosts)
-
-
-class _Lines:
-    """Makes rows of a log from rows of a trace or run."""
-
-    def __init__(self, endpoint: str, keys: Any, first_unix_ns: int) -> None:
-        self._endpoint, self._keys, self._first_unix_ns = endpoint, keys, first_unix_ns
-
-    def of(self, part: dict[str, Any], chosen: Any) -> Any:
-        """Return the chosen rows of `part`, without `idx`."""
-        part = {name: values[chosen] for name, values in part.items()}
-        # A delete moves nothing; warp would count its bytes as throughput.
-        part["length_bytes"][part["op"] == DELETE] = 0
-        return self._frame(part)
-
-    def populating(self, objects: Any, sizes: Any) -> Any:
-        """Return a PUT of each of `objects`, all at the first instant."""
-        count = len(objects)
-        return self._frame(
-            {
-                "ts_ns": np.zeros(count, np.int64),
-                "op": np.full(count, WRITE, np.int8),
-                "object_id": objects,
-                "length_bytes": sizes[objects],
-            }
-        )
-
-    def _frame(self, part: dict[str, Any]) -> Any:
-        import polars as pl
-
-        frame = pl.DataFrame({name: part[name] for name in ("ts_ns", "op", "length_bytes")})
-        empty = pl.lit("")
-        ended, error = empty, empty
-        took: Any = empty
-        if "end_ns" in part:
-            frame = frame.with_columns(pl.Series("end_ns", part["end_ns"]), pl.Series("error", part["error"]))
-            is_known = pl.col("end_ns") >= 0
-            ended = pl.when(is_known).then(self._time("end_ns")).otherwise(empty)
-            took = pl.when(is_known).then((pl.col("end_ns") - pl.col("ts_ns")).cast(pl.String)).otherwise(empty)
-            error = pl.col("error")
-        return frame.select(
-            pl.lit(0).alias("thread"),
-            pl.col("op").cast(pl.Int8).replace_strict(_VERBS, return_dtype=pl.String),
-            pl.lit(CLIENT).alias("client_id"),
-            pl.lit(1).alias("n_objects"),
-            pl.col("length_bytes").alias("bytes"),
-            pl.lit(self._endpoint).alias("endpoint"),
-            self._keys.gather(part["object_id"]).alias("file"),
-            error.alias("error"),
-            self._time("ts_ns").alias("start"),
-            empty.alias("first_byte"),
-            empty.alias("last_byte"),
-            ended.alias("end"),
-            took.alias("duration_ns"),
-            pl.lit(0).alias("cat"),
-        )
-
-    def _time(self, name: str) -> Any:
-        import polars as pl
-
-        moment = pl.from_epoch(pl.col(name) + self._first_unix_ns, time_unit="ns")
-        return moment.dt.strftime("%Y-%m-%dT%H:%M:%S%.9fZ")
-
-
-class _Log:
-    """One log being written; all logs appear when all are whole."""
-
-    def __init__(self, stack: ExitStack, path: Path, style: Style) -> None:
-        self.path, self._columns, self._rows = path, style.columns, 0
-        self._out = stack.enter_context(_zstd(path))
-        self._out.write("\t".join(self._columns).encode() + b"\n")
-
-    def write(self, frame: Any) -> None:
-        import polars as pl
-
-        for part in frame.iter_slices(_BATCH_ROWS):
-            text = io.BytesIO()
-            numbered = part.with_columns(pl.int_range(self._rows, self._rows + len(part)).alias("idx"))
-            numbered.select(self._columns).write_csv(text, include_header=False, separator="\t", quote_style="never")
-            self._out.write(text.getbuffer())
-            self._rows += len(part)
-
-    def comment(self, lines: Sequence[str]) -> None:
-        self._out.write("".join(f"# {line}\n" for line in lines).encode())
+def _write_log(
+    out: BinaryIO, db: duckdb.DuckDBPyConnection, style: Style, head: Sequence[str], values: dict[str, Any]
+) -> None:
+    """Write the operations `logged` of one host as a log: the header, a line each, and where they are from."""
+    columns = ", ".join(f'"{name}"' for name in style.columns)
+    lines = f"SELECT concat_ws(chr(9), {columns}) FROM ({named('oplog_lines')})"
+    rows = (batch.column(0).to_pylist() for batch in db.sql(lines, params=values).to_arrow_reader(BATCH_ROWS))
+    for part in chain([["\t".join(style.columns)]], rows, [[f"# {line}" for line in head]]):
+        text = "".join(f"{line}\n" for line in part)
+        out.write(text.encode())
 
 
 @contextmanager
@@ -327,22 +240,6 @@ def _ns(name: str) -> str:
     return f"if(regexp_matches(\"{name}\", '{_TIME}'), {seconds} * {NS_PER_S} + {fraction}, NULL)"
 
 
-@dataclass(frozen=True, slots=True)
-class Operations:
-    """The operations of one tier of a trace or run, and where they come from."""
-
-    file: Path
-    meta: Metadata
-    objects: Path
-    """Where their names are, if they are anywhere."""
-    first_unix_ns: int
-    """When time 0 was; 0 if nothing says so."""
-    is_measured: bool
-    parts: Callable[[], Iterator[dict[str, Any]]]
-    """Yields rows in order of time, as numpy arrays: `ts_ns`, `op` (code), `length_bytes`, those of `COLUMNS` and, if
-    measured, `end_ns` (-1 if unknown) and `error` (empty if there was none)."""
-
-
 def can_log(path: Path) -> bool:
     """Return whether `path` holds single operations on objects: a trace, a run's folder or its ops."""
     if path.is_dir():
@@ -350,207 +247,100 @@ def can_log(path: Path) -> bool:
     return path.suffix != ".json" and open_table(path).table in (TRACE, OPS)
 
 
-def operations(path: Path, tier: str, limit: Limit, scratch: Path) -> Operations:
-    """Return the operations of `tier` at `path`, a trace, a run's folder or its ops, up to `limit`.
+def _load_operations(
+    db: duckdb.DuckDBPyConnection, file: Path, reader: Reader, tier: str, limit: Limit, scratch: Path
+) -> int:
+    """Make the view `done` of the operations of `tier` up to `limit`, in order of time; return how many they are.
+
+    Those of a run are taken from the view `ops`. `op` is a code; `end_ns` is -1 where it is not known, `error` empty
+    where there was none.
 
     Raises:
-        TraceError: the file is damaged or holds another table.
+        TraceError: the file holds another table, or its time goes back.
         ConfigError: there is no such tier.
 
     """
-    file = path / OPS_FILE if path.is_dir() else path
-    reader = open_table(file)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     if reader.table not in (TRACE, OPS):
         raise TraceError(f"holds the table {reader.table.name}; an op log is written from a trace or a run", path=file)
     place = place_of(reader.meta, tier)
-    limit = found_window(limit, lambda: tier_rows(reader, place, Limit(), ())) if reader.table is TRACE else limit
-    known_ns = (reader.meta.source or {}).get("first_unix_ns")
     if reader.table is TRACE:
-        return Operations(
-            file,
-            reader.meta,
-            objects_path(file),
-            known_ns or 0,
-            is_measured=False,
-            parts=lambda: tier_rows(reader, place, limit, COLUMNS),
-        )
-    ordered = scratch / "oplog.parquet"
-    with connect(scratch) as db:
-        register(db, [file], scratch)
-        ((rows, most),) = db.execute("SELECT count(*), max(object_id) FROM ops").fetchall()
-        if rows and most > rows + DENSE_SLACK:
-            raise TraceError(
-                f"{most} is no dense number from 0, in a file of {rows} rows", path=file, column="object_id"
-            )
+        rows = partial(tier_rows, reader, place, columns=_COLUMNS)
+    else:
+        ordered = scratch / "ordered.parquet"
         write_query(db, "oplog_ops", ordered, tier=reader.meta.tiers[place.tier].name)
-    limit = found_window(limit, lambda: ordered_rows(ordered, Limit()))
-    # A run has no names of its own; an imported one lies beside the trace that has.
-    objects = objects_path(file.with_name("trace.parquet"))
-    return Operations(
-        file,
-        reader.meta,
-        objects,
-        known_ns or _started_ns(file),
-        is_measured=True,
-        parts=lambda: ordered_rows(ordered, limit),
+        rows = partial(ordered_rows, ordered)
+    count, out, kept = 0, None, scratch / "done.parquet"
+    with ExitStack() as stack:
+        try:
+            for part in rows(limit=found_window(limit, partial(rows, limit=Limit()))):
+                batch = pa.RecordBatch.from_pydict(part)
+                out = out or stack.enter_context(pq.ParquetWriter(kept, batch.schema))
+                out.write_batch(batch)
+                count += len(batch)
+        except TraceError as error:
+            raise TraceError(str(error), path=file) from None
+    if count:
+        ends = ", -1::BIGINT AS end_ns, '' AS error" if reader.table is TRACE else ""
+        db.execute(f"CREATE VIEW done AS SELECT *, file_row_number AS row{ends} FROM read_parquet({literal(kept)})")
+    return count
+
+
+def _name_objects(db: duckdb.DuckDBPyConnection, objects: Path) -> None:
+    """Make the table `named` of the objects of `done`, and the view `prior` of writes of those that were there before.
+
+    What the view `objects`, of the file of that name, does not name is called `object/ID`.
+    """
+    db.execute(named("oplog_objects"))
+    db.execute(
+        "CREATE VIEW prior AS SELECT object_id, object_id AS row, 0 AS ts_ns, "
+        f"{WRITE} AS op, size_bytes AS length_bytes, -1 AS end_ns, '' AS error FROM named WHERE is_prior"
     )
+    (bad,) = one(db, f"SELECT min(object_id) FROM named WHERE regexp_matches(name, '{_FORBIDDEN}')")
+    if bad is not None:
+        raise TraceError(
+            f"the name of object {bad} has a tab, line break or quote: no log can hold it", path=objects, column="key"
+        )
 
 
-def _started_ns(ops: Path) -> int:
-    """Return when the run of `ops` began, as its run.json says to the microsecond; 0 if it does not."""
-    run = find_run(ops.parent)
-    started = None if run is None else run.started_utc
+def _first_unix_ns(file: Path, reader: Reader) -> int:
+    """Return when time 0 was: as the table says, else when its run began by run.json; 0 if nothing says so."""
+    known_ns = (reader.meta.source or {}).get("first_unix_ns")
+    run = None if known_ns or reader.table is TRACE else find_run(file.parent)
+    if run is None or not run.started_utc:
+        return known_ns or 0
     try:
-        at = datetime.fromisoformat(started) if started else None
+        return round(datetime.fromisoformat(run.started_utc).timestamp() * _US_PER_S) * 1000
     except ValueError:
         return 0
-    return 0 if at is None else round(at.timestamp() * _US_PER_S) * 1000
 
 
-COLUMNS = ("object_id", "offset_bytes", "request_id", "rank")
-"""Columns that `survey` needs beside those that every window of a trace has."""
-_NEVER = -1
-_FORBIDDEN = '[\t\n\r"]'
+_LOSSES = {
+    "requests": "the request and stage of {} operations: each is issued by its time, none waits for another",
+    "partial_reads": "{} reads of a part: a GET reads the whole object, {unread} more",
+    "partial_writes": "{} writes that do not start at 0: a PUT of their length replaces the object",
+    "gone_reads": "{} reads of deleted objects will fail",
+    "gone_deletes": "{} deletes of objects that are not there",
+    "ranks": "the rank of {} operations",
+}
 
 
-@dataclass(slots=True)
-class Survey:
-    """Facts of a tier's objects after one pass over its rows; arrays are by object id."""
-
-    last_op: Any
-    """The code of the last operation seen; -1 if there was none."""
-    extent: Any
-    """The furthest byte that was read or written."""
-    is_prior: Any
-    """Read before it was written: it existed from the start."""
-    rows: dict[int, int] = field(default_factory=lambda: dict.fromkeys((READ, WRITE, DELETE), 0))
-    gone_reads: int = 0
-    gone_deletes: int = 0
-    partial_writes: int = 0
-    requests: int = 0
-    ranks: int = 0
-
-
-def survey(parts: Iterable[dict[str, Any]]) -> Survey:
-    """Return the facts of the objects in `parts`, rows as `tier_rows` yields them with `COLUMNS`."""
-    found = Survey(np.empty(0, np.int8), np.empty(0, np.int64), np.empty(0, bool))
-    for part in parts:
-        objects, ops = part["object_id"], part["op"]
-        count = int(objects.max()) + 1
-        if count > len(found.last_op):
-            more = max(count, 2 * len(found.last_op)) - len(found.last_op)
-            found.last_op = np.concatenate([found.last_op, np.full(more, _NEVER, np.int8)])
-            found.extent = np.concatenate([found.extent, np.zeros(more, np.int64)])
-            found.is_prior = np.concatenate([found.is_prior, np.zeros(more, bool)])
-        moves = ops != DELETE
-        np.maximum.at(found.extent, objects[moves], (part["offset_bytes"] + part["length_bytes"])[moves])
-        before = _previous(found, objects, ops)
-        # What failed in a run may have failed because nothing was there.
-        was_there = (ops == READ) & (part["error"] == "") if "error" in part else ops == READ
-        found.is_prior[objects[(before == _NEVER) & was_there]] = True
-        found.gone_reads += int(((before == DELETE) & (ops == READ)).sum())
-        found.gone_deletes += int((((before == DELETE) | (before == _NEVER)) & (ops == DELETE)).sum())
-        found.partial_writes += int(((ops == WRITE) & (part["offset_bytes"] > 0)).sum())
-        found.requests += int((part["request_id"] >= 0).sum())
-        found.ranks += int((part["rank"] > 0).sum())
-        for code in found.rows:
-            found.rows[code] += int((ops == code).sum())
-    return found
-
-
-def _previous(found: Survey, objects: Any, ops: Any) -> Any:
-    """Return the operation before each row on the same object, -1 if it is the first; note the last ones."""
-    order = np.argsort(objects, kind="stable")
-    of, did = objects[order], ops[order]
-    is_first = np.ones(len(of), dtype=bool)
-    is_first[1:] = of[1:] != of[:-1]
-    before = np.empty(len(of), dtype=np.int8)
-    before[1:] = did[:-1]
-    before[is_first] = found.last_op[of[is_first]]
-    is_last = np.append(is_first[1:], True)
-    found.last_op[of[is_last]] = did[is_last]
-    result = np.empty(len(of), dtype=np.int8)
-    result[order] = before
-    return result
-
-
-def surveyed(done: Operations) -> Survey:
-    """Survey the objects of `done`; a TraceError names its file."""
-    try:
-        return survey(done.parts())
-    except TraceError as error:
-        if error.path is None:
-            raise TraceError(str(error), path=done.file) from None
-        raise
-
-
-def named_objects(path: Path, extent: Any) -> tuple[Any, Any]:
-    """Return the names (polars; `object/ID` where `path` has none) and sizes of objects that reach to `extent`."""
-    import polars as pl
-
-    count = len(extent)
-    known = pl.DataFrame(
-        {"object_id": [], "key": [], "size_bytes": []},
-        schema={
-            "object_id": pl.Int64,
-            "key": pl.String,
-            "size_bytes": pl.Int64,
-        },
-    )
-    if path.exists():
-        parts = [pl.DataFrame(pl.from_arrow(b)) for b in open_table(path, OBJECTS).batches(known.columns)]
-        known = pl.concat([known, *parts]).filter(pl.col("object_id") < count)
-    bad = known.filter(pl.col("key").str.contains(_FORBIDDEN))
-    if len(bad):
-        raise TraceError(
-            f"the name of object {bad['object_id'][0]} has a tab, line break or quote: no log can hold it",
-            path=path,
-            column="key",
-        )
-    sizes = np.zeros(count, dtype=np.int64)
-    sizes[known["object_id"].to_numpy()] = known["size_bytes"].fill_null(0).to_numpy()
-    every = pl.DataFrame({"object_id": pl.int_range(count, eager=True)})
-    joined = every.join(known, on="object_id", how="left", maintain_order="left")
-    return joined.select(pl.coalesce("key", pl.format("object/{}", "object_id")))["key"], np.maximum(sizes, extent)
-
-
-def losses(found: Survey, partial: tuple[int, int], done: Operations) -> list[str]:
-    """Return what an op log cannot express of `done`; `partial`: reads of a part of an object, and bytes not read."""
-    lost = []
-    if found.requests:
-        lost.append(
-            f"the request and stage of {format_count(found.requests)} operations: each is issued by its time, none "
-            "waits for another"
-        )
-    if partial[0]:
-        lost.append(
-            f"{format_count(partial[0])} reads of a part: a GET reads the whole object, {format_bytes(partial[1])} more"
-        )
-    if found.partial_writes:
-        lost.append(
-            f"{format_count(found.partial_writes)} writes that do not start at 0: a PUT of their length replaces the "
-            "object"
-        )
-    if found.gone_reads:
-        lost.append(f"{format_count(found.gone_reads)} reads of deleted objects will fail")
-    if found.gone_deletes:
-        lost.append(f"{format_count(found.gone_deletes)} deletes of objects that are not there")
-    if found.ranks:
-        lost.append(f"the rank of {format_count(found.ranks)} operations")
-    if not done.objects.exists():
+def losses(found: dict[str, int], *, has_names: bool, is_measured: bool) -> list[str]:
+    """Return what an op log cannot express of operations, of which there are as many as `found` says by `_LOSSES`."""
+    unread = format_bytes(found["unread_bytes"])
+    lost = [said.format(format_count(found[name]), unread=unread) for name, said in _LOSSES.items() if found[name]]
+    if not has_names:
         lost.append("names: objects are called object/ID, since the source does not name them")
-    if done.is_measured:
-        lost.append("phases, and where in its object an operation began")
-    else:
-        lost.append("phases; and ends, which a trace does not have")
-    return lost
+    is_in_object = "phases, and where in its object an operation began"
+    return [*lost, is_in_object if is_measured else "phases; and ends, which a trace does not have"]
 
 
-def origin_lines(done: Operations, tier: str, limit: Limit) -> list[str]:
+def origin_lines(file: Path, meta: Metadata, tier: str, limit: Limit) -> list[str]:
     """Return the lines of a log that name its source."""
-    meta = done.meta
     made = f"written by {meta.program} {meta.version}, configuration SHA-256 {meta.config_sha256 or 'unknown'}"
-    lines = [f"tier {tier} of {done.file.name}, {made}"]
+    lines = [f"tier {tier} of {file.name}, {made}"]
     if str(limit):
         lines.append(f"only part of the tier: the first {limit}")
     if meta.is_simulated:

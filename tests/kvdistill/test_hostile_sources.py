@@ -55,16 +55,13 @@ def test_objects_of_a_run_are_numbered_densely_before_anything_is_kept_by_number
         write_run(tmp_path / name, [1000] * 200)
     # A run of a part of a long trace: its numbers may lie far above its rows.
     change_ops(tmp_path / "huge", "object_id", HUGE)
-    for command in ("report", "profile", "fio", "warp"):
+    for command in ("report", "profile", "fio", "warp", "sai3"):
         assert kvdistill(command, "huge", tmp_path).returncode == 0, command
     profiles = []
     for name in ("plain", "huge"):
         kvdistill("profile", name, tmp_path)
         profiles.append(json.loads((tmp_path / "p.json").read_text()))
     assert profiles[0] == profiles[1]
-    # An op log names objects by their numbers.
-    done = kvdistill("sai3", "huge", tmp_path)
-    assert (done.returncode, "2147483647 is no dense number from 0" in done.stderr) == (3, True)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
