@@ -113,7 +113,7 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         [
             ("Run", [f"in this folder: fio {PREFILL} once, then {command}", lasts, expected]),
             ("Needs", [*needs(options, space), *need]),
-            ("Lost", [*lost, *common_losses(profile, has_deletes=not options.is_device)]),
+            ("Lost", [*lost, *common_losses(profile, has_deletes=not options.is_device, has_flushes=True)]),
             (bugs_heading(options.version), _bugs(options.version)),
         ],
     )
@@ -167,6 +167,9 @@ def _times(stream: IoStream, profile: Profile, runtime_ns: int) -> _Times:
 def _sections(stream: IoStream, times: _Times, profile: Profile, space: int) -> list[tuple[str, list[str]]]:
     jobs, paced = _pace_lines(stream, times, profile)
     lines = [*place_lines(stream, space), *sizes_line(stream), *paced]
+    if stream.write.ops and profile.flush_ops:
+        # After so many writes, of whichever stream.
+        lines.append(f"fdatasync={max(1, round(profile.write.ops / profile.flush_ops))}")
     names = [stream.name] if jobs == 1 else [f"{stream.name}-{i}" for i in range(1, jobs + 1)]
     return [(job, lines) for job in names]
 

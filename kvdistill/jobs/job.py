@@ -273,8 +273,8 @@ def _provenance(profile: Profile) -> list[str]:
     return [*lines, *(computing_notes(origin.notes) if origin.kind is SourceKind.TRACE else origin.notes)]
 
 
-def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
-    """Return what no fio job can express; deletes only if `has_deletes`: on a device discards stand for them."""
+def common_losses(profile: Profile, *, has_deletes: bool = True, has_flushes: bool = False) -> list[str]:
+    """Return what a fio job leaves out: deletes if it `has_deletes` (on a device discards stand for them), flushes."""
     padding = profile.read.io_bytes + profile.write.io_bytes - profile.read.object_bytes - profile.write.object_bytes
     lines = []
     if padding:
@@ -289,6 +289,10 @@ def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
             "the stream of each write (kvreplay passes it on): fio's write_hint is one for a whole file, and with "
             "direct=1 Linux refuses it (EINVAL, 6.18); its fdp=1 with fdp_pli is for ioengine=io_uring_cmd on an NVMe "
             "character device, from fio 3.34 on"
+        )
+    if profile.flush_ops and not has_flushes:
+        lines.append(
+            f"{format_count(profile.flush_ops)} flushes are not issued (stat.fio has them)"
         )
     if profile.empty_ops:
         lines.append(f"{format_count(profile.empty_ops)} operations of no bytes are left out")

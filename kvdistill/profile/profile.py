@@ -303,6 +303,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     delete_bytes: int
     stray_delete_ops: int
     """Deletes of objects that were not there."""
+    flush_ops: int | None = None
+    """Flushes of the disk's cache; null where the source does not know them."""
     empty_ops: int
     """Reads and writes of no bytes, which no job can hold."""
     space: AddressSpace | None

@@ -123,6 +123,7 @@ class Placed:
     space: AddressSpace
     stray_deletes: int = 0
     data: DataProfile | None = None
+    flushes: int | None = None
 
 
 def distil_trace(trace: Path, tier: str, limit: Limit, scratch: Path) -> Distilled:
@@ -206,6 +207,7 @@ def profile_of(ios: Path, placed: Placed, scratch: Path) -> Profile:
             delete_ops=totals["delete_ops"],
             delete_bytes=totals["delete_bytes"],
             stray_delete_ops=placed.stray_deletes,
+            flush_ops=placed.flushes,
             empty_ops=totals["empty_ops"],
             space=placed.space,
             concurrency=None if stages["max_stage_ops"] is None else Concurrency(**stages),
@@ -336,6 +338,7 @@ def distil_blocks(blocks: Path, device: str | None, limit: Limit, scratch: Path)
         ordered = scratch / "ordered.parquet"
         processes, left_ops = _processes(db, name)
         write_query(db, "measured_blocks", ordered, device=name, processes=processes)
+        flushes = query(db, "measured_flushes", device=name, processes=processes)[0]["flushes"]
     limit = found_window(limit, lambda: ordered_rows(ordered, Limit()))
     ios = scratch / "ios.parquet"
     end = 0
@@ -348,7 +351,9 @@ def distil_blocks(blocks: Path, device: str | None, limit: Limit, scratch: Path)
     space = AddressSpace(span_bytes=end, peak_live_bytes=end, prior_objects=0, prior_bytes=0)
     left = [f"{format_count(left_ops)} requests of processes that did very little are left out"] if left_ops else []
     origin = origin_of(meta, blocks, limit, SourceKind.BLOCKS, _PACKED, *left)
-    return Distilled(profile_of(ios, Placed(origin, name, sink.arrivals, space), scratch), ios, limit)
+    # A part of the events has a part of the flushes: which, is not looked at.
+    placed = Placed(origin, name, sink.arrivals, space, flushes=None if str(limit) else flushes)
+    return Distilled(profile_of(ios, placed, scratch), ios, limit)
 
 
 def _processes(db: Any, device: str) -> tuple[list[int] | None, int]:
@@ -443,7 +448,7 @@ def distil_probe(path: Path) -> Profile:
     for name, of in probe.block.directions.items():
         if of.issued is None or of.issued_bytes is None:
             raise TraceError(f"no probe.json of kvreplay probe: it did not count its {name} requests", path=path)
-    read, write, discard = (probe.block.directions.get(name) for name in ("read", "write", "discard"))
+    read, write, discard, flush = map(probe.block.directions.get, ("read", "write", "discard", "flush"))
     if not _issued(read) + _issued(write):
         raise TraceError("no reads or writes: there is no job to write", path=path)
     return Profile(
@@ -468,6 +473,7 @@ def distil_probe(path: Path) -> Profile:
         delete_ops=_issued(discard),
         delete_bytes=0 if discard is None else discard.issued_bytes or 0,
         stray_delete_ops=0,
+        flush_ops=None if flush is None else flush.completed,
         empty_ops=0,
         space=None,
         concurrency=None,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 import pytest
+from blocks import write_blocks
+from conftest import run_cli
 from kvdistill_rows import MS, bursts, closed, distil_rows, io
 from test_fio_jobs import V, options_of, sections
 
@@ -179,3 +181,12 @@ def test_a_closed_loop_is_capped_where_it_would_exceed_its_source(tmp_path):
     assert profile.streams[0].loop.pace is Pacing.CLOSED
     assert int(job["rate"]) == pytest.approx(131072 / 110e-6, rel=0.05)
     assert missed(profile) == {}
+
+
+def test_flushes_come_after_as_many_writes_as_in_the_source(tmp_path):
+    """A flush after each eight writes: stat.fio has them, and what an iolog does not have is said."""
+    rows = [(i, "FWS" if i % 9 == 8 else "WS", (i * 7919 % 4096) * 65536, 65536 * (i % 9 != 8)) for i in range(900)]
+    blocks = write_blocks(tmp_path / "blocks.parquet", rows)
+    run_cli("kvdistill", "fio", blocks, "-o", "jobs", cwd=tmp_path)
+    assert options_of((tmp_path / "jobs/stat.fio").read_text(), "write")["fdatasync"] == "8"
+    assert "100 flushes are not issued (stat.fio has them)" in (tmp_path / "jobs/replay.fio").read_text()

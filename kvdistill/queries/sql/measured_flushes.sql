@@ -1,0 +1,6 @@
+-- How often `processes` (any if null) had one device write back its cache: requests of no bytes that begin with F.
+SELECT count(*) AS flushes
+FROM measured
+WHERE
+    device = $device AND bytes = 0 AND starts_with(rwbs, 'F') AND complete_ns IS NOT NULL
+    AND ($processes IS NULL OR list_contains($processes, coalesce(pid, -1)))
