@@ -17,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 # The engines that `make engines` drives; ENGINES="lmcache vllm" takes others. vllm is asked for by name: it is large.
 ENGINES ?= lmcache sglang mooncake
 
-.PHONY: demo test check sanitize native engines fuzz lint fix bench bench-long docs outputs site dist wheels bpf clean
+.PHONY: demo test check sanitize native engines fuzz lint fix bench bench-long docs man outputs site dist wheels bpf clean
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvtrace needs Python 3.11 or later: make PYTHON=python3.x")'
@@ -98,6 +98,10 @@ bpf:
 docs: $(READY)
 	$(BIN)/python docs/generate.py
 
+# The manual pages, of the same help that the programs print: man man/kvreplay-run.1
+man: $(READY)
+	$(BIN)/python docs/generate.py --man man
+
 # Runs the commands of the pages in docs/ and writes what they print into them: minutes, of a quiet machine.
 outputs: $(READY)
 	$(BIN)/python docs/outputs.py
@@ -120,4 +124,4 @@ wheels: $(READY)
 	@ls -l dist
 
 clean:
-	rm -rf $(VENV) $(NATIVE) $(DEMO) dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(NATIVE) $(DEMO) dist site man .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Write what is generated: schemas/ from kvtrace/core/schema.py, and docs/reference/ from the code itself.
+"""Write what is generated: schemas/ from kvtrace/core/schema.py, docs/reference/ from the code itself, and llms.txt.
 
 `make docs` runs it; `python docs/generate.py --check` says what is out of date, and a test does so too.
 """
@@ -188,6 +188,38 @@ def help_of(program: str, *command: str) -> str:
     return done.stdout.replace("python -m ", "").replace(f"{program}.cli", program)
 
 
+def llms_page() -> str:
+    """Return llms.txt: each page of the site's navigation, with its first sentence."""
+    parts = ["# kvtrace\n\n> Simulate, replay and distil the storage I/O of an LLM's KV-cache offload.\n"]
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for title, page in re.findall(r"^ +- (.+): (\S+\.md)$", nav, re.MULTILINE):
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        for aside in (r"(?s)```.*?```", r"(?m)^#.*$", r"(?m)^\|.*$"):
+            text = re.sub(aside, "", text)
+        first = re.split(r"(?<=[.?:])\s", " ".join(text.split()), maxsplit=1)[0].rstrip(":")
+        parts.append(f"- [{title}](docs/{page}): {first}")
+    return "\n".join(parts) + "\n"
+
+
+def man_page(program: str, *command: str) -> str:
+    """Return the manual page, in section 1, of a program or of one of its commands: its help, as it is."""
+    name, text = "-".join([program, *command]), help_of(program, *command)
+    said = " ".join(text.split("\n\n")[1].split())
+    body = "\n".join(
+        line.replace("\\", "\\e") if line[:1] not in (".", "'") else f"\\&{line}" for line in text.split("\n")
+    )
+    return f'.TH "{name.upper()}" 1\n.SH NAME\n{name} \\- {said}\n.SH DESCRIPTION\n.nf\n{body}\n.fi\n'
+
+
+def write_manual(folder: Path) -> None:
+    """Write the manual pages of all programs and commands into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for program in PROGRAMS:
+        for command in [(), *((name,) for name in commands_in(help_of(program)))]:
+            text = man_page(program, *command)
+            (folder / f"{'-'.join([program, *command])}.1").write_text(text, encoding="utf-8")
+
+
 def pages() -> dict[Path, str]:
     """Return every generated file and its text."""
     texts = {
@@ -198,11 +230,15 @@ def pages() -> dict[Path, str]:
     texts[Path("docs/reference/commands.md")] = cli_page()
     texts[Path("docs/reference/presets.md")] = presets_page()
     texts[Path("docs/reference/queries.md")] = queries_page()
+    texts[Path("llms.txt")] = llms_page()
     return texts
 
 
 def main() -> int:
-    """Write the files, or with --check return 1 if any differs."""
+    """Write the files, or with --check return 1 if any differs; with --man FOLDER write the manual there instead."""
+    if "--man" in sys.argv:
+        write_manual(Path(sys.argv[-1]))
+        return 0
     kept = {path: (ROOT / path).read_text(encoding="utf-8") for path in pages() if (ROOT / path).exists()}
     stale = [path for path, text in pages().items() if kept.get(path) != text]
     if "--check" in sys.argv:

@@ -272,5 +272,8 @@ def test_schemas_and_command_pages_are_up_to_date():
     assert spec.loader is not None
     generate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generate)
+    page = generate.man_page("kvreplay", "run")
+    assert page.startswith('.TH "KVREPLAY-RUN" 1\n.SH NAME\nkvreplay-run \\- ')
+    assert "--queue-depth" in page
     for path, text in generate.pages().items():
         assert (ROOT / path).read_text(encoding="utf-8") == text, f"{path} is out of date: run make docs"
