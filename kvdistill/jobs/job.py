@@ -291,9 +291,7 @@ def common_losses(profile: Profile, *, has_deletes: bool = True, has_flushes: bo
             "character device, from fio 3.34 on"
         )
     if profile.flush_ops and not has_flushes:
-        lines.append(
-            f"{format_count(profile.flush_ops)} flushes are not issued (stat.fio has them)"
-        )
+        lines.append(f"{format_count(profile.flush_ops)} flushes are not issued (stat.fio has them)")
     if profile.empty_ops:
         lines.append(f"{format_count(profile.empty_ops)} operations of no bytes are left out")
     if profile.stray_delete_ops:

@@ -560,7 +560,7 @@ def _criteria(mlperf: Mlperf | None) -> ReportTable:
         ]
         for c in mlperf.criteria
     ]
-    note = "Latencies must be below their thresholds, others above."
+    note = "Of the benchmark program, no rule of a submission. Latencies must be below their thresholds, others above."
     return ReportTable("Criteria of MLPerf", Sheet.QOS, columns, rows, (), note)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
+from kvreplay.config.config import Criteria
 from kvreplay.plan.contents import describe
 from kvreplay.result.figures import WARNING
 from kvreplay.run.discover import Discovery
@@ -56,7 +59,7 @@ def run_document(finished: FinishedRun) -> Document:
         _times("Service time per MiB", [(f, d) for f in summary.figures if (d := f.latency_per_mib) and d.count]),
         *_lateness(summary),
         *([] if run.requests is None else _requests(run.requests)),
-        *([] if run.mlperf is None else [_criteria(run.mlperf)]),
+        *([] if run.mlperf is None or _is_default(run.config.get("criteria")) else [_criteria(run.mlperf)]),
     ]
     return Document(
         name="",
@@ -210,10 +213,15 @@ def _requests(found: RequestFigures) -> list[ReportTable]:
     return [ReportTable("Requests", Sheet.QOS, columns, rows)] if rows else []
 
 
+def _is_default(criteria: object) -> bool:
+    """Return whether a run was judged by the benchmark program's own thresholds, which are no rule of a submission."""
+    return criteria in (None, msgspec.to_builtins(Criteria()))
+
+
 def _criteria(found: Mlperf) -> ReportTable:
     columns = columns_of("text: name = criterion, shown = measured and threshold, verdict")
     rows = [[c.name, c.shown, c.verdict] for c in found.criteria]
-    return ReportTable("MLPerf health criteria", Sheet.QOS, columns, rows)
+    return ReportTable("Criteria (--criteria)", Sheet.QOS, columns, rows)
 
 
 def _after(run: RunFile) -> Iterator[str]:
