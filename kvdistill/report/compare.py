@@ -17,7 +17,7 @@ from kvdistill.report.jobs import JobsReport
 from kvdistill.report.probe import TIMES, ProbeReport
 from kvdistill.report.report import Report, SweepReport
 from kvdistill.report.run import SERVING_FIGURES, SERVING_TIMES, RunReport
-from kvdistill.report.tables import BANDWIDTHS, by, quantile_table, rates_of, steps_chart
+from kvdistill.report.tables import BANDWIDTHS, by, quantile_table, steps_chart
 from kvdistill.report.trace import TraceReport
 from kvtrace.core.document.document import (
     Cell,
@@ -47,7 +47,7 @@ from kvtrace.core.statistics import (
     ratio,
     spread,
 )
-from kvtrace.core.units import format_duration
+from kvtrace.core.units import NS_PER_S, format_duration
 
 Key = tuple[str, str, str]
 """Tier or layer, operation, figure."""
@@ -702,11 +702,16 @@ def _over_time(sides: Sequence[ReportedTrials]) -> list[ReportTable]:
     if len(seen) < 2:  # noqa: PLR2004 - nothing to compare
         return []
     tier = seen[0][2].over_time[-1]["tier"]
-    lines = [
-        (f"[{n}] {s.name}", step, rates_of([row for row in r.over_time if row["tier"] == tier], step))
-        for n, s, r in seen
-        if (step := r.bucket_ns)
-    ]
+    lines = []
+    for n, side, report in seen:
+        step = report.bucket_ns or 1
+        rows = [
+            {"start_ns": row["start_ns"]}
+            | {f"{name}_per_s": row[name] * NS_PER_S / step for name in ("read_bytes", "written_bytes")}
+            for row in report.over_time
+            if row["tier"] == tier
+        ]
+        lines.append((f"[{n}] {side.name}", step, rows))
     most = max((row[name] for *_, rows in lines for row in rows for name in BANDWIDTHS.values()), default=0.0)
     end = max(row["start_ns"] + step for _, step, rows in lines for row in rows)
     spec = "ns: start_ns = from; bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written"

@@ -37,14 +37,14 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
     file: str
     table: str
-    rows: int | None
+    rows: int | None = None
     program: str
     version: str
     argv: list[str]
-    preset: str | None
-    seed: int | None
+    preset: str | None = None
+    seed: int | None = None
     config_sha256: str
-    model: str | None
+    model: str | None = None
     source: dict[str, Any] | None
     is_simulated: bool
     notes: list[str]
@@ -148,11 +148,13 @@ def rate_tables(over_time: list[dict[str, Any]], bucket_ns: int | None, note: st
         per_s: reads_per_s = reads/s, writes_per_s = writes/s, deletes_per_s = deletes/s
         bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written
     """
+    seconds = bucket_ns / NS_PER_S
+    counted = ("reads", "writes", "deletes", "read_bytes", "written_bytes")
     counts = {"read": "reads_per_s", "write": "writes_per_s", "delete": "deletes_per_s"}
     text = f"Means over stretches of {format_duration(bucket_ns)}: shorter bursts are higher. {note}"
     tables = []
     for tier, stretches in by(over_time, "tier"):
-        rows = rates_of(stretches, bucket_ns)
+        rows = [{"start_ns": r["start_ns"]} | {f"{n}_per_s": r[n] / seconds for n in counted} for r in stretches]
         charts = (
             steps_chart(f"Bandwidth of {tier}", Unit.BYTES_PER_S, rows, BANDWIDTHS, bucket_ns),
             steps_chart(f"Operations a second on {tier}", Unit.PER_S, rows, counts, bucket_ns),
@@ -162,14 +164,7 @@ def rate_tables(over_time: list[dict[str, Any]], bucket_ns: int | None, note: st
 
 
 BANDWIDTHS = {"read": "read_bytes_per_s", "write": "written_bytes_per_s"}
-"""Columns of `rates_of`, by what they are called in a chart."""
-
-
-def rates_of(stretches: list[dict[str, Any]], bucket_ns: int) -> list[dict[str, Any]]:
-    """Return what was counted in stretches of `bucket_ns`, by the second: `reads` becomes `reads_per_s`."""
-    seconds = bucket_ns / NS_PER_S
-    counts = ("reads", "writes", "deletes", "read_bytes", "written_bytes")
-    return [{"start_ns": r["start_ns"]} | {f"{name}_per_s": r[name] / seconds for name in counts} for r in stretches]
+"""Columns of bandwidth over time, by what they are called in a chart."""
 
 
 def steps_chart(
