@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -248,14 +247,6 @@ TIER = "fio"
 _NAME = re.compile(r"(?P<prefix>.*)_(?P<kind>lat|clat|slat|bw|iops|clat_hist)(?:\.\d+)?\.log")
 
 
-@dataclass(frozen=True, slots=True)
-class LogLayout:
-    """Which columns hold the offset and the issue time; null where the log has none."""
-
-    offset: str | None
-    issue: str | None
-
-
 def read_logs(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
     """Import the logs of the jobs of one run, merged by time: I/Os from total latencies, else completion latencies.
 
@@ -304,17 +295,13 @@ def _operations(db: duckdb.DuckDBPyConnection, files: Sequence[Path], account: A
         load(db, path, COLUMNS[: width(path)], account, delimiter=",")
         leave_out_odd(db, path, account)
         leave_out(db, path, account, "moves nothing", "CAST(bytes AS BIGINT) = 0")
-        layout = _layout(db)
-        for name in (layout.offset, layout.issue):
+        placed, issued = _layout(db)
+        for name in (placed, issued):
             if name is not None:
                 leave_out(db, path, account, "no whole numbers", unlike(name))
-        has_offsets &= layout.offset is not None
-        start = (
-            f"CAST({layout.issue} AS BIGINT)"
-            if layout.issue
-            else "CAST(ms AS BIGINT) * 1000000 - CAST(value AS BIGINT)"
-        )
-        offset = f"CAST({layout.offset} AS BIGINT)" if layout.offset else "0"
+        has_offsets &= placed is not None
+        start = f"CAST({issued} AS BIGINT)" if issued else "CAST(ms AS BIGINT) * 1000000 - CAST(value AS BIGINT)"
+        offset = f"CAST({placed} AS BIGINT)" if placed else "0"
         op = f"CASE CAST(direction AS BIGINT) WHEN 0 THEN {READ} ELSE {WRITE} END"
         end = f"{start} + CAST(value AS BIGINT)"
         db.execute(
@@ -322,7 +309,7 @@ def _operations(db: duckdb.DuckDBPyConnection, files: Sequence[Path], account: A
             f"{OK}, CAST(bytes AS BIGINT) FROM raw",
             {"name": found["prefix"] if found else path.name},
         )
-        if layout.issue is None:
+        if issued is None:
             account.notes.append(f"{path.name}: times are whole milliseconds, latencies are exact")
     rows, _first_ns = finish(db, files, is_measured=True)
     (count,) = one(db, "SELECT count(*) FROM input")
@@ -352,11 +339,12 @@ def _chosen(kinds: dict[Path, str | None], account: Account) -> list[Path]:
     return chosen
 
 
-def _layout(db: duckdb.DuckDBPyConnection) -> LogLayout:
-    """Find out what the columns after the fourth are: a priority is hexadecimal, or 0 or 1 in all rows."""
-    columns = [
-        row[0] for row in db.execute("SELECT column_name FROM duckdb_columns() WHERE table_name = 'raw'").fetchall()
-    ]
+def _layout(db: duckdb.DuckDBPyConnection) -> tuple[str | None, str | None]:
+    """Return which columns hold the offset and the issue time; null where the log has none.
+
+    What the columns after the fourth are is found out: a priority is hexadecimal, or 0 or 1 in all rows.
+    """
+    columns = db.table("raw").columns
     more = [name for name in COLUMNS[LEAST:] if name in columns]
 
     def is_priority(name: str) -> bool:
@@ -365,12 +353,12 @@ def _layout(db: duckdb.DuckDBPyConnection) -> LogLayout:
         return most is None or most <= 1
 
     if len(more) == 3:  # noqa: PLR2004 - offset, priority, issue time
-        return LogLayout(more[0], more[2])
+        return more[0], more[2]
     if len(more) == 2:  # noqa: PLR2004 - offset and priority, or priority and issue time
         is_issue = is_priority(more[0]) and not is_priority(more[1])
-        return LogLayout(None, more[1]) if is_issue else LogLayout(more[0], None)
+        return (None, more[1]) if is_issue else (more[0], None)
     # Before priorities were logged, a fifth column was the offset.
-    return LogLayout(more[0] if more and not is_priority(more[0]) else None, None)
+    return more[0] if more and not is_priority(more[0]) else None, None
 
 
 COLUMNS = ("ms", "value", "direction", "bytes", "c5", "c6", "c7")
