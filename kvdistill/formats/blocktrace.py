@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows
-from kvdistill.formats.text import INPUT, finish, first_line, leave_out, load, one
-from kvdistill.queries.database import BATCH_ROWS, literal, named, query
+from kvdistill.formats.text import INPUT, batches, finish, first_line, leave_out, load, one
+from kvdistill.queries.database import literal, named, query
 from kvdistill.queries.window import DELETE, OK
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.run.run_file import BLOCKS_FILE
-from kvtrace.core.schema import BLOCKS, MOST, arrow_schema
+from kvtrace.core.schema import BLOCKS, MOST
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 
 if TYPE_CHECKING:
@@ -123,7 +123,9 @@ def read_blkparse(files: Sequence[Path], _options: ImportOptions, db: duckdb.Duc
         if count:
             notes.append(f"{count:,} {what}")
     account.notes += notes
-    return Imported(account, [Rows(BLOCKS_FILE, BLOCKS, lambda: _batches(db))], [], probe=block_figures(db))
+    ordered = "SELECT * FROM blocks ORDER BY coalesce(insert_ns, issue_ns, complete_ns), device, sector"
+    rows = Rows(BLOCKS_FILE, BLOCKS, lambda: batches(db, ordered, BLOCKS))
+    return Imported(account, [rows], [], probe=block_figures(db))
 
 
 def _enter_events(db: duckdb.DuckDBPyConnection, number: int, path: Path, account: Account) -> None:
@@ -157,16 +159,6 @@ def _enter_events(db: duckdb.DuckDBPyConnection, number: int, path: Path, accoun
         "coalesce(TRY_CAST(e.sector AS BIGINT), 0), coalesce(TRY_CAST(e.sectors AS BIGINT), 0), e.said "
         f"FROM ({events})"
     )
-
-
-def _batches(db: duckdb.DuckDBPyConnection) -> Iterator[Any]:
-    import pyarrow as pa
-
-    schema = arrow_schema(BLOCKS)
-    ordered = "SELECT * FROM blocks ORDER BY coalesce(insert_ns, issue_ns, complete_ns), device, sector"
-    for batch in db.sql(ordered).to_arrow_reader(BATCH_ROWS):
-        columns = [batch.column(name).cast(schema.field(name).type) for name in schema.names]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 _UNKNOWN_OF_REQUESTS = (
@@ -239,13 +231,8 @@ def _times_by_layer(db: duckdb.DuckDBPyConnection) -> dict[tuple[str, str], dict
     found: dict[tuple[str, str], dict[str, Any]] = defaultdict(lambda: nothing | {"log2_ns": [], "fine_ns": []})
     for row in query(db, "run_times"):
         # A bound, as the probe gives: the longest is below it.
-        found[row["measure"], row["op"]] = nothing | {
-            "count": row["count"],
-            "mean_ns": row["mean_ns"],
-            "longest_below_ns": row["max_ns"] + 1,
-            "log2_ns": [],
-            "fine_ns": [],
-        }
+        times = {"count": row["count"], "mean_ns": row["mean_ns"], "longest_below_ns": row["max_ns"] + 1}
+        found[row["measure"], row["op"]] |= times
     names = {part / 10_000: f"{name}_ns" for name, part in QUANTILES.items()}
     for row in query(db, "run_distributions", parts=list(QUANTILES.values())):
         found[row["measure"], row["op"]][names[row["share"]]] = row["time_ns"]
@@ -257,16 +244,13 @@ def _times_by_layer(db: duckdb.DuckDBPyConnection) -> dict[tuple[str, str], dict
 
 _MAP = re.compile(r"@(\w+):\s*")
 _SCALAR = re.compile(r"@(\w+)(?:\[[^\]]*\])?:\s+-?\d+\s*")
-_BOUND = r"(\d+)([KMGT]?)"
-_RANGE = re.compile(rf"\[{_BOUND}, {_BOUND}\)\s+(\d+)\s+\|.*")
-_SINGLE = re.compile(rf"\[{_BOUND}\]\s+(\d+)\s+\|.*")
-_ABOVE = re.compile(rf"\[{_BOUND}, \.\.\.\)\s+(\d+)\s+\|.*")
-_BELOW = re.compile(rf"\(\.\.\., {_BOUND}\)\s+(\d+)\s+\|.*")
+_BOUND = r"\d+[KMGT]?"
+_BUCKET = re.compile(rf"(?:\[({_BOUND})|\(\.\.\.)(?:, ({_BOUND}|\.\.\.)\)|\])\s+(\d+)\s+\|.*")
+"""`[512, 1K)`, `[0]`, `[8M, ...)` or `(..., 0)`, and a count."""
 _SCALE = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _MOST_IN_BUCKET = 1 << 50
 """No time, size or count of a bucket is larger, whatever its unit."""
 _US, _KIB, _GIB = 1000, 1 << 10, 1 << 30
-_LAYERS = {"q2d": "q2d", "d2c": "d2c", "bssplit": "block_size_bins", "qd": "in_flight_bins", "lba": "heat"}
 _BLOCK = re.compile(r"(q2d|d2c|bssplit|qd|lba)_(read|write)(?:_us|_kb|_gb)?")
 _CALLS = {
     "vfs_read_us": "read",
@@ -275,7 +259,7 @@ _CALLS = {
     "write_to_fsync_us": "write_to_fsync",
     "fadvise_to_read_us": "fadvise_to_read",
 }
-_SCALES = {"q2d": _US, "d2c": _US, "bssplit": _KIB, "qd": 1, "lba": _GIB}
+_COUNTED = {"bssplit": ("block_size_bins", _KIB), "qd": ("in_flight_bins", 1)}
 _ZONE_BYTES = 10 * _GIB
 _UNKNOWN_OF_HISTOGRAMS = ("queued", "issued_bytes", "completed", "completed_bytes", "errors", *_UNKNOWN_OF_REQUESTS)
 _DEFINITIONS_OF_HISTOGRAMS = {
@@ -353,20 +337,21 @@ def _maps(path: Path, account: Account) -> dict[str, list[dict[str, Any]]]:
 
 def _bucket(text: str) -> dict[str, Any] | None:
     """Return a line's bounds (null where it has none) and count; null if it is no bucket."""
-    if found := _RANGE.fullmatch(text):
-        return {"from": _number(found[1], found[2]), "below": _number(found[3], found[4]), "count": int(found[5])}
-    if found := _SINGLE.fullmatch(text):
-        value = _number(found[1], found[2])
-        return {"from": value, "below": value + 1, "count": int(found[3])}
-    if found := _ABOVE.fullmatch(text):
-        return {"from": _number(found[1], found[2]), "below": None, "count": int(found[3])}
-    if found := _BELOW.fullmatch(text):
-        return {"from": None, "below": _number(found[1], found[2]), "count": int(found[3])}
-    return None
+    found = _BUCKET.fullmatch(text)
+    if found is None:
+        return None
+    low, high, count = found.groups()
+    start = _number(low)
+    if high is None and start is not None:
+        return {"from": start, "below": start + 1, "count": int(count)}
+    return {"from": start, "below": _number(high), "count": int(count)}
 
 
-def _number(digits: str, suffix: str) -> int:
-    return int(digits) * _SCALE[suffix]
+def _number(bound: str | None) -> int | None:
+    if bound is None or bound == "...":
+        return None
+    digits = bound.rstrip("KMGT")
+    return int(digits) * _SCALE[bound.removeprefix(digits)]
 
 
 def _scaled(buckets: list[dict[str, Any]], scale: int) -> list[dict[str, Any]]:
@@ -380,35 +365,24 @@ def _scaled(buckets: list[dict[str, Any]], scale: int) -> list[dict[str, Any]]:
 
 def _directions(maps: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
     """Return what is known of each direction, as a probe.json of kvreplay has it; the rest is null or empty."""
-    directions: dict[str, dict[str, Any]] = {}
+    layers: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(dict)
     for name, buckets in maps.items():
-        found = _BLOCK.fullmatch(name)
-        if found is None:
-            continue
-        layer, direction = found[1], found[2]
-        empty: dict[str, list[Any]] = {"block_sizes": [], "in_flight_at_dispatch": [], "per_second": [], "heat": []}
-        of = directions.setdefault(
-            direction,
-            {
-                "issued": None,
-                **dict.fromkeys(_UNKNOWN_OF_HISTOGRAMS),
-                "q2d": _histogram([]),
-                "d2c": _histogram([]),
-                **empty,
-            },
-        )
-        if layer in ("q2d", "d2c"):
-            of[layer] = _histogram(buckets)
-        elif layer == "lba":
-            of["heat"] = [
+        if found := _BLOCK.fullmatch(name):
+            layers[found[2]][found[1]] = buckets
+    return {
+        direction: {
+            "issued": sum(b["count"] for b in of["bssplit"]) if "bssplit" in of else None,
+            **dict.fromkeys(_UNKNOWN_OF_HISTOGRAMS),
+            **{layer: _histogram(of.get(layer, [])) for layer in ("q2d", "d2c")},
+            **{name: [] for name in ("block_sizes", "in_flight_at_dispatch", "per_second")},
+            "heat": [
                 {"device": None, "from_bytes": b["from"], "requests": b["count"], "bytes": None}
-                for b in _scaled(buckets, _GIB)
-            ]
-        else:
-            of[_LAYERS[layer]] = _scaled(buckets, _SCALES[layer])
-        if layer == "bssplit":
-            of["issued"] = sum(b["count"] for b in buckets)
-    return directions
+                for b in _scaled(of.get("lba", []), _GIB)
+            ],
+            **{name: _scaled(of[layer], unit) for layer, (name, unit) in _COUNTED.items() if layer in of},
+        }
+        for direction, of in layers.items()
+    }
 
 
 def _histogram(buckets: list[dict[str, Any]]) -> dict[str, Any]:

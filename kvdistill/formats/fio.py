@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
 
 
 _WHOLE = 100
+_NEEDED = ("io_bytes", "bw_bytes", "iops", "runtime", "lat_ns")
+"""What fio has of each direction since its version 3."""
 _Ms = Annotated[int, msgspec.Meta(ge=0, le=MOST // NS_PER_MS)]
 
 
@@ -69,7 +70,7 @@ class _Job(msgspec.Struct, rename={"options": "job options"}):
     error: int | None = None
     total_err: Count | None = None
     job_runtime: _Ms | None = None
-    read_results: _Moved | None = None
+    read: _Moved | None = None
     write: _Moved | None = None
     trim: _Moved | None = None
     sync: _Moved | None = None
@@ -91,28 +92,26 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
         TraceError: a file holds no result of fio 3 or later.
 
     """
-    account = Account()
+    results = [_result_of(path) for path in files]
+    jobs = [(path, result, job) for path, result in zip(files, results, strict=True) for job in result.jobs if job]
+    account = Account(rows=len(jobs))
     figures: list[dict[str, Any]] = []
-    contents = [_results_of(path) for path in files]
-    names = _tier_names([job for content in contents for job in content["jobs"]], options.tier)
     kinds: set[str] = set()
     errors = []
-    for path, content in zip(files, contents, strict=True):
-        for job in content["jobs"]:
-            tier = names.pop(0)
-            account.rows += 1
-            if job.get("error"):
-                errors.append(f"job {job.get('jobname')} of {path.name} ended with error {job['error']}")
-            for op in ("read", "write"):
-                if job.get(op, {}).get("total_ios"):
-                    figures.append(_job_figures(job, op, tier, kinds, path))
-                    account.kept += 1
-            for kind in ("trim", "sync"):
-                if count := job.get(kind, {}).get("total_ios", 0):
-                    whose = f"of job {job.get('jobname')} in {path.name}"
-                    account.notes.append(f"{count:,} {kind}s {whose} have no place in our figures")
+    for (path, _, job), tier in zip(jobs, _tier_names([job for *_, job in jobs], options.tier), strict=True):
+        if job.error:
+            errors.append(f"job {job.jobname} of {path.name} ended with error {job.error}")
+        for op, found in {"read": job.read, "write": job.write, "trim": job.trim, "sync": job.sync}.items():
+            if found is None or not found.total_ios:
+                continue
+            if op in _OPS:
+                figures.append(_job_figures(job, op, found, tier, kinds, path))
+            else:
+                whose = f"of job {job.jobname} in {path.name}"
+                account.notes.append(f"{found.total_ios:,} {op}s {whose} have no place in our figures")
     if not figures:
         raise TraceError("holds no job that read or wrote", path=files[0])
+    account.kept = len(figures)
     notes = [
         "fio's percentiles are of histograms whose bins are at most 1/64 of their value wide",
         "each job is a tier of its name",
@@ -122,10 +121,9 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
         notes.append("latency is fio's completion latency, without submission (lat_percentiles=1 would give the whole)")
     account.notes += notes
     tiers = list(dict.fromkeys(f["tier"] for f in figures))
-    runtimes = [job.get("job_runtime") for content in contents for job in content["jobs"]]
-    known = [ms for ms in runtimes if ms is not None]
+    known = [job.job_runtime for *_, job in jobs if job.job_runtime is not None]
     # A job that ended with an error had one at least; only continue_on_error counts them.
-    failed = sum(job.get("total_err") or bool(job.get("error")) for c in contents for job in c["jobs"])
+    failed = sum(job.total_err or bool(job.error) for *_, job in jobs)
     return Imported(
         account,
         [],
@@ -138,36 +136,28 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
             operations=sum(f["operations"] for f in figures),
             errors=failed,
         ),
-        facts=_run_facts(contents, errors),
+        facts=_run_facts(
+            results[0].version, [(result.options or {}) | (job.options or {}) for _, result, job in jobs], errors
+        ),
     )
 
 
-def _results_of(path: Path) -> dict[str, Any]:
+def _result_of(path: Path) -> _Result:
     need_file(path)
     text = path.read_text(encoding="utf-8", errors="replace")
     # fio writes warnings before the JSON, to the same file.
     start = re.search(r"^\{", text, re.MULTILINE)
     if start is None:
         raise TraceError("not fio's JSON (fio --output-format=json writes it)", path=path)
-    data = text[start.start() :].encode()
-    decode_json(data, _Result, path, misfit="not fio's JSON: {} (fio --output-format=json writes it)")
-    content = _without_nulls(decode_json(data, dict[str, Any], path))
-    content["jobs"] = [job for job in content["jobs"] if job]
-    return content
+    misfit = "not fio's JSON: {} (fio --output-format=json writes it)"
+    return decode_json(text[start.start() :].encode(), _Result, path, misfit=misfit)
 
 
-def _without_nulls(value: Any) -> Any:
-    """Return `value` without the fields that are null: fio writes null for what it did not measure."""
-    if isinstance(value, dict):
-        return {name: _without_nulls(held) for name, held in value.items() if held is not None}
-    return [_without_nulls(held) for held in value] if isinstance(value, list) else value
-
-
-def _tier_names(jobs: list[dict[str, Any]], tier: str | None) -> list[str]:
+def _tier_names(jobs: list[_Job], tier: str | None) -> list[str]:
     """Return a name for each job: its own, or `tier`, made to differ where they would not."""
     names: list[str] = []
     for job in jobs:
-        own = str(job.get("jobname", "fio"))
+        own = "fio" if job.jobname is None else job.jobname
         name = own if tier is None else tier if len(jobs) == 1 else f"{tier} {own}"
         same = sum(n == name or n.startswith(f"{name} #") for n in names)
         names.append(f"{name} #{same + 1}" if same else name)
@@ -182,62 +172,59 @@ def _figure(tier: str, op: str, **known: Any) -> dict[str, Any]:
     return head | dict.fromkeys((*counted, *rated)) | {"corrupt": 0} | known
 
 
-def _job_figures(job: dict[str, Any], op: str, tier: str, kinds: set[str], path: Path) -> dict[str, Any]:
-    found = job[op]
-    try:
-        return _figure(
-            tier,
-            op,
-            operations=found["total_ios"],
-            errors=None if job.get("error") or job.get("total_err") else 0,
-            bytes=found["io_bytes"],
-            io_bytes=found["io_bytes"],
-            span_ns=found["runtime"] * NS_PER_MS,
-            bandwidth_bytes_per_s=float(found["bw_bytes"]) if found["runtime"] else None,
-            operations_per_s=float(found["iops"]) if found["runtime"] else None,
-            latency=_latency(found, kinds),
-        )
-    except KeyError as error:
-        raise TraceError(f"not of fio 3 or later: {op} of a job lacks {error}", path=path) from None
+def _job_figures(job: _Job, op: str, found: _Moved, tier: str, kinds: set[str], path: Path) -> dict[str, Any]:
+    is_timed = bool(found.runtime)
+    latency, missing = _latency(found, kinds), [name for name in _NEEDED if getattr(found, name) is None]
+    if missing or latency is None:
+        lacks = missing[0] if missing else "its latencies"
+        raise TraceError(f"not of fio 3 or later: {op} of a job lacks {lacks!r}", path=path)
+    return _figure(
+        tier,
+        op,
+        operations=found.total_ios,
+        errors=None if job.error or job.total_err else 0,
+        bytes=found.io_bytes,
+        io_bytes=found.io_bytes,
+        span_ns=(found.runtime or 0) * NS_PER_MS,
+        bandwidth_bytes_per_s=found.bw_bytes if is_timed else None,
+        operations_per_s=found.iops if is_timed else None,
+        latency=latency,
+    )
 
 
-def _latency(found: dict[str, Any], kinds: set[str]) -> dict[str, Any]:
-    """Return a distribution, all of one kind: total latency if fio has its percentiles, else completion latency."""
-    kind = "lat_ns" if "percentile" in found["lat_ns"] or "bins" in found["lat_ns"] else "clat_ns"
-    kinds.add(kind)
-    times = found[kind]
-    count = int(times.get("N", found["total_ios"]))
-    result: dict[str, Any] = {
-        "count": count,
-        "mean_ns": times["mean"] if count else None,
-        "max_ns": times["max"] if count else None,
-    }
+def _latency(found: _Moved, kinds: set[str]) -> dict[str, Any] | None:
+    """Return a distribution, all of one kind: total latency if fio has its percentiles, else completion latency.
+
+    Null without both.
+    """
+    total = found.lat_ns
+    is_total = total is not None and (total.percentile, total.bins) != (None, None)
+    times = total if is_total else found.clat_ns
+    if times is None:
+        return None
+    kinds.add("lat_ns" if is_total else "clat_ns")
+    count = (found.total_ios or 0) if times.N is None else times.N
+    result = {"count": count, "mean_ns": times.mean if count else None, "max_ns": times.max if count else None}
     for name, part in QUANTILES.items():
         rank = nearest_rank(count, part)
         result[f"{name}_ns"] = None if rank is None else _at(times, part, rank)
     return result
 
 
-def _at(times: dict[str, Any], part: int, rank: int) -> int | None:
+def _at(times: _Times, part: int, rank: int) -> int | None:
     """Return the value at a percentile: fio's own, else that of the bin which holds `rank`; null without either."""
-    printed = times.get("percentile", {}).get(f"{part / _WHOLE:.6f}")
+    printed = (times.percentile or {}).get(f"{part / _WHOLE:.6f}")
     if printed is not None:
-        return int(printed)
+        return printed
     seen = 0
-    for value, count in sorted((int(v), n) for v, n in times.get("bins", {}).items() if v.isdecimal()):
+    for value, count in sorted((int(v), n or 0) for v, n in (times.bins or {}).items() if v.isdecimal()):
         seen += count
         if seen >= rank:
             return value
     return None
 
 
-def _run_facts(contents: list[dict[str, Any]], errors: list[str]) -> dict[str, Any]:
-    options = [
-        content.get("global options", {}) | job.get("job options", {})
-        for content in contents
-        for job in content["jobs"]
-    ]
-
+def _run_facts(version: str | None, options: list[dict[str, str | None]], errors: list[str]) -> dict[str, Any]:
     def same(name: str) -> Any:
         """Return the option that all jobs share, else null."""
         values = {option.get(name) for option in options}
@@ -252,20 +239,12 @@ def _run_facts(contents: list[dict[str, Any]], errors: list[str]) -> dict[str, A
             "queue_depth": int(depth) if str(depth).isdigit() else None,
             "io_bytes": None,
         },
-        "fio": {"version": contents[0].get("fio version"), "options": options},
+        "fio": {"version": version, "options": options},
     }
 
 
 TIER = "fio"
 _NAME = re.compile(r"(?P<prefix>.*)_(?P<kind>lat|clat|slat|bw|iops|clat_hist)(?:\.\d+)?\.log")
-
-
-@dataclass(frozen=True, slots=True)
-class LogLayout:
-    """Which columns hold the offset and the issue time; null where the log has none."""
-
-    offset: str | None
-    issue: str | None
 
 
 def read_logs(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
@@ -316,17 +295,13 @@ def _operations(db: duckdb.DuckDBPyConnection, files: Sequence[Path], account: A
         load(db, path, COLUMNS[: width(path)], account, delimiter=",")
         leave_out_odd(db, path, account)
         leave_out(db, path, account, "moves nothing", "CAST(bytes AS BIGINT) = 0")
-        layout = _layout(db)
-        for name in (layout.offset, layout.issue):
+        placed, issued = _layout(db)
+        for name in (placed, issued):
             if name is not None:
                 leave_out(db, path, account, "no whole numbers", unlike(name))
-        has_offsets &= layout.offset is not None
-        start = (
-            f"CAST({layout.issue} AS BIGINT)"
-            if layout.issue
-            else "CAST(ms AS BIGINT) * 1000000 - CAST(value AS BIGINT)"
-        )
-        offset = f"CAST({layout.offset} AS BIGINT)" if layout.offset else "0"
+        has_offsets &= placed is not None
+        start = f"CAST({issued} AS BIGINT)" if issued else "CAST(ms AS BIGINT) * 1000000 - CAST(value AS BIGINT)"
+        offset = f"CAST({placed} AS BIGINT)" if placed else "0"
         op = f"CASE CAST(direction AS BIGINT) WHEN 0 THEN {READ} ELSE {WRITE} END"
         end = f"{start} + CAST(value AS BIGINT)"
         db.execute(
@@ -334,7 +309,7 @@ def _operations(db: duckdb.DuckDBPyConnection, files: Sequence[Path], account: A
             f"{OK}, CAST(bytes AS BIGINT) FROM raw",
             {"name": found["prefix"] if found else path.name},
         )
-        if layout.issue is None:
+        if issued is None:
             account.notes.append(f"{path.name}: times are whole milliseconds, latencies are exact")
     rows, _first_ns = finish(db, files, is_measured=True)
     (count,) = one(db, "SELECT count(*) FROM input")
@@ -364,11 +339,12 @@ def _chosen(kinds: dict[Path, str | None], account: Account) -> list[Path]:
     return chosen
 
 
-def _layout(db: duckdb.DuckDBPyConnection) -> LogLayout:
-    """Find out what the columns after the fourth are: a priority is hexadecimal, or 0 or 1 in all rows."""
-    columns = [
-        row[0] for row in db.execute("SELECT column_name FROM duckdb_columns() WHERE table_name = 'raw'").fetchall()
-    ]
+def _layout(db: duckdb.DuckDBPyConnection) -> tuple[str | None, str | None]:
+    """Return which columns hold the offset and the issue time; null where the log has none.
+
+    What the columns after the fourth are is found out: a priority is hexadecimal, or 0 or 1 in all rows.
+    """
+    columns = db.table("raw").columns
     more = [name for name in COLUMNS[LEAST:] if name in columns]
 
     def is_priority(name: str) -> bool:
@@ -377,12 +353,12 @@ def _layout(db: duckdb.DuckDBPyConnection) -> LogLayout:
         return most is None or most <= 1
 
     if len(more) == 3:  # noqa: PLR2004 - offset, priority, issue time
-        return LogLayout(more[0], more[2])
+        return more[0], more[2]
     if len(more) == 2:  # noqa: PLR2004 - offset and priority, or priority and issue time
         is_issue = is_priority(more[0]) and not is_priority(more[1])
-        return LogLayout(None, more[1]) if is_issue else LogLayout(more[0], None)
+        return (None, more[1]) if is_issue else (more[0], None)
     # Before priorities were logged, a fifth column was the offset.
-    return LogLayout(more[0] if more and not is_priority(more[0]) else None, None)
+    return more[0] if more and not is_priority(more[0]) else None, None
 
 
 COLUMNS = ("ms", "value", "direction", "bytes", "c5", "c6", "c7")

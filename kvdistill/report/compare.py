@@ -17,21 +17,19 @@ from kvdistill.report.jobs import JobsReport
 from kvdistill.report.probe import TIMES, ProbeReport
 from kvdistill.report.report import Report, SweepReport
 from kvdistill.report.run import SERVING_FIGURES, SERVING_TIMES, RunReport
-from kvdistill.report.tables import by
+from kvdistill.report.tables import BANDWIDTHS, by, quantile_table, steps_chart
 from kvdistill.report.trace import TraceReport
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
-    Chart,
-    ChartShape,
     Document,
     Highlight,
     ReportColumn,
     ReportTable,
-    Series,
     Sheet,
     Unit,
     columns_of,
+    table_of,
 )
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import INSTANT_STORAGE
@@ -203,9 +201,8 @@ def _of_trace(report: TraceReport) -> Iterator[tuple[Key, float | None]]:
     yield ("", "", "hit_ratio"), report.hit_ratio
     for name, value in (report.first_token or {}).items():
         yield ("", "", f"first_token_{name}"), value
-    for tier in report.tiers:
-        for name in ("hit_ratio", "peak_live_bytes"):
-            yield (tier["name"], "", name), tier[name]
+    tiers = [tier | {"tier": tier["name"], "op": ""} for tier in report.tiers]
+    yield from _of_rows(tiers, ("hit_ratio", "peak_live_bytes"))
     totals: dict[Key, float] = {}
     for row in report.operations:
         for column, name in (("ops", "operations"), ("bytes", "bytes")):
@@ -219,15 +216,10 @@ def _of_run(report: RunReport) -> Iterator[tuple[Key, float | None]]:
     yield ("", "", "wall_ns"), None if report.run is None else report.run.summary.wall_ns
     for name, value in _of_requests(report.run):
         yield ("", "", name), value
-    for row in report.figures:
-        # What nothing moved for has no figures of its own.
-        if row["engine"] not in ("none", "sim"):
-            for name in (*_RATES, "bytes"):
-                yield (row["tier"], row["op"], name), row[name]
-    for prefix in ("latency", "response", "lateness"):
-        for row in getattr(report, prefix):
-            for name in _PERCENTILES:
-                yield (row["tier"], row["op"], f"{prefix}_{name}"), row[name]
+    # What nothing moved for has no figures of its own.
+    yield from _of_rows([row for row in report.figures if row["engine"] not in ("none", "sim")], (*_RATES, "bytes"))
+    for measure in ("latency", "response", "lateness"):
+        yield from _of_rows(getattr(report, measure), _PERCENTILES, f"{measure}_")
     yield from _of_both(report)
     if report.probe is not None:
         yield from _of_probe(report.probe)
@@ -252,22 +244,24 @@ def _of_requests(run: RunFile | None) -> Iterator[tuple[str, float | None]]:
 
 
 def _of_both(report: TraceReport | RunReport) -> Iterator[tuple[Key, float | None]]:
-    for row in report.sizes:
-        for name in ("p50_bytes", "mean_bytes", "max_bytes"):
-            yield (row["tier"], row["op"], f"size_{name}"), row[name]
-    for row in report.reuse:
-        yield (row["tier"], "read", "reuse_p50_bytes"), row["p50_bytes"]
-    for row in report.writes_per_day:
-        yield (row["tier"], "write", "capacity_writes_per_day"), row["capacity_writes_per_day"]
+    yield from _of_rows(report.sizes, ("p50_bytes", "mean_bytes", "max_bytes"), "size_")
+    yield from _of_rows([row | {"op": "read"} for row in report.reuse], ("p50_bytes",), "reuse_")
+    yield from _of_rows([row | {"op": "write"} for row in report.writes_per_day], ("capacity_writes_per_day",))
 
 
 def _of_probe(report: ProbeReport) -> Iterator[tuple[Key, float | None]]:
-    for row in report.layers:
-        for name in TIMES:
-            yield (f"layer {row['layer']}", row["op"], name), row[name]
-    for row in report.directions:
-        for name in ("completed", "completed_bytes", "requeues", "splits", "errors"):
-            yield ("block requests", row["op"], name), row[name]
+    yield from _of_rows([row | {"tier": f"layer {row['layer']}"} for row in report.layers], TIMES)
+    counts = ("completed", "completed_bytes", "requeues", "splits", "errors")
+    yield from _of_rows([row | {"tier": "block requests"} for row in report.directions], counts)
+
+
+def _of_rows(
+    rows: Sequence[dict[str, Any]], names: Sequence[str], prefix: str = ""
+) -> Iterator[tuple[Key, float | None]]:
+    """Yield the figures `names` of each of `rows`, which have a tier and an operation."""
+    for row in rows:
+        for name in names:
+            yield (row["tier"], row["op"], prefix + name), row[name]
 
 
 def kind_of(side: ReportedTrials) -> str:
@@ -686,35 +680,19 @@ def _distributions(sides: Sequence[ReportedTrials]) -> list[ReportTable]:
     # An open loop is judged by the response time.
     measure = "response" if reports and all(r.response for *_, r in reports) else "latency"
     points = [
-        row
-        | {"side": f"[{n}] {s.name}{f' trial {at}' if len(s.reports) > 1 else ''}", "number": n}
-        | {"place": f"{row['tier']} {row['op']}"}
+        row | {"side": f"[{n}] {s.name}{f' trial {at}' if len(s.reports) > 1 else ''}", "number": n}
         for n, s, at, report in reports
         for row in report.distributions
         if row["measure"] == measure and row["op"] != "delete"
     ]
-    title = "Response time" if measure == "response" else "Latency"
-    return [
-        _distribution(f"{title}: {place}", rows, title.lower())
-        for place, rows in by(points, "place")
-        if len({row["number"] for row in rows}) > 1
-    ]
-
-
-def _distribution(title: str, rows: list[dict[str, Any]], measure: str) -> ReportTable:
-    groups = by(rows, "side")
-    names = [name for name, _rows in groups]
-    columns = [ReportColumn("share", "share", Unit.SHARE), *(ReportColumn(n, n, Unit.NS) for n in names)]
-    found = {(row["side"], row["share"]): row["time_ns"] for row in rows}
-    cells = [[share, *(found.get((name, share)) for name in names)] for share in sorted({row["share"] for row in rows})]
-    series = []
-    for name, of in groups:
-        drawn = [row for row in of if row["share"] < 1]
-        times = [float(row["time_ns"]) for row in drawn]
-        series.append(Series(name, [row["share"] for row in drawn], times, colour=of[0]["number"]))
-    chart = Chart(title, ChartShape.QUANTILES, Unit.NUMBER, Unit.NS, series, y_title=measure)
-    note = f"{measure.capitalize()} that the given share of operations did not exceed; a line a trial."
-    return ReportTable(title, Sheet.HISTOGRAMS, columns, cells, (chart,), note)
+    said = "Response time" if measure == "response" else "Latency"
+    note = f"{said} that the given share of operations did not exceed; a line a trial."
+    tables = []
+    for (tier, op), rows in by(points, "tier", "op"):
+        if len({row["number"] for row in rows}) > 1:
+            title, columns = f"{said}: {tier} {op}", {side: side for side, _ in by(rows, "side")}
+            tables.append(quantile_table(title, title, said.lower(), rows, "side", columns, note))
+    return tables
 
 
 def _over_time(sides: Sequence[ReportedTrials]) -> list[ReportTable]:
@@ -724,20 +702,24 @@ def _over_time(sides: Sequence[ReportedTrials]) -> list[ReportTable]:
     if len(seen) < 2:  # noqa: PLR2004 - nothing to compare
         return []
     tier = seen[0][2].over_time[-1]["tier"]
-    lines = [(n, s, r.bucket_ns or 1, [row for row in r.over_time if row["tier"] == tier]) for n, s, r in seen]
-    names = ("read_bytes", "written_bytes")
-    most = max((row[name] * NS_PER_S / step for *_, step, rows in lines for row in rows for name in names), default=0.0)
-    end = max(row["start_ns"] + step for *_, step, rows in lines for row in rows)
-    columns = columns_of("ns: start_ns = from; bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written")
+    lines = []
+    for n, side, report in seen:
+        step = report.bucket_ns or 1
+        rows = [
+            {"start_ns": row["start_ns"]}
+            | {f"{name}_per_s": row[name] * NS_PER_S / step for name in ("read_bytes", "written_bytes")}
+            for row in report.over_time
+            if row["tier"] == tier
+        ]
+        lines.append((f"[{n}] {side.name}", step, rows))
+    most = max((row[name] for *_, rows in lines for row in rows for name in BANDWIDTHS.values()), default=0.0)
+    end = max(row["start_ns"] + step for _, step, rows in lines for row in rows)
+    spec = "ns: start_ns = from; bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written"
     tables = []
-    for number, side, step, rows in lines:
-        cells = [[row["start_ns"], *(row[name] * NS_PER_S / step for name in names)] for row in rows]
-        start = [float(row[0]) for row in cells]
-        series = [Series(label, start, [row[at] for row in cells]) for at, label in ((1, "read"), (2, "write"))]
-        title = f"Bandwidth of {tier}: [{number}] {side.name}"
-        chart = Chart(
-            title, ChartShape.STEPS, Unit.NS, Unit.BYTES_PER_S, series, float(step), x_end=float(end), y_end=most * _AIR
-        )
+    for name, step, rows in lines:
+        title = f"Bandwidth of {tier}: {name}"
+        axes = {"x_end": float(end), "y_end": most * _AIR}
+        chart = steps_chart(title, Unit.BYTES_PER_S, rows, BANDWIDTHS, step, **axes)
         note = f"Means over stretches of {format_duration(step)}, of the first trial."
-        tables.append(ReportTable(title, Sheet.HISTOGRAMS, columns, cells, (chart,), note))
+        tables.append(table_of(title, Sheet.HISTOGRAMS, spec, rows, note, charts=(chart,)))
     return tables

@@ -84,7 +84,7 @@ def written_document(written: Jobs | StoreJobs, folder: Path, compared: StoreClo
     elif written.log is not None:
         log = written.log
         counts = {"GETs": log.gets, "PUTs": log.puts, "DELETEs": log.deletes, "to populate before": log.populated}
-        columns = [ReportColumn("operation", ""), ReportColumn("operations", "operations", Unit.COUNT)]
+        columns = columns_of("text: operation =; count: operations")
         rows: list[list[Any]] = [[name, count] for name, count in counts.items()]
         chapters.append(Chapter("Op log", [ReportTable("", Sheet.SUMMARY, columns, rows)]))
     if compared is not None:
@@ -102,9 +102,9 @@ def _replay_chapter(compared: StoreCloseness) -> Chapter:
         "put_mean_bytes": ("mean size of a PUT", Unit.BYTES),
         "ops_per_s": ("operations a second", Unit.PER_S),
     }
-    columns = [ReportColumn(name, name, Unit.NUMBER) for name in ("job", "replay")]
+    columns = columns_of("text: figure =; number: job, replay")
     rows: list[list[Any]] = [
-        [said, *(Cell(value, unit) for value in (getattr(compared.job, name), getattr(compared.replay, name)))]
+        [said, *(Cell(getattr(side, name), unit) for side in (compared.job, compared.replay))]
         for name, (said, unit) in names.items()
     ]
     counts = f"the replay did {compared.gets:,} GETs, {compared.puts:,} PUTs and {compared.deletes:,} DELETEs"
@@ -112,11 +112,7 @@ def _replay_chapter(compared: StoreCloseness) -> Chapter:
     for op, value in (("GETs", compared.get_size_variation), ("PUTs", compared.put_size_variation)):
         if value is not None:
             notes.append(f"{value:.1%} of {op} have another size in the job (total variation distance)")
-    return Chapter(
-        "Job compared with the replay",
-        [ReportTable("", Sheet.SUMMARY, [ReportColumn("figure", ""), *columns], rows)],
-        notes,
-    )
+    return Chapter("Job compared with the replay", [ReportTable("", Sheet.SUMMARY, columns, rows)], notes)
 
 
 def profile_document(profile: Profile) -> Document:
@@ -125,12 +121,12 @@ def profile_document(profile: Profile) -> Document:
 
 
 def _profile_chapter(profile: Profile) -> Chapter:
-    columns = [
-        ReportColumn("op", ""),
-        ReportColumn("operations", "operations", Unit.COUNT),
-        *columns_of("bytes: object_bytes = object bytes, io_bytes = I/O bytes"),
-        ReportColumn("sizes", "distinct sizes", Unit.COUNT),
-    ]
+    columns = columns_of("""
+        text: op =
+        count: operations
+        bytes: object_bytes = object bytes, io_bytes = I/O bytes
+        count: sizes = distinct sizes
+    """)
     rows: list[list[Any]] = [
         [name, d.ops, d.object_bytes, d.io_bytes, len(d.sizes)]
         for name, d in (("reads", profile.read), ("writes", profile.write))

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict
 
 from kvdistill.profile.distributions import at_rank
 from kvdistill.report.compare import Comparison, ReportedTrials, comparable, compare, comparison_document
@@ -23,7 +26,7 @@ from kvdistill.report.run import RunReport, run_document
 from kvdistill.report.trace import TraceReport, trace_document
 from kvtrace import __version__
 from kvtrace.core.document.chapters import POINTS, run_sheets, sweep_document, unit_of
-from kvtrace.core.document.document import Chapter, Document, ReportColumn, ReportTable, Sheet
+from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of, table_of
 from kvtrace.core.document.export import PlainSheet
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
@@ -157,17 +160,23 @@ def mlperf_sheets(reports: Sequence[Any], names: Sequence[str]) -> list[PlainShe
     ]
     if not runs:
         return []
-    probes = [(name, found.probe) for name, found, _ in runs if found.probe is not None]
+    traced: list[list[Any]] = []
+    histograms: list[list[Any]] = []
+    for name, probe in ((name, found.probe) for name, found, _ in runs if found.probe is not None):
+        for label, figures, bins in _distributions(probe):
+            end = [unit_of(label) or "count", name]
+            traced.append([label, *figures, bins[0][0], bins[-1][1], *end])
+            histograms += [[label, *bin_, *end] for bin_ in bins]
     return [
         *run_sheets([(name, run) for name, _, run in runs]),
-        PlainSheet("Device Tracing", _TRACING, [row for name, probe in probes for row in _traced(name, probe)]),
-        PlainSheet("Trace Histograms", _HISTOGRAMS, [row for name, probe in probes for row in _bins(name, probe)]),
+        PlainSheet("Device Tracing", _TRACING, traced),
+        PlainSheet("Trace Histograms", _HISTOGRAMS, histograms),
     ]
 
 
 _TRACING = ["Metric", "Description", "Samples", *_SHARES, "Min Bucket", "Max Bucket", "Unit", "Run"]
 _HISTOGRAMS = ["Histogram", "Bucket Low", "Bucket High", "Count", "Unit", "Run"]
-_TIMED = {
+_TIMES = {
     "D2C Read (us)": ("d2c", "read", "driver and device"),
     "D2C Write (us)": ("d2c", "write", "driver and device"),
     "Q2D Read (us)": ("q2d", "read", "plug, scheduler and requeues"),
@@ -178,7 +187,7 @@ _TIMED = {
     "Write-to-fsync (us)": ("application", "write_to_fsync", "from a write's return to the next fsync"),
     "fadvise-to-read (us)": ("application", "fadvise_to_read", "from an fadvise's return to the next read"),
 }
-_COUNTED_BY = {
+_COUNTS = {
     "Block Size {} (KiB)": ("sizes", "bytes", 1 << 10, "requests by size"),
     "Queue Depth {}": ("in_flight", "in_flight", 1, "in flight at dispatch"),
     "LBA Heatmap {} (GiB)": ("heat", "low_bytes", _GIB, "requests by place on the disk"),
@@ -187,58 +196,46 @@ _LBA_GIB = 10
 """How much of a disk one bucket of the benchmark's map is."""
 
 
-def _traced(name: str, probe: ProbeReport) -> Iterator[list[Any]]:
+Bins = list[tuple[float, float, int]]
+"""From, below, count."""
+
+
+def _distributions(probe: ProbeReport) -> Iterator[tuple[str, list[Any], Bins]]:
+    """Yield what probes saw by name: what it is, how many, its percentiles; and its buckets."""
     times = {(row["layer"], row["op"]): row for row in probe.layers}
-    for label, (layer, op, what) in _TIMED.items():
-        row, bins = times.get((layer, op)), list(_time_bins(probe, layer, op))
-        if row is not None and bins:
+    for label, (layer, op, what) in _TIMES.items():
+        lows = [(r["low_ns"], r["count"]) for r in probe.latency_bins if (r["layer"], r["op"]) == (layer, op)]
+        row = times.get((layer, op))
+        if row is not None and lows:
             points = [None if row[POINTS[p]] is None else row[POINTS[p]] / _NS_PER_US for p in _SHARES]
-            yield [label, what, row["count"], *points, bins[0][0], bins[-1][1], "us", name]
-    for label, what, counted, bins in _counted(probe):
-        total = sum(n for _, n in counted)
-        points = [at_rank(counted, nearest_rank(total, share)) for share in _SHARES.values()]
-        yield [label, what, total, *points, bins[0][0], bins[-1][1], unit_of(label) or "count", name]
-
-
-def _bins(name: str, probe: ProbeReport) -> Iterator[list[Any]]:
-    for label, (layer, op, _what) in _TIMED.items():
-        yield from ([label, *bin_, "us", name] for bin_ in _time_bins(probe, layer, op))
-    for label, _what, _counted_values, bins in _counted(probe):
-        yield from ([label, *bin_, unit_of(label) or "count", name] for bin_ in bins)
-
-
-def _time_bins(probe: ProbeReport, layer: str, op: str) -> Iterator[tuple[float, float, int]]:
-    for row in probe.latency_bins:
-        if (row["layer"], row["op"]) == (layer, op):
-            low = row["low_ns"]
-            yield low / _NS_PER_US, max(2 * low, 1) / _NS_PER_US, row["count"]
-
-
-def _counted(probe: ProbeReport) -> Iterator[tuple[str, str, list[tuple[float, int]], list[tuple[float, float, int]]]]:
-    """Yield what is counted by value: its name, what it is, values with their counts, and buckets."""
-    for form, (table, column, unit, what) in _COUNTED_BY.items():
+            bins = [(low / _NS_PER_US, max(2 * low, 1) / _NS_PER_US, count) for low, count in lows]
+            yield label, [what, row["count"], *points], bins
+    for form, (table, column, unit, what) in _COUNTS.items():
         for op in ("read", "write"):
-            key = "requests" if table == "heat" else "count"
-            rows = [(row[column] / unit, row[key]) for row in getattr(probe, table) if row["op"] == op]
-            counted: dict[float, int] = {}
-            for value, count in sorted(rows):
-                counted[value] = counted.get(value, 0) + count
+            is_place = table == "heat"
+            counted: Counter[float] = Counter()
+            for row in getattr(probe, table):
+                if row["op"] == op:
+                    counted[row[column] / unit] += row["requests" if is_place else "count"]
             if counted:
-                is_place = table == "heat"
-                bins: dict[tuple[float, float], int] = {}
-                for value, count in counted.items():
-                    # Of ten GiB of the disk, else from a power of two to the next.
-                    low = value // _LBA_GIB * _LBA_GIB if is_place else 2.0 ** (math.frexp(value)[1] - 1)
-                    edges = (low, low + _LBA_GIB if is_place else 2 * low)
-                    bins[edges] = bins.get(edges, 0) + count
-                listed = [(low, high, count) for (low, high), count in bins.items()]
-                yield form.format(op.capitalize()), what, list(counted.items()), listed
+                values = sorted(counted.items())
+                points = [at_rank(values, nearest_rank(counted.total(), share)) for share in _SHARES.values()]
+                yield form.format(op.capitalize()), [what, counted.total(), *points], _bins(values, is_place=is_place)
+
+
+def _bins(values: list[tuple[float, int]], *, is_place: bool) -> Bins:
+    """Return buckets of ten GiB of the disk, else from a power of two to the next."""
+    bins: Counter[tuple[float, float]] = Counter()
+    for value, count in values:
+        low = value // _LBA_GIB * _LBA_GIB if is_place else 2.0 ** (math.frexp(value)[1] - 1)
+        bins[low, low + _LBA_GIB if is_place else 2 * low] += count
+    return [(low, high, count) for (low, high), count in bins.items()]
 
 
 def marked_document(found: MlperfMark, name: str) -> Document:
     """Return what an option came to, and what its figures may and may not be taken for."""
-    claims = [ReportColumn("what", "not claimed"), ReportColumn("why", "why")]
-    rules = [ReportColumn(column, column) for column in ("rule", "reference", "kept", "detail")]
+    claims = columns_of("text: what = not claimed, why")
+    rules = [asdict(rule) for rule in found.rules]
     may = f"what a replay of {found.option} moved on this storage, and how long its objects took, in the trials below"
     return Document(
         name=name,
@@ -253,9 +250,7 @@ def marked_document(found: MlperfMark, name: str) -> Document:
                 "What may not be claimed",
                 [
                     ReportTable("", Sheet.SUMMARY, claims, [list(of) for of in found.not_claimed.items()]),
-                    ReportTable(
-                        "Rules", Sheet.SUMMARY, rules, [[r.rule, r.reference, r.kept, r.detail] for r in found.rules]
-                    ),
+                    table_of("Rules", Sheet.SUMMARY, "text: rule, reference, kept, detail", rules),
                 ],
             )
         ],

@@ -7,17 +7,15 @@ latency.
 from __future__ import annotations
 
 import tempfile
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 from msgspec.structs import asdict
 
-from kvdistill.queries.database import connect, query, query_table
+from kvdistill.queries.database import connect, query
 from kvdistill.queries.views import register
-from kvdistill.report.tables import TIME_COLUMNS, by, shaded
+from kvdistill.report.tables import TIME_COLUMNS, by, heat_table, lines_by
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -202,16 +200,9 @@ def _counts(report: ProbeReport) -> list[ReportTable]:
 def _distributions(report: ProbeReport) -> list[ReportTable]:
     tables = []
     spec = "text: op; ns: low_ns = from; count: count"
-    for layer, group in groupby(report.latency_bins, key=lambda row: row["layer"]):
-        rows = [row for row in group if row["count"]]
-        if not rows:
-            continue
-        series = [
-            Series(op, [float(max(r["low_ns"], 1)) for r in part], [float(r["count"]) for r in part])
-            for op, part in by(rows, "op")
-        ]
+    for layer, rows in by([row for row in report.latency_bins if row["count"]], "layer"):
         title = f"Time {_LAYER_NAMES[layer]}" if layer != "application" else f"Time of {_LAYER_NAMES[layer]}"
-        chart = Chart(title, ChartShape.BARS, Unit.NS, Unit.COUNT, series)
+        chart = Chart(title, ChartShape.BARS, Unit.NS, Unit.COUNT, lines_by(rows, "op", "low_ns", "count"))
         note = "Each row holds the times from its first up to, but not including, twice that."
         tables.append(table_of(title, Sheet.HISTOGRAMS, spec, rows, note, keys=2, charts=(chart,)))
     return tables
@@ -237,10 +228,7 @@ def _in_flight(report: ProbeReport) -> list[ReportTable]:
     if not report.in_flight:
         return []
     spec = "text: op; count: in_flight = in flight, count = requests"
-    series = [
-        Series(op, [float(r["in_flight"]) for r in part], [float(r["count"]) for r in part])
-        for op, part in by(report.in_flight, "op")
-    ]
+    series = lines_by(report.in_flight, "op", "in_flight", "count")
     chart = Chart("In flight at dispatch", ChartShape.LOLLIPOPS, Unit.COUNT, Unit.COUNT, series)
     note = "How many requests the disk had in flight when one was issued, itself included."
     return [table_of(chart.title, Sheet.HISTOGRAMS, spec, report.in_flight, note, keys=2, charts=(chart,))]
@@ -266,25 +254,11 @@ def _heat_tables(report: ProbeReport) -> list[ReportTable]:
     tables = []
     spec = "ns: start_ns = from; bytes: low_bytes = disk from; count: requests; bytes: bytes"
     end = float(max((row["start_ns"] for row in report.heat), default=0) + (report.bucket_ns or 0))
-    for (device, op), group in groupby(report.heat, key=lambda row: (row["device"], row["op"])):
-        rows = list(group)
-        chart = Chart(
-            f"Where {op}s go on {device}",
-            ChartShape.GRID,
-            Unit.NS,
-            Unit.BYTES,
-            [shaded(op, rows, "start_ns", "low_bytes", "requests")],
-            float(report.bucket_ns or 0),
-            float(report.zone_bytes or 0),
-            end,
-        )
-        most = max(row["requests"] for row in rows)
-        note = (
-            f"The strongest colour is {most:,} requests in a cell, which spans {format_duration(report.bucket_ns)} "
-            f"and {format_bytes(report.zone_bytes)} of the disk."
-        )
-        title = f"Disk over time: {device} {op}"
-        tables.append(table_of(title, Sheet.HISTOGRAMS, spec, rows, note, keys=2, charts=(chart,)))
+    span = f"{format_duration(report.bucket_ns)} and {format_bytes(report.zone_bytes)} of the disk"
+    steps = (float(report.bucket_ns or 0), float(report.zone_bytes or 0))
+    for (device, op), rows in by(report.heat, "device", "op"):
+        chart = Chart(f"Where {op}s go on {device}", ChartShape.GRID, Unit.NS, Unit.BYTES, [], *steps, end)
+        tables.append(heat_table(f"Disk over time: {device} {op}", chart, op, rows, spec, "requests", span))
     return tables
 
 
@@ -367,8 +341,10 @@ def _layer_times(row: dict[str, Any], probe: ProbeFile) -> list[dict[str, Any]]:
 def _latency_parts(db: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> dict[str, Any]:
     """Return the parts of the mean latency of operations like `row`; they add up to it."""
     op, operations = row["op"], row["operations"]
-    at_device_ns = _time_within(db, op, is_queued=False)
-    queued_ns = _time_within(db, op, is_queued=True) - at_device_ns
+    at_device_ns, in_kernel_ns = (
+        query(db, "run_layers_within", op=op, is_queued=is_queued)[0]["within_ns"] for is_queued in (False, True)
+    )
+    queued_ns = in_kernel_ns - at_device_ns
     waiting_ns = row["waiting_ns"]
     above_ns = row["latency_ns"] - waiting_ns - at_device_ns - queued_ns
     parts = {"waiting": waiting_ns, "at_device": at_device_ns, "queued": queued_ns, "above": above_ns}
@@ -381,28 +357,6 @@ def _latency_parts(db: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> dict[s
         **{f"{name}_ns": ns / operations for name, ns in parts.items()},
         **{f"{name}_share": ns / row["latency_ns"] if row["latency_ns"] else None for name, ns in parts.items()},
     }
-
-
-def _time_within(db: duckdb.DuckDBPyConnection, op: str, *, is_queued: bool) -> int:
-    """Return the summed time of operations during which a request was at the device, or also in its queue."""
-    stretches = query_table(db, "run_layers_stretches", op=op, is_queued=is_queued)
-    start, end = (stretches.column(name).to_numpy() for name in ("start_ns", "end_ns"))
-    if not len(start):
-        return 0
-    found = 0
-    for batch in query_table(db, "run_layers_times", op=op).to_batches():
-        came, went = (batch.column(name).to_numpy() for name in ("submitted_ns", "completed_ns"))
-        found += int((_until(went, start, end) - _until(came, start, end)).sum())
-    return found
-
-
-def _until(at: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Return how much of the stretches, which do not overlap and are in order, lies before each time of `at`."""
-    before = np.concatenate(([0], np.cumsum(end - start)))
-    index = np.searchsorted(start, at, side="right")
-    current = np.maximum(index - 1, 0)
-    partly = np.clip(at, start[current], end[current]) - start[current]
-    return np.where(index > 0, before[current] + partly, 0)
 
 
 NEARLY_ALL, NEARLY_NONE = 0.98, 0.001

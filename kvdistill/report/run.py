@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from kvdistill.check.check import CLOSENESS, Closeness, find_closeness
 from kvdistill.profile.distributions import bins, summarize
@@ -48,7 +49,7 @@ from kvtrace.core.document.document import (
     parameters,
     table_of,
 )
-from kvtrace.core.run.figures import Distribution, Mlperf, RequestFigures, Serving
+from kvtrace.core.run.figures import Distribution, Mlperf, RequestFigures, Serving, ServingTimes
 from kvtrace.core.run.run_file import RanksNote, RunFile, find_run
 from kvtrace.core.schema import OPS
 from kvtrace.core.statistics import Endurance
@@ -145,8 +146,10 @@ def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> R
         )
 
 
-_SUMMARY_FIGURES = ("tier", "op", "engine", "operations", "errors", "corrupt", "bytes", "io_bytes", "span_ns")
-_SUMMARY_RATES = ("bandwidth_bytes_per_s", "operations_per_s")
+_SUMMARY_FIGURES = (
+    *("tier", "op", "engine", "operations", "errors", "corrupt", "bytes", "io_bytes", "span_ns"),
+    *("bandwidth_bytes_per_s", "operations_per_s"),
+)
 
 
 def summary_report(run: RunFile) -> RunReport:
@@ -156,22 +159,16 @@ def summary_report(run: RunFile) -> RunReport:
         subject=Subject(
             file=run.trace.file,
             table="run",
-            rows=None,
             program=run.program,
             version=run.version,
             argv=run.argv,
-            preset=None,
-            seed=None,
             config_sha256=run.config_sha256,
-            model=None,
             source=run.trace.metadata.source,
             is_simulated=False,
             notes=run.notes,
         ),
         run=run,
-        figures=[
-            {n: f[n] for n in (*_SUMMARY_FIGURES, *_SUMMARY_RATES)} | {"rows": None, "skipped": None} for f in found
-        ],
+        figures=[{name: f[name] for name in _SUMMARY_FIGURES} | {"rows": None, "skipped": None} for f in found],
         latency=[{"tier": f["tier"], "op": f["op"]} | f["latency"] for f in found if f["latency"]["count"]],
         response=[{"tier": f["tier"], "op": f["op"]} | f["response"] for f in found if f["response"]],
     )
@@ -203,7 +200,7 @@ def run_document(report: RunReport) -> Document:
     facts = {n: v for n, v in _facts(report).items() if (v.value if isinstance(v, Cell) else v) is not None}
     is_open = bool(report.response)
     maps = heat_tables(report.heat, report.bucket_ns, "Response time" if is_open else "Latency")
-    is_main = [not table.title.endswith("delete") for table in maps]
+    deletes = [table for table in maps if table.title.endswith("delete")]
     rates = rate_tables(report.over_time, report.bucket_ns, _IN_FLIGHT)
     latency, response = _distributions_of(report, "latency"), _distributions_of(report, "response")
     times = [
@@ -211,31 +208,24 @@ def run_document(report: RunReport) -> Document:
         *([_times_table("Response time", report.response)] if is_open else []),
         *(response if is_open else latency),
     ]
-    waits = (
-        [_times_table("Lateness", report.lateness), *_distributions_of(report, "lateness")] if report.lateness else []
-    )
+    lateness = _distributions_of(report, "lateness")
+    waits = [_times_table("Lateness", report.lateness), *lateness] if report.lateness else []
     ranks = None if run is None or not isinstance(run.ranks, RanksNote) else run.ranks
     chapters = [
         *([] if ranks is None else [Chapter("Ranks", ranks_tables(ranks))]),
         *([] if saved is None else [checkpoint_chapter(saved)]),
         Chapter("Tiers", [_operations_table(report), *_hits(run), *rates]),
-        Chapter("Latency", [*times, *(table for table, is_in in zip(maps, is_main, strict=True) if is_in)]),
+        Chapter("Latency", [*times, *(table for table in maps if table not in deletes)]),
         Chapter("Requests, QoS and criteria", [*request_tables(run), *_throughput(run)]),
         Chapter("Wear", [wear_table(report.writes_per_day, _WEAR), _device(run)]),
         *([] if report.layers is None else [layer_chapter(report.layers)]),
         *([] if report.closeness is None else [closeness_chapter(report.closeness)]),
         *([] if report.probe is None else [replace(probe_chapter(report.probe), is_folded=True)]),
         Chapter("Service time and lateness" if is_open else "Lateness", [*(latency if is_open else []), *waits]),
-        Chapter("Deletes over time", [table for table, is_in in zip(maps, is_main, strict=True) if not is_in]),
+        Chapter("Deletes over time", deletes),
         Chapter("Sizes", size_tables(report.sizes, report.size_bins)),
         Chapter("Reuse", reuse_tables(report.reuse)),
-        Chapter(
-            "What was run, and on what",
-            [
-                *_targets(run),
-                parameters("Run", Sheet.PARAMETERS, facts),
-            ],
-        ),
+        Chapter("What was run, and on what", [*_targets(run), parameters("Run", Sheet.PARAMETERS, facts)]),
     ]
     more = sum(extra is not None for extra in (ranks, saved, report.layers, report.closeness))
     main = {chapter.title for chapter in chapters[: _MAIN + more]}
@@ -311,9 +301,7 @@ def _highlights(report: RunReport) -> list[Highlight]:
     ]
     requests = None if report.run is None else report.run.requests
     if requests is not None and requests.first_token is not None and requests.first_token.count:
-        found.append(
-            _tail("time to first token", "", msgspec.structs.asdict(requests.first_token), "requests, modelled")
-        )
+        found.append(_tail("time to first token", "", asdict(requests.first_token), "requests, modelled"))
     share = None if report.run is None else hit_ratio(report.run.trace.metadata)
     if share is not None:
         found.append(Highlight("hit ratio, all tiers", share, Unit.SHARE, "of the trace's lookups, simulated"))
@@ -413,13 +401,10 @@ def _distributions_of(report: RunReport, measure: str) -> list[ReportTable]:
 def _throughput(run: RunFile | None) -> list[ReportTable]:
     if run is None or run.mlperf is None:
         return []
-    found = run.mlperf.throughput
-    facts = {
-        "tokens": Cell(found.tokens, Unit.COUNT),
-        "storage_io_ns": Cell(found.storage_io_ns, Unit.NS),
-        "storage_throughput_tokens_per_s": Cell(found.storage_throughput_tokens_per_s, Unit.PER_S),
-        "wall_clock_throughput_tokens_per_s": Cell(found.wall_clock_throughput_tokens_per_s, Unit.PER_S),
-    }
+    found, units = run.mlperf.throughput, {"tokens": Unit.COUNT, "storage_io_ns": Unit.NS}
+    rates = ("storage_throughput_tokens_per_s", "wall_clock_throughput_tokens_per_s")
+    units |= dict.fromkeys(rates, Unit.PER_S)
+    facts = {name: Cell(getattr(found, name), unit) for name, unit in units.items()}
     table = parameters("Throughput by MLPerf's names", Sheet.PERFORMANCE, facts)
     note = found.reason or (
         "Tokens that the trace's requests generated, over the latencies of all operations on storage added up, and "
@@ -429,23 +414,11 @@ def _throughput(run: RunFile | None) -> list[ReportTable]:
 
 
 def _device(run: RunFile | None) -> ReportTable:
-    columns = columns_of("text: tier; bytes: read_bytes = read, written_bytes = written")
-    moved = {} if run is None else run.device_io
-    rows = [[name, bytes_.read_bytes, bytes_.written_bytes] for name, bytes_ in moved.items()]
-    note = "What the device beneath did meanwhile, for all programs."
-    return ReportTable("Device", Sheet.DEVICE, columns, rows, (), note)
+    spec = "text: tier; bytes: read_bytes = read, written_bytes = written"
+    rows = [] if run is None else [{"tier": name} | asdict(moved) for name, moved in run.device_io.items()]
+    return table_of("Device", Sheet.DEVICE, spec, rows, "What the device beneath did meanwhile, for all programs.")
 
 
-_TIMES = {
-    "count": "requests",
-    "mean_ns": "mean",
-    "p50_ns": "p50",
-    "p95_ns": "p95",
-    "p99_ns": "p99",
-    "p99_9_ns": "p99.9",
-    "p99_99_ns": "p99.99",
-    "max_ns": "max",
-}
 SERVING_FIGURES = {
     "requests": Unit.COUNT,
     "failed_requests": Unit.COUNT,
@@ -475,43 +448,36 @@ def request_tables(run: RunFile | None) -> list[ReportTable]:
 
 def _served(found: Serving) -> list[ReportTable]:
     figures = {name.replace("_", " "): Cell(getattr(found, name), unit) for name, unit in SERVING_FIGURES.items()}
-    columns = columns_of("""
+    spec = """
         text: measure
         count: count
         ns: mean_ns = mean, p50_ns = p50, p90_ns = p90, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, max_ns = max
-    """)
-    rows = []
-    for name, said in SERVING_TIMES.items():
-        times = getattr(found, name)
-        if times is not None:
-            rows.append([said, *(getattr(times, column.name) for column in columns[1:])])
+    """
+    rows = _measured({said: getattr(found, name) for name, said in SERVING_TIMES.items()})
     note = f"As {found.benchmark} measured them, at the engine's front."
     return [
         parameters("Requests", Sheet.QOS, figures),
-        ReportTable("Times of requests", Sheet.QOS, columns, rows, (), note),
+        table_of("Times of requests", Sheet.QOS, spec, rows, note),
     ]
+
+
+def _measured(times: dict[str, Distribution | ServingTimes | None]) -> list[dict[str, Any]]:
+    """Return a row for each of `times` that was measured, by what it is called."""
+    return [{"measure": said} | asdict(found) for said, found in times.items() if found is not None]
 
 
 def _requests(found: RequestFigures | None) -> list[ReportTable]:
     if found is None:
         return []
-    columns = columns_of("""
-        text: measure
-        count: count = requests
-        ns: mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, p99_99_ns = p99.99,
-            max_ns = max
-    """)
-    rows = [_distribution_row("storage time", found.storage)]
-    if found.response is not None:
-        rows.append(_distribution_row("response time", found.response))
-    if found.first_token is not None:
-        rows.append(_distribution_row("time to the first token, modelled", found.first_token))
+    spec = f"text: measure; count: count = requests; ns: {TIME_COLUMNS}, max_ns = max"
+    modelled = "time to the first token, modelled"
+    rows = _measured({"storage time": found.storage, "response time": found.response, modelled: found.first_token})
     said = found.first_token_definition if found.first_token is not None else found.first_token_reason or "not known"
     note = (
         "Storage time: in which at least one of a request's operations was in flight. Response time, of an open loop: "
         "in which at least one was due and not completed."
     )
-    return [ReportTable("Requests", Sheet.QOS, columns, rows, (), f"{note} Time to the first token: {said}.")]
+    return [table_of("Requests", Sheet.QOS, spec, rows, f"{note} Time to the first token: {said}.")]
 
 
 def _classes(found: RequestFigures | None, mlperf: Mlperf | None) -> list[ReportTable]:
@@ -519,21 +485,17 @@ def _classes(found: RequestFigures | None, mlperf: Mlperf | None) -> list[Report
         reason = (mlperf.qos_reason if mlperf else None) or "the run does not say which class a request is of"
         return [parameters("Classes of service", Sheet.QOS, {"QoS": f"not measured: {reason}"})]
     note = mlperf.qos_definition.strip() if mlperf else ""
-    columns = columns_of("""
+    spec = """
         text: qos = class
         count: count = requests
         share: share_within_p95_target = within p95 target
         text: verdict
-    """)
-    rows: list[list[Any]] = [[c.qos, c.storage.count, c.share_within_p95_target, c.verdict] for c in found.classes]
+    """
+    classes = [asdict(of_class) | {"count": of_class.storage.count} for of_class in found.classes]
     said = f"{note[:1].upper()}{note[1:]}." if note else ""
-    judged = ReportTable("Classes of service", Sheet.QOS, columns, rows, (), said)
-    columns = columns_of("""
-        text: qos = class, percentile
-        ns: reached_ns = measured, target_ns = target
-        text: verdict
-    """)
-    rows = []
+    judged = table_of("Classes of service", Sheet.QOS, spec, classes, said)
+    columns = columns_of("text: qos = class, percentile; ns: reached_ns = measured, target_ns = target; text: verdict")
+    rows: list[list[Any]] = []
     for of_class in found.classes:
         times = of_class.storage if of_class.response is None else of_class.response
         for name in _TARGETS:
@@ -548,24 +510,13 @@ def _classes(found: RequestFigures | None, mlperf: Mlperf | None) -> list[Report
 def _criteria(mlperf: Mlperf | None) -> ReportTable:
     if mlperf is None or not mlperf.criteria:
         return parameters("Criteria of MLPerf", Sheet.QOS, {"criteria": "not measured: this run judged none"})
-    names = ("verdict", "measured", "threshold", "definition")
-    columns = [ReportColumn("name", "criterion"), *(ReportColumn(name, name) for name in names)]
     rows = [
-        [
-            c.name,
-            c.verdict,
-            Cell(c.measured, _criterion_unit(c.name)),
-            Cell(c.threshold, _criterion_unit(c.name)),
-            c.definition,
-        ]
+        asdict(c) | {value: Cell(getattr(c, value), _criterion_unit(c.name)) for value in ("measured", "threshold")}
         for c in mlperf.criteria
     ]
     note = "Of the benchmark program, no rule of a submission. Latencies must be below their thresholds, others above."
-    return ReportTable("Criteria of MLPerf", Sheet.QOS, columns, rows, (), note)
-
-
-def _distribution_row(label: str, distribution: Distribution) -> list[Any]:
-    return [label, *(getattr(distribution, name) for name in _TIMES)]
+    spec = "text: name = criterion, verdict, measured, threshold, definition"
+    return table_of("Criteria of MLPerf", Sheet.QOS, spec, rows, note)
 
 
 def _criterion_unit(name: str) -> Unit:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +37,14 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
     file: str
     table: str
-    rows: int | None
+    rows: int | None = None
     program: str
     version: str
     argv: list[str]
-    preset: str | None
-    seed: int | None
+    preset: str | None = None
+    seed: int | None = None
     config_sha256: str
-    model: str | None
+    model: str | None = None
     source: dict[str, Any] | None
     is_simulated: bool
     notes: list[str]
@@ -129,12 +130,8 @@ def size_tables(sizes: list[dict[str, Any]], size_bins: list[dict[str, Any]]) ->
     """
     tables = [table_of("Sizes of operations", Sheet.SUMMARY, spec, sizes, keys=2)]
     spec = "text: op; bytes: low_bytes = from; count: ops = operations; bytes: bytes"
-    for tier, group in groupby(size_bins, key=lambda row: row["tier"]):
-        rows = list(group)
-        series = [
-            Series(op, [float(r["low_bytes"] or 1) for r in part], [float(r["ops"]) for r in part])
-            for op, part in by([row for row in rows if row["op"] != "delete"] or rows, "op")
-        ]
+    for tier, rows in by(size_bins, "tier"):
+        series = lines_by([row for row in rows if row["op"] != "delete"] or rows, "op", "low_bytes", "ops")
         chart = Chart(f"Sizes on {tier}", ChartShape.BARS, Unit.BYTES, Unit.COUNT, series)
         note = "Each row holds the sizes from its first up to, but not including, twice that."
         title = f"Size distribution: {tier}"
@@ -146,29 +143,42 @@ def rate_tables(over_time: list[dict[str, Any]], bucket_ns: int | None, note: st
     """Return bandwidth and rate over time, a table a tier; none if no time passed."""
     if bucket_ns is None:
         return []
-    seconds = bucket_ns / NS_PER_S
-    columns = columns_of("""
+    spec = """
         ns: start_ns = from
         per_s: reads_per_s = reads/s, writes_per_s = writes/s, deletes_per_s = deletes/s
         bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written
-    """)
-    counts = ("reads", "writes", "deletes", "read_bytes", "written_bytes")
+    """
+    seconds = bucket_ns / NS_PER_S
+    counted = ("reads", "writes", "deletes", "read_bytes", "written_bytes")
+    counts = {"read": "reads_per_s", "write": "writes_per_s", "delete": "deletes_per_s"}
+    text = f"Means over stretches of {format_duration(bucket_ns)}: shorter bursts are higher. {note}"
     tables = []
-    for tier, group in groupby(over_time, key=lambda row: row["tier"]):
-        rows = [[r["start_ns"], *(r[name] / seconds for name in counts)] for r in group]
-        start = [float(row[0]) for row in rows]
-
-        def chart(title: str, unit: Unit, picked: dict[str, int], rows: Any = rows, start: Any = start) -> Chart:
-            series = [Series(label, start, [row[at] for row in rows]) for label, at in picked.items()]
-            return Chart(title, ChartShape.STEPS, Unit.NS, unit, series, float(bucket_ns))
-
+    for tier, stretches in by(over_time, "tier"):
+        rows = [{"start_ns": r["start_ns"]} | {f"{n}_per_s": r[n] / seconds for n in counted} for r in stretches]
         charts = (
-            chart(f"Bandwidth of {tier}", Unit.BYTES_PER_S, {"read": 4, "write": 5}),
-            chart(f"Operations a second on {tier}", Unit.PER_S, {"read": 1, "write": 2, "delete": 3}),
+            steps_chart(f"Bandwidth of {tier}", Unit.BYTES_PER_S, rows, BANDWIDTHS, bucket_ns),
+            steps_chart(f"Operations a second on {tier}", Unit.PER_S, rows, counts, bucket_ns),
         )
-        text = f"Means over stretches of {format_duration(bucket_ns)}: shorter bursts are higher. {note}"
-        tables.append(ReportTable(f"Over time: {tier}", Sheet.HISTOGRAMS, columns, rows, charts, text))
+        tables.append(table_of(f"Over time: {tier}", Sheet.HISTOGRAMS, spec, rows, text, charts=charts))
     return tables
+
+
+BANDWIDTHS = {"read": "read_bytes_per_s", "write": "written_bytes_per_s"}
+"""Columns of bandwidth over time, by what they are called in a chart."""
+
+
+def steps_chart(
+    title: str, unit: Unit, rows: list[dict[str, Any]], lines: dict[str, str], step_ns: int, **axes: Any
+) -> Chart:
+    """Return a chart over time of `lines`, each a column of `rows` by its label; where it is null it has no point.
+
+    The first column is the time at which a step begins.
+    """
+    series = []
+    for label, name in lines.items():
+        known = [(float(next(iter(row.values()))), row[name]) for row in rows if row[name] is not None]
+        series.append(Series(label, [at for at, _ in known], [value for _, value in known]))
+    return Chart(title, ChartShape.STEPS, Unit.NS, unit, series, float(step_ns), **axes)
 
 
 def reuse_tables(reuse: list[dict[str, Any]]) -> list[ReportTable]:
@@ -239,50 +249,53 @@ def wear_table(rows: list[dict[str, Any]], note: str) -> ReportTable:
 def distribution_tables(points: list[dict[str, Any]]) -> list[ReportTable]:
     """Return latency, response time and lateness by share of operations, a table and a curve a tier."""
     tables = []
-    for (measure, tier), group in groupby(points, key=lambda row: (row["measure"], row["tier"])):
-        rows = list(group)
-        ops = [op for op, _ in by(rows, "op")]
-        columns = [ReportColumn("share", "share", Unit.SHARE), *(ReportColumn(f"{op}_ns", op, Unit.NS) for op in ops)]
-        found = {(r["op"], r["share"]): r["time_ns"] for r in rows}
-        shares = sorted({r["share"] for r in rows})
-        series = [
-            Series(op, [r["share"] for r in part], [float(r["time_ns"]) for r in part])
-            for op, part in by([row for row in rows if row["share"] < 1], "op")
-        ]
+    for (measure, tier), rows in by(points, "measure", "tier"):
         name = "Response time" if measure == "response" else measure.capitalize()
-        chart = Chart(f"{name} on {tier}", ChartShape.QUANTILES, Unit.NUMBER, Unit.NS, series, y_title=name.lower())
         title = f"{name} distribution: {tier}"
-        table = [[share, *(found.get((op, share)) for op in ops)] for share in shares]
         note = f"{name} that the given share of operations did not exceed, by nearest rank; - with too few of them."
-        tables.append(ReportTable(title, Sheet.HISTOGRAMS, columns, table, (chart,), note))
+        columns = {op: f"{op}_ns" for op, _ in by(rows, "op")}
+        tables.append(quantile_table(title, f"{name} on {tier}", name.lower(), rows, "op", columns, note))
     return tables
+
+
+def quantile_table(
+    title: str, drawn: str, measure: str, rows: list[dict[str, Any]], name: str, columns: dict[str, str], note: str
+) -> ReportTable:
+    """Return times by share of operations, a column and a curve for each `name` among `rows`.
+
+    `columns` are what the columns are called by name; `drawn` is the chart's title.
+    """
+    found = {(row[name], row["share"]): row["time_ns"] for row in rows}
+    cells = [[share, *(found.get((of, share)) for of in columns)] for share in sorted({row["share"] for row in rows})]
+    heads = [ReportColumn("share", "share", Unit.SHARE), *(ReportColumn(c, of, Unit.NS) for of, c in columns.items())]
+    series = lines_by([row for row in rows if row["share"] < 1], name, "share", "time_ns")
+    chart = Chart(drawn, ChartShape.QUANTILES, Unit.NUMBER, Unit.NS, series, y_title=measure)
+    return ReportTable(title, Sheet.HISTOGRAMS, heads, cells, (chart,), note)
 
 
 def heat_tables(heat: list[dict[str, Any]], bucket_ns: int | None, measure: str) -> list[ReportTable]:
     """Return counts of operations by completion and by `measure`, which names a time, a map a tier and op."""
     tables = []
-    end = float(max((row["start_ns"] for row in heat), default=0) + (bucket_ns or 0))
-    for (tier, op), group in groupby(heat, key=lambda row: (row["tier"], row["op"])):
-        rows = list(group)
-        most = max(r["operations"] for r in rows)
-        chart = Chart(
-            f"{measure} of {op}s on {tier} over time",
-            ChartShape.CELLS,
-            Unit.NS,
-            Unit.NS,
-            [shaded(op, rows, "start_ns", "low_ns", "operations")],
-            float(bucket_ns or 0),
-            x_end=end,
-            y_title=measure.lower(),
-        )
-        title = f"{measure} over time: {tier} {op}"
-        spec = f"ns: start_ns = from, low_ns = {measure.lower()} from; count: operations"
-        note = (
-            f"The strongest colour is {most:,} in a cell, which spans {format_duration(bucket_ns)} and times up to "
-            "twice its first."
-        )
-        tables.append(table_of(title, Sheet.HISTOGRAMS, spec, rows, note, keys=2, charts=(chart,)))
+    end, step = float(max((row["start_ns"] for row in heat), default=0) + (bucket_ns or 0)), float(bucket_ns or 0)
+    y_title = measure.lower()
+    spec = f"ns: start_ns = from, low_ns = {y_title} from; count: operations"
+    span = f"{format_duration(bucket_ns)} and times up to twice its first"
+    for (tier, op), rows in by(heat, "tier", "op"):
+        title = f"{measure} of {op}s on {tier} over time"
+        chart = Chart(title, ChartShape.CELLS, Unit.NS, Unit.NS, [], step, x_end=end, y_title=y_title)
+        tables.append(heat_table(f"{measure} over time: {tier} {op}", chart, op, rows, spec, "", span))
     return tables
+
+
+def heat_table(
+    title: str, chart: Chart, op: str, rows: list[dict[str, Any]], spec: str, counted: str, span: str
+) -> ReportTable:
+    """Return the table of a map's cells, whose columns `spec` are x, y and a count, and `chart` with them in it."""
+    x, y, count = (column.name for column in columns_of(spec)[:3])
+    most = max(row[count] for row in rows)
+    cells = Series(op, [float(r[x]) for r in rows], [float(r[y]) for r in rows], [r[count] / most for r in rows])
+    note = f"The strongest colour is {most:,}{f' {counted}' if counted else ''} in a cell, which spans {span}."
+    return table_of(title, Sheet.HISTOGRAMS, spec, rows, note, keys=2, charts=(replace(chart, series=[cells]),))
 
 
 def at(value: Any, *names: str) -> Any:
@@ -292,15 +305,20 @@ def at(value: Any, *names: str) -> Any:
     return value
 
 
-def shaded(label: str, rows: list[dict[str, Any]], x: str, y: str, count: str) -> Series:
-    """Return the cells of a map; the one with most of `count` is the darkest."""
-    most = max(row[count] for row in rows)
-    return Series(label, [float(r[x]) for r in rows], [float(r[y]) for r in rows], [r[count] / most for r in rows])
-
-
-def by(rows: list[dict[str, Any]], name: str) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return `rows` in groups of one `name`, in order of first sight."""
-    groups: dict[str, list[dict[str, Any]]] = {}
+def by(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, list[dict[str, Any]]]]:
+    """Return `rows` in groups of one value of `names` (a tuple, of several), in order of first sight."""
+    groups: dict[Any, list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault(row[name], []).append(row)
+        groups.setdefault(itemgetter(*names)(row), []).append(row)
     return list(groups.items())
+
+
+def lines_by(rows: list[dict[str, Any]], name: str, x: str, y: str) -> list[Series]:
+    """Return a series for each `name` among `rows`, of the colour `number` if they have one.
+
+    What begins at 0 is drawn from 1, since axes are logarithmic.
+    """
+    return [
+        Series(label, [float(r[x] or 1) for r in part], [float(r[y]) for r in part], colour=part[0].get("number"))
+        for label, part in by(rows, name)
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,16 @@ from kvdistill.profile.locality import LiveBytes, reuse_rows, trace_locality
 from kvdistill.queries.database import connect, query
 from kvdistill.queries.views import register
 from kvdistill.report.tables import (
+    BANDWIDTHS,
     Subject,
+    at,
+    by,
     hit_ratio,
     origin,
     rate_tables,
     reuse_tables,
     size_tables,
+    steps_chart,
     subject_of,
     wear_table,
     writes_per_day,
@@ -28,11 +33,9 @@ from kvtrace.core.document.document import (
     Cell,
     Chapter,
     Chart,
-    ChartShape,
     Document,
     Highlight,
     ReportTable,
-    Series,
     Sheet,
     Unit,
     parameters,
@@ -90,16 +93,10 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
         over_time = (
             [] if first is None else query(db, "trace_over_time", first_ns=first, bucket_ns=bucket_ns, buckets=buckets)
         )
-        operations, sizes = (
-            query(db, "trace_operations"),
-            query(db, "trace_sizes"),
-        )
-        found = (meta.stats or {}).get("first_token")
-        times = found.get("with_cache") if isinstance(found, dict) else None
-        written: dict[str, int] = {}
-        for row in operations:
-            if row["op"] == "write":
-                written[row["tier"]] = written.get(row["tier"], 0) + row["bytes"]
+        operations, sizes = query(db, "trace_operations"), query(db, "trace_sizes")
+        times = at(meta.stats, "first_token", "with_cache")
+        writes = by([row for row in operations if row["op"] == "write"], "tier")
+        written = {tier: sum(row["bytes"] for row in rows) for tier, rows in writes}
         return TraceReport(
             subject=subject_of(path, meta),
             span_ns=span_ns,
@@ -115,7 +112,7 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
             bucket_ns=bucket_ns if span_ns else None,
             over_time=over_time,
             writes_per_day=writes_per_day(written, span_ns, meta, endurance),
-            first_token=(times if isinstance(times, dict) else None),
+            first_token=times if isinstance(times, dict) else None,
         )
 
 
@@ -190,11 +187,11 @@ def _event_course(events: dict[str, Any]) -> list[ReportTable]:
     rows = []
     columns = (course["lookups"], course["local_hits"], course["shared_hits"], course["computed_tokens"])
     load = (store["read_bytes"], store["written_bytes"])
-    for at, (lookups, local, shared, computed, read, written) in enumerate(zip(*columns, *load, strict=True)):
+    for step, (lookups, local, shared, computed, read, written) in enumerate(zip(*columns, *load, strict=True)):
         found = {"hit_ratio": local + shared, "local_hit_ratio": local, "shared_hit_ratio": shared}
         rates = {"computed_per_s": computed, "read_bytes_per_s": read, "written_bytes_per_s": written}
         rows.append(
-            {"from_ns": at * events["step_ns"]}
+            {"from_ns": step * events["step_ns"]}
             | {name: hits / lookups if lookups else None for name, hits in found.items()}
             | {name: count / seconds for name, count in rates.items()}
         )
@@ -221,21 +218,13 @@ def _event_charts(events: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[C
         if of["at_ns"] < of["over_ns"] <= events["end_ns"]:
             marks.append((float(of["over_ns"]), f"{name} is over"))
 
-    def chart(title: str, unit: Unit, lines: dict[str, str], y_title: str = "") -> Chart:
-        series = []
-        for label, name in lines.items():
-            known = [(float(row["from_ns"]), row[name]) for row in rows if row[name] is not None]
-            series.append(Series(label, [x for x, _ in known], [y for _, y in known]))
-        end = 1.0 if unit is Unit.SHARE else 0.0
-        step, marked = float(events["step_ns"]), tuple(marks)
-        return Chart(title, ChartShape.STEPS, Unit.NS, unit, series, step, y_title=y_title, marks=marked, y_end=end)
-
+    chart = partial(steps_chart, rows=rows, step_ns=events["step_ns"], marks=tuple(marks))
     shares = {"all": "hit_ratio", "own tiers": "local_hit_ratio", "shared tiers": "shared_hit_ratio"}
-    store, load = events["tiers"][-1]["name"], {"read": "read_bytes_per_s", "write": "written_bytes_per_s"}
+    load, tokens = f"Load of {events['tiers'][-1]['name']} over time", {"tokens": "computed_per_s"}
     return (
-        chart("Hits over time", Unit.SHARE, shares, "hit ratio"),
-        chart(f"Load of {store} over time", Unit.BYTES_PER_S, load),
-        chart("Tokens computed a second over time", Unit.PER_S, {"tokens": "computed_per_s"}, "tokens computed"),
+        chart("Hits over time", Unit.SHARE, lines=shares, y_title="hit ratio", y_end=1.0),
+        chart(load, Unit.BYTES_PER_S, lines=BANDWIDTHS),
+        chart("Tokens computed a second over time", Unit.PER_S, lines=tokens, y_title="tokens computed"),
     )
 
 

@@ -245,6 +245,7 @@ def test_rows_that_do_not_fit_are_counted_by_reason(tmp_path):
         ("fio-json", "a.json", "warning\n", "not fio's JSON"),
         ("fio-json", "a.json", '{"jobs": [{"read": {"total_ios": 1}}]}', "not of fio 3 or later"),
         ("fio-json", "a.json", '{"jobs": []}', "holds no job"),
+        ("fio-json", "a.json", '{"jobs": [{"read": {"total_ios": "1"}}]}', "not fio's JSON"),
         ("fio-json", "a.json", '{"jobs": ', "not fio's JSON"),
         ("fio-log", "a_lat.1.log", "1, 2\n", "has 2 columns"),
         ("fio-log", "a_clat_hist.1.log", "100, 0, 4096, 1, 2\n", "has 2 latency bins, where fio"),
