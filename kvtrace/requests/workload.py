@@ -8,21 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Annotated
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvtrace.core.config import check_ranges
+from kvtrace.core.config import Bounds
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import RequestKind
 from kvtrace.core.units import parse_duration_ns
 
 MAX_ITEMS = 10**7
-MAX_ITEM_TOKENS = 10**7
-MAX_TOP_CHUNKS = 1000
-MAX_THINK_NS = 24 * 3600 * 10**9
+_Items = Annotated[int, Bounds(1, MAX_ITEMS)]
+_ItemTokens = Annotated[int, Bounds(1, 10**7)]
+_Share = Annotated[float, Bounds(0, 1)]
+_ThinkTime = Annotated[str, Bounds(1, 24 * 3600 * 10**9, "> 0, and at most 24h", parse_duration_ns)]
 # As in the MLPerf Storage KV-cache benchmark: lengths of documents, shorter ones for large models, and a chunk's bytes.
 DOCUMENT_TOKENS, DOCUMENT_TOKENS_LARGE = (4000, 12_000), (1024, 4096)
 LARGE_LAYERS = 64
@@ -66,33 +67,33 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Which half of a disaggregated node the storage serves."""
     user_kind: UserKind | None = None
     """What all synthetic users are; without it each is any of the three with the same chance."""
-    think_time: str | None = None
+    think_time: _ThinkTime | None = None
     """How long synthetic users think before their next turn, on average over users, such as `30s`: each user's own is
     from a third of it to five thirds. Without it 0.3 s (chatbot), 0.6 s (coding) and 0.9 s (document): the load of a
     benchmark, not of people."""
     overlap: bool = False
     """Users ask on without waiting for answers; their requests wait by class of service for one of as many servers."""
-    prompt_share: float = 0.0
+    prompt_share: _Share = 0.0
     """The share of conversations that begin with one of the system prompts."""
-    prompt_tokens: tuple[int, ...] = (512, 1024, 2048)
+    prompt_tokens: tuple[_ItemTokens, ...] = (512, 1024, 2048)
     """The length of each system prompt; a conversation has any of them with the same chance."""
-    rag_share: float = 0.0
+    rag_share: _Share = 0.0
     """The share of requests that retrieve chunks of a document, which are there from the start."""
-    rag_documents: int = 100
+    rag_documents: _Items = 100
     """How many documents there are."""
-    rag_document_tokens: tuple[int, int] | None = None
+    rag_document_tokens: tuple[_ItemTokens, _ItemTokens] | None = None
     """Shortest and longest; by default 4,000 to 12,000, or 1,024 to 4,096 for models of 64 layers and more."""
-    rag_chunk_tokens: int = 512
+    rag_chunk_tokens: _ItemTokens = 512
     """Tokens of a document's chunk; with entry=turn none is larger than 256 MiB."""
-    rag_top_chunks: int = 5
+    rag_top_chunks: Annotated[int, Bounds(1, 1000)] = 5
     """Chunks of its document that a request retrieves."""
     rag_document_popularity: Popularity = Popularity.ZIPF
     """How requests are spread over the documents."""
     rag_chunk_popularity: Popularity = Popularity.ZIPF
     """How they are spread over the chunks of one."""
-    decode_entries: int = 10
+    decode_entries: _Items = 10
     """With mode=decode-only: entries a user has."""
-    decode_entry_tokens: int = 2048
+    decode_entry_tokens: _ItemTokens = 2048
     """With mode=decode-only: tokens of each."""
 
     @property
@@ -116,37 +117,16 @@ class LoadDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     model: str | None = None
     """The model, where the command line names none."""
-    users: int | None = None
+    users: _Items | None = None
     """Synthetic users, likewise."""
     duration: str | None = None
     """Virtual time, likewise, such as `300s`."""
-
-
-WORKLOAD_RANGES: Final[dict[str, tuple[float, float]]] = {
-    "Workload.prompt_share": (0, 1),
-    "Workload.prompt_tokens": (1, MAX_ITEM_TOKENS),
-    "Workload.rag_share": (0, 1),
-    "Workload.rag_documents": (1, MAX_ITEMS),
-    "Workload.rag_document_tokens": (1, MAX_ITEM_TOKENS),
-    "Workload.rag_chunk_tokens": (1, MAX_ITEM_TOKENS),
-    "Workload.rag_top_chunks": (1, MAX_TOP_CHUNKS),
-    "Workload.decode_entries": (1, MAX_ITEMS),
-    "Workload.decode_entry_tokens": (1, MAX_ITEM_TOKENS),
-    "LoadDefaults.users": (1, MAX_ITEMS),
-}
-"""The smallest and largest value of each field that has one, by class and name; of a list, of each number in it."""
 
 
 def check(
     workload: Workload, chunk_tokens: int, *, stores_generated: bool, require: Callable[[bool, str], None]
 ) -> None:
     """Check `workload` with `require`; `chunk_tokens` is 0 for entry=turn."""
-    check_ranges(workload, "workload.", WORKLOAD_RANGES, require)
-    think_ns = workload.mean_think_ns
-    require(
-        think_ns is None or 0 < think_ns <= MAX_THINK_NS,
-        f"workload.think_time(={workload.think_time}) must be > 0, and at most 24h",
-    )
     require(len(workload.prompt_tokens) > 0, "workload.prompt_tokens(=[]) must be some lengths")
     low, high = workload.rag_document_tokens or DOCUMENT_TOKENS
     require(low <= high, f"workload.rag_document_tokens(={[low, high]}) must be shortest and longest")

@@ -12,36 +12,36 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import EnumType, StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any
 
 import msgspec
 
-from kvtrace.core.config import check_ranges, load_toml, nearest, override, to_struct
+from kvtrace.core.config import Bounds, bounds_of, check_bounds, load_toml, nearest, override, to_struct
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
 from kvtrace.model.serving import ATTENTION, BATCH, COMPUTING, Attention
-from kvtrace.requests.workload import WORKLOAD_RANGES, LoadDefaults, Workload
+from kvtrace.requests.workload import LoadDefaults, Workload
 from kvtrace.requests.workload import check as check_workload
 from kvtrace.sim.presets import training
 from kvtrace.sim.presets.tier import (
-    BYTES_PER_US,
     LINK,
-    MAX_CAPACITY_BYTES,
     MAX_TOKENS,
-    PART_RANGES,
     SWITCHED,
     Admission,
+    Bandwidth,
     FleetSetting,
     Recency,
     TierSetting,
+    Tokens,
     bytes_of,
     check_fleet,
     check_tier,
 )
 from kvtrace.sim.presets.training import PRESET as TRAINING
 
-MAX_TIERS, MAX_NS_PER_TOKEN, MAX_PAIR_FS, MAX_PAD_BYTES = 8, 10**9, 10**12, 2**30
+MAX_TIERS = 8
 PRESETS, GPU = Path(__file__).parent, "h100"
+_Ns = Annotated[int, Bounds(0, 10**9)]
 
 
 class Entry(StrEnum):
@@ -94,7 +94,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     tiers: tuple[TierSetting, ...]
     entry: Entry
     """What one cached object holds."""
-    chunk_tokens: int = 256
+    chunk_tokens: Annotated[int, Bounds(1, MAX_TOKENS)] = 256
     """Tokens of a chunk; with entry=turn it has no meaning."""
     match: Match
     """Which cached objects of its context a request may use."""
@@ -110,13 +110,13 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """What is moved down to a tier of policy lru goes behind what was used there after it; else it counts as new."""
     merge_ranks: bool = False
     """All tensor-parallel ranks share one object, instead of one each."""
-    layers_per_object: int = 0
+    layers_per_object: Tokens = 0
     """Layers in one object; 0 is all of them."""
-    pad_bytes: int = 1
+    pad_bytes: Annotated[int, Bounds(1, 2**30)] = 1
     """Objects are rounded up to a multiple of this."""
-    min_load_tokens: int = 0
+    min_load_tokens: Tokens = 0
     """Fewer cached tokens than this below the fastest tier are not loaded but computed again."""
-    offer_tokens: int = 0
+    offer_tokens: Tokens = 0
     """Prompt tokens that one step of the engine computes: their objects are stored as that is done, before the next
     step, in stages of their own; 0 is all as the prompt is computed."""
     offers_hits: bool = False
@@ -126,15 +126,15 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     used. Needs a tier that stages."""
     store_generated: bool = False
     """Chunks that generated tokens fill are stored too (synthetic users only: files name no such blocks)."""
-    decode_read_tokens: int = 0
+    decode_read_tokens: Tokens = 0
     """The turn's own entry is read once, and once more for each so many generated tokens; 0 is never."""
     decode_reads_at_once: bool = False
     """These reads follow each other as decoding starts, and the tokens come after them; not one as its tokens come."""
-    prefill_only_from_tokens: int = 0
+    prefill_only_from_tokens: Tokens = 0
     """Prompts with at least so many new tokens do not decode here; 0 is none."""
     gpu: str = GPU
     """What computes, by its name in `model/serving.py`; `instant` takes no time."""
-    prefill_ns_per_token: int = 0
+    prefill_ns_per_token: _Ns = 0
     """Time to compute one prompt token that missed; by default what the model takes on the GPU, to which the next adds
     attention. Where this is said alone, a token takes so long, wherever in the prompt it is."""
     prefill_attention: tuple[Attention, ...] = ()
@@ -142,14 +142,14 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     and each key that it attends to, and the most of these; without a window, all before it."""
     prefill_in_turn: bool = True
     """One prompt is computed at a time, first come, first served; not all at once, each as if it were alone."""
-    decode_ns_per_token: int = 0
+    decode_ns_per_token: _Ns = 0
     """Time of a decode step, which makes a token for each request of the batch; with a GPU to read all weights once,
     and the next three add what the batch takes. Where this is said alone, a step takes so long, whatever the batch."""
-    decode_active_ns: int = 0
+    decode_active_ns: _Ns = 0
     """Of a mixture of experts: time to read what one token uses; a small batch reads no more. 0 is all."""
-    decode_compute_ns: int = 0
+    decode_compute_ns: _Ns = 0
     """Time to compute each request's token of a step: a large batch takes this, if it is longer than reading."""
-    decode_bandwidth: str | int | None = None
+    decode_bandwidth: Bandwidth | None = None
     """Bytes a second at which a rank reads the batch's KV cache in each step, such as `2.3TB`; without it no time."""
     load: LoadDefaults = LoadDefaults()
     fleet: FleetSetting = FleetSetting()
@@ -218,29 +218,12 @@ def load_preset(
     return preset
 
 
-RANGES: Final[dict[str, tuple[float, float]]] = {
-    "Preset.chunk_tokens": (1, MAX_TOKENS),
-    "Preset.layers_per_object": (0, MAX_TOKENS),
-    "Preset.pad_bytes": (1, MAX_PAD_BYTES),
-    "Preset.min_load_tokens": (0, MAX_TOKENS),
-    "Preset.offer_tokens": (0, MAX_TOKENS),
-    "Preset.decode_read_tokens": (0, MAX_TOKENS),
-    "Preset.prefill_only_from_tokens": (0, MAX_TOKENS),
-    "Preset.prefill_ns_per_token": (0, MAX_NS_PER_TOKEN),
-    "Preset.decode_ns_per_token": (0, MAX_NS_PER_TOKEN),
-    "Preset.decode_active_ns": (0, MAX_NS_PER_TOKEN),
-    "Preset.decode_compute_ns": (0, MAX_NS_PER_TOKEN),
-    **PART_RANGES,
-    **WORKLOAD_RANGES,
-}
-"""The smallest and largest value of each field that has one, by class and name."""
-
-
 def _check(preset: Preset, name: str) -> None:
     def require(holds: bool, message: str) -> None:
         if not holds:
             raise ConfigError(f"preset {name}: {message}")
 
+    check_bounds(preset, f"preset {name}")
     names = [t.name for t in preset.tiers]
     require(1 <= len(names) <= MAX_TIERS, f"needs 1 to {MAX_TIERS} tiers, not {len(names)}")
     require(len(set(names)) == len(names), f"tier names must differ: {', '.join(names)}")
@@ -261,15 +244,6 @@ def _check(preset: Preset, name: str) -> None:
     _check_offers(preset, require)
     _check_queue(preset, require)
     _check_staging(preset, require)
-    check_ranges(preset, "", RANGES, require)
-    for attention in preset.prefill_attention:
-        ranges = {"Attention.pair_fs": (0, MAX_PAIR_FS), "Attention.window_tokens": (0, MAX_TOKENS)}
-        check_ranges(attention, f"{ATTENTION}: ", ranges, require)
-    require(
-        preset.decode_bytes_per_s == 0 or BYTES_PER_US <= preset.decode_bytes_per_s <= MAX_CAPACITY_BYTES,
-        f"decode_bandwidth must be at least 1MB, which is per second, and at most {MAX_CAPACITY_BYTES}",
-    )
-    check_ranges(preset.load, "load.", RANGES, require)
     check_fleet(preset.fleet, preset.tiers, require)
     chunk_tokens = preset.chunk_tokens if preset.entry is Entry.CHUNK else 0
     check_workload(preset.workload, chunk_tokens, stores_generated=preset.store_generated, require=require)
@@ -442,7 +416,8 @@ def _knobs(prefix: str, holder: Any, kind: type[msgspec.Struct]) -> Iterator[Kno
         if field.name in _HIDDEN or isinstance(value, msgspec.Struct) or field.name == "tiers":
             continue
         default = None if field.default is msgspec.NODEFAULT else field.default
-        least, most = RANGES.get(f"{kind.__name__}.{field.name}", (None, None))
+        bounds = bounds_of(kind).get(field.name)
+        least, most = (bounds.least, bounds.most) if bounds and not bounds.words else (None, None)
         yield Knob(prefix + field.name, value, default, _type(field.type), least, most, meanings.get(field.name, ""))
 
 
