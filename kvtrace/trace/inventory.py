@@ -391,10 +391,10 @@ class Ledger:
             cell = columns["object_id"] * len(self.tiers) + instance
         else:
             instance, cell = self._places.of(batch, columns)
-            self._instances = _grown(self._instances, self._places.instances, 0)
-        self._sizes = _grown(self._sizes, int(cell.max(initial=-1)) + 1, 0)
-        self.extents = _grown(self.extents, self.objects, 0)
-        self._stages = _grown(self._stages, min(self.requests, self.total_rows + DENSE_SLACK), -1)
+            self._instances = grown(self._instances, self._places.instances, 0)
+        self._sizes = grown(self._sizes, int(cell.max(initial=-1)) + 1, 0)
+        self.extents = grown(self.extents, self.objects, 0)
+        self._stages = grown(self._stages, min(self.requests, self.total_rows + DENSE_SLACK), -1)
         code = _enter(
             batch.num_rows, *columns.values(), cell, instance, self._tiers, self._sizes, self._instances, self.extents,
             len(self._stages), self._stages, self._state, self.is_strict,
@@ -462,7 +462,8 @@ def _columns(batch: pa.RecordBatch) -> dict[str, Any]:
     return columns
 
 
-def _grown(array: Any, wanted: int, fill: int) -> Any:
+def grown(array: Any, wanted: int, fill: int) -> Any:
+    """Return `array` with at least `wanted` values, new ones being `fill`; it grows to twice its length or more."""
     if wanted <= len(array):
         return array
     more = np.full(max(wanted - len(array), len(array)), fill, dtype=array.dtype)
