@@ -17,7 +17,7 @@ import typer
 from kvtrace.core.app import log
 from kvtrace.core.errors import ConfigError, how_to_add
 from kvtrace.core.units import parse_bytes, parse_duration_ns, parse_rate_per_s
-from kvtrace.requests.registry import SOURCES, SourceOptions, detect, read
+from kvtrace.requests.registry import SOURCES, detect, read
 from kvtrace.sim.routers import Router
 
 if TYPE_CHECKING:
@@ -137,15 +137,10 @@ class SourceArguments:
             scale_common=parse_share(self.scale_common, "--scale-common"),
             scale_shift_ns=SCALE_SHIFT_NS if self.scale_shift is None else parse_duration_ns(self.scale_shift),
         )
-        options = SourceOptions(
-            time_unit=self.time_unit,
-            block_tokens=self.block_tokens,
-            request_rate_per_s=None if self.request_rate is None else parse_rate_per_s(self.request_rate),
-            live_conversations=self.live_conversations,
-            max_conversations=self.max_conversations,
-            tokenizer=self.tokenizer,
-            conversation_rate_per_s=self.conversation_rate,
-        )
+        rate = None if self.request_rate is None else parse_rate_per_s(self.request_rate)
+        options = {"request_rate_per_s": rate, "conversation_rate_per_s": self.conversation_rate}
+        same = ("time_unit", "block_tokens", "live_conversations", "max_conversations", "tokenizer")
+        options |= {name: getattr(self, name) for name in same}
         return read(kind, path, options, wanted, seed)
 
     def refuse_options_of_files(self) -> None:
