@@ -92,6 +92,8 @@ def read(kind: str, path: Path, options: Mapping[str, Any], wanted: Reshaping, s
             takers = ", ".join(other.name for other in SOURCES.values() if name in other.options)
             flag = f"--{name.removesuffix('_per_s').replace('_', '-')}"
             raise ConfigError(f"{flag} is for --source {takers}; {kind} has no use for it")
+    if given.get("block_tokens", 1) < 1:
+        raise ConfigError(f"--block-tokens {given['block_tokens']}: must be > 0")
     drawn = (np.random.default_rng(seed),) if source.is_drawn else ()
     requests: Requests = source.load().read(path, *drawn, **given)
     return reshape(requests, wanted, np.random.default_rng([seed, 1]))

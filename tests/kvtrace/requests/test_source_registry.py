@@ -66,6 +66,9 @@ def test_a_missing_file_is_missing(tmp_path):
 def test_options_are_for_their_sources_alone(files):
     with pytest.raises(ConfigError, match="--request-rate is for --source sharegpt; mooncake has no use for it"):
         read("mooncake", files / "m.jsonl", {"request_rate_per_s": 1}, Reshaping(), 1)
+    for wrong in (0, -16):
+        with pytest.raises(ConfigError, match=f"--block-tokens {wrong}: must be > 0"):
+            read("mooncake", files / "m.jsonl", {"block_tokens": wrong}, Reshaping(), 1)
     with pytest.raises(ConfigError, match="unknown source 'web'; known are mooncake, bailian"):
         read("web", files / "m.jsonl", {}, Reshaping(), 1)
     found = read("sharegpt", files / "s.json", {"tokenizer": "characters", "request_rate_per_s": 5}, Reshaping(), 1)
