@@ -5,7 +5,7 @@ All of it is off by default; `--set workload.prompt_share=0.2` turns some on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -123,42 +123,28 @@ class LoadDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Virtual time, likewise, such as `300s`."""
 
 
-def check(
-    workload: Workload, chunk_tokens: int, *, stores_generated: bool, require: Callable[[bool, str], None]
-) -> None:
-    """Check `workload` with `require`; `chunk_tokens` is 0 for entry=turn."""
-    require(len(workload.prompt_tokens) > 0, "workload.prompt_tokens(=[]) must be some lengths")
+def complaints(workload: Workload, chunk_tokens: int, *, stores_generated: bool) -> Iterator[str]:
+    """Yield what does not hold of the knobs of `workload` together; `chunk_tokens` is 0 for entry=turn."""
+    mode = workload.mode
+    if not workload.prompt_tokens:
+        yield "workload.prompt_tokens(=[]) must be some lengths"
     low, high = workload.rag_document_tokens or DOCUMENT_TOKENS
-    require(low <= high, f"workload.rag_document_tokens(={[low, high]}) must be shortest and longest")
-    for name in ("rag_chunk_tokens",) * bool(workload.rag_share) + ("decode_entry_tokens",) * (
-        workload.mode is ServingMode.DECODE_ONLY
-    ):
+    if low > high:
+        yield f"workload.rag_document_tokens(={[low, high]}) must be shortest and longest"
+    used = {"rag_chunk_tokens": workload.rag_share, "decode_entry_tokens": mode is ServingMode.DECODE_ONLY}
+    for name in (name for name, is_used in used.items() if is_used):
         value = getattr(workload, name)
-        require(
-            not chunk_tokens or value % chunk_tokens == 0,
-            f"workload.{name}(={value}) must be a multiple of chunk_tokens(={chunk_tokens}): only full ones are stored",
-        )
-    require(
-        not (workload.overlap and (workload.shares or workload.mode is not ServingMode.BOTH)),
-        "workload.overlap works without prompts, documents and modes: leave the others of workload out",
-    )
-    _check_mode(workload, stores_generated=stores_generated, require=require)
-
-
-def _check_mode(workload: Workload, *, stores_generated: bool, require: Callable[[bool, str], None]) -> None:
-    if workload.mode is ServingMode.BOTH:
-        return
-    require(
-        not stores_generated, f"workload.mode={workload.mode} stores no generated tokens: leave store_generated out"
-    )
-    require(
-        not workload.rag_share,
-        f"workload.mode={workload.mode} retrieves no documents: leave workload.rag_share out",
-    )
-    require(
-        workload.mode is not ServingMode.DECODE_ONLY or not workload.prompt_share,
-        "workload.mode=decode-only computes no prompts: leave workload.prompt_share out",
-    )
+        if chunk_tokens and value % chunk_tokens:
+            multiple = f"must be a multiple of chunk_tokens(={chunk_tokens})"
+            yield f"workload.{name}(={value}) {multiple}: only full ones are stored"
+    if workload.overlap and (workload.shares or mode is not ServingMode.BOTH):
+        yield "workload.overlap works without prompts, documents and modes: leave the others of workload out"
+    if mode is not ServingMode.BOTH and stores_generated:
+        yield f"workload.mode={mode} stores no generated tokens: leave store_generated out"
+    if mode is not ServingMode.BOTH and workload.rag_share:
+        yield f"workload.mode={mode} retrieves no documents: leave workload.rag_share out"
+    if mode is ServingMode.DECODE_ONLY and workload.prompt_share:
+        yield "workload.mode=decode-only computes no prompts: leave workload.prompt_share out"
 
 
 def notes(workload: Workload) -> list[str]:

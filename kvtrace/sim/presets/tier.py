@@ -6,7 +6,7 @@ Last, what must hold of each of their knobs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, Final
@@ -326,93 +326,70 @@ SWITCHED: Final[dict[str, tuple[str, ...]]] = {
 """Knobs that mean nothing while the one they belong to is at its default."""
 
 
-def _check_waiting(tier: TierSetting, name: str, require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of the knobs of what waits to be stored, and of buckets."""
-    require(tier.heartbeat is None or tier.store_queue > 0, f"{name}: heartbeat needs a store_queue")
-    require(
-        not tier.bucket_objects or tier.heartbeat is not None,
-        f"{name}: bucket_objects needs store_queue and heartbeat",
-    )
-    require(
-        tier.bucket_objects <= tier.store_queue,
-        f"{name}.bucket_objects(={tier.bucket_objects}) never come together in a store_queue of {tier.store_queue}",
-    )
-    require(
-        tier.bucket_gc is None or (tier.bucket_objects > 0 and 0 < tier.bucket_gc < 1),
-        f"{name}.bucket_gc(={tier.bucket_gc}) must be > 0 and < 1, and needs bucket_objects",
-    )
-    require(
-        tier.bucket_gc is None or tier.policy in (Policy.LRU, Policy.LFU, Policy.FIFO, Policy.CLOCK, Policy.SIEVE),
-        f"{name}: bucket_gc goes with policy lru, lfu, fifo, clock or sieve, not {tier.policy}",
-    )
-    require(
-        not tier.bucket_objects or tier.streams not in (Streams.USER_KIND, Streams.QOS, Streams.SESSION),
-        f"{name}.streams={tier.streams}: a bucket holds objects of many requests; streams may be phase, age or "
-        "object-kind there",
-    )
-    require(
-        not (tier.bucket_objects and tier.admission is Admission.TINYLFU),
-        f"{name}: admission=tinylfu compares objects, and bucket_objects evicts buckets; leave one of the two out",
-    )
-
-
-def check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of each knob of `tier`."""
+def complaints_of_tier(tier: TierSetting) -> Iterator[str]:
+    """Yield what does not hold of the knobs of `tier` together."""
     name, low = f"tiers.{tier.name}", tier.low_watermark
-    require(
-        low is None or 0 <= low <= tier.high_watermark,
-        f"{name}.low_watermark(={low}) must be between 0 and its high_watermark(={tier.high_watermark})",
-    )
-    require(
-        (tier.policy is Policy.TTL) == (tier.ttl is not None),
-        f"{name}: policy=ttl and a ttl, such as 10m, need each other",
-    )
-    require(
-        tier.admission is not Admission.TINYLFU or tier.policy in IN_ORDER,
-        f"{name}: admission=tinylfu needs policy={', '.join(IN_ORDER[:-1])} or {IN_ORDER[-1]}",
-    )
-    _check_waiting(tier, name, require)
-    require(
-        any(tier.rates_bytes_per_s) or not (tier.latency or tier.concurrency),
-        f"{name}: latency and concurrency need a bandwidth beside them",
-    )
-    _check_room(tier, name, require)
-
-
-def _check_room(tier: TierSetting, name: str, require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of the knobs that say when room is made, and for what."""
-    require(tier.evict_share is None or tier.evict_every_ns > 0, f"{name}: evict_share needs evict_every, such as 1s")
+    if low is not None and not 0 <= low <= tier.high_watermark:
+        high = tier.high_watermark
+        yield f"{name}.low_watermark(={low}) must be between 0 and its high_watermark(={high})"
+    if (tier.policy is Policy.TTL) != (tier.ttl is not None):
+        yield f"{name}: policy=ttl and a ttl, such as 10m, need each other"
+    if tier.admission is Admission.TINYLFU and tier.policy not in IN_ORDER:
+        yield f"{name}: admission=tinylfu needs policy={', '.join(IN_ORDER[:-1])} or {IN_ORDER[-1]}"
+    yield from _of_waiting(tier, name)
+    if not any(tier.rates_bytes_per_s) and (tier.latency or tier.concurrency):
+        yield f"{name}: latency and concurrency need a bandwidth beside them"
+    if tier.evict_share is not None and not tier.evict_every_ns:
+        yield f"{name}: evict_share needs evict_every, such as 1s"
     for field in ("evict_every", "staging"):
-        require(
-            not getattr(tier, field) or tier.policy is Policy.LRU,
-            f"{name}: {field} needs policy=lru, not {tier.policy}",
-        )
-    require(
-        not tier.staging or tier.admission is Admission.ALWAYS,
-        f"{name}: staging needs admission=always: what comes to the tiers below goes through it",
-    )
-    require(tier.staging or not tier.stores_backwards, f"{name}: stores_backwards needs staging=true")
+        if getattr(tier, field) and tier.policy is not Policy.LRU:
+            yield f"{name}: {field} needs policy=lru, not {tier.policy}"
+    if tier.staging and tier.admission is not Admission.ALWAYS:
+        yield f"{name}: staging needs admission=always: what comes to the tiers below goes through it"
+    if tier.stores_backwards and not tier.staging:
+        yield f"{name}: stores_backwards needs staging=true"
 
 
-def check_fleet(fleet: FleetSetting, tiers: Sequence[TierSetting], require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of `fleet`, and of `tiers` where there are several nodes."""
+def _of_waiting(tier: TierSetting, name: str) -> Iterator[str]:
+    """Yield what does not hold of the knobs of what waits to be stored, and of buckets."""
+    objects, share, policy = tier.bucket_objects, tier.bucket_gc, tier.policy
+    if tier.heartbeat is not None and not tier.store_queue:
+        yield f"{name}: heartbeat needs a store_queue"
+    if objects and tier.heartbeat is None:
+        yield f"{name}: bucket_objects needs store_queue and heartbeat"
+    if objects > tier.store_queue:
+        yield f"{name}.bucket_objects(={objects}) never come together in a store_queue of {tier.store_queue}"
+    if share is not None and not (objects and 0 < share < 1):
+        yield f"{name}.bucket_gc(={share}) must be > 0 and < 1, and needs bucket_objects"
+    if share is not None and policy not in (Policy.LRU, Policy.LFU, Policy.FIFO, Policy.CLOCK, Policy.SIEVE):
+        yield f"{name}: bucket_gc goes with policy lru, lfu, fifo, clock or sieve, not {policy}"
+    if objects and tier.streams in (Streams.USER_KIND, Streams.QOS, Streams.SESSION):
+        may = "streams may be phase, age or object-kind there"
+        yield f"{name}.streams={tier.streams}: a bucket holds objects of many requests; {may}"
+    if objects and tier.admission is Admission.TINYLFU:
+        why = "admission=tinylfu compares objects, and bucket_objects evicts buckets"
+        yield f"{name}: {why}; leave one of the two out"
+
+
+def complaints_of_fleet(fleet: FleetSetting, tiers: Sequence[TierSetting]) -> Iterator[str]:
+    """Yield what does not hold of `fleet`, and of `tiers` where there are several nodes."""
     if fleet.nodes == 1:
         return
-    require(
-        fleet.prefill_nodes < fleet.nodes,
-        f"fleet.prefill_nodes(={fleet.prefill_nodes}) of fleet.nodes(={fleet.nodes}): at least one must generate",
-    )
-    require(not fleet.prefill_nodes or all(t.name != LINK for t in tiers), f"no tier may be called {LINK}")
+    if fleet.prefill_nodes >= fleet.nodes:
+        of = f"fleet.prefill_nodes(={fleet.prefill_nodes}) of fleet.nodes(={fleet.nodes})"
+        yield f"{of}: at least one must generate"
+    if fleet.prefill_nodes and any(tier.name == LINK for tier in tiers):
+        yield f"no tier may be called {LINK}"
     order = list(Scope)
     for above, tier in pairwise(tiers):
-        require(
-            order.index(tier.scope) >= order.index(above.scope),
-            f"tiers.{tier.name}.scope(={tier.scope}): tier {above.name} above it is shared by more (scope="
-            f"{above.scope}); order tiers from those of a node to those of the fleet",
-        )
-        require(
-            not tier.bucket_objects or tier.scope is above.scope,
-            f"tiers.{tier.name}.bucket_objects: a bucket is written from one memory, so tier {above.name} "
-            f"(scope={above.scope}) must be shared as it is (scope={tier.scope}): set tiers.{above.name}.scope, or "
-            "bucket_objects=0",
-        )
+        if order.index(tier.scope) < order.index(above.scope):
+            yield (
+                f"tiers.{tier.name}.scope(={tier.scope}): tier {above.name} above it is shared by more (scope="
+                f"{above.scope}); order tiers from those of a node to those of the fleet"
+            )
+        if tier.bucket_objects and tier.scope is not above.scope:
+            yield (
+                f"tiers.{tier.name}.bucket_objects: a bucket is written from one memory, so tier {above.name} "
+                f"(scope={above.scope}) must be shared as it is (scope={tier.scope}): set tiers.{above.name}.scope, or "
+                "bucket_objects=0"
+            )
