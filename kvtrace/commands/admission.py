@@ -56,7 +56,6 @@ def admission(
 
     from kvtrace.core.document.terminal import show_documents
 
-    worn = drive.read()
     scenario = prepare(file, stack, users, run, source, turns)
     scenario.refuse_fleet("kvtrace admission")
     *faster, tier = scenario.preset.tiers
@@ -70,13 +69,13 @@ def admission(
             simulation = replace(scenario, preset=preset).simulation()
             simulation.run(simulation.give_back)
             stats = simulation.stats()
-            rows.append(_row(setting, stats, worn.wear(stats, scenario.span_ns(simulation), tier.capacity_bytes)))
+            rows.append(_row(setting, stats, drive.wear(stats, scenario.span_ns(simulation), tier.capacity_bytes)))
             tick(len(rows))
     for note in notes:
         log(f"note: {note}")
     if as_json:
         facts = {name: scenario.config[name] for name in ("preset", "model", "seed")}
-        emit_json({"tier": tier.name, "drive_size_bytes": worn.size_bytes, **facts,
+        emit_json({"tier": tier.name, "drive_size_bytes": drive.drive_size, **facts,
                    "admissions": rows})  # fmt: skip
         return
     show_documents([_document(tier.name, rows)])

@@ -176,7 +176,6 @@ def gen(
     from kvtrace.sim import output as trace_output
     from kvtrace.trace.inventory import monthly_costs
 
-    worn = drive.read()
     scenario = prepare(file, fleet.over(stack), users, run, source, turns, events=event or ())
     fleet.check(scenario.preset)
     simulation, config = scenario.simulation(), scenario.config
@@ -187,7 +186,7 @@ def gen(
         log(f"note: {note}")
     facts = {name: config[name] for name in ("preset", "model", "seed", "serving")}
     summary = {"file": str(output), "rows": meta.rows, **facts, "stats": meta.stats}
-    summary["endurance"] = worn.wear(
+    summary["endurance"] = drive.wear(
         meta.stats or {}, scenario.span_ns(simulation), scenario.preset.tiers[-1].capacity_bytes
     )
     if costs := monthly_costs(output, scenario.preset.tiers, meta.stats or {}, scenario.span_ns(simulation)):

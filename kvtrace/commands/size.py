@@ -39,13 +39,14 @@ from kvtrace.core.document.document import (
     Unit,
     columns_of,
     show,
+    table_of,
 )
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import parse_endurance
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration, parse_bytes
 
 if TYPE_CHECKING:
-    from kvtrace.curves.points import Point, SecondRate, Stack
+    from kvtrace.curves.points import Point, Stack
     from kvtrace.curves.size import Sizing, Target
 
 
@@ -228,7 +229,7 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
 
     shown = found.chosen or found.ceiling
     place = _name_capacities(shown, found.labels)
-    tables = [_rates_table(shown), _operations_table(shown)]
+    tables = _tier_tables(shown)
     if shown.first_token is not None:
         tables.append(first_token_table(shown.first_token))
     chapters = [
@@ -274,49 +275,28 @@ def _as_options(point: Point, stack: Stack) -> str:
     return " ".join([f"--gpu {stack.preset.gpu}", *settings])
 
 
-def _rates_table(point: Point) -> ReportTable:
-    columns = columns_of("""
+def _tier_tables(point: Point) -> list[ReportTable]:
+    """Return what each tier must do: bandwidth, and operations and wear."""
+    p99 = "= p99 of per-second rate"
+    bandwidth = f"""
         text: name = tier
         bytes: capacity_bytes = capacity
         share: hit_ratio = hits
-        bytes_per_s: read = read, read_p99 = p99 of per-second rate, written = written,
-            written_p99 = p99 of per-second rate
+        bytes_per_s: read_bytes_per_s = read, p99_second_read_bytes_per_s {p99}, write_bytes_per_s = written,
+            p99_second_write_bytes_per_s {p99}
         bytes: read_bytes = read in all, written_bytes = written in all
-    """)
-    rows = [
-        [
-            *(tier.name, _bytes_cell(tier.capacity_bytes), tier.hit_ratio),
-            *_pair(tier.rates.read_bytes_per_s),
-            *_pair(tier.rates.write_bytes_per_s),
-            *(tier.read_bytes, tier.written_bytes),
-        ]
-        for tier in point.tiers
-    ]
-    return ReportTable("bandwidth", Sheet.PERFORMANCE, columns, rows)
-
-
-def _operations_table(point: Point) -> ReportTable:
-    columns = columns_of("""
+    """
+    operations = f"""
         text: name = tier
-        per_s: reads = reads/s, reads_p99 = p99 of per-second rate, writes = writes/s,
-            writes_p99 = p99 of per-second rate
+        per_s: reads_per_s = reads/s, p99_second_reads_per_s {p99}, writes_per_s = writes/s,
+            p99_second_writes_per_s {p99}
         number: drive_writes_per_day = drive writes a day; years: life_years = life
-    """)
-    rows = [
-        [
-            tier.name,
-            *_pair(tier.rates.reads_per_s),
-            *_pair(tier.rates.writes_per_s),
-            tier.drive_writes_per_day,
-            tier.life_years,
-        ]
-        for tier in point.tiers
+    """
+    rows = [tier.figures() | {"capacity_bytes": _bytes_cell(tier.capacity_bytes)} for tier in point.tiers]
+    return [
+        table_of("bandwidth", Sheet.PERFORMANCE, bandwidth, rows),
+        table_of("operations, an object each, and wear", Sheet.PERFORMANCE, operations, rows),
     ]
-    return ReportTable("operations, an object each, and wear", Sheet.PERFORMANCE, columns, rows)
-
-
-def _pair(rate: SecondRate | None) -> list[float | None]:
-    return [None, None] if rate is None else [rate.mean, rate.p99_second]
 
 
 def _bytes_cell(of: int | None) -> Any:
@@ -347,7 +327,8 @@ def _grid(found: Sizing, stack: Stack) -> ReportTable:
         row += [point.optimal_hit_ratio] if has_optimum else []
         row.append(point.saved_tokens)
         for tier in (point.tiers[stack.roles[role]] for role in roles):
-            row += [_pair(rate)[0] for rate in (tier.rates.read_bytes_per_s, tier.rates.write_bytes_per_s)]
+            figures = tier.figures()
+            row += [figures["read_bytes_per_s"], figures["write_bytes_per_s"]]
         row += [point.tiers[stack.drive].drive_writes_per_day] if stack.drive is not None else []
         row += [point.price] if has_price else []
         rows.append(row)

@@ -86,7 +86,7 @@ def study(
     )
     for one in wanted.configurations:
         try:
-            _asked(one.argv).drive.read()
+            _asked(one.argv)
         except KvError as refused:
             raise ConfigError(f"{file}: configuration {one.number}: {refused}") from None
     if only_list:
@@ -156,7 +156,6 @@ def simulate(task: Task) -> Simulated:
 
     with chdir(task.folder):
         asked = _asked(task.argv)
-        worn = asked.drive.read()
         read = partial(_read, task.file_sha256)
         scenario = prepare(
             asked.file, asked.fleet.over(asked.stack), asked.users, asked.run, asked.source, asked.turns, read=read
@@ -169,7 +168,9 @@ def simulate(task: Task) -> Simulated:
             describe = trace_output.describer(simulation, scenario.config, ["kvtrace", "gen", *task.argv])
             trace_output.write(Path(task.trace), simulation, describe, watch=meter.count)
     tier = len(scenario.preset.tiers) - 1 if len(scenario.preset.tiers) > 1 else None
-    return simulated(simulation, meter, scenario.span_ns(simulation), Worn(tier, worn.size_bytes, worn.endurance))
+    return simulated(
+        simulation, meter, scenario.span_ns(simulation), Worn(tier, asked.drive.drive_size, asked.drive.endurance)
+    )
 
 
 @lru_cache(maxsize=2)

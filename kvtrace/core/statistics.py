@@ -213,9 +213,9 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
 SECONDS_PER_DAY = 86_400
 
 
-def parse_drive_size(text: str | None) -> int | None:
-    """Return the bytes that `--drive-size` names, None without it; ConfigError if it is no size, or 0."""
-    size_bytes = parse_bytes(text) if text is not None else None
+def parse_drive_size(text: str) -> int:
+    """Return the bytes that `--drive-size` names; ConfigError if it is no size, or 0."""
+    size_bytes = parse_bytes(text)
     if size_bytes == 0:
         raise ConfigError(f"--drive-size {text}: must be > 0")
     return size_bytes

@@ -32,7 +32,7 @@ from kvtrace.core.units import format_bytes, format_count, format_duration
 from kvtrace.curves.size import Target
 from kvtrace.study.run import Failed
 from kvtrace.study.study import SEED, Study, Value, as_text
-from kvtrace.study.table import StudyRow, tier_figures
+from kvtrace.study.table import StudyRow
 
 MOST_SHOWN = 10
 """Of the best configurations."""
@@ -265,7 +265,7 @@ def _tier_tables(found: Findings) -> list[ReportTable]:
         for row in found.rows:
             for tier in row.figures.tiers if row.figures else ():
                 if tier.name == name:
-                    of = dict(tier_figures(tier))
+                    of = tier.figures()
                     cells = [of[column.name] for column in figures]
                     cells[1] = Cell("unlimited", Unit.TEXT) if cells[1] is None else cells[1]
                     rows.append([row.configuration.number, *cells])

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from msgspec import UNSET
-from numpy.typing import NDArray
 
 from kvtrace.core.document.document import (
     Cell,
@@ -40,9 +39,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvtrace.core.metadata import TierFacts
-if TYPE_CHECKING:
-    import pyarrow as pa
-
     from kvtrace.sim.presets.tier import TierSetting
 
 
@@ -52,15 +48,13 @@ _RETRIEVE, _DOCUMENT = enum_code(TRACE, "phase", Phase.RETRIEVE), enum_code(OBJE
 def take(reader: Reader, progress: Callable[[float], None]) -> dict[str, Any]:
     """Count a trace in one pass: rows, span, objects, operations and bytes, peak live bytes, hit ratios."""
     meta = reader.meta
-    ledger = Ledger(meta.tiers, meta.rows or 0, is_strict=False)
+    ledger = Ledger(meta.tiers, meta.rows or 0, reader.path, is_strict=False)
     ops, phases = TRACE.column("op").values, TRACE.column("phase").values
     shape = (max(1, len(meta.tiers)), len(ops), len(phases))
     counts, sizes = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     first_ns, last_ns = None, None
     for batch in reader.batches():
-        fault = ledger.apply(batch)
-        if fault is not None:
-            raise TraceError(fault.message, path=reader.path, row=fault.row, column=fault.column)
+        ledger.apply(batch)
         if batch.num_rows:
             times = batch.column("ts_ns").to_numpy()
             first_ns = int(times.min()) if first_ns is None else min(first_ns, int(times.min()))
@@ -171,12 +165,10 @@ def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bo
     Returns the final books and whether there was such a table; TraceError at the first that cannot be.
     """
     meta = reader.meta
-    ledger = Ledger(meta.tiers, meta.rows or 0)
+    ledger = Ledger(meta.tiers, meta.rows or 0, reader.path)
     documents: set[int] = set()
     for batch in reader.batches():
-        fault = ledger.apply(batch)
-        if fault is not None:
-            raise TraceError(fault.message, path=reader.path, row=fault.row, column=fault.column)
+        ledger.apply(batch)
         documents |= retrieved(batch)
         progress(float(ledger.rows))
     counted = (meta.stats or {}).get("tiers") or []
@@ -324,15 +316,6 @@ FAULTS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """The first row of a trace that cannot be, and why."""
-
-    row: int
-    column: str
-    message: str
-
-
 @dataclass(slots=True)
 class Ledger:
     """Live bytes by tier and object, and the stage each request has reached; feed it batches in order.
@@ -342,6 +325,8 @@ class Ledger:
 
     tiers: list[TierFacts]
     total_rows: int
+    path: Path | None = None
+    """Of the trace, for errors."""
     is_strict: bool = True
     rows: int = 0
     objects: int = 0
@@ -379,8 +364,8 @@ class Ledger:
         """The most that was live at once."""
         return self._tiers["peak"]
 
-    def apply(self, batch: pa.RecordBatch) -> Fault | None:
-        """Enter the rows of `batch`; return the first fault, or None."""
+    def apply(self, batch: pa.RecordBatch) -> None:
+        """Enter the rows of `batch`; TraceError at the first that cannot be."""
         columns = _columns(batch)
         top_object = int(columns["object_id"].max(initial=-1))
         top_request = int(columns["request_id"].max(initial=-1))
@@ -399,11 +384,11 @@ class Ledger:
             batch.num_rows, *columns.values(), cell, instance, self._tiers, self._sizes, self._instances, self.extents,
             len(self._stages), self._stages, self._state, self.is_strict,
         )  # fmt: skip
-        fault = None if code == OK else self._fault(code, columns)
+        if code != OK:
+            raise self._fault(code, columns)
         self.rows += batch.num_rows
-        return fault
 
-    def _fault(self, code: int, columns: dict[str, Any]) -> Fault:
+    def _fault(self, code: int, columns: dict[str, Any]) -> TraceError:
         _, at, before = self._state[0].tolist()
         row = {name: int(column[at]) for name, column in columns.items()}
         tier = self.tiers[row["tier"]]
@@ -412,7 +397,7 @@ class Ledger:
             **row, before=before, end=row["offset_bytes"] + row["length_bytes"],
             tier_name=tier.name, capacity=tier.capacity_bytes,
         )  # fmt: skip
-        return Fault(self.rows + at, column, message)
+        return TraceError(message, path=self.path, row=self.rows + at, column=column)
 
 
 class _Places:
