@@ -7,7 +7,6 @@ enum {                                  // why a row cannot be, as ledger.py ord
     DELETE_ABSENT, DELETE_SIZE, STAGE_MISSING, STAGE_ALONE, STAGE_FIRST, STAGE_BACK, STAGE_GAP
 };
 #define MOST ((int64_t)1 << 62)         // what can be reckoned with
-#define NO_STAGE INT32_MIN              // a row's stage if it has none
 
 typedef struct { int64_t capacity_bytes, live_bytes, peak_bytes; } Tier;
 typedef struct {
@@ -16,8 +15,8 @@ typedef struct {
 } State;
 
 static int64_t check_stage(int64_t request, int64_t stage, int32_t *stages, State *s) {
-    if (request < 0) return stage == NO_STAGE ? OK : STAGE_ALONE;
-    if (stage == NO_STAGE) return STAGE_MISSING;
+    if (request < 0) return stage == NONE ? OK : STAGE_ALONE;
+    if (stage == NONE) return STAGE_MISSING;
     int64_t reached = s->before = stages[request];
     if (reached < 0 && stage != 0) return STAGE_FIRST;
     if (stage < reached) return STAGE_BACK;
@@ -33,7 +32,7 @@ static int64_t check(int64_t op, int64_t held, int64_t offset, int64_t length, S
     return held == 0 ? DELETE_ABSENT : length != held ? DELETE_SIZE : OK;
 }
 
-// Enters a batch of rows; returns why one cannot be, or OK. Nulls are NONE, of stages NO_STAGE. By row: `cell` is where
+// Enters a batch of rows; returns why one cannot be, or OK. Nulls are NONE. By row: `cell` is where
 // its object stands in `sizes`, what lies of it in the row's tier; `instance` is the tier's in `instances`, what lies
 // there of all. By object, `extents` is the most it had in any tier; by request, `stages` is the stage it has reached.
 EXPORT int64_t ledger_enter(int64_t rows, const int64_t *ts_ns, const int8_t *op, const int8_t *tier,

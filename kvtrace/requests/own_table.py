@@ -14,7 +14,7 @@ import numpy as np
 
 from kvtrace.core.errors import TraceError
 from kvtrace.core.metadata import describe
-from kvtrace.core.schema import REQUESTS, RequestKind, arrow_schema, enum_array, enum_code
+from kvtrace.core.schema import REQUESTS, RequestKind, arrow_schema, enum_array, enum_code, numbers
 from kvtrace.core.tables import SUFFIXES, create, open_table
 from kvtrace.core.units import format_count, format_duration
 from kvtrace.requests.requests import (
@@ -111,7 +111,7 @@ def read(path: Path) -> Requests:
     row = 0
     for batch in reader.batches():
         for name, parts in columns.items():
-            parts.append(_column(batch.column(name)))
+            parts.append(numbers(batch.column(name)))
         count, flat = _blocks(batch.column("block_ids"), path, row, has_ids=bool(has_ids))
         lengths.append(count)
         ids.append(flat)
@@ -129,18 +129,6 @@ def read(path: Path) -> Requests:
     }
     more["kind"] = None if (found["kind"] == _TRACE_KIND).all() else found["kind"]
     return Requests(found["arrival_ns"], *tokens, offsets, np.concatenate(ids), has_ids, origin, notes, **more)
-
-
-def _column(array: Any) -> Ints:
-    """Return `array` as int64, its codes if it is of a closed set, NONE where it is null."""
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(array.type):
-        array = array.indices
-    values: Ints = array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    if array.null_count:
-        values[array.is_null().to_numpy(zero_copy_only=False)] = NONE
-    return values
 
 
 def _blocks(array: Any, path: Path, row: int, *, has_ids: bool) -> tuple[Ints, Ints]:

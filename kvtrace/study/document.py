@@ -6,7 +6,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
@@ -303,7 +303,7 @@ class Candidate:
     @property
     def first_token_p99_ns(self) -> float | None:
         """The modelled p99 of times to the first token; null where a seed does not tell it."""
-        return _mean_of_known(row.first_token_ns("p99") for row in self.rows)
+        return mean([row.first_token_ns("p99") for row in self.rows])
 
     @property
     def recomputed_tokens(self) -> int:
@@ -317,7 +317,7 @@ class Candidate:
         if target.first_token is None:
             return True
         name, limit_ns = target.first_token
-        found = _mean_of_known(row.first_token_ns(name.removesuffix("_ns")) for row in self.rows)
+        found = mean([row.first_token_ns(name.removesuffix("_ns")) for row in self.rows])
         return found is not None and found <= limit_ns
 
 
@@ -395,12 +395,6 @@ def findings(study: Study, rows: list[StudyRow], target: Target | None) -> Findi
 
 def _known(cost: float | None) -> float:
     return float("inf") if cost is None else cost
-
-
-def _mean_of_known(values: Iterable[float | None]) -> float | None:
-    found = list(values)
-    known = [value for value in found if value is not None]
-    return fmean(known) if known and len(known) == len(found) else None
 
 
 def front(candidates: Sequence[Candidate], gain: Callable[[Candidate], float | None]) -> list[Candidate]:

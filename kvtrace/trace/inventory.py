@@ -29,7 +29,7 @@ from kvtrace.core.errors import TraceError
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.native.library import I1, I4, I8, function
 from kvtrace.core.parquet import DENSE_SLACK
-from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code
+from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.tables import Reader, objects_path, open_table
 from kvtrace.core.units import INT64_MAX, NS_PER_S, format_bytes, format_count, format_duration
 from kvtrace.sim.chains import Numbers
@@ -291,8 +291,6 @@ def _counts(trace: Path, tiers: int) -> list[tuple[int, int]]:
     return [(int(of[read]), int(of[write])) for of in total.reshape(tiers, _OPS)]
 
 
-NO_STAGE = -(2**31)
-
 (
     OK, TIME_BACKWARDS, OVERFLOW, REQUEST_NOT_DENSE, READ_ABSENT, READ_PAST_END, WRITE_GAP, OVER_CAPACITY,
     DELETE_ABSENT, DELETE_SIZE, STAGE_MISSING, STAGE_ALONE, STAGE_FIRST, STAGE_BACK, STAGE_GAP,
@@ -366,7 +364,7 @@ class Ledger:
 
     def apply(self, batch: pa.RecordBatch) -> None:
         """Enter the rows of `batch`; TraceError at the first that cannot be."""
-        columns = _columns(batch)
+        columns = {name: np.ascontiguousarray(numbers(batch.column(name), kind)) for name, kind in _COLUMNS.items()}
         top_object = int(columns["object_id"].max(initial=-1))
         top_request = int(columns["request_id"].max(initial=-1))
         self.objects = max(self.objects, top_object + 1)
@@ -433,18 +431,6 @@ _STATE = np.dtype([(name, I8) for name in ("last_ns", "fault_row", "before")])
 _enter = function(
     "ledger_enter", int, *_COLUMNS.values(), I8, I8, _TIER, I8, I8, I8, int, I4, _STATE, bool, returns=int
 )  # fmt: skip
-
-
-def _columns(batch: pa.RecordBatch) -> dict[str, Any]:
-    columns = {}
-    for name, dtype in _COLUMNS.items():
-        array = batch.column(name)
-        if name == "op":
-            array = array.indices
-        if array.null_count:
-            array = array.fill_null(NO_STAGE if name == "stage" else -1)
-        columns[name] = np.ascontiguousarray(array.to_numpy(), dtype)
-    return columns
 
 
 def grown(array: Any, wanted: int, fill: int) -> Any:

@@ -183,7 +183,7 @@ def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
 
 def _codes(column: Any, known: dict[str, int], path: Path, row: int) -> Any:
     """Return int8 codes of a dictionary column whose values must all be `known`."""
-    array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    array = column.combine_chunks()
     values = array.dictionary.to_pylist()
     for index, value in enumerate(values):
         if value not in known:
@@ -197,7 +197,7 @@ def _codes(column: Any, known: dict[str, int], path: Path, row: int) -> Any:
 
 def _phases(column: Any, ops: Any, state: Import) -> Any:
     """Return phase codes; a phase that starts like a known one is that one, any other is `other` and counted."""
-    array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    array = column.combine_chunks()
     values, indices = array.dictionary.to_pylist(), array.indices.to_numpy()
     codes = np.empty(len(values), dtype=np.int8)
     for index, value in enumerate(values):
@@ -227,8 +227,7 @@ def _times(seconds: Any, state: Import) -> Any:
 
 
 def _objects(keys: Any, sizes: Any, state: Import) -> Any:
-    array = keys.combine_chunks() if keys.num_chunks != 1 else keys.chunk(0)
-    encoded = array.dictionary_encode()
+    encoded = keys.combine_chunks().dictionary_encode()
     ids = state.keys.number(encoded.dictionary)[encoded.indices.to_numpy()]
     state.keys.enlarge(ids, sizes)
     return ids
