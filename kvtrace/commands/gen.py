@@ -23,7 +23,7 @@ from kvtrace.commands.options import (
     flag_of,
 )
 from kvtrace.commands.scenario import prepare
-from kvtrace.core.app import Force, emit_json, log, progress, takes_groups
+from kvtrace.core.app import Force, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import check_new
 from kvtrace.core.units import format_bytes, format_count, format_duration, format_years, parse_duration_ns
@@ -79,7 +79,7 @@ def gen_checkpoints(
     as_json: bool,
 ) -> None:
     """Write the trace of a training run's checkpoints; `others` are groups of options of which it has no use."""
-    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.document.terminal import answer
     from kvtrace.trace.checkpoint import document, notes, write
 
     for group in (stack, run, *others):
@@ -99,10 +99,7 @@ def gen_checkpoints(
         part: {"objects": len(sizes), "bytes": sum(sizes), "largest_bytes": max(sizes)}
         for part, sizes in job.shards.items()
     }
-    if as_json:
-        emit_json(summary)
-    else:
-        show_documents([document(summary)])
+    answer(summary, lambda: document(summary), as_json=as_json)
 
 
 def _job(stack: StackArguments, run: RunArguments, given: CheckpointArguments) -> Saving:
@@ -172,7 +169,7 @@ def gen(
         gen_checkpoints(output, stack, run, training, (users, source, drive, fleet), as_json=as_json)
         return
     training.refuse(stack.preset)
-    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.document.terminal import answer
     from kvtrace.sim import output as trace_output
     from kvtrace.trace.inventory import monthly_costs
 
@@ -191,11 +188,8 @@ def gen(
     )
     if costs := monthly_costs(output, scenario.preset.tiers, meta.stats or {}, scenario.span_ns(simulation)):
         summary["costs"] = costs
-    if as_json:
-        emit_json(summary)
-        return
-    show_documents([generated(summary)])
-    if unplaced := summary["stats"]["unplaced_objects"]:
+    answer(summary, lambda: generated(summary), as_json=as_json)
+    if not as_json and (unplaced := summary["stats"]["unplaced_objects"]):
         log(f"note: {unplaced} objects were stored nowhere: too large for every tier, or no room in the staging tier")
 
 

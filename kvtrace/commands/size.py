@@ -25,7 +25,7 @@ from kvtrace.commands.options import (
     write_page,
 )
 from kvtrace.commands.scenario import prepare
-from kvtrace.core.app import emit_json, log, progress, takes_groups
+from kvtrace.core.app import log, progress, takes_groups
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -97,9 +97,10 @@ def size(
     kvtrace size conversation.jsonl --preset vllm-fs --target-hit 30% --dram 512GiB --nvme 1TiB,2TiB --plot size.html
     kvtrace size --users 100 --preset lmcache-disk --target-ttft p99=2s --endurance 1DWPD,5y
     """
-    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.document.terminal import answer
     from kvtrace.curves.points import Stack
-    from kvtrace.curves.size import Question, answer
+    from kvtrace.curves.size import Question
+    from kvtrace.curves.size import answer as size_of
     from kvtrace.sim.setup import has_times
 
     if sample is not None and not 0 < sample <= 1:
@@ -124,7 +125,7 @@ def size(
             "with --set tiers.nvme.read_bandwidth=7GB"
         )
     with progress("simulating", 1.0) as tick:
-        found = answer(wanted, question, lambda done, of: tick(done / of))
+        found = size_of(wanted, question, lambda done, of: tick(done / of))
     for note in scenario.load.requests.notes if scenario.load.requests else ():
         log(f"note: {note}")
     facts = {
@@ -141,10 +142,7 @@ def size(
     shown = document(found, wanted, facts, target)
     if page is not None:
         write_page(page, replace(shown, name=f"Size for {file.name if file else 'synthetic users'}"))
-    if as_json:
-        emit_json(result)
-        return
-    show_documents([shown])
+    answer(result, lambda: shown, as_json=as_json)
 
 
 def _parse_capacities(text: str, flag: str) -> list[int | None]:

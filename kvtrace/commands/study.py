@@ -74,7 +74,7 @@ def study(
     kvtrace study study.toml --target-hit 60% --workers 16
     kvtrace study study.toml --scheduler tcp://10.0.0.1:8786 --json
     """
-    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.document.terminal import answer
     from kvtrace.study import table
     from kvtrace.study.document import document, findings
     from kvtrace.study.study import lines, read_study
@@ -106,10 +106,7 @@ def study(
         why = getattr(error, "error", "no request looks anything up")
         raise ConfigError(f"{file}: no result from any of {len(rows)} configurations; the first: {why}")
     _write_page(output / PAGE, found, file.name)
-    if as_json:
-        emit_json(_as_json(found, output))
-        return
-    show_documents([document(found, "", is_page=False)])
+    answer(_as_json(found, output), lambda: document(found, "", is_page=False), as_json=as_json)
 
 
 def _options() -> Iterator[str]:

@@ -238,34 +238,9 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return bytes_of(self.read_bandwidth) or 0, bytes_of(self.write_bandwidth) or 0
 
     @property
-    def ttl_ns(self) -> int:
-        """How long an object stays, ns; 0 is for as long as there is room."""
-        return ns_of(self.ttl)
-
-    @property
-    def decay_ns(self) -> int:
-        """How long a count takes to lose one, ns; 0 is for ever."""
-        return ns_of(self.admission_decay)
-
-    @property
-    def heartbeat_ns(self) -> int:
-        """How often what waits is stored, ns; 0 is whenever the tier is free."""
-        return ns_of(self.heartbeat)
-
-    @property
-    def evict_every_ns(self) -> int:
-        """How often it makes room, ns; 0 is whenever it must."""
-        return ns_of(self.evict_every)
-
-    @property
     def has_price(self) -> bool:
         """Whether what it stores and is asked costs something."""
         return any(getattr(self, name) for name in PRICES)
-
-    @property
-    def latency_ns(self) -> int:
-        """The latency of one operation, ns."""
-        return ns_of(self.latency)
 
 
 class FleetSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -339,7 +314,7 @@ def complaints_of_tier(tier: TierSetting) -> Iterator[str]:
     yield from _of_waiting(tier, name)
     if not any(tier.rates_bytes_per_s) and (tier.latency or tier.concurrency):
         yield f"{name}: latency and concurrency need a bandwidth beside them"
-    if tier.evict_share is not None and not tier.evict_every_ns:
+    if tier.evict_share is not None and not tier.evict_every:
         yield f"{name}: evict_share needs evict_every, such as 1s"
     for field in ("evict_every", "staging"):
         if getattr(tier, field) and tier.policy is not Policy.LRU:
