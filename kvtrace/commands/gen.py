@@ -215,6 +215,7 @@ def generated(summary: dict[str, Any]) -> Document:
     from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
     from kvtrace.core.document.fleet import event_lines, event_tables, fleet_headline, fleet_tables
     from kvtrace.core.metadata import STALLS
+    from kvtrace.trace.inventory import cost_line
 
     stats, first = summary["stats"], summary["stats"]["first_token"]
     spec = """
@@ -240,7 +241,8 @@ def generated(summary: dict[str, Any]) -> Document:
         if tier.get("years_of_life") is not None:
             line += f", {format_years(tier['years_of_life'])} of life"
         worn.append(line + " (this trace's rate, kept up)")
-    worn += [_cost(tier) for tier in summary.get("costs", [])]
+    basis = "simulated; at the preset's prices and this trace's rate, kept up"
+    worn += [cost_line(cost, " at the trace's end", basis) for cost in summary.get("costs", [])]
     worn += _beside(stats)
     headline = (
         f"{format_count(summary['rows'])} rows, preset {summary['preset']}, model {summary['model']}, "
@@ -255,17 +257,6 @@ def generated(summary: dict[str, Any]) -> Document:
         tables += event_tables(events)
         worn = [*event_lines(events), *worn]
     return Document(summary["file"], headline, [Chapter("", tables, worn)])
-
-
-def _cost(tier: dict[str, Any]) -> str:
-    """Return what a month of a tier with prices costs."""
-    requests, storage = tier["requests_cost_per_month"], tier["storage_cost_per_month"]
-    puts, gets = (format_count(tier[f"{kind}_per_month"]) for kind in ("puts", "gets"))
-    return (
-        f"{tier['name']}: {requests + storage:,.2f} a month: {puts} PUTs and {gets} GETs {requests:,.2f}, "
-        f"{format_bytes(tier['stored_bytes'])} stored at the trace's end {storage:,.2f} (simulated; at the preset's "
-        "prices and this trace's rate, kept up)"
-    )
 
 
 def _beside(stats: dict[str, Any]) -> list[str]:

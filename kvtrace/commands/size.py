@@ -370,22 +370,15 @@ def _notes_of(point: Point, stack: Stack) -> list[str]:
 
 def _costs(point: Point, stack: Stack) -> list[str]:
     """Return what each tier with prices costs a month, where its requests take time."""
-    from kvtrace.trace.inventory import MONTH_S
+    from kvtrace.trace.inventory import MONTH_S, cost_line, monthly_cost
 
     lines = []
     for tier, done in zip(stack.preset.tiers, point.tiers, strict=True):
         reads, writes = done.rates.reads_per_s, done.rates.writes_per_s
-        if not tier.has_price or reads is None or writes is None:
-            continue
-        puts, gets = writes.mean * MONTH_S, reads.mean * MONTH_S
-        requests = (puts * tier.put_price_per_1000 + gets * tier.get_price_per_1000) / 1000
-        stored_bytes = done.written_bytes - done.deleted_bytes
-        stored = stored_bytes / 10**9 * tier.price_per_gb_month
-        lines.append(
-            f"{tier.name}: {requests + stored:,.2f} a month: {format_count(round(puts))} PUTs and "
-            f"{format_count(round(gets))} GETs {requests:,.2f}, {format_bytes(stored_bytes)} stored {stored:,.2f} "
-            "(at the preset's prices and this load's rate, kept up)"
-        )
+        if tier.has_price and reads is not None and writes is not None:
+            stored_bytes = done.written_bytes - done.deleted_bytes
+            cost = monthly_cost(tier, writes.mean * MONTH_S, reads.mean * MONTH_S, stored_bytes)
+            lines.append(cost_line(cost, "", "at the preset's prices and this load's rate, kept up"))
     return lines
 
 

@@ -154,43 +154,33 @@ static void collect_for(World *w, int64_t t, int64_t size, int64_t now) {
 
 // --- leaving --------------------------------------------------------------------------------------------------------
 
-// Delete from tier `t` what its policy gave up: an object, or a bucket with all that is in it.
-void evict(World *w, int64_t t, int64_t slot, int64_t now) {
-    if (!(w->knobs.bucketed & (1 << t))) {
-        drop(w, t, object_of(w, t, slot), now, PHASE_EVICT);
-        return;
-    }
-    on_remove(w, t, slot, 1);
-    if (w->tiers[t].collect_share > 0) {
-        give_up(w, t, slot, now);
-        return;
-    }
-    for (int64_t member = w->members[slot].older, older; member != NONE; member = older) {
-        older = w->members[member].older;
-        w->slots[member].live &= ~(1 << t);
-        let_go(w, member);
-    }
-    delete_bucket(w, t, slot, now, PHASE_EVICT);
-    free_bucket(w, t, slot);
-}
-
-// Delete from tier `t` what it lists as `slot`, as lost: an object, or the whole bucket that it is or is in.
-void lose(World *w, int64_t t, int64_t slot, int64_t now) {
-    if (!(w->knobs.bucketed & (1 << t))) {
-        drop(w, t, object_of(w, t, slot), now, PHASE_LOSE);
-        return;
-    }
+// Delete the bucket `slot` from tier `t` with all that is in it.
+static void remove_bucket(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase) {
     bool is_by_object = w->tiers[t].collect_share > 0;
-    int64_t bucket = is_by_object ? w->members[slot].bucket : slot;
-    if (!is_by_object) on_remove(w, t, bucket, 0);
-    for (int64_t member = w->members[bucket].older, older; member != NONE; member = older) {
+    if (!is_by_object) on_remove(w, t, slot, phase == PHASE_EVICT);
+    for (int64_t member = w->members[slot].older, older; member != NONE; member = older) {
         older = w->members[member].older;
         if (is_by_object) on_remove(w, t, member, 0);
         w->slots[member].live &= ~(1 << t);
         let_go(w, member);
     }
-    delete_bucket(w, t, bucket, now, PHASE_LOSE);
-    free_bucket(w, t, bucket);
+    delete_bucket(w, t, slot, now, phase);
+    free_bucket(w, t, slot);
+}
+
+// Delete from tier `t` what its policy gave up: an object, or a bucket with all that is in it.
+void evict(World *w, int64_t t, int64_t slot, int64_t now) {
+    if (!(w->knobs.bucketed & (1 << t))) drop(w, t, object_of(w, t, slot), now, PHASE_EVICT);
+    else if (w->tiers[t].collect_share > 0) {
+        on_remove(w, t, slot, 1);
+        give_up(w, t, slot, now);
+    } else remove_bucket(w, t, slot, now, PHASE_EVICT);
+}
+
+// Delete from tier `t` what it lists as `slot`, as lost: an object, or the whole bucket that it is or is in.
+void lose(World *w, int64_t t, int64_t slot, int64_t now) {
+    if (!(w->knobs.bucketed & (1 << t))) drop(w, t, object_of(w, t, slot), now, PHASE_LOSE);
+    else remove_bucket(w, t, w->tiers[t].collect_share > 0 ? w->members[slot].bucket : slot, now, PHASE_LOSE);
 }
 
 // === staging buffers =================================================================================================

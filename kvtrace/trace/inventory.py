@@ -250,6 +250,28 @@ _GB = 10**9
 _OPS = len(Op)
 
 
+def monthly_cost(tier: TierSetting, puts: float, gets: float, stored_bytes: int) -> dict[str, Any]:
+    """Return what a month costs in which `tier` takes so many requests, and holds so much all the time."""
+    return {
+        "name": tier.name,
+        "puts_per_month": round(puts),
+        "gets_per_month": round(gets),
+        "requests_cost_per_month": (gets * tier.get_price_per_1000 + puts * tier.put_price_per_1000) / 1000,
+        "stored_bytes": stored_bytes,
+        "storage_cost_per_month": stored_bytes / _GB * tier.price_per_gb_month,
+    }
+
+
+def cost_line(cost: dict[str, Any], when: str, basis: str) -> str:
+    """Return a monthly cost in a sentence: what is stored `when`, and on what `basis`."""
+    requests, storage = cost["requests_cost_per_month"], cost["storage_cost_per_month"]
+    puts, gets = (format_count(cost[f"{kind}_per_month"]) for kind in ("puts", "gets"))
+    return (
+        f"{cost['name']}: {requests + storage:,.2f} a month: {puts} PUTs and {gets} GETs {requests:,.2f}, "
+        f"{format_bytes(cost['stored_bytes'])} stored{when} {storage:,.2f} ({basis})"
+    )
+
+
 def monthly_costs(
     trace: Path, tiers: Sequence[TierSetting], stats: dict[str, Any], span_ns: int | None
 ) -> list[dict[str, Any]]:
@@ -261,22 +283,10 @@ def monthly_costs(
     if not priced or not span_ns:
         return []
     counts, months = _counts(trace, len(tiers)), MONTH_S * NS_PER_S / span_ns
-    found = []
-    for t in priced:
-        tier, (reads, writes) = tiers[t], counts[t]
-        live_bytes = stats["tiers"][t]["live_bytes"]
-        requests = reads * tier.get_price_per_1000 + writes * tier.put_price_per_1000
-        found.append(
-            {
-                "name": tier.name,
-                "puts_per_month": round(writes * months),
-                "gets_per_month": round(reads * months),
-                "requests_cost_per_month": requests / 1000 * months,
-                "stored_bytes": live_bytes,
-                "storage_cost_per_month": live_bytes / _GB * tier.price_per_gb_month,
-            }
-        )
-    return found
+    return [
+        monthly_cost(tiers[t], counts[t][1] * months, counts[t][0] * months, stats["tiers"][t]["live_bytes"])
+        for t in priced
+    ]
 
 
 def _counts(trace: Path, tiers: int) -> list[tuple[int, int]]:
