@@ -377,7 +377,7 @@ def _costs(point: Point, stack: Stack) -> list[str]:
         reads, writes = done.rates.reads_per_s, done.rates.writes_per_s
         if tier.has_price and reads is not None and writes is not None:
             stored_bytes = done.written_bytes - done.deleted_bytes
-            cost = monthly_cost(tier, writes.mean * MONTH_S, reads.mean * MONTH_S, stored_bytes)
+            cost = monthly_cost(tier, reads.mean, writes.mean, MONTH_S, stored_bytes)
             lines.append(cost_line(cost, "", "at the preset's prices and this load's rate, kept up"))
     return lines
 

@@ -250,13 +250,16 @@ _GB = 10**9
 _OPS = len(Op)
 
 
-def monthly_cost(tier: TierSetting, puts: float, gets: float, stored_bytes: int) -> dict[str, Any]:
-    """Return what a month costs in which `tier` takes so many requests, and holds so much all the time."""
+def monthly_cost(
+    tier: TierSetting, reads: float, writes: float, times_a_month: float, stored_bytes: int
+) -> dict[str, Any]:
+    """Return what a month costs in which `tier` takes such requests so often, and holds so much all the time."""
+    requests = reads * tier.get_price_per_1000 + writes * tier.put_price_per_1000
     return {
         "name": tier.name,
-        "puts_per_month": round(puts),
-        "gets_per_month": round(gets),
-        "requests_cost_per_month": (gets * tier.get_price_per_1000 + puts * tier.put_price_per_1000) / 1000,
+        "puts_per_month": round(writes * times_a_month),
+        "gets_per_month": round(reads * times_a_month),
+        "requests_cost_per_month": requests / 1000 * times_a_month,
         "stored_bytes": stored_bytes,
         "storage_cost_per_month": stored_bytes / _GB * tier.price_per_gb_month,
     }
@@ -283,10 +286,7 @@ def monthly_costs(
     if not priced or not span_ns:
         return []
     counts, months = _counts(trace, len(tiers)), MONTH_S * NS_PER_S / span_ns
-    return [
-        monthly_cost(tiers[t], counts[t][1] * months, counts[t][0] * months, stats["tiers"][t]["live_bytes"])
-        for t in priced
-    ]
+    return [monthly_cost(tiers[t], *counts[t], months, stats["tiers"][t]["live_bytes"]) for t in priced]
 
 
 def _counts(trace: Path, tiers: int) -> list[tuple[int, int]]:
