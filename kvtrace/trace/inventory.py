@@ -18,11 +18,9 @@ from kvtrace.core.document.document import (
     Cell,
     Chapter,
     Document,
-    ReportTable,
     Sheet,
     Unit,
-    columns_of,
-    select,
+    table_of,
 )
 from kvtrace.core.document.fleet import event_lines, event_tables
 from kvtrace.core.errors import TraceError
@@ -119,12 +117,12 @@ def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
         f"{'simulated in virtual time' if meta.is_simulated else 'not simulated by kvtrace'}"
         f"; configuration {meta.config_sha256[:12]}"
     )
-    operations = columns_of("text: tier, op, phase; count: operations; bytes: bytes")
-    tiers = columns_of("""
+    operations = "text: tier, op, phase; count: operations; bytes: bytes"
+    tiers = """
         text: name = tier
         bytes: capacity_bytes = capacity, peak_live_bytes = peak live, live_bytes_at_end = live at end
         share: hit_ratio = hit ratio
-    """)
+    """
     rows = [
         {
             **tier,
@@ -139,8 +137,8 @@ def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
     is_bound = any(t["is_upper_bound"] and t["peak_live_bytes"] for t in found["tiers"])
     bound = "≤: nothing is deleted from this tier in the trace, so its live bytes only grow"
     tables = [
-        ReportTable("operations", Sheet.SUMMARY, operations, select(found["operations"], operations), keys=3),
-        ReportTable("tiers (hit ratio: counted by the simulation)", Sheet.SUMMARY, tiers, select(rows, tiers)),
+        table_of("operations", Sheet.SUMMARY, operations, found["operations"], keys=3),
+        table_of("tiers (hit ratio: counted by the simulation)", Sheet.SUMMARY, tiers, rows),
     ]
     lines = [bound] if is_bound else []
     if meta.events is not None:
