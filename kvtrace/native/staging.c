@@ -47,8 +47,7 @@ static void delete_bucket(World *w, int64_t t, int64_t slot, int64_t now, int64_
     emit_both(w, now, OP_DELETE, t, phase, slot);
 }
 
-static void free_bucket(World *w, int64_t t, int64_t slot) {
-    w->tiers[t].buckets--;
+static void free_bucket(World *w, int64_t slot) {
     w->slots[slot].held = w->slots[slot].live = 0;
     release(w, slot);
 }
@@ -98,7 +97,6 @@ static bool write_bucket(World *w, int64_t t, int64_t first, int64_t count, int6
         w->free[control->free++] = (int32_t)slot;
         return false;
     }
-    tier->buckets++;
     fill(w, t, slot, first, count, now, PHASE_STORE);
     if (is_endless(w, t)) return true;
     if (tier->collect_share > 0)
@@ -123,7 +121,7 @@ static void collect_bucket(World *w, int64_t t, int64_t bucket, int64_t now) {
     }
     delete_bucket(w, t, bucket, now, PHASE_EVICT);
     if (first == end) {
-        free_bucket(w, t, bucket);
+        free_bucket(w, bucket);
         return;
     }
     fill(w, t, bucket, first, end - first, now, PHASE_COLLECT);
@@ -165,7 +163,7 @@ static void remove_bucket(World *w, int64_t t, int64_t slot, int64_t now, int64_
         let_go(w, member);
     }
     delete_bucket(w, t, slot, now, phase);
-    free_bucket(w, t, slot);
+    free_bucket(w, slot);
 }
 
 // Delete from tier `t` what its policy gave up: an object, or a bucket with all that is in it.

@@ -147,15 +147,8 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     room = max(ROOM, *(2 * tier.bucket_objects for tier in preset.tiers))
     world.chain, world.where = np.empty(room, np.int64), np.empty(room, np.int8)
     world.wanted = np.empty(len(preset.tiers) + 1, records.WANTED)
-    control = world.control
-    control["min_size"], control["max_size"] = records.UNBOUNDED, 0
-    made = world.slots["size"][: control["next_object"]]
-    if preset.entry is Entry.CHUNK:
-        control["min_size"] = control["max_size"] = sizes.chunk_bytes
-    elif len(made):
-        control["min_size"], control["max_size"] = made.min(), made.max()
     # Populating starts with the first item that is no prompt: those are stored when first used.
-    control["populated"] = library.prompts
+    world.control["populated"] = library.prompts
     schedule_incidents(world, steps_of(load.incidents, preset.fleet, preset.tiers), rows)
     return world
 
