@@ -34,8 +34,7 @@ def total(values: Sequence[_Number | None]) -> _Number | None:
 
 def mean(values: Sequence[float | None]) -> float | None:
     """Return the mean of `values`; null if there are none, or one of them is not known."""
-    known = [value for value in values if value is not None]
-    return fmean(known) if known and len(known) == len(values) else None
+    return None if None in values or not values else fmean(value for value in values if value is not None)
 
 
 def nearest_rank(count: int, part: int) -> int | None:

@@ -318,7 +318,7 @@ static int64_t store_ns(World *w, int64_t t) {  // when tier `t` takes from its 
     return max_of(tier->write_busy_ns, w->offers[tier->queue_first + tier->queue_head].since);
 }
 
-int64_t due_ns(World *w, int64_t t) {   // when tier `t`, as it is at hand, next does something by itself, or UNBOUNDED
+static int64_t due_ns(World *w, int64_t t) {   // when tier `t`, as it is at hand, next does something by itself, or UNBOUNDED
     int64_t when = expiry_ns(w, t);
     if (w->tiers[t].poll_ns) when = min_of(when, w->tiers[t].poll_ns);
     return min_of(when, store_ns(w, t));

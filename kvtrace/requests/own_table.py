@@ -135,16 +135,12 @@ def _blocks(array: Any, path: Path, row: int, *, has_ids: bool) -> tuple[Ints, I
     """Return how many ids each request of `array` has, and the ids; all have some, or none has."""
     import pyarrow.compute as pc
 
+    is_wrong = (array.is_null() if has_ids else array.is_valid()).to_numpy(zero_copy_only=False)
+    if is_wrong.any():
+        why = "null, but the source has block ids" if has_ids else "ids, but the metadata's source has no block_tokens"
+        raise TraceError(why, path=path, row=row + int(np.argmax(is_wrong)), column="block_ids")
     if not has_ids:
-        if array.null_count < len(array):
-            at = row + int(np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))[0])
-            raise TraceError(
-                "ids, but the metadata's source has no block_tokens", path=path, row=at, column="block_ids"
-            )
         return np.zeros(len(array), dtype=np.int64), np.zeros(0, dtype=np.int64)
-    if array.null_count:
-        at = row + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-        raise TraceError("null, but the source has block ids", path=path, row=at, column="block_ids")
     lengths: Ints = pc.list_value_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
     ids: Ints = array.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
     return lengths, ids
