@@ -19,7 +19,7 @@ from kvtrace.commands.options import (
     percent,
 )
 from kvtrace.commands.scenario import prepare
-from kvtrace.core.app import emit_json, log, progress, takes_groups
+from kvtrace.core.app import log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_bytes
 
@@ -54,9 +54,8 @@ def admission(
     """
     import msgspec
 
-    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.document.terminal import answer
 
-    worn = drive.read()
     scenario = prepare(file, stack, users, run, source, turns)
     scenario.refuse_fleet("kvtrace admission")
     *faster, tier = scenario.preset.tiers
@@ -70,16 +69,13 @@ def admission(
             simulation = replace(scenario, preset=preset).simulation()
             simulation.run(simulation.give_back)
             stats = simulation.stats()
-            rows.append(_row(setting, stats, worn.wear(stats, scenario.span_ns(simulation), tier.capacity_bytes)))
+            rows.append(_row(setting, stats, drive.wear(stats, scenario.span_ns(simulation), tier.capacity_bytes)))
             tick(len(rows))
     for note in notes:
         log(f"note: {note}")
-    if as_json:
-        facts = {name: scenario.config[name] for name in ("preset", "model", "seed")}
-        emit_json({"tier": tier.name, "drive_size_bytes": worn.size_bytes, **facts,
-                   "admissions": rows})  # fmt: skip
-        return
-    show_documents([_document(tier.name, rows)])
+    facts = {name: scenario.config[name] for name in ("preset", "model", "seed")}
+    whole = {"tier": tier.name, "drive_size_bytes": drive.drive_size, **facts, "admissions": rows}
+    answer(whole, lambda: _document(tier.name, rows), as_json=as_json)
 
 
 def _filters(tier: TierSetting) -> tuple[list[TierSetting], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -120,7 +121,7 @@ def mrc(
     kvtrace mrc conversation.jsonl --source mooncake --policy s3fifo --sample 0.1
     """
     from kvtrace.core.document.page import check_plot
-    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.document.terminal import answer
     from kvtrace.curves import mrc as curves
     from kvtrace.model.catalogue import find_model
 
@@ -131,10 +132,8 @@ def mrc(
     found = curves.sweep(requests, shape, chunk_tokens, points, chosen, sample)
     if plot_to is not None:
         curves.plot(found, plot_to, f"{policy} over {file.name}, {model}, {found.object_tokens} tokens an object")
-    if as_json:
-        emit_json({"model": model, "source": requests.origin, **curves.as_json(found)})
-        return
-    show_documents([_document(found, policy)])
+    whole = {"model": model, "source": requests.origin, **asdict(found)}
+    answer(whole, lambda: _document(found, policy), as_json=as_json)
 
 
 def _document(found: HitCurve, policy: str) -> Document:

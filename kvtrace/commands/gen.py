@@ -23,7 +23,7 @@ from kvtrace.commands.options import (
     flag_of,
 )
 from kvtrace.commands.scenario import prepare
-from kvtrace.core.app import Force, emit_json, log, progress, takes_groups
+from kvtrace.core.app import Force, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import check_new
 from kvtrace.core.units import format_bytes, format_count, format_duration, format_years, parse_duration_ns
@@ -79,7 +79,7 @@ def gen_checkpoints(
     as_json: bool,
 ) -> None:
     """Write the trace of a training run's checkpoints; `others` are groups of options of which it has no use."""
-    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.document.terminal import answer
     from kvtrace.trace.checkpoint import document, notes, write
 
     for group in (stack, run, *others):
@@ -99,10 +99,7 @@ def gen_checkpoints(
         part: {"objects": len(sizes), "bytes": sum(sizes), "largest_bytes": max(sizes)}
         for part, sizes in job.shards.items()
     }
-    if as_json:
-        emit_json(summary)
-    else:
-        show_documents([document(summary)])
+    answer(summary, lambda: document(summary), as_json=as_json)
 
 
 def _job(stack: StackArguments, run: RunArguments, given: CheckpointArguments) -> Saving:
@@ -172,11 +169,10 @@ def gen(
         gen_checkpoints(output, stack, run, training, (users, source, drive, fleet), as_json=as_json)
         return
     training.refuse(stack.preset)
-    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.document.terminal import answer
     from kvtrace.sim import output as trace_output
     from kvtrace.trace.inventory import monthly_costs
 
-    worn = drive.read()
     scenario = prepare(file, fleet.over(stack), users, run, source, turns, events=event or ())
     fleet.check(scenario.preset)
     simulation, config = scenario.simulation(), scenario.config
@@ -187,16 +183,13 @@ def gen(
         log(f"note: {note}")
     facts = {name: config[name] for name in ("preset", "model", "seed", "serving")}
     summary = {"file": str(output), "rows": meta.rows, **facts, "stats": meta.stats}
-    summary["endurance"] = worn.wear(
+    summary["endurance"] = drive.wear(
         meta.stats or {}, scenario.span_ns(simulation), scenario.preset.tiers[-1].capacity_bytes
     )
     if costs := monthly_costs(output, scenario.preset.tiers, meta.stats or {}, scenario.span_ns(simulation)):
         summary["costs"] = costs
-    if as_json:
-        emit_json(summary)
-        return
-    show_documents([generated(summary)])
-    if unplaced := summary["stats"]["unplaced_objects"]:
+    answer(summary, lambda: generated(summary), as_json=as_json)
+    if not as_json and (unplaced := summary["stats"]["unplaced_objects"]):
         log(f"note: {unplaced} objects were stored nowhere: too large for every tier, or no room in the staging tier")
 
 
@@ -222,6 +215,7 @@ def generated(summary: dict[str, Any]) -> Document:
     from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
     from kvtrace.core.document.fleet import event_lines, event_tables, fleet_headline, fleet_tables
     from kvtrace.core.metadata import STALLS
+    from kvtrace.trace.inventory import cost_line
 
     stats, first = summary["stats"], summary["stats"]["first_token"]
     spec = """
@@ -247,7 +241,8 @@ def generated(summary: dict[str, Any]) -> Document:
         if tier.get("years_of_life") is not None:
             line += f", {format_years(tier['years_of_life'])} of life"
         worn.append(line + " (this trace's rate, kept up)")
-    worn += [_cost(tier) for tier in summary.get("costs", [])]
+    basis = "simulated; at the preset's prices and this trace's rate, kept up"
+    worn += [cost_line(cost, " at the trace's end", basis) for cost in summary.get("costs", [])]
     worn += _beside(stats)
     headline = (
         f"{format_count(summary['rows'])} rows, preset {summary['preset']}, model {summary['model']}, "
@@ -262,17 +257,6 @@ def generated(summary: dict[str, Any]) -> Document:
         tables += event_tables(events)
         worn = [*event_lines(events), *worn]
     return Document(summary["file"], headline, [Chapter("", tables, worn)])
-
-
-def _cost(tier: dict[str, Any]) -> str:
-    """Return what a month of a tier with prices costs."""
-    requests, storage = tier["requests_cost_per_month"], tier["storage_cost_per_month"]
-    puts, gets = (format_count(tier[f"{kind}_per_month"]) for kind in ("puts", "gets"))
-    return (
-        f"{tier['name']}: {requests + storage:,.2f} a month: {puts} PUTs and {gets} GETs {requests:,.2f}, "
-        f"{format_bytes(tier['stored_bytes'])} stored at the trace's end {storage:,.2f} (simulated; at the preset's "
-        "prices and this trace's rate, kept up)"
-    )
 
 
 def _beside(stats: dict[str, Any]) -> list[str]:

@@ -25,16 +25,14 @@ def info(file: TraceFile, as_json: AsJson = False) -> None:
     kvtrace info t.parquet
     kvtrace info t.parquet --json | jq .tiers
     """
-    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.document.terminal import answer
     from kvtrace.trace.inventory import document, take
 
     reader = open_table(file, TRACE)
     with progress("reading", reader.meta.rows) as tick:
         found = take(reader, tick)
-    if as_json:
-        emit_json({"file": str(file), "metadata": reader.meta, **found})
-        return
-    show_documents([document(str(file), reader.meta, found)])
+    whole = {"file": str(file), "metadata": reader.meta, **found}
+    answer(whole, lambda: document(str(file), reader.meta, found), as_json=as_json)
 
 
 def validate(file: TraceFile, as_json: AsJson = False) -> None:
@@ -79,20 +77,16 @@ def models(
     kvtrace models gpt-oss-120b --tokens 100000 --chunk 16 --page 4KiB
     kvtrace models ./config.json --kv-dtype fp8
     """
-    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.document.terminal import answer
     from kvtrace.core.units import parse_bytes
     from kvtrace.model import explain
 
     if model is None:
         listing = explain.listing()
-        found, shown = {"models": listing}, explain.listing_document(listing)
+        answer({"models": listing}, lambda: explain.listing_document(listing), as_json=as_json)
     else:
         found = explain.describe_model(model, kv_dtype, tensor_parallel, tokens, chunk, parse_bytes(page))
-        shown = explain.document(found)
-    if as_json:
-        emit_json(found)
-    else:
-        show_documents([shown])
+        answer(found, lambda: explain.document(found), as_json=as_json)
 
 
 def presets(
@@ -109,24 +103,19 @@ def presets(
     import msgspec
 
     from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
-    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.document.terminal import answer
     from kvtrace.sim.presets.preset import description_of, knobs_of, listing, load_basis
 
     if preset is None:
         found = listing()
-        if as_json:
-            emit_json({"presets": found})
-            return
         spec = "text: name = preset, engine, version, description = what it is"
         notes = ["kvtrace presets NAME: its knobs, and what was run beside it"]
-        show_documents([Document("", "", [Chapter("", [table_of("presets", Sheet.SUMMARY, spec, found)], notes)])])
+        chapter = Chapter("", [table_of("presets", Sheet.SUMMARY, spec, found)], notes)
+        answer({"presets": found}, lambda: Document("", "", [chapter]), as_json=as_json)
         return
     knobs, facts = knobs_of(preset), {"name": preset, "description": description_of(preset)}
     facts |= {"basis": msgspec.to_builtins(load_basis(preset))}
-    if as_json:
-        emit_json({**facts, "knobs": [msgspec.to_builtins(knob) for knob in knobs]})
-        return
-    show_documents([_document(facts, knobs)])
+    answer({**facts, "knobs": knobs}, lambda: _document(facts, knobs), as_json=as_json)
 
 
 def _document(facts: dict[str, Any], knobs: list[Knob]) -> Document:

@@ -16,14 +16,14 @@ import typer
 
 from kvtrace.core.app import log
 from kvtrace.core.errors import ConfigError, how_to_add
+from kvtrace.core.statistics import Endurance, endurance, parse_drive_size, parse_endurance
 from kvtrace.core.units import parse_bytes, parse_duration_ns, parse_rate_per_s
-from kvtrace.requests.registry import SOURCES, SourceOptions, detect, read
+from kvtrace.requests.registry import SOURCES, detect, read
 from kvtrace.sim.routers import Router
 
 if TYPE_CHECKING:
     from kvtrace.core.document.document import Document
     from kvtrace.core.schema import RequestKind
-    from kvtrace.core.statistics import Endurance
     from kvtrace.curves.size import Target
     from kvtrace.requests.requests import Requests
     from kvtrace.sim.presets.preset import Preset
@@ -137,15 +137,10 @@ class SourceArguments:
             scale_common=parse_share(self.scale_common, "--scale-common"),
             scale_shift_ns=SCALE_SHIFT_NS if self.scale_shift is None else parse_duration_ns(self.scale_shift),
         )
-        options = SourceOptions(
-            time_unit=self.time_unit,
-            block_tokens=self.block_tokens,
-            request_rate_per_s=None if self.request_rate is None else parse_rate_per_s(self.request_rate),
-            live_conversations=self.live_conversations,
-            max_conversations=self.max_conversations,
-            tokenizer=self.tokenizer,
-            conversation_rate_per_s=self.conversation_rate,
-        )
+        rate = None if self.request_rate is None else parse_rate_per_s(self.request_rate)
+        options = {"request_rate_per_s": rate, "conversation_rate_per_s": self.conversation_rate}
+        same = ("time_unit", "block_tokens", "live_conversations", "max_conversations", "tokenizer")
+        options |= {name: getattr(self, name) for name in same}
         return read(kind, path, options, wanted, seed)
 
     def refuse_options_of_files(self) -> None:
@@ -394,49 +389,30 @@ EventOption = Annotated[
 ]
 
 
-EnduranceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--endurance",
-        help="Also print how many years a drive of this rated endurance lasts: 1DWPD,5y, or in all, such as 14PB.",
-    ),
-]
-
-
 @dataclass(frozen=True, slots=True)
-class WornDrive:
-    """The drive that is worn."""
+class DriveArguments:
+    """The drive that is worn: None for what was not given."""
 
-    size_bytes: int | None
-    endurance: Endurance | None
+    drive_size: Annotated[
+        int | None,
+        typer.Option(help="Also print drive writes per day for a drive of this size, such as 3.84TB."),
+        parse_drive_size,
+    ] = None
+    endurance: Annotated[
+        Endurance | None,
+        typer.Option(
+            help="Also print how many years a drive of this rated endurance lasts: 1DWPD,5y, or in all, such as 14PB."
+        ),
+        parse_endurance,
+    ] = None
 
     def wear(self, stats: dict[str, Any], span_ns: int | None, capacity_bytes: int | None) -> list[dict[str, Any]]:
         """Return what statistics.endurance does, with the drive's years if it is known what it may be written.
 
         A drive whose size was not said is as large as the tier, `capacity_bytes`.
         """
-        from kvtrace.core.statistics import endurance
-
-        worn = endurance(stats, span_ns, self.size_bytes)
-        if self.endurance is None:
+        worn, rated = endurance(stats, span_ns, self.drive_size), self.endurance
+        if rated is None:
             return worn
-        size_bytes = self.size_bytes or capacity_bytes
-        return [
-            of | {"years_of_life": self.endurance.life_years(size_bytes, of["written_bytes_per_day"])} for of in worn
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class DriveArguments:
-    """The drive that is worn: None for what was not given."""
-
-    drive_size: Annotated[
-        str | None, typer.Option(help="Also print drive writes per day for a drive of this size, such as 3.84TB.")
-    ] = None
-    endurance: EnduranceOption = None
-
-    def read(self) -> WornDrive:
-        """Return the drive; ConfigError if it is not well said."""
-        from kvtrace.core.statistics import parse_drive_size, parse_endurance
-
-        return WornDrive(parse_drive_size(self.drive_size), parse_endurance(self.endurance))
+        size_bytes = self.drive_size or capacity_bytes
+        return [of | {"years_of_life": rated.life_years(size_bytes, of["written_bytes_per_day"])} for of in worn]

@@ -25,7 +25,7 @@ from kvtrace.commands.options import (
     write_page,
 )
 from kvtrace.commands.scenario import prepare
-from kvtrace.core.app import emit_json, log, progress, takes_groups
+from kvtrace.core.app import log, progress, takes_groups
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -39,13 +39,14 @@ from kvtrace.core.document.document import (
     Unit,
     columns_of,
     show,
+    table_of,
 )
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import parse_endurance
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration, parse_bytes
 
 if TYPE_CHECKING:
-    from kvtrace.curves.points import Point, SecondRate, Stack
+    from kvtrace.curves.points import Point, Stack
     from kvtrace.curves.size import Sizing, Target
 
 
@@ -96,9 +97,10 @@ def size(
     kvtrace size conversation.jsonl --preset vllm-fs --target-hit 30% --dram 512GiB --nvme 1TiB,2TiB --plot size.html
     kvtrace size --users 100 --preset lmcache-disk --target-ttft p99=2s --endurance 1DWPD,5y
     """
-    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.document.terminal import answer
     from kvtrace.curves.points import Stack
-    from kvtrace.curves.size import Question, answer
+    from kvtrace.curves.size import Question
+    from kvtrace.curves.size import answer as size_of
     from kvtrace.sim.setup import has_times
 
     if sample is not None and not 0 < sample <= 1:
@@ -123,7 +125,7 @@ def size(
             "with --set tiers.nvme.read_bandwidth=7GB"
         )
     with progress("simulating", 1.0) as tick:
-        found = answer(wanted, question, lambda done, of: tick(done / of))
+        found = size_of(wanted, question, lambda done, of: tick(done / of))
     for note in scenario.load.requests.notes if scenario.load.requests else ():
         log(f"note: {note}")
     facts = {
@@ -140,10 +142,7 @@ def size(
     shown = document(found, wanted, facts, target)
     if page is not None:
         write_page(page, replace(shown, name=f"Size for {file.name if file else 'synthetic users'}"))
-    if as_json:
-        emit_json(result)
-        return
-    show_documents([shown])
+    answer(result, lambda: shown, as_json=as_json)
 
 
 def _parse_capacities(text: str, flag: str) -> list[int | None]:
@@ -228,7 +227,7 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
 
     shown = found.chosen or found.ceiling
     place = _name_capacities(shown, found.labels)
-    tables = [_rates_table(shown), _operations_table(shown)]
+    tables = _tier_tables(shown)
     if shown.first_token is not None:
         tables.append(first_token_table(shown.first_token))
     chapters = [
@@ -274,49 +273,28 @@ def _as_options(point: Point, stack: Stack) -> str:
     return " ".join([f"--gpu {stack.preset.gpu}", *settings])
 
 
-def _rates_table(point: Point) -> ReportTable:
-    columns = columns_of("""
+def _tier_tables(point: Point) -> list[ReportTable]:
+    """Return what each tier must do: bandwidth, and operations and wear."""
+    p99 = "= p99 of per-second rate"
+    bandwidth = f"""
         text: name = tier
         bytes: capacity_bytes = capacity
         share: hit_ratio = hits
-        bytes_per_s: read = read, read_p99 = p99 of per-second rate, written = written,
-            written_p99 = p99 of per-second rate
+        bytes_per_s: read_bytes_per_s = read, p99_second_read_bytes_per_s {p99}, write_bytes_per_s = written,
+            p99_second_write_bytes_per_s {p99}
         bytes: read_bytes = read in all, written_bytes = written in all
-    """)
-    rows = [
-        [
-            *(tier.name, _bytes_cell(tier.capacity_bytes), tier.hit_ratio),
-            *_pair(tier.rates.read_bytes_per_s),
-            *_pair(tier.rates.write_bytes_per_s),
-            *(tier.read_bytes, tier.written_bytes),
-        ]
-        for tier in point.tiers
-    ]
-    return ReportTable("bandwidth", Sheet.PERFORMANCE, columns, rows)
-
-
-def _operations_table(point: Point) -> ReportTable:
-    columns = columns_of("""
+    """
+    operations = f"""
         text: name = tier
-        per_s: reads = reads/s, reads_p99 = p99 of per-second rate, writes = writes/s,
-            writes_p99 = p99 of per-second rate
+        per_s: reads_per_s = reads/s, p99_second_reads_per_s {p99}, writes_per_s = writes/s,
+            p99_second_writes_per_s {p99}
         number: drive_writes_per_day = drive writes a day; years: life_years = life
-    """)
-    rows = [
-        [
-            tier.name,
-            *_pair(tier.rates.reads_per_s),
-            *_pair(tier.rates.writes_per_s),
-            tier.drive_writes_per_day,
-            tier.life_years,
-        ]
-        for tier in point.tiers
+    """
+    rows = [tier.figures() | {"capacity_bytes": _bytes_cell(tier.capacity_bytes)} for tier in point.tiers]
+    return [
+        table_of("bandwidth", Sheet.PERFORMANCE, bandwidth, rows),
+        table_of("operations, an object each, and wear", Sheet.PERFORMANCE, operations, rows),
     ]
-    return ReportTable("operations, an object each, and wear", Sheet.PERFORMANCE, columns, rows)
-
-
-def _pair(rate: SecondRate | None) -> list[float | None]:
-    return [None, None] if rate is None else [rate.mean, rate.p99_second]
 
 
 def _bytes_cell(of: int | None) -> Any:
@@ -347,7 +325,8 @@ def _grid(found: Sizing, stack: Stack) -> ReportTable:
         row += [point.optimal_hit_ratio] if has_optimum else []
         row.append(point.saved_tokens)
         for tier in (point.tiers[stack.roles[role]] for role in roles):
-            row += [_pair(rate)[0] for rate in (tier.rates.read_bytes_per_s, tier.rates.write_bytes_per_s)]
+            figures = tier.figures()
+            row += [figures["read_bytes_per_s"], figures["write_bytes_per_s"]]
         row += [point.tiers[stack.drive].drive_writes_per_day] if stack.drive is not None else []
         row += [point.price] if has_price else []
         rows.append(row)
@@ -391,22 +370,15 @@ def _notes_of(point: Point, stack: Stack) -> list[str]:
 
 def _costs(point: Point, stack: Stack) -> list[str]:
     """Return what each tier with prices costs a month, where its requests take time."""
-    from kvtrace.trace.inventory import MONTH_S
+    from kvtrace.trace.inventory import MONTH_S, cost_line, monthly_cost
 
     lines = []
     for tier, done in zip(stack.preset.tiers, point.tiers, strict=True):
         reads, writes = done.rates.reads_per_s, done.rates.writes_per_s
-        if not tier.has_price or reads is None or writes is None:
-            continue
-        puts, gets = writes.mean * MONTH_S, reads.mean * MONTH_S
-        requests = (puts * tier.put_price_per_1000 + gets * tier.get_price_per_1000) / 1000
-        stored_bytes = done.written_bytes - done.deleted_bytes
-        stored = stored_bytes / 10**9 * tier.price_per_gb_month
-        lines.append(
-            f"{tier.name}: {requests + stored:,.2f} a month: {format_count(round(puts))} PUTs and "
-            f"{format_count(round(gets))} GETs {requests:,.2f}, {format_bytes(stored_bytes)} stored {stored:,.2f} "
-            "(at the preset's prices and this load's rate, kept up)"
-        )
+        if tier.has_price and reads is not None and writes is not None:
+            stored_bytes = done.written_bytes - done.deleted_bytes
+            cost = monthly_cost(tier, reads.mean, writes.mean, MONTH_S, stored_bytes)
+            lines.append(cost_line(cost, "", "at the preset's prices and this load's rate, kept up"))
     return lines
 
 

@@ -74,7 +74,7 @@ def study(
     kvtrace study study.toml --target-hit 60% --workers 16
     kvtrace study study.toml --scheduler tcp://10.0.0.1:8786 --json
     """
-    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.document.terminal import answer
     from kvtrace.study import table
     from kvtrace.study.document import document, findings
     from kvtrace.study.study import lines, read_study
@@ -86,7 +86,7 @@ def study(
     )
     for one in wanted.configurations:
         try:
-            _asked(one.argv).drive.read()
+            _asked(one.argv)
         except KvError as refused:
             raise ConfigError(f"{file}: configuration {one.number}: {refused}") from None
     if only_list:
@@ -106,10 +106,7 @@ def study(
         why = getattr(error, "error", "no request looks anything up")
         raise ConfigError(f"{file}: no result from any of {len(rows)} configurations; the first: {why}")
     _write_page(output / PAGE, found, file.name)
-    if as_json:
-        emit_json(_as_json(found, output))
-        return
-    show_documents([document(found, "", is_page=False)])
+    answer(_as_json(found, output), lambda: document(found, "", is_page=False), as_json=as_json)
 
 
 def _options() -> Iterator[str]:
@@ -156,7 +153,6 @@ def simulate(task: Task) -> Simulated:
 
     with chdir(task.folder):
         asked = _asked(task.argv)
-        worn = asked.drive.read()
         read = partial(_read, task.file_sha256)
         scenario = prepare(
             asked.file, asked.fleet.over(asked.stack), asked.users, asked.run, asked.source, asked.turns, read=read
@@ -169,7 +165,9 @@ def simulate(task: Task) -> Simulated:
             describe = trace_output.describer(simulation, scenario.config, ["kvtrace", "gen", *task.argv])
             trace_output.write(Path(task.trace), simulation, describe, watch=meter.count)
     tier = len(scenario.preset.tiers) - 1 if len(scenario.preset.tiers) > 1 else None
-    return simulated(simulation, meter, scenario.span_ns(simulation), Worn(tier, worn.size_bytes, worn.endurance))
+    return simulated(
+        simulation, meter, scenario.span_ns(simulation), Worn(tier, asked.drive.drive_size, asked.drive.endurance)
+    )
 
 
 @lru_cache(maxsize=2)

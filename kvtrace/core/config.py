@@ -6,9 +6,11 @@ import difflib
 import hashlib
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 import msgspec.inspect
@@ -20,20 +22,48 @@ _MOST_DOTS = 200
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 
 
-def check_ranges(
-    holder: msgspec.Struct,
-    prefix: str,
-    ranges: Mapping[str, tuple[float, float]],
-    require: Callable[[bool, str], None],
-) -> None:
-    """Call `require` with each number of `holder`, alone or in a list, that `ranges` bounds, by class and field."""
-    for field in holder.__struct_fields__:
-        bounds, value = ranges.get(f"{type(holder).__name__}.{field}"), getattr(holder, field)
-        if bounds is None or value is None:
-            continue
-        least, most = bounds
-        for number in value if isinstance(value, tuple) else (value,):
-            require(least <= number <= most, f"{prefix}{field}(={number}) must be >= {least}, and at most {most}")
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The smallest and largest value of a knob, or of each in its list, as its type says: Annotated[int, Bounds(0, 9)].
+
+    What is written as text, such as `10m`, is bounded by the number that `read` makes of it.
+    """
+
+    least: float
+    most: float
+    words: str = ""
+    """How an error says them; by default as two numbers."""
+    read: Callable[[Any], Any] = lambda value: value
+
+    def refusal(self, value: Any) -> str:
+        """Return what an error says of `value`, behind the knob's name; nothing if it is within."""
+        if self.least <= self.read(value) <= self.most:
+            return ""
+        return f"(={value}) must be {self.words or f'>= {self.least}, and at most {self.most}'}"
+
+
+@cache
+def bounds_of(kind: type[msgspec.Struct]) -> dict[str, Bounds]:
+    """Return the bounds of those fields of `kind` that have some."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: bounds for name, hint in hints.items() if (bounds := _bounds(hint)) is not None}
+
+
+def _bounds(hint: Any) -> Bounds | None:
+    parts = get_args(hint)
+    own = next((part for part in parts if isinstance(part, Bounds)), None)
+    return own or next(filter(None, map(_bounds, parts)), None)
+
+
+def check_bounds(holder: msgspec.Struct, where: str, prefix: str = "") -> None:
+    """Raise ConfigError, naming `where` and the knob as --set has it, for a value of `holder` that is out of bounds."""
+    for name in holder.__struct_fields__:
+        value = getattr(holder, name)
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, msgspec.Struct):
+                check_bounds(one, where, f"{prefix}{name}.{f'{one.name}.' if hasattr(one, 'name') else ''}")
+            elif one is not None and name in (known := bounds_of(type(holder))) and (why := known[name].refusal(one)):
+                raise ConfigError(f"{where}: {prefix}{name}{why}")
 
 
 def load_toml(path: Path) -> dict[str, Any]:

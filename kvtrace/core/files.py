@@ -60,6 +60,11 @@ def read_json(path: Path, kind: type[T], *, misfit: str = "{}") -> T:
     return decode_json(data, kind, path, misfit=misfit)
 
 
+def find_json(path: Path, kind: type[T], *, misfit: str = "{}") -> T | None:
+    """Return the JSON file at `path` as `read_json` does, or None if there is no such file."""
+    return read_json(path, kind, misfit=misfit) if path.is_file() else None
+
+
 def check_new(path: Path, flag: str = "-o", *, is_forced: bool) -> None:
     """Raise DeviceError if there is a file at `path`, which `flag` names, unless `is_forced`."""
     if path.is_file() and not is_forced:

@@ -35,113 +35,67 @@ class TierFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How many nodes of a fleet, in order, share one instance of it; absent where there is but one."""
 
 
-class _TierStats(msgspec.Struct):
-    """What a simulation counted of a tier, so far as others look at it."""
+def _record(title: str, counts: str, of_counts: Any = Count, /, **others: Any) -> Any:
+    """Return a struct all of whose fields must be there: `counts`, which are numbers or lists of them, and `others`."""
+    return msgspec.defstruct(title, [*((field, of_counts) for field in counts.split()), *others.items()])
 
+
+def _list_of(kind: Any) -> Any:
+    return list[kind]
+
+
+# What a simulation counted of a fleet, and around what happened to its nodes.
+_RATIOS = dict.fromkeys(("hit_ratio", "local_hit_ratio", "shared_hit_ratio"), float | None)
+_LISTS = list[Count]
+_BY_NODE = _record("ByNode", "requests computed_tokens computing_ns lookups local_hits shared_hits", _LISTS)
+_IMBALANCE = _record("Imbalance", "", requests=float | None, computing_ns=float | None)
+_FLEET = _record(
+    "Fleet", "computed_tokens duplicate_bytes", nodes=Annotated[int, msgspec.Meta(ge=1)], router=str, **_RATIOS,
+    imbalance=_IMBALANCE, by_node=_BY_NODE,
+)  # fmt: skip
+_AROUND_TIER = "reads read_bytes writes written_bytes lost_bytes peak_read_bytes peak_written_bytes"
+_WINDOW = _record(
+    "Window", "from_ns to_ns computed_tokens restarted", window=str, **_RATIOS,
+    tiers=_list_of(_record("TierAround", _AROUND_TIER, name=str)),
+)  # fmt: skip
+_AROUND = _record(
+    "Around", "at_ns over_ns", event=str, is_reached=bool, hits_back_ns=Count | None, windows=_list_of(_WINDOW)
+)
+_COURSE = _record("Course", "lookups local_hits shared_hits computed_tokens", _LISTS)
+_TIER_COURSE = _record("TierCourse", "read_bytes written_bytes", _LISTS, name=str)
+_EVENTS = _record(
+    "Events", "end_ns", around=_list_of(_AROUND), step_ns=Annotated[int, msgspec.Meta(ge=1, le=_MOST)],
+    over_time=_COURSE, tiers=Annotated[_list_of(_TIER_COURSE), msgspec.Meta(min_length=1)],
+)  # fmt: skip
+
+
+class _TierStats(msgspec.Struct):
     name: str | None = None
     hits: Count | None = None
     hit_ratio: float | None = None
     live_bytes: Count | None = None
 
 
-class _Imbalance(msgspec.Struct):
-    requests: float | None
-    computing_ns: float | None
-
-
-class _ByNode(msgspec.Struct):
-    requests: list[Count]
-    computed_tokens: list[Count]
-    computing_ns: list[Count]
-    lookups: list[Count]
-    local_hits: list[Count]
-    shared_hits: list[Count]
-
-    def __post_init__(self) -> None:
-        if len({len(getattr(self, name)) for name in self.__struct_fields__}) > 1:
-            raise ValueError("by_node has lists of several lengths")
-
-
-class _FleetStats(msgspec.Struct):
-    """What a simulation counted of a fleet."""
-
-    nodes: Annotated[int, msgspec.Meta(ge=1)]
-    router: str
-    hit_ratio: float | None
-    local_hit_ratio: float | None
-    shared_hit_ratio: float | None
-    computed_tokens: Count
-    duplicate_bytes: Count
-    imbalance: _Imbalance
-    by_node: _ByNode
-
-
-class _TierAround(msgspec.Struct):
-    name: str
-    reads: Count
-    read_bytes: Count
-    writes: Count
-    written_bytes: Count
-    lost_bytes: Count
-    peak_read_bytes: Count
-    peak_written_bytes: Count
-
-
-class _Window(msgspec.Struct):
-    window: str
-    from_ns: Count
-    to_ns: Count
-    hit_ratio: float | None
-    local_hit_ratio: float | None
-    shared_hit_ratio: float | None
-    computed_tokens: Count
-    restarted: Count
-    tiers: list[_TierAround]
-
-
-class _Around(msgspec.Struct):
-    event: str
-    at_ns: Count
-    over_ns: Count
-    is_reached: bool
-    hits_back_ns: Count | None
-    windows: list[_Window]
-
-
-class _Course(msgspec.Struct):
-    lookups: list[Count]
-    local_hits: list[Count]
-    shared_hits: list[Count]
-    computed_tokens: list[Count]
-
-
-class _TierCourse(msgspec.Struct):
-    name: str
-    read_bytes: list[Count]
-    written_bytes: list[Count]
-
-
-class _Events(msgspec.Struct):
-    """What a simulation counted around what happened to its nodes."""
-
-    around: list[_Around]
-    step_ns: Annotated[int, msgspec.Meta(ge=1, le=_MOST)]
-    end_ns: Count
-    over_time: _Course
-    tiers: Annotated[list[_TierCourse], msgspec.Meta(min_length=1)]
-
-    def __post_init__(self) -> None:
-        course = self.over_time
-        lists = [getattr(course, name) for name in course.__struct_fields__]
-        lists += [of for tier in self.tiers for of in (tier.read_bytes, tier.written_bytes)]
-        if len({len(values) for values in lists}) > 1:
-            raise ValueError("incidents has lists of several lengths")
-
-
 class _Stats(msgspec.Struct):
+    """What a simulation counted, so far as others look at it."""
+
     tiers: list[_TierStats] | None = None
-    fleet: _FleetStats | None = None
-    incidents: _Events | None = None
+    fleet: dict[str, Any] | None = None
+    incidents: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.fleet is not None:
+            _check_lengths([msgspec.convert(self.fleet, _FLEET).by_node])
+        if self.incidents is not None:
+            found = msgspec.convert(self.incidents, _EVENTS)
+            _check_lengths([found.over_time, *found.tiers])
+
+
+def _check_lengths(records: list[Any]) -> None:
+    """Refuse records whose lists, all together, are not of one length."""
+    values = [getattr(record, name) for record in records for name in record.__struct_fields__]
+    if len({len(one) for one in values if isinstance(one, list)}) > 1:
+        raise ValueError("what was counted of nodes or over time has lists of several lengths")
 
 
 class _Source(msgspec.Struct):

@@ -338,7 +338,7 @@ def objects_batch(ids: Any, keys: Any, kind: str, sizes: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([ids, keys, kinds, sizes], schema=arrow_schema(OBJECTS))
 
 
-def numbers(column: Any, kind: str = "i8") -> Any:
+def numbers(column: Any, kind: Any = "i8") -> Any:
     """Return a column of an Arrow batch as NumPy's type `kind`: those of a closed set by their codes, nulls as -1."""
     column = getattr(column, "indices", column)
     if column.null_count:

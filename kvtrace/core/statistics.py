@@ -34,8 +34,7 @@ def total(values: Sequence[_Number | None]) -> _Number | None:
 
 def mean(values: Sequence[float | None]) -> float | None:
     """Return the mean of `values`; null if there are none, or one of them is not known."""
-    known = [value for value in values if value is not None]
-    return fmean(known) if known and len(known) == len(values) else None
+    return None if None in values or not values else fmean(value for value in values if value is not None)
 
 
 def nearest_rank(count: int, part: int) -> int | None:
@@ -213,9 +212,9 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
 SECONDS_PER_DAY = 86_400
 
 
-def parse_drive_size(text: str | None) -> int | None:
-    """Return the bytes that `--drive-size` names, None without it; ConfigError if it is no size, or 0."""
-    size_bytes = parse_bytes(text) if text is not None else None
+def parse_drive_size(text: str) -> int:
+    """Return the bytes that `--drive-size` names; ConfigError if it is no size, or 0."""
+    size_bytes = parse_bytes(text)
     if size_bytes == 0:
         raise ConfigError(f"--drive-size {text}: must be > 0")
     return size_bytes

@@ -26,17 +26,8 @@ SUFFIXES = (".parquet", ".csv.zst")
 ROW_GROUP_ROWS = 1 << 18
 
 
-class Encoder(Protocol):
-    """What a file format writes: whole row groups, then the metadata."""
-
-    def write(self, table: pa.Table) -> None:
-        """Write rows."""
-
-    def finish(self, meta: Metadata) -> None:
-        """Write what ends a whole file."""
-
-    def close(self) -> None:
-        """Release the file, whole or not."""
+Encoder = parquet.ParquetEncoder | csv.CsvEncoder
+"""What a file format writes: whole row groups, then the metadata."""
 
 
 class Writer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -169,8 +169,3 @@ def plot(found: HitCurve, path: Path, title: str) -> None:
             moved.plot(gib, [getattr(p, name) / 2**40 for p in found.points], marker=".", label=label)
         moved.set(xlabel="capacity, GiB", ylabel="TiB over the trace", xscale="log", ylim=(0, None))
         moved.legend()
-
-
-def as_json(found: HitCurve) -> dict[str, Any]:
-    """Return the sweep as plain values."""
-    return asdict(found)

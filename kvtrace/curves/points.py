@@ -392,6 +392,16 @@ class TierDemand:
         """The capacity of all instances together; null without a bound."""
         return None if self.capacity_bytes is None else self.capacity_bytes * self.instances
 
+    def figures(self) -> dict[str, Any]:
+        """Return the figures by their names in tables, rates by the mean and by the p99 of per-second values."""
+        found = {name: getattr(self, name) for name in self.__slots__}
+        for name in Rates.__slots__:
+            rate: SecondRate | None = getattr(found["rates"], name)
+            found[name] = None if rate is None else rate.mean
+            found[f"p99_second_{name}"] = None if rate is None else rate.p99_second
+        del found["rates"]
+        return found
+
 
 class Meter:
     """A sink of a simulation that counts what each tier does in each second, and keeps nothing else."""

@@ -39,7 +39,6 @@ class Uses:
     """References that were not there, and were inserted."""
 
 
-_use_lru = function("use_lru", I8, int, I4, I8, int, I8, I8)
 _use_tier = function("use_tier", StructAt, I8)
 _find_distances = function("find_distances", I8, int, I4, int, int, I4, I8, I8, I8)
 
@@ -74,16 +73,15 @@ def policy_uses(
     if policy is Policy.TTL and (arrival_ns is None or ttl_ns <= 0):
         raise ValueError(f"ttl needs arrival_ns, and ttl_ns(={ttl_ns}) > 0")
     count = len(chains.tokens)
+    if policy is Policy.LRU and sizes is None:
+        curve = lru_curve(chains)
+        places = [count if capacity is None else min(capacity, count) for capacity in capacities]
+        return [Uses(int(curve.hits[place]), int(curve.inserts[place])) for place in places]
     sizes = np.ones(count, np.int64) if sizes is None else sizes
     arrival_ns = np.zeros(len(chains.offsets) - 1, np.int64) if arrival_ns is None else arrival_ns
     found = []
     for capacity in capacities:
         limit, uses = UNBOUNDED if capacity is None else capacity, np.zeros(2, np.int64)
-        if policy is Policy.LRU:
-            last, requests = np.full(count, NONE), len(chains.offsets) - 1
-            _use_lru(chains.offsets, requests, chains.slots, sizes, limit, last, uses)
-            found.append(Uses(*uses.tolist()))
-            continue
         world = World(offsets=chains.offsets, chains=chains.slots, arrival_ns=arrival_ns, slots=new_slots(sizes))
         world.tiers, world.queues = new_tiers([limit], [limit])
         world.links, world.notes = new_links(count, 1, has_policies=True)

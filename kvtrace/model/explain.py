@@ -14,7 +14,6 @@ from kvtrace.core.document.document import (
     Sheet,
     Unit,
     columns_of,
-    select,
 )
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_count, format_io_size
@@ -76,7 +75,7 @@ def listing_document(models: list[dict[str, Any]]) -> Document:
         ReportColumn("state_bytes", "state, B", Unit.COUNT),
         ReportColumn("max_context_tokens", "context, tokens", Unit.COUNT),
     ]
-    rows = [[cell or None for cell in row] for row in select(models, columns)]
+    rows = [[cell or None for cell in row] for row in ([model[c.name] for c in columns] for model in models)]
     table = ReportTable("models, before any tensor-parallel split", Sheet.SUMMARY, columns, rows)
     return Document("", "", [Chapter("", [table])])
 

@@ -666,8 +666,8 @@ def count_parameters(fields: Fields) -> tuple[int, int]:
     dense, sparse = _networks(text, kinds)
     inner = _count(text, "intermediate_size_mlp", "intermediate_size", "ffn_dim") or 4 * hidden
     common += dense * _matrices(text) * hidden * inner
-    experts = _experts(text, hidden)
-    return common + sparse * experts.whole, common + sparse * experts.active
+    whole, active = _experts(text, hidden)
+    return common + sparse * whole, common + sparse * active
 
 
 def _attention(text: Fields, hidden: int, heads: int) -> int:
@@ -716,15 +716,8 @@ def _networks(text: Fields, kinds: list[LayerKind]) -> tuple[int, int]:
     return layers if text.get("enable_moe_block") else layers - sparse, sparse
 
 
-@dataclass(frozen=True, slots=True)
-class _Experts:
-    """Parameters of a layer's experts."""
-
-    whole: int
-    active: int
-
-
-def _experts(text: Fields, hidden: int) -> _Experts:
+def _experts(text: Fields, hidden: int) -> tuple[int, int]:
+    """Return the parameters of a layer's experts: all, and those that a token uses."""
     number = _count(text, *_EXPERTS)
     inner = _count(text, "moe_intermediate_size", "intermediate_size")
     # Experts may compute in a narrower space, with projections into and out of it.
@@ -734,7 +727,7 @@ def _experts(text: Fields, hidden: int) -> _Experts:
     shared_count = _count(text, "n_shared_experts", "num_shared_experts") or int(is_llama4)
     shared = _matrices(text) * hidden * (_count(text, *_SHARED) or shared_count * inner)
     always = shared + 2 * hidden * narrow
-    return _Experts(always + number * each, always + min(number, _count(text, *_USED)) * each)
+    return always + number * each, always + min(number, _count(text, *_USED)) * each
 
 
 def _matrices(text: Fields) -> int:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
+from kvtrace.core.config import Bounds
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import first_tokens_ns
 from kvtrace.core.units import NS_PER_S, format_count, format_duration
@@ -38,9 +39,9 @@ by BATCH a decode step on its batch."""
 class Attention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What attention adds to the computing of prompts, in the layers of one span."""
 
-    pair_fs: int
+    pair_fs: Annotated[int, Bounds(0, 10**12)]
     """Femtoseconds for each query and each key that it attends to."""
-    window_tokens: int = 0
+    window_tokens: Annotated[int, Bounds(0, 2**31 - 1)] = 0
     """How many keys a query attends to, at most; 0: itself and all before it."""
     is_aligned: bool = False
     """Those since the last multiple of `window_tokens`, not the last so many."""

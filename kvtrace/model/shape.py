@@ -8,6 +8,7 @@ Each kind of layer says what it keeps for the tokens it has seen: elements, byte
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -295,31 +296,31 @@ def with_kv_dtype(model: ModelShape, dtype: KvDtype) -> ModelShape:
 
 def check(model: ModelShape, where: str) -> None:
     """Raise ConfigError, naming `where`, if `model` cannot be: sizes that are not > 0, layouts that do not fit."""
+    for complaint in _complaints(model):
+        raise ConfigError(f"{where}: {complaint}")
 
-    def require(holds: bool, message: str) -> None:
-        if not holds:
-            raise ConfigError(f"{where}: {message}")
 
-    require(bool(token_groups(model)), "no layer keeps anything for a token; a recurrent-only model has no chunks")
+def _complaints(model: ModelShape) -> Iterator[str]:
+    groups = token_groups(model)
+    if not groups:
+        yield "no layer keeps anything for a token; a recurrent-only model has no chunks"
     for group in model.groups:
         for field in group.__struct_fields__:
             value = getattr(group, field)
             least = 0 if field in ("rope_dim", "conv_head_elements", "conv_group_elements") else 1
-            require(
-                not isinstance(value, int) or least <= value <= _MOST,
-                f"{field}(={value}) must be >= {least}, and at most {_MOST}",
-            )
-    require(0 < model.max_context_tokens <= 2**31, f"max_context_tokens(={model.max_context_tokens}) must be > 0")
-    shared = [isinstance(g, Latent | Indexer) for g in token_groups(model)]
-    require(all(shared) or not any(shared), "latent attention and attention with heads in one model are not supported")
-    fits = all(isinstance(g, Indexer) or (isinstance(g, Latent) and g.is_ds_mla) for g in token_groups(model))
-    require(
-        model.kv_dtype is not KvDtype.FP8_DS_MLA or fits,
-        "fp8_ds_mla packs multi-head latents of 512 + 64 only; use fp8",
-    )
-    size, state = bytes_per_token(model), state_bytes(model)
-    require(size <= _MOST_BYTES_PER_TOKEN, f"{size} bytes a token; at most {_MOST_BYTES_PER_TOKEN}")
-    require(state <= _MOST_STATE_BYTES, f"{state} bytes a state; at most {_MOST_STATE_BYTES}")
+            if isinstance(value, int) and not least <= value <= _MOST:
+                yield f"{field}(={value}) must be >= {least}, and at most {_MOST}"
+    if not 0 < model.max_context_tokens <= 2**31:
+        yield f"max_context_tokens(={model.max_context_tokens}) must be > 0"
+    if len({isinstance(g, Latent | Indexer) for g in groups}) > 1:
+        yield "latent attention and attention with heads in one model are not supported"
+    fits = all(isinstance(g, Indexer) or (isinstance(g, Latent) and g.is_ds_mla) for g in groups)
+    if model.kv_dtype is KvDtype.FP8_DS_MLA and not fits:
+        yield "fp8_ds_mla packs multi-head latents of 512 + 64 only; use fp8"
+    if (size := bytes_per_token(model)) > _MOST_BYTES_PER_TOKEN:
+        yield f"{size} bytes a token; at most {_MOST_BYTES_PER_TOKEN}"
+    if (state := state_bytes(model)) > _MOST_STATE_BYTES:
+        yield f"{state} bytes a state; at most {_MOST_STATE_BYTES}"
 
 
 def token_groups(model: ModelShape) -> list[TokenLayers]:

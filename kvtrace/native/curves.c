@@ -4,39 +4,6 @@
 // that are found before the first that is not. `uses` are the hits and the inserts.
 #include "sim.h"
 
-// LRU without lists: the references themselves are the queue.
-//
-// An object is live if `last` holds where it was last used, not NONE. The least recent one is found by going on through
-// the references from where the one before was found, past those whose object was used again since, or has left.
-EXPORT void use_lru(const int64_t *offsets, int64_t requests, const int32_t *chain, const int64_t *sizes, int64_t limit,
-    int64_t *last, int64_t *uses) {
-    int64_t hits = 0, inserts = 0, used = 0, oldest = 0;
-    for (int64_t request = 0; request < requests; request++) {
-        bool is_leading = true;
-        for (int64_t i = offsets[request]; i < offsets[request + 1]; i++) {
-            int64_t slot = chain[i], size = sizes[slot];
-            if (last[slot] != NONE) {
-                last[slot] = i;
-                hits += is_leading;
-                continue;
-            }
-            is_leading = false;
-            if (size > limit) continue;
-            for (; used + size > limit; oldest++) {
-                int64_t leaving = chain[oldest];
-                if (last[leaving] == oldest) {
-                    last[leaving] = NONE;
-                    used -= sizes[leaving];
-                }
-            }
-            last[slot] = i;
-            used += size;
-            inserts++;
-        }
-    }
-    uses[0] = hits, uses[1] = inserts;
-}
-
 static void take_out(World *w, int64_t slot, int64_t is_evicted) {
     on_remove(w, 0, slot, is_evicted);
     w->slots[slot].live = 0;

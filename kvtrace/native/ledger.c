@@ -1,4 +1,4 @@
-// The books of a trace (kvtrace/trace/ledger.py): its rows against what must be live, up to the first that cannot be.
+// The books of a trace (kvtrace/trace/inventory.py): its rows against what must be live, up to the first that cannot be.
 #include "core.h"
 
 enum { READ, WRITE, DELETE };           // as the trace's closed set
@@ -7,7 +7,6 @@ enum {                                  // why a row cannot be, as ledger.py ord
     DELETE_ABSENT, DELETE_SIZE, STAGE_MISSING, STAGE_ALONE, STAGE_FIRST, STAGE_BACK, STAGE_GAP
 };
 #define MOST ((int64_t)1 << 62)         // what can be reckoned with
-#define NO_STAGE INT32_MIN              // a row's stage if it has none
 
 typedef struct { int64_t capacity_bytes, live_bytes, peak_bytes; } Tier;
 typedef struct {
@@ -16,8 +15,8 @@ typedef struct {
 } State;
 
 static int64_t check_stage(int64_t request, int64_t stage, int32_t *stages, State *s) {
-    if (request < 0) return stage == NO_STAGE ? OK : STAGE_ALONE;
-    if (stage == NO_STAGE) return STAGE_MISSING;
+    if (request < 0) return stage == NONE ? OK : STAGE_ALONE;
+    if (stage == NONE) return STAGE_MISSING;
     int64_t reached = s->before = stages[request];
     if (reached < 0 && stage != 0) return STAGE_FIRST;
     if (stage < reached) return STAGE_BACK;
@@ -33,7 +32,7 @@ static int64_t check(int64_t op, int64_t held, int64_t offset, int64_t length, S
     return held == 0 ? DELETE_ABSENT : length != held ? DELETE_SIZE : OK;
 }
 
-// Enters a batch of rows; returns why one cannot be, or OK. Nulls are NONE, of stages NO_STAGE. By row: `cell` is where
+// Enters a batch of rows; returns why one cannot be, or OK. Nulls are NONE. By row: `cell` is where
 // its object stands in `sizes`, what lies of it in the row's tier; `instance` is the tier's in `instances`, what lies
 // there of all. By object, `extents` is the most it had in any tier; by request, `stages` is the stage it has reached.
 EXPORT int64_t ledger_enter(int64_t rows, const int64_t *ts_ns, const int8_t *op, const int8_t *tier,
@@ -69,43 +68,7 @@ EXPORT int64_t ledger_enter(int64_t rows, const int64_t *ts_ns, const int8_t *op
     return OK;
 }
 
-// === numbers of keys =================================================================================================
-// Numbers of names by first appearance (kvtrace/trace/mlperf_csv.py): names' hashes in an open-addressing table.
-//
-// `table` has the number at each of its places, of which there are a power of two, or NONE; `hashes` are by number.
-
-typedef struct { int64_t low, high; } Hash;     // of a name, 128 bits
-
-// Where the number of `hash` stands, or the empty place where it would.
-static int32_t *place_of_key(int32_t *table, int64_t places, const Hash *hashes, Hash hash) {
-    int64_t at = hash.low & (places - 1);
-    while (table[at] >= 0 && (hashes[table[at]].low != hash.low || hashes[table[at]].high != hash.high))
-        at = (at + 1) & (places - 1);
-    return &table[at];
-}
-
-// Numbers `names`, of which there were `count` before; returns how many there are then.
-EXPORT int64_t keys_number(int32_t *table, int64_t places, Hash *hashes, int64_t count, int64_t names,
-                           const int64_t *low, const int64_t *high, int64_t *ids) {
-    for (int64_t i = 0; i < names; i++) {
-        Hash hash = {low[i], high[i]};
-        int32_t *number = place_of_key(table, places, hashes, hash);
-        if (*number < 0) {
-            hashes[count] = hash;
-            *number = (int32_t)count++;
-        }
-        ids[i] = *number;
-    }
-    return count;
-}
-
-// Puts the numbers of all `count` hashes into an empty table.
-EXPORT void keys_place_all(int32_t *table, int64_t places, const Hash *hashes, int64_t count) {
-    for (int64_t number = 0; number < count; number++)
-        *place_of_key(table, places, hashes, hashes[number]) = (int32_t)number;
-}
-
-// === numbers of block names ==========================================================================================
+// === numbers of names ================================================================================================
 // Names, int64, into numbers from 0 by first appearance: a hash table of the numbers, beside their names.
 
 // Where the number of `name` stands in `table`, whose `room` is a power of two, or the empty place where it would.

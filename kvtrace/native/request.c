@@ -11,18 +11,6 @@ enum { MILLION = 1000000, FS_PER_NS = 1000000 };
 
 // --- objects --------------------------------------------------------------------------------------------------------
 
-// Bytes of each object that the actor's request makes.
-static int64_t new_size(World *w, int64_t actor) {
-    Knobs *k = &w->knobs;
-    return k->chunk_tokens ? k->chunk_bytes : w->actors[actor].new_tokens * k->bytes_per_token;
-}
-
-static void note_size(World *w, int64_t actor) {
-    int64_t size = new_size(w, actor);
-    w->control.min_size = min_of(w->control.min_size, size);
-    w->control.max_size = max_of(w->control.max_size, size);
-}
-
 // Name a new object of `size` bytes at `home` of World.contexts.
 static void make(World *w, int64_t size, int64_t home) {
     Control *c = &w->control;
@@ -44,7 +32,9 @@ static void make(World *w, int64_t size, int64_t home) {
 // Make the new objects of the actor's request and append them to its conversation.
 static void make_objects(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
-    int64_t size = new_size(w, actor), end = me->context * w->knobs.context_width + me->length;
+    Knobs *k = &w->knobs;
+    int64_t size = k->chunk_tokens ? k->chunk_bytes : me->new_tokens * k->bytes_per_token;
+    int64_t end = me->context * k->context_width + me->length;
     for (int64_t i = end; i < end + me->new; i++) make(w, size, i);
     me->length += me->new;
     if (w->knobs.source == CONVERSATIONS && me->new) w->conversations[me->session].length = me->length;
@@ -167,7 +157,6 @@ static void plan_turn(World *w, int64_t user) {
     }
     me->input = me->history + me->new_tokens;
     me->new = k->chunk_tokens ? me->input / k->chunk_tokens - me->shared - me->length : 1;
-    note_size(w, user);
     retrieve(w, user);
 }
 
@@ -234,7 +223,6 @@ void arrive(World *w, int64_t actor, int64_t request) {
         me->new = new_tokens > 0;
         if (new_tokens) me->new_tokens = new_tokens;
     }
-    if (me->new) note_size(w, actor);
 }
 
 // End the request of a file: what no request is to ask for any more is forgotten where nothing else needs it.

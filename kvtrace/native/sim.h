@@ -126,7 +126,6 @@ int64_t store_staged(World *w, int64_t first, int64_t n, int64_t stage, int64_t 
 bool takes(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase);
 void catch_up(World *w, int64_t now);
 int64_t take_first(World *w, int64_t t);
-int64_t due_ns(World *w, int64_t t);
 void note_due(World *w, int64_t place, int64_t tiers);
 
 // staging.c: many objects stored as one, and collected

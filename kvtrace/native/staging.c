@@ -47,8 +47,7 @@ static void delete_bucket(World *w, int64_t t, int64_t slot, int64_t now, int64_
     emit_both(w, now, OP_DELETE, t, phase, slot);
 }
 
-static void free_bucket(World *w, int64_t t, int64_t slot) {
-    w->tiers[t].buckets--;
+static void free_bucket(World *w, int64_t slot) {
     w->slots[slot].held = w->slots[slot].live = 0;
     release(w, slot);
 }
@@ -98,7 +97,6 @@ static bool write_bucket(World *w, int64_t t, int64_t first, int64_t count, int6
         w->free[control->free++] = (int32_t)slot;
         return false;
     }
-    tier->buckets++;
     fill(w, t, slot, first, count, now, PHASE_STORE);
     if (is_endless(w, t)) return true;
     if (tier->collect_share > 0)
@@ -123,7 +121,7 @@ static void collect_bucket(World *w, int64_t t, int64_t bucket, int64_t now) {
     }
     delete_bucket(w, t, bucket, now, PHASE_EVICT);
     if (first == end) {
-        free_bucket(w, t, bucket);
+        free_bucket(w, bucket);
         return;
     }
     fill(w, t, bucket, first, end - first, now, PHASE_COLLECT);
@@ -154,43 +152,33 @@ static void collect_for(World *w, int64_t t, int64_t size, int64_t now) {
 
 // --- leaving --------------------------------------------------------------------------------------------------------
 
-// Delete from tier `t` what its policy gave up: an object, or a bucket with all that is in it.
-void evict(World *w, int64_t t, int64_t slot, int64_t now) {
-    if (!(w->knobs.bucketed & (1 << t))) {
-        drop(w, t, object_of(w, t, slot), now, PHASE_EVICT);
-        return;
-    }
-    on_remove(w, t, slot, 1);
-    if (w->tiers[t].collect_share > 0) {
-        give_up(w, t, slot, now);
-        return;
-    }
-    for (int64_t member = w->members[slot].older, older; member != NONE; member = older) {
-        older = w->members[member].older;
-        w->slots[member].live &= ~(1 << t);
-        let_go(w, member);
-    }
-    delete_bucket(w, t, slot, now, PHASE_EVICT);
-    free_bucket(w, t, slot);
-}
-
-// Delete from tier `t` what it lists as `slot`, as lost: an object, or the whole bucket that it is or is in.
-void lose(World *w, int64_t t, int64_t slot, int64_t now) {
-    if (!(w->knobs.bucketed & (1 << t))) {
-        drop(w, t, object_of(w, t, slot), now, PHASE_LOSE);
-        return;
-    }
+// Delete the bucket `slot` from tier `t` with all that is in it.
+static void remove_bucket(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase) {
     bool is_by_object = w->tiers[t].collect_share > 0;
-    int64_t bucket = is_by_object ? w->members[slot].bucket : slot;
-    if (!is_by_object) on_remove(w, t, bucket, 0);
-    for (int64_t member = w->members[bucket].older, older; member != NONE; member = older) {
+    if (!is_by_object) on_remove(w, t, slot, phase == PHASE_EVICT);
+    for (int64_t member = w->members[slot].older, older; member != NONE; member = older) {
         older = w->members[member].older;
         if (is_by_object) on_remove(w, t, member, 0);
         w->slots[member].live &= ~(1 << t);
         let_go(w, member);
     }
-    delete_bucket(w, t, bucket, now, PHASE_LOSE);
-    free_bucket(w, t, bucket);
+    delete_bucket(w, t, slot, now, phase);
+    free_bucket(w, slot);
+}
+
+// Delete from tier `t` what its policy gave up: an object, or a bucket with all that is in it.
+void evict(World *w, int64_t t, int64_t slot, int64_t now) {
+    if (!(w->knobs.bucketed & (1 << t))) drop(w, t, object_of(w, t, slot), now, PHASE_EVICT);
+    else if (w->tiers[t].collect_share > 0) {
+        on_remove(w, t, slot, 1);
+        give_up(w, t, slot, now);
+    } else remove_bucket(w, t, slot, now, PHASE_EVICT);
+}
+
+// Delete from tier `t` what it lists as `slot`, as lost: an object, or the whole bucket that it is or is in.
+void lose(World *w, int64_t t, int64_t slot, int64_t now) {
+    if (!(w->knobs.bucketed & (1 << t))) drop(w, t, object_of(w, t, slot), now, PHASE_LOSE);
+    else remove_bucket(w, t, w->tiers[t].collect_share > 0 ? w->members[slot].bucket : slot, now, PHASE_LOSE);
 }
 
 // === staging buffers =================================================================================================
@@ -330,7 +318,7 @@ static int64_t store_ns(World *w, int64_t t) {  // when tier `t` takes from its 
     return max_of(tier->write_busy_ns, w->offers[tier->queue_first + tier->queue_head].since);
 }
 
-int64_t due_ns(World *w, int64_t t) {   // when tier `t`, as it is at hand, next does something by itself, or UNBOUNDED
+static int64_t due_ns(World *w, int64_t t) {   // when tier `t`, as it is at hand, next does something by itself, or UNBOUNDED
     int64_t when = expiry_ns(w, t);
     if (w->tiers[t].poll_ns) when = min_of(when, w->tiers[t].poll_ns);
     return min_of(when, store_ns(w, t));

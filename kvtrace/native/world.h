@@ -80,7 +80,7 @@ typedef struct {
     int64_t queue_first, queue_limit, queue_head, waiting, heartbeat_ns, beat_ns;
     int64_t dropped, dropped_bytes, lost, lost_bytes;
     // Objects and bytes of a bucket (0: none), what each object adds to it and to its file beside; how many live.
-    int64_t bucket_objects, bucket_bytes, bucket_key_bytes, bucket_meta_bytes, buckets;
+    int64_t bucket_objects, bucket_bytes, bucket_key_bytes, bucket_meta_bytes;
     double collect_share;           // below which share of live bytes a bucket is collected; 0: it goes whole
     int64_t collected_bytes;        // written for that
     // When it makes room, if only at times: each so many ns (0: whenever it must), the next of these (0: none), the
@@ -180,7 +180,6 @@ typedef struct { int64_t when, kind, place, tier; } Happening;
 typedef struct {
     int64_t now;
     int64_t arrived, heap_size, next_request, next_session, next_object, made, logged;  // in each buffer and stack
-    int64_t min_size, max_size;     // of an object
     int64_t answered, populated, rows, free, idle, idle_contexts, uses, loose, coming;
     int64_t offers, offer;  // how many there were; the number of this one
     int64_t known;          // what of the one being stored was found cached

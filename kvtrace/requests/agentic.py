@@ -6,9 +6,7 @@ Each conversation has a clock and, mostly, ids of its own; sub-agents are conver
 from __future__ import annotations
 
 import math
-from array import array
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,22 +14,8 @@ import numpy as np
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import read_json
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests.reading import prefix_chains, rechained_notes, unnamed_notes
-from kvtrace.requests.requests import (
-    MAX_BLOCK_ID,
-    MAX_NS,
-    BlockId,
-    Count,
-    Ints,
-    Requests,
-    Seconds,
-    Start,
-    column,
-    dense,
-    origin_of,
-    runs_of,
-    sha256_of,
-)
+from kvtrace.requests.reading import Gathered, backwards_notes
+from kvtrace.requests.requests import MAX_NS, BlockId, Count, Requests, Seconds, Start, sha256_of
 
 LOCAL, GLOBAL = "local", "global"
 SUBAGENT = "subagent"
@@ -53,19 +37,22 @@ class _File(msgspec.Struct):
     hash_id_scope: str = LOCAL
 
 
-class _Columns:
-    """The requests of all files in reading order, each with its file, conversation and turn."""
+class _Conversations:
+    """The conversations of all files, as they are read."""
 
     def __init__(self) -> None:
-        self.times, self.inputs, self.outputs, self.sessions, self.turns, self.files = (array("q") for _ in range(6))
-        self.took = array("q")
-        self.offsets, self.ids = array("q", [0]), array("q")
-        self.conversations = self.subagents = self.out_of_order = 0
+        self.found = Gathered()
+        self.count = self.subagents = self.out_of_order = 0
 
-    def enter(self, requests: list[_Request], file: int, path: Path, block_tokens: int, where: str = "") -> None:
-        """Append `requests`, a conversation's, and after them those of its sub-agents."""
-        session, turn, latest = self.conversations, 0, 0.0
-        self.conversations += 1
+    def enter(
+        self, requests: list[_Request], file: int | None, path: Path, block_tokens: int, start_ns: int, where: str = ""
+    ) -> None:
+        """Append `requests`, a conversation's that starts then, and after them those of its sub-agents.
+
+        Its blocks are those of other conversations of the same `file`, or with None of all.
+        """
+        session, turn, latest = self.count, 0, 0.0
+        self.count += 1
         nested = []
         for number, request in enumerate(requests):
             place = f"{where}requests[{number}]"
@@ -76,18 +63,14 @@ class _Columns:
                 raise TraceError("a request needs in, out and hash_ids", path=path, column=place)
             _check(len(request.hash_ids), request.input, block_tokens, path, place)
             self.out_of_order += request.t < latest
-            latest = request.t
-            values = (round(request.t * NS_PER_S), request.input, request.output, session, turn, file)
-            columns = (self.times, self.inputs, self.outputs, self.sessions, self.turns, self.files)
-            for values_so_far, value in zip(columns, values, strict=True):
-                values_so_far.append(value)
-            self.took.append(round(request.api_time * NS_PER_S))
-            self.ids.extend(request.hash_ids)
-            self.offsets.append(len(self.ids))
+            latest, time_ns = request.t, start_ns + round(request.t * NS_PER_S)
+            chain = ((file, block) for block in request.hash_ids)
+            answered_ns = time_ns + round(request.api_time * NS_PER_S)
+            self.found.add(time_ns, request.input, request.output, chain, session, answered_ns, turn)
             turn += 1
         for inner, place in nested:
             self.subagents += 1
-            self.enter(inner, file, path, block_tokens, place)
+            self.enter(inner, file, path, block_tokens, start_ns, place)
 
 
 def is_own(start: Start) -> bool:
@@ -110,36 +93,29 @@ def read(path: Path, rng: np.random.Generator, *, conversation_rate_per_s: float
     paths = sorted(path.glob("*.json")) if path.is_dir() else [path]
     if not paths:
         raise TraceError("no *.json file there", path=path)
-    columns, scopes, block_tokens = _Columns(), [], 0
-    for number, one in enumerate(paths):
+    starts = np.zeros(len(paths))
+    if conversation_rate_per_s:
+        starts[1:] = np.cumsum(np.rint(rng.exponential(NS_PER_S / conversation_rate_per_s, size=len(paths) - 1)))
+    if starts[-1] > MAX_NS:
+        raise ConfigError(f"conversation rate(={conversation_rate_per_s}) is too low: they outlast the clock")
+    conversations, scopes, block_tokens = _Conversations(), [], 0
+    for number, (one, start) in enumerate(zip(paths, starts, strict=True)):
         file = _decode(one)
         if number and file.block_size != block_tokens:
             raise TraceError(f"blocks of {file.block_size} tokens, but {block_tokens} before", path=one)
         block_tokens = file.block_size
         scopes.append(file.hash_id_scope)
-        columns.enter(file.requests, number, one, block_tokens)
-    if not columns.times:
-        raise TraceError("holds no request", path=path)
-    starts = np.zeros(len(paths), dtype=np.int64)
-    if conversation_rate_per_s:
-        gaps = rng.exponential(NS_PER_S / conversation_rate_per_s, size=len(paths) - 1)
-        starts[1:] = np.minimum(np.cumsum(np.rint(gaps)), MAX_NS).astype(np.int64)
-    files, ends = column(columns.files), column(columns.offsets)
-    ids, ambiguous = prefix_chains(_apart(column(columns.ids), np.repeat(files, np.diff(ends)), scopes), ends)
-    times = column(columns.times) + starts[files]
-    if times.max() > MAX_NS:
-        raise ConfigError(f"conversation rate(={conversation_rate_per_s}) is too low: they outlast the clock")
-    counts = {
+        place = None if file.hash_id_scope == GLOBAL else number
+        conversations.enter(file.requests, place, one, block_tokens, int(start))
+    facts = {
+        "files": [p.name for p in paths],
+        "conversation_rate_per_s": conversation_rate_per_s,
         "conversations": len(paths),
-        "subagents": columns.subagents,
-        "rechained_ids": ambiguous,
-        "out_of_order": columns.out_of_order,
-        "unnamed_tokens": int(np.maximum(column(columns.inputs) - np.diff(ends) * block_tokens, 0).sum()),
+        "subagents": conversations.subagents,
+        "out_of_order": conversations.out_of_order,
     }
-    facts = {"files": [p.name for p in paths], "block_references": len(ids)}
-    facts |= {"conversation_rate_per_s": conversation_rate_per_s, **counts}
-    origin = origin_of("agentic", path, sha256_of(*paths), len(times), block_tokens, **facts)
-    return _ordered(columns, times, ids, block_tokens, origin, _notes(counts, conversation_rate_per_s, scopes))
+    notes = _notes(conversations, conversation_rate_per_s, scopes)
+    return conversations.found.requests("agentic", path, sha256_of(*paths), block_tokens, notes, **facts)
 
 
 def _decode(path: Path) -> _File:
@@ -158,43 +134,11 @@ def _check(ids: int, tokens: int, block_tokens: int, path: Path, place: str) -> 
         raise TraceError(why, path=path, column=f"{place}.hash_ids")
 
 
-def _apart(ids: Ints, files: Ints, scopes: list[str]) -> Ints:
-    """Return `ids` so that those of different files differ, unless both are of global scope."""
-    spaces = np.array([0 if scope == GLOBAL else number + 1 for number, scope in enumerate(scopes)], dtype=np.int64)
-    numbers, count = dense(ids)
-    if count * (len(scopes) + 1) > MAX_BLOCK_ID:
-        raise ConfigError(f"{count} block ids in {len(scopes)} files are more than a trace can number")
-    return dense(spaces[files] * count + numbers)[0]
-
-
-def _ordered(
-    columns: _Columns, times: Ints, ids: Ints, block_tokens: int, origin: dict[str, object], notes: tuple[str, ...]
-) -> Requests:
-    """Return the requests in order of arrival; those of one moment by file, conversation and turn."""
-    order = np.lexsort((column(columns.turns), column(columns.sessions), times))
-    ends = column(columns.offsets)
-    lengths = np.diff(ends)[order]
-    offsets, ids = runs_of(ids, ends[:-1][order], lengths)
-    ordered = times[order]
-    tokens = column(columns.inputs)[order], column(columns.outputs)[order]
-    place: dict[str, Any] = {
-        "session_id": dense(column(columns.sessions)[order])[0],
-        "turn": column(columns.turns)[order],
-    }
-    if any(columns.took):
-        place["answered_ns"] = ordered - ordered[0] + column(columns.took)[order]
-    return Requests(ordered - ordered[0], *tokens, offsets, ids, block_tokens, origin, notes, **place)
-
-
-def _notes(counts: dict[str, int], rate_per_s: float, scopes: list[str]) -> tuple[str, ...]:
+def _notes(found: _Conversations, rate_per_s: float, scopes: list[str]) -> list[str]:
     drawn = f"they are drawn, Poisson at {rate_per_s:g} a second" if rate_per_s else "all start at 0"
-    notes = [f"the source does not say when its {counts['conversations']} conversations start: {drawn}"]
+    notes = [f"the source does not say when its {len(scopes)} conversations start: {drawn}"]
     if LOCAL in scopes:
         notes.append("block ids are local to their file: nothing is shared between conversations")
-    if counts["subagents"]:
-        notes.append(
-            f"{counts['subagents']} sub-agents are sessions of their own, on their conversation's clock and ids"
-        )
-    if counts["out_of_order"]:
-        notes.append(f"times went backwards {counts['out_of_order']} times: the requests were sorted by arrival")
-    return (*notes, *rechained_notes(counts["rechained_ids"]), *unnamed_notes(counts["unnamed_tokens"]))
+    if found.subagents:
+        notes.append(f"{found.subagents} sub-agents are sessions of their own, on their conversation's clock and ids")
+    return [*notes, *backwards_notes(found.out_of_order)]

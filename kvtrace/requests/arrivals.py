@@ -24,7 +24,7 @@ from kvtrace.core.native.library import I8, function
 from kvtrace.core.schema import RequestKind
 from kvtrace.core.units import DURATIONS_NS, NS_PER_S, format_duration
 from kvtrace.native.records import USER
-from kvtrace.requests.requests import MAX_NS, NONE, Ints, Requests
+from kvtrace.requests.requests import MAX_NS, NONE, Ints, Requests, without_blocks
 from kvtrace.requests.synthetic import CONTINUE_PER_MILLE, MAX_TURNS, make_users
 
 Floats = NDArray[np.float64]
@@ -222,14 +222,9 @@ def make_open_loop(
         "generator": None if is_even else f"PCG64, numpy {np.__version__}",
     }
     session, turn, inputs, outputs, qos, kind = (np.ascontiguousarray(turns[name]) for name in _TURN.names or ())
-    none = np.zeros(len(times) + 1, dtype=np.int64)
-    return Requests(
-        *(times, inputs, outputs, none, none[:0], 0, origin, _notes(arrivals, origin, max_context_tokens)),
-        session_id=session,
-        turn=turn,
-        qos=qos,
-        kind=kind,
-    )
+    notes = _notes(arrivals, origin, max_context_tokens)
+    more = {"session_id": session, "turn": turn, "qos": qos, "kind": kind}
+    return without_blocks(times, inputs, outputs, origin, notes, **more)
 
 
 def _turns(count: int, live: int, max_context_tokens: int, seed: int, kind: RequestKind | None) -> Any:

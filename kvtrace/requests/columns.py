@@ -5,10 +5,9 @@ CSVs are read by column name as Arrow columns, each error placed by file, line a
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -16,9 +15,9 @@ import msgspec
 import numpy as np
 
 from kvtrace.core.csv import csv_fault
-from kvtrace.core.errors import ConfigError, TraceError, need_file
+from kvtrace.core.errors import TraceError, need_file
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests.reading import JsonLines, prefix_chains, turns_of, unnamed_notes
+from kvtrace.requests.reading import Gathered, JsonLines, backwards_notes, turns_of
 from kvtrace.requests.requests import (
     MAX_NS,
     MAX_TOKENS,
@@ -30,7 +29,6 @@ from kvtrace.requests.requests import (
     Seconds,
     SourceFormat,
     Waits,
-    column,
     dense,
     origin_of,
     sha256_of,
@@ -75,8 +73,7 @@ def _read_azure(path: Path) -> Requests:
     times = table.arrays[_AZURE.time].cast(pa.int64()).to_numpy()
     inputs, outputs = table.tokens(_AZURE.input), table.tokens(_AZURE.output)
     order, backwards = in_time_order(times)
-    if order is not None:
-        times, inputs, outputs = times[order], inputs[order], outputs[order]
+    times, inputs, outputs = times[order], inputs[order], outputs[order]
     if int(times[-1]) - int(times[0]) > MAX_NS:
         raise TraceError("its times span more than a trace's clock can hold", path=path, column=_AZURE.time)
     images = int(np.nansum(table.arrays[_IMAGES].to_numpy())) if _IMAGES in table.arrays else None
@@ -105,11 +102,11 @@ def _azure_notes(images: int | None, backwards: int, unknown: tuple[str, ...]) -
         notes.append(
             f"{images} images are not simulated beyond the source's own ContextTokens, whose image share is unknown"
         )
-    if backwards:
-        notes.append(f"times went backwards {backwards} times: the requests were sorted by arrival")
-    if unknown:
-        notes.append(f"unknown columns were not read: {', '.join(unknown)}")
-    return tuple(notes)
+    return (*notes, *backwards_notes(backwards), *_unknown_notes(unknown))
+
+
+def _unknown_notes(columns: Sequence[str]) -> list[str]:
+    return [f"unknown columns were not read: {', '.join(columns)}"] if columns else []
 
 
 azure = SourceFormat(_read_azure, lambda start: start.columns >= set(_AZURE))
@@ -140,8 +137,7 @@ def _read_burstgpt(path: Path) -> Requests:
     inputs = np.concatenate([t.tokens(_BURSTGPT.input) for t in tables])
     outputs = np.concatenate([t.tokens(_BURSTGPT.output) for t in tables])
     named = _session_names(tables)
-    order, backwards = in_time_order(times)
-    kept = np.arange(len(times)) if order is None else order
+    kept, backwards = in_time_order(times)
     kept = kept[outputs[kept] > 0]
     if not len(kept):
         raise TraceError(f"holds no request that succeeded ({_BURSTGPT.output} > 0)", path=path)
@@ -239,13 +235,10 @@ def _burstgpt_notes(counts: dict[str, Any], files: int, sessions: Ints | None, s
         notes.append(f"{counts['failures']} failed requests (no response tokens) were dropped")
     if files > 1:
         notes.append(f"{files} files were merged on one clock, seconds from the first day")
-    if counts["out_of_order"]:
-        notes.append(f"times went backwards {counts['out_of_order']} times: the requests were sorted by arrival")
+    notes += backwards_notes(counts["out_of_order"])
     if counts["wrong_totals"]:
         notes.append(f"{counts['wrong_totals']} rows have a total that is not request plus response tokens")
-    if counts["unknown_columns"]:
-        notes.append(f"unknown columns were not read: {', '.join(counts['unknown_columns'])}")
-    return tuple(notes)
+    return (*notes, *_unknown_notes(counts["unknown_columns"]))
 
 
 burstgpt = SourceFormat(_read_burstgpt, lambda start: start.columns >= set(_BURSTGPT))
@@ -266,39 +259,6 @@ class _Chat(msgspec.Struct):
     turn: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = 1
 
 
-class _Conversations:
-    """Which conversation each chat belongs to: that of its parent, or one of its own."""
-
-    def __init__(self) -> None:
-        self.count = self.orphans = 0
-        self._of: dict[int, int] = {}
-        self._row: dict[int, int] = {}
-        self.after = array("q")
-        """[requests]: the row of each one's parent, or NONE."""
-
-    def enter(self, line: _Chat, path: Path, number: int) -> int:
-        """Return the conversation of `line`; TraceError if its chat was there before."""
-        if line.chat_id in self._of:
-            raise TraceError(f"chat {line.chat_id} appears twice", path=path, row=number, column="chat_id")
-        session = self._of.get(line.parent_chat_id) if line.parent_chat_id != ROOT else None
-        if session is None:
-            self.orphans += line.parent_chat_id != ROOT
-            session = self.count
-            self.count += 1
-        is_root = line.parent_chat_id == ROOT
-        self.after.append(NONE if is_root else self._row.get(line.parent_chat_id, NONE))
-        self._row[line.chat_id] = len(self._row)
-        self._of[line.chat_id] = session
-        return session
-
-    def waits(self, arrival_ns: Ints) -> Waits:
-        """Return that each chat follows its parent, by the time from the one arrival to the other."""
-        row, before = np.arange(len(self.after)), column(self.after)
-        row, before = row[before != NONE], before[before != NONE]
-        least, of_start = np.zeros(len(arrival_ns), dtype=np.int64), np.zeros(len(row), dtype=bool)
-        return Waits(row, before, arrival_ns[row] - arrival_ns[before], of_start, least)
-
-
 def _read_bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
     """Return the requests of the Qwen-Bailian JSONL file at `path`; its times are seconds.
 
@@ -310,67 +270,47 @@ def _read_bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
             goes backwards.
 
     """
-    if block_tokens <= 0:
-        raise ConfigError(f"block tokens(={block_tokens}) must be > 0")
-    lines = JsonLines(path, _Chat)
-    times, inputs, outputs, sessions, turns = (array("q") for _ in range(5))
-    offsets, ids = array("q", [0]), array("q")
-    conversations, types = _Conversations(), Counter[str]()
+    lines, found, latest_ns = JsonLines(path, _Chat), Gathered(has_numbers=True), 0
+    chats: dict[int, tuple[int, int, int]] = {}
+    """Of each chat its row, conversation and time."""
+    waits: list[tuple[int, int, int, bool]] = []
+    types, conversations, orphans = Counter[str](), 0, 0
     for number, line in lines:
         time_ns = round(line.timestamp * NS_PER_S)
-        if times and time_ns < times[-1]:
-            when = f"from {times[-1] / NS_PER_S:g} to {line.timestamp:g} s"
+        if time_ns < latest_ns:
+            when = f"from {latest_ns / NS_PER_S:g} to {line.timestamp:g} s"
             raise lines.fault(f"time goes backwards, {when}; sort the file by timestamp", number, "timestamp")
-        whole, partial = divmod(line.input_length, block_tokens)
-        if len(line.hash_ids) not in (whole, whole + (partial > 0)):
-            raise lines.misfit(len(line.hash_ids), line.input_length, block_tokens, whole + (partial > 0), number)
-        times.append(time_ns)
-        inputs.append(line.input_length)
-        outputs.append(line.output_length)
-        sessions.append(conversations.enter(line, path, number))
-        turns.append(line.turn - 1)
+        latest_ns = time_ns
+        lines.check_ids(len(line.hash_ids), line.input_length, block_tokens, number)
+        if line.chat_id in chats:
+            raise lines.fault(f"chat {line.chat_id} appears twice", number, "chat_id")
         types[line.type] += 1
-        ids.extend(line.hash_ids)
-        offsets.append(len(ids))
-    if not times:
-        raise TraceError("holds no request", path=path)
-    arrivals, prompt_tokens, ends = column(times), column(inputs), column(offsets)
-    chained, ambiguous = prefix_chains(column(ids), ends)
-    unnamed = int(np.maximum(prompt_tokens - np.diff(ends) * block_tokens, 0).sum())
-    facts = {
-        "block_references": len(ids),
-        "conversations": conversations.count,
-        "orphans": conversations.orphans,
-        "types": dict(sorted(types.items())),
-        "rechained_ids": ambiguous,
-        "unnamed_tokens": unnamed,
-    }
-    origin = origin_of("bailian", path, lines.sha256, len(times), block_tokens, **facts)
-    tokens, notes = (prompt_tokens, column(outputs)), _bailian_notes(conversations, types, ambiguous, unnamed)
-    return Requests(
-        *(arrivals - arrivals[0], *tokens, ends, chained, block_tokens, origin, notes),
-        session_id=column(sessions),
-        turn=column(turns),
-        waits=conversations.waits(arrivals),
-    )
+        parent = None if line.parent_chat_id == ROOT else chats.get(line.parent_chat_id)
+        if parent is None:
+            orphans += line.parent_chat_id != ROOT
+            session, conversations = conversations, conversations + 1
+        else:
+            before, session, asked_ns = parent
+            waits.append((len(found), before, time_ns - asked_ns, False))
+        chats[line.chat_id] = len(found), session, time_ns
+        found.add(time_ns, line.input_length, line.output_length, line.hash_ids, session, turn=line.turn - 1)
+    facts = {"conversations": conversations, "orphans": orphans, "types": dict(sorted(types.items()))}
+    notes = _bailian_notes(orphans, types)
+    requests = found.requests("bailian", path, lines.sha256, block_tokens, notes, **facts)
+    return replace(requests, waits=Waits.of(len(requests), waits))
 
 
-def _bailian_notes(conversations: _Conversations, types: Counter[str], ambiguous: int, unnamed: int) -> tuple[str, ...]:
+def _bailian_notes(orphans: int, types: Counter[str]) -> list[str]:
     notes = []
-    if conversations.orphans:
+    if orphans:
         notes.append(
-            f"{conversations.orphans} requests name a parent that is not before them in the file: each starts a "
+            f"{orphans} requests name a parent that is not before them in the file: each starts a "
             "conversation of its own here, and keeps its turn number"
         )
     unknown = [name for name in types if name not in TYPES]
     if unknown:
         notes.append(f"{sum(types[n] for n in unknown)} requests are of unknown types: {', '.join(sorted(unknown))}")
-    if ambiguous:
-        notes.append(
-            f"{ambiguous} block ids stand behind more than one prefix, so the ids are of contents: "
-            "they were renamed by the whole prefix that they end"
-        )
-    return (*notes, *unnamed_notes(unnamed))
+    return notes
 
 
 bailian = SourceFormat(_read_bailian, lambda start: start.is_json_with("timestamp", "hash_ids", "chat_id"))
@@ -433,13 +373,9 @@ def read_columns(path: Path, required: Mapping[str, Any], optional: Mapping[str,
     return CsvColumns(path, chunks, tuple(n for n in names if n not in wanted))
 
 
-def in_time_order(times: Ints) -> tuple[Ints | None, int]:
-    """Return the order that sorts `times`, equal ones staying as they are, and how many times went backwards.
-
-    The order is None if they are sorted already.
-    """
-    backwards = int(np.count_nonzero(np.diff(times) < 0))
-    return (np.argsort(times, kind="stable") if backwards else None), backwards
+def in_time_order(times: Ints) -> tuple[Ints, int]:
+    """Return the order that sorts `times`, equal ones staying as they are, and how many times went backwards."""
+    return np.argsort(times, kind="stable"), int(np.count_nonzero(np.diff(times) < 0))
 
 
 def _check_header(path: Path, names: Sequence[str], required: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from kvtrace.core.errors import ConfigError, TraceError, need_file
+from kvtrace.core.errors import TraceError, need_file
 from kvtrace.core.files import place_of
 from kvtrace.core.units import NS_PER_MS, NS_PER_S, NS_PER_US
 from kvtrace.requests.reading import Gathered, JsonLines, unused_notes
@@ -268,11 +268,9 @@ def _read_chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") 
 
     Raises:
         TraceError: a line is no such request.
-        ConfigError: a block of no tokens, or no such tokenizer.
+        ConfigError: no such tokenizer.
 
     """
-    if block_tokens < 1:
-        raise ConfigError(f"--block-tokens {block_tokens}: must be > 0")
     paths = sorted(path.glob(CHAT_FILES)) if path.is_dir() else [path]
     encode, per_token, words = encoder(tokenizer)
     found, each = Gathered(), block_tokens * per_token
@@ -353,8 +351,6 @@ def _read_lmcache_trace(path: Path, *, block_tokens: int | None = None) -> Reque
         TraceError: the file is not such a trace, is cut off, or no shape in it has a dimension of `block_tokens`.
 
     """
-    if block_tokens is not None and block_tokens <= 0:
-        raise ConfigError(f"block tokens(={block_tokens}) must be > 0")
     chunk_tokens = block_tokens or CHUNK_TOKENS
     need_file(path)
     found, digest, first, unused = Gathered(), hashlib.sha256(), None, 0

@@ -75,8 +75,6 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
     """
     if time_unit not in TIME_UNITS_NS:
         raise ConfigError(f"unknown time unit {time_unit!r}; use {' or '.join(TIME_UNITS_NS)}")
-    if block_tokens is not None and block_tokens <= 0:
-        raise ConfigError(f"block tokens(={block_tokens}) must be > 0")
     lines = JsonLines(path, _Line, name_fields=True)
     times, inputs, outputs, numbers = (array("q") for _ in range(4))
     chains: list[array[int]] = []
@@ -130,10 +128,8 @@ def _check(line: _Line, block_tokens: int, lines: JsonLines[_Line], number: int)
         if line.session_id is not None:
             return
         raise lines.fault("missing required field `hash_ids`, and no session_id", number, None)
-    wanted = -(-line.input_length // block_tokens)
-    if len(line.hash_ids) != wanted:
-        raise lines.misfit(len(line.hash_ids), line.input_length, block_tokens, wanted, number)
-    if len(set(line.hash_ids)) != wanted:
+    lines.check_ids(len(line.hash_ids), line.input_length, block_tokens, number, may_lack_last=False)
+    if len(set(line.hash_ids)) < len(line.hash_ids):
         raise lines.fault("an id appears twice, but an id names one whole prefix", number, "hash_ids")
 
 
@@ -372,9 +368,7 @@ def _check_agentic(
     """Return the request's name, the tokens of its prompt and its blocks."""
     if line.request_id is None or line.input_length is None or line.hash_ids is None:
         raise lines.fault("a request needs request_id, input_length and hash_ids", number, None)
-    whole, wanted = line.input_length // block_tokens, -(-line.input_length // block_tokens)
-    if len(line.hash_ids) not in (whole, wanted):
-        raise lines.misfit(len(line.hash_ids), line.input_length, block_tokens, wanted, number)
+    lines.check_ids(len(line.hash_ids), line.input_length, block_tokens, number)
     return line.request_id, line.input_length, line.hash_ids
 
 

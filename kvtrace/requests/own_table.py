@@ -14,7 +14,7 @@ import numpy as np
 
 from kvtrace.core.errors import TraceError
 from kvtrace.core.metadata import describe
-from kvtrace.core.schema import REQUESTS, RequestKind, arrow_schema, enum_array, enum_code
+from kvtrace.core.schema import REQUESTS, RequestKind, arrow_schema, enum_array, enum_code, numbers
 from kvtrace.core.tables import SUFFIXES, create, open_table
 from kvtrace.core.units import format_count, format_duration
 from kvtrace.requests.requests import (
@@ -38,11 +38,11 @@ BATCH_ROWS = 1 << 16
 _TRACE_KIND = enum_code(REQUESTS, "kind", RequestKind.TRACE)
 
 
-def batches(requests: Requests, count: int | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield the first `count` of `requests`, or all, as record batches of the requests table."""
+def batches(requests: Requests, count: int | None = None, first_id: int = 0) -> Iterator[pa.RecordBatch]:
+    """Yield the first `count` of `requests`, or all, numbered from `first_id`, as record batches of their table."""
     stop = len(requests) if count is None else count
     for start in range(0, stop, BATCH_ROWS):
-        yield _batch(requests, start, min(start + BATCH_ROWS, stop), start)
+        yield _batch(requests, start, min(start + BATCH_ROWS, stop), first_id + start)
 
 
 def batches_as_arrived(requests: Requests, rows: Ints, arrival_ns: Ints) -> Iterator[pa.RecordBatch]:
@@ -111,7 +111,7 @@ def read(path: Path) -> Requests:
     row = 0
     for batch in reader.batches():
         for name, parts in columns.items():
-            parts.append(_column(batch.column(name)))
+            parts.append(numbers(batch.column(name)))
         count, flat = _blocks(batch.column("block_ids"), path, row, has_ids=bool(has_ids))
         lengths.append(count)
         ids.append(flat)
@@ -131,32 +131,16 @@ def read(path: Path) -> Requests:
     return Requests(found["arrival_ns"], *tokens, offsets, np.concatenate(ids), has_ids, origin, notes, **more)
 
 
-def _column(array: Any) -> Ints:
-    """Return `array` as int64, its codes if it is of a closed set, NONE where it is null."""
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(array.type):
-        array = array.indices
-    values: Ints = array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    if array.null_count:
-        values[array.is_null().to_numpy(zero_copy_only=False)] = NONE
-    return values
-
-
 def _blocks(array: Any, path: Path, row: int, *, has_ids: bool) -> tuple[Ints, Ints]:
     """Return how many ids each request of `array` has, and the ids; all have some, or none has."""
     import pyarrow.compute as pc
 
+    is_wrong = (array.is_null() if has_ids else array.is_valid()).to_numpy(zero_copy_only=False)
+    if is_wrong.any():
+        why = "null, but the source has block ids" if has_ids else "ids, but the metadata's source has no block_tokens"
+        raise TraceError(why, path=path, row=row + int(np.argmax(is_wrong)), column="block_ids")
     if not has_ids:
-        if array.null_count < len(array):
-            at = row + int(np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))[0])
-            raise TraceError(
-                "ids, but the metadata's source has no block_tokens", path=path, row=at, column="block_ids"
-            )
         return np.zeros(len(array), dtype=np.int64), np.zeros(0, dtype=np.int64)
-    if array.null_count:
-        at = row + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-        raise TraceError("null, but the source has block ids", path=path, row=at, column="block_ids")
     lengths: Ints = pc.list_value_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
     ids: Ints = array.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
     return lengths, ids

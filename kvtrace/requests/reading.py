@@ -50,10 +50,12 @@ class JsonLines(Generic[T]):
         """Return a TraceError about the field `column` of line `number`."""
         return TraceError(message, path=self.path, row=number, column=column)
 
-    def misfit(self, ids: int, tokens: int, block_tokens: int, wanted: int, number: int) -> TraceError:
-        """Return a TraceError for line `number`, whose `tokens` need `wanted` block ids, not `ids`."""
-        needs = f"{ids} ids, but {tokens} input tokens in blocks of {block_tokens} need {wanted}"
-        return self.fault(f"{needs}; another block size? (--block-tokens)", number, "hash_ids")
+    def check_ids(self, ids: int, tokens: int, block_tokens: int, number: int, *, may_lack_last: bool = True) -> None:
+        """Raise TraceError for line `number` unless so many `ids` are of its `tokens`, a partial last block aside."""
+        wanted = -(-tokens // block_tokens)
+        if ids != wanted and not (may_lack_last and ids == tokens // block_tokens):
+            needs = f"{ids} ids, but {tokens} input tokens in blocks of {block_tokens} need {wanted}"
+            raise self.fault(f"{needs}; another block size? (--block-tokens)", number, "hash_ids")
 
     def __iter__(self) -> Iterator[tuple[int, T]]:
         """Yield each line and its number, from 1; TraceError for one that is no `T`."""
@@ -112,6 +114,11 @@ def rechained_notes(ids: int) -> list[str]:
     return [f"{ids} block ids stand behind more than one prefix, and were renamed by it"] if ids else []
 
 
+def backwards_notes(times: int) -> list[str]:
+    """Return what is to be said of a file whose times go back so often; nothing of none."""
+    return [f"times went backwards {times} times: the requests were sorted by arrival"] if times else []
+
+
 def _renamed(ids: Ints, offsets: Ints) -> Ints:
     """Name each block by (name of the prefix before it, its id), place by place through all prompts at once."""
     numbers, distinct = dense(ids)
@@ -138,10 +145,10 @@ class Gathered:
     Engines name blocks by hashes of any length, of bytes or text, and log times of a wall clock.
     """
 
-    def __init__(self) -> None:
-        """Start without any."""
+    def __init__(self, *, has_numbers: bool = False) -> None:
+        """Start without any; with `has_numbers` blocks are named by numbers, which stay."""
         self._times, self._inputs, self._outputs, self._sessions = (array("q") for _ in range(4))
-        self._answered = array("q")
+        self._answered, self._turns, self._has_numbers = array("q"), array("q"), has_numbers
         self._chains: list[array[int]] = []
         self._ids: dict[Hashable, int] = {}
         self._names: dict[Hashable, int] = {}
@@ -158,22 +165,25 @@ class Gathered:
         chain: Iterable[Hashable] = (),
         session: Hashable | None = None,
         answered_ns: int | None = None,
+        turn: int = NONE,
     ) -> None:
         """Append a request that arrived at `time_ns` of any clock, with the names of its prompt's blocks.
 
-        Its answer ended at `answered_ns`, if the log says when.
+        Its answer ended at `answered_ns`, if the log says when; `turn` is said of all requests or of none.
         """
         self._times.append(time_ns)
         self._answered.append(time_ns if answered_ns is None else max(time_ns, min(answered_ns, 2**63 - 1)))
         self._inputs.append(input_tokens)
         self._outputs.append(output_tokens)
-        self._chains.append(array("q", [self._ids.setdefault(name, len(self._ids)) for name in chain]))
+        numbers: Any = chain if self._has_numbers else [self._ids.setdefault(name, len(self._ids)) for name in chain]
+        self._chains.append(array("q", numbers))
+        self._turns.append(turn)
         self._sessions.append(NONE if session is None else self._names.setdefault(session, len(self._names)))
 
     def requests(
         self, kind: str, path: Path, sha256: str, block_tokens: int, notes: Iterable[str] = (), **facts: Any
     ) -> Requests:
-        """Return the requests in order of arrival, from 0 ns on; turns of a session are numbered in that order.
+        """Return the requests in order of arrival, from 0 ns on; turns that were not said are numbered in that order.
 
         TraceError if there is none, or they span more than a trace's clock holds.
         """
@@ -191,7 +201,7 @@ class Gathered:
         if block_tokens:
             unnamed = int(np.maximum(inputs - np.diff(offsets) * block_tokens, 0).sum())
             facts |= {"block_references": len(ids), "rechained_ids": ambiguous, "unnamed_tokens": unnamed}
-            said += [*unnamed_notes(unnamed), *rechained_notes(ambiguous)]
+            said += [*rechained_notes(ambiguous), *unnamed_notes(unnamed)]
         place: dict[str, Any] = {}
         answered = column(self._answered)[order]
         if (answered != arrivals).any():
@@ -200,8 +210,9 @@ class Gathered:
             sessions = column(self._sessions)[order]
             known = np.flatnonzero(sessions != NONE)
             sessions[known] = dense(sessions[known])[0]
-            place |= {"session_id": sessions, "turn": turns_of(sessions)}
-            facts["conversations"] = len(self._names)
+            turns = column(self._turns)[order]
+            place |= {"session_id": sessions, "turn": turns_of(sessions) if (turns == NONE).all() else turns}
+            facts.setdefault("conversations", len(self._names))
         origin = origin_of(kind, path, sha256, len(arrivals), block_tokens, **facts)
         tokens = (inputs, outputs, offsets, ids)
         return Requests(arrivals - arrivals[0], *tokens, block_tokens, origin, tuple(said), **place)

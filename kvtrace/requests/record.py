@@ -29,7 +29,7 @@ from kvtrace.requests.requests import Requests, Start, sha256_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
-if TYPE_CHECKING:
+
     from kvtrace.core.tables import Writer
 
 

@@ -13,7 +13,8 @@ No source is imported before it is asked for, so that a command's help can name 
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +31,7 @@ class Source:
 
     name: str
     options: tuple[str, ...] = ()
-    """The fields of SourceOptions that it takes."""
+    """Those that its `read` takes; each is an option of the command line, without `_per_s`."""
     is_drawn: bool = False
     """Whether it draws what its files lack, such as times: `read` then takes a random generator."""
     files: str = ""
@@ -67,36 +68,12 @@ SOURCES: Final[dict[str, Source]] = {
     )
 }
 """In the order of the help text, which is also the order in which they are asked whether a file is theirs."""
-FLAGS: Final = {
-    "time_unit": "--time-unit",
-    "block_tokens": "--block-tokens",
-    "request_rate_per_s": "--request-rate",
-    "live_conversations": "--live-conversations",
-    "max_conversations": "--max-conversations",
-    "tokenizer": "--tokenizer",
-    "conversation_rate_per_s": "--conversation-rate",
-}
 
 
-@dataclass(frozen=True, slots=True)
-class SourceOptions:
-    """The options of a source; None stands for its own default."""
-
-    time_unit: str | None = None
-    block_tokens: int | None = None
-    request_rate_per_s: float | None = None
-    live_conversations: int | None = None
-    max_conversations: int | None = None
-    tokenizer: str | None = None
-    conversation_rate_per_s: float | None = None
-
-    def given(self) -> dict[str, str | int | float]:
-        """Return the options that are not None."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
-
-
-def read(kind: str, path: Path, options: SourceOptions, wanted: Reshaping, seed: int) -> Requests:
+def read(kind: str, path: Path, options: Mapping[str, Any], wanted: Reshaping, seed: int) -> Requests:
     """Return the requests of `path`, a source of `kind`, reshaped as `wanted`; all that is drawn comes from `seed`.
+
+    An option that is None was not given: the source has its own default.
 
     Raises:
         ConfigError: an unknown kind, or an option that this kind does not take.
@@ -109,11 +86,14 @@ def read(kind: str, path: Path, options: SourceOptions, wanted: Reshaping, seed:
 
     if kind not in SOURCES:
         raise ConfigError(f"unknown source {kind!r}; known are {', '.join(SOURCES)}")
-    source, given = SOURCES[kind], options.given()
+    source, given = SOURCES[kind], {name: value for name, value in options.items() if value is not None}
     for name in given:
         if name not in source.options:
             takers = ", ".join(other.name for other in SOURCES.values() if name in other.options)
-            raise ConfigError(f"{FLAGS[name]} is for --source {takers}; {kind} has no use for it")
+            flag = f"--{name.removesuffix('_per_s').replace('_', '-')}"
+            raise ConfigError(f"{flag} is for --source {takers}; {kind} has no use for it")
+    if given.get("block_tokens", 1) < 1:
+        raise ConfigError(f"--block-tokens {given['block_tokens']}: must be > 0")
     drawn = (np.random.default_rng(seed),) if source.is_drawn else ()
     requests: Requests = source.load().read(path, *drawn, **given)
     return reshape(requests, wanted, np.random.default_rng([seed, 1]))

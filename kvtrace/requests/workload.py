@@ -5,24 +5,25 @@ All of it is off by default; `--set workload.prompt_share=0.2` turns some on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Annotated
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvtrace.core.config import check_ranges
+from kvtrace.core.config import Bounds
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import RequestKind
 from kvtrace.core.units import parse_duration_ns
 
 MAX_ITEMS = 10**7
-MAX_ITEM_TOKENS = 10**7
-MAX_TOP_CHUNKS = 1000
-MAX_THINK_NS = 24 * 3600 * 10**9
+_Items = Annotated[int, Bounds(1, MAX_ITEMS)]
+_ItemTokens = Annotated[int, Bounds(1, 10**7)]
+_Share = Annotated[float, Bounds(0, 1)]
+_ThinkTime = Annotated[str, Bounds(1, 24 * 3600 * 10**9, "> 0, and at most 24h", parse_duration_ns)]
 # As in the MLPerf Storage KV-cache benchmark: lengths of documents, shorter ones for large models, and a chunk's bytes.
 DOCUMENT_TOKENS, DOCUMENT_TOKENS_LARGE = (4000, 12_000), (1024, 4096)
 LARGE_LAYERS = 64
@@ -66,33 +67,33 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Which half of a disaggregated node the storage serves."""
     user_kind: UserKind | None = None
     """What all synthetic users are; without it each is any of the three with the same chance."""
-    think_time: str | None = None
+    think_time: _ThinkTime | None = None
     """How long synthetic users think before their next turn, on average over users, such as `30s`: each user's own is
     from a third of it to five thirds. Without it 0.3 s (chatbot), 0.6 s (coding) and 0.9 s (document): the load of a
     benchmark, not of people."""
     overlap: bool = False
     """Users ask on without waiting for answers; their requests wait by class of service for one of as many servers."""
-    prompt_share: float = 0.0
+    prompt_share: _Share = 0.0
     """The share of conversations that begin with one of the system prompts."""
-    prompt_tokens: tuple[int, ...] = (512, 1024, 2048)
+    prompt_tokens: tuple[_ItemTokens, ...] = (512, 1024, 2048)
     """The length of each system prompt; a conversation has any of them with the same chance."""
-    rag_share: float = 0.0
+    rag_share: _Share = 0.0
     """The share of requests that retrieve chunks of a document, which are there from the start."""
-    rag_documents: int = 100
+    rag_documents: _Items = 100
     """How many documents there are."""
-    rag_document_tokens: tuple[int, int] | None = None
+    rag_document_tokens: tuple[_ItemTokens, _ItemTokens] | None = None
     """Shortest and longest; by default 4,000 to 12,000, or 1,024 to 4,096 for models of 64 layers and more."""
-    rag_chunk_tokens: int = 512
+    rag_chunk_tokens: _ItemTokens = 512
     """Tokens of a document's chunk; with entry=turn none is larger than 256 MiB."""
-    rag_top_chunks: int = 5
+    rag_top_chunks: Annotated[int, Bounds(1, 1000)] = 5
     """Chunks of its document that a request retrieves."""
     rag_document_popularity: Popularity = Popularity.ZIPF
     """How requests are spread over the documents."""
     rag_chunk_popularity: Popularity = Popularity.ZIPF
     """How they are spread over the chunks of one."""
-    decode_entries: int = 10
+    decode_entries: _Items = 10
     """With mode=decode-only: entries a user has."""
-    decode_entry_tokens: int = 2048
+    decode_entry_tokens: _ItemTokens = 2048
     """With mode=decode-only: tokens of each."""
 
     @property
@@ -116,69 +117,34 @@ class LoadDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     model: str | None = None
     """The model, where the command line names none."""
-    users: int | None = None
+    users: _Items | None = None
     """Synthetic users, likewise."""
     duration: str | None = None
     """Virtual time, likewise, such as `300s`."""
 
 
-WORKLOAD_RANGES: Final[dict[str, tuple[float, float]]] = {
-    "Workload.prompt_share": (0, 1),
-    "Workload.prompt_tokens": (1, MAX_ITEM_TOKENS),
-    "Workload.rag_share": (0, 1),
-    "Workload.rag_documents": (1, MAX_ITEMS),
-    "Workload.rag_document_tokens": (1, MAX_ITEM_TOKENS),
-    "Workload.rag_chunk_tokens": (1, MAX_ITEM_TOKENS),
-    "Workload.rag_top_chunks": (1, MAX_TOP_CHUNKS),
-    "Workload.decode_entries": (1, MAX_ITEMS),
-    "Workload.decode_entry_tokens": (1, MAX_ITEM_TOKENS),
-    "LoadDefaults.users": (1, MAX_ITEMS),
-}
-"""The smallest and largest value of each field that has one, by class and name; of a list, of each number in it."""
-
-
-def check(
-    workload: Workload, chunk_tokens: int, *, stores_generated: bool, require: Callable[[bool, str], None]
-) -> None:
-    """Check `workload` with `require`; `chunk_tokens` is 0 for entry=turn."""
-    check_ranges(workload, "workload.", WORKLOAD_RANGES, require)
-    think_ns = workload.mean_think_ns
-    require(
-        think_ns is None or 0 < think_ns <= MAX_THINK_NS,
-        f"workload.think_time(={workload.think_time}) must be > 0, and at most 24h",
-    )
-    require(len(workload.prompt_tokens) > 0, "workload.prompt_tokens(=[]) must be some lengths")
+def complaints(workload: Workload, chunk_tokens: int, *, stores_generated: bool) -> Iterator[str]:
+    """Yield what does not hold of the knobs of `workload` together; `chunk_tokens` is 0 for entry=turn."""
+    mode = workload.mode
+    if not workload.prompt_tokens:
+        yield "workload.prompt_tokens(=[]) must be some lengths"
     low, high = workload.rag_document_tokens or DOCUMENT_TOKENS
-    require(low <= high, f"workload.rag_document_tokens(={[low, high]}) must be shortest and longest")
-    for name in ("rag_chunk_tokens",) * bool(workload.rag_share) + ("decode_entry_tokens",) * (
-        workload.mode is ServingMode.DECODE_ONLY
-    ):
+    if low > high:
+        yield f"workload.rag_document_tokens(={[low, high]}) must be shortest and longest"
+    used = {"rag_chunk_tokens": workload.rag_share, "decode_entry_tokens": mode is ServingMode.DECODE_ONLY}
+    for name in (name for name, is_used in used.items() if is_used):
         value = getattr(workload, name)
-        require(
-            not chunk_tokens or value % chunk_tokens == 0,
-            f"workload.{name}(={value}) must be a multiple of chunk_tokens(={chunk_tokens}): only full ones are stored",
-        )
-    require(
-        not (workload.overlap and (workload.shares or workload.mode is not ServingMode.BOTH)),
-        "workload.overlap works without prompts, documents and modes: leave the others of workload out",
-    )
-    _check_mode(workload, stores_generated=stores_generated, require=require)
-
-
-def _check_mode(workload: Workload, *, stores_generated: bool, require: Callable[[bool, str], None]) -> None:
-    if workload.mode is ServingMode.BOTH:
-        return
-    require(
-        not stores_generated, f"workload.mode={workload.mode} stores no generated tokens: leave store_generated out"
-    )
-    require(
-        not workload.rag_share,
-        f"workload.mode={workload.mode} retrieves no documents: leave workload.rag_share out",
-    )
-    require(
-        workload.mode is not ServingMode.DECODE_ONLY or not workload.prompt_share,
-        "workload.mode=decode-only computes no prompts: leave workload.prompt_share out",
-    )
+        if chunk_tokens and value % chunk_tokens:
+            multiple = f"must be a multiple of chunk_tokens(={chunk_tokens})"
+            yield f"workload.{name}(={value}) {multiple}: only full ones are stored"
+    if workload.overlap and (workload.shares or mode is not ServingMode.BOTH):
+        yield "workload.overlap works without prompts, documents and modes: leave the others of workload out"
+    if mode is not ServingMode.BOTH and stores_generated:
+        yield f"workload.mode={mode} stores no generated tokens: leave store_generated out"
+    if mode is not ServingMode.BOTH and workload.rag_share:
+        yield f"workload.mode={mode} retrieves no documents: leave workload.rag_share out"
+    if mode is ServingMode.DECODE_ONLY and workload.prompt_share:
+        yield "workload.mode=decode-only computes no prompts: leave workload.prompt_share out"
 
 
 def notes(workload: Workload) -> list[str]:

@@ -37,6 +37,7 @@ from kvtrace.model.serving import in_words
 from kvtrace.model.shape import PieceKind, pieces
 from kvtrace.native.records import NONE
 from kvtrace.requests import own_table
+from kvtrace.requests.requests import without_blocks
 from kvtrace.requests.workload import notes as workload_notes
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, as_config
@@ -44,10 +45,7 @@ from kvtrace.sim.presets.tier import Streams
 from kvtrace.sim.simulation import Flush, Simulation
 
 if TYPE_CHECKING:
-    from kvtrace.sim.simulation import Flush, Simulation
-if TYPE_CHECKING:
     import pyarrow as pa
-
 
 FLEET = ("node",)
 """The extra column of a trace of several nodes."""
@@ -146,7 +144,8 @@ def _encoder(
         for of_kind, sizes in _runs(kind, flush):
             objects.write(object_batch(objects.rows, of_kind, sizes))
         if log is not None and len(flush.log):
-            log.write(_user_requests(flush.log))
+            for batch in _user_requests(flush.log):
+                log.write(batch)
         taken.append((trace.rows, flush))
         while taken and taken[0][0] <= trace.encoded_rows:
             simulation.give_back(taken.popleft()[1])
@@ -216,22 +215,12 @@ def _keys(kind: str, ids: Any) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(ids), pa.py_buffer(ends), pa.py_buffer(text))
 
 
-def _user_requests(log: Any) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    arrival, request, session, turn, inputs, outputs, qos, kind = (log[name].copy() for name in log.dtype.names)
-    arrays = [
-        pa.array(arrival),
-        pa.array(request),
-        pa.array(session),
-        pa.array(turn, pa.int32()),
-        pa.array(inputs),
-        pa.array(outputs),
-        pa.nulls(len(log), pa.list_(pa.int64())),
-        enum_array(REQUESTS, "qos", qos.astype(np.int8)),
-        enum_array(REQUESTS, "kind", kind.astype(np.int8)),
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(REQUESTS))
+def _user_requests(log: Any) -> Iterator[pa.RecordBatch]:
+    asked = {name: log[name].copy() for name in log.dtype.names}
+    more = {name: asked[name] for name in ("session_id", "turn", "qos", "kind")}
+    tokens = (asked["input_tokens"], asked["output_tokens"])
+    requests = without_blocks(asked["arrival_ns"], *tokens, {}, (), **more)
+    yield from own_table.batches(requests, first_id=int(asked["request_id"][0]))
 
 
 def describer(simulation: Simulation, config: dict[str, Any], argv: list[str]) -> Callable[[Table], Metadata]:
@@ -336,11 +325,11 @@ class StreamLabels:
         self._note(flush)
         rows, found = flush.rows, np.full(len(flush.rows["op"]), NONE, np.int16)
         writes = np.flatnonzero(rows["op"] == enum_code(TRACE, "op", Op.WRITE))
-        write = _Writes(*(rows[name][writes] for name in ("ts_ns", "tier", "phase", "object_id", "request_id")))
+        write = {name: rows[name][writes] for name in ("ts_ns", "tier", "phase", "object_id", "request_id")}
         for of in set(self._streams) - {Streams.NONE}:
             classes = self._classes(of, write)
             for t in (t for t, streams in enumerate(self._streams) if streams is of):
-                here = np.flatnonzero((write.tier == t) & (classes != NONE))
+                here = np.flatnonzero((write["tier"] == t) & (classes != NONE))
                 numbers = classes[here] % self._counts[t]
                 found[writes[here]] = numbers
                 np.add.at(self._tally[t, :, 0], numbers, 1)
@@ -386,48 +375,37 @@ class StreamLabels:
             arrived = arrivals[0][known : last + 1]
         return getattr(requests, column)[arrived]
 
-    def _classes(self, of: Streams, write: _Writes) -> Any:
+    def _classes(self, of: Streams, write: dict[str, Any]) -> Any:
         """Return the class of each write, or NONE."""
-        found = np.zeros(len(write.tier), np.int64)
+        found = np.zeros(len(write["tier"]), np.int64)
         if of is Streams.PHASE:
-            found = _PHASE_CLASS[write.phase]
+            found = _PHASE_CLASS[write["phase"]]
         elif of is Streams.OBJECT_KIND:
-            found = self._kinds[write.object_id]
+            found = self._kinds[write["object_id"]]
         elif of is Streams.AGE:
             # Rows are in order of time: of the writes of one object the first is the oldest.
-            np.minimum.at(self._first_ns.values, write.object_id, write.ts_ns)
-            age_ns = write.ts_ns - self._first_ns[write.object_id]
+            np.minimum.at(self._first_ns.values, write["object_id"], write["ts_ns"])
+            age_ns = write["ts_ns"] - self._first_ns[write["object_id"]]
             found = np.searchsorted([seconds * 10**9 for _, seconds in _AGES], age_ns, side="right")
         elif len(found):
             found = self._of_owner(of, write)
         return found
 
-    def _of_owner(self, of: Streams, write: _Writes) -> Any:
+    def _of_owner(self, of: Streams, write: dict[str, Any]) -> Any:
         """Return the class of the request that each write serves, else of the one that wrote the object last."""
         owners, asked = self._owners[of], self._asked[of]
-        serves = write.request_id != NONE
-        order = np.argsort(write.object_id, kind="stable")
-        objects, mine = write.object_id[order], serves[order]
+        serves = write["request_id"] != NONE
+        order = np.argsort(write["object_id"], kind="stable")
+        objects, mine = write["object_id"][order], serves[order]
         # Of each write the place of the last one before it, of the same object, that serves a request.
         places = np.maximum.accumulate(np.where(mine, np.arange(len(order)), NONE))
         is_known = places >= np.searchsorted(objects, objects)
         classes = owners[objects]
-        classes[is_known] = asked[write.request_id[order[places[is_known]]]]
+        classes[is_known] = asked[write["request_id"][order[places[is_known]]]]
         owners.values[objects] = classes
         found = np.empty(len(order), np.int64)
         found[order] = classes
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Writes:
-    """Columns of the rows that write."""
-
-    ts_ns: Any
-    tier: Any
-    phase: Any
-    object_id: Any
-    request_id: Any
 
 
 @dataclass(slots=True)

@@ -40,7 +40,7 @@ from kvtrace.sim.fleet import copy_tiers_to_places, schedule_incidents, set_flee
 from kvtrace.sim.incidents import Incident, steps_of
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
-from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, bytes_of
+from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, bytes_of, ns_of
 
 FOREVER_NS = 2**62
 MILLION = 1_000_000
@@ -147,15 +147,8 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     room = max(ROOM, *(2 * tier.bucket_objects for tier in preset.tiers))
     world.chain, world.where = np.empty(room, np.int64), np.empty(room, np.int8)
     world.wanted = np.empty(len(preset.tiers) + 1, records.WANTED)
-    control = world.control
-    control["min_size"], control["max_size"] = records.UNBOUNDED, 0
-    made = world.slots["size"][: control["next_object"]]
-    if preset.entry is Entry.CHUNK:
-        control["min_size"] = control["max_size"] = sizes.chunk_bytes
-    elif len(made):
-        control["min_size"], control["max_size"] = made.min(), made.max()
     # Populating starts with the first item that is no prompt: those are stored when first used.
-    control["populated"] = library.prompts
+    world.control["populated"] = library.prompts
     schedule_incidents(world, steps_of(load.incidents, preset.fleet, preset.tiers), rows)
     return world
 
@@ -225,14 +218,14 @@ def _set_tiers(world: World, preset: Preset) -> None:
     queues = preset.fleet.instances(preset.tiers[-1].scope)
     world.offers = np.empty(int(limits.sum()) * queues, records.OFFER)
     for of, tier in zip(world.tiers, preset.tiers, strict=True):
-        of["heartbeat_ns"], of["bucket_objects"] = tier.heartbeat_ns, tier.bucket_objects
+        of["heartbeat_ns"], of["bucket_objects"] = ns_of(tier.heartbeat), tier.bucket_objects
         of["bucket_bytes"] = bytes_of(tier.bucket_bytes)
         of["collect_share"] = tier.bucket_gc or 0
         of["bucket_key_bytes"], of["bucket_meta_bytes"] = tier.bucket_key_bytes, tier.bucket_meta_bytes
         of["admission"], of["admission_count"] = list(Admission).index(tier.admission), tier.admission_count
-        of["decay_ns"] = tier.decay_ns
+        of["decay_ns"] = ns_of(tier.admission_decay)
         of["window"] = min(records.UNBOUNDED, tier.admission_window * int(of["limit"]))
-        of["ttl_ns"], of["latency_ns"], of["concurrency"] = tier.ttl_ns, tier.latency_ns, tier.concurrency
+        of["ttl_ns"], of["latency_ns"], of["concurrency"] = ns_of(tier.ttl), ns_of(tier.latency), tier.concurrency
         of["read_rate"], of["write_rate"] = [rate // BYTES_PER_US for rate in tier.rates_bytes_per_s]
         of["request_reads"], of["request_writes"] = tier.request_reads, tier.request_writes
         of["is_whole"] = tier.whole_offers and tier.policy is Policy.LRU
@@ -244,10 +237,10 @@ def _set_tiers(world: World, preset: Preset) -> None:
         of["loads_whole"] = tier.loads_whole
         if tier.low_watermark is not None and tier.capacity_bytes is not None:
             of["low"] = int(tier.capacity_bytes * tier.low_watermark)
-        if tier.evict_every_ns and tier.capacity_bytes is not None:
+        if tier.evict_every and tier.capacity_bytes is not None:
             of["trigger"] = int(tier.capacity_bytes * tier.high_watermark)
             of["low"] = min(of["low"], of["trigger"])
-            of["evict_every_ns"], of["evict_ppm"] = tier.evict_every_ns, round(MILLION * (tier.evict_share or 0))
+            of["evict_every_ns"], of["evict_ppm"] = ns_of(tier.evict_every), round(MILLION * (tier.evict_share or 0))
 
 
 def set_policies(world: World, policies: Sequence[Policy]) -> None:
@@ -322,7 +315,7 @@ def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:
     limits, largest = [], []
     for tier in preset.tiers:
         capacity = tier.capacity_bytes
-        high = 1.0 if tier.evict_every_ns else tier.high_watermark
+        high = 1.0 if tier.evict_every else tier.high_watermark
         limits.append(records.UNBOUNDED if capacity is None else int(capacity * high))
         largest.append(records.UNBOUNDED if capacity is None else int(capacity * tier.max_object_fraction))
     return limits, largest

@@ -16,7 +16,7 @@ import ctypes
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -66,11 +66,8 @@ class Flush:
         return len(times if times.base is None else times.base)
 
 
-class Sink(Protocol):
-    """Receives the output of a simulation, flush by flush."""
-
-    def __call__(self, flush: Flush) -> None:
-        """Process a flush; the simulation goes on when this returns."""
+Sink = Callable[[Flush], None]
+"""Takes the output of a simulation, flush by flush; the simulation goes on when it returns."""
 
 
 class Simulation:

@@ -6,7 +6,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
@@ -32,7 +32,7 @@ from kvtrace.core.units import format_bytes, format_count, format_duration
 from kvtrace.curves.size import Target
 from kvtrace.study.run import Failed
 from kvtrace.study.study import SEED, Study, Value, as_text
-from kvtrace.study.table import StudyRow, tier_figures
+from kvtrace.study.table import StudyRow
 
 MOST_SHOWN = 10
 """Of the best configurations."""
@@ -265,7 +265,7 @@ def _tier_tables(found: Findings) -> list[ReportTable]:
         for row in found.rows:
             for tier in row.figures.tiers if row.figures else ():
                 if tier.name == name:
-                    of = dict(tier_figures(tier))
+                    of = tier.figures()
                     cells = [of[column.name] for column in figures]
                     cells[1] = Cell("unlimited", Unit.TEXT) if cells[1] is None else cells[1]
                     rows.append([row.configuration.number, *cells])
@@ -303,7 +303,7 @@ class Candidate:
     @property
     def first_token_p99_ns(self) -> float | None:
         """The modelled p99 of times to the first token; null where a seed does not tell it."""
-        return _mean_of_known(row.first_token_ns("p99") for row in self.rows)
+        return mean([row.first_token_ns("p99") for row in self.rows])
 
     @property
     def recomputed_tokens(self) -> int:
@@ -317,7 +317,7 @@ class Candidate:
         if target.first_token is None:
             return True
         name, limit_ns = target.first_token
-        found = _mean_of_known(row.first_token_ns(name.removesuffix("_ns")) for row in self.rows)
+        found = mean([row.first_token_ns(name.removesuffix("_ns")) for row in self.rows])
         return found is not None and found <= limit_ns
 
 
@@ -395,12 +395,6 @@ def findings(study: Study, rows: list[StudyRow], target: Target | None) -> Findi
 
 def _known(cost: float | None) -> float:
     return float("inf") if cost is None else cost
-
-
-def _mean_of_known(values: Iterable[float | None]) -> float | None:
-    found = list(values)
-    known = [value for value in found if value is not None]
-    return fmean(known) if known and len(known) == len(found) else None
 
 
 def front(candidates: Sequence[Candidate], gain: Callable[[Candidate], float | None]) -> list[Candidate]:

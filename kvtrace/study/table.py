@@ -10,17 +10,13 @@ from typing import Any
 from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import arrow_schema, study_table
 from kvtrace.core.tables import create
-from kvtrace.curves.points import Rates, Simulated, TierDemand
+from kvtrace.curves.points import Simulated
 from kvtrace.study.run import Failed, Result
 from kvtrace.study.study import Configuration, Study, Value, as_text
 
 _COUNTED = (
     *("requests", "lookups", "hit_ratio", "input_tokens", "recomputed_tokens", "output_tokens", "span_ns"),
     *("imbalance", "duplicate_bytes"),
-)
-_OF_TIER = (
-    *("instances", "capacity_bytes", "hit_ratio", "read_bytes", "written_bytes"),
-    *("drive_writes_per_day", "life_years"),
 )
 
 
@@ -107,14 +103,4 @@ def _cells(row: StudyRow, kinds: Mapping[str, str]) -> Iterator[tuple[str, Any]]
     yield "capacity_bytes", row.capacity_bytes
     yield "price", row.price
     for tier in found.tiers:
-        yield from ((f"tier.{tier.name}.{name}", value) for name, value in tier_figures(tier))
-
-
-def tier_figures(tier: TierDemand) -> Iterator[tuple[str, Any]]:
-    """Yield the figures of a tier by their names in the table."""
-    for name in _OF_TIER:
-        yield name, getattr(tier, name)
-    for name in Rates.__slots__:
-        rate = getattr(tier.rates, name)
-        yield name, None if rate is None else rate.mean
-        yield f"p99_second_{name}", None if rate is None else rate.p99_second
+        yield from ((f"tier.{tier.name}.{name}", value) for name, value in tier.figures().items())

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,9 +24,6 @@ from kvtrace.core.units import format_bytes, format_count, format_duration, pars
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.presets.training import DESCRIPTION, MOST_EVENTS, PRESET, Training, WrittenBy
 
-if TYPE_CHECKING:
-    pass
-
 _READ, _WRITE, _DELETE = (enum_code(TRACE, "op", op) for op in (Op.READ, Op.WRITE, Op.DELETE))
 _SAVE, _RESTORE, _EVICT = (enum_code(TRACE, "phase", p) for p in (Phase.SAVE, Phase.RESTORE, Phase.EVICT))
 _MARKER = 0
@@ -35,18 +31,11 @@ _MARKER = 0
 MARKER_BYTES = 4096
 
 
-class EventKind(StrEnum):
-    """What happens to a checkpoint."""
-
-    SAVE = "save"
-    RESTORE = "restore"
-
-
 @dataclass(frozen=True, slots=True)
 class Event:
     """A save or a restore that becomes due."""
 
-    kind: EventKind
+    is_save: bool
     at_ns: int
     checkpoint: int
     """Which, counted from 0 in the order of saves."""
@@ -82,7 +71,7 @@ class Saving:
 
     def stats(self) -> dict[str, Any]:
         """Return what the run saves, restores and loses."""
-        saves = sum(event.kind is EventKind.SAVE for event in self.course.events)
+        saves = sum(event.is_save for event in self.course.events)
         restores = len(self.course.events) - saves
         size = int(self.sizes.sum())
         return {
@@ -111,7 +100,7 @@ def write(path: Path, job: Saving, argv: list[str], progress: Callable[[float], 
                 rows["node"] = rows["rank"].astype(np.int32) // job.training.ranks_per_node
             trace.write(trace_batch(rows, extras))
             event = job.course.events[at]
-            if event.kind is EventKind.SAVE:
+            if event.is_save:
                 first = 1 + event.checkpoint * len(job.sizes)
                 ids = np.arange(first, first + len(job.sizes))
                 objects.write(objects_batch(ids, _keys(job, event.checkpoint), "checkpoint", job.sizes))
@@ -171,15 +160,14 @@ def _rows(job: Saving) -> Iterator[dict[str, Any]]:
     sizes = job.sizes
     ranks = np.concatenate([np.arange(len(shard)) for shard in job.shards.values()])
     for number, event in enumerate(job.course.events):
-        is_save = event.kind is EventKind.SAVE
-        phase = _SAVE if is_save else _RESTORE
+        phase = _SAVE if event.is_save else _RESTORE
         steps: list[tuple[int, int, Any, Any, Any]] = []
         """Op, phase, objects, bytes and ranks, a stage each."""
         if number:
             steps.append((_READ, phase, [_MARKER], [MARKER_BYTES], [0]))
         objects = 1 + event.checkpoint * len(sizes) + np.arange(len(sizes))
-        steps.append((_WRITE if is_save else _READ, phase, objects, sizes, ranks))
-        if is_save:
+        steps.append((_WRITE if event.is_save else _READ, phase, objects, sizes, ranks))
+        if event.is_save:
             steps.append((_WRITE, phase, [_MARKER], [MARKER_BYTES], [0]))
             if 0 < job.training.keep <= event.checkpoint:
                 steps.append((_DELETE, _EVICT, objects - job.training.keep * len(sizes), sizes, ranks))
@@ -270,10 +258,10 @@ def run_course(training: Training, until_ns: int, seed: int) -> Course:
             now = failed + parse_duration_ns(training.restart)
             failure_ns = until_failure_ns()
             if saves and now <= until_ns:
-                course.events.append(Event(EventKind.RESTORE, now, saves - 1))
+                course.events.append(Event(False, now, saves - 1))
             continue
         if due > until_ns:
             return course
-        course.events.append(Event(EventKind.SAVE, due, saves))
+        course.events.append(Event(True, due, saves))
         failure_ns = None if failure_ns is None else failure_ns - training.every_ns
         now, saves = due, saves + 1

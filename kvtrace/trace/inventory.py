@@ -13,24 +13,21 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from msgspec import UNSET
-from numpy.typing import NDArray
 
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
     Document,
-    ReportTable,
     Sheet,
     Unit,
-    columns_of,
-    select,
+    table_of,
 )
 from kvtrace.core.document.fleet import event_lines, event_tables
 from kvtrace.core.errors import TraceError
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.native.library import I1, I4, I8, function
 from kvtrace.core.parquet import DENSE_SLACK
-from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code
+from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.tables import Reader, objects_path, open_table
 from kvtrace.core.units import INT64_MAX, NS_PER_S, format_bytes, format_count, format_duration
 from kvtrace.sim.chains import Numbers
@@ -40,9 +37,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvtrace.core.metadata import TierFacts
-if TYPE_CHECKING:
-    import pyarrow as pa
-
     from kvtrace.sim.presets.tier import TierSetting
 
 
@@ -52,15 +46,13 @@ _RETRIEVE, _DOCUMENT = enum_code(TRACE, "phase", Phase.RETRIEVE), enum_code(OBJE
 def take(reader: Reader, progress: Callable[[float], None]) -> dict[str, Any]:
     """Count a trace in one pass: rows, span, objects, operations and bytes, peak live bytes, hit ratios."""
     meta = reader.meta
-    ledger = Ledger(meta.tiers, meta.rows or 0, is_strict=False)
+    ledger = Ledger(meta.tiers, meta.rows or 0, reader.path, is_strict=False)
     ops, phases = TRACE.column("op").values, TRACE.column("phase").values
     shape = (max(1, len(meta.tiers)), len(ops), len(phases))
     counts, sizes = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     first_ns, last_ns = None, None
     for batch in reader.batches():
-        fault = ledger.apply(batch)
-        if fault is not None:
-            raise TraceError(fault.message, path=reader.path, row=fault.row, column=fault.column)
+        ledger.apply(batch)
         if batch.num_rows:
             times = batch.column("ts_ns").to_numpy()
             first_ns = int(times.min()) if first_ns is None else min(first_ns, int(times.min()))
@@ -125,12 +117,12 @@ def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
         f"{'simulated in virtual time' if meta.is_simulated else 'not simulated by kvtrace'}"
         f"; configuration {meta.config_sha256[:12]}"
     )
-    operations = columns_of("text: tier, op, phase; count: operations; bytes: bytes")
-    tiers = columns_of("""
+    operations = "text: tier, op, phase; count: operations; bytes: bytes"
+    tiers = """
         text: name = tier
         bytes: capacity_bytes = capacity, peak_live_bytes = peak live, live_bytes_at_end = live at end
         share: hit_ratio = hit ratio
-    """)
+    """
     rows = [
         {
             **tier,
@@ -145,8 +137,8 @@ def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
     is_bound = any(t["is_upper_bound"] and t["peak_live_bytes"] for t in found["tiers"])
     bound = "≤: nothing is deleted from this tier in the trace, so its live bytes only grow"
     tables = [
-        ReportTable("operations", Sheet.SUMMARY, operations, select(found["operations"], operations), keys=3),
-        ReportTable("tiers (hit ratio: counted by the simulation)", Sheet.SUMMARY, tiers, select(rows, tiers)),
+        table_of("operations", Sheet.SUMMARY, operations, found["operations"], keys=3),
+        table_of("tiers (hit ratio: counted by the simulation)", Sheet.SUMMARY, tiers, rows),
     ]
     lines = [bound] if is_bound else []
     if meta.events is not None:
@@ -171,12 +163,10 @@ def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bo
     Returns the final books and whether there was such a table; TraceError at the first that cannot be.
     """
     meta = reader.meta
-    ledger = Ledger(meta.tiers, meta.rows or 0)
+    ledger = Ledger(meta.tiers, meta.rows or 0, reader.path)
     documents: set[int] = set()
     for batch in reader.batches():
-        fault = ledger.apply(batch)
-        if fault is not None:
-            raise TraceError(fault.message, path=reader.path, row=fault.row, column=fault.column)
+        ledger.apply(batch)
         documents |= retrieved(batch)
         progress(float(ledger.rows))
     counted = (meta.stats or {}).get("tiers") or []
@@ -258,6 +248,31 @@ _GB = 10**9
 _OPS = len(Op)
 
 
+def monthly_cost(
+    tier: TierSetting, reads: float, writes: float, times_a_month: float, stored_bytes: int
+) -> dict[str, Any]:
+    """Return what a month costs in which `tier` takes such requests so often, and holds so much all the time."""
+    requests = reads * tier.get_price_per_1000 + writes * tier.put_price_per_1000
+    return {
+        "name": tier.name,
+        "puts_per_month": round(writes * times_a_month),
+        "gets_per_month": round(reads * times_a_month),
+        "requests_cost_per_month": requests / 1000 * times_a_month,
+        "stored_bytes": stored_bytes,
+        "storage_cost_per_month": stored_bytes / _GB * tier.price_per_gb_month,
+    }
+
+
+def cost_line(cost: dict[str, Any], when: str, basis: str) -> str:
+    """Return a monthly cost in a sentence: what is stored `when`, and on what `basis`."""
+    requests, storage = cost["requests_cost_per_month"], cost["storage_cost_per_month"]
+    puts, gets = (format_count(cost[f"{kind}_per_month"]) for kind in ("puts", "gets"))
+    return (
+        f"{cost['name']}: {requests + storage:,.2f} a month: {puts} PUTs and {gets} GETs {requests:,.2f}, "
+        f"{format_bytes(cost['stored_bytes'])} stored{when} {storage:,.2f} ({basis})"
+    )
+
+
 def monthly_costs(
     trace: Path, tiers: Sequence[TierSetting], stats: dict[str, Any], span_ns: int | None
 ) -> list[dict[str, Any]]:
@@ -269,22 +284,7 @@ def monthly_costs(
     if not priced or not span_ns:
         return []
     counts, months = _counts(trace, len(tiers)), MONTH_S * NS_PER_S / span_ns
-    found = []
-    for t in priced:
-        tier, (reads, writes) = tiers[t], counts[t]
-        live_bytes = stats["tiers"][t]["live_bytes"]
-        requests = reads * tier.get_price_per_1000 + writes * tier.put_price_per_1000
-        found.append(
-            {
-                "name": tier.name,
-                "puts_per_month": round(writes * months),
-                "gets_per_month": round(reads * months),
-                "requests_cost_per_month": requests / 1000 * months,
-                "stored_bytes": live_bytes,
-                "storage_cost_per_month": live_bytes / _GB * tier.price_per_gb_month,
-            }
-        )
-    return found
+    return [monthly_cost(tiers[t], *counts[t], months, stats["tiers"][t]["live_bytes"]) for t in priced]
 
 
 def _counts(trace: Path, tiers: int) -> list[tuple[int, int]]:
@@ -298,8 +298,6 @@ def _counts(trace: Path, tiers: int) -> list[tuple[int, int]]:
     read, write = (enum_code(TRACE, "op", op.value) for op in (Op.READ, Op.WRITE))
     return [(int(of[read]), int(of[write])) for of in total.reshape(tiers, _OPS)]
 
-
-NO_STAGE = -(2**31)
 
 (
     OK, TIME_BACKWARDS, OVERFLOW, REQUEST_NOT_DENSE, READ_ABSENT, READ_PAST_END, WRITE_GAP, OVER_CAPACITY,
@@ -324,15 +322,6 @@ FAULTS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """The first row of a trace that cannot be, and why."""
-
-    row: int
-    column: str
-    message: str
-
-
 @dataclass(slots=True)
 class Ledger:
     """Live bytes by tier and object, and the stage each request has reached; feed it batches in order.
@@ -342,6 +331,8 @@ class Ledger:
 
     tiers: list[TierFacts]
     total_rows: int
+    path: Path | None = None
+    """Of the trace, for errors."""
     is_strict: bool = True
     rows: int = 0
     objects: int = 0
@@ -379,9 +370,9 @@ class Ledger:
         """The most that was live at once."""
         return self._tiers["peak"]
 
-    def apply(self, batch: pa.RecordBatch) -> Fault | None:
-        """Enter the rows of `batch`; return the first fault, or None."""
-        columns = _columns(batch)
+    def apply(self, batch: pa.RecordBatch) -> None:
+        """Enter the rows of `batch`; TraceError at the first that cannot be."""
+        columns = {name: np.ascontiguousarray(numbers(batch.column(name), kind)) for name, kind in _COLUMNS.items()}
         top_object = int(columns["object_id"].max(initial=-1))
         top_request = int(columns["request_id"].max(initial=-1))
         self.objects = max(self.objects, top_object + 1)
@@ -391,19 +382,19 @@ class Ledger:
             cell = columns["object_id"] * len(self.tiers) + instance
         else:
             instance, cell = self._places.of(batch, columns)
-            self._instances = _grown(self._instances, self._places.instances, 0)
-        self._sizes = _grown(self._sizes, int(cell.max(initial=-1)) + 1, 0)
-        self.extents = _grown(self.extents, self.objects, 0)
-        self._stages = _grown(self._stages, min(self.requests, self.total_rows + DENSE_SLACK), -1)
+            self._instances = grown(self._instances, self._places.instances, 0)
+        self._sizes = grown(self._sizes, int(cell.max(initial=-1)) + 1, 0)
+        self.extents = grown(self.extents, self.objects, 0)
+        self._stages = grown(self._stages, min(self.requests, self.total_rows + DENSE_SLACK), -1)
         code = _enter(
             batch.num_rows, *columns.values(), cell, instance, self._tiers, self._sizes, self._instances, self.extents,
             len(self._stages), self._stages, self._state, self.is_strict,
         )  # fmt: skip
-        fault = None if code == OK else self._fault(code, columns)
+        if code != OK:
+            raise self._fault(code, columns)
         self.rows += batch.num_rows
-        return fault
 
-    def _fault(self, code: int, columns: dict[str, Any]) -> Fault:
+    def _fault(self, code: int, columns: dict[str, Any]) -> TraceError:
         _, at, before = self._state[0].tolist()
         row = {name: int(column[at]) for name, column in columns.items()}
         tier = self.tiers[row["tier"]]
@@ -412,7 +403,7 @@ class Ledger:
             **row, before=before, end=row["offset_bytes"] + row["length_bytes"],
             tier_name=tier.name, capacity=tier.capacity_bytes,
         )  # fmt: skip
-        return Fault(self.rows + at, column, message)
+        return TraceError(message, path=self.path, row=self.rows + at, column=column)
 
 
 class _Places:
@@ -450,19 +441,8 @@ _enter = function(
 )  # fmt: skip
 
 
-def _columns(batch: pa.RecordBatch) -> dict[str, Any]:
-    columns = {}
-    for name, dtype in _COLUMNS.items():
-        array = batch.column(name)
-        if name == "op":
-            array = array.indices
-        if array.null_count:
-            array = array.fill_null(NO_STAGE if name == "stage" else -1)
-        columns[name] = np.ascontiguousarray(array.to_numpy(), dtype)
-    return columns
-
-
-def _grown(array: Any, wanted: int, fill: int) -> Any:
+def grown(array: Any, wanted: int, fill: int) -> Any:
+    """Return `array` with at least `wanted` values, new ones being `fill`; it grows to twice its length or more."""
     if wanted <= len(array):
         return array
     more = np.full(max(wanted - len(array), len(array)), fill, dtype=array.dtype)

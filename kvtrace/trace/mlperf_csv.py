@@ -3,9 +3,8 @@
 Its six columns have no delete, offset, request, stage or rank, so those are null or absent after an import,
 and an export says what it leaves out. Its clock is Unix seconds with six decimals.
 
-Keys, of which there may be millions, are numbered by first appearance in little memory: a key is known by its 128-bit
-hash in an open-addressing table (two in a billion would share one with a chance of 10^-21), and the keys themselves go
-to a temporary file in that order.
+Keys, of which there may be millions, are numbered by first appearance in little memory: a key is known by 64 bits of
+its hash, and 64 more that must be equal too. The keys themselves go to a temporary file in that order.
 """
 
 from __future__ import annotations
@@ -21,13 +20,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from kvtrace.core.csv import MOST_LINE_BYTES, csv_fault, unpacked
-from kvtrace.core.errors import TraceError
+from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import aside
 from kvtrace.core.metadata import Metadata, TierFacts, describe
-from kvtrace.core.native.library import I4, I8, function
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, arrow_schema, enum_array, enum_code, objects_batch
 from kvtrace.core.tables import create, objects_path, open_table
 from kvtrace.core.units import format_duration
+from kvtrace.sim.chains import Numbers
+from kvtrace.trace.inventory import grown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -183,7 +183,7 @@ def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
 
 def _codes(column: Any, known: dict[str, int], path: Path, row: int) -> Any:
     """Return int8 codes of a dictionary column whose values must all be `known`."""
-    array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    array = column.combine_chunks()
     values = array.dictionary.to_pylist()
     for index, value in enumerate(values):
         if value not in known:
@@ -197,7 +197,7 @@ def _codes(column: Any, known: dict[str, int], path: Path, row: int) -> Any:
 
 def _phases(column: Any, ops: Any, state: Import) -> Any:
     """Return phase codes; a phase that starts like a known one is that one, any other is `other` and counted."""
-    array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    array = column.combine_chunks()
     values, indices = array.dictionary.to_pylist(), array.indices.to_numpy()
     codes = np.empty(len(values), dtype=np.int8)
     for index, value in enumerate(values):
@@ -227,8 +227,7 @@ def _times(seconds: Any, state: Import) -> Any:
 
 
 def _objects(keys: Any, sizes: Any, state: Import) -> Any:
-    array = keys.combine_chunks() if keys.num_chunks != 1 else keys.chunk(0)
-    encoded = array.dictionary_encode()
+    encoded = keys.combine_chunks().dictionary_encode()
     ids = state.keys.number(encoded.dictionary)[encoded.indices.to_numpy()]
     state.keys.enlarge(ids, sizes)
     return ids
@@ -325,9 +324,6 @@ def _count_losses(frame: Any, lost: dict[str, int]) -> None:
 
 
 _SEEDS = (1, 2)
-_HASH = np.dtype([("low", I8), ("high", I8)])
-_number = function("keys_number", I4, int, _HASH, int, int, I8, I8, I8, returns=int)
-_place_all = function("keys_place_all", I4, int, _HASH, int)
 
 
 class KeyNumbers:
@@ -337,11 +333,11 @@ class KeyNumbers:
         """Keep the names in a temporary file in `directory`; it has no name and goes with the process."""
         import pyarrow as pa
 
-        self.count = 0
-        self.sizes: NDArray[np.int64] = np.zeros(1024, dtype=np.int64)
-        # The number at each place, or -1; and each number's hash.
-        self._table = np.full(4096, -1, dtype=np.int32)
-        self._hashes: NDArray[np.void] = np.zeros(1024, dtype=_HASH)
+        self.sizes: NDArray[np.int64] = np.zeros(1024, np.int64)
+        self._numbers = Numbers(0)
+        """By 64 bits of a key's hash."""
+        self._others: NDArray[np.int64] = np.zeros(1024, np.int64)
+        """Of each key, 64 bits more, by which those that share the first are told apart."""
         self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - __exit__ closes it
         self._schema = pa.schema([pa.field("key", pa.string())])
         self._spool = pa.ipc.new_stream(self._file, self._schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
@@ -361,29 +357,23 @@ class KeyNumbers:
 
         series = pl.Series(values=pl.from_arrow(names))
         low, high = (series.hash(seed).to_numpy().view(np.int64) for seed in _SEEDS)
-        self._grow(len(names))
-        ids = np.empty(len(names), dtype=np.int64)
-        before = self.count
-        self.count = _number(self._table, len(self._table), self._hashes, before, len(names), low, high, ids)
-        is_new = pa.array(ids >= before)
-        self._spool.write_batch(pa.RecordBatch.from_arrays([names.filter(is_new)], schema=self._schema))
+        before, ids = self.count, self._numbers.of(low).astype(np.int64)
+        self.sizes, self._others = grown(self.sizes, self.count, 0), grown(self._others, self.count, 0)
+        is_new = ids >= before
+        self._others[ids[is_new]] = high[is_new]
+        if (self._others[ids] != high).any():
+            raise ConfigError("two keys have 64 bits of their hashes in common: rename one of them")
+        self._spool.write_batch(pa.RecordBatch.from_arrays([names.filter(pa.array(is_new))], schema=self._schema))
         return ids
+
+    @property
+    def count(self) -> int:
+        """How many names there are."""
+        return self._numbers.count
 
     def enlarge(self, ids: Any, sizes: Any) -> None:
         """Remember `sizes` of the objects `ids` where they are larger than any before."""
         np.maximum.at(self.sizes, ids, sizes)
-
-    def _grow(self, more: int) -> None:
-        wanted = self.count + more
-        places = len(self._table)
-        while places < 2 * wanted:
-            places *= 2
-        if places > len(self._table):
-            self._table = np.full(places, -1, dtype=np.int32)
-            _place_all(self._table, places, self._hashes, self.count)
-        if wanted > len(self.sizes):
-            more = max(wanted, len(self.sizes) * 3 // 2) - len(self.sizes)
-            self.sizes, self._hashes = np.pad(self.sizes, (0, more)), np.pad(self._hashes, (0, more))
 
     def batches(self) -> Iterator[pa.StringArray]:
         """Yield all names in the order of their numbers; none can be numbered afterwards."""

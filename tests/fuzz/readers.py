@@ -107,7 +107,7 @@ def read_run_json(rng: random.Random, folder: Path) -> Trial:
 
 def read_requests(rng: random.Random, folder: Path) -> Trial:
     """Read a damaged file of requests, of any source."""
-    from kvtrace.requests.registry import SourceOptions, detect, read
+    from kvtrace.requests.registry import detect, read
     from kvtrace.requests.requests import MAX_NS, MAX_TOKENS
     from kvtrace.requests.shaping import Reshaping
 
@@ -115,7 +115,7 @@ def read_requests(rng: random.Random, folder: Path) -> Trial:
 
     def call() -> None:
         source = kind if rng.random() < 0.8 else detect(path)
-        found = read(source, path, SourceOptions(), Reshaping(), 1)
+        found = read(source, path, {}, Reshaping(), 1)
         count = len(found)
         need(count > 0, "no request")
         need((found.arrival_ns >= 0).all() and found.arrival_ns.max() <= MAX_NS, "times out of range")

@@ -19,7 +19,7 @@ from kvtrace.model.shape import Piece, PieceKind
 from kvtrace.requests.workload import ServingMode
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
-from kvtrace.sim.presets.tier import Admission, Recency, Scope
+from kvtrace.sim.presets.tier import Admission, Recency, Scope, ns_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -61,7 +61,7 @@ class Tier:
         self.limit = self.largest = self.low = capacity
         if capacity is not None:
             self.trigger = self.low = int(capacity * setting.high_watermark)
-            self.limit = capacity if setting.evict_every_ns else self.low
+            self.limit = capacity if ns_of(setting.evict_every) else self.low
             self.largest = int(capacity * setting.max_object_fraction)
             if setting.low_watermark is not None:
                 self.low = int(capacity * setting.low_watermark)
@@ -72,7 +72,7 @@ class Tier:
         self.objects: dict[int, int] = {}
         self.policy = POLICIES[setting.policy](self.limit)
         self.setting = setting
-        self.ttl_ns = setting.ttl_ns if setting.policy is Policy.TTL else None
+        self.ttl_ns = ns_of(setting.ttl) if setting.policy is Policy.TTL else None
         self.expires: dict[int, int] = {}
         self.counts: dict[int, int] = {}
         self.referred = self.decayed = self.looked = 0
@@ -128,8 +128,8 @@ class Tier:
             self.counts[key] = self.counts.get(key, 0) + 1
             passes = self.counts[key] >= setting.admission_count
         else:
-            while setting.decay_ns and self.decayed + setting.decay_ns <= now:
-                self.decayed += setting.decay_ns
+            while ns_of(setting.admission_decay) and self.decayed + ns_of(setting.admission_decay) <= now:
+                self.decayed += ns_of(setting.admission_decay)
                 self.counts = {other: count - 1 for other, count in self.counts.items() if count > 1}
             self.counts[key] = 2 * self.counts.get(key, 0) or 1
             passes = self.counts[key] >= setting.admission_count
@@ -357,7 +357,7 @@ class Oracle:
         if tier.is_whole:
             return self.evict_together(tier, size, set())
         if not tier.fits(size):
-            if tier.setting.evict_every_ns:
+            if ns_of(tier.setting.evict_every):
                 return False
             while not tier.holds(size, tier.low):
                 self.evict(tier, tier.policy.victim(key, size))
@@ -408,7 +408,7 @@ class Oracle:
         """Yield when something is due in `tier`, and what: EXPIRE, POLL or STORE."""
         if tier.expires:
             yield min(tier.expires.values()), EXPIRE
-        every = tier.setting.evict_every_ns
+        every = ns_of(tier.setting.evict_every)
         held = sum(tier.objects.values())
         if every and tier.limit is not None and held and held >= tier.trigger:
             yield (tier.looked // every + 1) * every, POLL
@@ -482,7 +482,7 @@ class Oracle:
     ) -> tuple[list[tuple[int, Tier]], list[tuple[int, Tier]]]:
         """Return what may be read of both: nothing below a staging tier that has no room for all of that."""
         staging = self.staging
-        if staging is None or not staging.setting.evict_every_ns:
+        if staging is None or not ns_of(staging.setting.evict_every):
             return retrieved, found
         if staging.has_buffers(sum(self.sizes[k] for k, t in retrieved + found if t.number > staging.number)):
             return retrieved, found
@@ -812,7 +812,7 @@ class Oracle:
 
     def buffered_writes(self, staging: Tier, keys: list[int]) -> list[int]:
         """Return the first of `keys` that find a buffer to be stored; where room is made at times, all or none."""
-        if not staging.setting.evict_every_ns:
+        if not ns_of(staging.setting.evict_every):
             return self.buffered(keys, 0)
         new = sum(self.sizes[key] for key in keys if key not in staging.objects)
         return keys if staging.has_buffers(new) and all(staging.takes(self.sizes[key]) for key in keys) else []
@@ -851,7 +851,7 @@ class Oracle:
         if staging is None:
             return []
         below = [key for key, tier in found if tier.number > staging.number]
-        if staging.setting.evict_every_ns:
+        if ns_of(staging.setting.evict_every):
             return below
         return self.buffered(below, sum(self.sizes[key] for key, tier in found if tier is staging))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from evictions import POLICIES
 
-from kvtrace.sim.presets.tier import Scope
+from kvtrace.sim.presets.tier import Scope, ns_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -120,7 +120,7 @@ class Outages:
     def reach(self, store: Tier, *, is_gone: bool) -> None:
         store.is_gone = is_gone
         if store.queue is not None and not is_gone:
-            now, every = self.oracle.now, store.setting.heartbeat_ns
+            now, every = self.oracle.now, ns_of(store.setting.heartbeat)
             store.queue.busy = max(store.queue.busy, now)
             while store.queue.beat is not None and store.queue.beat < now:
                 store.queue.beat += every

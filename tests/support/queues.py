@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvtrace.sim.presets.tier import BYTES_PER_US, bytes_of
+from kvtrace.sim.presets.tier import BYTES_PER_US, bytes_of, ns_of
 
 if TYPE_CHECKING:
     from oracle import Oracle, Tier
@@ -38,13 +38,15 @@ class Queue:
             self.dropped.append(size)
             return
         self.waiting.append((key, now, self.oracle.node))
-        if setting.heartbeat_ns and self.beat is None:
-            self.beat = next(t for t in range(0, now + 2 * setting.heartbeat_ns, setting.heartbeat_ns) if t > now)
+        if ns_of(setting.heartbeat) and self.beat is None:
+            self.beat = next(
+                t for t in range(0, now + 2 * ns_of(setting.heartbeat), ns_of(setting.heartbeat)) if t > now
+            )
 
     def due(self) -> float:
         if self.tier.is_gone:
             return float("inf")
-        if self.setting.heartbeat_ns:
+        if ns_of(self.setting.heartbeat):
             return float("inf") if self.beat is None else self.beat
         return max(self.busy, self.waiting[0][1]) if self.waiting else float("inf")
 

@@ -205,16 +205,14 @@ def _gib(value: float | None) -> float | None:
 
 
 _QOS = [
-    *(
-        "QoS Level",
-        "Total Requests",
-        "Latency P95 (ms)",
-        "Latency P99 (ms)",
-        "SLA Met",
-        "SLA Compliance",
-        "Note",
-        "Run",
-    ),
+    "QoS Level",
+    "Total Requests",
+    "Latency P95 (ms)",
+    "Latency P99 (ms)",
+    "SLA Met",
+    "SLA Compliance",
+    "Note",
+    "Run",
 ]
 
 

@@ -292,8 +292,3 @@ _SHOWN: Final[dict[Unit, Callable[[Any], str]]] = {
     Unit.YEARS: format_years,
     Unit.RATIO: lambda value: f"{value:.3f}" if value < _FOUR_DIGITS / 100 else _number(value),
 }
-
-
-def select(rows: list[dict[str, Any]], columns: list[ReportColumn]) -> list[list[Any]]:
-    """Return the cells of `rows` that `columns` name."""
-    return [[row[column.name] for column in columns] for row in rows]

@@ -326,7 +326,7 @@ class _Charts:
         """Return the figure of `chart`."""
         name, picture = f"f{len(self._live) + 1}", picture_of(chart)
         self._live[name] = live_figure(picture)
-        still = draw(picture, len(self._live), has_title=False)
+        still = draw(picture, len(self._live))
         title = f"<figcaption>{_plain(chart.title)}</figcaption>" if has_title else ""
         return f'<figure>{title}<div class="live" id="{name}"></div><div class="still">{still}</div></figure>'
 
@@ -469,7 +469,7 @@ _MAX_TICKS = 7
 _NARROW = 100
 
 
-def draw(picture: Picture, number: int, *, has_title: bool) -> str:
+def draw(picture: Picture, number: int) -> str:
     """Return `picture` as an SVG element; `number` keeps its ids apart from those of the page's other charts.
 
     Raises:
@@ -486,8 +486,6 @@ def draw(picture: Picture, number: int, *, has_title: bool) -> str:
         axes = figure.subplots()
         _fill(axes, picture)
         _dress(axes, picture)
-        if has_title:
-            axes.set_title(picture.title, color=INK, fontsize=10, loc="left")
         target = io.StringIO()
         empty = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(target, format="svg", metadata=empty, transparent=True)

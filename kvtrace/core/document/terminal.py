@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
+from kvtrace.core.app import emit_json
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Unit, raw_cell, show
 from kvtrace.core.units import printable
 
@@ -35,6 +36,14 @@ def show_documents(documents: Sequence[Document], *, hint: str = "") -> None:
                 console.print(printable(document.headline), style="bold")
     if hint and any(_is_long(table) for document in documents for table in document.tables):
         console.print(printable(hint), style="dim")
+
+
+def answer(found: Any, document: Callable[[], Document], *, as_json: bool) -> None:
+    """Print what a command `found` as JSON, or as the document that is made of it."""
+    if as_json:
+        emit_json(found)
+    else:
+        show_documents([document()])
 
 
 def show_tables(tables: Iterable[ReportTable]) -> None:

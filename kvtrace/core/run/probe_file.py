@@ -10,12 +10,11 @@ from typing import Any
 
 import msgspec
 
-from kvtrace.core.files import read_json
+from kvtrace.core.files import find_json
 from kvtrace.core.metadata import Count
 from kvtrace.core.run.run_file import PROBE_FILE
 from kvtrace.core.units import NS_PER_S, format_duration, format_io_size, format_rate
 
-_MISFIT = "not of this version of kvreplay: {}; measure again"
 _FOUR_DIGITS = 1000
 LAYERS = ("q2d", "requeued", "d2c")
 
@@ -187,8 +186,7 @@ def find_probe(folder: Path) -> ProbeFile | None:
         TraceError: it is damaged, or of another version.
 
     """
-    path = folder / PROBE_FILE
-    return read_json(path, ProbeFile, misfit=_MISFIT) if path.is_file() else None
+    return find_json(folder / PROBE_FILE, ProbeFile, misfit="not of this version of kvreplay: {}; measure again")
 
 
 def probe_answer(found: ProbeFile) -> str:

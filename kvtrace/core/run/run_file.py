@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 from kvtrace.core.app import log, progress
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import KvError, TraceError
-from kvtrace.core.files import read_json
+from kvtrace.core.files import find_json, read_json
 from kvtrace.core.metadata import Count, Metadata
 from kvtrace.core.run.figures import CheckpointFigures, Mlperf, RequestFigures, Serving, Summary
 
@@ -604,7 +604,4 @@ class MlperfMark(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_mark(folder: Path) -> MlperfMark | None:
     """Return what the figures in `folder` must be marked with, or None if it has none of the benchmark's."""
-    path = folder / MLPERF_FILE
-    if not path.is_file():
-        return None
-    return read_json(path, MlperfMark, misfit="not of this version of kvreplay: {}; run it again")
+    return find_json(folder / MLPERF_FILE, MlperfMark, misfit="not of this version of kvreplay: {}; run it again")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from kvtrace.core.files import read_json
+from kvtrace.core.files import find_json
 from kvtrace.core.run.figures import LimitCause, RunVerdict
 from kvtrace.core.run.run_file import SWEEP_FILE
 
@@ -99,7 +99,4 @@ class LoadSweep(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_sweep(folder: Path) -> LoadSweep | None:
     """Return the sweep in `folder`, or None if there is none; TraceError if its file is damaged."""
-    path = folder / SWEEP_FILE
-    if not path.is_file():
-        return None
-    return read_json(path, LoadSweep, misfit="not of this version of kvreplay: {}; sweep again")
+    return find_json(folder / SWEEP_FILE, LoadSweep, misfit="not of this version of kvreplay: {}; sweep again")

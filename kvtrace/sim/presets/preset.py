@@ -12,36 +12,36 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import EnumType, StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any
 
 import msgspec
 
-from kvtrace.core.config import check_ranges, load_toml, nearest, override, to_struct
+from kvtrace.core.config import Bounds, bounds_of, check_bounds, load_toml, nearest, override, to_struct
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
 from kvtrace.model.serving import ATTENTION, BATCH, COMPUTING, Attention
-from kvtrace.requests.workload import WORKLOAD_RANGES, LoadDefaults, Workload
-from kvtrace.requests.workload import check as check_workload
+from kvtrace.requests.workload import LoadDefaults, Workload
+from kvtrace.requests.workload import complaints as complaints_of_workload
 from kvtrace.sim.presets import training
 from kvtrace.sim.presets.tier import (
-    BYTES_PER_US,
     LINK,
-    MAX_CAPACITY_BYTES,
     MAX_TOKENS,
-    PART_RANGES,
     SWITCHED,
     Admission,
+    Bandwidth,
     FleetSetting,
     Recency,
     TierSetting,
+    Tokens,
     bytes_of,
-    check_fleet,
-    check_tier,
+    complaints_of_fleet,
+    complaints_of_tier,
 )
 from kvtrace.sim.presets.training import PRESET as TRAINING
 
-MAX_TIERS, MAX_NS_PER_TOKEN, MAX_PAIR_FS, MAX_PAD_BYTES = 8, 10**9, 10**12, 2**30
+MAX_TIERS = 8
 PRESETS, GPU = Path(__file__).parent, "h100"
+_Ns = Annotated[int, Bounds(0, 10**9)]
 
 
 class Entry(StrEnum):
@@ -94,7 +94,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     tiers: tuple[TierSetting, ...]
     entry: Entry
     """What one cached object holds."""
-    chunk_tokens: int = 256
+    chunk_tokens: Annotated[int, Bounds(1, MAX_TOKENS)] = 256
     """Tokens of a chunk; with entry=turn it has no meaning."""
     match: Match
     """Which cached objects of its context a request may use."""
@@ -110,13 +110,13 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """What is moved down to a tier of policy lru goes behind what was used there after it; else it counts as new."""
     merge_ranks: bool = False
     """All tensor-parallel ranks share one object, instead of one each."""
-    layers_per_object: int = 0
+    layers_per_object: Tokens = 0
     """Layers in one object; 0 is all of them."""
-    pad_bytes: int = 1
+    pad_bytes: Annotated[int, Bounds(1, 2**30)] = 1
     """Objects are rounded up to a multiple of this."""
-    min_load_tokens: int = 0
+    min_load_tokens: Tokens = 0
     """Fewer cached tokens than this below the fastest tier are not loaded but computed again."""
-    offer_tokens: int = 0
+    offer_tokens: Tokens = 0
     """Prompt tokens that one step of the engine computes: their objects are stored as that is done, before the next
     step, in stages of their own; 0 is all as the prompt is computed."""
     offers_hits: bool = False
@@ -126,15 +126,15 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     used. Needs a tier that stages."""
     store_generated: bool = False
     """Chunks that generated tokens fill are stored too (synthetic users only: files name no such blocks)."""
-    decode_read_tokens: int = 0
+    decode_read_tokens: Tokens = 0
     """The turn's own entry is read once, and once more for each so many generated tokens; 0 is never."""
     decode_reads_at_once: bool = False
     """These reads follow each other as decoding starts, and the tokens come after them; not one as its tokens come."""
-    prefill_only_from_tokens: int = 0
+    prefill_only_from_tokens: Tokens = 0
     """Prompts with at least so many new tokens do not decode here; 0 is none."""
     gpu: str = GPU
     """What computes, by its name in `model/serving.py`; `instant` takes no time."""
-    prefill_ns_per_token: int = 0
+    prefill_ns_per_token: _Ns = 0
     """Time to compute one prompt token that missed; by default what the model takes on the GPU, to which the next adds
     attention. Where this is said alone, a token takes so long, wherever in the prompt it is."""
     prefill_attention: tuple[Attention, ...] = ()
@@ -142,14 +142,14 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     and each key that it attends to, and the most of these; without a window, all before it."""
     prefill_in_turn: bool = True
     """One prompt is computed at a time, first come, first served; not all at once, each as if it were alone."""
-    decode_ns_per_token: int = 0
+    decode_ns_per_token: _Ns = 0
     """Time of a decode step, which makes a token for each request of the batch; with a GPU to read all weights once,
     and the next three add what the batch takes. Where this is said alone, a step takes so long, whatever the batch."""
-    decode_active_ns: int = 0
+    decode_active_ns: _Ns = 0
     """Of a mixture of experts: time to read what one token uses; a small batch reads no more. 0 is all."""
-    decode_compute_ns: int = 0
+    decode_compute_ns: _Ns = 0
     """Time to compute each request's token of a step: a large batch takes this, if it is longer than reading."""
-    decode_bandwidth: str | int | None = None
+    decode_bandwidth: Bandwidth | None = None
     """Bytes a second at which a rank reads the batch's KV cache in each step, such as `2.3TB`; without it no time."""
     load: LoadDefaults = LoadDefaults()
     fleet: FleetSetting = FleetSetting()
@@ -214,140 +214,100 @@ def load_preset(
         implied = (ATTENTION,) * (COMPUTING[0] in tree) + BATCH * (COMPUTING[1] in tree)
         tree = {name: value for name, value in modelled.items() if name not in implied} | tree
     preset = to_struct(tree, Preset, f"preset {name}")
-    _check(preset, name)
+    check(preset, name)
     return preset
 
 
-RANGES: Final[dict[str, tuple[float, float]]] = {
-    "Preset.chunk_tokens": (1, MAX_TOKENS),
-    "Preset.layers_per_object": (0, MAX_TOKENS),
-    "Preset.pad_bytes": (1, MAX_PAD_BYTES),
-    "Preset.min_load_tokens": (0, MAX_TOKENS),
-    "Preset.offer_tokens": (0, MAX_TOKENS),
-    "Preset.decode_read_tokens": (0, MAX_TOKENS),
-    "Preset.prefill_only_from_tokens": (0, MAX_TOKENS),
-    "Preset.prefill_ns_per_token": (0, MAX_NS_PER_TOKEN),
-    "Preset.decode_ns_per_token": (0, MAX_NS_PER_TOKEN),
-    "Preset.decode_active_ns": (0, MAX_NS_PER_TOKEN),
-    "Preset.decode_compute_ns": (0, MAX_NS_PER_TOKEN),
-    **PART_RANGES,
-    **WORKLOAD_RANGES,
-}
-"""The smallest and largest value of each field that has one, by class and name."""
+def check(preset: Preset, name: str) -> None:
+    """Raise ConfigError if a knob of `preset`, which is called `name`, is out of bounds or goes with another."""
+    check_bounds(preset, f"preset {name}")
+    for complaint in _complaints(preset):
+        raise ConfigError(f"preset {name}: {complaint}")
 
 
-def _check(preset: Preset, name: str) -> None:
-    def require(holds: bool, message: str) -> None:
-        if not holds:
-            raise ConfigError(f"preset {name}: {message}")
-
+def _complaints(preset: Preset) -> Iterator[str]:
+    """Yield what does not hold of the knobs of `preset` together, and of those of its parts."""
     names = [t.name for t in preset.tiers]
-    require(1 <= len(names) <= MAX_TIERS, f"needs 1 to {MAX_TIERS} tiers, not {len(names)}")
-    require(len(set(names)) == len(names), f"tier names must differ: {', '.join(names)}")
+    if not 1 <= len(names) <= MAX_TIERS:
+        yield f"needs 1 to {MAX_TIERS} tiers, not {len(names)}"
+    if len(set(names)) < len(names):
+        yield f"tier names must differ: {', '.join(names)}"
     for tier in preset.tiers:
-        check_tier(tier, require)
-    require(
-        preset.entry is Entry.CHUNK or (preset.pad_bytes == 1 and not preset.layers_per_object),
-        "pad_bytes and layers_per_object need entry=chunk",
-    )
-    require(
-        preset.entry is Entry.TURN or preset.match is not Match.ANY,
-        "a chunk that is missed would never be stored again: entry=chunk needs match=prefix",
-    )
-    require(
-        not (preset.exclusive and preset.placement is Placement.WRITE_THROUGH),
-        "write-through puts an object into every tier, which is not exclusive: set placement=write-back",
-    )
-    _check_offers(preset, require)
-    _check_queue(preset, require)
-    _check_staging(preset, require)
-    check_ranges(preset, "", RANGES, require)
-    for attention in preset.prefill_attention:
-        ranges = {"Attention.pair_fs": (0, MAX_PAIR_FS), "Attention.window_tokens": (0, MAX_TOKENS)}
-        check_ranges(attention, f"{ATTENTION}: ", ranges, require)
-    require(
-        preset.decode_bytes_per_s == 0 or BYTES_PER_US <= preset.decode_bytes_per_s <= MAX_CAPACITY_BYTES,
-        f"decode_bandwidth must be at least 1MB, which is per second, and at most {MAX_CAPACITY_BYTES}",
-    )
-    check_ranges(preset.load, "load.", RANGES, require)
-    check_fleet(preset.fleet, preset.tiers, require)
+        yield from complaints_of_tier(tier)
+    if preset.entry is Entry.TURN and (preset.pad_bytes > 1 or preset.layers_per_object):
+        yield "pad_bytes and layers_per_object need entry=chunk"
+    if preset.entry is Entry.CHUNK and preset.match is Match.ANY:
+        yield "a chunk that is missed would never be stored again: entry=chunk needs match=prefix"
+    if preset.exclusive and preset.placement is Placement.WRITE_THROUGH:
+        yield "write-through puts an object into every tier, which is not exclusive: set placement=write-back"
+    yield from _of_offers(preset)
+    yield from _of_queue(preset)
+    yield from _of_staging(preset)
+    yield from complaints_of_fleet(preset.fleet, preset.tiers)
     chunk_tokens = preset.chunk_tokens if preset.entry is Entry.CHUNK else 0
-    check_workload(preset.workload, chunk_tokens, stores_generated=preset.store_generated, require=require)
+    yield from complaints_of_workload(preset.workload, chunk_tokens, stores_generated=preset.store_generated)
 
 
-def _check_queue(preset: Preset, require: Callable[[bool, str], None]) -> None:
-    last = preset.tiers[-1]
-    is_queued = any(tier.store_queue for tier in preset.tiers)
-    require(
-        not (is_queued and (preset.placement is Placement.WRITE_BACK or len(preset.tiers) == 1)),
-        "store_queue needs placement=write-through and a tier above, from which it is stored",
-    )
-    require(
-        not any(tier.store_queue for tier in preset.tiers[:-1]),
-        f"store_queue is of the slowest tier, here {last.name}, alone",
-    )
-    require(
-        (last.recency or preset.recency) is Recency.HEAD_FIRST or not last.bucket_objects,
-        "bucket_objects needs recency=head-first: a bucket has no head",
-    )
-    require(
-        not any(tier.whole_offers for tier in preset.tiers) or not is_queued,
-        "whole_offers and store_queue are two ways to store: one preset has one of them",
-    )
-    require(
-        not (is_queued and last.request_writes),
-        f"tiers.{last.name}.request_writes is of a request's own writes: with store_queue, which has none, set it to 0",
-    )
-    require(
-        not (last.bucket_objects and last.evict_every),
-        f"tiers.{last.name}: evict_every evicts objects, and bucket_objects buckets; leave one of the two out",
-    )
+def _of_queue(preset: Preset) -> Iterator[str]:
+    last, is_queued = preset.tiers[-1], any(tier.store_queue for tier in preset.tiers)
+    if is_queued and (preset.placement is Placement.WRITE_BACK or len(preset.tiers) == 1):
+        yield "store_queue needs placement=write-through and a tier above, from which it is stored"
+    if any(tier.store_queue for tier in preset.tiers[:-1]):
+        yield f"store_queue is of the slowest tier, here {last.name}, alone"
+    if last.bucket_objects and (last.recency or preset.recency) is not Recency.HEAD_FIRST:
+        yield "bucket_objects needs recency=head-first: a bucket has no head"
+    if is_queued and any(tier.whole_offers for tier in preset.tiers):
+        yield "whole_offers and store_queue are two ways to store: one preset has one of them"
+    knob = f"tiers.{last.name}.request_writes"
+    if is_queued and last.request_writes:
+        yield f"{knob} is of a request's own writes: with store_queue, which has none, set it to 0"
+    if last.bucket_objects and last.evict_every:
+        why = "evict_every evicts objects, and bucket_objects buckets"
+        yield f"tiers.{last.name}: {why}; leave one of the two out"
 
 
-def _check_staging(preset: Preset, require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of tiers that stage, or that make room only at times."""
-    is_through = preset.placement is Placement.WRITE_THROUGH
+def _of_staging(preset: Preset) -> Iterator[str]:
+    """Yield what does not hold of tiers that stage, or that make room only at times."""
     staging = [t for t in preset.tiers if t.staging]
-    require(len(staging) <= 1, f"one tier can stage, not {len(staging)}")
-    require(not preset.skip_held or bool(staging), "skip_held needs a tier with staging=true")
+    if len(staging) > 1:
+        yield f"one tier can stage, not {len(staging)}"
+    if preset.skip_held and not staging:
+        yield "skip_held needs a tier with staging=true"
     for tier in preset.tiers:
-        for field in ("staging", "evict_every"):
-            require(is_through or not getattr(tier, field), f"tiers.{tier.name}.{field} needs placement=write-through")
-        require(preset.entry is Entry.CHUNK or not tier.staging, f"tiers.{tier.name}.staging needs entry=chunk")
-        require(
-            not tier.staging or (tier.admission is Admission.ALWAYS and not tier.store_queue),
-            f"tiers.{tier.name}.staging takes all at once: it goes with neither admission nor store_queue there",
-        )
-        require(
-            not tier.evict_every or all(t.ttl is None for t in preset.tiers),
-            f"tiers.{tier.name}.evict_every goes with no tier of policy=ttl",
-        )
-        for field in ("loads_backwards", "stores_backwards"):
-            require(
-                (tier.recency or preset.recency) is Recency.HEAD_FIRST or not getattr(tier, field),
-                f"tiers.{tier.name}.{field} needs recency=head-first",
-            )
+        name = f"tiers.{tier.name}"
+        is_head_first = (tier.recency or preset.recency) is Recency.HEAD_FIRST
+        for needed, is_so, fields in (
+            ("placement=write-through", preset.placement is Placement.WRITE_THROUGH, ("staging", "evict_every")),
+            ("entry=chunk", preset.entry is Entry.CHUNK, ("staging",)),
+            ("recency=head-first", is_head_first, ("loads_backwards", "stores_backwards")),
+        ):
+            yield from (f"{name}.{f} needs {needed}" for f in fields if getattr(tier, f) and not is_so)
+        if tier.staging and (tier.admission is not Admission.ALWAYS or tier.store_queue):
+            yield f"{name}.staging takes all at once: it goes with neither admission nor store_queue there"
+        if tier.evict_every and any(t.ttl is not None for t in preset.tiers):
+            yield f"{name}.evict_every goes with no tier of policy=ttl"
 
 
-def _check_offers(preset: Preset, require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of what is stored together."""
+def _of_offers(preset: Preset) -> Iterator[str]:
+    """Yield what does not hold of what is stored together."""
     is_through = preset.placement is Placement.WRITE_THROUGH
-    require(
-        preset.entry is Entry.CHUNK or not (preset.offer_tokens or preset.offers_hits),
-        "offer_tokens and offers_hits need entry=chunk: a turn is stored whole",
-    )
-    require(
-        is_through or not preset.offers_hits,
-        "offers_hits needs placement=write-through: written back, an object is in one tier",
-    )
     staging, whole = any(t.staging for t in preset.tiers), [t for t in preset.tiers if t.whole_offers]
-    require(not (staging and preset.offers_hits), "offers_hits goes with no tier that stages")
-    require(len(whole) <= 1, f"one tier can take whole offers, not {len(whole)}")
+    if preset.entry is not Entry.CHUNK and (preset.offer_tokens or preset.offers_hits):
+        yield "offer_tokens and offers_hits need entry=chunk: a turn is stored whole"
+    if preset.offers_hits and not is_through:
+        yield "offers_hits needs placement=write-through: written back, an object is in one tier"
+    if preset.offers_hits and staging:
+        yield "offers_hits goes with no tier that stages"
+    if len(whole) > 1:
+        yield f"one tier can take whole offers, not {len(whole)}"
     for tier in whole:
         knob = f"tiers.{tier.name}.whole_offers"
-        require(is_through, f"{knob} needs placement=write-through")
-        require(not staging and not tier.evict_every, f"{knob} goes with no staging, nor evict_every here")
-        require(tier.admission is Admission.ALWAYS, f"{knob} needs admission=always here")
+        if not is_through:
+            yield f"{knob} needs placement=write-through"
+        if staging or tier.evict_every:
+            yield f"{knob} goes with no staging, nor evict_every here"
+        if tier.admission is not Admission.ALWAYS:
+            yield f"{knob} needs admission=always here"
 
 
 def as_config(preset: Preset) -> dict[str, Any]:
@@ -442,7 +402,8 @@ def _knobs(prefix: str, holder: Any, kind: type[msgspec.Struct]) -> Iterator[Kno
         if field.name in _HIDDEN or isinstance(value, msgspec.Struct) or field.name == "tiers":
             continue
         default = None if field.default is msgspec.NODEFAULT else field.default
-        least, most = RANGES.get(f"{kind.__name__}.{field.name}", (None, None))
+        bounds = bounds_of(kind).get(field.name)
+        least, most = (bounds.least, bounds.most) if bounds and not bounds.words else (None, None)
         yield Knob(prefix + field.name, value, default, _type(field.type), least, most, meanings.get(field.name, ""))
 
 

@@ -5,21 +5,18 @@ Last, what must hold of each of their knobs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from itertools import pairwise
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
-from kvtrace.core.config import check_ranges
+from kvtrace.core.config import Bounds
 from kvtrace.core.units import parse_bytes, parse_duration_ns
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.routers import Router
-
-MAX_NODES = 16_000
-MAX_WEIGHT = 1000.0
-MAX_THRESHOLD = 10**6
 
 
 class Scope(StrEnum):
@@ -33,21 +30,52 @@ class Scope(StrEnum):
     """All nodes."""
 
 
+LINK = "link"
+"""The tier, after all others, that transfers between the nodes of a fleet are rows of."""
+IN_ORDER = (Policy.LRU, Policy.LFU, Policy.FIFO, Policy.TTL)
+"""Policies that change nothing when asked what they would evict."""
+UNLIMITED = "unlimited"
+
+
+def bytes_of(value: str | int | None) -> int | None:
+    """Return the bytes of a size as people write it; null for null."""
+    return parse_bytes(value) if isinstance(value, str) else value
+
+
+def ns_of(value: str | None) -> int:
+    """Return the nanoseconds of a duration as people write it; 0 for null."""
+    return 0 if value is None else parse_duration_ns(value)
+
+
 # With these, what is computed from a preset still fits 64 bits.
 MAX_CAPACITY_BYTES = 2**61
-UNLIMITED = "unlimited"
 MAX_TOKENS = 2**31 - 1
 BYTES_PER_US = 10**6
 MAX_TTL_NS = 2**61
-MAX_LATENCY_NS = 10**12
-MIN_POLL_NS = 10**6
-MAX_COUNT = 1_000_000
-MAX_WAITING = 10_000_000
-LINK = "link"
-"""The tier, after all others, that transfers between the nodes of a fleet are rows of."""
-MAX_STREAMS = 2**15 - 1
-IN_ORDER = (Policy.LRU, Policy.LFU, Policy.FIFO, Policy.TTL)
-"""Policies that change nothing when asked what they would evict."""
+_MAX_COUNT, _MAX_NODES = 1_000_000, 16_000
+_UP_TO, _UP_TO_TTL = f"at most {MAX_CAPACITY_BYTES}", f"at most {MAX_TTL_NS // 10**9} s"
+
+Tokens = Annotated[int, Bounds(0, MAX_TOKENS)]
+Count = Annotated[int, Bounds(0, _MAX_COUNT)]
+Positive = Annotated[int, Bounds(1, _MAX_COUNT)]
+Waiting = Annotated[int, Bounds(0, 10_000_000)]
+Price = Annotated[float, Bounds(0, _MAX_COUNT)]
+Share = Annotated[float, Bounds(math.nextafter(0, 1), 1, "in (0, 1]")]
+Nodes = Annotated[int, Bounds(1, _MAX_NODES)]
+Weight = Annotated[float, Bounds(0, 1000.0)]
+Capacity = Annotated[
+    str | int, Bounds(0, MAX_CAPACITY_BYTES, f">= 0, and {_UP_TO}", lambda of: 0 if of == UNLIMITED else bytes_of(of))
+]
+BucketSize = Annotated[str | int, Bounds(1, MAX_CAPACITY_BYTES, f"> 0, and {_UP_TO}", bytes_of)]
+Bandwidth = Annotated[
+    str | int,
+    Bounds(BYTES_PER_US, MAX_CAPACITY_BYTES, f"at least 1MB, which is per second, and {_UP_TO}",
+           lambda of: bytes_of(of) or BYTES_PER_US),
+]  # fmt: skip
+"""Bytes a second; 0 is without a model."""
+Duration = Annotated[str, Bounds(1, MAX_TTL_NS, f"> 0, and {_UP_TO_TTL}", parse_duration_ns)]
+Interval = Annotated[str, Bounds(10**6, MAX_TTL_NS, f"at least 1ms, and {_UP_TO_TTL}", parse_duration_ns)]
+Latency = Annotated[str, Bounds(0, 10**12, "at most 1000s", parse_duration_ns)]
 
 
 class Admission(StrEnum):
@@ -99,49 +127,49 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One tier of a preset; without a capacity it has no bound."""
 
     name: str
-    capacity: str | int | None = None
+    capacity: Capacity | None = None
     """Its capacity, such as `2TiB`; without it, or if it is `unlimited`, the tier has no bound."""
-    high_watermark: float = 1.0
+    high_watermark: Share = 1.0
     """Fill level, as a share of its capacity, at which it begins to evict."""
     low_watermark: float | None = None
     """Fill level down to which it then evicts; by default only as far as it must."""
-    max_object_fraction: float = 1.0
+    max_object_fraction: Share = 1.0
     """Largest object that it takes, as a share of its capacity."""
     policy: Policy = Policy.LRU
     """Eviction policy: which object it evicts to make room."""
     admission: Admission = Admission.ALWAYS
     """Which of the objects that are stored, or that a faster tier evicts, it takes; what a promotion copies up it
     always takes."""
-    admission_count: int = 2
+    admission_count: Positive = 2
     """With admission nth-offer or frequency: the count from which on it takes an object."""
-    admission_decay: str | None = None
+    admission_decay: Duration | None = None
     """With admission frequency: how long a count takes to lose one, such as `10m`; without it counts stay."""
-    admission_window: int = 10
+    admission_window: Positive = 10
     """With admission tinylfu: counts are halved each time that so many times the tier's bytes were used or offered."""
-    store_queue: int = 0
+    store_queue: Waiting = 0
     """Objects that may wait to be stored in it, as requests go on; what comes when there are as many is dropped, and
     counted. Only of the slowest tier; what the tier above evicts before its turn is lost. 0 stores at once."""
-    heartbeat: str | None = None
+    heartbeat: Duration | None = None
     """Interval at which what waits is stored, such as `10s`; without it, one after the other as the tier's write
     bandwidth allows."""
-    bucket_objects: int = 0
+    bucket_objects: Waiting = 0
     """Objects written together, as one file, at a heartbeat; fewer wait. They are read by offset and deleted together:
     the policy chooses among buckets. 0 writes each by itself."""
-    bucket_bytes: str | int = "256MiB"
+    bucket_bytes: BucketSize = "256MiB"
     """Bytes of objects that a bucket holds at most."""
-    bucket_key_bytes: int = 0
+    bucket_key_bytes: Count = 0
     """What stands before each object in a bucket."""
-    bucket_meta_bytes: int = 0
+    bucket_meta_bytes: Count = 0
     """Bytes, for each object, of a file that is written beside each bucket; 0 writes none."""
     bucket_gc: float | None = None
     """The policy chooses objects, which stay in their bucket, dead. A bucket of which a smaller share than this, by
     bytes, still lives is collected: what lives is read, the bucket deleted, and what was read written as a new one.
     Without it the policy chooses buckets, which go whole."""
-    evict_every: str | None = None
+    evict_every: Interval | None = None
     """It evicts only at this interval, such as `1s`, and only if it is then filled to its high watermark: by
     evict_share, or down to its low watermark. Between these times it fills up to its capacity, and then takes nothing
     more. With policy lru."""
-    evict_share: float | None = None
+    evict_share: Share | None = None
     """With evict_every: what it evicts each time, as a share of the bytes it then holds, at least one object: at a
     high watermark of 0.8, a share of 0.2 leaves 0.64 of the capacity."""
     staging: bool = False
@@ -156,19 +184,19 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     loads_whole: bool = False
     """All that a request loads from here and the tiers below has to be here at once: the engine stalls in a request
     that loads more than fits. The simulation goes on, and counts these requests."""
-    ttl: str | None = None
+    ttl: Duration | None = None
     """With policy ttl: how long an object stays after it was written, such as `10m`."""
-    read_bandwidth: str | int | None = None
+    read_bandwidth: Bandwidth | None = None
     """Bytes a second, such as `7GB`; without it reads take no time."""
-    write_bandwidth: str | int | None = None
+    write_bandwidth: Bandwidth | None = None
     """Likewise, of writes."""
-    latency: str | None = None
+    latency: Latency | None = None
     """Latency of one operation, such as `80us`; counted only with a bandwidth."""
-    concurrency: int = 0
+    concurrency: Tokens = 0
     """Operations it serves at once, which bounds their rate by the latency; 0 is unbounded."""
-    request_reads: int = 0
+    request_reads: Tokens = 0
     """Reads of one request that it serves at once, each so many a stage of their own; 0 is all, 1 one after another."""
-    request_writes: int = 0
+    request_writes: Tokens = 0
     """Likewise, of writes."""
     recency: Recency | None = None
     """In which order the objects of a request count as used here; by default as the preset says."""
@@ -179,19 +207,19 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is made object by object."""
     looks_past_miss: bool = False
     """Each object of a prompt that no faster tier has is looked up here, not only up to the first miss."""
-    put_price_per_1000: float = 0.0
+    put_price_per_1000: Price = 0.0
     """What an object store asks for 1,000 writes, in any currency; deletes are free there. With a price `kvtrace gen`
     prints what a month costs."""
-    get_price_per_1000: float = 0.0
+    get_price_per_1000: Price = 0.0
     """Likewise, for 1,000 reads."""
-    price_per_gb_month: float = 0.0
+    price_per_gb_month: Price = 0.0
     """Likewise, for a GB (10^9 bytes) that lies there for a month."""
     scope: Scope = Scope.NODE
     """In a fleet: who shares it; none is shared by fewer than the tier above it."""
     streams: Streams = Streams.NONE
     """What tells its writes apart, for placement on the drive (FDP handles, write hints): the trace's column `stream`.
     By user-kind, qos and session, a write that serves no request goes with the one that wrote the object last."""
-    stream_count: int = 8
+    stream_count: Annotated[int, Bounds(1, 2**15 - 1)] = 8
     """Streams that the drive has; what has a higher number begins again at 0."""
 
     @property
@@ -210,58 +238,33 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return bytes_of(self.read_bandwidth) or 0, bytes_of(self.write_bandwidth) or 0
 
     @property
-    def ttl_ns(self) -> int:
-        """How long an object stays, ns; 0 is for as long as there is room."""
-        return parse_duration_ns(self.ttl) if self.ttl is not None else 0
-
-    @property
-    def decay_ns(self) -> int:
-        """How long a count takes to lose one, ns; 0 is for ever."""
-        return parse_duration_ns(self.admission_decay) if self.admission_decay is not None else 0
-
-    @property
-    def heartbeat_ns(self) -> int:
-        """How often what waits is stored, ns; 0 is whenever the tier is free."""
-        return parse_duration_ns(self.heartbeat) if self.heartbeat is not None else 0
-
-    @property
-    def evict_every_ns(self) -> int:
-        """How often it makes room, ns; 0 is whenever it must."""
-        return parse_duration_ns(self.evict_every) if self.evict_every is not None else 0
-
-    @property
     def has_price(self) -> bool:
         """Whether what it stores and is asked costs something."""
         return any(getattr(self, name) for name in PRICES)
-
-    @property
-    def latency_ns(self) -> int:
-        """The latency of one operation, ns."""
-        return parse_duration_ns(self.latency) if self.latency else 0
 
 
 class FleetSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Nodes that serve side by side; with one node, nothing else here has a meaning."""
 
-    nodes: int = 1
+    nodes: Nodes = 1
     """How many nodes there are; each has its own GPU, and its own of each tier of scope `node`."""
     router: Router = Router.ROUND_ROBIN
     """Which node serves a request."""
-    rack_nodes: int = 8
+    rack_nodes: Nodes = 8
     """How many nodes, in order, make a rack and share each tier of scope `rack`."""
-    prefill_nodes: int = 0
+    prefill_nodes: Annotated[int, Bounds(0, _MAX_NODES)] = 0
     """How many nodes, the first ones, only compute prompts: the others only generate, each request on the one with the
     fewest. What that lacks of the prompt goes there over a tier `link`, and into its fastest tier. 0: all do both."""
-    link_bandwidth: str | int | None = None
+    link_bandwidth: Bandwidth | None = None
     """With prefill_nodes: bytes a second that a node sends, such as `50GB`; without it that takes no time."""
-    prefill_weight: float = 1.0
+    prefill_weight: Weight = 1.0
     """With router prefix: weight of a token to compute, against one of a prompt that is being served (Dynamo's
     prefill_load_scale)."""
-    prefix_weight: float = 2.0
+    prefix_weight: Weight = 2.0
     """With router prefix-score: weight of the share of the prompt that a node has (llm-d's prefix-cache-scorer)."""
-    load_weight: float = 1.0
+    load_weight: Weight = 1.0
     """With router prefix-score: weight of the load (llm-d's load-aware-scorer)."""
-    load_threshold: int = 128
+    load_threshold: Positive = 128
     """With router prefix-score: number of waiting requests from which on the load counts as full."""
 
     def instances(self, scope: Scope) -> int:
@@ -285,11 +288,6 @@ class FleetSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         return 1 if scope is Scope.NODE else self.rack_nodes
 
 
-def bytes_of(value: str | int | None) -> int | None:
-    """Return the bytes of a size as people write it; null for null."""
-    return parse_bytes(value) if isinstance(value, str) else value
-
-
 PRICES: Final = ("put_price_per_1000", "get_price_per_1000", "price_per_gb_month")
 SWITCHED: Final[dict[str, tuple[str, ...]]] = {
     "store_queue": ("heartbeat",),
@@ -303,160 +301,70 @@ SWITCHED: Final[dict[str, tuple[str, ...]]] = {
 """Knobs that mean nothing while the one they belong to is at its default."""
 
 
-PART_RANGES: Final[dict[str, tuple[float, float]]] = {
-    "TierSetting.concurrency": (0, MAX_TOKENS),
-    "TierSetting.request_reads": (0, MAX_TOKENS),
-    "TierSetting.request_writes": (0, MAX_TOKENS),
-    "TierSetting.store_queue": (0, MAX_WAITING),
-    "TierSetting.bucket_objects": (0, MAX_WAITING),
-    "TierSetting.bucket_key_bytes": (0, MAX_COUNT),
-    "TierSetting.bucket_meta_bytes": (0, MAX_COUNT),
-    "TierSetting.admission_count": (1, MAX_COUNT),
-    "TierSetting.admission_window": (1, MAX_COUNT),
-    **{f"TierSetting.{name}": (0, MAX_COUNT) for name in PRICES},
-    "TierSetting.stream_count": (1, MAX_STREAMS),
-    "FleetSetting.nodes": (1, MAX_NODES),
-    "FleetSetting.prefill_nodes": (0, MAX_NODES),
-    "FleetSetting.rack_nodes": (1, MAX_NODES),
-    "FleetSetting.prefill_weight": (0, MAX_WEIGHT),
-    "FleetSetting.prefix_weight": (0, MAX_WEIGHT),
-    "FleetSetting.load_weight": (0, MAX_WEIGHT),
-    "FleetSetting.load_threshold": (1, MAX_THRESHOLD),
-}
-"""The smallest and largest value of each field that has one, by class and name."""
-
-
-def _check_waiting(tier: TierSetting, name: str, require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of the knobs of what waits to be stored, and of buckets."""
-    require(tier.heartbeat is None or tier.store_queue > 0, f"{name}: heartbeat needs a store_queue")
-    require(
-        tier.heartbeat is None or 0 < tier.heartbeat_ns <= MAX_TTL_NS,
-        f"{name}.heartbeat(={tier.heartbeat}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
-    )
-    require(
-        not tier.bucket_objects or tier.heartbeat is not None,
-        f"{name}: bucket_objects needs store_queue and heartbeat",
-    )
-    require(
-        tier.bucket_objects <= tier.store_queue,
-        f"{name}.bucket_objects(={tier.bucket_objects}) never come together in a store_queue of {tier.store_queue}",
-    )
-    require(
-        0 < (bytes_of(tier.bucket_bytes) or 0) <= MAX_CAPACITY_BYTES,
-        f"{name}.bucket_bytes(={tier.bucket_bytes}) must be > 0, and at most {MAX_CAPACITY_BYTES}",
-    )
-    require(
-        tier.bucket_gc is None or (tier.bucket_objects > 0 and 0 < tier.bucket_gc < 1),
-        f"{name}.bucket_gc(={tier.bucket_gc}) must be > 0 and < 1, and needs bucket_objects",
-    )
-    require(
-        tier.bucket_gc is None or tier.policy in (Policy.LRU, Policy.LFU, Policy.FIFO, Policy.CLOCK, Policy.SIEVE),
-        f"{name}: bucket_gc goes with policy lru, lfu, fifo, clock or sieve, not {tier.policy}",
-    )
-    require(
-        not tier.bucket_objects or tier.streams not in (Streams.USER_KIND, Streams.QOS, Streams.SESSION),
-        f"{name}.streams={tier.streams}: a bucket holds objects of many requests; streams may be phase, age or "
-        "object-kind there",
-    )
-    require(
-        not (tier.bucket_objects and tier.admission is Admission.TINYLFU),
-        f"{name}: admission=tinylfu compares objects, and bucket_objects evicts buckets; leave one of the two out",
-    )
-
-
-def check_tier(tier: TierSetting, require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of each knob of `tier`."""
-    capacity, name = tier.capacity_bytes, f"tiers.{tier.name}"
-    require(
-        capacity is None or 0 <= capacity <= MAX_CAPACITY_BYTES,
-        f"{name}.capacity(={capacity}) must be >= 0, and at most {MAX_CAPACITY_BYTES}",
-    )
-    for field in ("high_watermark", "max_object_fraction"):
-        require(0 < getattr(tier, field) <= 1, f"{name}.{field}(={getattr(tier, field)}) must be in (0, 1]")
-    low = tier.low_watermark
-    require(
-        low is None or 0 <= low <= tier.high_watermark,
-        f"{name}.low_watermark(={low}) must be between 0 and its high_watermark(={tier.high_watermark})",
-    )
-    require(
-        (tier.policy is Policy.TTL) == (tier.ttl is not None),
-        f"{name}: policy=ttl and a ttl, such as 10m, need each other",
-    )
-    require(
-        tier.ttl is None or 0 < tier.ttl_ns <= MAX_TTL_NS,
-        f"{name}.ttl(={tier.ttl}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
-    )
-    require(
-        tier.admission_decay is None or 0 < tier.decay_ns <= MAX_TTL_NS,
-        f"{name}.admission_decay(={tier.admission_decay}) must be > 0, and at most {MAX_TTL_NS // 10**9} s",
-    )
-    require(
-        tier.admission is not Admission.TINYLFU or tier.policy in IN_ORDER,
-        f"{name}: admission=tinylfu needs policy={', '.join(IN_ORDER[:-1])} or {IN_ORDER[-1]}",
-    )
-    check_ranges(tier, f"{name}.", PART_RANGES, require)
-    _check_waiting(tier, name, require)
-    rates = tier.rates_bytes_per_s
-    require(
-        all(rate == 0 or BYTES_PER_US <= rate <= MAX_CAPACITY_BYTES for rate in rates),
-        f"{name}: a bandwidth must be at least 1MB, which is per second, and at most {MAX_CAPACITY_BYTES}",
-    )
-    require(
-        0 <= tier.latency_ns <= MAX_LATENCY_NS,
-        f"{name}.latency(={tier.latency_ns} ns) must be >= 0, and at most {MAX_LATENCY_NS} ns",
-    )
-    require(
-        any(rates) or not (tier.latency or tier.concurrency),
-        f"{name}: latency and concurrency need a bandwidth beside them",
-    )
-    _check_room(tier, name, require)
-
-
-def _check_room(tier: TierSetting, name: str, require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of the knobs that say when room is made, and for what."""
-    every, share = tier.evict_every_ns, tier.evict_share
-    require(
-        tier.evict_every is None or MIN_POLL_NS <= every <= MAX_TTL_NS,
-        f"{name}.evict_every(={tier.evict_every}) must be at least 1ms, and at most {MAX_TTL_NS // 10**9} s",
-    )
-    require(share is None or 0 < share <= 1, f"{name}.evict_share(={share}) must be in (0, 1]")
-    require(share is None or every > 0, f"{name}: evict_share needs evict_every, such as 1s")
+def complaints_of_tier(tier: TierSetting) -> Iterator[str]:
+    """Yield what does not hold of the knobs of `tier` together."""
+    name, low = f"tiers.{tier.name}", tier.low_watermark
+    if low is not None and not 0 <= low <= tier.high_watermark:
+        high = tier.high_watermark
+        yield f"{name}.low_watermark(={low}) must be between 0 and its high_watermark(={high})"
+    if (tier.policy is Policy.TTL) != (tier.ttl is not None):
+        yield f"{name}: policy=ttl and a ttl, such as 10m, need each other"
+    if tier.admission is Admission.TINYLFU and tier.policy not in IN_ORDER:
+        yield f"{name}: admission=tinylfu needs policy={', '.join(IN_ORDER[:-1])} or {IN_ORDER[-1]}"
+    yield from _of_waiting(tier, name)
+    if not any(tier.rates_bytes_per_s) and (tier.latency or tier.concurrency):
+        yield f"{name}: latency and concurrency need a bandwidth beside them"
+    if tier.evict_share is not None and not tier.evict_every:
+        yield f"{name}: evict_share needs evict_every, such as 1s"
     for field in ("evict_every", "staging"):
-        require(
-            not getattr(tier, field) or tier.policy is Policy.LRU,
-            f"{name}: {field} needs policy=lru, not {tier.policy}",
-        )
-    require(
-        not tier.staging or tier.admission is Admission.ALWAYS,
-        f"{name}: staging needs admission=always: what comes to the tiers below goes through it",
-    )
-    require(tier.staging or not tier.stores_backwards, f"{name}: stores_backwards needs staging=true")
+        if getattr(tier, field) and tier.policy is not Policy.LRU:
+            yield f"{name}: {field} needs policy=lru, not {tier.policy}"
+    if tier.staging and tier.admission is not Admission.ALWAYS:
+        yield f"{name}: staging needs admission=always: what comes to the tiers below goes through it"
+    if tier.stores_backwards and not tier.staging:
+        yield f"{name}: stores_backwards needs staging=true"
 
 
-def check_fleet(fleet: FleetSetting, tiers: Sequence[TierSetting], require: Callable[[bool, str], None]) -> None:
-    """Call `require` with what must hold of `fleet`, and of `tiers` where there are several nodes."""
-    check_ranges(fleet, "fleet.", PART_RANGES, require)
+def _of_waiting(tier: TierSetting, name: str) -> Iterator[str]:
+    """Yield what does not hold of the knobs of what waits to be stored, and of buckets."""
+    objects, share, policy = tier.bucket_objects, tier.bucket_gc, tier.policy
+    if tier.heartbeat is not None and not tier.store_queue:
+        yield f"{name}: heartbeat needs a store_queue"
+    if objects and tier.heartbeat is None:
+        yield f"{name}: bucket_objects needs store_queue and heartbeat"
+    if objects > tier.store_queue:
+        yield f"{name}.bucket_objects(={objects}) never come together in a store_queue of {tier.store_queue}"
+    if share is not None and not (objects and 0 < share < 1):
+        yield f"{name}.bucket_gc(={share}) must be > 0 and < 1, and needs bucket_objects"
+    if share is not None and policy not in (Policy.LRU, Policy.LFU, Policy.FIFO, Policy.CLOCK, Policy.SIEVE):
+        yield f"{name}: bucket_gc goes with policy lru, lfu, fifo, clock or sieve, not {policy}"
+    if objects and tier.streams in (Streams.USER_KIND, Streams.QOS, Streams.SESSION):
+        may = "streams may be phase, age or object-kind there"
+        yield f"{name}.streams={tier.streams}: a bucket holds objects of many requests; {may}"
+    if objects and tier.admission is Admission.TINYLFU:
+        why = "admission=tinylfu compares objects, and bucket_objects evicts buckets"
+        yield f"{name}: {why}; leave one of the two out"
+
+
+def complaints_of_fleet(fleet: FleetSetting, tiers: Sequence[TierSetting]) -> Iterator[str]:
+    """Yield what does not hold of `fleet`, and of `tiers` where there are several nodes."""
     if fleet.nodes == 1:
         return
-    require(
-        fleet.prefill_nodes < fleet.nodes,
-        f"fleet.prefill_nodes(={fleet.prefill_nodes}) of fleet.nodes(={fleet.nodes}): at least one must generate",
-    )
-    require(
-        fleet.link_bytes_per_s == 0 or BYTES_PER_US <= fleet.link_bytes_per_s <= MAX_CAPACITY_BYTES,
-        f"fleet.link_bandwidth must be at least 1MB, which is per second, and at most {MAX_CAPACITY_BYTES}",
-    )
-    require(not fleet.prefill_nodes or all(t.name != LINK for t in tiers), f"no tier may be called {LINK}")
+    if fleet.prefill_nodes >= fleet.nodes:
+        of = f"fleet.prefill_nodes(={fleet.prefill_nodes}) of fleet.nodes(={fleet.nodes})"
+        yield f"{of}: at least one must generate"
+    if fleet.prefill_nodes and any(tier.name == LINK for tier in tiers):
+        yield f"no tier may be called {LINK}"
     order = list(Scope)
     for above, tier in pairwise(tiers):
-        require(
-            order.index(tier.scope) >= order.index(above.scope),
-            f"tiers.{tier.name}.scope(={tier.scope}): tier {above.name} above it is shared by more (scope="
-            f"{above.scope}); order tiers from those of a node to those of the fleet",
-        )
-        require(
-            not tier.bucket_objects or tier.scope is above.scope,
-            f"tiers.{tier.name}.bucket_objects: a bucket is written from one memory, so tier {above.name} "
-            f"(scope={above.scope}) must be shared as it is (scope={tier.scope}): set tiers.{above.name}.scope, or "
-            "bucket_objects=0",
-        )
+        if order.index(tier.scope) < order.index(above.scope):
+            yield (
+                f"tiers.{tier.name}.scope(={tier.scope}): tier {above.name} above it is shared by more (scope="
+                f"{above.scope}); order tiers from those of a node to those of the fleet"
+            )
+        if tier.bucket_objects and tier.scope is not above.scope:
+            yield (
+                f"tiers.{tier.name}.bucket_objects: a bucket is written from one memory, so tier {above.name} "
+                f"(scope={above.scope}) must be shared as it is (scope={tier.scope}): set tiers.{above.name}.scope, or "
+                "bucket_objects=0"
+            )

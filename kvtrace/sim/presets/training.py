@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from kvtrace.core.config import override, to_struct
+from kvtrace.core.config import Bounds, check_bounds, override, to_struct
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import parse_duration_ns
+from kvtrace.core.units import INT64_MAX, parse_duration_ns
 
 PRESET = "checkpoint"
 DESCRIPTION = "a training run that saves checkpoints, and restores them after failures: no KV cache"
-_MOST_RANKS = 32_767
-_MOST_BYTES_A_PARAMETER = 1024.0
-_MOST_PARAMETERS = 10**14
 MOST_EVENTS = 1_000_000
+_MOST_BYTES = 1024.0
+"""Of a parameter."""
+_Ranks = Annotated[int, Bounds(1, 32_767)]
+_Duration = Annotated[str, Bounds(1, INT64_MAX, "> 0", parse_duration_ns)]
 
 
 class WrittenBy(StrEnum):
@@ -32,25 +34,25 @@ class WrittenBy(StrEnum):
 class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A training run, so far as its checkpoints show it."""
 
-    ranks: int = 8
+    ranks: _Ranks = 8
     """Processes of the training, one a GPU."""
-    every: str = "10min"
+    every: _Duration = "10min"
     """Training time from one save, or from a restart, to the next save."""
-    mtbf: str | None = None
+    mtbf: _Duration | None = None
     """Mean time between failures, of an exponential distribution; none: nothing fails."""
-    restart: str = "5min"
+    restart: _Duration = "5min"
     """From a failure to the restore: the job is scheduled and started again."""
-    keep: int = 2
+    keep: Annotated[int, Bounds(0, MOST_EVENTS)] = 2
     """Checkpoints kept; the oldest is deleted when a newer one is whole. 0: all."""
     placement: WrittenBy = WrittenBy.SHARDED
     """Who writes and reads."""
-    weight_bytes: float = 2.0
+    weight_bytes: Annotated[float, Bounds(math.nextafter(0, 1), _MOST_BYTES, f"> 0, and at most {_MOST_BYTES}")] = 2.0
     """Bytes a parameter of the weights: 2 in bf16."""
-    optimizer_bytes: float = 12.0
+    optimizer_bytes: Annotated[float, Bounds(0, _MOST_BYTES)] = 12.0
     """Bytes a parameter of the optimizer's state: Adam's two moments and the weights once more, in fp32; 0: none."""
-    parameters: int = 0
+    parameters: Annotated[int, Bounds(0, 10**14)] = 0
     """Parameters of the model; 0: as its card says."""
-    ranks_per_node: int = 8
+    ranks_per_node: _Ranks = 8
     """Ranks of one host, for the trace's column `node`."""
     tier: str = "nvme"
     """The name of the tier that checkpoints lie on."""
@@ -76,23 +78,7 @@ def load_training(settings: Iterable[str], options: dict[str, Any]) -> Training:
     tree = override({}, settings) | {name: value for name, value in options.items() if value is not None}
     found = to_struct(tree, Training, f"preset {PRESET}")
 
-    def require(holds: bool, message: str) -> None:
-        if not holds:
-            raise ConfigError(f"preset {PRESET}: {message}")
-
-    for name, least, most in (
-        ("ranks", 1, _MOST_RANKS),
-        ("keep", 0, MOST_EVENTS),
-        ("parameters", 0, _MOST_PARAMETERS),
-        ("ranks_per_node", 1, _MOST_RANKS),
-        ("weight_bytes", 0.0, _MOST_BYTES_A_PARAMETER),
-        ("optimizer_bytes", 0.0, _MOST_BYTES_A_PARAMETER),
-    ):
-        value = getattr(found, name)
-        require(least <= value <= most, f"{name}(={value}) must be >= {least}, and at most {most}")
-    require(found.weight_bytes > 0, f"weight_bytes(={found.weight_bytes}) must be > 0")
-    for name in ("every", "mtbf", "restart"):
-        text = getattr(found, name)
-        require(text is None or parse_duration_ns(text) > 0, f"{name}={text} must be > 0")
-    require(bool(found.tier) and found.tier.isprintable(), f"tier={found.tier!r} is no name")
+    check_bounds(found, f"preset {PRESET}")
+    if not found.tier or not found.tier.isprintable():
+        raise ConfigError(f"preset {PRESET}: tier={found.tier!r} is no name")
     return found

@@ -7,8 +7,11 @@ import json
 import pytest
 from simulated import kvtrace
 
+from kvtrace.core.config import bounds_of
 from kvtrace.core.errors import ConfigError
-from kvtrace.sim.presets.preset import RANGES, as_config, knobs_of, load_basis, load_preset, preset_names
+from kvtrace.requests.workload import LoadDefaults, Workload
+from kvtrace.sim.presets.preset import Preset, as_config, knobs_of, load_basis, load_preset, preset_names
+from kvtrace.sim.presets.tier import FleetSetting, TierSetting
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -29,23 +32,26 @@ def test_every_knob_has_a_meaning_and_is_what_set_takes(name):
             assert as_config(load_preset(name, [f"{knob.name}={text}"])) == as_config(load_preset(name))
 
 
-@pytest.mark.parametrize("bound", RANGES)
-def test_a_range_that_is_shown_is_held(bound):
-    kind, _, field = bound.partition(".")
-    name = {
-        "TierSetting": "tiers.nvme.",
-        "Workload": "workload.",
-        "LoadDefaults": "load.",
-        "FleetSetting": "fleet.",
-    }.get(kind, "") + field
+_BOUNDS = {
+    prefix + field: bounds
+    for kind, prefix in ((Preset, ""), (TierSetting, "tiers.nvme."), (Workload, "workload."),
+                         (LoadDefaults, "load."), (FleetSetting, "fleet."))
+    for field, bounds in bounds_of(kind).items()
+    if not bounds.words
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _BOUNDS)
+def test_a_range_that_is_shown_is_held(name):
+    bounds, field = _BOUNDS[name], name.rpartition(".")[2]
     is_list = field in ("prompt_tokens", "rag_document_tokens")
-    is_share = RANGES[bound] == (0, 1) or field.endswith("_weight") or "price" in field
-    for wrong, side in zip((RANGES[bound][0] - 1, RANGES[bound][1] + 1), ("least", "most"), strict=True):
+    is_share = (bounds.least, bounds.most) == (0, 1) or field.endswith("_weight") or "price" in field
+    for wrong, side in ((bounds.least - 1, "least"), (bounds.most + 1, "most")):
         said = float(wrong) if is_share else wrong
-        with pytest.raises(ConfigError, match=rf"{field}\(={said}\) must be >= {RANGES[bound][0]}, and at most"):
+        with pytest.raises(ConfigError, match=rf"{field}\(={said}\) must be >= {bounds.least}, and at most"):
             load_preset("vllm-fs", [f"{name}={[wrong, wrong] if is_list else wrong}"])
         shown = next(knob for knob in knobs_of("vllm-fs") if knob.name == name)
-        assert getattr(shown, side) == RANGES[bound][side == "most"]
+        assert getattr(shown, side) == getattr(bounds, side)
 
 
 def test_the_list(monkeypatch, capsys):

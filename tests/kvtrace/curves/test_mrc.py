@@ -32,7 +32,9 @@ def test_the_curve_equals_a_simulation_at_every_capacity(requests):
     curve = lru_curve(chains)
     capacities = list(range(1, len(chains.tokens) + 1))
     assert curve.hits[0] == 0
-    assert [int(curve.hits[c]) for c in capacities] == policy_hits(chains, capacities, "lru")
+    assert [int(curve.hits[c]) for c in capacities] == policy_hits(
+        chains, capacities, "lru", sizes=np.ones(len(chains.tokens), np.int64)
+    )
 
 
 def test_hits_and_inserts_by_hand():

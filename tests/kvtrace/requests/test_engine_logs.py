@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from simulated import kvtrace
 
-from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table, read_table
 from kvtrace.model.catalogue import logged_model
@@ -150,8 +150,6 @@ def test_a_chat_that_cannot_be(tmp_path, line, message):
     path.write_text(line + "\n")
     with pytest.raises(TraceError, match=message):
         chats.read(path)
-    with pytest.raises(ConfigError, match="--block-tokens 0: must be > 0"):
-        chats.read(path, block_tokens=0)
 
 
 def test_prefetches_of_lmcache():

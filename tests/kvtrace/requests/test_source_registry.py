@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from conftest import TRACES
 
+from kvtrace.commands.options import SourceArguments
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.requests.registry import FLAGS, SOURCES, SourceOptions, detect, read
+from kvtrace.requests.registry import SOURCES, detect, read
 from kvtrace.requests.shaping import Reshaping
 
 AGENTIC = '{"id": "a", "block_size": 64, "requests": [{"t": 0, "type": "n", "in": 64, "out": 1, "hash_ids": [1]}]}'
@@ -38,7 +39,7 @@ def files(tmp_path):
 ])  # fmt: skip
 def test_files_are_known_and_read(files, name, kind):
     assert detect(files / name) == kind
-    found = read(kind, files / name, SourceOptions(), Reshaping(), seed=1)
+    found = read(kind, files / name, {}, Reshaping(), seed=1)
     assert found.origin["kind"] == kind
     assert len(found) == (2 if name in ("two", "two/*.csv") else 1)
 
@@ -64,27 +65,25 @@ def test_a_missing_file_is_missing(tmp_path):
 
 def test_options_are_for_their_sources_alone(files):
     with pytest.raises(ConfigError, match="--request-rate is for --source sharegpt; mooncake has no use for it"):
-        read("mooncake", files / "m.jsonl", SourceOptions(request_rate_per_s=1), Reshaping(), 1)
+        read("mooncake", files / "m.jsonl", {"request_rate_per_s": 1}, Reshaping(), 1)
+    for wrong in (0, -16):
+        with pytest.raises(ConfigError, match=f"--block-tokens {wrong}: must be > 0"):
+            read("mooncake", files / "m.jsonl", {"block_tokens": wrong}, Reshaping(), 1)
     with pytest.raises(ConfigError, match="unknown source 'web'; known are mooncake, bailian"):
-        read("web", files / "m.jsonl", SourceOptions(), Reshaping(), 1)
-    found = read(
-        "sharegpt", files / "s.json", SourceOptions(tokenizer="characters", request_rate_per_s=5), Reshaping(), 1
-    )
+        read("web", files / "m.jsonl", {}, Reshaping(), 1)
+    found = read("sharegpt", files / "s.json", {"tokenizer": "characters", "request_rate_per_s": 5}, Reshaping(), 1)
     assert found.origin["request_rate_per_s"] == 5
 
 
-def test_every_option_has_a_flag_and_a_taker():
-    assert (
-        set(FLAGS) == set(SourceOptions.__slots__) == {name for source in SOURCES.values() for name in source.options}
-    )
+def test_every_option_of_a_source_is_one_of_the_command_line():
+    names = {name.removesuffix("_per_s") for source in SOURCES.values() for name in source.options}
+    assert names <= set(SourceArguments.__slots__)
 
 
 def test_jitter_and_draws_come_from_the_seed(files):
     many = files / "many.jsonl"
     many.write_text(MOONCAKE * 50, encoding="utf-8")
-    one, same, other = (
-        read("mooncake", many, SourceOptions(), Reshaping(jitter_ns=10**9), seed).arrival_ns for seed in (1, 1, 2)
-    )
+    one, same, other = (read("mooncake", many, {}, Reshaping(jitter_ns=10**9), seed).arrival_ns for seed in (1, 1, 2))
     assert one.tolist() == same.tolist()
     assert one.tolist() != other.tolist()
     assert (np.diff(one) >= 0).all()

@@ -13,7 +13,7 @@ from test_queues import QUEUES
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.policies import Policy
-from kvtrace.sim.presets.preset import Match, Placement, _check
+from kvtrace.sim.presets.preset import Match, Placement, check
 from kvtrace.sim.presets.tier import Recency
 from kvtrace.sim.setup import Load
 
@@ -37,7 +37,7 @@ def is_let_through(preset):
     """Return whether the checks take `preset`, as if it made room each so many ms, not ns."""
     tiers = (msgspec.structs.replace(t, evict_every=t.evict_every and "1ms") for t in preset.tiers)
     try:
-        _check(msgspec.structs.replace(preset, tiers=tuple(tiers)), "test")
+        check(msgspec.structs.replace(preset, tiers=tuple(tiers)), "test")
     except ConfigError:
         return False
     return True

@@ -13,7 +13,7 @@ from simulated import kvtrace, preset_of, requests_of, simulate
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import REQUESTS, TRACE
 from kvtrace.core.tables import open_table, read_table
-from kvtrace.requests.registry import SourceOptions, read
+from kvtrace.requests.registry import read
 from kvtrace.requests.requests import Waits
 from kvtrace.requests.shaping import Reshaping, Turns, choose, waits_of
 from kvtrace.sim.setup import Load
@@ -128,7 +128,7 @@ def test_times_are_scaled_repeated_and_cut_with_the_waits(tmp_path):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def found(**wanted):
-        waits = waits_of(read("bailian", path, SourceOptions(), Reshaping(**wanted), 1))
+        waits = waits_of(read("bailian", path, {}, Reshaping(**wanted), 1))
         return list(zip(waits.row.tolist(), waits.before.tolist(), (waits.delay_ns // MS).tolist(), strict=True))
 
     # A tree: 8 and 9 both follow 7, 10 follows 9.

@@ -17,7 +17,7 @@ from kvtrace.core.schema import OBJECTS, TRACE
 from kvtrace.core.tables import objects_path, open_table, read_table
 from kvtrace.model.catalogue import find_model
 from kvtrace.sim.presets.training import Training, WrittenBy, load_training
-from kvtrace.trace.checkpoint import EventKind, run_course, shard_bytes
+from kvtrace.trace.checkpoint import run_course, shard_bytes
 
 MINUTE_NS = 60 * 10**9
 GIB, TIB = 2**30, 2**40
@@ -50,8 +50,8 @@ def test_parts_add_up_and_differ_by_a_byte(placement):
 
 def test_without_failures_it_saves_at_each_interval():
     course = run_course(Training(), 60 * MINUTE_NS, 1)
-    assert [(e.kind, e.at_ns // MINUTE_NS, e.checkpoint) for e in course.events] == [
-        (EventKind.SAVE, 10 * (n + 1), n) for n in range(6)
+    assert [(e.is_save, e.at_ns // MINUTE_NS, e.checkpoint) for e in course.events] == [
+        (True, 10 * (n + 1), n) for n in range(6)
     ]
     assert (course.failures, course.lost_ns) == (0, 0)
 
@@ -64,7 +64,7 @@ def test_failures_lose_what_was_not_saved_and_restore_the_newest(seed, every, mt
     assert course == run_course(training, minutes * MINUTE_NS, seed)
     newest, lost, failed = -1, 0, 0
     for event in course.events:
-        if event.kind is EventKind.SAVE:
+        if event.is_save:
             assert event.checkpoint == newest + 1
             newest += 1
         else:
@@ -74,7 +74,7 @@ def test_failures_lose_what_was_not_saved_and_restore_the_newest(seed, every, mt
     assert all(0 <= event.at_ns <= minutes * MINUTE_NS for event in course.events)
     for before, after in pairwise(course.events):
         gap = after.at_ns - before.at_ns
-        if after.kind is EventKind.RESTORE:
+        if not after.is_save:
             # It went on for less than the interval, failed, and was started again; or failed again before its restore.
             assert gap > restart * MINUTE_NS
         else:
