@@ -211,6 +211,8 @@ def _said(found: Closeness) -> list[str]:
             said.append("NOT in " + ", ".join(f"{name} ({show(cell.value, cell.unit)})" for name, cell in missed))
         why = [v.why for v in pair.verdicts if v.why is not None]
         said += [f"{why.count(reason)} undetermined: {reason}" for reason in dict.fromkeys(why)]
+        left = sum(v.passes is None and v.why is None for v in pair.verdicts)
+        said += [f"{left} not measured"] * bool(left)
         lines.append("; ".join(said))
     return lines
 
