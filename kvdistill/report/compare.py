@@ -17,19 +17,21 @@ from kvdistill.report.jobs import JobsReport
 from kvdistill.report.probe import TIMES, ProbeReport
 from kvdistill.report.report import Report, SweepReport
 from kvdistill.report.run import SERVING_FIGURES, SERVING_TIMES, RunReport
-from kvdistill.report.tables import BANDWIDTHS, by, quantile_table, steps_chart
+from kvdistill.report.tables import by
 from kvdistill.report.trace import TraceReport
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
+    Chart,
+    ChartShape,
     Document,
     Highlight,
     ReportColumn,
     ReportTable,
+    Series,
     Sheet,
     Unit,
     columns_of,
-    table_of,
 )
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import INSTANT_STORAGE
@@ -680,19 +682,35 @@ def _distributions(sides: Sequence[ReportedTrials]) -> list[ReportTable]:
     # An open loop is judged by the response time.
     measure = "response" if reports and all(r.response for *_, r in reports) else "latency"
     points = [
-        row | {"side": f"[{n}] {s.name}{f' trial {at}' if len(s.reports) > 1 else ''}", "number": n}
+        row
+        | {"side": f"[{n}] {s.name}{f' trial {at}' if len(s.reports) > 1 else ''}", "number": n}
+        | {"place": f"{row['tier']} {row['op']}"}
         for n, s, at, report in reports
         for row in report.distributions
         if row["measure"] == measure and row["op"] != "delete"
     ]
-    said = "Response time" if measure == "response" else "Latency"
-    note = f"{said} that the given share of operations did not exceed; a line a trial."
-    tables = []
-    for (tier, op), rows in by(points, "tier", "op"):
-        if len({row["number"] for row in rows}) > 1:
-            title, columns = f"{said}: {tier} {op}", {side: side for side, _ in by(rows, "side")}
-            tables.append(quantile_table(title, title, said.lower(), rows, "side", columns, note))
-    return tables
+    title = "Response time" if measure == "response" else "Latency"
+    return [
+        _distribution(f"{title}: {place}", rows, title.lower())
+        for place, rows in by(points, "place")
+        if len({row["number"] for row in rows}) > 1
+    ]
+
+
+def _distribution(title: str, rows: list[dict[str, Any]], measure: str) -> ReportTable:
+    groups = by(rows, "side")
+    names = [name for name, _rows in groups]
+    columns = [ReportColumn("share", "share", Unit.SHARE), *(ReportColumn(n, n, Unit.NS) for n in names)]
+    found = {(row["side"], row["share"]): row["time_ns"] for row in rows}
+    cells = [[share, *(found.get((name, share)) for name in names)] for share in sorted({row["share"] for row in rows})]
+    series = []
+    for name, of in groups:
+        drawn = [row for row in of if row["share"] < 1]
+        times = [float(row["time_ns"]) for row in drawn]
+        series.append(Series(name, [row["share"] for row in drawn], times, colour=of[0]["number"]))
+    chart = Chart(title, ChartShape.QUANTILES, Unit.NUMBER, Unit.NS, series, y_title=measure)
+    note = f"{measure.capitalize()} that the given share of operations did not exceed; a line a trial."
+    return ReportTable(title, Sheet.HISTOGRAMS, columns, cells, (chart,), note)
 
 
 def _over_time(sides: Sequence[ReportedTrials]) -> list[ReportTable]:
@@ -702,24 +720,20 @@ def _over_time(sides: Sequence[ReportedTrials]) -> list[ReportTable]:
     if len(seen) < 2:  # noqa: PLR2004 - nothing to compare
         return []
     tier = seen[0][2].over_time[-1]["tier"]
-    lines = []
-    for n, side, report in seen:
-        step = report.bucket_ns or 1
-        rows = [
-            {"start_ns": row["start_ns"]}
-            | {f"{name}_per_s": row[name] * NS_PER_S / step for name in ("read_bytes", "written_bytes")}
-            for row in report.over_time
-            if row["tier"] == tier
-        ]
-        lines.append((f"[{n}] {side.name}", step, rows))
-    most = max((row[name] for *_, rows in lines for row in rows for name in BANDWIDTHS.values()), default=0.0)
-    end = max(row["start_ns"] + step for _, step, rows in lines for row in rows)
-    spec = "ns: start_ns = from; bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written"
+    lines = [(n, s, r.bucket_ns or 1, [row for row in r.over_time if row["tier"] == tier]) for n, s, r in seen]
+    names = ("read_bytes", "written_bytes")
+    most = max((row[name] * NS_PER_S / step for *_, step, rows in lines for row in rows for name in names), default=0.0)
+    end = max(row["start_ns"] + step for *_, step, rows in lines for row in rows)
+    columns = columns_of("ns: start_ns = from; bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written")
     tables = []
-    for name, step, rows in lines:
-        title = f"Bandwidth of {tier}: {name}"
-        axes = {"x_end": float(end), "y_end": most * _AIR}
-        chart = steps_chart(title, Unit.BYTES_PER_S, rows, BANDWIDTHS, step, **axes)
+    for number, side, step, rows in lines:
+        cells = [[row["start_ns"], *(row[name] * NS_PER_S / step for name in names)] for row in rows]
+        start = [float(row[0]) for row in cells]
+        series = [Series(label, start, [row[at] for row in cells]) for at, label in ((1, "read"), (2, "write"))]
+        title = f"Bandwidth of {tier}: [{number}] {side.name}"
+        chart = Chart(
+            title, ChartShape.STEPS, Unit.NS, Unit.BYTES_PER_S, series, float(step), x_end=float(end), y_end=most * _AIR
+        )
         note = f"Means over stretches of {format_duration(step)}, of the first trial."
-        tables.append(table_of(title, Sheet.HISTOGRAMS, spec, rows, note, charts=(chart,)))
+        tables.append(ReportTable(title, Sheet.HISTOGRAMS, columns, cells, (chart,), note))
     return tables

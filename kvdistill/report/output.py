@@ -160,13 +160,9 @@ def mlperf_sheets(reports: Sequence[Any], names: Sequence[str]) -> list[PlainShe
     ]
     if not runs:
         return []
-    traced: list[list[Any]] = []
-    histograms: list[list[Any]] = []
-    for name, probe in ((name, found.probe) for name, found, _ in runs if found.probe is not None):
-        for label, figures, bins in _distributions(probe):
-            end = [unit_of(label) or "count", name]
-            traced.append([label, *figures, bins[0][0], bins[-1][1], *end])
-            histograms += [[label, *bin_, *end] for bin_ in bins]
+    seen = [(name, *seen) for name, found, _ in runs if found.probe is not None for seen in _distributions(found.probe)]
+    traced = [[label, *figures, bins[0][0], bins[-1][1], unit, name] for name, label, unit, figures, bins in seen]
+    histograms = [[label, *bin_, unit, name] for name, label, unit, _, bins in seen for bin_ in bins]
     return [
         *run_sheets([(name, run) for name, _, run in runs]),
         PlainSheet("Device Tracing", _TRACING, traced),
@@ -200,8 +196,8 @@ Bins = list[tuple[float, float, int]]
 """From, below, count."""
 
 
-def _distributions(probe: ProbeReport) -> Iterator[tuple[str, list[Any], Bins]]:
-    """Yield what probes saw by name: what it is, how many, its percentiles; and its buckets."""
+def _distributions(probe: ProbeReport) -> Iterator[tuple[str, str, list[Any], Bins]]:
+    """Yield what probes saw: its name and unit; what it is, how many, its percentiles; and its buckets."""
     times = {(row["layer"], row["op"]): row for row in probe.layers}
     for label, (layer, op, what) in _TIMES.items():
         lows = [(r["low_ns"], r["count"]) for r in probe.latency_bins if (r["layer"], r["op"]) == (layer, op)]
@@ -209,7 +205,7 @@ def _distributions(probe: ProbeReport) -> Iterator[tuple[str, list[Any], Bins]]:
         if row is not None and lows:
             points = [None if row[POINTS[p]] is None else row[POINTS[p]] / _NS_PER_US for p in _SHARES]
             bins = [(low / _NS_PER_US, max(2 * low, 1) / _NS_PER_US, count) for low, count in lows]
-            yield label, [what, row["count"], *points], bins
+            yield label, "us", [what, row["count"], *points], bins
     for form, (table, column, unit, what) in _COUNTS.items():
         for op in ("read", "write"):
             is_place = table == "heat"
@@ -220,7 +216,8 @@ def _distributions(probe: ProbeReport) -> Iterator[tuple[str, list[Any], Bins]]:
             if counted:
                 values = sorted(counted.items())
                 points = [at_rank(values, nearest_rank(counted.total(), share)) for share in _SHARES.values()]
-                yield form.format(op.capitalize()), [what, counted.total(), *points], _bins(values, is_place=is_place)
+                label, figures = form.format(op.capitalize()), [what, counted.total(), *points]
+                yield label, unit_of(label) or "count", figures, _bins(values, is_place=is_place)
 
 
 def _bins(values: list[tuple[float, int]], *, is_place: bool) -> Bins:

@@ -250,27 +250,16 @@ def distribution_tables(points: list[dict[str, Any]]) -> list[ReportTable]:
     """Return latency, response time and lateness by share of operations, a table and a curve a tier."""
     tables = []
     for (measure, tier), rows in by(points, "measure", "tier"):
+        ops = [op for op, _ in by(rows, "op")]
+        columns = [ReportColumn("share", "share", Unit.SHARE), *(ReportColumn(f"{op}_ns", op, Unit.NS) for op in ops)]
+        found = {(row["op"], row["share"]): row["time_ns"] for row in rows}
+        cells = [[share, *(found.get((op, share)) for op in ops)] for share in sorted({row["share"] for row in rows})]
+        series = lines_by([row for row in rows if row["share"] < 1], "op", "share", "time_ns")
         name = "Response time" if measure == "response" else measure.capitalize()
-        title = f"{name} distribution: {tier}"
+        chart = Chart(f"{name} on {tier}", ChartShape.QUANTILES, Unit.NUMBER, Unit.NS, series, y_title=name.lower())
         note = f"{name} that the given share of operations did not exceed, by nearest rank; - with too few of them."
-        columns = {op: f"{op}_ns" for op, _ in by(rows, "op")}
-        tables.append(quantile_table(title, f"{name} on {tier}", name.lower(), rows, "op", columns, note))
+        tables.append(ReportTable(f"{name} distribution: {tier}", Sheet.HISTOGRAMS, columns, cells, (chart,), note))
     return tables
-
-
-def quantile_table(
-    title: str, drawn: str, measure: str, rows: list[dict[str, Any]], name: str, columns: dict[str, str], note: str
-) -> ReportTable:
-    """Return times by share of operations, a column and a curve for each `name` among `rows`.
-
-    `columns` are what the columns are called by name; `drawn` is the chart's title.
-    """
-    found = {(row[name], row["share"]): row["time_ns"] for row in rows}
-    cells = [[share, *(found.get((of, share)) for of in columns)] for share in sorted({row["share"] for row in rows})]
-    heads = [ReportColumn("share", "share", Unit.SHARE), *(ReportColumn(c, of, Unit.NS) for of, c in columns.items())]
-    series = lines_by([row for row in rows if row["share"] < 1], name, "share", "time_ns")
-    chart = Chart(drawn, ChartShape.QUANTILES, Unit.NUMBER, Unit.NS, series, y_title=measure)
-    return ReportTable(title, Sheet.HISTOGRAMS, heads, cells, (chart,), note)
 
 
 def heat_tables(heat: list[dict[str, Any]], bucket_ns: int | None, measure: str) -> list[ReportTable]:
@@ -314,11 +303,7 @@ def by(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, list[dict[str
 
 
 def lines_by(rows: list[dict[str, Any]], name: str, x: str, y: str) -> list[Series]:
-    """Return a series for each `name` among `rows`, of the colour `number` if they have one.
-
-    What begins at 0 is drawn from 1, since axes are logarithmic.
-    """
+    """Return a series for each `name` among `rows`; what begins at 0 is drawn from 1, since axes are logarithmic."""
     return [
-        Series(label, [float(r[x] or 1) for r in part], [float(r[y]) for r in part], colour=part[0].get("number"))
-        for label, part in by(rows, name)
+        Series(label, [float(r[x] or 1) for r in part], [float(r[y]) for r in part]) for label, part in by(rows, name)
     ]

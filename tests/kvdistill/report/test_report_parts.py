@@ -126,7 +126,7 @@ def test_closeness_is_reported_with_its_marks(tmp_path):
     assert "| replay | end slip | \\<= 1 % | - | not measured |" in lines
     assert "| replay | bytes a second | within 1.5 % | 50 % | undetermined: 15 operations are too few |" in lines
     said = "- replay.fio: as its source in 2 of 5 figures; NOT in size TV (0.25); "
-    assert f"{said}1 undetermined: 15 operations are too few" in lines
+    assert f"{said}1 undetermined: 15 operations are too few; 1 not measured" in lines
     assert "| figure | source of replay | replay |" in lines
     assert "| size tv | - | 0.25 |" in lines
     assert "| tier | nvme |" in lines
