@@ -156,7 +156,7 @@ def test_a_run_that_is_cut_off_says_how_often_it_repeated_its_trace(
     command = [sys.executable, "-m", "kvreplay.cli", "run", "t.parquet", "--tier", "nvme=d", *how, "-o", "run"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     journal = tmp_path / "run" / PARTIAL_OPS_FILE
-    wait_for(process, lambda: journal.is_file() and journal.stat().st_size > 1000, "the journal has no rows")
+    wait_for(process, lambda: journal.is_file() and journal.stat().st_size > 3000, "the journal has few rows")
     process.send_signal(ended)
     shown, _ = process.communicate()
     if ended == signal.SIGKILL:
