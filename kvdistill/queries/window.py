@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from kvdistill.queries.database import BATCH_ROWS
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.limit import Limit
+from kvtrace.core.limit import Limit, busiest_begin_ns
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import OPS, TRACE, enum_code
 from kvtrace.core.tables import Reader
@@ -139,29 +139,21 @@ def ordered_rows(path: Path, limit: Limit) -> Iterator[dict[str, Any]]:
             return
 
 
-_STEPS = 20
-"""A busiest window begins at a multiple of this part of its length."""
-
-
 def found_window(limit: Limit, rows: Callable[[], Iterator[dict[str, Any]]]) -> Limit:
     """Return `limit` with its busiest window found among all `rows`; unchanged if it asks for none."""
     length = limit.busiest_ns
     if length is None:
         return limit
-    step = max(1, length // _STEPS)
-    first, moved = None, np.zeros(0, dtype=np.int64)
-    for part in rows():
-        if not len(part["op"]):
-            continue
-        first = int(part["ts_ns"][0]) if first is None else first
-        at = (part["ts_ns"] - first) // step
-        found = np.bincount(at, np.where(part["op"] == DELETE, 0, part["length_bytes"])).astype(np.int64)
-        moved = np.pad(moved, (0, max(0, len(found) - len(moved))))
-        moved[: len(found)] += found
-    done = np.concatenate([[0], np.cumsum(moved)])
-    begins = np.arange(max(1, len(moved) - _STEPS + 1))
-    best = int((done[np.minimum(begins + _STEPS, len(moved))] - done[begins]).argmax())
-    return replace(limit, begin_ns=best * step, busiest_ns=None).within(Limit(span_ns=length))
+
+    def moves() -> Iterator[tuple[Any, Any]]:
+        first = None
+        for part in rows():
+            if len(part["op"]):
+                first = part["ts_ns"][0] if first is None else first
+                yield part["ts_ns"] - first, np.where(part["op"] == DELETE, 0, part["length_bytes"])
+
+    begin_ns = busiest_begin_ns(moves(), length)
+    return replace(limit, begin_ns=begin_ns, busiest_ns=None).within(Limit(span_ns=length))
 
 
 def _numpy(array: Any) -> Any:

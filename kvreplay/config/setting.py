@@ -103,7 +103,7 @@ def settle(
         span_ns = None if pacer.speed is None else int(config.runtime_ns * pacer.speed)
         if repeats > 1 or span_ns is not None:
             reader = Repeated(reader, once, repeats, window.residency.last_deletes)
-            limit = Limit(span_ns=span_ns, begin_ns=window.begin_ns, node=config.node)
+            limit = Limit(span_ns=span_ns, begin_ns=window.begin_ns or 0, node=config.node)
             window = replace(compile_window(reader, trace, alignments, limit, shared), is_whole=False)
     if not window.planned_rows:
         raise ConfigError(_nothing_on(reader.meta, window, config))

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import UNSET
 
-from kvreplay.native.rows import READ, REPLAY, WRITE, RowRing
+from kvreplay.native.rows import DELETE, READ, REPLAY, WRITE, RowRing
 from kvreplay.plan.loader import MOST_ROWS, Batch, Intake, Loader, TraceSource, native
 from kvtrace.core.app import log
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.limit import Limit
+from kvtrace.core.limit import Limit, busiest_begin_ns
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import REQUESTS, TRACE, Op, Table, enum_code
 from kvtrace.core.tables import Reader, open_table
@@ -30,9 +30,7 @@ from kvtrace.core.units import format_duration, parse_duration_ns
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_STEPS = 60
-"""Places within the length of a window at which the busiest one may begin."""
-_DELETE, _EVICT = enum_code(TRACE, "op", "delete"), enum_code(TRACE, "phase", "evict")
+_EVICT = enum_code(TRACE, "phase", "evict")
 KIND, SPAN, HELD = map(REPLAY.dtype, ("Kind", "Span", "Held"))
 """Of plan.h; of KIND, the byte behind the last that is touched is `end_bytes`."""
 _OPS = len(Op)
@@ -162,17 +160,19 @@ class PlanSurvey:
 
 
 class Later:
-    """Reads the rows of a window of a trace, as a trace of its own that begins then.
+    """Reads the rows of a trace from a later time on, as a trace of its own that begins then.
 
     What its rows read or delete before they write it lay there when it began: it is written before the run. An object
     that they never touch is not.
     """
 
     def __init__(self, reader: Reader, text: str, tiers: Collection[int]) -> None:
-        """Read what `text` names: `from:300s+60s`, `busiest:60s` or `steady:60s`, of the rows on `tiers`.
+        """Read from the begin of the part that `text` names, of the rows on `tiers`; its length is `span_ns`.
+
+        It is `from:300s+60s`, `busiest:60s` or `steady:60s`: from when the slowest of the tiers evicts on.
 
         Raises:
-            ConfigError: it is none of these, or there is no such window in the trace.
+            ConfigError: it is none of these, or there is no such part in the trace.
 
         """
         self.path: Path = reader.path
@@ -184,49 +184,47 @@ class Later:
         begin, _, lasts = rest.rpartition("+")
         if kind not in ("from", "busiest", "steady") or not lasts or bool(begin) != (kind == "from"):
             raise ConfigError(f"--window {text}: write from:300s+60s, busiest:60s or steady:60s")
-        self._text, self.span_ns = text, parse_duration_ns(lasts)
+        self.span_ns = parse_duration_ns(lasts)
         if self.span_ns <= 0:
             raise ConfigError(f"--window {text}: it must last more than 0 s")
-        self.begin_ns = parse_duration_ns(begin) if begin else self._found(kind, sorted(tiers))
+        if kind == "from":
+            self.begin_ns = parse_duration_ns(begin)
+        else:
+            self.begin_ns = self._busiest_ns(tiers) if kind == "busiest" else self._steady_ns(max(tiers), text)
 
-    def _found(self, kind: str, tiers: list[int]) -> int:
-        """Return when the busiest window begins, or the first one in which the slowest of `tiers` evicts."""
-        step = max(1, self.span_ns // _STEPS)
-        moved = np.zeros(1, np.int64)
-        for batch in self._reader.batches(("ts_ns", "op", "tier", "phase", "length_bytes")):
-            ts_ns, tier, length = (batch.column(name).to_numpy() for name in ("ts_ns", "tier", "length_bytes"))
-            op, phase = (batch.column(name).indices.to_numpy() for name in ("op", "phase"))
-            evicted = np.flatnonzero((op == _DELETE) & (phase == _EVICT) & (tier == tiers[-1]))
-            if kind == "steady" and len(evicted):
-                return int(ts_ns[evicted[0]])
-            counts = np.bincount(ts_ns // step, np.where((op != _DELETE) & np.isin(tier, tiers), length, 0))
-            counts = counts.astype(np.int64)
-            moved = np.pad(moved, (0, max(0, len(counts) - len(moved))))
-            moved[: len(counts)] += counts
-        if kind == "steady":
-            raise ConfigError(
-                f"--window {self._text}: nothing is evicted from {self.meta.tiers[tiers[-1]].name} in this trace, so "
-                "that it has no steady state; take a longer trace or a smaller tier, or --window busiest:60s"
-            )
-        done = np.concatenate([[0], np.cumsum(moved)])
-        begins = np.arange(max(1, len(moved) - _STEPS + 1))
-        return step * int((done[np.minimum(begins + _STEPS, len(moved))] - done[begins]).argmax())
+    def _busiest_ns(self, tiers: Collection[int]) -> int:
+        def moves() -> Iterator[tuple[Any, Any]]:
+            for rows in self._rows("ts_ns", "op", "tier", "length_bytes"):
+                moves = (rows["op"] != DELETE) & np.isin(rows["tier"], list(tiers))
+                yield rows["ts_ns"], np.where(moves, rows["length_bytes"], 0)
+
+        return busiest_begin_ns(moves(), self.span_ns)
+
+    def _steady_ns(self, tier: int, text: str) -> int:
+        for rows in self._rows("ts_ns", "op", "tier", "phase"):
+            evicts = (rows["op"] == DELETE) & (rows["phase"] == _EVICT) & (rows["tier"] == tier)
+            if evicts.any():
+                return int(rows["ts_ns"][evicts.argmax()])
+        raise ConfigError(
+            f"--window {text}: nothing is evicted from {self.meta.tiers[tier].name} in this trace, so that it has no "
+            "steady state; take a longer trace or a smaller tier, or --window busiest:60s"
+        )
+
+    def _rows(self, *columns: str) -> Iterator[dict[str, Any]]:
+        return (Batch.of(batch, columns).columns for batch in self._reader.batches(columns))
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the window, their times counted from its begin."""
+        """Yield its rows, their times counted from its begin."""
         import pyarrow.compute as pc
 
-        names = list(columns) if columns is not None else None
-        for batch in self._reader.batches(None if names is None else tuple(dict.fromkeys([*names, "ts_ns"]))):
-            ts_ns = batch.column("ts_ns").to_numpy()
-            first, last = np.searchsorted(ts_ns, (self.begin_ns, self.begin_ns + self.span_ns)).tolist()
-            if first < last:
-                part = batch.slice(first, last - first)
-                at = part.schema.get_field_index("ts_ns")
-                part = part.set_column(at, "ts_ns", pc.subtract(part.column(at), self.begin_ns))
-                yield part if names is None else part.select(names)
-            if last < len(ts_ns):
-                return
+        names = None if columns is None else tuple(dict.fromkeys([*columns, "ts_ns"]))
+        for batch in self._reader.batches(names):
+            at = batch.schema.get_field_index("ts_ns")
+            ts_ns = batch.column(at)
+            part = batch.set_column(at, "ts_ns", pc.subtract(ts_ns, self.begin_ns))
+            part = part.slice(int(np.searchsorted(ts_ns.to_numpy(), self.begin_ns)))
+            if part.num_rows:
+                yield part if columns is None else part.select(list(columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +245,8 @@ class TraceWindow:
     """Lays the rows for the engine."""
     reader: Reader
     """Of the trace, or of the part of it that begins later."""
-    begin_ns: int
-    """When that begins; 0 for the trace's start."""
+    begin_ns: int | None
+    """When that part begins; null for the trace's start."""
 
     @property
     def planned_rows(self) -> int:
@@ -262,7 +260,7 @@ class TraceWindow:
 
     def say(self) -> None:
         """Log what a later part of a trace holds: without reads, or writes, a run tells nothing of them."""
-        if not self.begin_ns:
+        if self.begin_ns is None:
             return
         reads, writes = self.facts.kinds["rows"].sum(axis=0)[[READ, WRITE]].tolist()
         read_bytes, written_bytes = self.facts.kinds["bytes"].sum(axis=0)[[READ, WRITE]].tolist()
@@ -295,9 +293,10 @@ def compile_window(
     import pyarrow as pa
 
     native().return_freed()
+    is_part = limit.part is not None or limit.begin_ns > 0
     if limit.part is not None:
         reader = Later(reader, limit.part, alignments)
-        limit = replace(limit, begin_ns=reader.begin_ns)
+        limit = replace(limit, begin_ns=reader.begin_ns).within(Limit(span_ns=reader.span_ns))
     source = TraceSource(reader, path, alignments, limit, is_done=is_done)
     survey, intake = PlanSurvey(len(source.padding), shared or {}), source.intake()
     try:
@@ -316,7 +315,7 @@ def compile_window(
     loader = Loader(source, facts.rows, populated)
     is_whole = not (taken.is_full or limit.begin_ns)
     counted = taken.rows, is_whole, taken.last_ns, intake.skipped
-    return TraceWindow(residency, facts, *counted, loader, reader, limit.begin_ns)
+    return TraceWindow(residency, facts, *counted, loader, reader, limit.begin_ns if is_part else None)
 
 
 def _lost(source: TraceSource, lost: tuple[int, int, int], rows: int) -> TraceError:

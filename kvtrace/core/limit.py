@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import DURATIONS_NS, parse_bytes, parse_duration_ns
@@ -39,16 +41,31 @@ class Limit:
 
     def within(self, other: Limit) -> Limit:
         """Return the stricter of both limits, bound by bound; the window begins where this one does."""
-        return replace(
-            self,
-            rows=_least(self.rows, other.rows),
-            span_ns=_least(self.span_ns, other.span_ns),
-            moved_bytes=_least(self.moved_bytes, other.moved_bytes),
-        )
+
+        def least(name: str) -> Any:
+            both = getattr(self, name), getattr(other, name)
+            return min((bound for bound in both if bound is not None), default=None)
+
+        return replace(self, rows=least("rows"), span_ns=least("span_ns"), moved_bytes=least("moved_bytes"))
 
 
-def _least(a: int | None, b: int | None) -> int | None:
-    return min((v for v in (a, b) if v is not None), default=None)
+_STEPS = 20
+"""A busiest window begins at a multiple of this part of its length."""
+
+
+def busiest_begin_ns(moves: Iterable[tuple[Any, Any]], length_ns: int) -> int:
+    """Return when the window of `length_ns` begins that moves most; `moves` are times, from 0, and bytes, as arrays."""
+    import numpy as np
+
+    step = max(1, length_ns // _STEPS)
+    moved = np.zeros(0, dtype=np.int64)
+    for ts_ns, moved_bytes in moves:
+        found = np.bincount(ts_ns // step, moved_bytes).astype(np.int64)
+        moved = np.pad(moved, (0, max(0, len(found) - len(moved))))
+        moved[: len(found)] += found
+    done = np.concatenate([[0], np.cumsum(moved)])
+    begins = np.arange(max(1, len(moved) - _STEPS + 1))
+    return step * int((done[np.minimum(begins + _STEPS, len(moved))] - done[begins]).argmax())
 
 
 def parse_limit(text: str | None) -> Limit:

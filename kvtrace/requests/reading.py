@@ -104,16 +104,6 @@ def prefix_chains(ids: Ints, offsets: Ints) -> tuple[Ints, int]:
     return (ids, 0) if ambiguous == 0 else (_renamed(ids, offsets), ambiguous)
 
 
-def unnamed_notes(tokens: int) -> list[str]:
-    """Return what is to be said of so many `tokens` of prompts that no block id covers; nothing of none."""
-    return [f"{tokens} tokens at the ends of prompts have no block id and are never reused"] if tokens else []
-
-
-def rechained_notes(ids: int) -> list[str]:
-    """Return what is to be said of so many block `ids` that `prefix_chains` renamed; nothing of none."""
-    return [f"{ids} block ids stand behind more than one prefix, and were renamed by it"] if ids else []
-
-
 def backwards_notes(times: int) -> list[str]:
     """Return what is to be said of a file whose times go back so often; nothing of none."""
     return [f"times went backwards {times} times: the requests were sorted by arrival"] if times else []
@@ -201,7 +191,10 @@ class Gathered:
         if block_tokens:
             unnamed = int(np.maximum(inputs - np.diff(offsets) * block_tokens, 0).sum())
             facts |= {"block_references": len(ids), "rechained_ids": ambiguous, "unnamed_tokens": unnamed}
-            said += [*rechained_notes(ambiguous), *unnamed_notes(unnamed)]
+            if ambiguous:
+                said.append(f"{ambiguous} block ids stand behind more than one prefix, and were renamed by it")
+            if unnamed:
+                said.append(f"{unnamed} tokens at the ends of prompts have no block id and are never reused")
         place: dict[str, Any] = {}
         answered = column(self._answered)[order]
         if (answered != arrivals).any():

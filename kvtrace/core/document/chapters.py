@@ -240,19 +240,19 @@ def checkpoint_sentence(found: CheckpointFigures) -> str:
             took.append(f"{what} in {each}, at {format_rate(kind.bandwidth_bytes_per_s)}")
     if not answers:
         return "; ".join(took) or "no checkpoint was saved or restored whole"
-    # What is told best; of that, users wait for reads, and for those of the slowest tier most.
-    beside, (name, during, without) = max(answers, key=_weight)
+
+    def weight(answer: tuple[Beside, tuple[str, int, int]]) -> tuple[int, bool, int]:
+        # What is told best; of that, users wait for reads, and for those of the slowest tier most.
+        beside, (name, during, _) = answer
+        return ("p50", "p95", "p99").index(name), beside.op == "read", during
+
+    beside, (name, during, without) = max(answers, key=weight)
     counts = f"{format_count(beside.during.count)} and {format_count(beside.without.count)} operations"
     times = f": {during / without:.3g} times as long" if without else ""
     return (
         f"during checkpoints {name} {beside.measure} of {beside.tier} {beside.op}s was {format_duration(during)}, "
         f"otherwise {format_duration(without)}{times} ({counts})"
     )
-
-
-def _weight(answer: tuple[Beside, tuple[str, int, int]]) -> tuple[int, bool, int]:
-    beside, (name, during, _) = answer
-    return ("p50", "p95", "p99").index(name), beside.op == "read", during
 
 
 def checkpoint_chapter(found: CheckpointFigures) -> Chapter:

@@ -76,6 +76,18 @@ def test_the_busiest_and_the_steady_window_begin_where_plain_python_says(tmp_pat
     assert busiest.begin_ns <= 500 * MS < busiest.begin_ns + busiest.span_ns
 
 
+def test_a_window_from_the_start_is_a_part_too(tmp_path):
+    rows = lru_rows(5)
+    reader = open_table(write_trace(tmp_path / "t.parquet", rows), TRACE)
+    for asked, is_whole, count in (
+        ("from:0s+100ms", False, sum(r[0] < 100 * MS for r in rows)),
+        ("from:0s+1h", True, len(rows)),
+    ):
+        window = compile_window(reader, reader.path, {NVME: 4096}, Limit(part=asked))
+        assert (window.is_whole, window.rows, window.begin_ns) == (is_whole, count, 0)
+    assert compile_window(reader, reader.path, {NVME: 4096}, Limit()).begin_ns is None
+
+
 def test_a_steady_window_is_replayed_with_its_evictions(tmp_path):
     trace = write_trace(tmp_path / "t.parquet", lru_rows(2))
     (tmp_path / "scratch").mkdir()
