@@ -139,10 +139,10 @@ def expected_said(figures: Sequence[ExpectedFigure]) -> str:
     missed = [str(figure) for figure in figures if figure.is_missed]
     known = [figure.name for figure in figures if figure.off is not None and not figure.is_missed]
     unknown = [figure.name for figure in figures if figure.off is None]
-    parts = [f"NOT as its source in {', '.join(missed)}"] if missed else []
-    parts += [f"as its source within 10 % in {', '.join(known)}"] if known else []
+    parts = [f"expected OFF its source in {', '.join(missed)}"] if missed else []
+    parts += [f"{'' if missed else 'expected '}within 10 % of its source in {', '.join(known)}"] if known else []
     parts += [f"unknown: {', '.join(unknown)}"] if unknown else []
-    return f"expected {'; '.join(parts)}" if parts else "expected to be told by a run: the source has no times"
+    return "; ".join(parts) or "not known before it runs: the source has no times"
 
 
 def source_load(profile: Profile, max_io_bytes: int) -> IoLoad:

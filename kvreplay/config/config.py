@@ -141,8 +141,8 @@ class Config:
         str | None,
         typer.Option(
             metavar="WINDOW",
-            help="Replay a later part of the trace: steady:60s, from when the slowest --tier evicts on; busiest:60s; "
-            "from:300s+60s. What it reads or deletes first is written before.",
+            help="Replay a window of the trace: steady:60s begins when the slowest --tier first evicts; busiest:60s "
+            "moves the most bytes; or from:300s+60s. What it reads or deletes first is written before the run.",
         ),
     ] = None
     node: Annotated[

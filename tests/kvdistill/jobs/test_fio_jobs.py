@@ -313,9 +313,9 @@ def test_strict_refuses_a_job_that_is_expected_to_be_off(tmp_path):
     options = ("run", "--mode", "replay", "--jobs", "2", "-o", "jobs")
     refused = run_cli("kvdistill", "fio", *options, "--strict", cwd=tmp_path, check=False)
     assert refused.returncode == 2
-    assert "replay.fio is expected NOT as its source in I/Os a second -49." in refused.stderr
+    assert "replay.fio is expected OFF its source in I/Os a second -49." in refused.stderr
     assert not list((tmp_path / "jobs").iterdir())
     warned = run_cli("kvdistill", "fio", *options, cwd=tmp_path).stdout.splitlines()[0]
-    assert warned.startswith("WARNING: replay.fio: expected NOT as its source in I/Os a second")
+    assert warned.startswith("WARNING: replay.fio: expected OFF its source in I/Os a second")
     again = run_cli("kvdistill", "fio", *options[:3], "-o", "jobs", "--strict", "--force", cwd=tmp_path)
-    assert "replay.fio: expected as its source within 10 % in I/Os a second" in again.stdout
+    assert "replay.fio: expected within 10 % of its source in I/Os a second" in again.stdout
