@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import nan
+from math import isnan, nan
 from typing import Any
 
 import numpy as np
@@ -129,10 +129,12 @@ def expected_replay(profile: Profile, log: LogSummary, *, is_drawn: bool) -> lis
         return []
     reads, moved = log.read_ios, log.read_bytes + log.write_bytes
     ios, seconds = reads + log.write_ios, (log.last_us - FIRST_US) * NS_PER_US / NS_PER_S
-    took_s = source.mean_depth / source.ios_per_s
-    most = (log.depth if len(log.files) == 1 else len(log.files)) / (took_s or nan)
-    rate = min(ios / seconds, most)
-    idle = 0.0 if most <= rate else source.idle_share
+    took_s, jobs = source.mean_depth / source.ios_per_s, len(log.files)
+    # Without response times nobody knows whether one I/O at a time of each job is enough.
+    rate = nan if isnan(took_s) and jobs > 1 else ios / seconds
+    idle = nan if isnan(took_s) else source.idle_share
+    if rate * took_s > (most := log.depth if jobs == 1 else jobs):
+        rate, idle = most / took_s, 0.0
     # Drawn apart, operations wait for each other otherwise than in the source.
     told = (nan, nan, nan) if is_drawn else (0.0, rate * took_s, idle)
     return expected_figures(source, IoLoad(rate, rate * moved / ios, reads / ios, *told))
@@ -186,6 +188,7 @@ def _job(
         *([f"{split}; their parts are issued at once"] if log.split_ops else []),
         *(["times are whole milliseconds; kvreplay keeps microseconds"] if log.version == ABSOLUTE else []),
         *lost,
+        *([f"{format_count(n)} flushes are not issued (stat.fio has them)"] if (n := profile.flush_ops) else []),
         *common_losses(profile),
     ]
     sections = [

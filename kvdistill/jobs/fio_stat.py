@@ -113,7 +113,7 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         [
             ("Run", [f"in this folder: fio {PREFILL} once, then {command}", lasts, expected]),
             ("Needs", [*needs(options, space), *need]),
-            ("Lost", [*lost, *common_losses(profile, has_deletes=not options.is_device, has_flushes=True)]),
+            ("Lost", [*lost, *common_losses(profile, has_deletes=not options.is_device)]),
             (bugs_heading(options.version), _bugs(options.version)),
         ],
     )

@@ -157,7 +157,8 @@ def source_load(profile: Profile, max_io_bytes: int) -> IoLoad:
         sum(side.io_bytes for side in sides) / seconds,
         sides[0].ops / ios,
         0.0,
-        nan if depth is None else depth.mean * ios / profile.ops,
+        # How long a part of a split operation takes is not known.
+        nan if depth is None or ios > profile.ops else depth.mean,
         nan if idle is None else idle.total_ns / NS_PER_S / seconds,
     )
 
@@ -273,8 +274,8 @@ def _provenance(profile: Profile) -> list[str]:
     return [*lines, *(computing_notes(origin.notes) if origin.kind is SourceKind.TRACE else origin.notes)]
 
 
-def common_losses(profile: Profile, *, has_deletes: bool = True, has_flushes: bool = False) -> list[str]:
-    """Return what a fio job leaves out: deletes if it `has_deletes` (on a device discards stand for them), flushes."""
+def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
+    """Return what no fio job can express; deletes only if `has_deletes`: on a device discards stand for them."""
     padding = profile.read.io_bytes + profile.write.io_bytes - profile.read.object_bytes - profile.write.object_bytes
     lines = []
     if padding:
@@ -290,8 +291,6 @@ def common_losses(profile: Profile, *, has_deletes: bool = True, has_flushes: bo
             "direct=1 Linux refuses it (EINVAL, 6.18); its fdp=1 with fdp_pli is for ioengine=io_uring_cmd on an NVMe "
             "character device, from fio 3.34 on"
         )
-    if profile.flush_ops and not has_flushes:
-        lines.append(f"{format_count(profile.flush_ops)} flushes are not issued (stat.fio has them)")
     if profile.empty_ops:
         lines.append(f"{format_count(profile.empty_ops)} operations of no bytes are left out")
     if profile.stray_delete_ops:

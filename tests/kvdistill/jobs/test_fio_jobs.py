@@ -4,17 +4,19 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, MS, distil_rows, io, write_hand, write_run
 
 from kvdistill.check.check import write_jobs
-from kvdistill.formats.iolog import LogOptions, split_ios, write_iologs
+from kvdistill.formats.iolog import LogOptions, LogSummary, split_ios, write_iologs
 from kvdistill.jobs.fio_program import FioVersion, parse_version
-from kvdistill.jobs.fio_replay import replay_job
+from kvdistill.jobs.fio_replay import expected_replay, replay_job
 from kvdistill.jobs.fio_stat import stat_job
 from kvdistill.jobs.job import FioMode, JobOptions
 from kvdistill.jobs.write import JobRequest
+from kvdistill.profile.sources import distil_source
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
 
@@ -305,6 +307,23 @@ def test_long_logs_are_of_a_typical_part_unless_all_is_wanted(tmp_path, monkeypa
     assert "--whole writes them" in capsys.readouterr().err
     whole = write_jobs(trace, "nvme", tmp_path / "whole", Limit(), replace(wanted, is_whole=True)).logs["replay"]
     assert whole.read_ios + whole.write_ios == 200
+
+
+def test_of_split_operations_only_rates_are_expected(tmp_path):
+    """Reads of 4 KiB in parts of one are whole; in a job that splits them, nobody knows how long a part takes."""
+    write_run(tmp_path / "run", [4 * MS] * 400)
+    distilled = distil_source(tmp_path / "run", "nvme", Limit(), tmp_path)
+    whole = LogSummary(files=["replay.iolog"], version=2, target="x", max_io_bytes=4096, start_ms=0, read_ios=400,
+        write_ios=0, read_bytes=400 * 4096, write_bytes=0, split_ops=0, last_us=399_001, largest_io_bytes=4096,
+        max_burst_ios=1)  # fmt: skip
+    split = msgspec.structs.replace(whole, max_io_bytes=2048, read_ios=800, split_ops=400)
+    two = msgspec.structs.replace(split, files=["a", "b"])
+    logs = [expected_replay(distilled.profile, log, is_drawn=False) for log in (whole, split, two)]
+    figures = [{f.name: f.off for f in log} for log in logs]
+    assert figures[0]["I/Os in flight"] == pytest.approx(0, abs=0.01)
+    assert (figures[1]["I/Os in flight"], figures[1]["idle time"]) == (None, None)
+    assert figures[1]["I/Os a second"] == pytest.approx(0, abs=0.01)
+    assert figures[2]["I/Os a second"] is None
 
 
 def test_strict_refuses_a_job_that_is_expected_to_be_off(tmp_path):
