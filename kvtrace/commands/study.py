@@ -8,6 +8,7 @@ from contextlib import chdir, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -51,7 +52,7 @@ def study(
     target_hit: TargetHit = None,
     target_ttft: TargetTtft = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, max=4096, help="Processes that simulate.  [default: a core each]")
+        int | None, typer.Option(min=1, max=4096, help="Simulations at a time.  [default: a core each]")
     ] = None,
     scheduler: Annotated[
         str | None, typer.Option(help="Simulate on the Dask cluster of this scheduler, such as tcp://10.0.0.1:8786.")
@@ -153,7 +154,7 @@ def simulate(task: Task) -> Simulated:
 
     with chdir(task.folder):
         asked = _asked(task.argv)
-        read = partial(_read, task.file_sha256)
+        read = partial(_read_once, task.file_sha256)
         scenario = prepare(
             asked.file, asked.fleet.over(asked.stack), asked.users, asked.run, asked.source, asked.turns, read=read
         )
@@ -168,6 +169,15 @@ def simulate(task: Task) -> Simulated:
     return simulated(
         simulation, meter, scenario.span_ns(simulation), Worn(tier, asked.drive.drive_size, asked.drive.endurance)
     )
+
+
+_READING = Lock()
+
+
+def _read_once(*asked: Any) -> Requests:
+    """Return what `_read` does: several simulations at a time wait for the first that reads."""
+    with _READING:
+        return _read(*asked)
 
 
 @lru_cache(maxsize=2)
@@ -185,7 +195,7 @@ def _simulate_all(
     with_traces: bool,
 ) -> None:  # fmt: skip
     """Fill `results`, by configuration: what was kept, then what is simulated now, as it is ready."""
-    from kvtrace.study.run import INSTALL, Failed, Task, by_dask, has_dask, in_turn
+    from kvtrace.study.run import Failed, Task, by_dask, here
     from kvtrace.study.study import FILE, Results, files_sha256, key_of
 
     kept = Results(output)
@@ -207,14 +217,8 @@ def _simulate_all(
         _put(results, numbers[key], kept.load(key))
     if done := len(results):
         log(f"note: {done} of {len(wanted.configurations)} configurations were simulated before")
-    count = min(workers or os.cpu_count() or 1, len(tasks))
-    if scheduler is None and count > 1 and not has_dask():
-        if workers is not None:
-            raise ProbeUnavailable(f"--workers {workers} needs Dask: {INSTALL}")
-        log(f"note: one process simulates; with Dask ({INSTALL}) all {os.cpu_count()} cores do")
-        count = 1
-    is_here = scheduler is None and count <= 1
-    made = in_turn(tasks, simulate) if is_here else by_dask(tasks, simulate, count, scheduler)
+    count = workers or os.cpu_count() or 1
+    made = by_dask(tasks, simulate, scheduler) if scheduler else here(tasks, simulate, count)
     with progress("simulating", len(tasks)) as tick:
         for at, (task, found) in enumerate(made, 1):
             if not isinstance(found, Failed):

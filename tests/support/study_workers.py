@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 from kvtrace.commands.study import simulate
 from kvtrace.curves.points import Simulated
@@ -36,6 +38,18 @@ def study_file(folder: Path, text: str = SMALL) -> Path:
     path = folder / "study.toml"
     path.write_text(text)
     return path
+
+
+def cluster_of(workers: int, **options: Any) -> Any:
+    """Start a Dask cluster of so many workers, as a user has one, that gives up early; a context manager."""
+    import dask
+    from distributed import LocalCluster
+
+    dask.config.set({"distributed.scheduler.allowed-failures": 1})
+    return LocalCluster(
+        n_workers=workers, threads_per_worker=1, memory_limit=0, host="127.0.0.1", silence_logs=logging.CRITICAL,
+        dashboard_address="127.0.0.1:0", scheduler_kwargs={"dashboard": False}, **options,
+    )  # fmt: skip
 
 
 def dies_once(task: Task) -> Simulated:

@@ -1,4 +1,4 @@
-"""A study on many cores: the same table however many workers there are, and whether or not one is killed."""
+"""A study on many cores, and on a cluster: the same table, and whether or not a worker is killed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import json
 import pytest
 import study_workers
 from conftest import run_cli
-from study_workers import BEGIN, SMALL, study_file
+from study_workers import BEGIN, cluster_of, study_file
 
-from kvtrace.core.errors import how_to_add
 from kvtrace.core.schema import STUDY
 from kvtrace.core.tables import read_table
-from kvtrace.study.run import local_cluster
 
 pytest.importorskip("distributed")
 # Dask's own, as it is closed.
@@ -36,32 +34,39 @@ def study(path, out, workers):
     return run_cli("kvtrace", "study", path, "-o", out, "--workers", workers, "--json")
 
 
-def test_two_hundred_on_two_workers_one_of_which_is_killed(tmp_path, monkeypatch):
+def test_the_table_has_the_same_bytes_however_many_simulate_at_a_time(tmp_path):
     path = study_file(tmp_path, TWO_HUNDRED)
-    in_turn = study(path, tmp_path / "one", 1)
-    monkeypatch.setattr("kvtrace.commands.study.simulate", study_workers.dies_once)
-    monkeypatch.setenv("KVTRACE_TEST_MARKER", str(tmp_path / "killed"))
-    found = json.loads(study(path, tmp_path / "two", 2).stdout)
-    assert (tmp_path / "killed").exists()
-    assert (found["configurations"], found["failed"]) == (200, 0)
-    tables = [(tmp_path / name / "results.parquet").read_bytes() for name in ("one", "two")]
+    found = [json.loads(study(path, tmp_path / str(workers), workers).stdout) for workers in (1, 3)]
+    assert (found[1]["configurations"], found[1]["failed"]) == (200, 0)
+    tables = [(tmp_path / name / "results.parquet").read_bytes() for name in ("1", "3")]
     assert tables[0] == tables[1]
-    assert json.loads(in_turn.stdout)["answer"] == found["answer"]
+    assert found[0]["answer"] == found[1]["answer"]
+
+
+def test_a_worker_of_a_cluster_is_killed(tmp_path, monkeypatch):
+    text = BEGIN + '[grid]\ntiers.nvme.policy = ["lru", "fifo"]\nseed = [1, 2]'
+    path = study_file(tmp_path, text)
+    monkeypatch.setenv("KVTRACE_TEST_MARKER", str(tmp_path / "killed"))
+    with monkeypatch.context() as patch, cluster_of(2) as cluster:
+        patch.setattr("kvtrace.commands.study.simulate", study_workers.dies_once)
+        run_cli("kvtrace", "study", path, "-o", tmp_path / "a", "--scheduler", cluster.scheduler_address)
+    assert (tmp_path / "killed").exists()
+    study(path, tmp_path / "b", 1)
+    assert (tmp_path / "a" / "results.parquet").read_bytes() == (tmp_path / "b" / "results.parquet").read_bytes()
 
 
 def test_what_kills_each_worker_is_given_up_and_is_a_row(tmp_path, monkeypatch):
     text = BEGIN + '[grid]\ntiers.nvme.policy = ["lru", "fifo"]\nseed = [1]'
     monkeypatch.setattr("kvtrace.commands.study.simulate", study_workers.dies)
-    monkeypatch.setattr("kvtrace.study.run.MOST_DEATHS", 2)
-    study(study_file(tmp_path, text), tmp_path / "out", 2)
+    path = study_file(tmp_path, text)
+    with cluster_of(2) as cluster:
+        run_cli("kvtrace", "study", path, "-o", tmp_path / "out", "--scheduler", cluster.scheduler_address)
     rows = read_table(tmp_path / "out" / "results.parquet", STUDY).to_pylist()
-    assert [row["error"] for row in rows] == [
-        None, "the worker that simulated it died 2 times; did it run out of memory?",
-    ]  # fmt: skip
+    assert [row["error"] for row in rows] == [None, "each worker that simulated it died; did they run out of memory?"]
 
 
 def test_a_cluster_that_is_there_already(tmp_path):
-    with local_cluster(1, processes=False, protocol="tcp://") as cluster:
+    with cluster_of(1, processes=False, protocol="tcp://") as cluster:
         run_cli(
             "kvtrace", "study", study_file(tmp_path), "-o", tmp_path / "a", "--scheduler", cluster.scheduler_address
         )
@@ -75,13 +80,3 @@ def test_no_scheduler_there(tmp_path, monkeypatch):
     done = run_cli("kvtrace", "study", path, "-o", tmp_path / "a", "--scheduler", "tcp://127.0.0.1:1", check=False)
     assert done.returncode == 2
     assert "--scheduler tcp://127.0.0.1:1: " in done.stderr
-
-
-def test_without_dask_one_process_simulates_and_says_how_to_get_more(tmp_path, monkeypatch):
-    monkeypatch.setattr("kvtrace.study.run.has_dask", lambda: False)
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
-    path = study_file(tmp_path, SMALL)
-    done = run_cli("kvtrace", "study", path, "-o", tmp_path / "a")
-    assert f"one process simulates; with Dask ({how_to_add('dask')}) all 4 cores do" in done.stderr
-    refused = run_cli("kvtrace", "study", path, "-o", tmp_path / "b", "--workers", "3", check=False)
-    assert (refused.returncode, "--workers 3 needs Dask: pip install" in refused.stderr) == (5, True)
