@@ -15,7 +15,6 @@ app = make_app(
     "kvtrace.commands.inspect:validate",
     "kvtrace.commands.curves:sim",
     "kvtrace.commands.curves:mrc",
-    "kvtrace.commands.admission:admission",
     "kvtrace.commands.inspect:models",
     "kvtrace.commands.inspect:presets",
     "kvtrace.commands.convert:import_",

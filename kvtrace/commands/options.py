@@ -383,8 +383,9 @@ EventOption = Annotated[
     typer.Option(
         "--event",
         metavar="TIME:EVENT",
-        help="Something happens: node-lost:N or node-joined:N, rack-lost:R or rack-joined:R, drive-replaced:N[:TIER], "
-        "store-unreachable:DURATION, rolling-restart:DURATION[:NODES]; such as 300s:node-lost:7. May be repeated.",
+        help="Something happens: node-lost:N or node-joined:N, rack-lost:R or rack-joined:R, "
+        "engine-restart:N:DURATION, drive-replaced:N[:TIER], store-unreachable:DURATION, "
+        "rolling-restart:DURATION[:NODES]; such as 300s:node-lost:7. May be repeated.",
     ),
 ]
 

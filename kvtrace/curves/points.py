@@ -21,6 +21,7 @@ from kvtrace.curves.stack import HASH_VALUES, T95, optimal_uses, sample_of
 from kvtrace.model.shape import ModelShape
 from kvtrace.native.records import UNBOUNDED
 from kvtrace.sim.chains import Chains, chunk_chains
+from kvtrace.sim.incidents import DRAM, MEMORY
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Preset
 from kvtrace.sim.setup import Load, has_times, sizes_of, tier_limits
@@ -29,8 +30,6 @@ from kvtrace.sim.simulation import Flush, Simulation
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-
-_MEMORY, _DRAM_TIERS = ("gpu", "hbm"), ("cpu", "dram", "host")
 
 ROLES: Final = ("dram", "nvme")
 """The tiers whose capacity is asked for."""
@@ -97,13 +96,13 @@ class Stack:
     def roles(self) -> dict[str, int]:
         """Which tier is the DRAM and which the NVMe whose capacity is asked for, as far as the preset has them."""
         names = [tier.name.lower() for tier in self.preset.tiers]
-        dram = next((t for t, name in enumerate(names) if name in _DRAM_TIERS), None)
-        stored = [t for t, name in enumerate(names) if name not in (*_MEMORY, *_DRAM_TIERS)]
+        dram = next((t for t, name in enumerate(names) if name in DRAM), None)
+        stored = [t for t, name in enumerate(names) if name not in MEMORY]
         drives = [t for t in stored if not self.is_store(t)]
         nvme = next(reversed(drives or stored), None)
         roles = {role: t for role, t in zip(ROLES, (dram, nvme), strict=True) if t is not None}
         if not roles:
-            raise ConfigError(f"the tiers {', '.join(names)}: none is DRAM ({', '.join(_DRAM_TIERS)}) nor storage")
+            raise ConfigError(f"the tiers {', '.join(names)}: none is DRAM ({', '.join(DRAM)}) nor storage")
         return roles
 
     def is_store(self, t: int) -> bool:

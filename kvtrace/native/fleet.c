@@ -235,15 +235,16 @@ static void fail_over(World *w, int64_t node) {
     control->heap_size = count;
 }
 
-// Lose what the node's own tiers hold, and let its requests begin again.
-static void lose_node(World *w, int64_t node) {
+// Lose what the node's own tiers hold, but for those whose bit `kept` has, and let its requests begin again.
+static void lose_node(World *w, int64_t node, int64_t kept) {
     Fleet *fleet = &w->fleet;
     Control *control = &w->control;
     Node *what = &fleet->nodes[node];
     if (!what->is_up) return;
     for (int64_t t = 0; t < w->tiers_count; t++) {
         if (!(fleet->own & (1 << t))) continue;
-        empty_tier(w, node, t);
+        move(w, node);
+        if (!(kept & (1 << t))) empty_tier(w, node, t);
         Tier *tier = &w->tiers[t];
         tier->read_busy_ns = tier->write_busy_ns = control->now;
         while (tier->waiting > 0) take_first(w, t);
@@ -259,7 +260,7 @@ static void lose_node(World *w, int64_t node) {
     fail_over(w, node);
 }
 
-// Let `node` serve, its tiers empty.
+// Let `node` serve.
 static void join_node(World *w, int64_t node) {
     Node *nodes = w->fleet.nodes;
     if (nodes[node].is_up) return;
@@ -299,7 +300,7 @@ void happen(World *w) {
     Happening *step = &w->happenings[control->happened];
     catch_up(w, control->now);
     if (step->kind == EMPTIED) empty_tier(w, step->place, step->tier);
-    else if (step->kind == LOST) lose_node(w, step->place);
+    else if (step->kind == LOST) lose_node(w, step->place, step->tier);
     else if (step->kind == JOINED) join_node(w, step->place);
     else set_reach(w, step->tier, step->kind == GONE);
     pack(w);

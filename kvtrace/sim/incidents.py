@@ -23,7 +23,8 @@ from kvtrace.core.units import format_duration, parse_duration_ns
 from kvtrace.native.records import BACK, EMPTIED, FOUND, GONE, JOINED, LOST
 from kvtrace.sim.presets.tier import FleetSetting, Scope, TierSetting
 
-MEMORY: Final = ("gpu", "cpu")
+DRAM: Final = ("cpu", "dram", "host")
+MEMORY: Final = ("gpu", "hbm", *DRAM)
 """Tiers of these names are no drives."""
 
 
@@ -39,6 +40,9 @@ class Kind(StrEnum):
     """All nodes of a rack are lost, and what lay in tiers that they share."""
     RACK_JOINED = "rack-joined"
     """All nodes of a rack that are not there come."""
+    ENGINE_RESTART = "engine-restart"
+    """The engine of a node restarts, and the node is away for a time. What lay in its memory is lost; its drives keep
+    what they hold, and the engine finds it again. Its running requests start again on other nodes."""
     DRIVE_REPLACED = "drive-replaced"
     """The drive of a node is empty from now on; its slowest own tier, or the tier named."""
     STORE_UNREACHABLE = "store-unreachable"
@@ -52,6 +56,7 @@ _FORMS: Final = {
     Kind.NODE_JOINED: "node-joined:NODE",
     Kind.RACK_LOST: "rack-lost:RACK",
     Kind.RACK_JOINED: "rack-joined:RACK",
+    Kind.ENGINE_RESTART: "engine-restart:NODE:DURATION",
     Kind.DRIVE_REPLACED: "drive-replaced:NODE[:TIER]",
     Kind.STORE_UNREACHABLE: "store-unreachable:DURATION",
     Kind.ROLLING_RESTART: "rolling-restart:DURATION[:NODES]",
@@ -90,6 +95,7 @@ class Move:
     place: int = 0
     """The node, or the first of the rack whose tier it is."""
     tier: int = 0
+    """Of a node that is lost: a bit for each tier that keeps what it holds."""
 
 
 def parse_all(texts: Sequence[str], until_ns: int | None) -> tuple[Incident, ...]:
@@ -109,14 +115,18 @@ def parse(text: str) -> Incident:
         raise ConfigError(f"--event {text}: no such event{nearest(name, list(Kind))}; write {FORMS}")
     kind = Kind(name)
     form = f"--event {text}: write TIME:{_FORMS[kind]}"
-    if not 1 <= len(arguments) <= 1 + _FORMS[kind].count("["):
+    most = _FORMS[kind].count(":")
+    if not most - _FORMS[kind].count("[") <= len(arguments) <= most:
         raise ConfigError(form)
     at_ns = _duration(at, text)
-    if kind in (Kind.STORE_UNREACHABLE, Kind.ROLLING_RESTART):
-        lasts_ns = _duration(arguments[0], text)
+    if kind in (Kind.STORE_UNREACHABLE, Kind.ROLLING_RESTART, Kind.ENGINE_RESTART):
+        said = arguments.pop(1 if kind is Kind.ENGINE_RESTART else 0)
+        lasts_ns = _duration(said, text)
         if lasts_ns == 0:
-            raise ConfigError(f"--event {text}: {arguments[0]} must be > 0")
-        nodes = _number(arguments[1], form) if len(arguments) > 1 else 1
+            raise ConfigError(f"--event {text}: {said} must be > 0")
+        if kind is Kind.ENGINE_RESTART:
+            return Incident(text, at_ns, kind, _number(arguments[0], form), lasts_ns)
+        nodes = _number(arguments[0], form) if arguments else 1
         if nodes == 0:
             raise ConfigError(f"--event {text}: at least 1 node restarts at once")
         return Incident(text, at_ns, kind, lasts_ns=lasts_ns, nodes=nodes)
@@ -184,6 +194,10 @@ def _steps(incident: Incident, fleet: FleetSetting, tiers: Sequence[TierSetting]
             yield from (Move(at_ns, True, LOST, node) for node in rack)
         case Kind.RACK_JOINED:
             yield from (Move(at_ns, False, JOINED, node) for node in rack)
+        case Kind.ENGINE_RESTART:
+            kept = sum(1 << t for t, tier in enumerate(tiers) if tier.name not in MEMORY)
+            yield Move(at_ns, True, LOST, place, kept)
+            yield Move(at_ns + incident.lasts_ns, False, JOINED, place)
         case Kind.DRIVE_REPLACED:
             yield Move(at_ns, True, EMPTIED, place, _drive(incident, tiers))
         case Kind.STORE_UNREACHABLE:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from evictions import POLICIES
 
+from kvtrace.sim import incidents as product
 from kvtrace.sim.presets.tier import Scope, ns_of
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Outages:
-    def __init__(self, oracle: Oracle, incidents: Sequence[Incident]) -> None:  # noqa: C901 - a branch a kind
+    def __init__(self, oracle: Oracle, incidents: Sequence[Incident]) -> None:  # noqa: C901, PLR0912 - a branch a kind
         self.oracle = oracle
         self.due: list[tuple[int, bool, int, Callable[[], None]]] = []
         """When, whether that is a loss, which it is, and what is done."""
@@ -41,6 +42,10 @@ class Outages:
                 for node in nodes:
                     first.setdefault(node, "joined")
                     self.join_at(at, node)
+            elif name == "engine-restart":
+                first.setdefault(place, "lost")
+                self.add(at, True, lambda place=place: self.lose(place, keeps_drives=True))
+                self.join_at(at + incident.lasts_ns, place)
             elif name == "drive-replaced":
                 number = [t.name for t in oracle.preset.tiers].index(incident.tier)
                 tier = oracle.nodes[place].tiers[number]
@@ -92,14 +97,15 @@ class Outages:
         tier.expires.clear()
         tier.policy = POLICIES[tier.setting.policy](tier.limit)
 
-    def lose(self, number: int) -> None:
-        """Lose a node: what is its own is empty, and what it was doing begins again."""
+    def lose(self, number: int, *, keeps_drives: bool = False) -> None:
+        """Lose a node: what is its own is empty, perhaps but for drives, and what it was doing begins again."""
         oracle, node = self.oracle, self.oracle.nodes[number]
         if not node.is_up:
             return
         for tier in node.tiers:
             if tier.setting.scope is Scope.NODE:
-                self.empty(tier, number)
+                if tier.setting.name in product.MEMORY or not keeps_drives:
+                    self.empty(tier, number)
                 tier.counts, tier.referred = {}, 0
                 if tier.queue is not None:
                     tier.queue.still_there(len(tier.queue.waiting))

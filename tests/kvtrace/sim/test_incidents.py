@@ -27,6 +27,13 @@ from kvtrace.sim.routers import Router
 from kvtrace.sim.setup import Load
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _the_first_tier_is_memory():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kvtrace.sim.incidents.MEMORY", ("tier0", "cpu"))
+        yield
+
+
 @st.composite
 def incidents_of(draw, preset):
     """Return what may happen to the fleet of `preset`: any of it, if it can."""
@@ -42,7 +49,7 @@ def incidents_of(draw, preset):
         if kind in (Kind.NODE_LOST, Kind.RACK_LOST) and draw(st.booleans()):
             back = Kind.NODE_JOINED if kind is Kind.NODE_LOST else Kind.RACK_JOINED
             found.append(Incident("back", at + lasts, back, place))
-        lasts_ns = lasts if kind in (Kind.STORE_UNREACHABLE, Kind.ROLLING_RESTART) else 0
+        lasts_ns = lasts if kind in (Kind.STORE_UNREACHABLE, Kind.ROLLING_RESTART, Kind.ENGINE_RESTART) else 0
         found.append(Incident(str(kind), at, kind, place, lasts_ns, tier, draw(st.integers(1, 2))))
     return tuple(found)
 
@@ -243,6 +250,20 @@ def test_a_node_that_joins_is_as_fresh_as_the_freshest():
     rows = [(10 * i, 4, 0, [i]) for i in range(8)]
     _, found = happens(fleet_of(Router.LEAST_OUTSTANDING, Scope.NODE), rows, "35ns:node-joined:1")
     assert [row.split()[1] for row in found] == ["n0"] * 4 + ["n0", "n1", "n0", "n1"]
+
+
+@pytest.mark.parametrize(
+    ("events", "read_from_drive"),
+    [(["20ns:engine-restart:0:10ns"], 1), (["20ns:node-lost:0", "30ns:node-joined:0"], 0)],
+)
+def test_an_engine_that_restarts_finds_its_drive_again_by_hand(events, read_from_drive):
+    rows = [(0, 4, 0, [0]), (25, 4, 0, [0])]
+    _, found = happens(preset_of(100, 100), rows, *events)
+    memory, drive = "20 n0 delete 0 lose 0 4", "20 n0 delete 1 lose 0 4"
+    assert ((memory in found), (drive in found)) == (True, not read_from_drive)
+    # The second comes at 25, while nobody is there, and is served at 30.
+    assert found.count("30 n0 read 1 load 0 4 1/0") == read_from_drive
+    assert ("30 n0 write 0 prefill 0 4 1/0" in found) == (not read_from_drive)
 
 
 def test_a_replaced_drive_by_hand():

@@ -235,5 +235,3 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     assert "--router sesion" in capsys.readouterr().err
     assert kvtrace(monkeypatch, "gen", *small, "--router", "session", "-o", trace, "--force") == 2
     assert "--router session: there is one node; say how many" in capsys.readouterr().err
-    assert kvtrace(monkeypatch, "admission", *small, "--set", "fleet.nodes=3") == 2
-    assert "kvtrace admission is of one node" in capsys.readouterr().err
