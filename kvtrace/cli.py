@@ -10,6 +10,7 @@ app = make_app(
     "\b\nFirst steps:\n  kvtrace gen --users 32 --duration 60s --seed 42 -o t.parquet\n  kvtrace info t.parquet",
     "kvtrace.commands.gen:gen",
     "kvtrace.commands.size:size",
+    "kvtrace.commands.plan:plan",
     "kvtrace.commands.study:study",
     "kvtrace.commands.inspect:info",
     "kvtrace.commands.inspect:validate",

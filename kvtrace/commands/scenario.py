@@ -43,7 +43,7 @@ class Scenario:
     def refuse_fleet(self, command: str) -> None:
         """Raise ConfigError if there are several nodes: `command` looks at one."""
         if (nodes := self.preset.fleet.nodes) > 1:
-            raise ConfigError(f"fleet.nodes={nodes}: {command} is of one node; simulate a fleet with kvtrace gen")
+            raise ConfigError(f"fleet.nodes={nodes}: {command} is of one node; kvtrace plan is of a fleet")
 
     def span_ns(self, simulation: Simulation) -> int | None:
         """Return over how long requests arrive, as far as it is known so far: to the last one, or to the end."""

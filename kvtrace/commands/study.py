@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache, partial
@@ -16,6 +16,7 @@ import typer
 from kvtrace.commands.options import (
     AsJson,
     DriveArguments,
+    EventOption,
     FleetArguments,
     RunArguments,
     SourceArguments,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from kvtrace.requests.requests import Requests
     from kvtrace.study.document import Findings
     from kvtrace.study.run import Result, Task
-    from kvtrace.study.study import Study
+    from kvtrace.study.study import Configuration
 
 TABLE, PAGE, TRACES = "results.parquet", "study.html", "traces"
 
@@ -81,7 +82,7 @@ def study(
     from kvtrace.study.study import lines, read_study
 
     target = parse_target(target_hit, target_ttft)
-    options = frozenset(_options())
+    options = frozenset(gen_options())
     wanted = read_study(
         file, options, StackArguments().preset, lambda tier, text: price_of_byte(text, f"{file}: {tier}")
     )
@@ -97,8 +98,8 @@ def study(
         else:
             typer.echo("\n".join([f"{len(listed)} configurations", *listed]))
         return
-    with _noted_interrupt(output, len(wanted.configurations)) as results:
-        _simulate_all(wanted, output, results, workers, scheduler, with_traces=with_traces)
+    with noted_interrupt(output, len(wanted.configurations)) as results:
+        simulate_all(wanted.configurations, output, results, workers, scheduler, with_traces=with_traces)
     rows = table.rows_of(wanted, results)
     found = findings(wanted, rows, target)
     table.write(output / TABLE, wanted, rows, ["kvtrace", "study", str(file)])
@@ -107,10 +108,10 @@ def study(
         why = getattr(error, "error", "no request looks anything up")
         raise ConfigError(f"{file}: no result from any of {len(rows)} configurations; the first: {why}")
     _write_page(output / PAGE, found, file.name)
-    answer(_as_json(found, output), lambda: document(found, "", is_page=False), as_json=as_json)
+    answer(as_json_of(found, output), lambda: document(found, "", is_page=False), as_json=as_json)
 
 
-def _options() -> Iterator[str]:
+def gen_options() -> Iterator[str]:
     """Yield the options of a simulation, without their dashes."""
     for parameter in _command().params:
         if parameter.param_type_name == "option":
@@ -129,6 +130,7 @@ class _Asked:
     drive: DriveArguments
     source: SourceArguments
     turns: TurnsOption = None
+    event: EventOption = None
 
 
 @cache
@@ -156,8 +158,9 @@ def simulate(task: Task) -> Simulated:
         asked = _asked(task.argv)
         read = partial(_read_once, task.file_sha256)
         scenario = prepare(
-            asked.file, asked.fleet.over(asked.stack), asked.users, asked.run, asked.source, asked.turns, read=read
-        )
+            asked.file, asked.fleet.over(asked.stack), asked.users, asked.run, asked.source, asked.turns, read=read,
+            events=asked.event or (),
+        )  # fmt: skip
         simulation = scenario.simulation()
         meter = Meter(simulation)
         if task.trace is None:
@@ -190,10 +193,15 @@ def _read(sha256: str | None, source: SourceArguments, path: Path, seed: int, ma
     return source.read(path, seed, max_requests)
 
 
-def _simulate_all(
-    wanted: Study, output: Path, results: dict[int, Result], workers: int | None, scheduler: str | None, *,
-    with_traces: bool,
-) -> None:  # fmt: skip
+def simulate_all(
+    wanted: Sequence[Configuration],
+    output: Path,
+    results: dict[int, Result],
+    workers: int | None,
+    scheduler: str | None,
+    *,
+    with_traces: bool = False,
+) -> None:
     """Fill `results`, by configuration: what was kept, then what is simulated now, as it is ready."""
     from kvtrace.study.run import Failed, Task, by_dask, here
     from kvtrace.study.study import FILE, Results, files_sha256, key_of
@@ -204,7 +212,7 @@ def _simulate_all(
         traces.mkdir(exist_ok=True)
     numbers: dict[str, list[int]] = {}
     tasks = []
-    for one in wanted.configurations:
+    for one in wanted:
         key = key_of(one)
         numbers.setdefault(key, []).append(one.number)
         trace = traces / f"{one.number}.parquet" if with_traces else None
@@ -215,8 +223,8 @@ def _simulate_all(
     left = {task.key for task in tasks}
     for key in numbers.keys() - left:
         _put(results, numbers[key], kept.load(key))
-    if done := len(results):
-        log(f"note: {done} of {len(wanted.configurations)} configurations were simulated before")
+    if done := sum(one.number in results for one in wanted):
+        log(f"note: {done} of {len(wanted)} configurations were simulated before")
     count = workers or os.cpu_count() or 1
     made = by_dask(tasks, simulate, scheduler) if scheduler else here(tasks, simulate, count)
     with progress("simulating", len(tasks)) as tick:
@@ -233,7 +241,7 @@ def _put(results: dict[int, Result], numbers: list[int], found: Result | None) -
 
 
 @contextmanager
-def _noted_interrupt(output: Path, count: int) -> Iterator[dict[int, Result]]:
+def noted_interrupt(output: Path, count: int) -> Iterator[dict[int, Result]]:
     """Yield where results go; say how many are kept if the block is interrupted."""
     results: dict[int, Result] = {}
     try:
@@ -254,7 +262,8 @@ def _write_page(page: Path, found: Findings, name: str) -> None:
     write_page(page, document(found, name, is_page=True))
 
 
-def _as_json(found: Findings, output: Path) -> dict[str, Any]:
+def as_json_of(found: Findings, output: Path) -> dict[str, Any]:
+    """Return what was found, with a row for each configuration, as `--json` prints it."""
     from kvtrace.study.document import first_line, front, sensitivities
     from kvtrace.study.run import Failed
 

@@ -16,14 +16,16 @@ import numpy as np
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import I1, I8, function
 from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance, nearest_rank
-from kvtrace.core.units import NS_PER_S
+from kvtrace.core.units import NS_PER_S, format_bytes, format_count
 from kvtrace.curves.stack import HASH_VALUES, T95, optimal_uses, sample_of
 from kvtrace.model.shape import ModelShape
 from kvtrace.native.records import UNBOUNDED
 from kvtrace.sim.chains import Chains, chunk_chains
+from kvtrace.sim.fleet import all_tiers
 from kvtrace.sim.incidents import DRAM, MEMORY
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Preset
+from kvtrace.sim.presets.tier import TierSetting
 from kvtrace.sim.setup import Load, has_times, sizes_of, tier_limits
 from kvtrace.sim.simulation import Flush, Simulation
 
@@ -95,20 +97,11 @@ class Stack:
     @property
     def roles(self) -> dict[str, int]:
         """Which tier is the DRAM and which the NVMe whose capacity is asked for, as far as the preset has them."""
-        names = [tier.name.lower() for tier in self.preset.tiers]
-        dram = next((t for t, name in enumerate(names) if name in DRAM), None)
-        stored = [t for t, name in enumerate(names) if name not in MEMORY]
-        drives = [t for t in stored if not self.is_store(t)]
-        nvme = next(reversed(drives or stored), None)
-        roles = {role: t for role, t in zip(ROLES, (dram, nvme), strict=True) if t is not None}
-        if not roles:
-            raise ConfigError(f"the tiers {', '.join(names)}: none is DRAM ({', '.join(DRAM)}) nor storage")
-        return roles
+        return roles_of(self.preset)
 
     def is_store(self, t: int) -> bool:
-        """Return whether tier `t` is an object store: it asks for money by the request, or is called s3."""
-        tier = self.preset.tiers[t]
-        return tier.has_price or tier.name.lower() == "s3"
+        """Return whether tier `t` is an object store."""
+        return is_store(self.preset.tiers[t])
 
     @property
     def labels(self) -> dict[str, str]:
@@ -262,6 +255,24 @@ class Stack:
         return sum(max(1, limit // self.chunk_bytes) for limit in limits if limit)
 
 
+def roles_of(preset: Preset) -> dict[str, int]:
+    """Return which tier is the DRAM and which the NVMe, as far as `preset` has them: the slowest drive, else store."""
+    names = [tier.name.lower() for tier in preset.tiers]
+    dram = next((t for t, name in enumerate(names) if name in DRAM), None)
+    stored = [t for t, name in enumerate(names) if name not in MEMORY]
+    drives = [t for t in stored if not is_store(preset.tiers[t])]
+    nvme = next(reversed(drives or stored), None)
+    roles = {role: t for role, t in zip(ROLES, (dram, nvme), strict=True) if t is not None}
+    if not roles:
+        raise ConfigError(f"the tiers {', '.join(names)}: none is DRAM ({', '.join(DRAM)}) nor storage")
+    return roles
+
+
+def is_store(tier: TierSetting) -> bool:
+    """Return whether `tier` is an object store: it asks for money by the request, or is called s3."""
+    return tier.has_price or tier.name.lower() == "s3"
+
+
 def _ratios(found: Sequence[Sampled], wanted: float, *, is_optimal: bool = False) -> NDArray[np.float64]:
     """Return the hit ratio that each sample suggests, which should have `wanted` references.
 
@@ -301,6 +312,10 @@ class Simulated:
     """Requests of the busiest node over their mean; null of one node."""
     duplicate_bytes: int | None = None
     """What nodes of a fleet hold at the end beside the first copy of each object; null of one node."""
+    drive_written_bytes: tuple[int, ...] = ()
+    """To each drive that wears, node by node."""
+    hits_back_ns: int | None = None
+    """How long after the first event hits are as before; null without one, or if they never are."""
 
     @property
     def recomputed_tokens(self) -> int:
@@ -340,6 +355,44 @@ def simulated(simulation: Simulation, meter: Meter, span_ns: int | None, drive: 
         live_bytes=[of["live_bytes"] for of in stats["tiers"]],
         imbalance=stats["fleet"]["imbalance"]["requests"] if "fleet" in stats else None,
         duplicate_bytes=stats["fleet"]["duplicate_bytes"] if "fleet" in stats else None,
+        drive_written_bytes=() if drive.tier is None else _written(simulation, drive.tier),
+        hits_back_ns=next((of["hits_back_ns"] for of in stats.get("incidents", {}).get("around", [])), None),
+    )
+
+
+def _written(simulation: Simulation, t: int) -> tuple[int, ...]:
+    """Return the bytes written to each instance of tier `t`; what lay there before the start aside."""
+    places, is_one = all_tiers(simulation.world)
+    tier = places[is_one[:, t], t]
+    return tuple((tier["written_bytes"] - tier["populated_bytes"]).tolist())
+
+
+MONTH_S = 365 * 86400 // 12
+_GB = 10**9
+
+
+def monthly_cost(
+    tier: TierSetting, reads: float, writes: float, times_a_month: float, stored_bytes: int
+) -> dict[str, Any]:
+    """Return what a month costs in which `tier` takes such requests so often, and holds so much all the time."""
+    requests = reads * tier.get_price_per_1000 + writes * tier.put_price_per_1000
+    return {
+        "name": tier.name,
+        "puts_per_month": round(writes * times_a_month),
+        "gets_per_month": round(reads * times_a_month),
+        "requests_cost_per_month": requests / 1000 * times_a_month,
+        "stored_bytes": stored_bytes,
+        "storage_cost_per_month": stored_bytes / _GB * tier.price_per_gb_month,
+    }
+
+
+def cost_line(cost: dict[str, Any], when: str, basis: str) -> str:
+    """Return a monthly cost in a sentence: what is stored `when`, and on what `basis`."""
+    requests, storage = cost["requests_cost_per_month"], cost["storage_cost_per_month"]
+    puts, gets = (format_count(cost[f"{kind}_per_month"]) for kind in ("puts", "gets"))
+    return (
+        f"{cost['name']}: {requests + storage:,.2f} a month: {puts} PUTs and {gets} GETs {requests:,.2f}, "
+        f"{format_bytes(cost['stored_bytes'])} stored{when} {storage:,.2f} ({basis})"
     )
 
 

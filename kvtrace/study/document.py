@@ -71,8 +71,9 @@ def document(found: Findings, name: str, *, is_page: bool) -> Document:
     highlights = [
         Highlight("best hit ratio", best.hit_ratio, Unit.SHARE, "of look-ups, in any tier"),
         Highlight("prompt tokens computed again", best.recomputed_tokens, Unit.COUNT, "at the best hit ratio"),
-        *([Highlight(_cost_name(found), best.cost, _cost_unit(found), "of the best")] if best.cost is not None else []),
     ]
+    if best.cost is not None:
+        highlights.append(Highlight(found.study.cost_name, best.cost, _cost_unit(found), "of the best"))
     return Document(name, first_line(found), chapters, notes, highlights, warnings)
 
 
@@ -82,12 +83,8 @@ _HOW_SENSITIVE = (
 )
 
 
-def _cost_name(found: Findings) -> str:
-    return "price" if found.study.price else "capacity"
-
-
 def _cost_unit(found: Findings) -> Unit:
-    return Unit.NUMBER if found.study.price else Unit.BYTES
+    return Unit.NUMBER if found.study.has_prices else Unit.BYTES
 
 
 def _candidate_columns(found: Findings, keys: Sequence[str]) -> list[ReportColumn]:
@@ -102,7 +99,7 @@ def _candidate_columns(found: Findings, keys: Sequence[str]) -> list[ReportColum
                 written = written to it, written_p99 = p99 of per-second rate
         """),
         *(columns_of("number: drive_writes_per_day = drive writes a day") if wears else []),
-        ReportColumn("cost", _cost_name(found), _cost_unit(found)),
+        ReportColumn("cost", found.study.cost_name, _cost_unit(found)),
     ]
 
 
@@ -149,7 +146,7 @@ def _cost_table(found: Findings, keys: Sequence[str]) -> ReportTable | None:
         charts.append(_cost_chart(found, keys, promptness, "p99 to the first token", Unit.NS))
     columns = _candidate_columns(found, keys)
     rows = [_candidate_row(of, columns) for of in front(found.candidates, hits)]
-    note = f"Configurations that none of the same or a lower {_cost_name(found)} exceeds in hits (Pareto)."
+    note = f"Configurations that none of the same or a lower {found.study.cost_name} exceeds in hits (Pareto)."
     return ReportTable("", Sheet.SUMMARY, columns, rows, tuple(charts), note, len(keys))
 
 
@@ -168,8 +165,8 @@ def _cost_chart(
         )
         for label, listed in parts.items()
     ]
-    title = f"{name} against {_cost_name(found)}"
-    cost = _cost_name(found)
+    title = f"{name} against {found.study.cost_name}"
+    cost = found.study.cost_name
     return Chart(title, ChartShape.POINTS, _cost_unit(found), unit, series, x_title=cost, y_title=name)
 
 
@@ -381,7 +378,7 @@ def findings(study: Study, rows: list[StudyRow], target: Target | None) -> Findi
             knobs=dict(knobs),
             rows=of,
             hit_ratio=fmean(row.figures.hit_ratio for row in of if row.figures and row.figures.hit_ratio is not None),
-            cost=of[0].price if study.price else of[0].capacity_bytes,
+            cost=of[0].price if study.has_prices else of[0].capacity_bytes,
         )
         for knobs, of in by_knobs.items()
     ]
@@ -444,7 +441,7 @@ def first_line(found: Findings) -> str:
         is_met = any(of.meets(target) for of in found.candidates)
         why = "only configurations with an unlimited tier reach it" if is_met else "none reaches it"
         return f"{line}; for {wanted}: {why}"
-    kind = "cheapest" if found.study.price else "smallest"
+    kind = "cheapest" if found.study.has_prices else "smallest"
     return f"{line}; {kind} for {wanted}: {_named(cheapest, keys)} ({_ratio(cheapest)}{_cost_of(found, cheapest)})"
 
 
@@ -463,8 +460,9 @@ def _ratio(of: Candidate) -> str:
 def _cost_of(found: Findings, of: Candidate) -> str:
     if of.cost is None:
         return ""
-    said = f"price {show(of.cost, Unit.NUMBER)}" if found.study.price else f"{format_bytes(of.cost)} in all tiers"
-    return f", {said}"
+    if not found.study.has_prices:
+        return f", {format_bytes(of.cost)} in all tiers"
+    return f", {found.study.cost_name} {show(of.cost, Unit.NUMBER)}"
 
 
 def _wanted(target: Target) -> str:

@@ -90,6 +90,18 @@ class Study:
     configurations: list[Configuration]
     price: dict[str, float]
     """Of a byte, by tier; empty without prices."""
+    cost_unit: str = ""
+    """Of prices that are not of bytes by tier, such as USD a month."""
+
+    @property
+    def cost_name(self) -> str:
+        """What configurations cost: a price, or without prices the capacity of all tiers."""
+        return self.cost_unit or ("price" if self.price else "capacity")
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether configurations cost money, and not capacity."""
+        return self.cost_name != "capacity"
 
     @property
     def keys(self) -> list[str]:
@@ -259,8 +271,7 @@ class Results:
 
 def key_of(configuration: Configuration) -> str:
     """Return the hash of all that the result depends on: what is asked for, the bytes of its files, and the program."""
-    knobs = sorted(configuration.knobs.items())
-    asked = {"knobs": knobs, "files": [files_sha256(path) for path in _files(configuration.knobs)]}
+    asked = {"argv": configuration.argv, "files": [files_sha256(path) for path in _files(configuration.knobs)]}
     return sha256({**asked, "program": program_sha256()})[:_DIGITS]
 
 

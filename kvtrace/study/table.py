@@ -28,6 +28,8 @@ class StudyRow:
     found: Result
     price: float | None = None
     """Of its tiers; null without prices, or if one that has a price has no bound."""
+    parts: tuple[float, ...] = ()
+    """What that is the sum of, where several things cost."""
 
     @property
     def figures(self) -> Simulated | None:

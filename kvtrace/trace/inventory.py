@@ -30,6 +30,7 @@ from kvtrace.core.parquet import DENSE_SLACK
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.tables import Reader, objects_path, open_table
 from kvtrace.core.units import INT64_MAX, NS_PER_S, format_bytes, format_count, format_duration
+from kvtrace.curves.points import MONTH_S, monthly_cost
 from kvtrace.sim.chains import Numbers
 
 if TYPE_CHECKING:
@@ -243,34 +244,7 @@ def _refuse(reader: Reader, row: int, column: str, message: str) -> NoReturn:
     raise TraceError(message, path=reader.path, row=row, column=column)
 
 
-MONTH_S = 365 * 86400 // 12
-_GB = 10**9
 _OPS = len(Op)
-
-
-def monthly_cost(
-    tier: TierSetting, reads: float, writes: float, times_a_month: float, stored_bytes: int
-) -> dict[str, Any]:
-    """Return what a month costs in which `tier` takes such requests so often, and holds so much all the time."""
-    requests = reads * tier.get_price_per_1000 + writes * tier.put_price_per_1000
-    return {
-        "name": tier.name,
-        "puts_per_month": round(writes * times_a_month),
-        "gets_per_month": round(reads * times_a_month),
-        "requests_cost_per_month": requests / 1000 * times_a_month,
-        "stored_bytes": stored_bytes,
-        "storage_cost_per_month": stored_bytes / _GB * tier.price_per_gb_month,
-    }
-
-
-def cost_line(cost: dict[str, Any], when: str, basis: str) -> str:
-    """Return a monthly cost in a sentence: what is stored `when`, and on what `basis`."""
-    requests, storage = cost["requests_cost_per_month"], cost["storage_cost_per_month"]
-    puts, gets = (format_count(cost[f"{kind}_per_month"]) for kind in ("puts", "gets"))
-    return (
-        f"{cost['name']}: {requests + storage:,.2f} a month: {puts} PUTs and {gets} GETs {requests:,.2f}, "
-        f"{format_bytes(cost['stored_bytes'])} stored{when} {storage:,.2f} ({basis})"
-    )
 
 
 def monthly_costs(

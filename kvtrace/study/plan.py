@@ -1,0 +1,371 @@
+"""Which cache a fleet should have: DRAM, and drives in its nodes, a shared file store or a bucket, priced a month.
+
+A plan is a study of all that a price list offers, with each router. The cheapest to own is simulated first, until
+nothing is left that could be cheaper than the best: what the wear of drives and the requests of a bucket cost is known
+when it is simulated. Sizes between those of the list are not looked for, for nobody sells them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from kvtrace.core.config import load_toml, to_struct
+from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, Unit, show, table_of
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.statistics import SECONDS_PER_DAY, parse_endurance
+from kvtrace.core.units import NS_PER_S, format_duration, parse_bytes
+from kvtrace.curves.points import MONTH_S, Simulated, is_store, monthly_cost, roles_of
+from kvtrace.sim.incidents import MEMORY
+from kvtrace.sim.presets.preset import Preset
+from kvtrace.sim.presets.tier import PRICES, TierSetting
+from kvtrace.study.document import Candidate, Findings, front
+from kvtrace.study.run import Failed, Result
+from kvtrace.study.study import FILE, Configuration, Study, Value
+from kvtrace.study.table import StudyRow
+
+LIST: Final = Path(__file__).with_name("prices.toml")
+OBJECT_PRESETS: Final = {"lmcache-disk": "lmcache-s3", "vllm-fs": "vllm-obj"}
+"""Of a stack with a drive, the same with a bucket."""
+POINTS: Final = 0.02
+"""Of the hit ratio: what misses the target by no more is shown where it is cheaper."""
+AWAY_S, GONE_S = 60, 600
+"""How long an engine takes to restart, and a lost node to be replaced."""
+STORE, ROUTER, DRAM, SIZE = KEYS = ("store", "router", "DRAM a node", "size")
+PARTS: Final = ("DRAM", "storage")
+"""Of what a fleet costs."""
+_WAVE, _MONTHS_A_YEAR = 12, 12
+
+
+class Store(StrEnum):
+    """What is below DRAM."""
+
+    NVME = "a drive in each node"
+    FILE = "a shared file store"
+    OBJECT = "a bucket"
+
+
+class Medium(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One kind of memory or storage in the price list."""
+
+    source: str
+    """Where its prices and speeds are from, and of when."""
+    sizes: list[str] = []
+    price: str | None = None
+    """Of what is bought, such as 4/GiB."""
+    endurance: str | None = None
+    """Such as 1DWPD,5y: a drive that is worn out before it is written off is bought again."""
+    put_price_per_1000: float = 0.0
+    get_price_per_1000: float = 0.0
+    price_per_gb_month: float = 0.0
+    read_bandwidth: str | None = None
+    write_bandwidth: str | None = None
+    latency: str | None = None
+
+
+class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The price list."""
+
+    currency: str
+    years: float
+    """Over which what is bought is written off."""
+    dram: Medium
+    nvme: Medium | None = None
+    file: Medium | None = None
+    object: Medium | None = None
+
+    @property
+    def media(self) -> dict[Store, Medium]:
+        """What is listed below DRAM."""
+        listed = {Store.NVME: self.nvme, Store.FILE: self.file, Store.OBJECT: self.object}
+        return {store: medium for store, medium in listed.items() if medium is not None}
+
+
+def read_prices(path: Path) -> Prices:
+    """Return the price list at `path`; ConfigError, naming it and the field, if it is not what it should be."""
+    found = to_struct(load_toml(path), Prices, str(path))
+    if found.years <= 0:
+        raise ConfigError(f"{path}: years: must be > 0")
+    bought = {"dram": found.dram, "nvme": found.nvme, "file": found.file}
+    for name, medium in bought.items():
+        if medium is not None and not (medium.sizes and medium.price):
+            raise ConfigError(f'{path}: {name}: say its sizes, such as ["960GB"], and its price, such as "0.33/GB"')
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One fleet that can be bought."""
+
+    configuration: Configuration
+    store: Store
+    dram_cost: float
+    """A month, of all nodes, written off; so is `size_cost`."""
+    size_bytes: int | None
+    """Of each drive, or of the shared store; null of a bucket."""
+    size_cost: float
+
+    @property
+    def owned(self) -> float:
+        """What it costs a month at least."""
+        return self.dram_cost + self.size_cost
+
+
+@dataclass(frozen=True, slots=True)
+class Wear:
+    """What a drive is written."""
+
+    writes_per_day: float
+    """Of its own size."""
+    life_years: float | None
+    """Null without an endurance, or if nothing is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is planned: a load, as arguments of `gen`, on a fleet, and what can be bought for it."""
+
+    file: Path | None
+    argv: tuple[str, ...]
+    """Of `gen`, without preset, router and capacities."""
+    presets: dict[Store, tuple[str, Preset]]
+    """The stack with each store that it can have, and its name."""
+    nodes: int
+    routers: Sequence[str]
+    prices: Prices
+    byte_prices: Mapping[str, float]
+    """Of a byte, as the price list writes prices."""
+
+    def offers(self) -> list[Offer]:
+        """Return all that can be bought, the cheapest to own first."""
+        found = [
+            self._offer(store, medium, router, dram, size)
+            for store, medium in self.prices.media.items() if store in self.presets
+            for router in self.routers
+            for dram in self.prices.dram.sizes
+            for size in (["-"] if store is Store.OBJECT else medium.sizes)
+        ]  # fmt: skip
+        found.sort(key=lambda of: (of.owned, of.configuration.argv))
+        return [replace(of, configuration=replace(of.configuration, number=n)) for n, of in enumerate(found)]
+
+    def _offer(self, store: Store, medium: Medium, router: str, dram: str, size: str) -> Offer:
+        name, preset = self.presets[store]
+        tiers, stored = preset.tiers, preset.tiers[-1].name
+        settings = {f"{tiers[at].name}.capacity": dram for role, at in roles_of(preset).items() if role == "dram"}
+        if store is Store.OBJECT:
+            drives = [tier.name for tier in tiers if tier.name not in MEMORY and not is_store(tier)]
+            settings |= {f"{drive}.capacity": "0" for drive in drives}
+            settings |= {f"{stored}.{price}": repr(getattr(medium, price)) for price in PRICES}
+        else:
+            settings[f"{stored}.capacity"] = size
+        if self.nodes > 1:
+            settings[f"{stored}.scope"] = "node" if store is Store.NVME else "fleet"
+        speeds = {speed: getattr(medium, speed) for speed in ("read_bandwidth", "write_bandwidth", "latency")}
+        settings |= {f"{stored}.{speed}": of for speed, of in speeds.items() if of is not None}
+        argv = (*self.argv, "--preset", name, *(("--router", router) if self.nodes > 1 else ()))
+        argv += tuple(part for key, of in settings.items() for part in ("--set", f"tiers.{key}={of}"))
+        shown: dict[str, Value] = dict(zip(KEYS, (str(store), router, dram, size), strict=True))
+        size_bytes = None if store is Store.OBJECT else parse_bytes(size)
+        places = self.nodes if store is Store.NVME else 1
+        dram_cost = self._month(self.prices.dram, parse_bytes(dram)) * self.nodes
+        size_cost = self._month(medium, size_bytes or 0) * places
+        return Offer(self._configured(argv, shown | {"preset": name}), store, dram_cost, size_bytes, size_cost)
+
+    def _configured(self, argv: tuple[str, ...], knobs: dict[str, Value]) -> Configuration:
+        files: dict[str, Value] = {} if self.file is None else {FILE: str(self.file)}
+        if "--model" in argv:
+            files["model"] = argv[argv.index("--model") + 1]
+        return Configuration(0, knobs | files, argv)
+
+    def _month(self, medium: Medium, size_bytes: int) -> float:
+        """Return what so many bytes cost a month, written off; nothing of what is not bought."""
+        return self.byte_prices.get(medium.price or "", 0.0) * size_bytes / (_MONTHS_A_YEAR * self.prices.years)
+
+    def row(self, offer: Offer, found: Result) -> StudyRow:
+        """Return `offer` with what it costs a month at the load's rate, kept up."""
+        if isinstance(found, Failed):
+            raise ConfigError(f"{offer.configuration.command}: {found.error}")
+        medium = self.prices.media[offer.store]
+        storage = offer.size_cost
+        if offer.size_bytes is None:
+            rates, stored = found.tiers[-1].rates, found.live_bytes[-1]
+            requests = [0.0 if rate is None else rate.mean for rate in (rates.reads_per_s, rates.writes_per_s)]
+            priced = TierSetting("", **{price: getattr(medium, price) for price in PRICES})
+            cost = monthly_cost(priced, requests[0], requests[1], MONTH_S, stored)
+            storage = cost["requests_cost_per_month"] + cost["storage_cost_per_month"]
+        else:
+            wear = self._wear(offer.configuration, found)
+            # A drive that is worn out before it is written off is bought again.
+            storage *= sum(max(1.0, self.prices.years / of.life_years) if of.life_years else 1.0 for of in wear) / len(
+                wear
+            )
+        return StudyRow(offer.configuration, found, offer.dram_cost + storage, (offer.dram_cost, storage))
+
+    def _wear(self, configuration: Configuration, found: Simulated) -> list[Wear]:
+        """Return how each drive wears at the load's rate, the most written last; nothing of a bucket."""
+        medium, size = self.prices.media[Store(str(configuration.knobs[STORE]))], str(configuration.knobs[SIZE])
+        if size == "-":
+            return []
+        size_bytes, endurance = parse_bytes(size), parse_endurance(medium.endurance)
+        a_day = [written * NS_PER_S * SECONDS_PER_DAY / max(1, found.span_ns) for written in found.drive_written_bytes]
+        return [
+            Wear(of / size_bytes, None if endurance is None else endurance.life_years(size_bytes, of))
+            for of in sorted(a_day)
+        ]
+
+    def study(self, offers: Sequence[Offer]) -> Study:
+        """Return `offers` as a study."""
+        unit = f"{self.prices.currency} a month"
+        return Study(Path("plan"), [of.configuration for of in offers], {}, unit)
+
+    def losses(self, best: Candidate) -> dict[str, Configuration]:
+        """Return what may happen in the middle of the load, each as a simulation of `best`."""
+        (row,) = best.rows
+        span_ns = row.figures.span_ns if row.figures else 0
+        at_s = span_ns // NS_PER_S // 2
+        events = {"an engine restarts": [f"{at_s}s:engine-restart:0:{AWAY_S}s"]}
+        if self.nodes > 1:
+            events["a node is lost"] = [f"{at_s}s:node-lost:0", f"{at_s + GONE_S}s:node-joined:0"]
+        found = {}
+        for number, (name, each) in enumerate(events.items(), 1):
+            argv = (*row.configuration.argv, *(part for of in each for part in ("--event", of)))
+            found[name] = replace(self._configured(argv, row.configuration.knobs), number=-number)
+        return found
+
+    def document(self, found: Findings, lost: Mapping[str, tuple[Configuration, Simulated]]) -> Document:
+        """Return what was found, and what `losses` cost, by name."""
+        best = found.cheapest
+        if best is None:
+            return Document("", self.first_line(found), [Chapter("", [self._table("the most hits", [found.best])])])
+        (row,) = best.rows
+        rivals = self._rivals(found)
+        routed = [of for of in found.candidates if of is not best and _but_router(of) == _but_router(best)]
+        nearly = [of for of in front(found.candidates, lambda of: of.hit_ratio) if self._is_nearly(of, found)]
+        tables = [self._table("the cheapest of each store with each router", rivals)]
+        if routed:
+            tables.append(self._table("the same with another router", routed))
+        if nearly:
+            tables.append(self._table("cheaper, and within 2 points of the target", nearly))
+        if lost:
+            tables.append(_losses_table(row.figures, {name: of for name, (_, of) in lost.items()}))
+        shown = {of.number: of.rows[0].configuration for of in (*rivals, *routed, *nearly)}
+        commands = [f"{', '.join(str(one.knobs[key]) for key in KEYS)}: {one.command}" for one in shown.values()]
+        commands += [f"{name}: {one.command}" for name, (one, _) in lost.items()]
+        chapters = [Chapter("", tables, self._notes(found, row)), Chapter("Commands that simulate each", [], commands)]
+        return Document("", self.first_line(found), chapters)
+
+    def first_line(self, found: Findings) -> str:
+        """Return the answer in one sentence."""
+        best, target = found.cheapest, found.target
+        wanted = [] if target is None or target.hit_ratio is None else [f"target {100 * target.hit_ratio:g} %"]
+        if target is not None and target.first_token is not None:
+            name, limit_ns = target.first_token
+            wanted.append(
+                f"{name.removesuffix('_ns').replace('_', '.')} {format_duration(limit_ns)} to the first token"
+            )
+        if best is None:
+            most = found.best
+            return f"nothing in the price list reaches the {' and '.join(wanted)}: at most {self._said(found, most)}"
+        return f"{self._said(found, best)} ({' and '.join(wanted)})"
+
+    def _said(self, found: Findings, of: Candidate) -> str:
+        store, size = Store(str(of.knobs[STORE])), "" if of.knobs[SIZE] == "-" else f" of {of.knobs[SIZE]}"
+        nodes = f"{self.nodes} nodes, router {of.knobs[ROUTER]}" if self.nodes > 1 else "1 node"
+        times = (
+            ""
+            if of.first_token_p99_ns is None
+            else f", p99 {format_duration(of.first_token_p99_ns)} to the first token"
+        )
+        return (
+            f"{nodes}: {of.knobs[DRAM]} of DRAM a node and {store}{size}, {show(of.cost, Unit.NUMBER)} "
+            f"{found.study.cost_name}: {100 * of.hit_ratio:.1f} % of look-ups hit{times}"
+        )
+
+    def _rivals(self, found: Findings) -> list[Candidate]:
+        kinds: dict[tuple[Any, Any], Candidate] = {}
+        # Those that meet the target come first, the cheapest before the others.
+        for of in found.candidates:
+            if found.target is not None and of.meets(found.target):
+                kinds.setdefault((of.knobs[STORE], of.knobs[ROUTER]), of)
+        return list(kinds.values())
+
+    def _table(self, title: str, listed: Sequence[Candidate]) -> ReportTable:
+        """Return a row for each of `listed`."""
+        spec = f"""
+            text: store, router, dram = {DRAM}, size
+            share: hit_ratio = hits; ns: p50 = first token p50, p99
+            number: middle = drive writes a day: median, most; years: life = first worn out after
+            number: {", ".join(PARTS)}, cost = {self.prices.currency} a month
+        """
+        return table_of(title, Sheet.SUMMARY, spec, [self._figures(of) for of in listed])
+
+    def _figures(self, of: Candidate) -> dict[str, Any]:
+        (row,) = of.rows
+        wear = [] if row.figures is None else self._wear(row.configuration, row.figures)
+        return {
+            "store": of.knobs[STORE], "router": of.knobs[ROUTER], "dram": of.knobs[DRAM], "size": of.knobs[SIZE],
+            "hit_ratio": of.hit_ratio, "p50": row.first_token_ns("p50"), "p99": row.first_token_ns("p99"),
+            "middle": wear[(len(wear) - 1) // 2].writes_per_day if wear else None,
+            "most": wear[-1].writes_per_day if wear else None, "life": wear[-1].life_years if wear else None,
+            **dict(zip(PARTS, row.parts, strict=True)), "cost": of.cost,
+        }  # fmt: skip
+
+    def _is_nearly(self, of: Candidate, found: Findings) -> bool:
+        best, target = found.cheapest, found.target
+        if best is None or of.cost is None or best.cost is None or target is None or target.hit_ratio is None:
+            return False
+        return of.cost < best.cost and of.meets(replace(target, hit_ratio=target.hit_ratio - POINTS))
+
+    def _notes(self, found: Findings, row: StudyRow) -> list[str]:
+        of = row.figures
+        done, listed = len(found.rows), len(found.study.configurations)
+        rest = "; the others cost more to own than the answer" if done < listed else ""
+        lines = [f"{done} of {listed} fleets of the price list are simulated{rest}"]
+        if of is not None and of.first_token is not None:
+            p50, p99 = (format_duration(of.first_token["without_cache"][name]) for name in ("p50_ns", "p99_ns"))
+            lines.append(f"times to the first token are modelled; without a cache p50 {p50}, p99 {p99}")
+        years = f"written off over {self.prices.years:g} years, or sooner if the load wears it out"
+        lines.append(
+            f"costs at the load's rate, kept up: what is bought is {years}; a bucket holds what FILE leaves in it"
+        )
+        media = {"DRAM": self.prices.dram} | {str(store): medium for store, medium in self.prices.media.items()}
+        return lines + [f"prices of {name}: {medium.source}" for name, medium in media.items()]
+
+
+def _but_router(of: Candidate) -> tuple[Value, ...]:
+    return of.knobs[STORE], of.knobs[DRAM], of.knobs[SIZE]
+
+
+def _losses_table(usual: Simulated | None, lost: Mapping[str, Simulated]) -> ReportTable:
+    """Return what each loss costs beside the same fleet without it."""
+    spec = """
+        text: name = in the middle of the load; share: hit_ratio = hits
+        count: more_tokens = more prompt tokens computed
+        ns: p99 = first token p99, hits_back_ns = hits as before after
+    """
+    named = {"nothing happens": usual, **lost}
+    rows = [
+        {
+            "name": name, "hit_ratio": of.hit_ratio, "hits_back_ns": of.hits_back_ns,
+            "more_tokens": of.recomputed_tokens - usual.recomputed_tokens if of is not usual else None,
+            "p99": None if of.first_token is None else of.first_token["with_cache"]["p99_ns"],
+        }
+        for name, of in named.items() if of is not None and usual is not None
+    ]  # fmt: skip
+    return table_of(
+        f"an engine is away for {AWAY_S} s, and keeps its drive; a lost node comes back empty after {GONE_S} s",
+        Sheet.SUMMARY,
+        spec,
+        rows,
+    )
+
+
+def waves(offers: Sequence[Offer]) -> Iterator[Sequence[Offer]]:
+    """Yield offers some at a time: always as many, so that the same are simulated however many cores there are."""
+    for at in range(0, len(offers), _WAVE):
+        yield offers[at : at + _WAVE]

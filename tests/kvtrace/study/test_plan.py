@@ -1,0 +1,181 @@
+"""`kvtrace plan`: the cheapest of all that the price list offers, its costs by plain arithmetic over the traces."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shlex
+from collections import Counter
+
+import numpy as np
+import pytest
+from conftest import run_cli
+
+from kvtrace.core.schema import STUDY, TRACE
+from kvtrace.core.tables import read_table
+
+MONTH_S = 365 * 86400 / 12
+DRAM, NVME, FILE = ("16MiB", "64MiB", "4GiB"), ("64MiB", "256MiB", "1GiB"), ("128MiB", "2GiB")
+PRICES = """
+currency = "EUR"
+years = 4
+[dram]
+sizes = ["16MiB", "64MiB", "4GiB"]
+price = "4000/GiB"
+source = "made up"
+[nvme]
+sizes = ["64MiB", "256MiB", "1GiB"]
+price = "100/GiB"
+endurance = "3DWPD,5y"
+read_bandwidth = "2GB"
+write_bandwidth = "1GB"
+source = "made up"
+[file]
+sizes = ["128MiB", "2GiB"]
+price = "150/GiB"
+endurance = "1PB"
+source = "made up"
+[object]
+price_per_gb_month = 0.5
+put_price_per_1000 = 0.00001
+get_price_per_1000 = 0.000001
+source = "made up"
+"""
+BYTES = {"MiB": 2**20, "GiB": 2**30}
+
+
+def bytes_of(size):
+    return int(size[:-3]) * BYTES[size[-3:]]
+
+
+@pytest.fixture(scope="module")
+def requests(tmp_path_factory):
+    """Return a file of requests that come again after a while, over ten minutes."""
+    path, rng = tmp_path_factory.mktemp("plan") / "r.jsonl", np.random.default_rng(5)
+    prompts = [[1000 * p + i for i in range(int(rng.integers(2, 10)))] for p in range(40)]
+    lines = []
+    for at in range(150):
+        ids = prompts[min(39, int(rng.exponential(12.5)))]
+        lines.append({"timestamp": 4000 * at, "input_length": 512 * len(ids), "output_length": 20, "hash_ids": ids})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (path.parent / "prices.toml").write_text(PRICES)
+    return path
+
+
+def plan(requests, out, *options, **kwargs):
+    return run_cli(
+        *("kvtrace", "plan", requests, "--source", "mooncake", "--model", "tiny-1b", "--set", "tiers.gpu.capacity=0"),
+        *("--nodes", "2", "--prices", requests.parent / "prices.toml", "-o", out, *options), **kwargs,
+    )  # fmt: skip
+
+
+def naive_cost(trace, last, store, dram, size):
+    """Return what a fleet of two costs a month, from the rows of its trace."""
+    dram_month = 2 * 4000 * bytes_of(dram) / 2**30 / 48
+    rows = read_table(trace, TRACE).to_pylist()
+    # To the last arrival, or the last row.
+    span_s = max(149 * 4, rows[-1]["ts_ns"] / 1e9)
+    here = [row for row in rows if row["tier"] == last]
+    if store == "a bucket":
+        ops = Counter(row["op"] for row in here)
+        stored = sum({"write": 1, "delete": -1}.get(row["op"], 0) * row["length_bytes"] for row in here)
+        requests = (ops["write"] * 0.00001 + ops["read"] * 0.000001) / 1000 * MONTH_S / span_s
+        return dram_month + requests + stored / 1e9 * 0.5
+    written = Counter()
+    for row in here:
+        if row["op"] == "write":
+            written[row["node"] if store == "a drive in each node" else 0] += row["length_bytes"]
+    places = range(2) if store == "a drive in each node" else range(1)
+    total = dram_month
+    for place in places:
+        price = (100 if len(places) == 2 else 150) * bytes_of(size) / 2**30 / 48
+        rated = 3 * 5 * 365 * bytes_of(size) if len(places) == 2 else 10**15
+        years = rated / (written[place] / span_s * 365 * 86400)
+        total += price * max(1.0, 4 / years)
+    return total
+
+
+def test_the_answer_is_the_cheapest_of_all_that_can_be_bought(requests, tmp_path):
+    found = json.loads(plan(requests, tmp_path / "out", "--target-hit", "55%", "--json").stdout)
+    rows = read_table(tmp_path / "out" / "results.parquet", STUDY).to_pylist()
+    begin = rows[0]["command"].split(" --preset ")[0]
+    best, tried, kinds = None, 0, set()
+    stores = [("a drive in each node", NVME), ("a shared file store", FILE), ("a bucket", "-")]
+    for (store, sizes), router, dram in itertools.product(stores, ("round-robin", "prefix"), DRAM):
+        for size in sizes:
+            own = [r for r in rows if (r["knob.store"], r["knob.router"], r["knob.DRAM a node"], r["knob.size"])
+                   == (store, router, dram, size)]  # fmt: skip
+            preset, tier = ("lmcache-s3", "s3") if store == "a bucket" else ("lmcache-disk", "nvme")
+            more = [
+                f"tiers.cpu.capacity={dram}",
+                f"tiers.{tier}.scope={'node' if tier == 'nvme' and len(sizes) == 3 else 'fleet'}",
+            ]
+            if store == "a bucket":
+                prices = {"put_price_per_1000": 0.00001, "get_price_per_1000": 0.000001, "price_per_gb_month": 0.5}
+                more += ["tiers.nvme.capacity=0", *(f"tiers.s3.{name}={of!r}" for name, of in prices.items())]
+            else:
+                more.append(f"tiers.nvme.capacity={size}")
+            if len(sizes) == 3:
+                more += ["tiers.nvme.read_bandwidth=2GB", "tiers.nvme.write_bandwidth=1GB"]
+            argv = [*shlex.split(begin), "--preset", preset, "--router", router]
+            argv += [part for of in more for part in ("--set", of)]
+            trace = tmp_path / "t.parquet"
+            stats = json.loads(run_cli(*argv, "-o", trace, "--force", "--json").stdout)["stats"]
+            hit_ratio, cost = stats["fleet"]["hit_ratio"], naive_cost(trace, len(stats["tiers"]) - 1, store, dram, size)
+            if own:
+                assert (own[0]["hit_ratio"], own[0]["price"]) == (
+                    pytest.approx(hit_ratio),
+                    pytest.approx(cost, rel=2e-3),
+                )
+                tried += 1
+            if hit_ratio >= 0.55:
+                kinds.add(store)
+                best = min(best or (cost, ""), (cost, f"{dram} of DRAM a node and {store}"))
+    assert 0 < tried == len(rows) < 36
+    assert len(kinds) == 3
+    assert found["cheapest"]["cost"] == pytest.approx(best[0], rel=2e-3)
+    assert best[1] in found["answer"]
+
+
+def test_a_restart_and_a_lost_node_are_those_of_gen(requests, tmp_path):
+    found = json.loads(plan(requests, tmp_path / "out", "--target-hit", "55%", "--router", "prefix", "--json").stdout)
+    assert list(found["events"]) == ["an engine restarts", "a node is lost"]
+    for event in found["events"].values():
+        made = run_cli(*shlex.split(event["command"]), "-o", tmp_path / "t.parquet", "--force", "--json")
+        stats = json.loads(made.stdout)["stats"]
+        assert event["hit_ratio"] == stats["fleet"]["hit_ratio"]
+        assert event["hits_back_ns"] == stats["incidents"]["around"][0]["hits_back_ns"]
+    shown = plan(requests, tmp_path / "out", "--target-hit", "55%", "--router", "prefix")
+    assert shown.stdout.startswith("2 nodes, router prefix: ")
+    assert "were simulated before" in shown.stderr
+    for line in ("nothing happens", "an engine restarts", "a node is lost", "prices of DRAM: made up"):
+        assert line in shown.stdout
+
+
+def test_what_nothing_reaches(requests, tmp_path):
+    done = plan(requests, tmp_path / "out", "--target-hit", "99%")
+    assert done.stdout.startswith("nothing in the price list reaches the target 99 %: at most 2 nodes, router ")
+
+
+@pytest.mark.parametrize(
+    ("prices", "options", "message"),
+    [
+        (PRICES, [], "say what the fleet is to reach, such as --target-hit 60% or --target-ttft p99=2s"),
+        (PRICES.replace("years = 4", "years = 0"), ["--target-hit", "50%"], "prices.toml: years: must be > 0"),
+        (
+            PRICES.replace('sizes = ["128MiB", "2GiB"]\n', ""),
+            ["--target-hit", "50%"],
+            "prices.toml: file: say its sizes",
+        ),
+        (PRICES.replace("4000/GiB", "dear"), ["--target-hit", "50%"], "prices.toml: write for example"),
+        (PRICES.replace("[nvme]", "[nvmes]"), ["--target-hit", "50%"], "did you mean nvme?"),
+        (PRICES.replace("3DWPD,5y", "much"), ["--target-hit", "50%"], "--endurance much: write 1DWPD,5y"),
+        (PRICES.partition("[nvme]")[0], ["--target-hit", "50%"], "prices.toml: nothing that lmcache-disk could use"),
+    ],
+)
+def test_what_is_refused(requests, tmp_path, prices, options, message):
+    path = tmp_path / "prices.toml"
+    path.write_text(prices)
+    done = plan(requests, tmp_path / "out", "--prices", path, *options, check=False)
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+    assert not (tmp_path / "out" / "results.parquet").exists()
