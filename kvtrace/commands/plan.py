@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +29,14 @@ from kvtrace.commands.scenario import prepare
 from kvtrace.commands.study import TABLE, as_json_of, gen_options, noted_interrupt, simulate_all
 from kvtrace.core.app import log, takes_groups
 from kvtrace.core.errors import ConfigError
+from kvtrace.requests.registry import detect
+
+if TYPE_CHECKING:
+    from kvtrace.curves.size import Target
+    from kvtrace.study.document import Findings
+    from kvtrace.study.plan import Offer, Plan
+    from kvtrace.study.run import Result
+    from kvtrace.study.study import Configuration
 
 PRESET, ROUTERS = "lmcache-disk", ("round-robin", "prefix")
 _OWN = {"preset", "router", "settings"}
@@ -71,8 +83,7 @@ def plan(
     from kvtrace.core.document.terminal import answer
     from kvtrace.sim.presets.preset import load_preset
     from kvtrace.study import table
-    from kvtrace.study.document import findings
-    from kvtrace.study.plan import LIST, OBJECT_PRESETS, Plan, Store, read_prices, waves
+    from kvtrace.study.plan import LIST, OBJECT_PRESETS, Plan, Store, read_prices
     from kvtrace.study.run import Failed
 
     target = parse_target(target_hit, target_ttft)
@@ -86,35 +97,29 @@ def plan(
     name = stack.preset if "preset" in _given(context) else PRESET
     names = {Store.NVME: name, Store.FILE: name, Store.OBJECT: OBJECT_PRESETS.get(name)}
     presets = {store: (of, load_preset(of, ())) for store, of in names.items() if of}
+    if file is not None and source.source is None:
+        source = replace(source, source=detect(file))
+        log(f"note: {file} is read as --source {source.source}")
     scenario = prepare(file, fleet.over(replace(stack, preset=name)), users, run, source, turns)
     if scenario.load.requests is not None:
         scenario.load.requests.check_shared()
     nodes = scenario.preset.fleet.nodes
     routers = [str(fleet.router)] if fleet.router else list(ROUTERS) if nodes > 1 else ["-"]
-    wanted = Plan(file, _for_gen(context, stack), presets, nodes, routers, listed, of_byte)
+    wanted = Plan(file, _for_gen(context, stack, source), presets, nodes, routers, listed, of_byte)
     offers = wanted.offers()
     if not offers:
         raise ConfigError(
             f"{where}: nothing that {name} could use; list nvme or file, or object for {' or '.join(OBJECT_PRESETS)}"
         )
-    study, rows, found = wanted.study(offers), [], None
     with noted_interrupt(output, len(offers)) as results:
-        for wave in waves(offers):
-            most: float | None = found.cheapest.cost if found and found.cheapest else None
-            left = [of for of in wave if most is None or of.owned < most]
-            if not left:
-                break
-            simulate_all([of.configuration for of in left], output, results, workers, scheduler)
-            rows += [wanted.row(of, results[of.configuration.number]) for of in left]
-            found = findings(study, rows, target)
-        if found is None or not found.candidates:
-            raise ConfigError("no request looks anything up: none could find what another has left")
+        simulate = partial(simulate_all, output=output, results=results, workers=workers, scheduler=scheduler)
+        found = _found(wanted, offers, target, simulate, results)
         lost: dict[str, Any] = {}
         for event, one in (wanted.losses(found.cheapest) if found.cheapest else {}).items():
-            simulate_all([one], output, results, workers, scheduler)
-            if not isinstance(of := results.pop(one.number), Failed):
+            simulate([one])
+            if not isinstance(of := results[one.number], Failed):
                 lost[event] = one, of
-    table.write(output / TABLE, study, rows, ["kvtrace", "plan", *wanted.argv])
+    table.write(output / TABLE, found.study, found.rows, ["kvtrace", "plan", *wanted.argv])
     for note in scenario.load.requests.notes if scenario.load.requests else ():
         log(f"note: {note}")
     said = as_json_of(found, output) | {"answer": wanted.first_line(found), "nodes": nodes, "currency": listed.currency}
@@ -122,17 +127,40 @@ def plan(
     answer(said, lambda: wanted.document(found, lost), as_json=as_json)
 
 
+def _found(
+    wanted: Plan,
+    offers: Sequence[Offer],
+    target: Target,
+    simulate: Callable[[Sequence[Configuration]], None],
+    results: Mapping[int, Result],
+) -> Findings:
+    """Simulate what may be the cheapest of its kind, some at a time, and return what that comes to."""
+    from kvtrace.study.document import findings
+    from kvtrace.study.plan import kind_of, rivals_of, waves
+
+    found = findings(wanted.study(offers), [], target)
+    for wave in waves(offers):
+        best = {kind: math.inf if of.cost is None else of.cost for kind, of in rivals_of(found).items()}
+        left = [of for of in wave if of.owned < best.get(kind_of(of.configuration.knobs), math.inf)]
+        simulate([of.configuration for of in left])
+        rows = [wanted.row(of, results[of.configuration.number]) for of in left]
+        found = findings(found.study, found.rows + rows, target)
+    if not found.candidates:
+        raise ConfigError("no request looks anything up: none could find what another has left")
+    return found
+
+
 def _given(context: typer.Context) -> dict[str, Any]:
     """Return the options and arguments that were given, as they were written."""
-    import sys
-
     found: dict[str, Any] = context.command.make_parser(context).parse_args(sys.argv[2:])[0]
     return found
 
 
-def _for_gen(context: typer.Context, stack: StackArguments) -> tuple[str, ...]:
+def _for_gen(context: typer.Context, stack: StackArguments, source: SourceArguments) -> tuple[str, ...]:
     """Return what was given of the arguments of `gen`, but for the stack's name and the router."""
-    known, given = set(gen_options()), _given(context)
+    known, given = set(gen_options()), {**_given(context)}
+    if source.source is not None:
+        given["source"] = source.source
     argv = [given["file"]] if given.get("file") else []
     for option in context.command.params:
         flag = option.opts[0]

@@ -1,8 +1,8 @@
 """Which cache a fleet should have: DRAM, and drives in its nodes, a shared file store or a bucket, priced a month.
 
-A plan is a study of all that a price list offers, with each router. The cheapest to own is simulated first, until
-nothing is left that could be cheaper than the best: what the wear of drives and the requests of a bucket cost is known
-when it is simulated. Sizes between those of the list are not looked for, for nobody sells them.
+A plan is a study of all that a price list offers. Of each kind of store with each router the cheapest to own is
+simulated first, until nothing is left that could be cheaper than its best: what the wear of drives and the requests of
+a bucket cost is known when it is simulated. Sizes between those of the list are not looked for: nobody sells them.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class Plan:
         if best is None:
             return Document("", self.first_line(found), [Chapter("", [self._table("the most hits", [found.best])])])
         (row,) = best.rows
-        rivals = self._rivals(found)
+        rivals = list(rivals_of(found).values())
         routed = [of for of in found.candidates if of is not best and _but_router(of) == _but_router(best)]
         nearly = [of for of in front(found.candidates, lambda of: of.hit_ratio) if self._is_nearly(of, found)]
         tables = [self._table("the cheapest of each store with each router", rivals)]
@@ -286,14 +286,6 @@ class Plan:
             f"{found.study.cost_name}: {100 * of.hit_ratio:.1f} % of look-ups hit{times}"
         )
 
-    def _rivals(self, found: Findings) -> list[Candidate]:
-        kinds: dict[tuple[Any, Any], Candidate] = {}
-        # Those that meet the target come first, the cheapest before the others.
-        for of in found.candidates:
-            if found.target is not None and of.meets(found.target):
-                kinds.setdefault((of.knobs[STORE], of.knobs[ROUTER]), of)
-        return list(kinds.values())
-
     def _table(self, title: str, listed: Sequence[Candidate]) -> ReportTable:
         """Return a row for each of `listed`."""
         spec = f"""
@@ -324,8 +316,15 @@ class Plan:
     def _notes(self, found: Findings, row: StudyRow) -> list[str]:
         of = row.figures
         done, listed = len(found.rows), len(found.study.configurations)
-        rest = "; the others cost more to own than the answer" if done < listed else ""
+        rest = "; the others cost more to own than the cheapest of their kind" if done < listed else ""
         lines = [f"{done} of {listed} fleets of the price list are simulated{rest}"]
+        most: dict[tuple[Value, ...], float] = {}
+        for each in found.candidates:
+            most[kind_of(each.knobs)] = max(most.get(kind_of(each.knobs), 0.0), each.hit_ratio)
+        lines += [
+            f"{', router '.join(map(str, kind))}: none reaches the target; at most {100 * hits:.1f} % of look-ups hit"
+            for kind, hits in most.items() if kind not in rivals_of(found)
+        ]  # fmt: skip
         if of is not None and of.first_token is not None:
             p50, p99 = (format_duration(of.first_token["without_cache"][name]) for name in ("p50_ns", "p99_ns"))
             lines.append(f"times to the first token are modelled; without a cache p50 {p50}, p99 {p99}")
@@ -335,6 +334,21 @@ class Plan:
         )
         media = {"DRAM": self.prices.dram} | {str(store): medium for store, medium in self.prices.media.items()}
         return lines + [f"prices of {name}: {medium.source}" for name, medium in media.items()]
+
+
+def kind_of(knobs: Mapping[str, Value]) -> tuple[Value, ...]:
+    """Return the store and the router."""
+    return knobs[STORE], knobs[ROUTER]
+
+
+def rivals_of(found: Findings) -> dict[tuple[Value, ...], Candidate]:
+    """Return the cheapest that reaches the target of each store with each router, the cheapest first."""
+    kinds: dict[tuple[Value, ...], Candidate] = {}
+    # Those that meet the target come first, the cheapest before the others.
+    for of in found.candidates:
+        if found.target is not None and of.meets(found.target):
+            kinds.setdefault(kind_of(of.knobs), of)
+    return kinds
 
 
 def _but_router(of: Candidate) -> tuple[Value, ...]:

@@ -6,7 +6,7 @@ import pytest
 from study_workers import BEGIN, study_file
 
 from kvtrace.commands.options import price_of_byte
-from kvtrace.commands.study import _options
+from kvtrace.commands.study import gen_options
 from kvtrace.core.errors import ConfigError
 from kvtrace.sim.presets.preset import load_preset
 from kvtrace.study.study import read_study
@@ -14,7 +14,7 @@ from kvtrace.study.study import read_study
 
 def read(folder, text):
     path = study_file(folder, text)
-    return read_study(path, frozenset(_options()), "mlperf", lambda tier, of: price_of_byte(of, f"{path}: {tier}"))
+    return read_study(path, frozenset(gen_options()), "mlperf", lambda tier, of: price_of_byte(of, f"{path}: {tier}"))
 
 
 def test_the_last_axis_varies_fastest(tmp_path):
