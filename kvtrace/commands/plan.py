@@ -83,7 +83,7 @@ def plan(
     from kvtrace.core.document.terminal import answer
     from kvtrace.sim.presets.preset import load_preset
     from kvtrace.study import table
-    from kvtrace.study.plan import LIST, OBJECT_PRESETS, Plan, Store, read_prices
+    from kvtrace.study.plan import LIST, OBJECT_PRESETS, Below, Plan, read_prices
     from kvtrace.study.run import Failed
 
     target = parse_target(target_hit, target_ttft)
@@ -95,7 +95,7 @@ def plan(
         text: price_of_byte(text, where) for text in {of.price for of in (listed.dram, *listed.media.values())} if text
     }
     name = stack.preset if "preset" in _given(context) else PRESET
-    names = {Store.NVME: name, Store.FILE: name, Store.OBJECT: OBJECT_PRESETS.get(name)}
+    names = {Below.NVME: name, Below.FILE: name, Below.OBJECT: OBJECT_PRESETS.get(name)}
     presets = {store: (of, load_preset(of, ())) for store, of in names.items() if of}
     if file is not None and source.source is None:
         source = replace(source, source=detect(file))

@@ -370,7 +370,7 @@ def _notes_of(point: Point, stack: Stack) -> list[str]:
 
 def _costs(point: Point, stack: Stack) -> list[str]:
     """Return what each tier with prices costs a month, where its requests take time."""
-    from kvtrace.curves.points import MONTH_S, cost_line, monthly_cost
+    from kvtrace.sim.presets.preset import MONTH_S, cost_line, monthly_cost
 
     lines = []
     for tier, done in zip(stack.preset.tiers, point.tiers, strict=True):

@@ -16,7 +16,7 @@ import numpy as np
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import I1, I8, function
 from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance, nearest_rank
-from kvtrace.core.units import NS_PER_S, format_bytes, format_count
+from kvtrace.core.units import NS_PER_S
 from kvtrace.curves.stack import HASH_VALUES, T95, optimal_uses, sample_of
 from kvtrace.model.shape import ModelShape
 from kvtrace.native.records import UNBOUNDED
@@ -365,35 +365,6 @@ def _written(simulation: Simulation, t: int) -> tuple[int, ...]:
     places, is_one = all_tiers(simulation.world)
     tier = places[is_one[:, t], t]
     return tuple((tier["written_bytes"] - tier["populated_bytes"]).tolist())
-
-
-MONTH_S = 365 * 86400 // 12
-_GB = 10**9
-
-
-def monthly_cost(
-    tier: TierSetting, reads: float, writes: float, times_a_month: float, stored_bytes: int
-) -> dict[str, Any]:
-    """Return what a month costs in which `tier` takes such requests so often, and holds so much all the time."""
-    requests = reads * tier.get_price_per_1000 + writes * tier.put_price_per_1000
-    return {
-        "name": tier.name,
-        "puts_per_month": round(writes * times_a_month),
-        "gets_per_month": round(reads * times_a_month),
-        "requests_cost_per_month": requests / 1000 * times_a_month,
-        "stored_bytes": stored_bytes,
-        "storage_cost_per_month": stored_bytes / _GB * tier.price_per_gb_month,
-    }
-
-
-def cost_line(cost: dict[str, Any], when: str, basis: str) -> str:
-    """Return a monthly cost in a sentence: what is stored `when`, and on what `basis`."""
-    requests, storage = cost["requests_cost_per_month"], cost["storage_cost_per_month"]
-    puts, gets = (format_count(cost[f"{kind}_per_month"]) for kind in ("puts", "gets"))
-    return (
-        f"{cost['name']}: {requests + storage:,.2f} a month: {puts} PUTs and {gets} GETs {requests:,.2f}, "
-        f"{format_bytes(cost['stored_bytes'])} stored{when} {storage:,.2f} ({basis})"
-    )
 
 
 _P99 = 9900

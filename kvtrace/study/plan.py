@@ -20,9 +20,9 @@ from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import SECONDS_PER_DAY, parse_endurance
 from kvtrace.core.units import NS_PER_S, format_duration, parse_bytes
-from kvtrace.curves.points import MONTH_S, Simulated, is_store, monthly_cost, roles_of
+from kvtrace.curves.points import Simulated, is_store, roles_of
 from kvtrace.sim.incidents import MEMORY
-from kvtrace.sim.presets.preset import Preset
+from kvtrace.sim.presets.preset import MONTH_S, Preset, monthly_cost
 from kvtrace.sim.presets.tier import PRICES, TierSetting
 from kvtrace.study.document import Candidate, Findings, front
 from kvtrace.study.run import Failed, Result
@@ -42,7 +42,7 @@ PARTS: Final = ("DRAM", "storage")
 _WAVE, _MONTHS_A_YEAR = 12, 12
 
 
-class Store(StrEnum):
+class Below(StrEnum):
     """What is below DRAM."""
 
     NVME = "a drive in each node"
@@ -80,9 +80,9 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     object: Medium | None = None
 
     @property
-    def media(self) -> dict[Store, Medium]:
+    def media(self) -> dict[Below, Medium]:
         """What is listed below DRAM."""
-        listed = {Store.NVME: self.nvme, Store.FILE: self.file, Store.OBJECT: self.object}
+        listed = {Below.NVME: self.nvme, Below.FILE: self.file, Below.OBJECT: self.object}
         return {store: medium for store, medium in listed.items() if medium is not None}
 
 
@@ -103,7 +103,7 @@ class Offer:
     """One fleet that can be bought."""
 
     configuration: Configuration
-    store: Store
+    store: Below
     dram_cost: float
     """A month, of all nodes, written off; so is `size_cost`."""
     size_bytes: int | None
@@ -133,7 +133,7 @@ class Plan:
     file: Path | None
     argv: tuple[str, ...]
     """Of `gen`, without preset, router and capacities."""
-    presets: dict[Store, tuple[str, Preset]]
+    presets: dict[Below, tuple[str, Preset]]
     """The stack with each store that it can have, and its name."""
     nodes: int
     routers: Sequence[str]
@@ -148,30 +148,30 @@ class Plan:
             for store, medium in self.prices.media.items() if store in self.presets
             for router in self.routers
             for dram in self.prices.dram.sizes
-            for size in (["-"] if store is Store.OBJECT else medium.sizes)
+            for size in (["-"] if store is Below.OBJECT else medium.sizes)
         ]  # fmt: skip
         found.sort(key=lambda of: (of.owned, of.configuration.argv))
         return [replace(of, configuration=replace(of.configuration, number=n)) for n, of in enumerate(found)]
 
-    def _offer(self, store: Store, medium: Medium, router: str, dram: str, size: str) -> Offer:
+    def _offer(self, store: Below, medium: Medium, router: str, dram: str, size: str) -> Offer:
         name, preset = self.presets[store]
         tiers, stored = preset.tiers, preset.tiers[-1].name
         settings = {f"{tiers[at].name}.capacity": dram for role, at in roles_of(preset).items() if role == "dram"}
-        if store is Store.OBJECT:
+        if store is Below.OBJECT:
             drives = [tier.name for tier in tiers if tier.name not in MEMORY and not is_store(tier)]
             settings |= {f"{drive}.capacity": "0" for drive in drives}
             settings |= {f"{stored}.{price}": repr(getattr(medium, price)) for price in PRICES}
         else:
             settings[f"{stored}.capacity"] = size
         if self.nodes > 1:
-            settings[f"{stored}.scope"] = "node" if store is Store.NVME else "fleet"
+            settings[f"{stored}.scope"] = "node" if store is Below.NVME else "fleet"
         speeds = {speed: getattr(medium, speed) for speed in ("read_bandwidth", "write_bandwidth", "latency")}
         settings |= {f"{stored}.{speed}": of for speed, of in speeds.items() if of is not None}
         argv = (*self.argv, "--preset", name, *(("--router", router) if self.nodes > 1 else ()))
         argv += tuple(part for key, of in settings.items() for part in ("--set", f"tiers.{key}={of}"))
         shown: dict[str, Value] = dict(zip(KEYS, (str(store), router, dram, size), strict=True))
-        size_bytes = None if store is Store.OBJECT else parse_bytes(size)
-        places = self.nodes if store is Store.NVME else 1
+        size_bytes = None if store is Below.OBJECT else parse_bytes(size)
+        places = self.nodes if store is Below.NVME else 1
         dram_cost = self._month(self.prices.dram, parse_bytes(dram)) * self.nodes
         size_cost = self._month(medium, size_bytes or 0) * places
         return Offer(self._configured(argv, shown | {"preset": name}), store, dram_cost, size_bytes, size_cost)
@@ -208,7 +208,7 @@ class Plan:
 
     def _wear(self, configuration: Configuration, found: Simulated) -> list[Wear]:
         """Return how each drive wears at the load's rate, the most written last; nothing of a bucket."""
-        medium, size = self.prices.media[Store(str(configuration.knobs[STORE]))], str(configuration.knobs[SIZE])
+        medium, size = self.prices.media[Below(str(configuration.knobs[STORE]))], str(configuration.knobs[SIZE])
         if size == "-":
             return []
         size_bytes, endurance = parse_bytes(size), parse_endurance(medium.endurance)
@@ -274,7 +274,7 @@ class Plan:
         return f"{self._said(found, best)} ({' and '.join(wanted)})"
 
     def _said(self, found: Findings, of: Candidate) -> str:
-        store, size = Store(str(of.knobs[STORE])), "" if of.knobs[SIZE] == "-" else f" of {of.knobs[SIZE]}"
+        store, size = Below(str(of.knobs[STORE])), "" if of.knobs[SIZE] == "-" else f" of {of.knobs[SIZE]}"
         nodes = f"{self.nodes} nodes, router {of.knobs[ROUTER]}" if self.nodes > 1 else "1 node"
         times = (
             ""

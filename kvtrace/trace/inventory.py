@@ -30,8 +30,8 @@ from kvtrace.core.parquet import DENSE_SLACK
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.tables import Reader, objects_path, open_table
 from kvtrace.core.units import INT64_MAX, NS_PER_S, format_bytes, format_count, format_duration
-from kvtrace.curves.points import MONTH_S, monthly_cost
 from kvtrace.sim.chains import Numbers
+from kvtrace.sim.presets.preset import MONTH_S, monthly_cost
 
 if TYPE_CHECKING:
     import pyarrow as pa
