@@ -215,7 +215,7 @@ def generated(summary: dict[str, Any]) -> Document:
     from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
     from kvtrace.core.document.fleet import event_lines, event_tables, fleet_headline, fleet_tables
     from kvtrace.core.metadata import STALLS
-    from kvtrace.sim.presets.preset import cost_line
+    from kvtrace.trace.inventory import cost_line
 
     stats, first = summary["stats"], summary["stats"]["first_token"]
     spec = """

@@ -370,14 +370,15 @@ def _notes_of(point: Point, stack: Stack) -> list[str]:
 
 def _costs(point: Point, stack: Stack) -> list[str]:
     """Return what each tier with prices costs a month, where its requests take time."""
-    from kvtrace.sim.presets.preset import MONTH_S, cost_line, monthly_cost
+    from kvtrace.sim.presets.tier import MONTH_S
+    from kvtrace.trace.inventory import cost_line
 
     lines = []
     for tier, done in zip(stack.preset.tiers, point.tiers, strict=True):
         reads, writes = done.rates.reads_per_s, done.rates.writes_per_s
         if tier.has_price and reads is not None and writes is not None:
             stored_bytes = done.written_bytes - done.deleted_bytes
-            cost = monthly_cost(tier, reads.mean, writes.mean, MONTH_S, stored_bytes)
+            cost = tier.monthly_cost(reads.mean, writes.mean, MONTH_S, stored_bytes)
             lines.append(cost_line(cost, "", "at the preset's prices and this load's rate, kept up"))
     return lines
 

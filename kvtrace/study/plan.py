@@ -22,8 +22,8 @@ from kvtrace.core.statistics import SECONDS_PER_DAY, parse_endurance
 from kvtrace.core.units import NS_PER_S, format_duration, parse_bytes
 from kvtrace.curves.points import Simulated, is_store, roles_of
 from kvtrace.sim.incidents import MEMORY
-from kvtrace.sim.presets.preset import MONTH_S, Preset, monthly_cost
-from kvtrace.sim.presets.tier import PRICES, TierSetting
+from kvtrace.sim.presets.preset import Preset
+from kvtrace.sim.presets.tier import MONTH_S, PRICES, TierSetting
 from kvtrace.study.document import Candidate, Findings, front
 from kvtrace.study.run import Failed, Result
 from kvtrace.study.study import FILE, Configuration, Study, Value
@@ -196,7 +196,7 @@ class Plan:
             rates, stored = found.tiers[-1].rates, found.live_bytes[-1]
             requests = [0.0 if rate is None else rate.mean for rate in (rates.reads_per_s, rates.writes_per_s)]
             priced = TierSetting("", **{price: getattr(medium, price) for price in PRICES})
-            cost = monthly_cost(priced, requests[0], requests[1], MONTH_S, stored)
+            cost = priced.monthly_cost(requests[0], requests[1], MONTH_S, stored)
             storage = cost["requests_cost_per_month"] + cost["storage_cost_per_month"]
         else:
             wear = self._wear(offer.configuration, found)

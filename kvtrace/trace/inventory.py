@@ -31,7 +31,7 @@ from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.tables import Reader, objects_path, open_table
 from kvtrace.core.units import INT64_MAX, NS_PER_S, format_bytes, format_count, format_duration
 from kvtrace.sim.chains import Numbers
-from kvtrace.sim.presets.preset import MONTH_S, monthly_cost
+from kvtrace.sim.presets.tier import MONTH_S
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -247,6 +247,16 @@ def _refuse(reader: Reader, row: int, column: str, message: str) -> NoReturn:
 _OPS = len(Op)
 
 
+def cost_line(cost: dict[str, Any], when: str, basis: str) -> str:
+    """Return a monthly cost in a sentence: what is stored `when`, and on what `basis`."""
+    requests, storage = cost["requests_cost_per_month"], cost["storage_cost_per_month"]
+    puts, gets = (format_count(cost[f"{kind}_per_month"]) for kind in ("puts", "gets"))
+    return (
+        f"{cost['name']}: {requests + storage:,.2f} a month: {puts} PUTs and {gets} GETs {requests:,.2f}, "
+        f"{format_bytes(cost['stored_bytes'])} stored{when} {storage:,.2f} ({basis})"
+    )
+
+
 def monthly_costs(
     trace: Path, tiers: Sequence[TierSetting], stats: dict[str, Any], span_ns: int | None
 ) -> list[dict[str, Any]]:
@@ -258,7 +268,7 @@ def monthly_costs(
     if not priced or not span_ns:
         return []
     counts, months = _counts(trace, len(tiers)), MONTH_S * NS_PER_S / span_ns
-    return [monthly_cost(tiers[t], *counts[t], months, stats["tiers"][t]["live_bytes"]) for t in priced]
+    return [tiers[t].monthly_cost(*counts[t], months, stats["tiers"][t]["live_bytes"]) for t in priced]
 
 
 def _counts(trace: Path, tiers: int) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""What a preset says: the tiers, what an entry is, where it is placed, promoted and evicted, and what a tier costs.
+"""What a preset says: the tiers, what an entry is, where it is placed, promoted and evicted.
 
 And its knobs as people may set them, read from the structs that hold them: type, default, meaning.
 """
@@ -19,7 +19,6 @@ import msgspec
 from kvtrace.core.config import Bounds, bounds_of, check_bounds, load_toml, nearest, override, to_struct
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
-from kvtrace.core.units import format_bytes, format_count
 from kvtrace.model.serving import ATTENTION, BATCH, COMPUTING, Attention
 from kvtrace.requests.workload import LoadDefaults, Workload
 from kvtrace.requests.workload import complaints as complaints_of_workload
@@ -447,32 +446,3 @@ def listing() -> list[dict[str, Any]]:
         {"name": name, "description": description_of(name), **msgspec.to_builtins(load_basis(name))}
         for name in (*preset_names(), training.PRESET)
     ]
-
-
-MONTH_S = 365 * 86400 // 12
-_GB = 10**9
-
-
-def monthly_cost(
-    tier: TierSetting, reads: float, writes: float, times_a_month: float, stored_bytes: int
-) -> dict[str, Any]:
-    """Return what a month costs in which `tier` takes such requests so often, and holds so much all the time."""
-    requests = reads * tier.get_price_per_1000 + writes * tier.put_price_per_1000
-    return {
-        "name": tier.name,
-        "puts_per_month": round(writes * times_a_month),
-        "gets_per_month": round(reads * times_a_month),
-        "requests_cost_per_month": requests / 1000 * times_a_month,
-        "stored_bytes": stored_bytes,
-        "storage_cost_per_month": stored_bytes / _GB * tier.price_per_gb_month,
-    }
-
-
-def cost_line(cost: dict[str, Any], when: str, basis: str) -> str:
-    """Return a monthly cost in a sentence: what is stored `when`, and on what `basis`."""
-    requests, storage = cost["requests_cost_per_month"], cost["storage_cost_per_month"]
-    puts, gets = (format_count(cost[f"{kind}_per_month"]) for kind in ("puts", "gets"))
-    return (
-        f"{cost['name']}: {requests + storage:,.2f} a month: {puts} PUTs and {gets} GETs {requests:,.2f}, "
-        f"{format_bytes(cost['stored_bytes'])} stored{when} {storage:,.2f} ({basis})"
-    )

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from itertools import pairwise
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -121,6 +121,10 @@ class Streams(StrEnum):
     """How long ago the object was first written to any tier: under 1 s, 10 s, 1 min, 10 min, 1 h, or more."""
     OBJECT_KIND = "object-kind"
     """What is written: a chunk or turn, a system prompt, a document, a bucket."""
+
+
+MONTH_S: Final = 365 * 86400 // 12
+_GB = 10**9
 
 
 class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -241,6 +245,18 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def has_price(self) -> bool:
         """Whether what it stores and is asked costs something."""
         return any(getattr(self, name) for name in PRICES)
+
+    def monthly_cost(self, reads: float, writes: float, times_a_month: float, stored_bytes: int) -> dict[str, Any]:
+        """Return what a month costs in which it takes such requests so often, and holds so much all the time."""
+        requests = reads * self.get_price_per_1000 + writes * self.put_price_per_1000
+        return {
+            "name": self.name,
+            "puts_per_month": round(writes * times_a_month),
+            "gets_per_month": round(reads * times_a_month),
+            "requests_cost_per_month": requests / 1000 * times_a_month,
+            "stored_bytes": stored_bytes,
+            "storage_cost_per_month": stored_bytes / _GB * self.price_per_gb_month,
+        }
 
 
 class FleetSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
