@@ -1,4 +1,4 @@
-"""Convert tables: any source to a requests table, Parquet to CSV and back, MLPerf traces both ways; merge traces."""
+"""Tables in and out: any source, or a live engine's events, into a table; other formats both ways; traces merged."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from kvtrace.commands.options import AsJson, MaxRequests, Seed, SourceArguments
-from kvtrace.core.app import emit_json, log, progress, takes_groups
-from kvtrace.core.errors import ConfigError
-from kvtrace.core.schema import OBJECTS, TRACE
+from kvtrace.core.app import emit_json, log, noted_signals, progress, takes_groups
+from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.metadata import describe
+from kvtrace.core.schema import EVENTS, OBJECTS, TRACE
 from kvtrace.core.tables import create, objects_path, open_table
-from kvtrace.core.units import parse_duration_ns, printable
+from kvtrace.core.units import NS_PER_S, format_count, parse_duration_ns, printable
 
 
 @takes_groups
@@ -167,3 +169,54 @@ def _by_name(options: list[str] | None, flag: str, example: str, names: set[str]
             raise ConfigError(f"{flag} {option}: write NAME={example} once for a trace, which are {known}")
         found[name] = value
     return found
+
+
+def record(
+    zmq: Annotated[str, typer.Option("--zmq", help="Where the engine publishes, such as tcp://host:5557.")],
+    replay: Annotated[
+        str | None, typer.Option(help="Its replay socket, to ask for lost messages, such as tcp://host:5558.")
+    ] = None,
+    topic: Annotated[str, typer.Option(help="Topic prefix.")] = "",
+    duration: Annotated[str | None, typer.Option(help="End after this time.  [default: with Ctrl-C]")] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The events table: *.parquet or *.csv.zst.")] = Path(
+        "events.parquet"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Follow the KV events of a live vLLM or SGLang until Ctrl-C, and write them as a table.
+
+    vLLM publishes them with --kv-events-config '{"enable_kv_cache_events": true, "publisher": "zmq"}'. Blocks are
+    numbered; no token is kept. `kvtrace import events.parquet` makes requests of them.
+
+    \b
+    kvtrace record --zmq tcp://localhost:5557 -o events.parquet
+    kvtrace record --zmq tcp://gpu7:5557 --replay tcp://gpu7:5558 --duration 10m -o events.parquet
+    """
+    from kvtrace.requests.record import Recorder, notes_of, stopwatch
+
+    limit_ns = None if duration is None else parse_duration_ns(duration)
+    if limit_ns == 0:
+        raise ConfigError(f"--duration {duration}: must be > 0")
+    meta = describe(EVENTS, "kvtrace", ["kvtrace", *sys.argv[1:]], {"zmq": zmq, "replay": replay, "topic": topic})
+    with noted_signals() as stopped, create(output, EVENTS, meta) as out:
+        recorder = Recorder(zmq, replay, topic, out)
+        log(f"recording {zmq} until " + (f"{duration} are over or Ctrl-C" if duration else "Ctrl-C"))
+        passed_ns = stopwatch()
+
+        def is_done() -> bool:
+            return stopped() is not None or (limit_ns is not None and passed_ns() >= limit_ns)
+
+        with progress("events") as tick:
+            heard = recorder.run(is_done, tick)
+        if not heard.messages:
+            why = "is the engine publishing there, and were there requests?"
+            raise TraceError(f"no message came from {zmq} in {passed_ns() / NS_PER_S:.0f} s: {why}")
+        notes = notes_of(heard, recorder.rows.unknown)
+        out.update(notes=notes, stats=msgspec.to_builtins(heard))
+    for note in notes:
+        log(f"note: {note}")
+    if as_json:
+        emit_json({"file": str(output), **msgspec.to_builtins(heard)})
+        return
+    counts = f"{format_count(heard.events)} events in {format_count(heard.messages)} messages"
+    typer.echo(f"{output}: {counts}, {format_count(heard.lost)} lost, {format_count(heard.replayed)} asked for again")

@@ -1,21 +1,61 @@
-"""One cache over a file of requests: its hits at given capacities (sim), and the curve over all of them (mrc)."""
+"""Hits against capacity: of one cache (sim: at given capacities, mrc: at all), and which ones a load needs (size)."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvtrace.commands.options import AsJson, KvDtype, MaxRequests, RequestFile, Seed, SourceArguments, percent
-from kvtrace.core.app import emit_json, takes_groups
+from kvtrace.commands.options import (
+    AsJson,
+    KvDtype,
+    MaxRequests,
+    RequestFile,
+    RunArguments,
+    Seed,
+    SourceArguments,
+    StackArguments,
+    TargetHit,
+    TargetTtft,
+    TurnsOption,
+    UserArguments,
+    check_page,
+    parse_target,
+    percent,
+    price_of_byte,
+    write_page,
+)
+from kvtrace.commands.scenario import prepare
+from kvtrace.core.app import emit_json, log, progress, takes_groups
+from kvtrace.core.document.document import (
+    Cell,
+    Chapter,
+    Chart,
+    ChartShape,
+    Document,
+    Highlight,
+    ReportTable,
+    Series,
+    Sheet,
+    Unit,
+    columns_of,
+    show,
+    table_of,
+)
+from kvtrace.core.document.terminal import answer, show_tables
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import format_bytes, format_count, parse_duration_ns
+from kvtrace.core.statistics import parse_endurance
+from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration, parse_bytes, parse_duration_ns
+from kvtrace.model.catalogue import find_model
+from kvtrace.model.serving import INSTANT, in_words
 
 if TYPE_CHECKING:
-    from kvtrace.core.document.document import Document
     from kvtrace.curves.mrc import HitCurve
+    from kvtrace.curves.points import Point, Stack
+    from kvtrace.curves.size import Sizing, Target
 
 
 @takes_groups
@@ -68,9 +108,6 @@ def sim(
 
 def _show_points(title: str, points: list[tuple[int | None, int, int]], references: int) -> None:
     """Print hits and the optimum's at each capacity."""
-    from kvtrace.core.document.document import Cell, ReportTable, Sheet, Unit, columns_of
-    from kvtrace.core.document.terminal import show_tables
-
     columns = columns_of(
         "count: capacity_blocks = capacity in blocks, hits; share: hit_ratio = hit ratio, optimal_hit_ratio = optimal"
     )
@@ -121,9 +158,7 @@ def mrc(
     kvtrace mrc conversation.jsonl --source mooncake --policy s3fifo --sample 0.1
     """
     from kvtrace.core.document.page import check_plot
-    from kvtrace.core.document.terminal import answer
     from kvtrace.curves import mrc as curves
-    from kvtrace.model.catalogue import find_model
 
     shape, chosen = find_model(model, kv_dtype), _named(policy)
     if plot_to is not None:
@@ -138,8 +173,6 @@ def mrc(
 
 def _document(found: HitCurve, policy: str) -> Document:
     """Return the curve as a document: a row a capacity, with bars for the hits, and how much is enough."""
-    from kvtrace.core.document.document import Cell, Chapter, Document, ReportTable, Sheet, Unit, columns_of
-
     is_exact = found.sampling_rate == 1
     sampled = "" if is_exact else f", estimated from samples of {percent(found.sampling_rate)} of the objects"
     title = (
@@ -198,3 +231,368 @@ def _capacity(text: str) -> int | None:
     if not 0 < blocks < 2**62:
         raise ConfigError(f"--capacity-blocks: {blocks} must be > 0")
     return blocks
+
+
+MAX_POINTS = 1000
+
+
+# Long: two thirds are its options and its help.
+@takes_groups
+def size(
+    file: Annotated[Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")] = None,
+    target_hit: TargetHit = None,
+    target_ttft: TargetTtft = None,
+    dram: Annotated[
+        str | None, typer.Option(help="DRAM capacities, with commas, such as 0,256GiB,1TiB.  [default: 2, by the load]")
+    ] = None,
+    nvme: Annotated[
+        str | None, typer.Option(help="NVMe capacities, such as 1TiB,unlimited.  [default: 10, by the load]")
+    ] = None,
+    price: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TIER=PRICE/UNIT", help="Look for the cheapest: dram=4/GiB and nvme=0.1/GiB."),
+    ] = None,
+    endurance: Annotated[
+        str | None, typer.Option(help="What a drive may be written: 1DWPD,5y, or in all, such as 14PB.")
+    ] = None,
+    sample: Annotated[
+        float | None,
+        typer.Option(help="Share of the objects in each of 4 samples; 1: all.  [default: as many as take seconds]"),
+    ] = None,
+    page: Annotated[Path | None, typer.Option("--plot", help="Also write a page with charts.")] = None,
+    as_json: AsJson = False,
+    *,
+    stack: StackArguments,
+    users: UserArguments,
+    run: RunArguments,
+    source: SourceArguments,
+    turns: TurnsOption = None,
+) -> None:
+    """Find the smallest, or the cheapest, DRAM and NVMe that reach a hit ratio or a time to first token.
+
+    Each point of a grid of capacities is a simulation as of gen; where all would take long, the grid is estimated from
+    samples of the objects, with its error, and the answer is simulated in full. The requests of FILE are served in
+    order and computing is not modelled (gen --gpu instant), unless --gpu or --target-ttft is given.
+
+    \b
+    kvtrace size conversation.jsonl --model llama3.1-70b --tp 4 --preset vllm-fs --target-hit 30%
+    kvtrace size conversation.jsonl --preset lmcache-disk --target-hit 30% --price dram=4/GiB --price nvme=0.1/GiB
+    kvtrace size conversation.jsonl --preset vllm-fs --target-hit 30% --dram 512GiB --nvme 1TiB,2TiB --plot size.html
+    kvtrace size --users 100 --preset lmcache-disk --target-ttft p99=2s --endurance 1DWPD,5y
+    """
+    from kvtrace.curves.points import Stack
+    from kvtrace.curves.size import Question
+    from kvtrace.curves.size import answer as size_of
+    from kvtrace.sim.setup import has_times
+
+    if sample is not None and not 0 < sample <= 1:
+        raise ConfigError(f"--sample {sample:g}: must be > 0, and at most 1, which is all")
+    target, worn = parse_target(target_hit, target_ttft), parse_endurance(endurance)
+    if target is None:
+        raise ConfigError("give a target: --target-hit 80%, or --target-ttft p99=2s")
+    said = {"dram": dram, "nvme": nvme}
+    axes = {role: _parse_capacities(text, f"--{role}") for role, text in said.items() if text is not None}
+    if page is not None:
+        check_page(page, "--plot")
+    is_ordered = file is not None and target.first_token is None
+    scenario = prepare(file, stack, users, run, source, turns, gpu="instant" if is_ordered else None)
+    scenario.refuse_fleet("kvtrace size")
+    if file is not None and scenario.load.requests is not None:
+        scenario.load.requests.check_shared()
+    wanted = Stack(scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns, worn)
+    question = Question(target, axes, _prices(price or [], list(wanted.roles)), sample)
+    if target.first_token is not None and not has_times(wanted.preset):
+        raise ConfigError(
+            f"--target-ttft: nothing takes time with --gpu {wanted.preset.gpu}; give --gpu h100, or a tier a bandwidth "
+            "with --set tiers.nvme.read_bandwidth=7GB"
+        )
+    with progress("simulating", 1.0) as tick:
+        found = size_of(wanted, question, lambda done, of: tick(done / of))
+    for note in scenario.load.requests.notes if scenario.load.requests else ():
+        log(f"note: {note}")
+    facts = {
+        name: scenario.config[name] for name in ("preset", "model", "tensor_parallel", "seed", "source", "serving")
+    }
+    is_sampled = any(point.sampling_rate < 1 for point in found.points)
+    basis = {
+        "hits": "simulated",
+        "points": "sampled" if is_sampled else "simulated",
+        "first_token": None if found.ceiling.first_token is None else "modelled",
+    }
+    result: dict[str, Any] = {"answer": first_line(found, target), **facts, "basis": basis}
+    result |= {"target": asdict(target), **asdict(found)}
+    shown = document(found, wanted, facts, target)
+    if page is not None:
+        write_page(page, replace(shown, name=f"Size for {file.name if file else 'synthetic users'}"))
+    answer(result, lambda: shown, as_json=as_json)
+
+
+def _parse_capacities(text: str, flag: str) -> list[int | None]:
+    from kvtrace.sim.presets.tier import MAX_CAPACITY_BYTES
+
+    found: list[int | None] = []
+    for part in text.split(","):
+        if (said := part.strip()) != "0" and said[-1:].isdigit():
+            raise ConfigError(f"{flag} {said}: {said} what? {said}GiB, or unlimited")
+        capacity = None if part.strip() in ("unlimited", "inf") else parse_bytes(part)
+        if capacity is not None and capacity > MAX_CAPACITY_BYTES:
+            raise ConfigError(f"{flag} {part.strip()}: at most {MAX_CAPACITY_BYTES} bytes, or unlimited")
+        if capacity not in found:
+            found.append(capacity)
+    if len(found) > MAX_POINTS:
+        raise ConfigError(f"{flag}: {len(found)} capacities; at most {MAX_POINTS}")
+    return found
+
+
+def _prices(texts: list[str], roles: list[str]) -> dict[str, float] | None:
+    """Return the price of a byte by role; None if none is said."""
+    found: dict[str, float] = {}
+    for text in texts:
+        role, equals, price = (part.strip() for part in text.partition("="))
+        if role not in roles and equals:
+            raise ConfigError(f"--price {text}: the preset has no tier {role}; say the price of {' and '.join(roles)}")
+        found[role] = price_of_byte(price, f"--price {text}", "dram=4/GiB or nvme=0.1/GiB")
+    if found and (missing := next((role for role in roles if role not in found), None)):
+        raise ConfigError(f"--price: say that of {missing} too, such as --price {missing}=0.1/GiB")
+    return found or None
+
+
+_FEWEST_TICKS = 10
+
+
+def first_line(found: Sizing, target: Target) -> str:
+    """Return the answer in one sentence."""
+    best = found.chosen
+    if best is not None:
+        line = f"{_name_capacities(best, found.labels)}: {_reached(best, target)}"
+        return line if best.price is None else f"{line}; price {show(best.price, Unit.NUMBER)}"
+    unlimited = f"unlimited {' and '.join(found.labels[role] for role in found.ceiling.capacities)}"
+    if not target.is_met(found.ceiling):
+        if target.hit_ratio is not None and found.ceiling.hit_ratio < target.hit_ratio:
+            unreachable = f"{100 * target.hit_ratio:g} % is unreachable; the ceiling is"
+            return f"{unreachable} {_reached(found.ceiling, target)}, with {unlimited}"
+        return f"the target is unreachable: {_reached(found.ceiling, target)}, with {unlimited}"
+    most = max(found.points, key=lambda point: point.hit_ratio)
+    return (
+        f"none of these capacities is enough: {_reached(most, target)} with {_name_capacities(most, found.labels)}; "
+        f"{unlimited} would be: {_reached(found.ceiling, target)}"
+    )
+
+
+def _reached(point: Point, target: Target) -> str:
+    spread = f" ± {100 * point.hit_ratio_error:.1f}" if point.sampling_rate < 1 else ""
+    said = f"{100 * point.hit_ratio:.1f}{spread} % of look-ups hit"
+    if target.hit_ratio is not None:
+        said += f" (target {100 * target.hit_ratio:g} %)"
+    if target.first_token is not None:
+        quantile, limit_ns = target.first_token
+        time = None if point.first_token is None else point.first_token["with_cache"][quantile]
+        name = quantile.removesuffix("_ns").replace("_", ".")
+        known = "unknown, too few requests" if time is None else format_duration(time)
+        said += f", modelled {name} time to first token {known} (target {format_duration(limit_ns)})"
+    return said
+
+
+def _name_capacities(point: Point, labels: Mapping[str, str]) -> str:
+    return " and ".join(_name_capacity(of, labels[role]) for role, of in point.capacities.items())
+
+
+def _name_capacity(of: int | None, label: str) -> str:
+    if not of:
+        return f"{'unlimited' if of is None else 'no'} {label}"
+    return f"{format_bytes(of)} of {label}"
+
+
+def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target) -> Document:
+    """Return the answer as a document; `facts` say of which preset, model and load."""
+    from kvtrace.commands.gen import first_token_table
+
+    shown = found.chosen or found.ceiling
+    place = _name_capacities(shown, found.labels)
+    tables = _tier_tables(shown)
+    if shown.first_token is not None:
+        tables.append(first_token_table(shown.first_token))
+    chapters = [
+        Chapter(f"What each tier must do with {place}", tables, _notes_of(shown, stack)),
+        Chapter("Capacities", [_grid(found, stack)], _notes_of_grid(found, stack)),
+    ]
+    span, lookups = format_duration(shown.span_ns), format_count(shown.lookups)
+    bounded = " and ".join(found.labels[role] for role in found.ceiling.capacities)
+    notes = [
+        f"{facts['preset']}, {facts['model']}, {lookups} look-ups of objects over {span} of virtual time, simulated",
+        f"ceiling with unlimited {bounded}: {percent(found.ceiling.hit_ratio)} of look-ups hit",
+        _computing(facts["serving"], stack),
+    ]
+    if found.chosen is not None:
+        best = found.chosen.optimal_hit_ratio
+        if best is not None:
+            notes.append(f"upper bound (Belady): no policy with as many bytes exceeds {percent(best)}")
+        notes.append(f"its trace: gen with the same options and {_as_options(found.chosen, stack)}")
+    highlights = [
+        *(
+            Highlight(found.labels[role], of, Unit.BYTES, "unlimited" if of is None else "")
+            for role, of in shown.capacities.items()
+        ),
+        Highlight("hit ratio", shown.hit_ratio, Unit.SHARE, "of look-ups, in any tier"),
+        Highlight("ceiling", found.ceiling.hit_ratio, Unit.SHARE, "with unlimited capacity"),
+        Highlight("prompt tokens saved", shown.saved_tokens, Unit.COUNT, f"of {format_count(shown.input_tokens)}"),
+    ]
+    return Document("", first_line(found, target), chapters, notes, highlights)
+
+
+def _computing(serving: dict[str, Any], stack: Stack) -> str:
+    from kvtrace.sim.setup import has_times
+
+    if stack.load.requests is not None and serving["gpu"] == INSTANT and not has_times(stack.preset):
+        return "GPU compute time is not modelled: requests are served in the order of arrival; --gpu h100 models it"
+    return in_words(serving)
+
+
+def _as_options(point: Point, stack: Stack) -> str:
+    names = {role: stack.preset.tiers[t].name for role, t in stack.roles.items()}
+    settings = [f"--set tiers.{names[role]}.capacity={of}" for role, of in point.capacities.items() if of is not None]
+    return " ".join([f"--gpu {stack.preset.gpu}", *settings])
+
+
+def _tier_tables(point: Point) -> list[ReportTable]:
+    """Return what each tier must do: bandwidth, and operations and wear."""
+    p99 = "= p99 of per-second rate"
+    bandwidth = f"""
+        text: name = tier
+        bytes: capacity_bytes = capacity
+        share: hit_ratio = hits
+        bytes_per_s: read_bytes_per_s = read, p99_second_read_bytes_per_s {p99}, write_bytes_per_s = written,
+            p99_second_write_bytes_per_s {p99}
+        bytes: read_bytes = read in all, written_bytes = written in all
+    """
+    operations = f"""
+        text: name = tier
+        per_s: reads_per_s = reads/s, p99_second_reads_per_s {p99}, writes_per_s = writes/s,
+            p99_second_writes_per_s {p99}
+        number: drive_writes_per_day = drive writes a day; years: life_years = life
+    """
+    rows = [tier.figures() | {"capacity_bytes": _bytes_cell(tier.capacity_bytes)} for tier in point.tiers]
+    return [
+        table_of("bandwidth", Sheet.PERFORMANCE, bandwidth, rows),
+        table_of("operations, an object each, and wear", Sheet.PERFORMANCE, operations, rows),
+    ]
+
+
+def _bytes_cell(of: int | None) -> Any:
+    return Cell("unlimited", Unit.TEXT) if of is None else of
+
+
+def _grid(found: Sizing, stack: Stack) -> ReportTable:
+    """Return a row a point; the one that was chosen, simulated in full, in the place of its estimate."""
+    roles, has_price = list(found.ceiling.capacities), any(point.price is not None for point in found.points)
+    has_optimum = any(point.optimal_hit_ratio is not None for point in found.points)
+    spec = ["bytes: " + ", ".join(f"{role}_bytes = {found.labels[role]}" for role in roles), "share: hit_ratio = hits"]
+    spec += ["share: optimal_hit_ratio = optimal"] if has_optimum else []
+    spec += ["count: saved_tokens = tokens saved"]
+    for role in roles:
+        spec.append(f"bytes_per_s: {role}_read = {found.labels[role]} read, {role}_written = written")
+    spec += ["number: drive_writes_per_day = writes a day"] if stack.drive is not None else []
+    spec += ["number: price"] if has_price else []
+    rows = []
+    for estimated in found.points:
+        is_chosen = found.chosen is not None and estimated.capacities == found.chosen.capacities
+        point = found.chosen if is_chosen and found.chosen is not None else estimated
+        row: list[Any] = [_bytes_cell(of) for of in point.capacities.values()]
+        row.append(
+            point.hit_ratio
+            if point.sampling_rate == 1
+            else Cell(f"{percent(point.hit_ratio)} ± {100 * point.hit_ratio_error:.1f}", Unit.TEXT)
+        )
+        row += [point.optimal_hit_ratio] if has_optimum else []
+        row.append(point.saved_tokens)
+        for tier in (point.tiers[stack.roles[role]] for role in roles):
+            figures = tier.figures()
+            row += [figures["read_bytes_per_s"], figures["write_bytes_per_s"]]
+        row += [point.tiers[stack.drive].drive_writes_per_day] if stack.drive is not None else []
+        row += [point.price] if has_price else []
+        rows.append(row)
+    columns = columns_of("\n".join(spec))
+    return ReportTable("", Sheet.SUMMARY, columns, rows, _charts(found), keys=len(roles), is_answer=True)
+
+
+def _charts(found: Sizing) -> tuple[Chart, ...]:
+    """Return hits against the capacity that has most points, a line for each of the other's."""
+    *others, along = found.ceiling.capacities
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for point in found.points:
+        x = point.capacities[along]
+        if x:
+            label = " and ".join(_name_capacity(point.capacities[role], found.labels[role]) for role in others)
+            lines.setdefault(label or "hits", []).append((float(x), point.hit_ratio))
+    series = [Series(label, [x for x, _ in sorted(at)], [y for _, y in sorted(at)]) for label, at in lines.items()]
+    if not series:
+        return ()
+    title, named = f"Hits against {found.labels[along]}", f"{found.labels[along]} capacity"
+    return (Chart(title, ChartShape.CURVE, Unit.BYTES, Unit.SHARE, series, x_title=named, y_title="look-ups that hit"),)
+
+
+def _notes_of(point: Point, stack: Stack) -> list[str]:
+    lines = [
+        (
+            "all ranks together, means over the whole load; "
+            "p99 of per-second rate: what 1 % of all seconds of virtual time exceed"
+        )
+    ]
+    if any(tier.drive_writes_per_day is not None for tier in point.tiers):
+        lines.append("drive writes a day and life: if this load's rate is kept up")
+    lines += _costs(point, stack)
+    if (tick_s := _tick_s(stack)) is not None:
+        lines.append(
+            f"requests arrive on ticks about {tick_s} s apart: --jitter {tick_s}s spreads them, "
+            "and lowers the p99 of per-second rates"
+        )
+    return lines
+
+
+def _costs(point: Point, stack: Stack) -> list[str]:
+    """Return what each tier with prices costs a month, where its requests take time."""
+    from kvtrace.sim.presets.tier import MONTH_S
+    from kvtrace.trace.inventory import cost_line
+
+    lines = []
+    for tier, done in zip(stack.preset.tiers, point.tiers, strict=True):
+        reads, writes = done.rates.reads_per_s, done.rates.writes_per_s
+        if tier.has_price and reads is not None and writes is not None:
+            stored_bytes = done.written_bytes - done.deleted_bytes
+            cost = tier.monthly_cost(reads.mean, writes.mean, MONTH_S, stored_bytes)
+            lines.append(cost_line(cost, "", "at the preset's prices and this load's rate, kept up"))
+    return lines
+
+
+def _tick_s(stack: Stack) -> int | None:
+    """Return how far apart the seconds are in which requests arrive, if many do in each of few."""
+    import numpy as np
+
+    requests = stack.load.requests
+    if requests is None or len(requests) == 0:
+        return None
+    seconds = np.unique(requests.arrival_ns // NS_PER_S)
+    if len(seconds) < _FEWEST_TICKS or len(requests) < 2 * len(seconds):
+        return None
+    apart = int(np.median(np.diff(seconds)))
+    return apart if apart > 1 else None
+
+
+def _notes_of_grid(found: Sizing, stack: Stack) -> list[str]:
+    lines = []
+    if (rate := min(point.sampling_rate for point in found.points)) < 1:
+        lines.append(
+            f"with ±: estimated from 4 samples of {percent(rate)} of the objects, 95 % confidence; the others, what "
+            "was chosen and the ceiling are simulated in full"
+        )
+    if any(point.optimal_hit_ratio is not None for point in found.points):
+        lines.append("optimal: what no policy exceeds with as many bytes in all tiers together (Belady)")
+    for role, t in stack.roles.items():
+        tier = stack.preset.tiers[t]
+        if tier.capacity_bytes is None and role == "nvme":
+            lines.append(
+                f"the preset's {tier.name} never evicts; with a capacity it evicts by {tier.policy}, for which this "
+                "stack needs an evictor beside it"
+            )
+    lines.append("other capacities: --dram and --nvme")
+    return lines

@@ -24,13 +24,18 @@ from kvtrace.commands.options import (
 )
 from kvtrace.commands.scenario import prepare
 from kvtrace.core.app import Force, log, progress, takes_groups
+from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, table_of
+from kvtrace.core.document.fleet import event_lines, event_tables, fleet_headline, fleet_tables
+from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import check_new
+from kvtrace.core.metadata import STALLS
 from kvtrace.core.units import format_bytes, format_count, format_duration, format_years, parse_duration_ns
+from kvtrace.model.catalogue import find_model
+from kvtrace.model.serving import in_words
 from kvtrace.sim.presets.training import PRESET as CHECKPOINT
 
 if TYPE_CHECKING:
-    from kvtrace.core.document.document import Document, ReportTable
     from kvtrace.trace.checkpoint import Saving
 
 
@@ -79,7 +84,6 @@ def gen_checkpoints(
     as_json: bool,
 ) -> None:
     """Write the trace of a training run's checkpoints; `others` are groups of options of which it has no use."""
-    from kvtrace.core.document.terminal import answer
     from kvtrace.trace.checkpoint import document, notes, write
 
     for group in (stack, run, *others):
@@ -103,7 +107,6 @@ def gen_checkpoints(
 
 
 def _job(stack: StackArguments, run: RunArguments, given: CheckpointArguments) -> Saving:
-    from kvtrace.model.catalogue import find_model
     from kvtrace.sim.presets.training import load_training
     from kvtrace.trace.checkpoint import Saving, run_course, shard_bytes
 
@@ -169,7 +172,6 @@ def gen(
         gen_checkpoints(output, stack, run, training, (users, source, drive, fleet), as_json=as_json)
         return
     training.refuse(stack.preset)
-    from kvtrace.core.document.terminal import answer
     from kvtrace.sim import output as trace_output
     from kvtrace.trace.inventory import monthly_costs
 
@@ -198,8 +200,6 @@ _STREAMS_SHOWN = 8
 
 def _computed(summary: dict[str, Any]) -> list[str]:
     """Return what computes, how long tokens took on average, and how long prompts waited."""
-    from kvtrace.model.serving import in_words
-
     stats, said = summary["stats"], [in_words(summary["serving"])]
     if mean_ns := stats["decode"]["mean_ns_per_token"]:
         tokens = format_count(stats["decode"]["tokens"])
@@ -212,9 +212,6 @@ def _computed(summary: dict[str, Any]) -> list[str]:
 
 def generated(summary: dict[str, Any]) -> Document:
     """Return what the simulation counted as a document."""
-    from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
-    from kvtrace.core.document.fleet import event_lines, event_tables, fleet_headline, fleet_tables
-    from kvtrace.core.metadata import STALLS
     from kvtrace.trace.inventory import cost_line
 
     stats, first = summary["stats"], summary["stats"]["first_token"]
@@ -297,8 +294,6 @@ def _beside(stats: dict[str, Any]) -> list[str]:
 
 def first_token_table(first: dict[str, Any]) -> ReportTable:
     """Return the modelled times to the first token of a simulation's `stats`."""
-    from kvtrace.core.document.document import Sheet, table_of
-
     rows = [first[kind] | {"kind": kind.replace("_", " ")} for kind in ("with_cache", "without_cache")]
     spec = "text: kind =; ns: p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9"
     return table_of("modelled time to first token", Sheet.SUMMARY, spec, rows)

@@ -9,12 +9,13 @@ import typer
 
 from kvtrace.commands.options import AsJson, TensorParallel, TraceFile
 from kvtrace.core.app import emit_json, progress
+from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
+from kvtrace.core.document.terminal import answer
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
-from kvtrace.core.units import format_count, printable
+from kvtrace.core.units import format_count, parse_bytes, printable
 
 if TYPE_CHECKING:
-    from kvtrace.core.document.document import Document
     from kvtrace.sim.presets.preset import Knob
 
 
@@ -25,7 +26,6 @@ def info(file: TraceFile, as_json: AsJson = False) -> None:
     kvtrace info t.parquet
     kvtrace info t.parquet --json | jq .tiers
     """
-    from kvtrace.core.document.terminal import answer
     from kvtrace.trace.inventory import document, take
 
     reader = open_table(file, TRACE)
@@ -77,16 +77,14 @@ def models(
     kvtrace models gpt-oss-120b --tokens 100000 --chunk 16 --page 4KiB
     kvtrace models ./config.json --kv-dtype fp8
     """
-    from kvtrace.core.document.terminal import answer
-    from kvtrace.core.units import parse_bytes
-    from kvtrace.model import explain
+    from kvtrace.model import catalogue
 
     if model is None:
-        listing = explain.listing()
-        answer({"models": listing}, lambda: explain.listing_document(listing), as_json=as_json)
+        listing = catalogue.listing()
+        answer({"models": listing}, lambda: catalogue.listing_document(listing), as_json=as_json)
     else:
-        found = explain.describe_model(model, kv_dtype, tensor_parallel, tokens, chunk, parse_bytes(page))
-        answer(found, lambda: explain.document(found), as_json=as_json)
+        found = catalogue.describe_model(model, kv_dtype, tensor_parallel, tokens, chunk, parse_bytes(page))
+        answer(found, lambda: catalogue.document(found), as_json=as_json)
 
 
 def presets(
@@ -102,8 +100,6 @@ def presets(
     """
     import msgspec
 
-    from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
-    from kvtrace.core.document.terminal import answer
     from kvtrace.sim.presets.preset import description_of, knobs_of, listing, load_basis
 
     if preset is None:
@@ -119,7 +115,6 @@ def presets(
 
 
 def _document(facts: dict[str, Any], knobs: list[Knob]) -> Document:
-    from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
 
     rows = [
         {

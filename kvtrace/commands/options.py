@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from kvtrace import __version__
 from kvtrace.core.app import log
-from kvtrace.core.errors import ConfigError, how_to_add
-from kvtrace.core.statistics import Endurance, endurance, parse_drive_size, parse_endurance
+from kvtrace.core.document.document import Document
+from kvtrace.core.errors import ConfigError, ProbeUnavailable, how_to_add
+from kvtrace.core.files import write_text
+from kvtrace.core.schema import RequestKind
+from kvtrace.core.statistics import QUANTILES, Endurance, endurance, parse_drive_size, parse_endurance
 from kvtrace.core.units import parse_bytes, parse_duration_ns, parse_rate_per_s
 from kvtrace.requests.registry import SOURCES, detect, read
 from kvtrace.sim.routers import Router
 
 if TYPE_CHECKING:
-    from kvtrace.core.document.document import Document
-    from kvtrace.core.schema import RequestKind
     from kvtrace.curves.size import Target
     from kvtrace.requests.requests import Requests
     from kvtrace.sim.presets.preset import Preset
@@ -238,7 +240,6 @@ TargetTtft = Annotated[
 
 def parse_target(hit: str | None, ttft: str | None) -> Target | None:
     """Return what is to be reached; None if nothing is said."""
-    from kvtrace.core.statistics import QUANTILES
     from kvtrace.curves.size import Target
 
     if hit is None and ttft is None:
@@ -274,8 +275,6 @@ def check_page(page: Path, flag: str) -> None:
     """Raise unless a page can be drawn, before the work that it is to show."""
     from importlib.util import find_spec
 
-    from kvtrace.core.errors import ProbeUnavailable
-
     if page.suffix != ".html":
         raise ConfigError(f"{flag} {page}: name it *.html")
     for library in ("matplotlib", "bokeh"):
@@ -285,9 +284,7 @@ def check_page(page: Path, flag: str) -> None:
 
 def write_page(page: Path, shown: Document) -> None:
     """Write `shown` to `page`, aside and renamed."""
-    from kvtrace import __version__
     from kvtrace.core.document.page import html_page
-    from kvtrace.core.files import write_text
 
     write_text(page, html_page([shown], f"Made by kvtrace {__version__}: kvtrace {' '.join(sys.argv[1:])}"))
 

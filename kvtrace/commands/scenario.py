@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kvtrace.commands.options import RunArguments, SourceArguments, StackArguments, UserArguments, member
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import parse_duration_ns
+from kvtrace.model.catalogue import find_model, logged_model
 
 if TYPE_CHECKING:
     from kvtrace.model.shape import ModelShape
@@ -77,7 +78,6 @@ def prepare(
     as --event has them.
     """
     from kvtrace.model import serving
-    from kvtrace.model.catalogue import find_model, logged_model
     from kvtrace.requests.shaping import Turns, choose
     from kvtrace.sim.incidents import parse_all
     from kvtrace.sim.presets.preset import load_preset

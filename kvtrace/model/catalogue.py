@@ -1,4 +1,7 @@
-"""Models by name: those of models.toml, any Hugging Face config.json, and the one that an engine's log names."""
+"""Models by name: those of models.toml, any Hugging Face config.json, and the one that an engine's log names.
+
+And what `kvtrace models` shows: the list of them, and the arithmetic of one, as values and as documents.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,41 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from kvtrace.core.config import load_toml, to_struct
+from kvtrace.core.document.document import Chapter, Document, ReportColumn, ReportTable, Sheet, Unit, columns_of
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.units import format_count, format_io_size
 from kvtrace.model.huggingface import read_model
-from kvtrace.model.shape import Full, KvDtype, ModelShape, check, parse_dtype, with_kv_dtype
+from kvtrace.model.shape import (
+    Full,
+    Indexer,
+    KvDtype,
+    Latent,
+    ModelShape,
+    PieceKind,
+    Recurrent,
+    Store,
+    bytes_per_token,
+    bytes_per_token_per_rank,
+    check,
+    chunk_bytes,
+    growing_bytes_per_token,
+    pad,
+    parse_dtype,
+    pieces,
+    read_bytes,
+    replication,
+    share,
+    state_bytes,
+    stored_bytes,
+    stored_ranks,
+    windowed_bytes_per_token,
+    with_kv_dtype,
+)
 
 _TABLE = Path(__file__).with_name("models.toml")
 _TUNED = {"instruct", "chat", "it", "hf", "base"}
@@ -87,3 +117,202 @@ def logged_model(origin: dict[str, Any]) -> tuple[str, ModelShape] | None:
         return name, shape
     weights = {n: getattr(known, n) for n in ("parameters", "active_parameters", "weight_bytes", "max_context_tokens")}
     return name, msgspec.structs.replace(shape, computed_as=known.groups, **weights)
+
+
+# Prefixes and pages longer than these are mistakes, and their products would not fit 64 bits.
+MOST_TOKENS = 2**31
+MOST_PAGE_BYTES = 2**30
+
+
+def listing() -> list[dict[str, Any]]:
+    """Return the facts of every model we ship, before any tensor-parallel split."""
+    return [
+        {
+            "name": name,
+            "layers": model.layers,
+            "kv_dtype": str(model.kv_dtype),
+            "bytes_per_token": bytes_per_token(model),
+            "growing_bytes_per_token": growing_bytes_per_token(model),
+            "windowed_bytes_per_token": windowed_bytes_per_token(model),
+            "state_bytes": state_bytes(model),
+            "max_context_tokens": model.max_context_tokens,
+            "source": model.source,
+            "notes": list(model.notes),
+        }
+        for name, model in load_models().items()
+    ]
+
+
+def listing_document(models: list[dict[str, Any]]) -> Document:
+    """Return `listing` as a document of one table; null where a model has no such layers."""
+    columns = [
+        ReportColumn("name", "model"),
+        ReportColumn("layers", "layers", Unit.COUNT),
+        ReportColumn("kv_dtype", "dtype"),
+        ReportColumn("growing_bytes_per_token", "growing, B/token", Unit.COUNT),
+        ReportColumn("windowed_bytes_per_token", "windowed, B/token", Unit.COUNT),
+        ReportColumn("state_bytes", "state, B", Unit.COUNT),
+        ReportColumn("max_context_tokens", "context, tokens", Unit.COUNT),
+    ]
+    rows = [[cell or None for cell in row] for row in ([model[c.name] for c in columns] for model in models)]
+    table = ReportTable("models, before any tensor-parallel split", Sheet.SUMMARY, columns, rows)
+    return Document("", "", [Chapter("", [table])])
+
+
+def describe_model(
+    name: str, kv_dtype: str | None, ranks: int, tokens: int, chunk_tokens: int, page_bytes: int
+) -> dict[str, Any]:
+    """Return what `tokens` tokens of the model `name` take on `ranks` ranks, in chunks of `chunk_tokens`.
+
+    Sizes are for all ranks together unless a name says otherwise. ConfigError for what cannot be.
+    """
+    limits = {
+        "--tokens": (tokens, MOST_TOKENS),
+        "--chunk": (chunk_tokens, MOST_TOKENS),
+        "--page": (page_bytes, MOST_PAGE_BYTES),
+    }
+    for option, (value, most) in limits.items():
+        if not 0 < value <= most:
+            raise ConfigError(f"{option} {value}: must be > 0, and at most {most}")
+    model = find_model(name, kv_dtype)
+    options: dict[str, Any] = {"ranks": ranks, "chunk_tokens": chunk_tokens, "page_bytes": page_bytes}
+    chunks = tokens // chunk_tokens
+    return {
+        "model": name,
+        "source": model.source,
+        "notes": [*model.notes, *_split_notes(model, ranks)],
+        "kv_dtype": str(model.kv_dtype),
+        "max_context_tokens": model.max_context_tokens,
+        "groups": [_group(model, g, ranks) for g in model.groups],
+        "bytes_per_token": bytes_per_token(model),
+        "growing_bytes_per_token": growing_bytes_per_token(model),
+        "windowed_bytes_per_token": windowed_bytes_per_token(model),
+        "state_bytes": state_bytes(model),
+        "ranks": ranks,
+        "bytes_per_token_per_rank": bytes_per_token_per_rank(model, ranks),
+        "state_bytes_per_rank": state_bytes(model, ranks),
+        "stored_ranks": stored_ranks(model, ranks),
+        "replication_factor": replication(model, ranks),
+        "chunk_tokens": chunk_tokens,
+        "page_bytes": page_bytes,
+        "pieces": [_piece(p, chunks, chunk_tokens, page_bytes) for p in pieces(model, ranks)],
+        "chunk_bytes": chunk_bytes(model, chunk_tokens, ranks, page_bytes),
+        "tokens": tokens,
+        "chunks": chunks,
+        "stored_dense_bytes": stored_bytes(model, tokens, **options),
+        "stored_windowed_bytes": stored_bytes(model, tokens, store=Store.WINDOWED, **options),
+        "read_bytes": read_bytes(model, tokens, **options),
+    }
+
+
+def _group(model: ModelShape, group: Any, ranks: int) -> dict[str, Any]:
+    tree: dict[str, Any] = msgspec.to_builtins(group)
+    if isinstance(group, Recurrent):
+        sizes = {"state_bytes": group.state_bytes(1), "state_bytes_per_rank": group.state_bytes(ranks)}
+        return {**tree, **sizes, "formula": group.formula(1), "formula_per_rank": group.formula(ranks)}
+    return {
+        **tree,
+        "bytes_per_token": group.token_bytes(model.kv_dtype, 1),
+        "bytes_per_token_per_rank": group.token_bytes(model.kv_dtype, ranks),
+        "formula": group.formula(model.kv_dtype, 1),
+        "formula_per_rank": group.formula(model.kv_dtype, ranks),
+    }
+
+
+def _piece(piece: Any, chunks: int, chunk_tokens: int, page_bytes: int) -> dict[str, Any]:
+    size = piece.size_bytes(chunk_tokens)
+    return {
+        "kind": str(piece.kind),
+        "window_tokens": piece.window_tokens,
+        "object_bytes_per_rank": size,
+        "padded_object_bytes_per_rank": pad(size, page_bytes),
+        "copies": piece.copies,
+        "needed_chunks": piece.needed_chunks(chunks, chunk_tokens),
+    }
+
+
+def _split_notes(model: ModelShape, ranks: int) -> list[str]:
+    counts = {
+        count
+        for g in model.groups
+        if not isinstance(g, Latent | Indexer)
+        for count in ((g.heads,) if isinstance(g, Recurrent) else (g.kv_heads,))
+    }
+    return [
+        f"{heads} heads do not split evenly over {ranks} ranks, which engines refuse: each rank is charged "
+        f"{share(heads, ranks)}"
+        for heads in sorted(counts)
+        if heads % ranks and ranks % heads
+    ]
+
+
+def document(d: dict[str, Any]) -> Document:
+    """Return `describe_model` as a document: a token's bytes, a chunk's, and a prefix's."""
+    chapters = [Chapter("A token, before any tensor-parallel split", [_layers(d, "")])]
+    if d["ranks"] > 1:
+        total = d["bytes_per_token_per_rank"] * d["stored_ranks"]
+        who = "rank 0 stores, the same latent on all" if d["stored_ranks"] < d["ranks"] else f"{d['ranks']} ranks store"
+        stored = f"{who}: {format_count(total)} B a token, replication factor {d['replication_factor']:g}"
+        chapters.append(
+            Chapter(f"A token on each of {d['ranks']} tensor-parallel ranks", [_layers(d, "_per_rank")], [stored])
+        )
+    page = "" if d["page_bytes"] == 1 else f", padded to pages of {format_io_size(d['page_bytes'])}"
+    rest = d["tokens"] - d["chunks"] * d["chunk_tokens"]
+    left = f"; {format_count(rest)} tokens fill no chunk and are not stored" if rest else ""
+    prefix = f"A prefix of {format_count(d['tokens'])} tokens: {format_count(d['chunks'])} chunks{left}"
+    needs = ", ".join(f"{p['kind']} {format_count(p['needed_chunks'])}" for p in d["pieces"])
+    is_windowed = d["read_bytes"] != d["stored_dense_bytes"]
+    chapters += [
+        Chapter(f"A chunk of {format_count(d['chunk_tokens'])} tokens{page}", [_objects(d)]),
+        Chapter(prefix, [_prefix(d)], [f"chunks that a read needs: {needs}"] if is_windowed else []),
+    ]
+    headline = f"KV cache in {d['kv_dtype']}, context up to {format_count(d['max_context_tokens'])} tokens"
+    return Document(d["model"], f"{headline}\nfrom {d['source']}", chapters, d["notes"])
+
+
+def _layers(d: dict[str, Any], suffix: str) -> ReportTable:
+    """Return the groups of layers, what each keeps of a token or as a state, and their sum."""
+    token, state = f"bytes_per_token{suffix}", f"state_bytes{suffix}"
+    rows = []
+    for g in d["groups"]:
+        window = f", window {format_count(g['window_tokens'])} tokens" if "window_tokens" in g else ""
+        rows.append([f"{g['kind']}{window}", g[f"formula{suffix}"], g.get(token), g.get(state)])
+    if sum(token in g for g in d["groups"]) > 1:
+        rows.append(["together", "", d[token], None])
+    columns = [
+        *columns_of("text: layers, formula = bytes"),
+        ReportColumn(token, "B a token", Unit.COUNT),
+        ReportColumn(state, "B a state", Unit.COUNT),
+    ]
+    if not any(state in g for g in d["groups"]):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    return ReportTable("", Sheet.SUMMARY, columns, rows)
+
+
+_SIZES: Final = columns_of("count: size_bytes = bytes; bytes: size =")
+
+
+def _objects(d: dict[str, Any]) -> ReportTable:
+    """Return the objects that a chunk is stored as, with padding, and their sum over all ranks."""
+    rows: list[list[Any]] = []
+    for p in d["pieces"]:
+        size = p["padded_object_bytes_per_rank"]
+        name = "object" if p["kind"] == PieceKind.GROWING else f"object of {p['kind']}"
+        if p["kind"] in (PieceKind.SLIDING, PieceKind.CHUNKED):
+            name += " layers"
+        copies = "one rank" if p["copies"] == 1 else f"each of {p['copies']} ranks"
+        rows.append([f"{name} on {copies}", size, size, p["object_bytes_per_rank"]])
+    rows.append(["all ranks", d["chunk_bytes"], d["chunk_bytes"], None])
+    columns = [*columns_of("text: object"), *_SIZES, *columns_of("count: unpadded_bytes = unpadded")]
+    if all(row[1] == row[3] for row in rows[:-1]):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    return ReportTable("", Sheet.SUMMARY, columns, rows)
+
+
+def _prefix(d: dict[str, Any]) -> ReportTable:
+    """Return what all ranks together store and read of the prefix."""
+    names = ["stored_dense", "stored_windowed", "read"]
+    if d["stored_windowed_bytes"] == d["stored_dense_bytes"]:
+        names.remove("stored_windowed")
+    rows = [[name.replace("_", ", "), *[d[f"{name}_bytes"]] * 2] for name in names]
+    return ReportTable("", Sheet.SUMMARY, [*columns_of("text: what = all ranks"), *_SIZES], rows)

@@ -160,6 +160,12 @@ class Recorder:
             self._out.write(self.rows.take())
 
 
+def stopwatch() -> Callable[[], int]:
+    """Return what says how long it is, in ns, since it was made."""
+    begin_ns = time.monotonic_ns()
+    return lambda: time.monotonic_ns() - begin_ns
+
+
 def notes_of(heard: Recorded, unknown: dict[str, int]) -> list[str]:
     """Return what was missed, for people and for the file's metadata."""
     notes = []

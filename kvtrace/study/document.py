@@ -30,9 +30,8 @@ from kvtrace.core.document.document import (
 from kvtrace.core.statistics import mean
 from kvtrace.core.units import format_bytes, format_count, format_duration
 from kvtrace.curves.size import Target
-from kvtrace.study.run import Failed
+from kvtrace.study.run import Failed, StudyRow
 from kvtrace.study.study import SEED, Study, Value, as_text
-from kvtrace.study.table import StudyRow
 
 MOST_SHOWN = 10
 """Of the best configurations."""

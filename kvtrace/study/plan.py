@@ -25,9 +25,8 @@ from kvtrace.sim.incidents import MEMORY
 from kvtrace.sim.presets.preset import Preset
 from kvtrace.sim.presets.tier import MONTH_S, PRICES, TierSetting
 from kvtrace.study.document import Candidate, Findings, front
-from kvtrace.study.run import Failed, Result
+from kvtrace.study.run import Failed, Result, StudyRow
 from kvtrace.study.study import FILE, Configuration, Study, Value
-from kvtrace.study.table import StudyRow
 
 LIST: Final = Path(__file__).with_name("prices.toml")
 OBJECT_PRESETS: Final = {"lmcache-disk": "lmcache-s3", "vllm-fs": "vllm-obj"}

@@ -11,7 +11,7 @@ from kvtrace.curves.size import Target
 from kvtrace.study.document import document, findings, first_line, front, sensitivities
 from kvtrace.study.run import Failed
 from kvtrace.study.study import Configuration, Study
-from kvtrace.study.table import rows_of
+from kvtrace.study.run import rows_of
 
 GIB = 2**30
 
