@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from kvtrace.core.native.library import I1, I4, I8, StructAt, function
-from kvtrace.native.records import NONE, UNBOUNDED, World
+from kvtrace.native.records import EVENT, NONE, UNBOUNDED, World
 from kvtrace.sim.chains import Chains
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.setup import new_links, new_slots, new_tiers, set_policies
@@ -123,7 +123,7 @@ OPTIMAL: Final = "optimal"
 """Its name where policies are named."""
 
 _find_following = function("find_following", I4, int, I8, I8)
-_use_optimally = function("use_optimally", I8, int, I4, I8, I1, I8, int, I8)
+_use_optimally = function("use_optimally", I8, int, I4, I8, I1, EVENT, int, I8)
 
 
 def optimal_uses(chains: Chains, capacities: Sequence[int | None]) -> list[Uses]:
@@ -134,7 +134,7 @@ def optimal_uses(chains: Chains, capacities: Sequence[int | None]) -> list[Uses]
     found = []
     for capacity in capacities:
         limit = UNBOUNDED if capacity is None else capacity
-        live, heap, uses = np.zeros(count, np.int8), np.empty(references, np.int64), np.zeros(2, np.int64)
+        live, heap, uses = np.zeros(count, np.int8), np.empty(references, EVENT), np.zeros(2, np.int64)
         requests = len(chains.offsets) - 1
         _use_optimally(chains.offsets, requests, chains.slots, following, live, heap, limit, uses)
         found.append(Uses(*uses.tolist()))

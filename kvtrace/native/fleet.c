@@ -48,35 +48,51 @@ void change_node(World *w, int64_t node) {
 
 // --- which node serves the next request, and what that does to it ---------------------------------------------------
 
+// Let the actor's request be served by `node`.
+static void give_to(World *w, int64_t actor, int64_t node) {
+    Actor *me = &w->actors[actor];
+    Node *its = &w->fleet.nodes[me->node = node];
+    its->outstanding++;
+    its->active_tokens += me->input;
+    its->requests++;
+    its->turns++;
+}
+
+// Let it no longer be served where it is.
+void take_from(World *w, int64_t actor) {
+    Actor *me = &w->actors[actor];
+    w->fleet.nodes[me->node].outstanding--;
+    w->fleet.nodes[me->node].active_tokens -= me->input;
+}
+
 // Send the actor's request, whose `n` objects are in `chain`, to the node that the router says.
 void route(World *w, int64_t actor, int64_t n) {
-    Actor *me = &w->actors[actor];
-    me->node = w->fleet.router(w, actor, n, 0);
-    Node *node = &w->fleet.nodes[me->node];
-    node->outstanding++;
-    node->waiting++;
-    node->active_tokens += me->input;
-    node->requests++;
-    node->turns++;
-    node->input_tokens += me->input;
-    move(w, me->node);
+    int64_t node = w->fleet.router(w, actor, n, 0);
+    give_to(w, actor, node);
+    w->fleet.nodes[node].waiting++;
+    w->fleet.nodes[node].input_tokens += w->actors[actor].input;
+    move(w, node);
     see_all(w, n);
+}
+
+// Count of `chain[:end]`, as it was found, what is in the node's own tiers and what in shared ones.
+static void count_hits(World *w, int64_t end, int64_t *local_hits, int64_t *shared_hits) {
+    for (int64_t i = 0; i < end; i++) {
+        int64_t t = w->where[i];
+        if (t == NONE) continue;
+        if (w->fleet.own & (1 << t)) ++*local_hits;
+        else ++*shared_hits;
+    }
 }
 
 // Count what the node of the actor's request found: `chain[:end]`, of so many objects `looked_up`.
 void account(World *w, int64_t actor, int64_t end, int64_t looked_up) {
     Actor *me = &w->actors[actor];
-    Fleet *fleet = &w->fleet;
-    Node *node = &fleet->nodes[me->node];
+    Node *node = &w->fleet.nodes[me->node];
     node->lookups += looked_up;
     node->prefilling_tokens += me->missed_tokens;
     node->computed_tokens += me->missed_tokens;
-    for (int64_t i = 0; i < end; i++) {
-        int64_t t = w->where[i];
-        if (t == NONE) continue;
-        if (fleet->scoped & ~fleet->racked & (1 << t)) node->local_hits++;
-        else node->shared_hits++;
-    }
+    count_hits(w, end, &node->local_hits, &node->shared_hits);
 }
 
 // Note what the actor's request found: `chain[:end]`, of so many objects `looked_up`.
@@ -87,12 +103,7 @@ void note_found(World *w, int64_t actor, int64_t end, int64_t looked_up) {
     note->ts_ns = w->control.now, note->lookups = looked_up, note->computed_tokens = me->missed_tokens;
     note->restarted = me->restarts > 0;
     note->local_hits = note->shared_hits = 0;
-    for (int64_t i = 0; i < end; i++) {
-        int64_t t = w->where[i];
-        if (t == NONE) continue;
-        if (w->fleet.own & (1 << t)) note->local_hits++;
-        else note->shared_hits++;
-    }
+    count_hits(w, end, &note->local_hits, &note->shared_hits);
 }
 
 // How long it is until a node joins that may be sent requests; NONE if none ever does.
@@ -116,19 +127,6 @@ static int64_t find_taker(World *w) {
         if (is_open(w, k) && is_next) found = k;
     }
     return found;
-}
-
-// Let the actor's request be served by `taker` from now on.
-static void pass_on(World *w, int64_t actor, int64_t sender, int64_t taker) {
-    Actor *me = &w->actors[actor];
-    Node *nodes = w->fleet.nodes;
-    nodes[sender].outstanding--;
-    nodes[sender].active_tokens -= me->input;
-    nodes[taker].outstanding++;
-    nodes[taker].active_tokens += me->input;
-    nodes[taker].requests++;
-    nodes[taker].turns++;
-    me->node = taker;
 }
 
 // Append rows of the link, which is the tier after all others, for what of `chain[:n]` is sent.
@@ -163,8 +161,7 @@ static bool keep_sent(World *w, int64_t n, int64_t request, int64_t stage) {
 int64_t hand_over(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
     int64_t now = w->control.now, sender = me->node, taker = find_taker(w), n = gather(w, actor), sent = 0;
-    for (int64_t i = 0; i < n; i++)
-        if (w->chain[i] < 0) w->chain[i] = give_slot(w, home_of(w, actor, i));
+    give_slots(w, actor, 0, n);
     move(w, taker);
     see_all(w, n);
     for (int64_t i = 0; i < n; i++) {
@@ -175,7 +172,8 @@ int64_t hand_over(World *w, int64_t actor) {
             if (w->chain[k] == w->chain[i]) w->where[i] = 0;
         sent += w->where[i] * size_of(w, w->chain[i]);
     }
-    pass_on(w, actor, sender, taker);
+    take_from(w, actor);
+    give_to(w, actor, taker);
     if (sent == 0) return 0;
     move(w, sender);
     emit_sent(w, n, OP_WRITE, PHASE_STORE, me->request, me->stage);

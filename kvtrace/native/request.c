@@ -675,7 +675,7 @@ static int64_t computed_objects(World *w, int64_t actor) {
 }
 
 // Have slots in `chain[first:n]`, the last ones of the actor's request: what is in a tier needs one.
-static void give_slots(World *w, int64_t actor, int64_t first, int64_t n) {
+void give_slots(World *w, int64_t actor, int64_t first, int64_t n) {
     for (int64_t i = first; i < n; i++)
         if (w->chain[i] < 0) w->chain[i] = give_slot(w, home_of(w, actor, i));
 }
@@ -822,9 +822,7 @@ int64_t end_request(World *w, int64_t actor) {
     w->total.decoded_tokens += me->output;
     w->total.decoding_ns += w->control.now - me->decode_start;
     depart(w, actor);
-    Node *node = &w->fleet.nodes[me->node];
-    node->outstanding--;
-    node->active_tokens -= me->input;
+    take_from(w, actor);
     if (me->new) make_objects(w, actor);
     if (me->new + me->refused) store_rest(w, actor);
     if (w->knobs.is_tail_first_at_end) use_backwards(w, actor);

@@ -27,7 +27,7 @@ void push(Event *heap, int64_t count, int64_t when, int64_t actor) {
 }
 
 // Take the first of the `count` of a heap; its actor.
-static int64_t pop(Event *heap, int64_t count) {
+int64_t pop(Event *heap, int64_t count) {
     int64_t n = count - 1, first = heap[0].actor, i = 0;
     Event last = heap[n];
     for (int64_t child; (child = 2 * i + 1) < n; i = child) {

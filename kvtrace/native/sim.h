@@ -8,6 +8,7 @@
 
 #include "world.h"
 
+#define UNUSED __attribute__((unused))  // what an operation is given and this one has no use for
 #define INLINE static inline __attribute__((always_inline))     // few lines in a hot loop, which must not cost a call
 
 INLINE int64_t up_by(int64_t a, int64_t b) { return (a + b - 1) / b; }     // of what is not negative
@@ -19,6 +20,7 @@ void ensure(World *w, int64_t what, int64_t need);
 // schedule.c: who acts when
 enum { WAITS = -2 };        // instead of how long an actor waits: until the batch's clock gets where `decoding` says
 void push(Event *heap, int64_t count, int64_t when, int64_t actor);
+int64_t pop(Event *heap, int64_t count);
 void call_followers(World *w, int64_t request, int64_t is_of_start);
 void join(World *w, int64_t actor);
 void depart(World *w, int64_t actor);
@@ -41,6 +43,7 @@ int64_t ask(World *w, int64_t user);
 void arrive(World *w, int64_t actor, int64_t request);
 int64_t gather(World *w, int64_t actor);
 int64_t home_of(World *w, int64_t actor, int64_t i);
+void give_slots(World *w, int64_t actor, int64_t first, int64_t n);
 int64_t load(World *w, int64_t actor);
 int64_t promote(World *w, int64_t actor);
 void populate(World *w);
@@ -151,6 +154,7 @@ int64_t expiry_ns(World *w, int64_t t);
 // fleet.c: whose tiers are at hand, who serves a request, what moves, and what happens to nodes
 void change_node(World *w, int64_t node);
 INLINE void move(World *w, int64_t node) { if (w->control.node != node) change_node(w, node); }
+void take_from(World *w, int64_t actor);
 void route(World *w, int64_t actor, int64_t n);
 void account(World *w, int64_t actor, int64_t end, int64_t looked_up);
 void note_found(World *w, int64_t actor, int64_t end, int64_t looked_up);

@@ -1,6 +1,7 @@
 """The eviction policies by name. To add one: a line in `Policy`, and a file of its name in `kvtrace/native/policies/`.
 
-The file has four operations, called for tier `t` only if it has the policy; each begins with the policy's name:
+The file has up to four operations, called for tier `t` only if it has the policy; each begins with the policy's name,
+and one that is not there is fifo's (fifo.c), which goes through one list from the newest to the oldest:
 
     EXPORT int64_t mru_on_hit(World *w, int64_t t, int64_t slot, int64_t);      // `slot`, live in tier `t`, was used
     EXPORT int64_t mru_on_insert(World *w, int64_t t, int64_t slot, int64_t now);   // `slot` is now live in tier `t`
@@ -8,8 +9,7 @@ The file has four operations, called for tier `t` only if it has the policy; eac
     EXPORT int64_t mru_on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted);    // `slot` leaves tier `t`
 
 A policy that remembers what it evicted (ghosts) also has `forget`: `slot`, live in no tier, is given to another object.
-Operations that only go through one list are those of fifo.c. `queues.c` has the lists, World.links and World.notes what
-a policy may keep of each slot.
+`queues.c` has the lists, World.links and World.notes what a policy may keep of each slot.
 
 All policies count bytes, need no clock but TTL, and draw no random numbers. LRU has no file: it is in queues.c.
 Compared with libcachesim 0.3.5, the same references give the same hits, objects of any sizes:
@@ -63,5 +63,8 @@ class Policy(StrEnum):
 
     def addresses(self) -> dict[str, int]:
         """Return where its operations are, by the tier's fields for them; all 0 for LRU."""
-        names = {name: f"{self}_{name}" for name in _OPERATIONS}
-        return {name: function(full).address if has_function(full) else 0 for name, full in names.items()}
+        found = dict.fromkeys(_OPERATIONS, 0)
+        for name in () if self is Policy.LRU else _OPERATIONS:
+            own = (full for of in (self, Policy.FIFO) if has_function(full := f"{of}_{name}"))
+            found[name] = next((function(full).address for full in own), 0)
+        return found

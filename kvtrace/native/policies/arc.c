@@ -28,15 +28,15 @@ static void recall(World *w, int64_t t, int64_t slot) {
     note->place = place == B1 ? WAS_B1 : WAS_B2;
 }
 
-EXPORT int64_t arc_on_hit(World *w, int64_t t, int64_t slot, int64_t with) {    // it is one of those used more often
-    (void)with;
+// It is one of those used more often.
+EXPORT int64_t arc_on_hit(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     leave(w, t, slot);
     enter(w, t, slot, T2);
     return 0;
 }
 
-EXPORT int64_t arc_on_insert(World *w, int64_t t, int64_t slot, int64_t with) {     // used once; more often as a ghost
-    (void)with;
+// Used once; more often as a ghost.
+EXPORT int64_t arc_on_insert(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     recall(w, t, slot);
     Note *note = note_of(w, t, slot);
     note->count = 0;
@@ -45,8 +45,7 @@ EXPORT int64_t arc_on_insert(World *w, int64_t t, int64_t slot, int64_t with) { 
 }
 
 // ARC's victim; its count says that it is not to become a ghost (case IV A, T1 alone fills the tier).
-EXPORT int64_t arc_choose(World *w, int64_t t, int64_t incoming, int64_t with) {
-    (void)with;
+EXPORT int64_t arc_choose(World *w, int64_t t, int64_t incoming, UNUSED int64_t with) {
     recall(w, t, incoming);
     const Tier *tier = &w->tiers[t];
     const Queue *t1 = queue_of(w, t, T1), *t2 = queue_of(w, t, T2), *b1 = queue_of(w, t, B1), *b2 = queue_of(w, t, B2);
@@ -76,8 +75,7 @@ EXPORT int64_t arc_on_remove(World *w, int64_t t, int64_t slot, int64_t is_evict
     return 0;
 }
 
-EXPORT int64_t arc_forget(World *w, int64_t t, int64_t slot, int64_t with) {
-    (void)with;
+EXPORT int64_t arc_forget(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     int32_t place = note_of(w, t, slot)->place;
     if (place == B1 || place == B2) leave(w, t, slot);
     return 0;

@@ -1,29 +1,17 @@
 // CLOCK: as FIFO, but a slot that was used is spared once for it, and becomes the newest.
 #include "../sim.h"
 
-Operation fifo_on_insert, fifo_on_remove;
-
-EXPORT int64_t clock_on_hit(World *w, int64_t t, int64_t slot, int64_t with) {
-    (void)with;
+EXPORT int64_t clock_on_hit(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     note_of(w, t, slot)->count = 1;
     return 0;
 }
 
-EXPORT int64_t clock_on_insert(World *w, int64_t t, int64_t slot, int64_t with) {
-    return fifo_on_insert(w, t, slot, with);
-}
-
 // The oldest slot that was not used since it last became the newest, or the first.
-EXPORT int64_t clock_choose(World *w, int64_t t, int64_t slot, int64_t with) {
-    (void)with;
+EXPORT int64_t clock_choose(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     while (note_of(w, t, slot = queue_of(w, t, 0)->tail)->count) {
         note_of(w, t, slot)->count = 0;
         unlink_from(w, t, slot, 0);
         link_first(w, t, slot, 0);
     }
     return slot;
-}
-
-EXPORT int64_t clock_on_remove(World *w, int64_t t, int64_t slot, int64_t with) {
-    return fifo_on_remove(w, t, slot, with);
 }

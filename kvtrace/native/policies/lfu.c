@@ -3,8 +3,6 @@
 // Those of one count are a group, which knows its most recent slot, so that a slot can go past all of its group.
 #include "../sim.h"
 
-Operation fifo_choose;
-
 // Put `slot` next to `below`, on the more used side; NONE is below all.
 static void link_above(World *w, int64_t t, int64_t slot, int64_t below) {
     Queue *queue = queue_of(w, t, 0);
@@ -41,8 +39,8 @@ static void leave_group(World *w, int64_t t, int64_t slot) {
     } else if (group->top == slot) group->top = link_of(w, t, slot)->older;
 }
 
-EXPORT int64_t lfu_on_insert(World *w, int64_t t, int64_t slot, int64_t with) {     // it is used for the first time
-    (void)with;
+// It is used for the first time.
+EXPORT int64_t lfu_on_insert(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     note_of(w, t, slot)->count = 1;
     int64_t last = queue_of(w, t, 0)->tail, group;
     if (last != NONE && note_of(w, t, last)->count == 1) {
@@ -56,8 +54,7 @@ EXPORT int64_t lfu_on_insert(World *w, int64_t t, int64_t slot, int64_t with) { 
     return 0;
 }
 
-EXPORT int64_t lfu_on_hit(World *w, int64_t t, int64_t slot, int64_t with) {    // it is used once more
-    (void)with;
+EXPORT int64_t lfu_on_hit(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {    // it is used once more
     Note *note = note_of(w, t, slot);
     int64_t place = note_of(w, t, note->place)->top, above = link_of(w, t, place)->newer;
     note->count++;
@@ -72,10 +69,8 @@ EXPORT int64_t lfu_on_hit(World *w, int64_t t, int64_t slot, int64_t with) {    
     return 0;
 }
 
-EXPORT int64_t lfu_choose(World *w, int64_t t, int64_t slot, int64_t with) { return fifo_choose(w, t, slot, with); }
-
-EXPORT int64_t lfu_on_remove(World *w, int64_t t, int64_t slot, int64_t with) {     // from its group and the list
-    (void)with;
+// From its group and the list.
+EXPORT int64_t lfu_on_remove(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     leave_group(w, t, slot);
     unlink_from(w, t, slot, 0);
     note_of(w, t, slot)->place = NONE;

@@ -22,15 +22,13 @@ static void remember(World *w, int64_t t, int64_t slot) {
     enter(w, t, slot, GHOST);
 }
 
-EXPORT int64_t s3fifo_on_hit(World *w, int64_t t, int64_t slot, int64_t with) {
-    (void)with;
+EXPORT int64_t s3fifo_on_hit(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     note_of(w, t, slot)->count++;
     return 0;
 }
 
 // Into the small queue; into the main one if it was a ghost, or before anything ever had to leave.
-EXPORT int64_t s3fifo_on_insert(World *w, int64_t t, int64_t slot, int64_t with) {
-    (void)with;
+EXPORT int64_t s3fifo_on_insert(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     recall(w, t, slot);
     Note *note = note_of(w, t, slot);
     const Tier *tier = &w->tiers[t];
@@ -42,8 +40,7 @@ EXPORT int64_t s3fifo_on_insert(World *w, int64_t t, int64_t slot, int64_t with)
 }
 
 // What makes room for `incoming`; those used in the small queue move to the main one.
-EXPORT int64_t s3fifo_choose(World *w, int64_t t, int64_t incoming, int64_t with) {
-    (void)with;
+EXPORT int64_t s3fifo_choose(World *w, int64_t t, int64_t incoming, UNUSED int64_t with) {
     recall(w, t, incoming);
     Tier *tier = &w->tiers[t];
     const Queue *small = queue_of(w, t, SMALL), *large = queue_of(w, t, MAIN);
@@ -73,8 +70,7 @@ EXPORT int64_t s3fifo_on_remove(World *w, int64_t t, int64_t slot, int64_t is_ev
     return 0;
 }
 
-EXPORT int64_t s3fifo_forget(World *w, int64_t t, int64_t slot, int64_t with) {
-    (void)with;
+EXPORT int64_t s3fifo_forget(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     if (note_of(w, t, slot)->place == GHOST) leave(w, t, slot);
     return 0;
 }

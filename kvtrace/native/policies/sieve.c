@@ -1,17 +1,12 @@
 // SIEVE: a hand goes from old to new, over and over, past those used since it last came by.
 #include "../sim.h"
 
-Operation clock_on_hit, fifo_on_insert;
+Operation clock_on_hit;
 
 EXPORT int64_t sieve_on_hit(World *w, int64_t t, int64_t slot, int64_t with) { return clock_on_hit(w, t, slot, with); }
 
-EXPORT int64_t sieve_on_insert(World *w, int64_t t, int64_t slot, int64_t with) {
-    return fifo_on_insert(w, t, slot, with);
-}
-
 // Where the hand stops: at the first that was not used since it last came by.
-EXPORT int64_t sieve_choose(World *w, int64_t t, int64_t slot, int64_t with) {
-    (void)with;
+EXPORT int64_t sieve_choose(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     slot = w->tiers[t].hand;
     if (slot == NONE) slot = queue_of(w, t, 0)->tail;
     while (note_of(w, t, slot)->count) {
@@ -22,8 +17,8 @@ EXPORT int64_t sieve_choose(World *w, int64_t t, int64_t slot, int64_t with) {
     return w->tiers[t].hand = slot;
 }
 
-EXPORT int64_t sieve_on_remove(World *w, int64_t t, int64_t slot, int64_t with) {   // the hand moves on if it is there
-    (void)with;
+// The hand moves on if it is there.
+EXPORT int64_t sieve_on_remove(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     if (w->tiers[t].hand == slot) w->tiers[t].hand = link_of(w, t, slot)->newer;
     leave(w, t, slot);
     return 0;

@@ -2,8 +2,7 @@
 // the fewest, and of those the first.
 #include "../sim.h"
 
-EXPORT int64_t least_outstanding_choose(World *w, int64_t actor, int64_t n, int64_t with) {
-    (void)actor, (void)n, (void)with;
+EXPORT int64_t least_outstanding_choose(World *w, UNUSED int64_t actor, UNUSED int64_t n, UNUSED int64_t with) {
     int64_t found = NONE, least = 0;
     for (int64_t node = 0; node < w->fleet.entrances; node++) {
         if (!is_open(w, node)) continue;

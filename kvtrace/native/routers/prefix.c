@@ -12,8 +12,7 @@
 
 enum { MILLION = 1000000 };
 
-EXPORT int64_t prefix_choose(World *w, int64_t actor, int64_t n, int64_t with) {
-    (void)with;
+EXPORT int64_t prefix_choose(World *w, int64_t actor, int64_t n, UNUSED int64_t with) {
     measure(w, actor, n);
     Fleet *fleet = &w->fleet;
     int64_t found = NONE, least = 0;

@@ -9,8 +9,7 @@
 // included. Of several it picks any; here the one that has served the fewest requests.
 #include "../sim.h"
 
-EXPORT int64_t prefix_score_choose(World *w, int64_t actor, int64_t n, int64_t with) {
-    (void)with;
+EXPORT int64_t prefix_score_choose(World *w, int64_t actor, int64_t n, UNUSED int64_t with) {
     measure(w, actor, n);
     Fleet *fleet = &w->fleet;
     int64_t tokens = max_of(1, w->actors[actor].input), threshold = fleet->load_threshold, found = NONE, most = 0;

@@ -8,8 +8,7 @@
 #define DRAWER (-((int64_t)1 << 41))    // no user draws by this number, nor by those below: one a node
 #define MOST ((int64_t)1 << 62)
 
-EXPORT int64_t session_choose(World *w, int64_t actor, int64_t n, int64_t with) {
-    (void)n, (void)with;
+EXPORT int64_t session_choose(World *w, int64_t actor, UNUSED int64_t n, UNUSED int64_t with) {
     int64_t found = NONE, largest = NONE;
     for (int64_t node = 0; node < w->fleet.entrances; node++) {
         if (!is_open(w, node)) continue;
