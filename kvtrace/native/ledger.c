@@ -1,71 +1,55 @@
 // The books of a trace (kvtrace/trace/inventory.py): its rows against what must be live, up to the first that cannot be.
-#include "core.h"
+#include "world.h"
 
-enum { READ, WRITE, DELETE };           // as the trace's closed set
-enum {                                  // why a row cannot be, as ledger.py orders them
-    OK, TIME_BACKWARDS, OVERFLOW, REQUEST_NOT_DENSE, READ_ABSENT, READ_PAST_END, WRITE_GAP, OVER_CAPACITY,
-    DELETE_ABSENT, DELETE_SIZE, STAGE_MISSING, STAGE_ALONE, STAGE_FIRST, STAGE_BACK, STAGE_GAP
-};
 #define MOST ((int64_t)1 << 62)         // what can be reckoned with
 
-typedef struct { int64_t capacity_bytes, live_bytes, peak_bytes; } Tier;
-typedef struct {
-    int64_t last_ns;
-    int64_t fault_row, before;          // of the row that cannot be: its place in the batch, what was there before it
-} State;
-
-static int64_t check_stage(int64_t request, int64_t stage, int32_t *stages, State *s) {
-    if (request < 0) return stage == NONE ? OK : STAGE_ALONE;
+static int64_t check_stage(int64_t request, int64_t stage, Books *b) {
+    if (request < 0) return stage == NONE ? ROW_CAN_BE : STAGE_ALONE;
     if (stage == NONE) return STAGE_MISSING;
-    int64_t reached = s->before = stages[request];
+    int64_t reached = b->before = b->stages[request];
     if (reached < 0 && stage != 0) return STAGE_FIRST;
     if (stage < reached) return STAGE_BACK;
     if (stage > reached + 1) return STAGE_GAP;
-    stages[request] = (int32_t)stage;
-    return OK;
+    b->stages[request] = (int32_t)stage;
+    return ROW_CAN_BE;
 }
 
-static int64_t check(int64_t op, int64_t held, int64_t offset, int64_t length, State *s) {
-    s->before = held;
-    if (op == READ) return held == 0 ? READ_ABSENT : offset + length > held ? READ_PAST_END : OK;
-    if (op == WRITE) return offset > held ? WRITE_GAP : OK;
-    return held == 0 ? DELETE_ABSENT : length != held ? DELETE_SIZE : OK;
+static int64_t check(int64_t op, int64_t held, int64_t offset, int64_t length, Books *b) {
+    b->before = held;
+    if (op == OP_READ) return held == 0 ? READ_ABSENT : offset + length > held ? READ_PAST_END : ROW_CAN_BE;
+    if (op == OP_WRITE) return offset > held ? WRITE_GAP : ROW_CAN_BE;
+    return held == 0 ? DELETE_ABSENT : length != held ? DELETE_SIZE : ROW_CAN_BE;
 }
 
-// Enters a batch of rows; returns why one cannot be, or OK. Nulls are NONE. By row: `cell` is where
-// its object stands in `sizes`, what lies of it in the row's tier; `instance` is the tier's in `instances`, what lies
-// there of all. By object, `extents` is the most it had in any tier; by request, `stages` is the stage it has reached.
-EXPORT int64_t ledger_enter(int64_t rows, const int64_t *ts_ns, const int8_t *op, const int8_t *tier,
+// Enters a batch of rows; returns why one cannot be, or ROW_CAN_BE. Nulls are NONE. By row: `cell` is where its object
+// stands in `sizes`, what lies of it in the row's tier; `instance` is the tier's in `instances`, what lies there of all.
+EXPORT int64_t ledger_enter(Books *b, int64_t rows, const int64_t *ts_ns, const int8_t *op, const int8_t *tier,
                             const int64_t *object, const int64_t *offset_bytes, const int64_t *length_bytes,
-                            const int64_t *request, const int32_t *stage, const int64_t *cell, const int64_t *instance,
-                            Tier *tiers, int64_t *sizes, int64_t *instances, int64_t *extents, int64_t requests,
-                            int32_t *stages, State *s, bool is_strict) {
+                            const int64_t *request, const int32_t *stage, const int64_t *cell, const int64_t *instance) {
     for (int64_t i = 0; i < rows; i++) {
-        Tier *t = &tiers[tier[i]];
-        int64_t *size = &sizes[cell[i]], *extent = &extents[object[i]], held = *size, code = OK;
-        s->fault_row = i;
-        if (request[i] < NONE || request[i] >= requests) return REQUEST_NOT_DENSE;
-        if (is_strict) {
-            if (ts_ns[i] < s->last_ns) return s->before = s->last_ns, TIME_BACKWARDS;
-            if ((code = check(op[i], held, offset_bytes[i], length_bytes[i], s))) return code;
-            if ((code = check_stage(request[i], stage[i], stages, s))) return code;
+        TierBooks *t = &b->tiers[tier[i]];
+        int64_t *size = &b->sizes[cell[i]], *extent = &b->extents[object[i]], *lies = &b->instances[instance[i]];
+        int64_t held = *size, code = ROW_CAN_BE;
+        b->fault_row = i;
+        if (request[i] < NONE || request[i] >= b->stages_count) return REQUEST_NOT_DENSE;
+        if (b->is_strict) {
+            if (ts_ns[i] < b->last_ns) return b->before = b->last_ns, TIME_BACKWARDS;
+            if ((code = check(op[i], held, offset_bytes[i], length_bytes[i], b))) return code;
+            if ((code = check_stage(request[i], stage[i], b))) return code;
         }
-        s->last_ns = ts_ns[i];
-        if (op[i] == READ) continue;
-        int64_t reach = offset_bytes[i] + length_bytes[i], after = op[i] == DELETE ? 0 : reach > held ? reach : held;
+        b->last_ns = ts_ns[i];
+        if (op[i] == OP_READ) continue;
+        int64_t reach = offset_bytes[i] + length_bytes[i], after = op[i] == OP_DELETE ? 0 : max_of(reach, held);
         *size = after;
         t->live_bytes += after - held;
-        instances[instance[i]] += after - held;
-        if (op[i] == DELETE) continue;
-        if (after > *extent) *extent = after;
-        if (t->live_bytes > MOST) return s->before = t->live_bytes, OVERFLOW;
-        if (t->live_bytes > t->peak_bytes) t->peak_bytes = t->live_bytes;
-        if (is_strict && instances[instance[i]] > t->capacity_bytes) {
-            s->before = instances[instance[i]];
-            return OVER_CAPACITY;
-        }
+        *lies += after - held;
+        if (op[i] == OP_DELETE) continue;
+        *extent = max_of(after, *extent);
+        if (t->live_bytes > MOST) return b->before = t->live_bytes, OVERFLOW;
+        t->peak_bytes = max_of(t->live_bytes, t->peak_bytes);
+        if (b->is_strict && *lies > t->capacity_bytes) return b->before = *lies, OVER_CAPACITY;
     }
-    return OK;
+    return ROW_CAN_BE;
 }
 
 // === numbers of names ================================================================================================

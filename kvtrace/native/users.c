@@ -13,15 +13,6 @@
 // documents (synthetic.py), and from EXTRA down each user's extra draws.
 enum { LOT = -1, EXTRA = -3 };
 
-// Python makes and reads these as records of int64 by the same names: openloop.py the first two, overlapping.py the
-// third. A turn in an open loop; a place for a conversation: its user (NONE: none yet), turns that are over, and tokens
-// so far.
-typedef struct { int64_t session, turn, input, output, qos, kind; } Turn;
-typedef struct { int64_t user, done, history; } Place;
-
-// What a user asks who does not wait; `rank` is that of its class, and conversations are numbered for each user.
-typedef struct { int64_t time_ns, user, rank, conversation, turn, input, output; } Question;
-
 // --- draws ----------------------------------------------------------------------------------------------------------
 
 // The `number`-th draw of `user`: an integer from `low` to `high`, both included (splitmix64).

@@ -226,6 +226,14 @@ typedef struct { int64_t left, ready_ns; } Waiting;
 // the one is the same with and without the other.
 typedef struct { int64_t kind, qos, context, output, think_ns, draws, extra_draws; } User;
 
+// A turn of users in an open loop; a place for a conversation there: its user (NONE: none yet), turns that are over, and
+// tokens so far.
+typedef struct { int64_t session, turn, input, output, qos, kind; } Turn;
+typedef struct { int64_t user, done, history; } Place;
+
+// What a user asks who does not wait; `rank` is that of its class, and conversations are numbered for each user.
+typedef struct { int64_t time_ns, user, rank, conversation, turn, input, output; } Question;
+
 // A node: requests that were sent to it and have not ended, how many of them are not computed yet, their tokens that
 // are yet to be, and those of their prompts; until when it computes; what it has done so far; until when it sends; and
 // how many requests it was sent, as routers compare that: one that joins begins with the least of the others' numbers.
@@ -335,6 +343,23 @@ typedef struct {
                                 // of how many bytes
     TABLE(int32_t, row_nodes);  // [rows]: the node that does what a row says
 } Fleet;
+
+// The books of a trace, beside all that: why a row cannot be, and what is known of its tiers, objects and requests.
+enum {
+    ROW_CAN_BE, TIME_BACKWARDS, OVERFLOW, REQUEST_NOT_DENSE, READ_ABSENT, READ_PAST_END, WRITE_GAP, OVER_CAPACITY,
+    DELETE_ABSENT, DELETE_SIZE, STAGE_MISSING, STAGE_ALONE, STAGE_FIRST, STAGE_BACK, STAGE_GAP
+};
+typedef struct { int64_t capacity_bytes, live_bytes, peak_bytes; } TierBooks;
+typedef struct {
+    bool is_strict;                 // whether rows must be consistent; else what is live is counted
+    int64_t last_ns;
+    int64_t fault_row, before;      // of the row that cannot be: its place in the batch, what was there before it
+    TABLE(TierBooks, tiers);
+    TABLE(int64_t, sizes);          // live bytes of an object in a tier, or in an instance of it
+    TABLE(int64_t, instances);      // live bytes of each instance of a tier; of one node alone, of each tier
+    TABLE(int64_t, extents);        // the bytes that each object had in any tier, at its largest
+    TABLE(int32_t, stages);         // that each request has reached
+} Books;
 
 struct World {
     Ask *ask;

@@ -23,7 +23,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import I8, function
 from kvtrace.core.schema import RequestKind
 from kvtrace.core.units import DURATIONS_NS, NS_PER_S, format_duration
-from kvtrace.native.records import USER
+from kvtrace.native.records import USER, WORLD
 from kvtrace.requests.requests import MAX_NS, NONE, Ints, Requests, without_blocks
 from kvtrace.requests.synthetic import CONTINUE_PER_MILLE, MAX_TURNS, make_users
 
@@ -172,9 +172,7 @@ def sine_of_turns(turns: Floats) -> Floats:
 LIVE_CONVERSATIONS: Final = 64
 MAX_LIVE: Final = 10**7
 
-_TURN = np.dtype([(name, "i8") for name in ("session", "turn", "input", "output", "qos", "kind")])
-_PLACE = np.dtype([(name, "i8") for name in ("user", "done", "history")])
-"""A place for a conversation: its user (NONE: none yet), turns that are over, and tokens so far."""
+_TURN, _PLACE = WORLD.dtype("Turn"), WORLD.dtype("Place")
 _take_turns = function("take_turns", _TURN, int, _PLACE, int, I8, USER, int, int, int, returns=bool)
 
 

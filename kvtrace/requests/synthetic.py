@@ -70,8 +70,7 @@ def make_users(
     return users, starts
 
 
-_ASKED = np.dtype([(name, "i8") for name in ("time_ns", "user", "rank", "conversation", "turn", "input", "output")])
-"""A request as it is asked; `rank` is that of its class, and conversations are numbered for each user."""
+_ASKED = WORLD.dtype("Question")
 # In the order in which they are served.
 _CLASSES: Final = (Qos.INTERACTIVE, Qos.RESPONSIVE, Qos.BATCH)
 _ROOM: Final = 1 << 12

@@ -7,9 +7,8 @@ trace's requests, and for what they leave there, each month.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 from msgspec import UNSET
@@ -25,11 +24,13 @@ from kvtrace.core.document.document import (
 from kvtrace.core.document.fleet import event_lines, event_tables
 from kvtrace.core.errors import TraceError
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.native.library import I1, I4, I8, function
+from kvtrace.core.native.library import I1, I4, I8, StructAt, function
+from kvtrace.core.native.structs import Structure
 from kvtrace.core.parquet import DENSE_SLACK
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.tables import Reader, objects_path, open_table
 from kvtrace.core.units import INT64_MAX, NS_PER_S, format_bytes, format_count, format_duration
+from kvtrace.native.records import WORLD
 from kvtrace.sim.chains import Numbers
 from kvtrace.sim.presets.tier import MONTH_S
 
@@ -283,108 +284,90 @@ def _counts(trace: Path, tiers: int) -> list[tuple[int, int]]:
     return [(int(of[read]), int(of[write])) for of in total.reshape(tiers, _OPS)]
 
 
-(
-    OK, TIME_BACKWARDS, OVERFLOW, REQUEST_NOT_DENSE, READ_ABSENT, READ_PAST_END, WRITE_GAP, OVER_CAPACITY,
-    DELETE_ABSENT, DELETE_SIZE, STAGE_MISSING, STAGE_ALONE, STAGE_FIRST, STAGE_BACK, STAGE_GAP,
-) = range(15)  # fmt: skip
-
-FAULTS = {
-    TIME_BACKWARDS: ("ts_ns", "time goes backwards to {ts_ns} ns, from {before} ns"),
-    OVERFLOW: ("length_bytes", "tier {tier_name} now holds {before} bytes, more than can be reckoned with"),
-    REQUEST_NOT_DENSE: ("request_id", "request {request_id} is no dense number from 0"),
-    READ_ABSENT: ("object_id", "reads object {object_id}, which is not live in tier {tier_name}"),
-    READ_PAST_END: ("length_bytes", "reads object {object_id} to byte {end}; {tier_name} holds {before} bytes of it"),
-    WRITE_GAP: ("offset_bytes", "writes object {object_id} from byte {offset_bytes}; {tier_name} holds {before}"),
-    OVER_CAPACITY: ("length_bytes", "tier {tier_name} now holds {before} bytes, over its capacity of {capacity}"),
-    DELETE_ABSENT: ("object_id", "deletes object {object_id}, which is not live in tier {tier_name}"),
-    DELETE_SIZE: ("length_bytes", "frees {length_bytes} bytes of object {object_id}; tier {tier_name} holds {before}"),
-    STAGE_MISSING: ("stage", "request {request_id} has no stage here"),
-    STAGE_ALONE: ("stage", "stage {stage} without a request"),
-    STAGE_FIRST: ("stage", "request {request_id} starts with stage {stage}, not 0"),
-    STAGE_BACK: ("stage", "request {request_id} goes back to stage {stage}, from {before}"),
-    STAGE_GAP: ("stage", "request {request_id} goes to stage {stage} from {before}: a stage is missing"),
+FAULTS: Final = {
+    "TIME_BACKWARDS": ("ts_ns", "time goes backwards to {ts_ns} ns, from {before} ns"),
+    "OVERFLOW": ("length_bytes", "tier {tier_name} now holds {before} bytes, more than can be reckoned with"),
+    "REQUEST_NOT_DENSE": ("request_id", "request {request_id} is no dense number from 0"),
+    "READ_ABSENT": ("object_id", "reads object {object_id}, which is not live in tier {tier_name}"),
+    "READ_PAST_END": ("length_bytes", "reads object {object_id} to byte {end}; {tier_name} holds {before} bytes of it"),
+    "WRITE_GAP": ("offset_bytes", "writes object {object_id} from byte {offset_bytes}; {tier_name} holds {before}"),
+    "OVER_CAPACITY": ("length_bytes", "tier {tier_name} now holds {before} bytes, over its capacity of {capacity}"),
+    "DELETE_ABSENT": ("object_id", "deletes object {object_id}, which is not live in tier {tier_name}"),
+    "DELETE_SIZE": (
+        "length_bytes", "frees {length_bytes} bytes of object {object_id}; tier {tier_name} holds {before}",
+    ),
+    "STAGE_MISSING": ("stage", "request {request_id} has no stage here"),
+    "STAGE_ALONE": ("stage", "stage {stage} without a request"),
+    "STAGE_FIRST": ("stage", "request {request_id} starts with stage {stage}, not 0"),
+    "STAGE_BACK": ("stage", "request {request_id} goes back to stage {stage}, from {before}"),
+    "STAGE_GAP": ("stage", "request {request_id} goes to stage {stage} from {before}: a stage is missing"),
 }  # fmt: skip
 
 
-@dataclass(slots=True)
 class Ledger:
     """Live bytes by tier and object, and the stage each request has reached; feed it batches in order.
 
     A lenient ledger (`is_strict` false) takes traces without deletes or stages, to count what is live.
     """
 
-    tiers: list[TierFacts]
-    total_rows: int
-    path: Path | None = None
-    """Of the trace, for errors."""
-    is_strict: bool = True
-    rows: int = 0
-    objects: int = 0
-    requests: int = 0
-    extents: NDArray[np.int64] = field(init=False)
-    """The bytes that each object had in any tier, at its largest."""
-    _tiers: NDArray[np.void] = field(init=False)
-    _sizes: NDArray[np.int64] = field(init=False)
-    """Live bytes of an object in a tier, or in an instance of it."""
-    _instances: NDArray[np.int64] = field(init=False)
-    """Live bytes of each instance of a tier; of one node alone, of each tier."""
-    _places: _Places | None = None
-    """In a trace of several nodes: which of them has which tiers of its own."""
-    _stages: NDArray[np.int32] = field(init=False)
-    _state: NDArray[np.void] = field(init=False)
+    def __init__(
+        self, tiers: list[TierFacts], total_rows: int, path: Path | None = None, *, is_strict: bool = True
+    ) -> None:
+        """Start with nothing live in `tiers`; of a trace of so many rows, at `path` for errors."""
+        self.tiers, self.path, self._total_rows = tiers, path, total_rows
+        self.rows = self.objects = self.requests = 0
+        self._books = Structure(WORLD, "Books", is_strict=is_strict, instances=np.zeros(len(tiers), np.int64))
+        self._books.tiers = np.zeros(len(tiers), WORLD.dtype("TierBooks"))
+        self._books.tiers["capacity_bytes"] = [
+            INT64_MAX if tier.capacity_bytes is None else tier.capacity_bytes for tier in tiers
+        ]
+        # In a trace of several nodes: which of them has which tiers of its own.
+        self._places = _Places(tiers) if any(tier.instance_nodes is not UNSET for tier in tiers) else None
 
-    def __post_init__(self) -> None:
-        """Start with nothing live."""
-        self._tiers = np.zeros(len(self.tiers), _TIER)
-        self._tiers["capacity"] = [INT64_MAX if t.capacity_bytes is None else t.capacity_bytes for t in self.tiers]
-        if any(tier.instance_nodes is not UNSET for tier in self.tiers):
-            self._places = _Places(self.tiers)
-        self._sizes, self.extents = np.zeros(1024, dtype=np.int64), np.zeros(1024, dtype=np.int64)
-        self._instances = np.zeros(len(self.tiers), dtype=np.int64)
-        self._stages = np.full(1024, -1, dtype=np.int32)
-        self._state = np.zeros(1, _STATE)
+    @property
+    def extents(self) -> NDArray[np.int64]:
+        """The bytes that each object had in any tier, at its largest."""
+        found: NDArray[np.int64] = self._books.extents
+        return found
 
     @property
     def live_bytes(self) -> NDArray[np.int64]:
         """Of each tier, all its instances together; so are the peaks."""
-        return self._tiers["live"]
+        found: NDArray[np.int64] = self._books.tiers["live_bytes"]
+        return found
 
     @property
     def peak_bytes(self) -> NDArray[np.int64]:
         """The most that was live at once."""
-        return self._tiers["peak"]
+        found: NDArray[np.int64] = self._books.tiers["peak_bytes"]
+        return found
 
     def apply(self, batch: pa.RecordBatch) -> None:
         """Enter the rows of `batch`; TraceError at the first that cannot be."""
         columns = {name: np.ascontiguousarray(numbers(batch.column(name), kind)) for name, kind in _COLUMNS.items()}
-        top_object = int(columns["object_id"].max(initial=-1))
-        top_request = int(columns["request_id"].max(initial=-1))
-        self.objects = max(self.objects, top_object + 1)
-        self.requests = max(self.requests, top_request + 1)
+        books = self._books
+        self.objects = max(self.objects, int(columns["object_id"].max(initial=-1)) + 1)
+        self.requests = max(self.requests, int(columns["request_id"].max(initial=-1)) + 1)
         if self._places is None:
             instance = columns["tier"].astype(np.int64)
             cell = columns["object_id"] * len(self.tiers) + instance
         else:
             instance, cell = self._places.of(batch, columns)
-            self._instances = grown(self._instances, self._places.instances, 0)
-        self._sizes = grown(self._sizes, int(cell.max(initial=-1)) + 1, 0)
-        self.extents = grown(self.extents, self.objects, 0)
-        self._stages = grown(self._stages, min(self.requests, self.total_rows + DENSE_SLACK), -1)
-        code = _enter(
-            batch.num_rows, *columns.values(), cell, instance, self._tiers, self._sizes, self._instances, self.extents,
-            len(self._stages), self._stages, self._state, self.is_strict,
-        )  # fmt: skip
-        if code != OK:
+            books.instances = grown(books.instances, self._places.instances, 0)
+        books.sizes = grown(books.sizes, int(cell.max(initial=-1)) + 1, 0)
+        books.extents = grown(books.extents, self.objects, 0)
+        books.stages = grown(books.stages, min(self.requests, self._total_rows + DENSE_SLACK), -1)
+        if code := _enter(books, batch.num_rows, *columns.values(), cell, instance):
             raise self._fault(code, columns)
         self.rows += batch.num_rows
 
     def _fault(self, code: int, columns: dict[str, Any]) -> TraceError:
-        _, at, before = self._state[0].tolist()
+        at = self._books.fault_row
         row = {name: int(column[at]) for name, column in columns.items()}
         tier = self.tiers[row["tier"]]
-        column, text = FAULTS[code]
+        column, text = FAULTS[_CODES[code]]
         message = text.format(
-            **row, before=before, end=row["offset_bytes"] + row["length_bytes"],
+            **row, before=self._books.before, end=row["offset_bytes"] + row["length_bytes"],
             tier_name=tier.name, capacity=tier.capacity_bytes,
         )  # fmt: skip
         return TraceError(message, path=self.path, row=self.rows + at, column=column)
@@ -418,11 +401,8 @@ _COLUMNS = {
     "ts_ns": I8, "op": I1, "tier": I1, "object_id": I8, "offset_bytes": I8, "length_bytes": I8, "request_id": I8,
     "stage": I4,
 }  # fmt: skip
-_TIER = np.dtype([(name, I8) for name in ("capacity", "live", "peak")])
-_STATE = np.dtype([(name, I8) for name in ("last_ns", "fault_row", "before")])
-_enter = function(
-    "ledger_enter", int, *_COLUMNS.values(), I8, I8, _TIER, I8, I8, I8, int, I4, _STATE, bool, returns=int
-)  # fmt: skip
+_CODES = {code: name for name, code in WORLD.constants.items() if name in FAULTS}
+_enter = function("ledger_enter", StructAt, int, *_COLUMNS.values(), I8, I8, returns=int)
 
 
 def grown(array: Any, wanted: int, fill: int) -> Any:

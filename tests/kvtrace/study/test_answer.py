@@ -9,9 +9,8 @@ import pytest
 from kvtrace.curves.points import Rates, SecondRate, Simulated, TierDemand
 from kvtrace.curves.size import Target
 from kvtrace.study.document import document, findings, first_line, front, sensitivities
-from kvtrace.study.run import Failed
+from kvtrace.study.run import Failed, rows_of
 from kvtrace.study.study import Configuration, Study
-from kvtrace.study.run import rows_of
 
 GIB = 2**30
 

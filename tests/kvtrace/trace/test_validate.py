@@ -34,39 +34,39 @@ VALID = [
 ]  # fmt: skip
 
 BROKEN = {
-    ledger.TIME_BACKWARDS: ([w(9, 0), w(8, 1)], 1, "ts_ns", "time goes backwards to 8 ns, from 9 ns"),
-    ledger.OVERFLOW: (
+    "TIME_BACKWARDS": ([w(9, 0), w(8, 1)], 1, "ts_ns", "time goes backwards to 8 ns, from 9 ns"),
+    "OVERFLOW": (
         [w(0, n, size=2, offset=2**50) for n in range(2**12 + 1)], 2**12 - 1, "length_bytes",
         "tier nvme now holds 4611686018427396096 bytes, more than can be reckoned with",
     ),
-    ledger.REQUEST_NOT_DENSE: (
+    "REQUEST_NOT_DENSE": (
         [w(0, 0), w(0, 1, request=10**12)], 1, "request_id", "request 1000000000000 is no dense number from 0",
     ),
-    ledger.READ_ABSENT: ([w(0, 0), r(0, 0, tier=1)], 1, "object_id", "reads object 0, which is not live in tier cpu"),
-    ledger.READ_PAST_END: (
+    "READ_ABSENT": ([w(0, 0), r(0, 0, tier=1)], 1, "object_id", "reads object 0, which is not live in tier cpu"),
+    "READ_PAST_END": (
         [w(0, 0), r(0, 0, size=K, offset=1)], 1, "length_bytes",
         "reads object 0 to byte 1048577; nvme holds 1048576 bytes of it",
     ),
-    ledger.WRITE_GAP: (
+    "WRITE_GAP": (
         [w(0, 0), w(0, 0, offset=K + 1)], 1, "offset_bytes", "writes object 0 from byte 1048577; nvme holds 1048576",
     ),
-    ledger.OVER_CAPACITY: (
+    "OVER_CAPACITY": (
         [w(0, 0, size=HALF), w(0, 1, size=HALF), w(0, 2, size=1)], 2, "length_bytes",
         "tier nvme now holds 1073741825 bytes, over its capacity of 1073741824",
     ),
-    ledger.DELETE_ABSENT: (
+    "DELETE_ABSENT": (
         [w(0, 0), d(0, 0), d(0, 0)], 2, "object_id", "deletes object 0, which is not live in tier nvme",
     ),
-    ledger.DELETE_SIZE: (
+    "DELETE_SIZE": (
         [w(0, 0), d(0, 0, size=4)], 1, "length_bytes", "frees 4 bytes of object 0; tier nvme holds 1048576",
     ),
-    ledger.STAGE_MISSING: ([w(0, 0, stage=None)], 0, "stage", "request 0 has no stage here"),
-    ledger.STAGE_ALONE: ([w(0, 0, request=None)], 0, "stage", "stage 0 without a request"),
-    ledger.STAGE_FIRST: ([w(0, 0, stage=1)], 0, "stage", "request 0 starts with stage 1, not 0"),
-    ledger.STAGE_BACK: (
+    "STAGE_MISSING": ([w(0, 0, stage=None)], 0, "stage", "request 0 has no stage here"),
+    "STAGE_ALONE": ([w(0, 0, request=None)], 0, "stage", "stage 0 without a request"),
+    "STAGE_FIRST": ([w(0, 0, stage=1)], 0, "stage", "request 0 starts with stage 1, not 0"),
+    "STAGE_BACK": (
         [w(0, 0), w(0, 1, stage=1), w(0, 2)], 2, "stage", "request 0 goes back to stage 0, from 1",
     ),
-    ledger.STAGE_GAP: (
+    "STAGE_GAP": (
         [w(0, 0), w(0, 1, stage=2)], 1, "stage", "request 0 goes to stage 2 from 0: a stage is missing",
     ),
 }  # fmt: skip
@@ -92,7 +92,7 @@ def test_a_fault_is_one_line_with_its_place(tmp_path, monkeypatch, capsys, code)
     with create(path, TRACE, trace_meta()) as out:
         out.write(trace_batch(rows))
     # Writes without gaps cannot reach so far: the reader bounds what they add up to.
-    assert kvtrace(monkeypatch, "info" if code == ledger.OVERFLOW else "validate", path) == 3
+    assert kvtrace(monkeypatch, "info" if code == "OVERFLOW" else "validate", path) == 3
     shown = capsys.readouterr()
     assert shown.err == f"kvtrace: error: {path}, row {row}, column {column}: {message}\n"
     assert shown.out == ""
