@@ -386,7 +386,7 @@ def _reached(point: Point, target: Target) -> str:
         said += f" (target {100 * target.hit_ratio:g} %)"
     if target.first_token is not None:
         quantile, limit_ns = target.first_token
-        time = None if point.first_token is None else point.first_token["with_cache"][quantile]
+        time = point.first_token_ns(quantile)
         name = quantile.removesuffix("_ns").replace("_", ".")
         known = "unknown, too few requests" if time is None else format_duration(time)
         said += f", modelled {name} time to first token {known} (target {format_duration(limit_ns)})"

@@ -203,7 +203,7 @@ class UserArguments:
         kind: RequestKind | None = None,
     ) -> Requests:
         """Return the requests of an open loop that arrive before `until_ns`; all that is drawn comes from `seed`."""
-        from kvtrace.requests.arrivals import ArrivalProcess, Process, make_open_loop
+        from kvtrace.requests.users import ArrivalProcess, Process, make_open_loop
 
         if source.request_rate is None:
             raise ConfigError(f"{self.open_loop(source)} is of an open loop: give its --request-rate, such as 20/s")

@@ -15,7 +15,7 @@ from kvtrace.model.catalogue import find_model, logged_model
 if TYPE_CHECKING:
     from kvtrace.model.shape import ModelShape
     from kvtrace.requests.requests import Requests
-    from kvtrace.requests.workload import Workload
+    from kvtrace.requests.users import Workload
     from kvtrace.sim.presets.preset import Preset
     from kvtrace.sim.setup import Load
     from kvtrace.sim.simulation import Simulation
@@ -161,9 +161,9 @@ def _overlapping(
 ) -> Requests:
     if until_ns is None:
         raise ValueError("without a file there is a duration")
-    from kvtrace.requests import synthetic
+    from kvtrace.requests.users import make_overlapping
 
-    return synthetic.make_overlapping(
+    return make_overlapping(
         *(count, until_ns, max_context_tokens, run.seed),
         decode_ns_per_token=preset.decode_ns_per_token,
         max_requests=run.max_requests,

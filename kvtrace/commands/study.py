@@ -397,12 +397,12 @@ def _found(
 ) -> Findings:
     """Simulate what may be the cheapest of its kind, some at a time, and return what that comes to."""
     from kvtrace.study.document import findings
-    from kvtrace.study.plan import kind_of, rivals_of, waves
+    from kvtrace.study.plan import WAVE, kind_of, rivals_of
 
     found = findings(wanted.study(offers), [], target)
-    for wave in waves(offers):
+    for at in range(0, len(offers), WAVE):
         best = {kind: math.inf if of.cost is None else of.cost for kind, of in rivals_of(found).items()}
-        left = [of for of in wave if of.owned < best.get(kind_of(of.configuration.knobs), math.inf)]
+        left = [of for of in offers[at : at + WAVE] if of.owned < best.get(kind_of(of.configuration.knobs), math.inf)]
         simulate([of.configuration for of in left])
         rows = [wanted.row(of, results[of.configuration.number]) for of in left]
         found = findings(found.study, found.rows + rows, target)

@@ -42,8 +42,20 @@ Capacities = dict[str, int | None]
 """Bytes by role, None without a bound; a role that the preset has no tier for is absent."""
 
 
+class Timed:
+    """What has a hit ratio and modelled times to the first token: targets are of both."""
+
+    __slots__ = ()
+    hit_ratio: float | None
+    first_token: dict[str, Any] | None
+
+    def first_token_ns(self, quantile: str) -> float | None:
+        """Return a quantile, as the counters name it, of the modelled times; null where it is not known."""
+        return None if self.first_token is None else self.first_token["with_cache"][quantile]
+
+
 @dataclass(frozen=True, slots=True)
-class Point:
+class Point(Timed):
     """What the tiers do at given capacities."""
 
     capacities: Capacities
@@ -290,7 +302,7 @@ def _optimal_hits(chains: Chains, room: int | None) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Simulated:
+class Simulated(Timed):
     """The figures of one simulation."""
 
     requests: int

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.curves.points import Capacities, Point, Stack
+from kvtrace.core.units import format_duration
+from kvtrace.curves.points import Capacities, Point, Stack, Timed
 from kvtrace.curves.stack import SAMPLES
 from kvtrace.sim.chains import Chains
 
@@ -48,15 +49,24 @@ class Target:
     first_token: tuple[str, int] | None = None
     """A quantile, as the counters name it, and the longest time to the first token, ns."""
 
-    def is_met(self, point: Point, error: float = 0.0) -> bool:
-        """Whether `point` reaches it, if its hit ratio is larger by `error`."""
-        if self.hit_ratio is not None and point.hit_ratio + error < self.hit_ratio:
+    def is_met(self, found: Timed, error: float = 0.0) -> bool:
+        """Whether what was `found` reaches it, if its hit ratio is larger by `error`."""
+        if self.hit_ratio is not None and (found.hit_ratio or 0.0) + error < self.hit_ratio:
             return False
         if self.first_token is None:
             return True
         quantile, limit_ns = self.first_token
-        found = None if point.first_token is None else point.first_token["with_cache"][quantile]
-        return found is not None and found <= limit_ns
+        time_ns = found.first_token_ns(quantile)
+        return time_ns is not None and time_ns <= limit_ns
+
+    def in_words(self) -> str:
+        """Return it for people: 80 % and p99 2 s to the first token."""
+        parts = [] if self.hit_ratio is None else [f"{100 * self.hit_ratio:g} %"]
+        if self.first_token is not None:
+            quantile, limit_ns = self.first_token
+            name = quantile.removesuffix("_ns").replace("_", ".")
+            parts.append(f"{name} {format_duration(limit_ns)} to the first token")
+        return " and ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,8 +55,11 @@ SOURCES: Final[dict[str, Source]] = {
         Source("bailian", ("block_tokens",), module="columns:bailian"),
         Source("burstgpt", files="*.csv", has_globs=True, module="columns:burstgpt"),
         Source("azure", module="columns:azure"),
-        Source("sharegpt", ("request_rate_per_s", "live_conversations", "max_conversations", "tokenizer"), True),
-        Source("agentic", ("conversation_rate_per_s",), True, files="*.json"),
+        Source(
+            *("sharegpt", ("request_rate_per_s", "live_conversations", "max_conversations", "tokenizer"), True),
+            module="conversations:sharegpt",
+        ),
+        Source("agentic", ("conversation_rate_per_s",), True, files="*.json", module="conversations:agentic"),
         Source("agentic-mooncake", module="mooncake:agentic_mooncake"),
         Source("dynamo", module="engine_logs:dynamo"),
         Source("lmcache-lookup", files="lookup_hashes_*.jsonl", module="engine_logs:lookup_log"),

@@ -38,7 +38,7 @@ from kvtrace.model.shape import PieceKind, pieces
 from kvtrace.native.records import NONE
 from kvtrace.requests import own_table
 from kvtrace.requests.requests import without_blocks
-from kvtrace.requests.workload import notes as workload_notes
+from kvtrace.requests.users import workload_notes
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, as_config
 from kvtrace.sim.presets.tier import Streams

@@ -32,9 +32,8 @@ from kvtrace.native.records import (
     WAITING,
     World,
 )
-from kvtrace.requests import synthetic
 from kvtrace.requests.requests import Requests, Waits
-from kvtrace.requests.workload import Library, Popularity, ServingMode
+from kvtrace.requests.users import Library, Popularity, ServingMode, make_users
 from kvtrace.sim.chains import Chains, chunk_chains, conversations
 from kvtrace.sim.fleet import copy_tiers_to_places, schedule_incidents, set_fleet
 from kvtrace.sim.incidents import Incident, steps_of
@@ -129,7 +128,7 @@ def make(preset: Preset, model: ModelShape, load: Load, library: Library, sizes:
     world.control["idle"] = world.control["idle_contexts"] = count
     world.heap, world.decoding = np.zeros(count + 1, EVENT), np.zeros(count, WAIT)
     asked = preset.workload
-    world.users, starts = synthetic.make_users(
+    world.users, starts = make_users(
         load.users if requests is None else 0, load.seed, kind=asked.request_kind, mean_think_ns=asked.mean_think_ns
     )
     # Each user first asks at its time; what is in order is a heap.

@@ -26,7 +26,7 @@ from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.model.shape import ModelShape
 from kvtrace.native import records
 from kvtrace.native.records import EVENT, WAIT, World
-from kvtrace.requests.workload import library_of
+from kvtrace.requests.users import library_of
 from kvtrace.sim import fleet, setup
 from kvtrace.sim.incidents import IncidentCounters
 from kvtrace.sim.policies import Policy

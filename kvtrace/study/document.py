@@ -28,7 +28,8 @@ from kvtrace.core.document.document import (
     show,
 )
 from kvtrace.core.statistics import mean
-from kvtrace.core.units import format_bytes, format_count, format_duration
+from kvtrace.core.units import format_bytes, format_count
+from kvtrace.curves.points import Timed
 from kvtrace.curves.size import Target
 from kvtrace.study.run import Failed, StudyRow
 from kvtrace.study.study import SEED, Study, Value, as_text
@@ -246,7 +247,7 @@ def _all_table(found: Findings) -> ReportTable:
     for row in found.rows:
         of = row.figures
         counted = [of.hit_ratio, of.requests, of.input_tokens, of.recomputed_tokens] if of else [None] * 4
-        times = [row.first_token_ns("p50"), row.first_token_ns("p99")]
+        times = [row.first_token_ns("p50_ns"), row.first_token_ns("p99_ns")]
         rows.append([row.configuration.number, *_knobs(row, keys), *counted, *times, row.capacity_bytes, row.price])
     return ReportTable("", Sheet.SUMMARY, columns, rows, keys=1 + len(keys))
 
@@ -285,7 +286,7 @@ def _knobs(row: StudyRow, keys: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Timed):
     """Configurations that differ in their seed alone; figures are means over the seeds."""
 
     number: int
@@ -296,25 +297,19 @@ class Candidate:
     cost: float | None
     """The price, or without prices the bytes of all tiers; null where it is not known."""
 
+    def first_token_ns(self, quantile: str) -> float | None:
+        """Return a quantile of the modelled times to the first token; null where a seed does not tell it."""
+        return mean([row.first_token_ns(quantile) for row in self.rows])
+
     @property
     def first_token_p99_ns(self) -> float | None:
-        """The modelled p99 of times to the first token; null where a seed does not tell it."""
-        return mean([row.first_token_ns("p99") for row in self.rows])
+        """The p99 of these times."""
+        return self.first_token_ns("p99_ns")
 
     @property
     def recomputed_tokens(self) -> int:
         """Prompt tokens that no tier had."""
         return round(fmean(row.figures.recomputed_tokens for row in self.rows if row.figures))
-
-    def meets(self, target: Target) -> bool:
-        """Whether it reaches `target`, on average over the seeds."""
-        if target.hit_ratio is not None and self.hit_ratio < target.hit_ratio:
-            return False
-        if target.first_token is None:
-            return True
-        name, limit_ns = target.first_token
-        found = mean([row.first_token_ns(name.removesuffix("_ns")) for row in self.rows])
-        return found is not None and found <= limit_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +350,7 @@ class Findings:
     @property
     def cheapest(self) -> Candidate | None:
         """The cheapest that meets the target; null if none does, or its cost is not known."""
-        good = [of for of in self.candidates if self.target and of.cost is not None and of.meets(self.target)]
+        good = [of for of in self.candidates if self.target and of.cost is not None and self.target.is_met(of)]
         return min(good, key=lambda of: (_known(of.cost), -of.hit_ratio, of.number), default=None)
 
     @property
@@ -383,7 +378,7 @@ def findings(study: Study, rows: list[StudyRow], target: Target | None) -> Findi
     ]
 
     def order(of: Candidate) -> tuple[bool, float, float, int]:
-        is_good = target is not None and of.cost is not None and of.meets(target)
+        is_good = target is not None and of.cost is not None and target.is_met(of)
         return (not is_good, _known(of.cost) if is_good else 0.0, -of.hit_ratio, of.number)
 
     return Findings(study, rows, sorted(found, key=order), target)
@@ -435,13 +430,13 @@ def first_line(found: Findings) -> str:
     line = f"best hit ratio {_ratio(best)} at {_named(best, keys)}{_cost_of(found, best)}"
     if target is None:
         return line
-    wanted = _wanted(target)
     if cheapest is None:
-        is_met = any(of.meets(target) for of in found.candidates)
+        is_met = any(target.is_met(of) for of in found.candidates)
         why = "only configurations with an unlimited tier reach it" if is_met else "none reaches it"
-        return f"{line}; for {wanted}: {why}"
+        return f"{line}; for {target.in_words()}: {why}"
     kind = "cheapest" if found.study.has_prices else "smallest"
-    return f"{line}; {kind} for {wanted}: {_named(cheapest, keys)} ({_ratio(cheapest)}{_cost_of(found, cheapest)})"
+    how = f"{_named(cheapest, keys)} ({_ratio(cheapest)}{_cost_of(found, cheapest)})"
+    return f"{line}; {kind} for {target.in_words()}: {how}"
 
 
 def _named(of: Candidate, keys: Sequence[str]) -> str:
@@ -462,11 +457,3 @@ def _cost_of(found: Findings, of: Candidate) -> str:
     if not found.study.has_prices:
         return f", {format_bytes(of.cost)} in all tiers"
     return f", {found.study.cost_name} {show(of.cost, Unit.NUMBER)}"
-
-
-def _wanted(target: Target) -> str:
-    parts = [] if target.hit_ratio is None else [f"{100 * target.hit_ratio:g} %"]
-    if target.first_token is not None:
-        name, limit_ns = target.first_token
-        parts.append(f"{name.removesuffix('_ns').replace('_', '.')} {format_duration(limit_ns)} to the first token")
-    return " and ".join(parts)

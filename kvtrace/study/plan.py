@@ -7,7 +7,7 @@ a bucket cost is known when it is simulated. Sizes between those of the list are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -38,7 +38,9 @@ AWAY_S, GONE_S = 60, 600
 STORE, ROUTER, DRAM, SIZE = KEYS = ("store", "router", "DRAM a node", "size")
 PARTS: Final = ("DRAM", "storage")
 """Of what a fleet costs."""
-_WAVE, _MONTHS_A_YEAR = 12, 12
+WAVE: Final = 12
+"""Simulated at a time: always as many, so that they are the same however many cores there are."""
+_MONTHS_A_YEAR = 12
 
 
 class Below(StrEnum):
@@ -116,16 +118,6 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Wear:
-    """What a drive is written."""
-
-    writes_per_day: float
-    """Of its own size."""
-    life_years: float | None
-    """Null without an endurance, or if nothing is written."""
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """What is planned: a load, as arguments of `gen`, on a fleet, and what can be bought for it."""
 
@@ -198,22 +190,23 @@ class Plan:
             cost = priced.monthly_cost(requests[0], requests[1], MONTH_S, stored)
             storage = cost["requests_cost_per_month"] + cost["storage_cost_per_month"]
         else:
-            wear = self._wear(offer.configuration, found)
             # A drive that is worn out before it is written off is bought again.
-            storage *= sum(max(1.0, self.prices.years / of.life_years) if of.life_years else 1.0 for of in wear) / len(
-                wear
-            )
+            lives = [life for _, life in self._wear(offer.configuration, found)]
+            storage *= sum(max(1.0, self.prices.years / life) if life else 1.0 for life in lives) / len(lives)
         return StudyRow(offer.configuration, found, offer.dram_cost + storage, (offer.dram_cost, storage))
 
-    def _wear(self, configuration: Configuration, found: Simulated) -> list[Wear]:
-        """Return how each drive wears at the load's rate, the most written last; nothing of a bucket."""
+    def _wear(self, configuration: Configuration, found: Simulated) -> list[tuple[float, float | None]]:
+        """Return how often a day each drive is written at the load's rate, and how many years that lasts.
+
+        The most written comes last; nothing of a bucket. Without an endurance, or a write, no years are known.
+        """
         medium, size = self.prices.media[Below(str(configuration.knobs[STORE]))], str(configuration.knobs[SIZE])
         if size == "-":
             return []
         size_bytes, endurance = parse_bytes(size), parse_endurance(medium.endurance)
         a_day = [written * NS_PER_S * SECONDS_PER_DAY / max(1, found.span_ns) for written in found.drive_written_bytes]
         return [
-            Wear(of / size_bytes, None if endurance is None else endurance.life_years(size_bytes, of))
+            (of / size_bytes, None if endurance is None else endurance.life_years(size_bytes, of))
             for of in sorted(a_day)
         ]
 
@@ -261,25 +254,16 @@ class Plan:
     def first_line(self, found: Findings) -> str:
         """Return the answer in one sentence."""
         best, target = found.cheapest, found.target
-        wanted = [] if target is None or target.hit_ratio is None else [f"target {100 * target.hit_ratio:g} %"]
-        if target is not None and target.first_token is not None:
-            name, limit_ns = target.first_token
-            wanted.append(
-                f"{name.removesuffix('_ns').replace('_', '.')} {format_duration(limit_ns)} to the first token"
-            )
+        wanted = "" if target is None else f"{'target ' * (target.hit_ratio is not None)}{target.in_words()}"
         if best is None:
-            most = found.best
-            return f"nothing in the price list reaches the {' and '.join(wanted)}: at most {self._said(found, most)}"
-        return f"{self._said(found, best)} ({' and '.join(wanted)})"
+            return f"nothing in the price list reaches the {wanted}: at most {self._said(found, found.best)}"
+        return f"{self._said(found, best)} ({wanted})"
 
     def _said(self, found: Findings, of: Candidate) -> str:
         store, size = Below(str(of.knobs[STORE])), "" if of.knobs[SIZE] == "-" else f" of {of.knobs[SIZE]}"
         nodes = f"{self.nodes} nodes, router {of.knobs[ROUTER]}" if self.nodes > 1 else "1 node"
-        times = (
-            ""
-            if of.first_token_p99_ns is None
-            else f", p99 {format_duration(of.first_token_p99_ns)} to the first token"
-        )
+        p99_ns = of.first_token_p99_ns
+        times = "" if p99_ns is None else f", p99 {format_duration(p99_ns)} to the first token"
         return (
             f"{nodes}: {of.knobs[DRAM]} of DRAM a node and {store}{size}, {show(of.cost, Unit.NUMBER)} "
             f"{found.study.cost_name}: {100 * of.hit_ratio:.1f} % of look-ups hit{times}"
@@ -300,9 +284,9 @@ class Plan:
         wear = [] if row.figures is None else self._wear(row.configuration, row.figures)
         return {
             "store": of.knobs[STORE], "router": of.knobs[ROUTER], "dram": of.knobs[DRAM], "size": of.knobs[SIZE],
-            "hit_ratio": of.hit_ratio, "p50": row.first_token_ns("p50"), "p99": row.first_token_ns("p99"),
-            "middle": wear[(len(wear) - 1) // 2].writes_per_day if wear else None,
-            "most": wear[-1].writes_per_day if wear else None, "life": wear[-1].life_years if wear else None,
+            "hit_ratio": of.hit_ratio, "p50": row.first_token_ns("p50_ns"), "p99": row.first_token_ns("p99_ns"),
+            "middle": wear[(len(wear) - 1) // 2][0] if wear else None,
+            "most": wear[-1][0] if wear else None, "life": wear[-1][1] if wear else None,
             **dict(zip(PARTS, row.parts, strict=True)), "cost": of.cost,
         }  # fmt: skip
 
@@ -310,7 +294,7 @@ class Plan:
         best, target = found.cheapest, found.target
         if best is None or of.cost is None or best.cost is None or target is None or target.hit_ratio is None:
             return False
-        return of.cost < best.cost and of.meets(replace(target, hit_ratio=target.hit_ratio - POINTS))
+        return of.cost < best.cost and replace(target, hit_ratio=target.hit_ratio - POINTS).is_met(of)
 
     def _notes(self, found: Findings, row: StudyRow) -> list[str]:
         of = row.figures
@@ -345,7 +329,7 @@ def rivals_of(found: Findings) -> dict[tuple[Value, ...], Candidate]:
     kinds: dict[tuple[Value, ...], Candidate] = {}
     # Those that meet the target come first, the cheapest before the others.
     for of in found.candidates:
-        if found.target is not None and of.meets(found.target):
+        if found.target is not None and found.target.is_met(of):
             kinds.setdefault(kind_of(of.knobs), of)
     return kinds
 
@@ -366,19 +350,9 @@ def _losses_table(usual: Simulated | None, lost: Mapping[str, Simulated]) -> Rep
         {
             "name": name, "hit_ratio": of.hit_ratio, "hits_back_ns": of.hits_back_ns,
             "more_tokens": of.recomputed_tokens - usual.recomputed_tokens if of is not usual else None,
-            "p99": None if of.first_token is None else of.first_token["with_cache"]["p99_ns"],
+            "p99": of.first_token_ns("p99_ns"),
         }
         for name, of in named.items() if of is not None and usual is not None
     ]  # fmt: skip
-    return table_of(
-        f"an engine is away for {AWAY_S} s, and keeps its drive; a lost node comes back empty after {GONE_S} s",
-        Sheet.SUMMARY,
-        spec,
-        rows,
-    )
-
-
-def waves(offers: Sequence[Offer]) -> Iterator[Sequence[Offer]]:
-    """Yield offers some at a time: always as many, so that the same are simulated however many cores there are."""
-    for at in range(0, len(offers), _WAVE):
-        yield offers[at : at + _WAVE]
+    title = f"an engine is away for {AWAY_S} s, and keeps its drive; a lost node comes back empty after {GONE_S} s"
+    return table_of(title, Sheet.SUMMARY, spec, rows)

@@ -176,10 +176,9 @@ class StudyRow:
         capacities = [tier.total_bytes for tier in self.figures.tiers] if self.figures else [None]
         return None if None in capacities else sum(of or 0 for of in capacities)
 
-    def first_token_ns(self, name: str) -> int | None:
+    def first_token_ns(self, name: str) -> float | None:
         """Return a percentile of the modelled time to the first token; null where it is not known."""
-        times = self.figures.first_token if self.figures else None
-        return None if times is None else times["with_cache"][f"{name}_ns"]
+        return self.figures.first_token_ns(name) if self.figures else None
 
 
 def rows_of(study: Study, results: Mapping[int, Result]) -> list[StudyRow]:
@@ -234,8 +233,8 @@ def _cells(row: StudyRow, kinds: Mapping[str, str]) -> Iterator[tuple[str, Any]]
     found = row.found
     for name in _COUNTED:
         yield name, getattr(found, name)
-    for name in ("p50", "p95", "p99"):
-        yield f"first_token_{name}_ns", row.first_token_ns(name)
+    for name in ("p50_ns", "p95_ns", "p99_ns"):
+        yield f"first_token_{name}", row.first_token_ns(name)
     yield "capacity_bytes", row.capacity_bytes
     yield "price", row.price
     for tier in found.tiers:

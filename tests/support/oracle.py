@@ -16,7 +16,7 @@ from outages import Outages
 from queues import Queue
 
 from kvtrace.model.shape import Piece, PieceKind
-from kvtrace.requests.workload import ServingMode
+from kvtrace.requests.users import ServingMode
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
 from kvtrace.sim.presets.tier import Admission, Recency, Scope, ns_of

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from fleets import draw
 from oracle import Oracle, Plan
 
-from kvtrace.requests.synthetic import CONTINUE_PER_MILLE, MAX_TURNS, TEMPLATES
-from kvtrace.requests.workload import ServingMode
+from kvtrace.requests.users import CONTINUE_PER_MILLE, MAX_TURNS, TEMPLATES, ServingMode
 from kvtrace.sim.presets.preset import Entry
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from kvtrace.core.config import Bounds, bounds_of, check_bounds, load_toml, near
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
 from kvtrace.model.serving import ATTENTION, BATCH, COMPUTING, Attention
-from kvtrace.requests.workload import LoadDefaults, Workload
-from kvtrace.requests.workload import complaints as complaints_of_workload
+from kvtrace.requests.users import LoadDefaults, Workload, complaints_of_workload
 from kvtrace.sim.presets import training
 from kvtrace.sim.presets.tier import (
     LINK,

@@ -9,7 +9,7 @@ from simulated import kvtrace
 
 from kvtrace.core.config import bounds_of
 from kvtrace.core.errors import ConfigError
-from kvtrace.requests.workload import LoadDefaults, Workload
+from kvtrace.requests.users import LoadDefaults, Workload
 from kvtrace.sim.presets.preset import Preset, as_config, knobs_of, load_basis, load_preset, preset_names
 from kvtrace.sim.presets.tier import FleetSetting, TierSetting
 

@@ -15,10 +15,9 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import REQUESTS, enum_code
 from kvtrace.core.tables import open_table
 from kvtrace.core.units import NS_PER_S, parse_rate_per_s
-from kvtrace.requests import arrivals
-from kvtrace.requests import arrivals as arrivals_module
-from kvtrace.requests.arrivals import ArrivalProcess, Process, sine_of_turns
-from kvtrace.requests.synthetic import QOS_SHARES, TEMPLATES
+from kvtrace.requests import users as arrivals
+from kvtrace.requests import users as arrivals_module
+from kvtrace.requests.users import QOS_SHARES, TEMPLATES, ArrivalProcess, Process, sine_of_turns
 
 S = NS_PER_S
 CONTEXT = 131_072

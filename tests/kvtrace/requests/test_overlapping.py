@@ -12,8 +12,8 @@ from conftest import run_cli
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import REQUESTS, Qos, enum_code
-from kvtrace.requests import synthetic
-from kvtrace.requests.synthetic import make_users
+from kvtrace.requests import users as synthetic
+from kvtrace.requests.users import make_users
 
 S, CONTEXT, DECODE_NS = 10**9, 131_072, 30_000_000
 RANK = {

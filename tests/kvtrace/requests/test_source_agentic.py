@@ -9,7 +9,7 @@ import pytest
 from conftest import TRACES
 
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.requests import agentic
+from kvtrace.requests.conversations import agentic
 from kvtrace.sim.chains import chunk_chains
 
 

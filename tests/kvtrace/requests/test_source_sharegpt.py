@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError
-from kvtrace.requests import sharegpt
-from kvtrace.requests.sharegpt import encoder
+from kvtrace.requests.conversations import encoder, sharegpt
 
 CHARACTERS = {"tokenizer": "characters"}
 

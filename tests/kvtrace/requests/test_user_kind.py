@@ -10,7 +10,7 @@ from conftest import run_cli
 
 from kvtrace.core.schema import REQUESTS, RequestKind
 from kvtrace.core.tables import open_table, read_table
-from kvtrace.requests.synthetic import TEMPLATES, make_users
+from kvtrace.requests.users import TEMPLATES, make_users
 
 S = 10**9
 GEN = ("gen", "--users", "20", "--duration", "20s", "--model", "tiny-1b", "--preset", "lmcache-disk")

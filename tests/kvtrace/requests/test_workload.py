@@ -18,8 +18,7 @@ from kvtrace.core.statistics import endurance
 from kvtrace.core.tables import objects_path, open_table, read_table
 from kvtrace.model.catalogue import find_model
 from kvtrace.native.records import USER
-from kvtrace.requests.synthetic import make_users
-from kvtrace.requests.workload import Popularity, ServingMode, Workload, library_of
+from kvtrace.requests.users import Popularity, ServingMode, Workload, library_of, make_users
 from kvtrace.sim.presets.preset import Placement, Promotion, load_preset, preset_names
 from kvtrace.sim.setup import Load
 

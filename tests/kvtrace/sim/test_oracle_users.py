@@ -12,9 +12,8 @@ from simulated import ONE_BYTE, preset_of, requests_of, simulate
 from test_oracle import ATTENTION, BATCHES, SEMANTICS
 
 from kvtrace.model.catalogue import find_model
-from kvtrace.requests import arrivals
-from kvtrace.requests.arrivals import ArrivalProcess
-from kvtrace.requests.workload import ServingMode, Workload
+from kvtrace.requests import users as arrivals
+from kvtrace.requests.users import ArrivalProcess, ServingMode, Workload
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.presets.preset import Entry, Placement, load_preset, preset_names
 from kvtrace.sim.presets.tier import Recency

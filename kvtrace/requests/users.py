@@ -1,0 +1,628 @@
+"""Synthetic users: chatbot, coding and document users who take turns in conversations, what they share, when they ask.
+
+The templates are those of the MLPerf Storage KV-cache benchmark. In a closed loop a user's next turn waits for the
+answer to the last one and then for a think time. Every number is drawn from (seed, user, how many were drawn before),
+so one user's turns never depend on another's.
+
+Or users ask on without waiting for answers, served by class, as the MLPerf benchmark's program has it: each at its own
+pace. What is asked waits, by class of service and then by time, for one of as many servers as there are users; a server
+is busy for as long as its answer takes to generate. Where more is asked than is served, the lower classes hardly are.
+
+What they share, system prompts and documents, and which half of a serving node they load, is off by default;
+`--set workload.prompt_share=0.2` turns some on.
+
+In an open loop arrivals are evenly spaced, Poisson, bursty (gamma) or diurnal, and wait for nobody. Every process that
+is drawn has its rate exactly, in expectation, over any window: it begins in the midst of an interval, as if it had
+always run. (Begun with an arrival, bursty ones would have more.) The turns are those of the closed loop's users. Which
+conversation the n-th request belongs to, and how long it is, depends on the seed and on how many conversations go on,
+not on its time: another process of arrivals asks the same, at other times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kvtrace.core.config import Bounds
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.native.library import I8, function
+from kvtrace.core.schema import REQUESTS, Qos, RequestKind, enum_code
+from kvtrace.core.units import DURATIONS_NS, NS_PER_S, format_duration, parse_duration_ns
+from kvtrace.native.records import USER, WORLD
+from kvtrace.requests.requests import MAX_NS, NONE, Ints, Requests, without_blocks
+
+MS: Final = 1_000_000
+CONTINUE_PER_MILLE: Final = WORLD.constants["CONTINUE_PER_MILLE"]
+MAX_TURNS: Final = WORLD.constants["MAX_TURNS"]
+
+# kind: context tokens from, to; output tokens from, to; think time from, to
+TEMPLATES: Final = {
+    RequestKind.CHATBOT: (512, 4096, 50, 200, 100 * MS, 500 * MS),
+    RequestKind.CODING: (4096, 25000, 100, 500, 200 * MS, 1000 * MS),
+    RequestKind.DOCUMENT: (4096, 16384, 200, 800, 300 * MS, 1500 * MS),
+}
+# cumulated per mille
+QOS_SHARES: Final = ((Qos.INTERACTIVE, 150), (Qos.RESPONSIVE, 500), (Qos.BATCH, 1000))
+
+# Who draws the documents' lengths; see users.c.
+LIBRARY: Final = -2
+# Of the first rank of a Zipf distribution with exponent 1; that of rank r is this over r.
+ZIPF_WEIGHT: Final = 1 << 32
+
+
+_draw_all = function("draw_all", I8, int, int, int, int, int)
+_make_users = function("make_users", USER, I8, int, I8, int, I8, int)
+
+
+def draw_all(found: Any, seed: int, user: int, low: int, high: int) -> None:
+    """Draw the first numbers of `user` into `found`: integers from `low` to `high`, both included."""
+    _draw_all(found, len(found), seed, user, low, high)
+
+
+def make_users(
+    count: int, seed: int, *, kind: RequestKind | None = None, mean_think_ns: int | None = None
+) -> tuple[Any, Any]:
+    """Return `count` users, USER records, and when each first asks, int64 ns; all from `seed`.
+
+    Without `kind` each is of any with the same chance; `mean_think_ns` replaces the think times of the kinds.
+    """
+    users, starts = np.zeros(count, USER), np.zeros(count, dtype=np.int64)
+    chosen = TEMPLATES if kind is None else {kind: TEMPLATES[kind]}
+    templates = np.array(
+        [[*values, enum_code(REQUESTS, "kind", name)] for name, values in chosen.items()], dtype=np.int64
+    )
+    if mean_think_ns is not None:
+        # Every kind's shortest and longest are a third and five thirds of their mean.
+        templates[:, 4:6] = mean_think_ns // 3, 5 * mean_think_ns // 3
+    qos = np.array([[enum_code(REQUESTS, "qos", name), upto] for name, upto in QOS_SHARES], dtype=np.int64)
+    _make_users(users, starts, count, templates, len(templates), qos, seed)
+    return users, starts
+
+
+_ASKED = WORLD.dtype("Question")
+# In the order in which they are served.
+_CLASSES: Final = (Qos.INTERACTIVE, Qos.RESPONSIVE, Qos.BATCH)
+_ROOM: Final = 1 << 12
+_MOST_ASKED: Final = 10**7
+
+_ask = function("ask_overlapping", _ASKED, int, USER, I8, int, int, int, int, returns=int)
+_serve = function("serve_by_class", I8, I8, _ASKED, int, I8, I8, I8, int, I8, int, int, int, returns=int)
+
+
+def make_overlapping(
+    count: int,
+    until_ns: int,
+    max_context_tokens: int,
+    seed: int,
+    *,
+    decode_ns_per_token: int,
+    max_requests: int | None = None,
+    kind: RequestKind | None = None,
+    mean_think_ns: int | None = None,
+) -> Requests:
+    """Return the requests of `count` users that as many servers begin before `until_ns`, each when it is begun.
+
+    Raises:
+        ConfigError: they ask too often for a table, or not at all.
+
+    """
+    users, starts = make_users(count, seed, kind=kind, mean_think_ns=mean_think_ns)
+    ranks = np.array(
+        [_CLASSES.index(name) for name in sorted(_CLASSES, key=lambda name: enum_code(REQUESTS, "qos", name))]
+    )
+    asked = np.empty(_ROOM, _ASKED)
+    while (rows := _ask(asked, len(asked), users.copy(), starts, count, seed, until_ns, max_context_tokens)) > len(
+        asked
+    ):
+        if rows > _MOST_ASKED:
+            raise ConfigError(f"{count} users ask more than {_MOST_ASKED:,} times: shorten --duration or take fewer")
+        asked = np.empty(2 * len(asked), _ASKED)
+    asked = asked[:rows]
+    asked["rank"] = ranks[users["qos"][asked["user"]]]
+    asked = asked[np.argsort(asked["time_ns"], kind="stable")]
+    queues = np.argsort(asked["rank"], kind="stable")
+    ends = np.cumsum(np.bincount(asked["rank"], minlength=len(_CLASSES)))
+    heads = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+    begun, times = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    servers = np.zeros(count, np.int64)
+    served = _serve(
+        *(begun, times, asked, rows, queues, heads, ends, len(ends), servers, count), until_ns, decode_ns_per_token
+    )
+    served = min(served, max_requests or served)
+    if not served:
+        raise ConfigError(f"nobody asks within {format_duration(until_ns)} with seed {seed}: raise the duration")
+    return _requests(asked[begun[:served]], times[:served], users, rows, decode_ns_per_token)
+
+
+def _requests(served: Any, times: Any, users: Any, asked: int, decode_ns_per_token: int) -> Requests:
+    """Return `served`, in the order in which they were begun, as requests; conversations are numbered as they begin."""
+    wide = served["user"] * (1 << 32) + served["conversation"]
+    _, first, inverse = np.unique(wide, return_index=True, return_inverse=True)
+    session = np.argsort(np.argsort(first))[inverse]
+    by_class = {str(name): int(np.count_nonzero(served["rank"] == rank)) for rank, name in enumerate(_CLASSES)}
+    origin: dict[str, Any] = {
+        "kind": "overlapping",
+        "users": len(users),
+        "requests": len(served),
+        "block_tokens": 0,
+        "asked": asked,
+        "served_by_class": by_class,
+        "served_users": len(np.unique(served["user"])),
+    }
+    shares = ", ".join(f"{number} {name}" for name, number in by_class.items())
+    notes = (
+        (
+            f"users do not wait for answers: they ask {asked} times, and {len(served)} requests of "
+            f"{origin['served_users']} of {len(users)} users are served ({shares}), each from when it is begun"
+        ),
+        (
+            f"a server is held for {decode_ns_per_token / 1e6:g} ms a token of its answer: what storage and prompts "
+            "take, and what is decoded beside it, does not delay who is served next"
+        ),
+        "the source has no block ids: prompts share a prefix within their conversation only",
+    )
+    none = np.zeros(len(served) + 1, dtype=np.int64)
+    inputs, outputs = (np.ascontiguousarray(served[name]) for name in ("input", "output"))
+    return Requests(
+        *(times, inputs, outputs, none, none[:0], 0, origin, notes),
+        session_id=session,
+        turn=np.ascontiguousarray(served["turn"]),
+        qos=np.ascontiguousarray(users["qos"][served["user"]]),
+        kind=np.ascontiguousarray(users["kind"][served["user"]]),
+    )
+
+
+MAX_ITEMS = 10**7
+_Items = Annotated[int, Bounds(1, MAX_ITEMS)]
+_ItemTokens = Annotated[int, Bounds(1, 10**7)]
+_Share = Annotated[float, Bounds(0, 1)]
+_ThinkTime = Annotated[str, Bounds(1, 24 * 3600 * 10**9, "> 0, and at most 24h", parse_duration_ns)]
+# As in the MLPerf Storage KV-cache benchmark: lengths of documents, shorter ones for large models, and a chunk's bytes.
+DOCUMENT_TOKENS, DOCUMENT_TOKENS_LARGE = (4000, 12_000), (1024, 4096)
+LARGE_LAYERS = 64
+MAX_DOCUMENT_CHUNK_BYTES = 256 << 20
+
+
+class ServingMode(StrEnum):
+    """Which half of a disaggregated node the storage serves."""
+
+    BOTH = "prefill-decode"
+    PREFILL_ONLY = "prefill-only"
+    """Every prompt is computed and stored; nothing is looked up or read, and what is there already is not stored twice.
+    Another node generates the answer, which takes its time."""
+    DECODE_ONLY = "decode-only"
+    """Every request continues one of its user's entries, which are there from the start; nothing is stored."""
+
+
+class UserKind(StrEnum):
+    """What all synthetic users are."""
+
+    CHATBOT = "chatbot"
+    """Turns of up to 512 to 4,096 new tokens."""
+    CODING = "coding"
+    """Up to 4,096 to 25,000."""
+    DOCUMENT = "document"
+    """Up to 4,096 to 16,384, and long answers."""
+
+
+class Popularity(StrEnum):
+    """How requests are spread over items ranked from 1."""
+
+    ZIPF = "zipf"
+    """Item n is requested 1/n as often as item 1."""
+    UNIFORM = "uniform"
+
+
+class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is added to the turns of synthetic users; the turns themselves do not depend on it."""
+
+    mode: ServingMode = ServingMode.BOTH
+    """Which half of a disaggregated node the storage serves."""
+    user_kind: UserKind | None = None
+    """What all synthetic users are; without it each is any of the three with the same chance."""
+    think_time: _ThinkTime | None = None
+    """How long synthetic users think before their next turn, on average over users, such as `30s`: each user's own is
+    from a third of it to five thirds. Without it 0.3 s (chatbot), 0.6 s (coding) and 0.9 s (document): the load of a
+    benchmark, not of people."""
+    overlap: bool = False
+    """Users ask on without waiting for answers; their requests wait by class of service for one of as many servers."""
+    prompt_share: _Share = 0.0
+    """The share of conversations that begin with one of the system prompts."""
+    prompt_tokens: tuple[_ItemTokens, ...] = (512, 1024, 2048)
+    """The length of each system prompt; a conversation has any of them with the same chance."""
+    rag_share: _Share = 0.0
+    """The share of requests that retrieve chunks of a document, which are there from the start."""
+    rag_documents: _Items = 100
+    """How many documents there are."""
+    rag_document_tokens: tuple[_ItemTokens, _ItemTokens] | None = None
+    """Shortest and longest; by default 4,000 to 12,000, or 1,024 to 4,096 for models of 64 layers and more."""
+    rag_chunk_tokens: _ItemTokens = 512
+    """Tokens of a document's chunk; with entry=turn none is larger than 256 MiB."""
+    rag_top_chunks: Annotated[int, Bounds(1, 1000)] = 5
+    """Chunks of its document that a request retrieves."""
+    rag_document_popularity: Popularity = Popularity.ZIPF
+    """How requests are spread over the documents."""
+    rag_chunk_popularity: Popularity = Popularity.ZIPF
+    """How they are spread over the chunks of one."""
+    decode_entries: _Items = 10
+    """With mode=decode-only: entries a user has."""
+    decode_entry_tokens: _ItemTokens = 2048
+    """With mode=decode-only: tokens of each."""
+
+    @property
+    def request_kind(self) -> RequestKind | None:
+        """The kind of all users; None if they are mixed."""
+        return None if self.user_kind is None else RequestKind(self.user_kind)
+
+    @property
+    def mean_think_ns(self) -> int | None:
+        """The mean think time; None for that of each kind."""
+        return None if self.think_time is None else parse_duration_ns(self.think_time)
+
+    @property
+    def shares(self) -> bool:
+        """Whether it needs synthetic users in a closed loop."""
+        return bool(self.prompt_share or self.rag_share or self.mode is ServingMode.DECODE_ONLY)
+
+
+class LoadDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a locked benchmark prescribes; `gen` uses it where the command line says nothing."""
+
+    model: str | None = None
+    """The model, where the command line names none."""
+    users: _Items | None = None
+    """Synthetic users, likewise."""
+    duration: str | None = None
+    """Virtual time, likewise, such as `300s`."""
+
+
+def complaints_of_workload(workload: Workload, chunk_tokens: int, *, stores_generated: bool) -> Iterator[str]:
+    """Yield what does not hold of the knobs of `workload` together; `chunk_tokens` is 0 for entry=turn."""
+    mode = workload.mode
+    if not workload.prompt_tokens:
+        yield "workload.prompt_tokens(=[]) must be some lengths"
+    low, high = workload.rag_document_tokens or DOCUMENT_TOKENS
+    if low > high:
+        yield f"workload.rag_document_tokens(={[low, high]}) must be shortest and longest"
+    used = {"rag_chunk_tokens": workload.rag_share, "decode_entry_tokens": mode is ServingMode.DECODE_ONLY}
+    for name in (name for name, is_used in used.items() if is_used):
+        value = getattr(workload, name)
+        if chunk_tokens and value % chunk_tokens:
+            multiple = f"must be a multiple of chunk_tokens(={chunk_tokens})"
+            yield f"workload.{name}(={value}) {multiple}: only full ones are stored"
+    if workload.overlap and (workload.shares or mode is not ServingMode.BOTH):
+        yield "workload.overlap works without prompts, documents and modes: leave the others of workload out"
+    if mode is not ServingMode.BOTH and stores_generated:
+        yield f"workload.mode={mode} stores no generated tokens: leave store_generated out"
+    if mode is not ServingMode.BOTH and workload.rag_share:
+        yield f"workload.mode={mode} retrieves no documents: leave workload.rag_share out"
+    if mode is ServingMode.DECODE_ONLY and workload.prompt_share:
+        yield "workload.mode=decode-only computes no prompts: leave workload.prompt_share out"
+
+
+def workload_notes(workload: Workload) -> list[str]:
+    """Return what the reader of a trace must know of its workload."""
+    found = []
+    if workload.prompt_share:
+        found.append(
+            f"{workload.prompt_share:g} of all conversations begin with one of {len(workload.prompt_tokens)} system "
+            "prompts, which all users share: the first to need one stores it, and so does whoever needs it once lost"
+        )
+    if workload.rag_share:
+        found.append(
+            f"{workload.rag_share:g} of all requests retrieve {workload.rag_top_chunks} chunks of one of "
+            f"{workload.rag_documents} documents, populated at the start and stored again when lost; a chunk's KV is "
+            "taken to serve wherever it stands, so it is no part of a prefix, and a later turn does not carry it on"
+        )
+    if workload.mode is ServingMode.PREFILL_ONLY:
+        found.append(
+            "prefill only: nothing is looked up or loaded; answers are generated elsewhere and take their time"
+        )
+    if workload.mode is ServingMode.DECODE_ONLY:
+        found.append(
+            f"decode only: each request continues one of its user's {workload.decode_entries} entries of "
+            f"{workload.decode_entry_tokens} tokens, populated at the start; one that is lost is not computed again"
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The items that all users share, or that are there from the start: prompts, documents' chunks, users' entries."""
+
+    tokens: NDArray[np.int64]
+    prompts: int
+    """The number of system prompts, which are the first items."""
+    document_first: NDArray[np.int64]
+    """[documents + 1]: the first item of each document's chunks, and the first user's entry."""
+    document_weight: NDArray[np.int64]
+    """[documents]: cumulated weights of their popularity."""
+
+    @property
+    def first_entry(self) -> int:
+        """The first item that is a user's entry."""
+        return int(self.document_first[-1])
+
+    def kinds(self, entry: str) -> list[tuple[str, int, int]]:
+        """Return the kinds of objects that items hold, `entry` being that of users' entries: kind, first item, end."""
+        bounds = [0, self.prompts, self.first_entry, len(self.tokens)]
+        return [
+            (kind, bounds[i], bounds[i + 1])
+            for i, kind in enumerate(("prompt", "document", entry))
+            if bounds[i] < bounds[i + 1]
+        ]
+
+
+def library_of(
+    workload: Workload, users: int, layers: int, bytes_per_token: int, *, is_turn: bool, seed: int
+) -> Library:
+    """Return the items that `users` share or that exist from the start; document lengths are drawn from `seed`."""
+    parts = [np.array(workload.prompt_tokens if workload.prompt_share else (), dtype=np.int64)]
+    prompts = len(parts[0])
+    first, weight = [prompts], np.zeros(0, dtype=np.int64)
+    if workload.rag_share:
+        chunk = workload.rag_chunk_tokens
+        if is_turn:
+            chunk = max(1, min(chunk, MAX_DOCUMENT_CHUNK_BYTES // bytes_per_token))
+        usual = DOCUMENT_TOKENS_LARGE if layers >= LARGE_LAYERS else DOCUMENT_TOKENS
+        lengths = np.empty(workload.rag_documents, np.int64)
+        draw_all(lengths, seed, LIBRARY, *(workload.rag_document_tokens or usual))
+        for tokens in lengths.tolist():
+            parts.append(np.minimum(chunk, np.arange(tokens, 0, -chunk)))
+            first.append(first[-1] + len(parts[-1]))
+        ranks, is_zipf = np.arange(1, len(lengths) + 1), workload.rag_document_popularity is Popularity.ZIPF
+        # Whole weights: without floats every machine draws the same.
+        weight = np.cumsum(ZIPF_WEIGHT // ranks if is_zipf else np.ones_like(ranks))
+    if workload.mode is ServingMode.DECODE_ONLY:
+        parts.append(np.full(users * workload.decode_entries, workload.decode_entry_tokens))
+    found = np.concatenate(parts)
+    if len(found) > MAX_ITEMS:
+        raise ConfigError(f"the workload has {len(found)} prompts, document chunks and entries; at most {MAX_ITEMS}")
+    return Library(found, prompts, np.array(first, dtype=np.int64), weight)
+
+
+Floats = NDArray[np.float64]
+
+US: Final = 1_000
+US_PER_S: Final = NS_PER_S // US
+MAX_REQUESTS: Final = 10**8
+MIN_BURSTINESS: Final = 0.01
+MAX_BURSTINESS: Final = 100.0
+# Fixed, so that a longer window begins with the same arrivals.
+_BLOCK = 1 << 16
+
+
+class Process(StrEnum):
+    """How arrivals are spread in time."""
+
+    POISSON = "poisson"
+    GAMMA = "gamma"
+    CONSTANT = "constant"
+    DIURNAL = "diurnal"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalProcess:
+    """A process of arrivals; `day_ns` and `amplitude` are of DIURNAL only."""
+
+    rate_per_s: float
+    """The mean; of DIURNAL, over a whole day."""
+    process: Process = Process.POISSON
+    burstiness: float | None = None
+    """GAMMA: the intervals' standard deviation over their mean; 1 is Poisson, more is burstier."""
+    day_ns: int = DURATIONS_NS["d"]
+    amplitude: float = 0.5
+    """How far the rate swings from its mean, as a share of it."""
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for parameters out of range, or of another process."""
+        if not 0 < self.rate_per_s < math.inf:
+            raise ConfigError(f"request rate(={self.rate_per_s:g}) must be > 0 a second")
+        if self.process is Process.GAMMA:
+            if self.burstiness is None:
+                raise ConfigError("gamma arrivals need a burstiness, the intervals' coefficient of variation")
+            if not MIN_BURSTINESS <= self.burstiness <= MAX_BURSTINESS:
+                raise ConfigError(
+                    f"burstiness(={self.burstiness:g}) must be from {MIN_BURSTINESS:g} to {MAX_BURSTINESS:g}"
+                )
+        elif self.burstiness is not None:
+            raise ConfigError(f"burstiness(={self.burstiness:g}) is of gamma arrivals; {self.process} have none to set")
+        if not 0 <= self.amplitude <= 1:
+            raise ConfigError(f"amplitude(={self.amplitude:g}) must be from 0 to 1")
+        if self.day_ns < US:
+            raise ConfigError(f"day(={self.day_ns} ns) must be at least 1 µs")
+
+    def expected(self, until_ns: int) -> float:
+        """Return how many arrivals are expected before `until_ns`."""
+        length = until_ns / NS_PER_S
+        if self.process is Process.DIURNAL:
+            day = self.day_ns / NS_PER_S
+            half = float(sine_of_turns(np.array([until_ns % self.day_ns / self.day_ns / 2]))[0])
+            length += self.amplitude * day / math.pi * half * half
+        return self.rate_per_s * length
+
+    def times_ns(self, seed: int, until_ns: int, limit: int | None = None) -> Ints:
+        """Return when requests arrive, ns, in order, from 0 to before `until_ns`, the first `limit` of them.
+
+        Times are whole microseconds. A longer window or a larger limit begins with the same arrivals.
+
+        Raises:
+            ConfigError: there would be more than MAX_REQUESTS, or `until_ns` is beyond the clock.
+
+        """
+        if until_ns > MAX_NS:
+            raise ConfigError(f"{format_duration(until_ns)} is longer than a trace's clock")
+        count = min(self.expected(until_ns), MAX_REQUESTS + 1 if limit is None else limit)
+        if count > MAX_REQUESTS:
+            raise ConfigError(
+                f"{self.rate_per_s:g} requests a second for {format_duration(until_ns)} are more than "
+                f"{MAX_REQUESTS} requests: lower one of the two, or set a maximum of requests"
+            )
+        if self.process is Process.CONSTANT:
+            even_us = np.rint(np.arange(math.ceil(count)) * US_PER_S / self.rate_per_s).astype(np.int64)
+            return even_us[even_us * US < until_ns] * US
+        found: list[Ints] = []
+        total = 0
+        for times_us in self._drawn(np.random.Generator(np.random.PCG64([seed, 2]))):
+            kept = times_us[times_us * US < until_ns]
+            found.append(np.floor(kept).astype(np.int64) * US)
+            total += len(kept)
+            if len(kept) < len(times_us) or (limit is not None and total >= limit):
+                break
+        return np.concatenate(found)[:limit]
+
+    def as_origin(self) -> dict[str, Any]:
+        """Return what the metadata records of the process; null for parameters that it does not have."""
+        is_diurnal = self.process is Process.DIURNAL
+        return {
+            "arrivals": str(self.process),
+            "request_rate_per_s": self.rate_per_s,
+            "burstiness_cv": self.burstiness,
+            "day_ns": self.day_ns if is_diurnal else None,
+            "day_amplitude": self.amplitude if is_diurnal else None,
+        }
+
+    def describe(self) -> str:
+        """Return a description of the process that continues "requests arrive"."""
+        rate = f"{self.rate_per_s:g} a second"
+        if self.process is Process.DIURNAL:
+            low, high = (f"{self.rate_per_s * (1 + way * self.amplitude):g}" for way in (-1, 1))
+            return (
+                f"at random (Poisson) at a rate that is a sine over a day of {format_duration(self.day_ns)}: {rate} "
+                f"on average and at the start, {high} a quarter of a day later, {low} after three quarters"
+            )
+        if self.process is Process.GAMMA:
+            return f"{rate} with gamma intervals, coefficient of variation {self.burstiness:g} (1 is Poisson)"
+        return f"evenly, {rate} from 0" if self.process is Process.CONSTANT else f"at random (Poisson), {rate}"
+
+    def _drawn(self, rng: np.random.Generator) -> Iterator[Floats]:
+        """Yield times, µs, block after block, without end."""
+        shape = 1.0 if self.burstiness is None else 1 / (self.burstiness * self.burstiness)
+        peak = 1 + self.amplitude if self.process is Process.DIURNAL else 1.0
+        scale_us = US_PER_S / (self.rate_per_s * peak * shape)
+        # What is left, at a random moment, of the interval it falls in: long ones are met more often.
+        now_us = rng.random() * rng.standard_gamma(shape + 1) * scale_us
+        while True:
+            gaps = rng.standard_gamma(shape, _BLOCK)
+            times_us = now_us + np.concatenate([np.zeros(1), np.cumsum(gaps * scale_us)])
+            now_us = times_us[-1]
+            times_us = times_us[:-1]
+            if self.process is Process.DIURNAL:
+                chances = 1 + self.amplitude * sine_of_turns(times_us * US / self.day_ns)
+                times_us = times_us[rng.random(_BLOCK) * peak < chances]
+            yield times_us
+
+
+def sine_of_turns(turns: Floats) -> Floats:
+    """Return sin(2π `turns`) to 1e-11, from sums and products alone: the same on every machine and C library."""
+    folded = np.abs((turns - 0.25) % 1.0 - 0.5) - 0.25
+    angle = folded * math.tau
+    square, sine = angle * angle, np.zeros_like(angle)
+    for power in range(17, 0, -2):
+        sine = sine * square + (-1) ** (power // 2) / math.factorial(power)
+    return sine * angle
+
+
+LIVE_CONVERSATIONS: Final = 64
+MAX_LIVE: Final = 10**7
+
+_TURN, _PLACE = WORLD.dtype("Turn"), WORLD.dtype("Place")
+_take_turns = function("take_turns", _TURN, int, _PLACE, int, I8, USER, int, int, int, returns=bool)
+
+
+def make_open_loop(
+    arrivals: ArrivalProcess,
+    until_ns: int,
+    max_context_tokens: int,
+    seed: int,
+    *,
+    live_conversations: int = LIVE_CONVERSATIONS,
+    max_requests: int | None = None,
+    user_kind: RequestKind | None = None,
+) -> Requests:
+    """Return the requests that arrive before `until_ns`, each the next turn of one of `live_conversations`.
+
+    The conversation is any with the same chance; one that ends makes way for one of a new user. All users are of
+    `user_kind`, or mixed.
+
+    Raises:
+        ConfigError: a count that cannot be, or nothing arrives.
+
+    """
+    if not 1 <= live_conversations <= MAX_LIVE:
+        raise ConfigError(f"live conversations(={live_conversations}) must be from 1 to {MAX_LIVE}")
+    times = arrivals.times_ns(seed, until_ns, max_requests)
+    if not len(times):
+        raise ConfigError(
+            f"no request arrives within {format_duration(until_ns)} at {arrivals.rate_per_s:g} a second with seed "
+            f"{seed}: raise the duration or the rate"
+        )
+    turns = _turns(len(times), live_conversations, max_context_tokens, seed, user_kind)
+    over = int(np.count_nonzero(turns["input"] + turns["output"] > max_context_tokens))
+    is_even = arrivals.process is Process.CONSTANT
+    origin = {
+        "kind": "open-loop",
+        "requests": len(times),
+        "block_tokens": 0,
+        **arrivals.as_origin(),
+        "expected_requests": arrivals.expected(until_ns),
+        "duration_ns": until_ns,
+        "max_requests": max_requests,
+        "live_conversations": live_conversations,
+        "conversations": int(turns["session"].max()) + 1,
+        "over_context": over,
+        "generator": None if is_even else f"PCG64, numpy {np.__version__}",
+    }
+    session, turn, inputs, outputs, qos, kind = (np.ascontiguousarray(turns[name]) for name in _TURN.names or ())
+    notes = _notes(arrivals, origin, max_context_tokens)
+    more = {"session_id": session, "turn": turn, "qos": qos, "kind": kind}
+    return without_blocks(times, inputs, outputs, origin, notes, **more)
+
+
+def _turns(count: int, live: int, max_context_tokens: int, seed: int, kind: RequestKind | None) -> Any:
+    """Return `count` turns; conversations are numbered as they begin."""
+    turns, places = np.empty(count, _TURN), np.zeros(live, _PLACE)
+    places["user"] = NONE
+    progress = np.zeros(2, dtype=np.int64)
+    users, _ = make_users(min(count, live) + count // 4 + 1, seed, kind=kind)
+    while not _take_turns(*(turns, count, places, live, progress, users, len(users)), seed, max_context_tokens):
+        more, _ = make_users(2 * len(users), seed, kind=kind)
+        more[: len(users)] = users
+        users = more
+    return turns
+
+
+def _notes(arrivals: ArrivalProcess, origin: dict[str, Any], max_context_tokens: int) -> tuple[str, ...]:
+    live, generator = origin["live_conversations"], origin["generator"]
+    pause = f"{live / arrivals.rate_per_s:g} s"
+    cut = (
+        "cut to whole microseconds, so that the last digits of C libraries do not show; they are drawn with "
+        f"{generator}, and another numpy may draw others"
+    )
+    notes = (
+        (
+            f"open loop: requests arrive {arrivals.describe()}, whatever the system does: a turn may come before the "
+            "answer to the one before it"
+        ),
+        (
+            f"each request is the next turn of one of {live} conversations, any with the same chance: {pause} "
+            "on average between turns of one; none has begun at the start"
+        ),
+        (
+            f"a conversation ends after each turn with a chance of {1000 - CONTINUE_PER_MILLE} in 1000, after "
+            f"{MAX_TURNS} turns, or when the next would not fit {max_context_tokens} tokens of context; then "
+            "a new user begins one"
+        ),
+        "the source has no block ids: prompts share a prefix within their conversation only",
+        f"times are {'rounded to whole microseconds' if generator is None else cut}",
+    )
+    if not origin["over_context"]:
+        return notes
+    return (*notes, f"{origin['over_context']} first turns do not fit {max_context_tokens} tokens of context")
