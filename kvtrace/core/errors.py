@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 
 class KvError(Exception):
@@ -84,3 +85,13 @@ def need_file(path: Path, advice: str = "") -> None:
     """Raise TraceError, with `advice`, unless `path` is a regular file."""
     if not path.is_file():
         raise TraceError(("not a regular file" if path.exists() else "no such file") + advice, path=path)
+
+
+def refuse(is_wrong: Any, text: str, *values: Any, path: object, column: str, first_row: int = 0) -> None:
+    """Raise TraceError at the first row that `is_wrong`, a boolean array from row `first_row` of `path` on.
+
+    `text` says why, with a place for what each of `values` has there.
+    """
+    if is_wrong.any():
+        at = int(is_wrong.argmax())
+        raise TraceError(text.format(*(of[at] for of in values)), path=path, row=first_row + at, column=column)

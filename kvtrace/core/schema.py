@@ -329,13 +329,35 @@ def enum_array(table: Table, column: str, codes: Any, nulls: Any = None) -> pa.D
     return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8(), mask=nulls), names)
 
 
-def objects_batch(ids: Any, keys: Any, kind: str, sizes: Any) -> pa.RecordBatch:
-    """Return rows of the table objects: `ids`, their `keys` and `sizes` in bytes, all of one `kind`."""
+def batch_of(table: Table, columns: Mapping[str, Any], extras: tuple[str, ...] = ()) -> pa.RecordBatch:
+    """Return rows of `table` and its `extras`, by column, as a record batch that shares the memory of arrays.
+
+    A column is an array of NumPy (of a closed set its codes; where it may be null, it is so at -1), one of Arrow, or
+    a list. One that is not there is null.
+    """
     import numpy as np
     import pyarrow as pa
 
-    kinds = enum_array(OBJECTS, "kind", np.full(len(keys), enum_code(OBJECTS, "kind", kind), np.int8))
-    return pa.RecordBatch.from_arrays([ids, keys, kinds, sizes], schema=arrow_schema(OBJECTS))
+    rows, arrays, schema = len(next(iter(columns.values()))), [], arrow_schema(table, extras)
+    for field in schema:
+        values = columns.get(field.name)
+        nulls = values == -1 if field.nullable and isinstance(values, np.ndarray) else None
+        if values is None:
+            array = pa.nulls(rows, field.type)
+        elif isinstance(values, pa.Array):
+            array = values
+        elif pa.types.is_dictionary(field.type):
+            array = enum_array(table, field.name, values, nulls)
+        else:
+            array = pa.array(values, field.type, mask=nulls)
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def objects_batch(ids: Any, keys: Any, kind: str, sizes: Any) -> pa.RecordBatch:
+    """Return rows of the table objects: `ids`, their `keys` and `sizes` in bytes, all of one `kind`."""
+    kinds = [enum_code(OBJECTS, "kind", kind)] * len(keys)
+    return batch_of(OBJECTS, {"object_id": ids, "key": keys, "kind": kinds, "size_bytes": sizes})
 
 
 def numbers(column: Any, kind: Any = "i8") -> Any:

@@ -27,7 +27,6 @@ from kvtrace.model.shape import (
     ModelShape,
     PieceKind,
     Recurrent,
-    Store,
     bytes_per_token,
     bytes_per_token_per_rank,
     check,
@@ -200,8 +199,7 @@ def describe_model(
         "tokens": tokens,
         "chunks": chunks,
         "stored_dense_bytes": stored_bytes(model, tokens, **options),
-        "stored_windowed_bytes": stored_bytes(model, tokens, store=Store.WINDOWED, **options),
-        "read_bytes": read_bytes(model, tokens, **options),
+        **dict.fromkeys(("stored_windowed_bytes", "read_bytes"), read_bytes(model, tokens, **options)),
     }
 
 

@@ -233,15 +233,6 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return sum(g.layers for g in self.groups if not isinstance(g, Indexer))
 
 
-class Store(StrEnum):
-    """What is kept of layers that need only the last tokens, and of states."""
-
-    DENSE = "dense"
-    """All of it, as engines store by default: any prefix of chunks can be resumed."""
-    WINDOWED = "windowed"
-    """What resuming after the last token needs."""
-
-
 class PieceKind(StrEnum):
     """Which part of a chunk's cache a piece is."""
 
@@ -278,10 +269,6 @@ class Piece:
             return min(chunks, -(-self.window_tokens // chunk_tokens))
         tokens = chunks * chunk_tokens
         return chunks - (tokens - tokens % self.window_tokens) // chunk_tokens
-
-    def needed_tokens(self, tokens: int) -> int:
-        """Return how many of a prefix's tokens, its last ones, must be read to resume behind it; 1 for a state."""
-        return self.needed_chunks(tokens, 1)
 
 
 def with_kv_dtype(model: ModelShape, dtype: KvDtype) -> ModelShape:
@@ -395,44 +382,21 @@ def chunk_bytes(model: ModelShape, chunk_tokens: int, ranks: int = 1, page_bytes
     return sum(p.copies * pad(p.size_bytes(chunk_tokens), page_bytes) for p in pieces(model, ranks))
 
 
-def stored_bytes(
-    model: ModelShape,
-    tokens: int,
-    *,
-    ranks: int = 1,
-    chunk_tokens: int | None = None,
-    store: Store = Store.DENSE,
-    page_bytes: int = 1,
-) -> int:
+def stored_bytes(model: ModelShape, tokens: int, *, chunk_tokens: int, ranks: int = 1, page_bytes: int = 1) -> int:
     """Return what a prefix of `tokens` tokens takes on disk, for all ranks together.
 
-    With `chunk_tokens` only whole chunks are stored, each with a state of its own; without, one entry of all
-    tokens with one state. Each piece of each chunk is padded to whole pages.
+    Only whole chunks are stored, each with a state of its own, and each piece of each padded to whole pages.
     """
-    if store is Store.WINDOWED:
-        return read_bytes(model, tokens, ranks=ranks, chunk_tokens=chunk_tokens, page_bytes=page_bytes)
-    if chunk_tokens is None:
-        return chunk_bytes(model, tokens, ranks, page_bytes) if tokens else 0
     return tokens // chunk_tokens * chunk_bytes(model, chunk_tokens, ranks, page_bytes)
 
 
-def read_bytes(
-    model: ModelShape, tokens: int, *, ranks: int = 1, chunk_tokens: int | None = None, page_bytes: int = 1
-) -> int:
+def read_bytes(model: ModelShape, tokens: int, *, chunk_tokens: int, ranks: int = 1, page_bytes: int = 1) -> int:
     """Return what must be read to resume behind a prefix of `tokens` tokens, for all ranks together.
 
     Layers that need every token are read whole. Sliding-window layers are read for the last ceil(W / C) chunks
     of C tokens, chunked layers back to where their span began (nothing if it just ended), states once. Latents
-    are read once and broadcast. Without `chunk_tokens` the entry is one and exactly those tokens are read of it.
+    are read once and broadcast. If no more than that is kept, it is what is stored, too.
     """
-    if tokens <= 0:
-        return 0
-    if chunk_tokens is None:
-        return sum(
-            p.copies * pad(p.size_bytes(needed), page_bytes)
-            for p in pieces(model, ranks)
-            if (needed := p.needed_tokens(tokens))
-        )
     return sum(
         p.copies * p.needed_chunks(tokens // chunk_tokens, chunk_tokens) * pad(p.size_bytes(chunk_tokens), page_bytes)
         for p in pieces(model, ranks)

@@ -47,7 +47,7 @@ void emit_layer(World *w, int64_t now, int64_t op, int64_t t, int64_t phase, int
         rows.object_id[i] = (number * ranks + rank) * layers + layer;
         rows.length_bytes[i] = length;
         rows.request_id[i] = request;
-        rows.stage[i] = (int32_t)stage;
+        rows.stage[i] = (int32_t)(request == NONE ? NONE : stage);
         rows.rank[i] = (int16_t)rank;
     }
 }

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from kvtrace.core.csv import csv_fault
-from kvtrace.core.errors import TraceError, need_file
+from kvtrace.core.errors import TraceError, need_file, refuse
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.reading import Gathered, JsonLines, backwards_notes, turns_of
 from kvtrace.requests.requests import (
@@ -333,9 +333,7 @@ class CsvColumns:
 
     def refuse(self, name: str, is_wrong: Any, values: Any, why: str) -> None:
         """Raise TraceError for the first row of column `name` that `is_wrong`, a boolean array."""
-        wrong = np.flatnonzero(is_wrong)
-        if len(wrong):
-            raise TraceError(f"{values[wrong[0]]} {why}", path=self.path, row=int(wrong[0]) + FIRST_LINE, column=name)
+        refuse(is_wrong, f"{{}} {why}", values, path=self.path, column=name, first_row=FIRST_LINE)
 
 
 def header_of(path: Path) -> list[str]:
@@ -366,10 +364,8 @@ def read_columns(path: Path, required: Mapping[str, Any], optional: Mapping[str,
     wanted = {**required, **{n: t for n, t in optional.items() if n in names}}
     chunks = _read(path, names, wanted)
     for name in required:
-        array = chunks[name]
-        if array.null_count:
-            row = int(np.flatnonzero(array.is_null().to_numpy())[0])
-            raise TraceError("empty, but it must have a value", path=path, row=row + FIRST_LINE, column=name)
+        is_empty = chunks[name].is_null().to_numpy()
+        refuse(is_empty, "empty, but it must have a value", path=path, column=name, first_row=FIRST_LINE)
     return CsvColumns(path, chunks, tuple(n for n in names if n not in wanted))
 
 

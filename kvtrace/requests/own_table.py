@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvtrace.core.errors import TraceError
+from kvtrace.core.errors import TraceError, refuse
 from kvtrace.core.metadata import describe
-from kvtrace.core.schema import REQUESTS, RequestKind, arrow_schema, enum_array, enum_code, numbers
+from kvtrace.core.schema import REQUESTS, RequestKind, batch_of, enum_code, numbers
 from kvtrace.core.tables import SUFFIXES, create, open_table
 from kvtrace.core.units import format_count, format_duration
 from kvtrace.requests.requests import (
@@ -56,39 +56,15 @@ def batches_as_arrived(requests: Requests, rows: Ints, arrival_ns: Ints) -> Iter
 def _batch(requests: Requests, start: int, stop: int, first_id: int) -> pa.RecordBatch:
     import pyarrow as pa
 
-    rows, n = slice(start, stop), stop - start
-    kind = np.full(n, _TRACE_KIND) if requests.kind is None else requests.kind[rows]
-    qos = np.full(n, NONE, dtype=np.int64) if requests.qos is None else requests.qos[rows]
-    arrays = [
-        pa.array(requests.arrival_ns[rows]),
-        pa.array(np.arange(first_id, first_id + n)),
-        _nullable(requests.session_id, rows, n, pa.int64()),
-        _nullable(requests.turn, rows, n, pa.int32()),
-        pa.array(requests.input_tokens[rows]),
-        pa.array(requests.output_tokens[rows]),
-        _lists(requests, start, stop),
-        enum_array(REQUESTS, "qos", np.maximum(qos, 0).astype(np.int8), qos == NONE),
-        enum_array(REQUESTS, "kind", kind.astype(np.int8)),
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(REQUESTS))
-
-
-def _lists(requests: Requests, start: int, stop: int) -> Any:
-    import pyarrow as pa
-
-    if not requests.block_tokens:
-        return pa.nulls(stop - start, pa.list_(pa.int64()))
-    offsets = requests.block_offsets[start : stop + 1]
-    ids = requests.block_ids[offsets[0] : offsets[-1]]
-    return pa.ListArray.from_arrays(pa.array(offsets - offsets[0], pa.int32()), pa.array(ids))
-
-
-def _nullable(values: Ints | None, rows: slice, n: int, type_: Any) -> Any:
-    import pyarrow as pa
-
-    if values is None:
-        return pa.nulls(n, type_)
-    return pa.array(values[rows], type_, mask=values[rows] == NONE)
+    names = ("arrival_ns", "session_id", "turn", "input_tokens", "output_tokens", "qos", "kind")
+    columns = {name: of[start:stop] for name in names if (of := getattr(requests, name)) is not None}
+    columns["request_id"] = np.arange(first_id, first_id + stop - start)
+    columns.setdefault("kind", np.full(stop - start, _TRACE_KIND))
+    if requests.block_tokens:
+        offsets = requests.block_offsets[start : stop + 1]
+        ids = pa.array(requests.block_ids[offsets[0] : offsets[-1]])
+        columns["block_ids"] = pa.ListArray.from_arrays(pa.array(offsets - offsets[0], pa.int32()), ids)
+    return batch_of(REQUESTS, columns)
 
 
 def is_own(start: Start) -> bool:
@@ -136,9 +112,8 @@ def _blocks(array: Any, path: Path, row: int, *, has_ids: bool) -> tuple[Ints, I
     import pyarrow.compute as pc
 
     is_wrong = (array.is_null() if has_ids else array.is_valid()).to_numpy(zero_copy_only=False)
-    if is_wrong.any():
-        why = "null, but the source has block ids" if has_ids else "ids, but the metadata's source has no block_tokens"
-        raise TraceError(why, path=path, row=row + int(np.argmax(is_wrong)), column="block_ids")
+    why = "null, but the source has block ids" if has_ids else "ids, but the metadata's source has no block_tokens"
+    refuse(is_wrong, why, path=path, column="block_ids", first_row=row)
     if not has_ids:
         return np.zeros(len(array), dtype=np.int64), np.zeros(0, dtype=np.int64)
     lengths: Ints = pc.list_value_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -149,23 +124,21 @@ def _blocks(array: Any, path: Path, row: int, *, has_ids: bool) -> tuple[Ints, I
 def _check(found: dict[str, Ints], offsets: Ints, block_tokens: int, path: Path) -> None:
     """Raise TraceError at the first request with a value out of range or out of order."""
 
-    def refuse(is_wrong: Any, name: str, why: str) -> None:
-        wrong = np.flatnonzero(is_wrong)
-        if len(wrong):
-            raise TraceError(f"{found[name][wrong[0]]} {why}", path=path, row=int(wrong[0]), column=name)
+    def no(is_wrong: Any, name: str, why: str) -> None:
+        refuse(is_wrong, f"{{}} {why}", found[name], path=path, column=name)
 
     n = len(found["arrival_ns"])
-    refuse(found["request_id"] != np.arange(n), "request_id", "where requests are numbered from 0, one by one")
-    refuse(found["arrival_ns"] > MAX_NS, "arrival_ns", "is beyond the clock of a trace")
-    refuse(np.diff(found["arrival_ns"], prepend=0) < 0, "arrival_ns", "goes back in time")
+    no(found["request_id"] != np.arange(n), "request_id", "where requests are numbered from 0, one by one")
+    no(found["arrival_ns"] > MAX_NS, "arrival_ns", "is beyond the clock of a trace")
+    no(np.diff(found["arrival_ns"], prepend=0) < 0, "arrival_ns", "goes back in time")
     for name in ("input_tokens", "output_tokens"):
-        refuse(found[name] > MAX_TOKENS, name, f"must be from 0 to {MAX_TOKENS} tokens")
-    refuse(found["session_id"] > MAX_BLOCK_ID, "session_id", "is too large")
+        no(found[name] > MAX_TOKENS, name, f"must be from 0 to {MAX_TOKENS} tokens")
+    no(found["session_id"] > MAX_BLOCK_ID, "session_id", "is too large")
     if block_tokens:
         counts = np.diff(offsets)
         whole = found["input_tokens"] // block_tokens
         most = -(-found["input_tokens"] // block_tokens)
-        refuse((counts < whole) | (counts > most), "input_tokens", "tokens do not fit the number of block_ids")
+        no((counts < whole) | (counts > most), "input_tokens", "tokens do not fit the number of block_ids")
 
 
 GAP_INTERVALS = 100

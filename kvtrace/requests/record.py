@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError, how_to_add
-from kvtrace.core.schema import EVENTS, CacheEvent, arrow_schema, enum_array, enum_code
+from kvtrace.core.schema import EVENTS, CacheEvent, batch_of, enum_code
 from kvtrace.core.tables import open_table
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.reading import Gathered
@@ -259,13 +259,8 @@ class EventRows:
 
     def take(self) -> pa.RecordBatch:
         """Return the rows that wait, and forget them; the numbers of the blocks stay."""
-        import pyarrow as pa
-
-        schema, columns = arrow_schema(EVENTS), self._columns
-        kinds = enum_array(EVENTS, "event", columns["event"])
-        arrays = [kinds if f.name == "event" else pa.array(columns[f.name], f.type) for f in schema]
-        self._columns = {name: [] for name in EVENTS.names}
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        taken, self._columns = self._columns, {name: [] for name in EVENTS.names}
+        return batch_of(EVENTS, taken)
 
     def _id(self, block_hash: _Hash) -> int:
         return self._ids.setdefault(block_hash, len(self._ids))

@@ -27,8 +27,7 @@ from kvtrace.core.schema import (
     Op,
     Phase,
     Table,
-    arrow_schema,
-    enum_array,
+    batch_of,
     enum_code,
     objects_batch,
 )
@@ -180,20 +179,7 @@ def _run(simulation: Simulation, encode: Callable[[Flush], None], progress: Call
 
 def trace_batch(rows: dict[str, Any], extras: tuple[str, ...] = ()) -> pa.RecordBatch:
     """Return rows of the simulation, arrays by column, as a record batch that shares their memory."""
-    import pyarrow as pa
-
-    is_background = rows["request_id"] < 0
-    columns = {"offset_bytes": np.zeros(len(is_background), np.int64)} | rows
-    schema = arrow_schema(TRACE, extras)
-    arrays = []
-    for column in schema:
-        if pa.types.is_dictionary(column.type):
-            arrays.append(enum_array(TRACE, column.name, columns[column.name]))
-        elif column.name in extras:
-            arrays.append(pa.array(columns[column.name], mask=columns[column.name] < 0 if column.nullable else None))
-        else:
-            arrays.append(pa.array(columns[column.name], mask=is_background if column.nullable else None))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return batch_of(TRACE, {"offset_bytes": np.zeros(len(rows["ts_ns"]), np.int64)} | rows, extras)
 
 
 def object_batch(first_id: int, kind: str, sizes: Any) -> pa.RecordBatch:

@@ -207,10 +207,7 @@ def write(path: Path, study: Study, rows: Sequence[StudyRow], argv: list[str]) -
     config = {"knobs": kinds, "price": study.price, "configurations": len(study.configurations)}
     meta = describe(table, "kvtrace", argv, config, tiers=[TierFacts(name) for name in tiers], is_simulated=True)
     with create(path, table, meta) as out:
-        columns = [dict(_cells(row, kinds)) for row in rows]
-        schema = arrow_schema(table)
-        arrays = [pa.array([row.get(field.name) for row in columns], field.type) for field in schema]
-        out.write(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        out.write(pa.RecordBatch.from_pylist([dict(_cells(row, kinds)) for row in rows], arrow_schema(table)))
 
 
 def _kind(values: Sequence[Value]) -> str:

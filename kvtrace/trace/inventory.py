@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from msgspec import UNSET
@@ -22,7 +22,7 @@ from kvtrace.core.document.document import (
     table_of,
 )
 from kvtrace.core.document.fleet import event_lines, event_tables
-from kvtrace.core.errors import TraceError
+from kvtrace.core.errors import TraceError, refuse
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.native.library import I1, I4, I8, StructAt, function
 from kvtrace.core.native.structs import Structure
@@ -198,54 +198,27 @@ def check_objects(reader: Reader, extents: NDArray[np.int64], documents: set[int
     `extents[o]` are the bytes that object o has in the trace, 0 if it is never written; `documents` are retrieved.
     What the trace never wrote may be listed all the same: no tier took it.
     """
-    wanted = np.array(sorted(documents), dtype=np.int64)
+    wanted, kind_names = np.array(sorted(documents), dtype=np.int64), np.array(OBJECTS.column("kind").values)
     row, before, is_listed = 0, -1, np.zeros(len(extents), dtype=bool)
     for batch in reader.batches():
-        ids = batch.column("object_id").to_numpy()
-        steps = np.diff(ids, prepend=before)
-        if (steps <= 0).any():
-            at = int(np.argmax(steps <= 0))
-            _refuse(reader, row + at, "object_id", f"object {ids[at]} is out of order, or twice in the table")
+        ids, kinds = (numbers(batch.column(name)) for name in ("object_id", "kind"))
+        sizes = batch.column("size_bytes")
+        wrong = "object {} is out of order, or twice in the table"
+        refuse(np.diff(ids, prepend=before) <= 0, wrong, ids, path=reader.path, column="object_id", first_row=row)
         is_known = ids < len(extents)
         is_listed[ids[is_known]] = True
         written = np.zeros(len(ids), dtype=np.int64)
         written[is_known] = extents[ids[is_known]]
-        _check_sizes(reader, row, batch, written)
-        _check_kinds(reader, row, batch, np.isin(ids, wanted))
+        is_other = sizes.is_valid().to_numpy(zero_copy_only=False) & (written > 0) & (numbers(sizes) != written)
+        wrong = "object {} is {} bytes here, but {} in the trace"
+        refuse(is_other, wrong, ids, sizes, written, path=reader.path, column="size_bytes", first_row=row)
+        is_other = np.isin(ids, wanted) & (kinds != _DOCUMENT)
+        wrong = "object {} is a {} here, but the trace retrieves it as a document"
+        refuse(is_other, wrong, ids, kind_names[kinds], path=reader.path, column="kind", first_row=row)
         row, before = row + len(ids), int(ids[-1]) if len(ids) else before
     missing = np.flatnonzero((extents > 0) & ~is_listed)
     if len(missing):
         raise TraceError(f"object {missing[0]} of the trace is not in this table", path=reader.path)
-
-
-def _check_sizes(reader: Reader, row: int, batch: pa.RecordBatch, written: NDArray[np.int64]) -> None:
-    sizes = batch.column("size_bytes")
-    is_wrong = sizes.is_valid().to_numpy(zero_copy_only=False) & (written > 0)
-    is_wrong &= sizes.fill_null(0).to_numpy() != written
-    if is_wrong.any():
-        at = int(np.argmax(is_wrong))
-        object_id = batch.column("object_id")[at]
-        message = f"object {object_id} is {sizes[at]} bytes here, but {written[at]} in the trace"
-        _refuse(reader, row + at, "size_bytes", message)
-
-
-def _check_kinds(reader: Reader, row: int, batch: pa.RecordBatch, is_document: NDArray[np.bool_]) -> None:
-    kinds = batch.column("kind").indices.to_numpy()
-    is_wrong = is_document & (kinds != _DOCUMENT)
-    if is_wrong.any():
-        at = int(np.argmax(is_wrong))
-        kind = OBJECTS.column("kind").values[kinds[at]]
-        object_id = batch.column("object_id")[at]
-        _refuse(
-            reader, row + at, "kind", f"object {object_id} is a {kind} here, but the trace retrieves it as a document"
-        )
-
-
-def _refuse(reader: Reader, row: int, column: str, message: str) -> NoReturn:
-    raise TraceError(message, path=reader.path, row=row, column=column)
-
-
-_OPS = len(Op)
 
 
 def cost_line(cost: dict[str, Any], when: str, basis: str) -> str:
@@ -268,20 +241,13 @@ def monthly_costs(
     priced = [t for t, tier in enumerate(tiers) if tier.has_price]
     if not priced or not span_ns:
         return []
-    counts, months = _counts(trace, len(tiers)), MONTH_S * NS_PER_S / span_ns
-    return [tiers[t].monthly_cost(*counts[t], months, stats["tiers"][t]["live_bytes"]) for t in priced]
-
-
-def _counts(trace: Path, tiers: int) -> list[tuple[int, int]]:
-    """Return by tier how many reads and writes `trace` has, those before its start aside."""
-    total = np.zeros(tiers * _OPS, np.int64)
-    populate = enum_code(TRACE, "phase", "populate")
-    for batch in open_table(trace, TRACE).batches(("op", "tier", "phase")):
-        op, phase = (batch.column(name).indices.to_numpy() for name in ("op", "phase"))
-        key = batch.column("tier").to_numpy().astype(np.int64) * _OPS + op
-        total += np.bincount(key[phase != populate], minlength=len(total))
-    read, write = (enum_code(TRACE, "op", op.value) for op in (Op.READ, Op.WRITE))
-    return [(int(of[read]), int(of[write])) for of in total.reshape(tiers, _OPS)]
+    counts = np.zeros((len(tiers), len(Op), len(Phase)), np.int64)
+    for batch in open_table(trace, TRACE).batches(("tier", "op", "phase", "length_bytes")):
+        _count(batch, counts, np.zeros_like(counts))
+    counts[:, :, enum_code(TRACE, "phase", Phase.POPULATE)] = 0
+    reads, writes = (counts[:, enum_code(TRACE, "op", op)].sum(axis=1).tolist() for op in (Op.READ, Op.WRITE))
+    months = MONTH_S * NS_PER_S / span_ns
+    return [tiers[t].monthly_cost(reads[t], writes[t], months, stats["tiers"][t]["live_bytes"]) for t in priced]
 
 
 FAULTS: Final = {

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvtrace.core import metadata
-from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.errors import ConfigError, refuse
 from kvtrace.core.metadata import Metadata, TierFacts
 from kvtrace.core.schema import MOST, OBJECTS, REQUESTS, TRACE, Table, arrow_schema
 from kvtrace.core.tables import Reader, create, objects_path, open_table
@@ -223,9 +223,8 @@ class _Head:
     def _check(self, batch: pa.RecordBatch) -> None:
         times = batch.column(self._time).to_numpy()
         late = np.append(self._last_ns, times[:-1]) > times
-        if late.any():
-            row = self._row + int(np.argmax(late))
-            raise TraceError("earlier than the row before it", path=self._reader.path, row=row, column=self._time)
+        wrong = "earlier than the row before it"
+        refuse(late, wrong, path=self._reader.path, column=self._time, first_row=self._row)
         if len(times):
             self._last_ns = int(times[-1])
             if self._last_ns + self._source.given.shift_ns > MOST:

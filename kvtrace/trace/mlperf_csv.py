@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from kvtrace.core.csv import MOST_LINE_BYTES, csv_fault, unpacked
-from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.errors import ConfigError, TraceError, refuse
 from kvtrace.core.files import aside
 from kvtrace.core.metadata import Metadata, TierFacts, describe
-from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, arrow_schema, enum_array, enum_code, objects_batch
+from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, batch_of, enum_code, objects_batch
 from kvtrace.core.tables import create, objects_path, open_table
 from kvtrace.core.units import format_duration
 from kvtrace.sim.chains import Numbers
@@ -151,34 +151,24 @@ def _parse(block: bytes, path: Path, row: int) -> pa.Table:
 
 
 def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
-    import pyarrow as pa
-
     n = rows.num_rows
-    sizes = rows["Object_Size_Bytes"].to_numpy()
-    if len(sizes) and sizes.min() < 0:
-        at = state.rows + int(np.argmax(sizes < 0))
-        raise TraceError("a negative size", path=path, row=at, column="Object_Size_Bytes")
-    seconds = rows["Timestamp"].to_numpy()
+    sizes, seconds = rows["Object_Size_Bytes"].to_numpy(), rows["Timestamp"].to_numpy()
+    refuse(sizes < 0, "a negative size", path=path, column="Object_Size_Bytes", first_row=state.rows)
     is_wrong = ~((seconds >= 0) & (seconds <= _MAX_SECONDS))
-    if is_wrong.any():
-        at = int(np.argmax(is_wrong))
-        raise TraceError(f"{seconds[at]:g} is no Unix time", path=path, row=state.rows + at, column="Timestamp")
+    refuse(is_wrong, "{:g} is no Unix time", seconds, path=path, column="Timestamp", first_row=state.rows)
     ops = _codes(rows["Operation"], _OPS, path, state.rows)
-    tiers = _codes(rows["Tier"], {name: i for i, name in enumerate(_TIERS)}, path, state.rows)
-    arrays = [
-        pa.array(_times(seconds, state)),
-        enum_array(TRACE, "op", ops),
-        pa.array(tiers),
-        enum_array(TRACE, "phase", _phases(rows["Phase"], ops, state)),
-        pa.array(_objects(rows["Key"], sizes, state)),
-        pa.array(np.zeros(n, dtype=np.int64)),
-        pa.array(sizes),
-        pa.nulls(n, pa.int64()),
-        pa.nulls(n, pa.int32()),
-        pa.array(np.zeros(n, dtype=np.int16)),
-    ]
+    columns = {
+        "ts_ns": _times(seconds, state),
+        "op": ops,
+        "tier": _codes(rows["Tier"], {name: i for i, name in enumerate(_TIERS)}, path, state.rows),
+        "phase": _phases(rows["Phase"], ops, state),
+        "object_id": _objects(rows["Key"], sizes, state),
+        "offset_bytes": np.zeros(n, np.int64),
+        "length_bytes": sizes,
+        "rank": np.zeros(n, np.int16),
+    }
     state.rows += n
-    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(TRACE))
+    return batch_of(TRACE, columns)
 
 
 def _codes(column: Any, known: dict[str, int], path: Path, row: int) -> Any:
