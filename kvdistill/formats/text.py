@@ -14,10 +14,10 @@ import numpy as np
 
 from kvdistill.formats.formats import Account, Rows
 from kvdistill.queries.database import BATCH_ROWS, literal, named
-from kvtrace.core.csv import unpacked
 from kvtrace.core.errors import TraceError, need_file
 from kvtrace.core.run.run_file import OPS_FILE
 from kvtrace.core.schema import OBJECTS, OPS, TRACE, Table, arrow_schema, enum_array, enum_code
+from kvtrace.core.tables import unpacked
 
 if TYPE_CHECKING:
     import duckdb

@@ -42,10 +42,10 @@ from kvtrace.core.files import read_json
 from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import Metadata, computing_notes
 from kvtrace.core.native.library import I1, I8, function
-from kvtrace.core.parquet import DENSE_SLACK
 from kvtrace.core.run.probe_file import DirectionFigures, ProbeFile
 from kvtrace.core.run.run_file import RunFile, find_run, refuse_cut_off, runs_below
 from kvtrace.core.schema import BLOCKS, MOST, OPS, TRACE
+from kvtrace.core.tables import DENSE_SLACK
 from kvtrace.core.units import format_count
 
 WHAT = "a trace, a run's folder, ops.parquet, blocks.parquet, probe.json or profile.json"

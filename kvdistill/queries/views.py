@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvdistill.queries.database import literal
 from kvtrace.core import files as core_files
-from kvtrace.core import parquet, tables
+from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.probe_file import find_probe
 from kvtrace.core.run.run_file import PROBE_FILE, RUN_FILE, find_run, refuse_cut_off
@@ -193,7 +193,7 @@ def _as_parquet(path: Path, table: Table, scratch: Path) -> Path:
     reader = tables.open_table(path, table)
     with pq.ParquetWriter(target, arrow_schema(table, reader.extras), compression="zstd") as out:
         for batch in reader.batches():
-            out.write_batch(batch, row_group_size=parquet.BATCH_ROWS)
+            out.write_batch(batch, row_group_size=tables.BATCH_ROWS)
     return target
 
 

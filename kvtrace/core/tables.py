@@ -1,11 +1,17 @@
 """Read and write the tables of the contract as streams: Parquet, or zstd CSV, chosen by suffix.
 
-Both hold the same content. A reader yields Arrow record batches of the exact schema, whatever the file.
+Both hold the same content, and a reader yields Arrow record batches of the exact schema, whatever the file. Parquet is
+zstd, with dictionaries for closed sets and text, and deltas for times and ids. CSV is for people and tools without it:
+line 1 is `# kvtrace` and the metadata as JSON, line 2 the header; the last line is `# end` and the final metadata,
+which tells a whole file from a truncated one. Null is an empty field; a list is `[1 2 3]`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -13,20 +19,551 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from kvtrace.core import csv, parquet
-from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core import metadata
+from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.files import aside
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.schema import Table
+from kvtrace.core.schema import MOST, OPS, STUDY, TABLES, TRACE, Column, Table, arrow_schema, study_table
+from kvtrace.core.units import INT64_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+META_KEY = b"kvtrace"
+_CHECK_KEY = b"kvtrace.sha256"
+"""Of the metadata's bytes; those of the rows are in checksums of the pages."""
+# Level 1 halves the file against level 0 at a third of level 3's cost (measured, 8 columns, 1 Mi-row groups).
+ZSTD_LEVEL = 1
+BATCH_ROWS = 1 << 14
+# Measured on 50 M trace rows: pages of pyarrow's 20,000 rows cost 15 % more time than pages as long as a row group,
+# and dictionaries of numbers a quarter more than plain numbers, which zstd makes as small.
+_PAGE_ROWS = 1 << 20
+_PAGE_BYTES = 8 << 20
+_WRITE_ROWS = 1 << 16
+_DELTA_UNITS = ("ns", "id")
+_RISING = "row"
+"""This column too: in each table it is counted up."""
+_PLACES = ("offset_bytes", "size_bytes")
+MOST_ROWS_PER_BYTE = 1 << 16
+"""A page of one value for a million rows, in each of a table's columns, takes more than that."""
+MOST_GROUP_BYTES = 512 << 20
+"""Of a row group, some of which a reader may have to unpack at once; ours have some 20 MiB."""
+DENSE_SLACK = 1 << 24
+"""A trace's objects are numbered densely, hardly more than it has rows; more would take memory for damage's sake."""
+
+
+class ParquetEncoder:
+    """Writes row groups to a Parquet file."""
+
+    def __init__(self, path: Path, table: Table, extras: tuple[str, ...] = ()) -> None:
+        """Open `path` for rows of `table` with the columns `extras`."""
+        import pyarrow.parquet as pq
+
+        columns = [*table.columns, *(table.column(name) for name in extras)]
+        numbers = {
+            c.name: "DELTA_BINARY_PACKED"
+            if (c.unit in _DELTA_UNITS or c.name == _RISING) and c.type in ("int32", "int64")
+            else "PLAIN"
+            for c in columns
+            if c.type.startswith("int")
+        }
+        self._writer = pq.ParquetWriter(
+            path,
+            arrow_schema(table, extras),
+            compression="zstd",
+            compression_level=ZSTD_LEVEL,
+            use_dictionary=[c.name for c in columns if c.name not in numbers and c.name != "key"],
+            column_encoding=numbers,
+            write_statistics=[c.name for c in columns if c.unit in _DELTA_UNITS],
+            data_page_size=_PAGE_BYTES,
+            max_rows_per_page=_PAGE_ROWS,
+            write_batch_size=_WRITE_ROWS,
+            # A flipped bit is an error, not another number.
+            write_page_checksum=True,
+        )
+
+    def write(self, table: pa.Table) -> None:
+        """Write `table` as one row group."""
+        self._writer.write_table(table, row_group_size=table.num_rows or None)
+
+    def finish(self, meta: Metadata) -> None:
+        """Put `meta` into the footer."""
+        said = metadata.encode(meta)
+        self._writer.add_key_value_metadata({META_KEY: said, _CHECK_KEY: hashlib.sha256(said).hexdigest().encode()})
+
+    def close(self) -> None:
+        """Write the footer and close the file."""
+        self._writer.close()
+
+
+class ParquetReader:
+    """Reads a table of the contract from Parquet."""
+
+    def __init__(self, path: Path, table: Table | None) -> None:
+        """Open `path`, check that it holds `table`, and read its metadata."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self.path = path
+        try:
+            # Without buffering ahead, which takes 40 MB and no less time, a page of each column is in memory.
+            self._file = pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False)
+        except MemoryError:
+            # pyarrow's is one of its own errors too.
+            raise
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise TraceError(f"not a readable Parquet file: {_first_line(error)}", path=path) from None
+        pairs = self._file.metadata.metadata or {}
+        if META_KEY not in pairs:
+            raise TraceError("a Parquet file, but none of ours: it has no kvtrace metadata", path=path)
+        # Tables of before have none.
+        if pairs.get(_CHECK_KEY, b"") not in (b"", hashlib.sha256(pairs[META_KEY]).hexdigest().encode()):
+            raise TraceError("damaged: its metadata is not what was written", path=path)
+        self.meta = metadata.decode(pairs[META_KEY], path)
+        self.table = table_of(self.meta, table, path)
+        found = set(self._file.schema_arrow.names)
+        self.extras = tuple(c.name for c in self.table.extras if c.name in found)
+        self._check_columns()
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        """Refuse a footer that does not fit the file, before anything is made as large as it says."""
+        footer, size = self._file.metadata, self.path.stat().st_size
+        if self.meta.rows != footer.num_rows:
+            raise TraceError(f"its metadata says {self.meta.rows} rows, but it holds {footer.num_rows}", path=self.path)
+        groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+        if footer.num_rows != sum(group.num_rows for group in groups):
+            raise TraceError(f"its footer says {footer.num_rows} rows, but its row groups hold others", path=self.path)
+        if footer.num_rows > size * MOST_ROWS_PER_BYTE:
+            raise TraceError(f"its footer says {footer.num_rows} rows, which {size} bytes cannot hold", path=self.path)
+        # Of columns by themselves, Arrow ends the process where their statistics are damaged.
+        if any(not 0 <= group.total_byte_size <= MOST_GROUP_BYTES for group in groups):
+            message = f"a row group unpacks to more than {MOST_GROUP_BYTES} bytes; write smaller ones"
+            raise TraceError(message, path=self.path)
+
+    def _check_columns(self) -> None:
+        import pyarrow as pa
+
+        found = self._file.schema_arrow
+        for field in arrow_schema(self.table, self.extras):
+            column = self.table.column(field.name)
+            index = found.get_field_index(column.name)
+            if index < 0:
+                raise TraceError("this column is missing", path=self.path, column=column.name)
+            type_ = found.field(index).type
+            same = pa.types.is_dictionary(type_) if column.type == "enum" else type_ == field.type
+            if not same:
+                raise TraceError(f"its type is {type_}, not {field.type}", path=self.path, column=column.name)
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in order, all columns or the named ones."""
+        import pyarrow as pa
+
+        names = list(columns) if columns is not None else [*self.table.names, *self.extras]
+        check = RowCheck(self.table, self.meta, self.path)
+        held = held_columns(self.table, self.extras, names)
+        found = self._file.iter_batches(batch_size=BATCH_ROWS, columns=held, use_threads=False)
+        try:
+            for batch in found:
+                yield check.take({name: batch.column(name) for name in held}, names)
+        except MemoryError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            message = f"damaged after this row: {_first_line(error)}"
+            raise TraceError(message, path=self.path, row=check.row) from None
+        if check.row != self.meta.rows:
+            raise TraceError(f"its metadata says {self.meta.rows} rows, but it holds {check.row}", path=self.path)
+
+
+class RowCheck:
+    """Checks the rows of one table as they are read, whatever the file: types, nulls, closed sets, ranges, text.
+
+    No reader hands on a row that did not pass, so what works with rows need not look again.
+    """
+
+    def __init__(self, table: Table, meta: Metadata, path: Path) -> None:
+        """Check rows of `table` as `meta` describes it; errors name `path`."""
+        self.row = 0
+        self._table, self._meta, self._path = table, meta, path
+        self._totals: dict[str, float] = {}
+        """Of each column of bytes, so far."""
+
+    def take(self, columns: Mapping[str, Any], names: Sequence[str]) -> pa.RecordBatch:
+        """Return the next rows, arrays by column name, as the columns `names` with the exact types of the table.
+
+        A name that is not among the columns is that of an extra one, which gets its default.
+
+        Raises:
+            TraceError: a null, value or text that its column may not hold.
+
+        """
+        import pyarrow as pa
+
+        arrays = {name: self._column(array, self._table.column(name)) for name, array in columns.items()}
+        known = arrow_schema(self._table, tuple(c.name for c in self._table.extras))
+        schema = pa.schema([known.field(name) for name in names])
+        rows = len(next(iter(arrays.values())))
+        for field in schema:
+            if field.name not in arrays:
+                default = pa.scalar(self._table.column(field.name).default, field.type)
+                arrays[field.name] = pa.repeat(default, rows)
+        batch = pa.RecordBatch.from_arrays([arrays[name] for name in names], schema=schema)
+        self.row += batch.num_rows
+        return batch
+
+    def _column(self, array: Any, column: Column) -> Any:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if array.null_count and not column.nullable:
+            at = pc.index(array.is_null(), pa.scalar(value=True)).as_py()
+            raise self._fault("empty, but this column must have a value", at, column)
+        if column.type.startswith("int"):
+            self._check_range(array, column)
+            return array
+        if column.type == "float64":
+            if not pc.all(pc.is_finite(array)).as_py() and array.null_count < len(array):
+                at = pc.index(pc.is_finite(array), pa.scalar(value=False)).as_py()
+                raise self._fault(f"{array[at]} is no number", at, column)
+            return array
+        if column.type == "enum" and pa.types.is_dictionary(array.type) and self._is_coded(array, column):
+            return pa.DictionaryArray.from_arrays(array.indices.cast(pa.int8()), array.dictionary, safe=False)
+        try:
+            # Arrow takes text as it stands in the file; whether it is UTF-8 is only looked at here.
+            array.validate(full=True)
+        except pa.ArrowException as error:
+            raise self._fault(f"damaged from here on: {_first_line(error)}", 0, column) from None
+        return self._codes(array, column) if column.type == "enum" else array
+
+    def _check_range(self, array: Any, column: Column) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        found = pc.min_max(array)
+        low, high = found["min"].as_py(), found["max"].as_py()
+        if low is None:
+            return
+        least, most, allowed = column.least, column.most, "out of range"
+        if self._table in (TRACE, OPS) and column.name == "tier":
+            names = [tier.name for tier in self._meta.tiers]
+            most, allowed = len(names) - 1, f"no tier: the metadata names {', '.join(names) or 'none'}"
+        elif self._table is TRACE and column.name == "object_id":
+            rows = self._meta.rows or 0
+            most, allowed = rows + DENSE_SLACK, f"no dense number from 0, in a file of {rows} rows"
+        if (least is not None and low < least) or high > most:
+            wrong = pc.greater(array, most) if least is None else pc.or_(pc.less(array, least), pc.greater(array, most))
+            at = pc.index(wrong, pa.scalar(value=True)).as_py()
+            where = f"at most {most}" if least is None else f"from {least} to {most}"
+            raise self._fault(f"{array[at]} is {allowed} ({where})", at, column)
+        if column.unit == "bytes" and column.name not in _PLACES:
+            # A PiB for each row of a batch does not fit 64 bits.
+            total = pc.sum(array if high * len(array) <= MOST else array.cast("float64")).as_py()
+            self._totals[column.name] = self._totals.get(column.name, 0) + total
+            if self._totals[column.name] > MOST:
+                raise self._fault("all up to these rows add up to over 4 EiB", 0, column)
+
+    def _is_coded(self, array: Any, column: Column) -> bool:
+        """Return whether the codes of `array` are those of the column's closed set already, as in files of ours."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not array.dictionary.equals(pa.array(column.values, pa.string())):
+            return False
+        found = pc.min_max(array.indices)
+        low, high = found["min"].as_py(), found["max"].as_py()
+        return low is None or (low >= 0 and high < len(column.values))
+
+    def _codes(self, array: Any, column: Column) -> Any:
+        """Return `array` as codes in the order of the column's closed set."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        values = pa.array(column.values, pa.string())
+        if not pa.types.is_dictionary(array.type):
+            array = array.dictionary_encode()
+        codes = pc.index_in(array.dictionary, values)
+        indices = codes.take(array.indices).cast(pa.int8())
+        if indices.null_count > array.null_count:
+            unknown = pc.and_(indices.is_null(), array.is_valid())
+            at = pc.index(unknown, pa.scalar(value=True)).as_py()
+            message = f"unknown value {array[at].as_py()!r}; it must be one of {', '.join(column.values)}"
+            raise self._fault(message, at, column)
+        if indices.null_count and not column.nullable:
+            raise self._fault("empty, but this column must have a value", 0, column)
+        return pa.DictionaryArray.from_arrays(indices, values)
+
+    def _fault(self, message: str, at: int, column: Column) -> TraceError:
+        return TraceError(message, path=self._path, row=self.row + at, column=column.name)
+
+
+def held_columns(table: Table, extras: tuple[str, ...], names: Sequence[str]) -> list[str]:
+    """Return those of the columns `names` that a file of `table` with `extras` has; at least one, for its rows."""
+    absent = {column.name for column in table.extras} - set(extras)
+    return [name for name in names if name not in absent] or table.names[:1]
+
+
+def table_of(meta: Metadata, wanted: Table | None, path: Path) -> Table:
+    """Return the table that `meta` describes; TraceError if it is none of ours, or not the `wanted` one."""
+    known = TABLES | {STUDY.name: STUDY}
+    if meta.table not in known or (wanted is not None and meta.table != wanted.name):
+        names = wanted.name if wanted is not None else ", ".join(known)
+        raise TraceError(f"holds the table {meta.table!r}, where {names!r} is wanted", path=path)
+    return study_table(metadata.study_names(meta, path)) if meta.table == STUDY.name else known[meta.table]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
+
+
+HEAD = b"# kvtrace "
+END = b"# end "
+CSV_ZSTD_LEVEL = 3
+BLOCK_BYTES = 8 << 20
+MOST_LINE_BYTES = 64 << 20
+MOST_EXPANSION = 1000
+_FREE_BYTES = 64 << 20
+# zstd unpacks a byte to 32 KiB at most: a step takes 64 MiB.
+_UNPACK_BYTES = 2 << 10
+_MOST_WINDOW = 128 << 20
+_CSV_ROWS = 1 << 17
+# Python's int() takes more: other digits, underscores, any length.
+_LIST = re.compile(r"\[(?:-?[0-9]{1,19}(?: -?[0-9]{1,19})*)?\]")
+_PLACE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )?Row #(\d+): ")
+
+
+class CsvEncoder:
+    """Writes rows as zstd CSV."""
+
+    def __init__(self, path: Path, table: Table, extras: tuple[str, ...] = ()) -> None:
+        """Open `path` for rows of `table` with the columns `extras`."""
+        import zstandard
+
+        self._table = table
+        self._file = path.open("wb")
+        self._stream = zstandard.ZstdCompressor(level=CSV_ZSTD_LEVEL, write_checksum=True).stream_writer(
+            self._file, closefd=False
+        )
+        head = f'{{"table":"{table.name}","schema_version":{table.version(extras)}}}'
+        self._stream.write(HEAD + head.encode() + b"\n" + ",".join([*table.names, *extras]).encode() + b"\n")
+
+    def write(self, table: pa.Table) -> None:
+        """Write the rows of `table`."""
+        import polars as pl
+
+        for start in range(0, table.num_rows, _CSV_ROWS):
+            part = table.slice(start, _CSV_ROWS)
+            text = io.BytesIO()
+            # pyarrow's writer would put quotes around every text.
+            pl.DataFrame(pl.from_arrow(_lists_as_text(part, self._table))).write_csv(text, include_header=False)
+            self._stream.write(text.getbuffer())
+
+    def finish(self, meta: Metadata) -> None:
+        """Write the line that ends a whole file."""
+        self._stream.write(END + metadata.encode(meta) + b"\n")
+
+    def close(self) -> None:
+        """End the zstd frame and close the file."""
+        try:
+            self._stream.close()  # type: ignore[no-untyped-call]
+        finally:
+            self._file.close()
+
+
+def _lists_as_text(rows: pa.Table, table: Table) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for index, column in enumerate(table.columns):
+        if column.type.startswith("list"):
+            values = rows.column(index).combine_chunks()
+            numbers = pa.ListArray.from_arrays(values.offsets, values.values.cast(pa.string()), mask=values.is_null())
+            text = pc.binary_join_element_wise("[", pc.binary_join(numbers, " "), "]", "")
+            rows = rows.set_column(index, column.name, text)
+    return rows
+
+
+class CsvReader:
+    """Reads a table of the contract from zstd CSV."""
+
+    def __init__(self, path: Path, table: Table | None) -> None:
+        """Open `path` and check that it holds `table`; the metadata is read from its last line."""
+        self.path = path
+        blocks = _line_blocks(path)
+        block = next(blocks, b"")
+        first, header = [*block.split(b"\n", 2), b"", b""][:2]
+        if not block:
+            raise TraceError("truncated or empty: no line of it can be read", path=path)
+        if not first.startswith(HEAD):
+            raise TraceError(
+                "not a kvtrace CSV: its first line is no '# kvtrace' line "
+                "(an MLPerf trace? `kvtrace convert` reads that)",
+                path=path,
+            )
+        # The first line names only table and version; what else a Metadata needs comes with the end line.
+        head = b'{"program":"","argv":[],' + first.removeprefix(HEAD).lstrip()[1:]
+        self.meta = metadata.decode(head, path)
+        self.table = table_of(self.meta, table, path)
+        named = header.decode(errors="replace").split(",")
+        self.extras = tuple(c.name for c in self.table.extras if c.name in named)
+        self._names = [*self.table.names, *self.extras]
+        if named != self._names:
+            raise TraceError(f"the header must read {','.join(self.table.names)}", path=path, row=2)
+        for following in blocks:
+            block = following
+        start = block.rfind(b"\n" + END) + 1
+        if not block[start:].startswith(END) or not block.endswith(b"\n"):
+            raise TraceError("truncated: its '# end' line is missing", path=self.path)
+        self.meta = metadata.decode(block[start:].removeprefix(END), self.path)
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in order, all columns or the named ones."""
+        names = list(columns) if columns is not None else self._names
+        check = RowCheck(self.table, self.meta, self.path)
+        held = held_columns(self.table, self.extras, names)
+        for block in _data_blocks(self.path):
+            for batch in self._parse(block, check.row, held):
+                yield check.take({name: self._array(batch.column(name), name, check.row) for name in held}, names)
+        if check.row != self.meta.rows:
+            raise TraceError(f"its end line says {self.meta.rows} rows, but it holds {check.row}", path=self.path)
+
+    def _parse(self, block: bytes, row: int, names: list[str]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyarrow import csv
+
+        types = {f.name: _text_type(f.type) for f in arrow_schema(self.table, self.extras)}
+        try:
+            yield from csv.read_csv(
+                io.BytesIO(block),
+                # Without threads an error names its row.
+                read_options=csv.ReadOptions(column_names=self._names, use_threads=False),
+                convert_options=csv.ConvertOptions(
+                    column_types=types, include_columns=names, null_values=[""], strings_can_be_null=True
+                ),
+            ).to_batches()
+        except pa.ArrowInvalid as error:
+            raise csv_fault(error, self._names, self.path, row) from None
+
+    def _array(self, array: Any, name: str, row: int) -> Any:
+        import pyarrow as pa
+
+        if self.table.column(name).type.startswith("list"):
+            array = self._lists(array, name, row)
+        elif pa.types.is_dictionary(array.type):
+            array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary)
+        return array
+
+    def _lists(self, array: Any, name: str, row: int) -> Any:
+        import pyarrow as pa
+
+        lists: list[list[int] | None] = []
+        for index, text in enumerate(array.to_pylist()):
+            numbers = None if text is None else _numbers(text)
+            if numbers is None and text is not None:
+                message = f"{text[:60]!r} is no list of whole numbers of 64 bits"
+                raise TraceError(message, path=self.path, row=row + index, column=name)
+            lists.append(numbers)
+        return pa.array(lists, pa.list_(pa.int64()))
+
+
+def _numbers(text: str) -> list[int] | None:
+    """Return the numbers of `[1 2 3]`; None if `text` is no such list, or one of them does not fit 64 bits."""
+    if _LIST.fullmatch(text) is None:
+        return None
+    numbers = [int(n) for n in text[1:-1].split()]
+    return numbers if all(-INT64_MAX - 1 <= n <= INT64_MAX for n in numbers) else None
+
+
+def _text_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type as which the text of a column of `type_` is parsed."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(type_):
+        return pa.dictionary(pa.int32(), pa.string())
+    return pa.string() if pa.types.is_list(type_) else type_
+
+
+def csv_fault(error: Exception, columns: Sequence[str], path: Path, row: int) -> TraceError:
+    """Return what Arrow's CSV `error` says, placed: its rows count from 1 and from `row`, its columns from 0."""
+    message = str(error)
+    place = _PLACE.match(message)
+    if place is None:
+        return TraceError(f"in the rows from here on: {message}", path=path, row=row)
+    column = columns[int(place[1])] if place[1] else None
+    return TraceError(message[place.end() :], path=path, row=row + int(place[2]) - 1, column=column)
+
+
+def _data_blocks(path: Path) -> Iterator[bytes]:
+    """Yield the data rows of `path` in blocks of whole lines, without head, header and end line."""
+    skip = 2
+    for block in _line_blocks(path):
+        start = 0
+        while skip:
+            start = block.index(b"\n", start) + 1
+            skip -= 1
+        if block.startswith(END, start):
+            return
+        end = block.find(b"\n" + END, start)
+        if end >= 0:
+            yield block[start : end + 1]
+            return
+        if start < len(block):
+            yield block[start:]
+
+
+def _line_blocks(path: Path) -> Iterator[bytes]:
+    """Yield the decompressed text of `path` in blocks that end with a line (the last one may not)."""
+    rest: list[bytes] = []
+    for data in unpacked(path):
+        cut = data.rfind(b"\n") + 1
+        if cut:
+            yield b"".join((*rest, data[:cut]))
+            rest = []
+        rest.append(data[cut:])
+        if sum(map(len, rest)) > MOST_LINE_BYTES:
+            raise TraceError(f"a line of more than {MOST_LINE_BYTES} bytes", path=path)
+    if any(rest):
+        yield b"".join(rest)
+
+
+def unpacked(path: Path) -> Iterator[bytes]:
+    """Yield what the zstd frames at `path` hold, some MiB at a time; the one way to unpack a whole file.
+
+    Raises:
+        TraceError: it is damaged or cut off, or unpacks to so much that it was made to fill a machine.
+
+    """
+    import zstandard
+
+    frame, parts = None, []
+    taken = done = given = 0
+    with path.open("rb") as file:
+        while data := file.read(_UNPACK_BYTES):
+            taken += len(data)
+            while data:
+                frame = frame or zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW).decompressobj()
+                try:
+                    parts.append(frame.decompress(data))
+                except zstandard.ZstdError as error:
+                    raise TraceError(f"damaged zstd data: {error}", path=path) from None
+                done += len(parts[-1])
+                data, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
+            if done > _FREE_BYTES + taken * MOST_EXPANSION:
+                raise TraceError(f"unpacks to more than {MOST_EXPANSION} times its size: no table does", path=path)
+            if done - given >= BLOCK_BYTES:
+                yield b"".join(parts)
+                parts, given = [], done
+    if any(parts):
+        yield b"".join(parts)
+    if frame is not None:
+        raise TraceError("truncated: its zstd data has no end", path=path)
+
 
 SUFFIXES = (".parquet", ".csv.zst")
 ROW_GROUP_ROWS = 1 << 18
 
 
-Encoder = parquet.ParquetEncoder | csv.CsvEncoder
+Encoder = ParquetEncoder | CsvEncoder
 """What a file format writes: whole row groups, then the metadata."""
 
 
@@ -63,8 +600,6 @@ class Writer:
     def _flush(self, *, whole: bool) -> None:
         import pyarrow as pa
 
-        from kvtrace.core.schema import arrow_schema
-
         rows = pa.Table.from_batches(self._pending, arrow_schema(self.table, self._extras))
         start = 0
         while rows.num_rows - start >= self._group_rows or (whole and start < rows.num_rows):
@@ -97,13 +632,9 @@ def create(
     `group_rows` if that is given: a row group lies in memory until it is encoded.
     """
     path = Path(path)
-    format_ = _format(path)
+    kind = ParquetEncoder if _format(path) == ".parquet" else CsvEncoder
     with aside(path) as temporary:
-        encoder: Encoder = (
-            parquet.ParquetEncoder(temporary, table, extras)
-            if format_ == ".parquet"
-            else csv.CsvEncoder(temporary, table, extras)
-        )
+        encoder: Encoder = kind(temporary, table, extras)
         try:
             writer = Writer(table, meta, encoder, extras, group_rows)
             yield writer
@@ -133,11 +664,9 @@ def open_table(path: Path | str, table: Table | None = None) -> Reader:
 
     """
     path = Path(path)
-    if not path.is_file():
-        raise TraceError("not a regular file" if path.exists() else "no such file", path=path)
-    format_ = _format(path)
-    reader: Reader = parquet.ParquetReader(path, table) if format_ == ".parquet" else csv.CsvReader(path, table)
-    return reader
+    need_file(path)
+    kind: type[ParquetReader | CsvReader] = ParquetReader if _format(path) == ".parquet" else CsvReader
+    return kind(path, table)
 
 
 def checked(path: Path | str, table: Table | None = None) -> Reader:
@@ -165,8 +694,6 @@ def _check_rows(path: Path, table: Table, *_state: int) -> None:
 def read_table(path: Path | str, table: Table) -> pa.Table:
     """Return the whole table at `path`; for tables known to be small."""
     import pyarrow as pa
-
-    from kvtrace.core.schema import arrow_schema
 
     reader = open_table(path, table)
     return pa.Table.from_batches(reader.batches(), arrow_schema(reader.table, reader.extras))

@@ -14,24 +14,27 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from kvtrace.core.csv import csv_fault
 from kvtrace.core.errors import TraceError, need_file, refuse
+from kvtrace.core.tables import csv_fault
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests.reading import Gathered, JsonLines, backwards_notes, turns_of
 from kvtrace.requests.requests import (
     MAX_NS,
     MAX_TOKENS,
     NONE,
     BlockId,
     Count,
+    Gathered,
     Ints,
+    JsonLines,
     Requests,
     Seconds,
     SourceFormat,
     Waits,
+    backwards_notes,
     dense,
     origin_of,
     sha256_of,
+    turns_of,
     without_blocks,
 )
 

@@ -18,17 +18,18 @@ import numpy as np
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError, need_file
 from kvtrace.core.files import decode_json, read_json
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests.reading import Gathered, backwards_notes
 from kvtrace.requests.requests import (
     MAX_NS,
     MAX_TOKENS,
     BlockId,
     Count,
+    Gathered,
     Ints,
     Requests,
     Seconds,
     SourceFormat,
     Start,
+    backwards_notes,
     column,
     origin_of,
     sha256_of,

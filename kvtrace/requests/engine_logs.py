@@ -16,8 +16,18 @@ from kvtrace.core.errors import TraceError, need_file
 from kvtrace.core.files import place_of
 from kvtrace.core.units import NS_PER_MS, NS_PER_S, NS_PER_US
 from kvtrace.requests.conversations import encoder
-from kvtrace.requests.reading import Gathered, JsonLines, unused_notes
-from kvtrace.requests.requests import MAX_TOKENS, Count, Milliseconds, Requests, Seconds, SourceFormat, sha256_of
+from kvtrace.requests.requests import (
+    MAX_TOKENS,
+    Count,
+    Gathered,
+    JsonLines,
+    Milliseconds,
+    Requests,
+    Seconds,
+    SourceFormat,
+    sha256_of,
+    unused_notes,
+)
 
 DYNAMO_SCHEMA = "dynamo.request.trace.v1"
 

@@ -17,21 +17,24 @@ import numpy as np
 
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.units import NS_PER_MS, NS_PER_S
-from kvtrace.requests.reading import Gathered, JsonLines, flat, unused_notes
 from kvtrace.requests.requests import (
     MAX_NS,
     MAX_TOKENS,
     NONE,
     BlockId,
     Count,
+    Gathered,
     Ints,
+    JsonLines,
     Milliseconds,
     Requests,
     SourceFormat,
     Start,
     Waits,
     column,
+    flat,
     origin_of,
+    unused_notes,
 )
 
 BLOCK_TOKENS = 512

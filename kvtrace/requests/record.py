@@ -24,8 +24,7 @@ from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError, how_t
 from kvtrace.core.schema import EVENTS, CacheEvent, batch_of, enum_code
 from kvtrace.core.tables import open_table
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests.reading import Gathered
-from kvtrace.requests.requests import Requests, Start, sha256_of
+from kvtrace.requests.requests import Gathered, Requests, Start, sha256_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,9 +26,8 @@ from kvtrace.core.errors import TraceError, refuse
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.native.library import I1, I4, I8, StructAt, function
 from kvtrace.core.native.structs import Structure
-from kvtrace.core.parquet import DENSE_SLACK
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, numbers
-from kvtrace.core.tables import Reader, objects_path, open_table
+from kvtrace.core.tables import DENSE_SLACK, Reader, objects_path, open_table
 from kvtrace.core.units import INT64_MAX, NS_PER_S, format_bytes, format_count, format_duration
 from kvtrace.native.records import WORLD
 from kvtrace.sim.chains import Numbers

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from kvtrace.core.csv import MOST_LINE_BYTES, csv_fault, unpacked
 from kvtrace.core.errors import ConfigError, TraceError, refuse
 from kvtrace.core.files import aside
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, batch_of, enum_code, objects_batch
-from kvtrace.core.tables import create, objects_path, open_table
+from kvtrace.core.tables import MOST_LINE_BYTES, create, csv_fault, objects_path, open_table, unpacked
 from kvtrace.core.units import format_duration
 from kvtrace.sim.chains import Numbers
 from kvtrace.trace.inventory import grown

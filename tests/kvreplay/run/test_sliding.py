@@ -22,7 +22,6 @@ from kvreplay.run import run as feeding
 from kvreplay.run import run as running
 from kvreplay.run.run import Feed, recover
 from kvreplay.run.watch import Watch
-from kvtrace.core import parquet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +36,7 @@ PLANNED = ("trace_row", "due_ns", "op", "tier", "object_id", "offset", "length",
 @pytest.fixture
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let windows be so small that a short trace slides."""
-    monkeypatch.setattr(parquet, "BATCH_ROWS", BATCH)
+    monkeypatch.setattr(tables, "BATCH_ROWS", BATCH)
     monkeypatch.setattr(feeding, "PART_ROWS", BATCH)
     defaults = Loader.begin.__kwdefaults__
     monkeypatch.setattr(Loader.begin, "__kwdefaults__", defaults | {"window": WINDOW})

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 from conftest import run_cli, trace_meta, write_trace
 
-from kvtrace.core import csv, metadata, parquet
+from kvtrace.core import metadata, tables
 from kvtrace.core.app import emit_json
 from kvtrace.core.config import load_toml, override
 from kvtrace.core.document.document import Chapter, Document, Sheet, parameters
@@ -79,15 +79,15 @@ def test_a_footer_that_says_more_rows_than_the_file_can_hold(tmp_path):
 
 def test_a_row_group_that_unpacks_to_more_than_it_may(tmp_path, monkeypatch):
     path = write_trace(tmp_path / "t.parquet", [ROW] * 1000)
-    monkeypatch.setattr(parquet, "MOST_GROUP_BYTES", 1000)
+    monkeypatch.setattr(tables, "MOST_GROUP_BYTES", 1000)
     with pytest.raises(TraceError, match="a row group unpacks to more than 1000 bytes; write smaller ones"):
         open_table(path)
 
 
 @pytest.mark.parametrize("part", [b"\0", b"\n", b"0,chunk,other,1\n"])
 def test_a_zstd_bomb(tmp_path, monkeypatch, part):
-    monkeypatch.setattr(csv, "_FREE_BYTES", 1 << 20)
-    monkeypatch.setattr(csv, "MOST_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(tables, "_FREE_BYTES", 1 << 20)
+    monkeypatch.setattr(tables, "MOST_LINE_BYTES", 1 << 20)
     head = b'# kvtrace {"table":"objects","schema_version":1}\nobject_id,key,kind,size_bytes\n'
     path = tmp_path / "t.csv.zst"
     path.write_bytes(zstandard.compress(head + part * (100_000_000 // len(part))))

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from kvtrace.core import tables as traceio
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
-from kvtrace.core.parquet import DENSE_SLACK
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, REQUESTS, TABLES, TRACE, Table, arrow_schema
-from kvtrace.core.tables import create, objects_path, open_table, read_table
+from kvtrace.core.tables import DENSE_SLACK, create, objects_path, open_table, read_table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.requests.reading import prefix_chains
-from kvtrace.requests.requests import Requests
+from kvtrace.requests.requests import Requests, prefix_chains
 from kvtrace.requests.shaping import CycleIds, OverLimit, Reshaping, reshape, take
 
 

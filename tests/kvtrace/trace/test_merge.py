@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtrace import cli
-from kvtrace.core import metadata, parquet
+from kvtrace.core import metadata, tables
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, arrow_schema
 from kvtrace.core.tables import create, objects_path, open_table, read_table
@@ -70,7 +70,7 @@ def test_every_row_is_there_by_time_and_nothing_is_shared(tmp_path_factory, trac
         inputs.append(Input(f"t{at}", folder / f"t{at}.parquet", shift))
     with pytest.MonkeyPatch.context() as patch:
         # As if each trace were many batches long.
-        patch.setattr(parquet, "BATCH_ROWS", batch_rows)
+        patch.setattr(tables, "BATCH_ROWS", batch_rows)
         meta = merging.merge(inputs, folder / "m.parquet", ["kvtrace", "merge"])
     names = [tier.name for tier in meta.tiers]
     merged = [row for b in open_table(folder / "m.parquet", TRACE).batches() for row in b.to_pylist()]
