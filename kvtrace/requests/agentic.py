@@ -1,6 +1,6 @@
 """Agentic coding conversations (kv-cache-tester JSON): one file a conversation, with ids of 64-token blocks.
 
-Each conversation has a clock and, mostly, ids of its own; sub-agents are conversations nested in it that share both.
+Each conversation has a clock and, mostly, ids of its own; sub-agents, nested in it, share its ids, and have clocks too.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Conversations:
         for number, request in enumerate(requests):
             place = f"{where}requests[{number}]"
             if request.type == SUBAGENT:
-                nested.append((request.requests or [], f"{place}."))
+                nested.append((request.requests or [], start_ns + round(request.t * NS_PER_S), f"{place}."))
                 continue
             if request.input is None or request.output is None or request.hash_ids is None:
                 raise TraceError("a request needs in, out and hash_ids", path=path, column=place)
@@ -68,9 +68,9 @@ class _Conversations:
             answered_ns = time_ns + round(request.api_time * NS_PER_S)
             self.found.add(time_ns, request.input, request.output, chain, session, answered_ns, turn)
             turn += 1
-        for inner, place in nested:
+        for inner, began_ns, place in nested:
             self.subagents += 1
-            self.enter(inner, file, path, block_tokens, start_ns, place)
+            self.enter(inner, file, path, block_tokens, min(began_ns, MAX_NS), place)
 
 
 def is_own(start: Start) -> bool:
@@ -140,5 +140,5 @@ def _notes(found: _Conversations, rate_per_s: float, scopes: list[str]) -> list[
     if LOCAL in scopes:
         notes.append("block ids are local to their file: nothing is shared between conversations")
     if found.subagents:
-        notes.append(f"{found.subagents} sub-agents are sessions of their own, on their conversation's clock and ids")
+        notes.append(f"{found.subagents} sub-agents are sessions of their own, from where they start, with shared ids")
     return [*notes, *backwards_notes(found.out_of_order)]
