@@ -66,7 +66,7 @@ class Side:
 def plan_of(op: int, objects: Any, length: int, version: int, offset: Any = 0) -> dict[str, Any]:
     """Return the columns of rows on one tier."""
     fill = np.zeros(len(objects), np.int64)
-    values = {"op": op, "object_id": objects, "offset": offset, "length": length, "version": version}
+    values = {"op": op, "object_id": objects, "offset_bytes": offset, "length_bytes": length, "version": version}
     return {name: fill + value for name, value in values.items()}
 
 

@@ -304,7 +304,7 @@ class _Run:
         job = Job(rows, tiers, self.data, stall_ns=setting.config.stall_ns)
         driven = self._drive(engine, job, interrupted, "populating")
         done = rows.all["completed_ns"] != NOT_DONE
-        objects, moved = laid_out.objects + int(done.sum()), laid_out.bytes + int(rows.all["length"][done].sum())
+        objects, moved = laid_out.objects + int(done.sum()), laid_out.bytes + int(rows.all["length_bytes"][done].sum())
         is_whole = driven.failure is None and driven.completed == len(rows)
         return Populated(objects, moved, driven.wall_ns), None if is_whole else driven
 

@@ -157,14 +157,6 @@ class PlacingTier(Protocol):
         """Take note, before `open`, that writes have streams."""
 
 
-@runtime_checkable
-class HintingTier(Protocol):
-    """A tier whose own methods write, and that gives what they open the hint of a stream."""
-
-    def begin_in(self, stream: int, object_id: int) -> Any:
-        """Return a handle for writing the object as part of `stream`, as `begin` does."""
-
-
 def set_hint(fd: int, stream: int) -> None:
     """Give the open file the lifetime that stands for `stream`; OSError if its filesystem takes none."""
     fcntl.fcntl(fd, F_SET_RW_HINT, _HINT.pack(_SHORT + stream % len(LIFETIMES)))

@@ -254,7 +254,7 @@ def test_what_ends_a_rings_thread_ends_the_run_with_its_reason(
         space_in(tmp_path / "space", 1 << 20) as tier,
         pytest.raises(DeviceError, match="io_uring_enter: Cannot alloc"),
     ):
-        drive(engine_of("uring", 4, rings=rings), rows_of([{"op": WRITE, "object_id": 1, "length": 1}]), [tier])
+        drive(engine_of("uring", 4, rings=rings), rows_of([{"op": WRITE, "object_id": 1, "length_bytes": 1}]), [tier])
     assert threading.active_count() == before
 
 
@@ -274,7 +274,7 @@ class LateStart:
 def test_threads_sleep_until_the_job_starts(tmp_path: Path) -> None:
     start = LateStart()
     with space_in(tmp_path / "space", 64 * IO) as tier:
-        rows = rows_of([{"op": WRITE, "object_id": obj, "length": IO} for obj in range(64)])
+        rows = rows_of([{"op": WRITE, "object_id": obj, "length_bytes": IO} for obj in range(64)])
         driven = drive(engine_of("threads", 64), rows, [tier], start=start)
     assert (driven.failure, driven.completed) == (None, 64)
     # Looking at the clock each 50 µs, they woke some 100,000 times.

@@ -111,8 +111,8 @@ def lose(at: Place) -> None:
 
 
 STAMPED = DataSource.of(SEED, is_stamped=True)
-STATED = [{"op": WRITE, "object_id": obj, "length": LENGTH} for obj in (0, 0, 1)]
-READS = [{"op": READ, "object_id": obj, "length": LENGTH, "version": 2 + obj} for obj in (0, 1)]
+STATED = [{"op": WRITE, "object_id": obj, "length_bytes": LENGTH} for obj in (0, 0, 1)]
+READS = [{"op": READ, "object_id": obj, "length_bytes": LENGTH, "version": 2 + obj} for obj in (0, 1)]
 
 
 def checked(engine: Any, at: Place, reads: list[dict[str, Any]] | None = None) -> tuple[Driven, Any, Verification]:
@@ -212,14 +212,14 @@ def test_any_changed_bit_is_found(tmp_path: Path, name: str) -> None:
     with files_in(tmp_path / "d") as files:
         at = Place.__new__(Place)
         at.kind, at.tier = "files", files
-        stated = [{"op": WRITE, "object_id": obj, "length": BLOCK} for obj in range(len(changes))]
+        stated = [{"op": WRITE, "object_id": obj, "length_bytes": BLOCK} for obj in range(len(changes))]
         drive(engine_of(name, 8), rows_of(stated), [files], data=STAMPED)
         for obj, change in enumerate(changes):
             words = np.frombuffer(at.read(obj), np.uint64).copy()
             for word, bit in change:
                 words[word] ^= np.uint64(1 << bit)
             at.write(obj, words.tobytes())
-        reads = [{"op": READ, "object_id": o, "length": BLOCK, "version": o + 1} for o in range(len(changes))]
+        reads = [{"op": READ, "object_id": o, "length_bytes": BLOCK, "version": o + 1} for o in range(len(changes))]
         _, rows, found = checked(engine_of(name, 8), at, reads)
     assert set(rows["outcome"].tolist()) == {CORRUPT}
     assert found.by_fault == {"damaged": len(changes)}

@@ -183,7 +183,7 @@ def test_long_operations_have_longer_to_be_on_time() -> None:
     lengths = np.where(np.arange(200) % 2, 64 << 20, 64 << 10)
     due = np.arange(200) * 100 * MS
     service = np.where(lengths > MS, 50 * MS, MS // 10)
-    known: dict[str, Any] = {"due_ns": due, "submitted_ns": due, "ready_ns": 0, "outcome": 0, "length": lengths}
+    known: dict[str, Any] = {"due_ns": due, "submitted_ns": due, "ready_ns": 0, "outcome": 0, "length_bytes": lengths}
     found = pace(counted(rows_of(200, completed_ns=due + service, **known), TIERS))
     assert found is not None
     assert (found.kept_pace, found.on_time_fraction) == (True, 1)

@@ -116,7 +116,7 @@ def test_parts_come_to_what_the_whole_comes_to(tmp_path: Path, is_open: bool, wa
         is_done = np.zeros(ROWS, bool)
         is_done[at[rows["outcome"] == OK]] = True
         moved = np.zeros(ROWS, np.int64)
-        moved[at] = np.where(rows["op"] == DELETE, 0, rows["length"])
+        moved[at] = np.where(rows["op"] == DELETE, 0, rows["length_bytes"])
         assert ops["bytes"] == [n if done else None for n, done in zip(moved.tolist(), is_done.tolist(), strict=True)]
 
 
@@ -125,7 +125,7 @@ def test_what_is_counted_is_what_plain_arrays_say() -> None:
         rng = np.random.default_rng(seed)
         known = measured(rng, 600)
         op = rng.integers(0, 2, 600).astype(np.int8)
-        every = rows_of(600, op=op, length=rng.integers(1, 10_000, 600), **known)
+        every = rows_of(600, op=op, length_bytes=rng.integers(1, 10_000, 600), **known)
         found = counted(every, [RamTier("cpu", 4096)], cuts=rng.integers(0, 600, 5).tolist())
         submitted, completed, outcome, ready, due = known.values()
         good = outcome == 0

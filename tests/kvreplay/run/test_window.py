@@ -33,7 +33,12 @@ def rows(count: int, length: int = 4096) -> list[Any]:
 
 
 def measured(**columns: Any) -> Any:
-    known = {"op": np.full(4, 1, np.int8), "length": [1000, 2000, 4000, 8000], "trace_row": [0, 2, 4, 6], "outcome": 0}
+    known = {
+        "op": np.full(4, 1, np.int8),
+        "length_bytes": [1000, 2000, 4000, 8000],
+        "trace_row": [0, 2, 4, 6],
+        "outcome": 0,
+    }
     known |= {"submitted_ns": np.arange(4) * S, "completed_ns": np.array([2, 2, 4, 4]) * S}
     return rows_of(4, **(known | columns))
 
