@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -164,33 +164,20 @@ def check_memory(rows: int = 0, buffers_bytes: int = 0) -> None:
         OutOfMemory: it does not, with both figures.
 
     """
-    row_check(buffers_bytes)(rows)
-
-
-def row_check(buffers_bytes: int) -> Callable[[int], None]:
-    """Return `check_memory` for a number of rows that is not known yet, by the memory that is available now."""
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    available = available_bytes()
-
-    def check(rows: int) -> None:
-        extra = rows * ROW_BYTES + buffers_bytes
-        parts = f"{rows:,} rows, {format_bytes(buffers_bytes)} of buffers" if extra else "before any row"
-        if limit not in (resource.RLIM_INFINITY, -1) and PROCESS_ADDRESS_BYTES + extra > limit:
-            raise OutOfMemory(
-                f"the replay needs about {format_bytes(PROCESS_ADDRESS_BYTES + extra)} of address space ({parts}), but "
-                f"this process may have {format_bytes(limit)} (ulimit -v); raise that limit{_less(rows)}"
-            )
-        if available is not None and PROCESS_BYTES + extra > available:
-            raise OutOfMemory(
-                f"the replay needs about {format_bytes(PROCESS_BYTES + extra)} of memory ({parts}), but only "
-                f"{format_bytes(available)} is available; free some{_less(rows)}"
-            )
-
-    return check
-
-
-def _less(rows: int) -> str:
-    return ", or replay less with --limit" if rows else ""
+    limit, available = resource.getrlimit(resource.RLIMIT_AS)[0], available_bytes()
+    extra = rows * ROW_BYTES + buffers_bytes
+    parts = f"{rows:,} rows, {format_bytes(buffers_bytes)} of buffers" if extra else "before any row"
+    less = ", or replay less with --limit" if rows else ""
+    if limit not in (resource.RLIM_INFINITY, -1) and PROCESS_ADDRESS_BYTES + extra > limit:
+        raise OutOfMemory(
+            f"the replay needs about {format_bytes(PROCESS_ADDRESS_BYTES + extra)} of address space ({parts}), but "
+            f"this process may have {format_bytes(limit)} (ulimit -v); raise that limit{less}"
+        )
+    if available is not None and PROCESS_BYTES + extra > available:
+        raise OutOfMemory(
+            f"the replay needs about {format_bytes(PROCESS_BYTES + extra)} of memory ({parts}), but only "
+            f"{format_bytes(available)} is available; free some{less}"
+        )
 
 
 _ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")

@@ -36,42 +36,42 @@ from kvtrace.core.run.run_file import argv_of
 from kvtrace.core.units import NS_PER_S, parse_duration_ns
 
 
-class Exchange(msgspec.Struct, tag=True, frozen=True):
+class Exchange(msgspec.Struct, frozen=True):
     """Replay: exchange data with all ranks, or send it to rank 0 alone."""
 
     data: bytes
     to_all: bool = True
 
 
-class Sync(msgspec.Struct, tag=True, frozen=True):
+class Sync(msgspec.Struct, frozen=True):
     """Replay: compare our clock with that of rank 0; all ranks ask for it together."""
 
 
-class Stop(msgspec.Struct, tag=True, frozen=True):
+class Stop(msgspec.Struct, frozen=True):
     """Replay: my run is cut short, for this reason, so end it everywhere. MPI: end it, for this reason."""
 
     reason: str
 
 
-class Folder(msgspec.Struct, tag=True, frozen=True):
+class Folder(msgspec.Struct, frozen=True):
     """Replay of rank 0: the folder of the results, in case this process dies."""
 
     path: str
 
 
-class Bye(msgspec.Struct, tag=True, frozen=True):
+class Bye(msgspec.Struct, frozen=True):
     """Replay: I am done, and leave."""
 
 
-class Ping(msgspec.Struct, tag=True, frozen=True):
+class Ping(msgspec.Struct, frozen=True):
     """MPI: heartbeat request."""
 
 
-class Pong(msgspec.Struct, tag=True, frozen=True):
+class Pong(msgspec.Struct, frozen=True):
     """Replay: heartbeat."""
 
 
-class Hello(msgspec.Struct, tag=True, frozen=True):
+class Hello(msgspec.Struct, frozen=True):
     """MPI: this rank and the number of ranks."""
 
     rank: int
@@ -79,13 +79,13 @@ class Hello(msgspec.Struct, tag=True, frozen=True):
     library: str
 
 
-class Reply(msgspec.Struct, tag=True, frozen=True):
+class Reply(msgspec.Struct, frozen=True):
     """MPI: the data of each rank; null for a rank that is gone."""
 
     items: list[bytes | None]
 
 
-class Instant(msgspec.Struct, tag=True, frozen=True):
+class Instant(msgspec.Struct, frozen=True):
     """MPI: the offset of a rank's clock from rank 0's."""
 
     offset_ns: int = 0
@@ -96,7 +96,7 @@ class Instant(msgspec.Struct, tag=True, frozen=True):
     """The longest that its replay did not answer so far; 0 if never for long."""
 
 
-class Lost(msgspec.Struct, tag=True, frozen=True):
+class Lost(msgspec.Struct, frozen=True):
     """MPI: no more answers will come, for this reason."""
 
     reason: str
@@ -104,23 +104,7 @@ class Lost(msgspec.Struct, tag=True, frozen=True):
 
 FromReplay: TypeAlias = Exchange | Sync | Stop | Folder | Bye | Pong
 FromMpi: TypeAlias = Hello | Reply | Instant | Stop | Lost | Ping
-_from_replay: msgspec.msgpack.Decoder[FromReplay] = msgspec.msgpack.Decoder(FromReplay)
-_from_mpi: msgspec.msgpack.Decoder[FromMpi] = msgspec.msgpack.Decoder(FromMpi)
-
-
-def send(line: Connection, message: FromReplay | FromMpi) -> None:
-    """Send `message`; OSError if the other process is gone."""
-    line.send_bytes(msgspec.msgpack.encode(message))
-
-
-def from_replay(line: Connection) -> FromReplay:
-    """Return the next message of the replay; EOFError or OSError if it is gone."""
-    return _from_replay.decode(line.recv_bytes())
-
-
-def from_mpi(line: Connection) -> FromMpi:
-    """Return the next message of the helper process; EOFError or OSError if it is gone."""
-    return _from_mpi.decode(line.recv_bytes())
+"""Pickled: both processes are ours, one forked of the other."""
 
 
 ORPHANED = "the end of its MPI process, as when the launcher is interrupted or another rank died"
@@ -181,7 +165,7 @@ class SeveralRanks(Ranks):
         super().__init__()
         self._line = line
         try:
-            hello = from_mpi(line)
+            hello = line.recv()
         except (EOFError, OSError):
             raise RankLost("MPI did not start: mpirun's own messages say why") from None
         assert isinstance(hello, Hello), "it is the first"
@@ -193,7 +177,7 @@ class SeveralRanks(Ranks):
     def _listen(self) -> None:
         while True:
             try:
-                message = from_mpi(self._line)
+                message = self._line.recv()
             except (EOFError, OSError):
                 message, self.orphaned_ns = Lost(ORPHANED), monotonic_ns()
                 _speak_to_nobody()
@@ -212,7 +196,7 @@ class SeveralRanks(Ranks):
     def _send(self, message: FromReplay) -> None:
         # If the other process is gone, the listener says so.
         with self._sending, suppress(OSError):
-            send(self._line, message)
+            self._line.send(message)
 
     def _ask(self, message: FromReplay) -> FromMpi:
         if self.lost is None:
@@ -371,7 +355,7 @@ class Relay:
         self._line, self._pid, self._timeout_s = line, pid, timeout_s
         self.rank, self.count = self._comm.rank, self._comm.size
         library = " ".join(MPI.Get_library_version().replace("\n", " ").replace(",", " ").split()[:3]).rstrip("\0")
-        send(line, Hello(self.rank, self.count, library))
+        line.send(Hello(self.rank, self.count, library))
         self._sent: list[Any] = []
         now = time.monotonic()
         self._heard = dict.fromkeys(range(1, self.count) if self.rank == 0 else [0], now)
@@ -524,7 +508,7 @@ class Relay:
     def _take(self) -> None:
         """Take one message of the replay."""
         try:
-            said = from_replay(self._line)
+            said = self._line.recv()
         except (EOFError, OSError):
             return self._bury()
         # Whatever it says, it lives.
@@ -573,7 +557,7 @@ class Relay:
         if self._is_gone:
             return
         try:
-            send(self._line, message)
+            self._line.send(message)
         except OSError:
             self._bury()
 

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -29,8 +29,8 @@ from kvreplay.config.config import CLOSED_LOOP_DEPTH, Config, Precondition
 from kvreplay.config.limits import check, check_warmup
 from kvreplay.config.setting import Setting, settle
 from kvreplay.config.tiers import check_targets
-from kvreplay.engine.engine import Chosen, Engine, check_name, choose
-from kvreplay.engine.job import CommonStart, Driven, Job
+from kvreplay.engine.engine import Engine, check_name, choose
+from kvreplay.engine.job import Driven, Job, Together
 from kvreplay.engine.share import check_submitters
 from kvreplay.native.rows import DELETE, NOT_DONE, READ, WRITE
 from kvreplay.plan.contents import DataSource, Fill, Verifier, named
@@ -167,8 +167,7 @@ class _Run:
             # By a signal, or by what ended other ranks.
             interrupted = signalled if together is None else lambda: signalled() or together.reason
             open_tiers(setting, stack)
-            chosen = self._choose(config.depth, is_growing=is_open_loop)
-            engine = chosen.engine
+            engine = self._choose(config.depth, is_growing=is_open_loop)
             preconditioned = precondition_all(setting, self.data.unstamped, interrupted, self.show)
             lay_out_started_ns = monotonic_ns()
             laid_out = lay_out_all(setting, self.data, interrupted, self.show)
@@ -187,7 +186,7 @@ class _Run:
             if together is not None:
                 together.ready()
             begun = Preparation(
-                chosen=chosen,
+                engine=engine,
                 started=datetime.now(UTC),
                 preconditioned=preconditioned,
                 populated=populated,
@@ -242,7 +241,7 @@ class _Run:
                 )
                 return write_down(found, opening(found.setting, begun), measured, output)
 
-    def _choose(self, depth: int, *, is_growing: bool = False) -> Chosen:
+    def _choose(self, depth: int, *, is_growing: bool = False) -> Engine:
         config = self.setting.config
         return choose(
             check_name(config.engine),
@@ -300,7 +299,7 @@ class _Run:
             and not any(isinstance(t, DeviceTier) for t in tiers)
         ):
             # An open loop's limit is far more than populating needs: its buffers would all be touched.
-            engine = self._choose(CLOSED_LOOP_DEPTH).engine
+            engine = self._choose(CLOSED_LOOP_DEPTH)
         job = Job(rows, tiers, self.data, stall_ns=setting.config.stall_ns)
         driven = self._drive(engine, job, interrupted, "populating")
         done = rows.all["completed_ns"] != NOT_DONE
@@ -538,22 +537,6 @@ def with_repeats(summary: Summary, found: RunResults) -> Summary:
 def repeated(part: str, times: float) -> str:
     """Return how often `part` was replayed: the trace 2.5 times, 14 % of the trace."""
     return f"{part} {times:.3g} times" if times >= 1 else f"{times * 100:.3g} % of {part}"
-
-
-class Together(CommonStart, Protocol):
-    """The replays that start and end with this one."""
-
-    @property
-    def reason(self) -> str | None:
-        """The reason why all end now; null while they run."""
-
-    def ready(self) -> None:
-        """Wait until all are prepared for the first operation.
-
-        Raises:
-            KvError: one cannot be: none is to start.
-
-        """
 
 
 PART_ROWS = 1 << 15

@@ -25,6 +25,7 @@ from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
 from kvreplay.result.cause import DEPENDENCIES, DRIVE, is_late
 from kvreplay.result.figures import slowest
+from kvreplay.result.verdict import limiting
 from kvreplay.run.run import Replaying, replay
 from kvtrace import __version__
 from kvtrace.core.document.chapters import LOAD_NAMES, response_lines
@@ -56,17 +57,10 @@ OURS = "submission"
 FEW_OPERATIONS = 100
 """Of fewer one alone is more than may be late."""
 _LIMITS = {
-    LimitCause.DRIVE: "the {storage} is",
-    LimitCause.REPLAYER: "the replayer is",
-    LimitCause.QUEUE_LIMIT: "the queue limit is",
-    LimitCause.DATA: "data generation is",
-    LimitCause.DEPENDENCIES: "dependencies in the trace are",
-    LimitCause.COPY_THREADS: "the copy threads are",
-    LimitCause.PROCESSOR: "the processor, used by others, is",
-    LimitCause.MEMORY: "the first touch of memory is",
-    LimitCause.THROTTLE: "a throttle above the device is",
-    LimitCause.KERNEL: "the kernel above the device is",
+    LimitCause.PROCESSOR: ("the processor, used by others,", "is"),
+    LimitCause.THROTTLE: ("a throttle above the device", "is"),
 }
+"""What a sweep calls otherwise than a run does."""
 _UNCLEAR = "bottleneck above it not identified"
 FULL = 0.8
 """Of its places in use: a queue depth was what set the load."""
@@ -436,7 +430,7 @@ def sustained(axis: Axis, points: Sequence[SweepPoint], target_ns: int | None) -
     if not held:
         first = points[0]
         cause = limit_of_open(points)
-        limit = "bottleneck not identified" if cause is None else f"{_LIMITS[cause]} the limit"
+        limit = "bottleneck not identified" if cause is None else _limit(cause, points)
         return (
             f"the knee is below the lowest load tried, {_said(axis, first)}: there it {_lost(first, target_ns)}; "
             f"{limit}{_few(first)}"
@@ -497,10 +491,13 @@ def limit_of_closed(points: Sequence[SweepPoint], *, is_saturated: bool) -> Limi
 
 def limit_above(cause: LimitCause | None, points: Sequence[SweepPoint]) -> str:
     """Describe the bottleneck above the knee of `points`."""
-    if cause is None:
-        return _UNCLEAR
+    return _UNCLEAR if cause is None else f"{_limit(cause, points)} above it"
+
+
+def _limit(cause: LimitCause, points: Sequence[SweepPoint]) -> str:
     storage = next((p.judgement.evidence.storage for p in reversed(points) if p.judgement is not None), "drive")
-    return f"{_LIMITS[cause].format(storage=storage)} the limit above it"
+    what, verb = _LIMITS.get(cause) or limiting(cause, storage)
+    return f"{what} {verb} the limit"
 
 
 def reached(points: Sequence[SweepPoint], knee: float | None, *, is_saturated: bool) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ROWS = 6000
 WINDOW, BATCH = 1024, 128
-PLANNED = ("trace_row", "due_ns", "op", "tier", "object_id", "offset", "length", "version", "request", "stage")
+PLANNED = ("trace_row", "due_ns", "op", "tier", "object_id", "offset_bytes", "length_bytes", "version", "request", "stage")
 
 
 @pytest.fixture
