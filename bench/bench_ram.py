@@ -133,10 +133,10 @@ def bench(directory: Path, names: list[EngineName]) -> None:
             memory.open(TOTAL_BYTES)
             tiers: list[Tier] = [memory, files]
             there = bench_replay.plan_of(WRITE, np.arange(TOTAL_BYTES // size), size, 0)
-            bench_replay.drive(choose(EngineName.AUTO, tiers, 8, 1 << 20).engine, tiers, there)
+            bench_replay.drive(choose(EngineName.AUTO, tiers, 8, 1 << 20), tiers, there)
             share = max(1, 4 * DRIVE_BYTES // size)
             for name in names:
-                engine = choose(name, tiers, 8, 1 << 20).engine
+                engine = choose(name, tiers, 8, 1 << 20)
                 written = plan_of(size, share, WRITE)
                 drive(engine, tiers, written)
                 alone, reads, writes = [], [], []

@@ -19,7 +19,7 @@ from kvreplay.config.config import Config
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import ERROR, NOT_DONE, OK, RowRing
 from kvreplay.plan.loader import MOST_ROWS
-from kvreplay.plan.pacing import ClosedLoop
+from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import compile_window
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
@@ -147,7 +147,7 @@ def recording(output: Path, target: Path, recorded: EngineRecord, metadata: Trac
     window = compile_window(reader, path, {0: 1}, Limit(), is_done=True)
     tier = FileTier(TIER, target, StorageOptions(is_direct=not config.is_buffered))
     tier.engine, tier.alignment = "other", 1
-    setting = Setting(config, ClosedLoop(), reader, window, [tier], path, metadata.argv)
+    setting = Setting(config, Pacer(), reader, window, [tier], path, metadata.argv)
     first_ns = _first_ns(recorded, operations)
     rows = window.loader.begin(window=MOST_ROWS)
     window.loader.load()

@@ -89,44 +89,49 @@ NOTED_UNREAD_SHARE = 0.01
 """Share of the time that the queue was idle because the trace was not read yet, from which on a run says so."""
 SWITCH_INTERVAL_S = 5e-5
 """How long one Python thread may hold the others up; the default, 5 ms, is longer than an I/O takes."""
-
-
-def replay(
-    config: Config,
-    trace: Path,
-    output: Path,
-    argv: list[str],
-    *,
-    is_forced: bool = False,
-    show: Callable[[str, int], Any] | None = None,
-    tiers: list[Tier | None] | None = None,
-    watching: Watching | None = None,
-    together: Together | None = None,
-) -> FinishedRun:
-    """Replay `trace` as `config` says and write the run to `output`.
-
-    `show(label, rows)` gives a context manager that yields a function taking the rows done; `tiers`, in the
-    trace's order, replace the configured ones; `watching` shows the measured part while it goes on, in its place;
-    `together` makes it start and end with other replays.
-
-    Raises:
-        ConfigError, TraceError, DeviceError: before anything was measured. Later faults are in the outcome.
-
-    """
-    started_ns = monotonic_ns()
-    check(config)
-    if tiers is None:
-        # Before the trace is read, which may take minutes.
-        check_targets(config)
-    tables.check_output(output, is_forced=is_forced)
-    setting = settle(config, trace, output, argv, tiers)
-    data = DataSource.of(setting.seed, config.dedup_ratio, config.compress_ratio, is_stamped=config.is_verified)
-    return _Run(setting, show or _no_show, data, started_ns, watching, together).perform(output)
+Show = Callable[[str, int], Any]
+"""Of a label and a number of rows, gives a context manager that yields a function taking the rows done."""
 
 
 @contextmanager
 def _no_show(_label: str, _rows: int) -> Iterator[Callable[[float], None]]:
     yield lambda _done: None
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A replay that is asked for: of what, how, where it goes, and who looks on."""
+
+    config: Config
+    trace: Path
+    output: Path
+    argv: list[str]
+    """The command line, as outputs record it."""
+    is_forced: bool = False
+    """Whether it replaces a run in `output`."""
+    show: Show = _no_show
+    watching: Watching | None = None
+    """Shows the measured part while it goes on, in place of `show`."""
+
+
+def replay(asked: Replay, *, tiers: list[Tier | None] | None = None, together: Together | None = None) -> FinishedRun:
+    """Replay a trace as `asked` and write the run to its output.
+
+    `tiers`, in the trace's order, replace the configured ones; `together` makes it start and end with other replays.
+
+    Raises:
+        ConfigError, TraceError, DeviceError: before anything was measured. Later faults are in the outcome.
+
+    """
+    started_ns, config = monotonic_ns(), asked.config
+    check(config)
+    if tiers is None:
+        # Before the trace is read, which may take minutes.
+        check_targets(config)
+    tables.check_output(asked.output, is_forced=asked.is_forced)
+    setting = settle(config, asked.trace, asked.output, asked.argv, tiers)
+    data = DataSource.of(setting.seed, config.dedup_ratio, config.compress_ratio, is_stamped=config.is_verified)
+    return _Run(setting, asked.show, data, started_ns, asked.watching, together).perform(asked.output)
 
 
 @contextmanager
@@ -149,7 +154,7 @@ class _Run:
     """One replay under way."""
 
     setting: Setting
-    show: Callable[[str, int], Any]
+    show: Show
     data: DataSource
     started_ns: int
     """On the monotonic clock."""
@@ -365,7 +370,7 @@ class FinishedRun:
         return self.run.verification
 
 
-Replaying = Callable[..., FinishedRun]
+Replaying = Callable[[Replay], FinishedRun]
 """As `replay`, or what has it done on several ranks."""
 
 
@@ -392,7 +397,6 @@ def write_down(found: RunResults, begun: RunBegun, measured: Measured, output: P
     return FinishedRun(content, measured.error)
 
 
-Show = Callable[[str, int], Any]
 StopAsked = Callable[[], str | None]
 
 

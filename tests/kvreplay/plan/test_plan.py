@@ -10,7 +10,7 @@ from conftest import write_trace
 from followed import trace_residency
 
 from kvreplay.native.rows import NONE, NOT_DONE, SKIPPED
-from kvreplay.plan.pacing import OpenLoop
+from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import TraceWindow, compile_window, populated_rows
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit, parse_limit
@@ -57,7 +57,7 @@ def test_rows_say_what_the_trace_says_and_that_nothing_was_done(tmp_path: Path) 
         row("write", NVME, 2, ts=31, request=9),
     ]
     window = compiled(tmp_path, rows, {NVME: 4096})
-    first, second, third = laid(window, pacer=OpenLoop(2.0))
+    first, second, third = laid(window, pacer=Pacer(2.0))
     said = (
         "trace_row",
         "due_ns",

@@ -14,7 +14,7 @@ from conftest import trace_batch, trace_meta, write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal
-from kvreplay.run.run import FinishedRun, replay
+from kvreplay.run.run import FinishedRun, Replay, replay
 from kvreplay.tiers import directio
 from kvreplay.tiers.claims import MARKER, SCRATCH
 from kvtrace.core.schema import OPS, TRACE, arrow_schema
@@ -40,7 +40,7 @@ def placed(path: Path, rows: Sequence[Any], streams: Sequence[int | None]) -> Pa
 
 def run(tmp_path: Path, trace: Path, target: object, **options: Any) -> FinishedRun:
     config = Config(**({"tiers": {"nvme": str(target)}, "io_bytes": IO} | options))
-    return replay(config, trace, tmp_path / "run", [], is_forced=True)
+    return replay(Replay(config, trace, tmp_path / "run", [], is_forced=True))
 
 
 def hinted(drive: Path) -> list[str | None]:
