@@ -180,12 +180,11 @@ def worst_criteria(clients: Sequence[Client], *, has_memory: bool) -> list[Crite
             for criterion in trial.criteria:
                 if has_memory or criterion.name != "cpu_p95_ns":
                     found.setdefault(criterion.name, []).append(criterion)
-    return [max(of_name, key=_badness) for of_name in found.values()]
-
-
-def _badness(criterion: Criterion) -> tuple[int, float]:
-    sign = 1 if criterion.name.endswith("_p95_ns") else -1
-    return _SEVERITY.index(criterion.verdict), sign * (criterion.measured or 0)
+    signs = {name: 1 if name.endswith("_p95_ns") else -1 for name in found}
+    return [
+        max(of_name, key=lambda c: (_SEVERITY.index(c.verdict), signs[c.name] * (c.measured or 0)))
+        for of_name in found.values()
+    ]
 
 
 def result_of(result: dict[str, Any], clients: Sequence[Client], number: int, *, has_memory: bool) -> MlperfResult:

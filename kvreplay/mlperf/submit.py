@@ -164,14 +164,9 @@ def _combined(paths: Sequence[Path], argv: list[str]) -> MlperfResult:
                 raise ConfigError(f"{path}: {said} {mine}, but {other} in {paths[0]}; combine ranks of one run")
     clients = [client for rank in ranks for client in rank.clients]
     (option,) = resolve([first.option])
-    fields: dict[str, Any] = {
+    fields: dict[str, Any] = {field: getattr(first, field) for field in _SAME} | {
         "argv": argv,
-        "option": first.option,
         "workload": f"{first.workload}, {len(clients)} clients",
-        "seed_base": first.seed_base,
-        "asked_trials": first.asked_trials,
-        "runtime_ns": first.runtime_ns,
-        "queue_depth": first.queue_depth,
         "rules": [*merged(ranks), own_ranks(clients), together(clients)],
         "space": [f"rank {c.rank}: {line}" for r in ranks for c, line in zip(r.clients, r.space, strict=False)],
         "trace": None,

@@ -142,11 +142,6 @@ class Batch:
         due = None if due_ns is None else due_ns(columns["ts_ns"])
         return cls(columns if due is None else columns | {"due_ns": due})
 
-    @property
-    def is_used_up(self) -> bool:
-        """Whether all selected rows were read."""
-        return bool(self.struct.at == self.struct.rows)
-
     def check(self, intake: Intake, path: Path) -> None:
         """Raise TraceError if native code found a row that cannot be replayed."""
         fault, at = intake.struct.fault, self.struct.at
@@ -288,7 +283,7 @@ class Loader:
         plan, intake, rows = self.plan_address, self._intake, self._rows
         until = self._planned if until is None else min(until, self._planned)
         while self.laid < until and self.laid - rows.struct.given <= rows.struct.mask:
-            if self._batch is None or self._batch.is_used_up:
+            if self._batch is None or self._batch.struct.at == self._batch.struct.rows:
                 if self._reading is None:
                     self._reading = self._source.batches()
                 batch = next(self._reading, None)

@@ -16,8 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -218,16 +217,6 @@ class Programs:
         self._object = self._lib.bpf_object__open_mem(self._content, len(content), None)
         if not self._object:
             raise ProbeUnavailable(f"libbpf does not open the probes: {_reason()}")
-
-    def __enter__(self) -> Self:
-        """Return the programs."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Detach and unload them."""
-        self.close()
 
     def close(self) -> None:
         """Detach and unload them."""

@@ -21,6 +21,7 @@ from kvreplay.ranks.parts import (
     Ordered,
     PartRun,
     RankOperations,
+    added,
     merged_checkpoints,
     merged_figures,
     merged_pace,
@@ -268,12 +269,9 @@ def _verification(runs: Sequence[RunFile]) -> Verification | None:
         return None
     return Verification(
         block_bytes=found[0].block_bytes,
-        checked_blocks=sum(each.checked_blocks for each in found),
-        unwritten_blocks=sum(each.unwritten_blocks for each in found),
-        corrupt_blocks=sum(each.corrupt_blocks for each in found),
+        **added(found, "checked_blocks", "unwritten_blocks", "corrupt_blocks", "check_ns"),
         by_fault=sum_by_name([each.by_fault for each in found]),
         located=[bad for each in found for bad in each.located],
-        check_ns=sum(each.check_ns for each in found),
     )
 
 
@@ -562,9 +560,8 @@ def _rate(tier: str, figures: Sequence[Figures], runs: Sequence[RunFile]) -> Tie
     return TierRate(
         tier=tier,
         is_simulated=of_tier[0].is_simulated,
-        asked_bytes_per_s=total([r.asked_bytes_per_s for r in known]),
+        **added(known, "asked_bytes_per_s", "asked_operations_per_s"),
         reached_bytes_per_s=total(reached[0]) if is_open else (moved * NS_PER_S / span if span and moved else None),
-        asked_operations_per_s=total([r.asked_operations_per_s for r in known]),
         reached_operations_per_s=total(reached[1]) if is_open else (operations * NS_PER_S / span if span else None),
         end_late_ns=max((r.end_late_ns or 0 for r in known), default=0) if is_open else None,
     )

@@ -238,10 +238,7 @@ class NoProbes:
     def __init__(self, *_wanted):
         pass
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_error):
+    def close(self):
         pass
 
     def finish(self):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,6 +24,7 @@ from kvtrace.core.tables import create, read_table
 
 IO = 16384
 NVME = 2
+F_GET_RW_HINT = 1035
 
 
 def row(op: str, obj: int, length: int = IO, *, tier: int = NVME) -> Any:
@@ -43,13 +46,19 @@ def run(tmp_path: Path, trace: Path, target: object, **options: Any) -> Finished
     return replay(Replay(config, trace, tmp_path / "run", [], is_forced=True))
 
 
+def hint_of(fd: int) -> str | None:
+    """Return the write lifetime hint that the inode of `fd` has."""
+    (hint,) = struct.unpack("=Q", fcntl.fcntl(fd, F_GET_RW_HINT, bytes(8)))
+    return directio.LIFETIMES[hint - 2] if hint >= 2 else None
+
+
 def hinted(drive: Path) -> list[str | None]:
     """Return the hints of the files that a run left, in order of their names."""
     found = []
     for path in sorted(p for p in (drive / SCRATCH).rglob("*") if p.is_file() and p.name != MARKER):
         fd = os.open(path, os.O_RDONLY)
         try:
-            found.append(directio.hint_of(fd))
+            found.append(hint_of(fd))
         finally:
             os.close(fd)
     return found
