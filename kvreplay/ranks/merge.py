@@ -237,9 +237,8 @@ def merged_error(run: RunFile, output: Path) -> KvError | None:
 
 def _trace(order: Ordered, first: RunFile) -> TraceNote:
     path = Path(order.trace)
-    if path.is_file():
-        return TraceNote(file=path.name, metadata=open_table(path, TRACE).meta)
-    return TraceNote(file=path.name, metadata=first.trace.metadata)
+    metadata = open_table(path, TRACE).meta if path.is_file() else first.trace.metadata
+    return TraceNote(file=path.name, metadata=metadata)
 
 
 def _window(order: Ordered, parts: Sequence[PartRun], runs: Sequence[RunFile]) -> WindowNote:
@@ -482,21 +481,8 @@ def first_gone(parts: Sequence[PartRun]) -> str | None:
 
 BEHIND_SHARE, BEHIND_NS = 0.05, 50_000_000
 """Of the median rank's time, and in all: who ends later by less holds nobody up."""
-_MEANS = (
-    "held_share",
-    "starved_share",
-    "unread_share",
-    "blocked_share",
-    "submitter_busy_share",
-    "copy_busy_share",
-    "unhindered_share",
-    "queue_full_share",
-    "kernel_share",
-    "processor_share",
-    "touch_share",
-    "copying_share",
-    "checking_share",
-)
+_OTHERWISE = ("device_busy_share", "device_time_share", "on_time_share", "throttle_share")
+_MEANS = [name for name in Evidence.__struct_fields__ if name.endswith("_share") and name not in _OTHERWISE]
 """Shares of `Evidence` of which all ranks together have the average."""
 _MOST = (
     "device_busy_share",
