@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from enum import Enum
 from importlib.util import find_spec
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -43,10 +44,6 @@ class Exchange(msgspec.Struct, frozen=True):
     to_all: bool = True
 
 
-class Sync(msgspec.Struct, frozen=True):
-    """Replay: compare our clock with that of rank 0; all ranks ask for it together."""
-
-
 class Stop(msgspec.Struct, frozen=True):
     """Replay: my run is cut short, for this reason, so end it everywhere. MPI: end it, for this reason."""
 
@@ -59,16 +56,13 @@ class Folder(msgspec.Struct, frozen=True):
     path: str
 
 
-class Bye(msgspec.Struct, frozen=True):
-    """Replay: I am done, and leave."""
+class Sign(Enum):
+    """A message without content."""
 
-
-class Ping(msgspec.Struct, frozen=True):
-    """MPI: heartbeat request."""
-
-
-class Pong(msgspec.Struct, frozen=True):
-    """Replay: heartbeat."""
+    SYNC = "Replay: compare our clock with that of rank 0; all ranks ask for it together."
+    BYE = "Replay: I am done, and leave."
+    PING = "MPI: heartbeat request."
+    PONG = "Replay: heartbeat."
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -102,8 +96,8 @@ class Lost(msgspec.Struct, frozen=True):
     reason: str
 
 
-FromReplay: TypeAlias = Exchange | Sync | Stop | Folder | Bye | Pong
-FromMpi: TypeAlias = Hello | Reply | Instant | Stop | Lost | Ping
+FromReplay: TypeAlias = Exchange | Stop | Folder | Sign
+FromMpi: TypeAlias = Hello | Reply | Instant | Stop | Lost | Sign
 """Pickled: both processes are ours, one forked of the other."""
 
 
@@ -181,8 +175,8 @@ class SeveralRanks(Ranks):
             except (EOFError, OSError):
                 message, self.orphaned_ns = Lost(ORPHANED), monotonic_ns()
                 _speak_to_nobody()
-            if isinstance(message, Ping):
-                self._send(Pong())
+            if message is Sign.PING:
+                self._send(Sign.PONG)
             elif isinstance(message, Stop):
                 self.reason = self.reason or message.reason
             else:
@@ -214,7 +208,7 @@ class SeveralRanks(Ranks):
 
     def clock(self) -> Instant:
         """Let the helper process compare the clocks."""
-        answer = self._ask(Sync())
+        answer = self._ask(Sign.SYNC)
         assert isinstance(answer, Instant), "what was asked for"
         return answer
 
@@ -228,7 +222,7 @@ class SeveralRanks(Ranks):
 
     def close(self) -> None:
         """Tell the helper process."""
-        self._send(Bye())
+        self._send(Sign.BYE)
 
 
 _LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "PMI_FD", "MPI_LOCALNRANKS", "PALS_RANKID")
@@ -386,7 +380,7 @@ class Relay:
         """Do with all ranks what the replays ask for; return whether all are gone."""
         asked, self._waiting = self._waiting, None
         data = asked.data if isinstance(asked, Exchange) else b""
-        kind = _GONE if asked is None else _SYNC if isinstance(asked, Sync) else _EXCHANGE
+        kind = _GONE if asked is None else _SYNC if asked is Sign.SYNC else _EXCHANGE
         to_all = int(not isinstance(asked, Exchange) or asked.to_all)
         heads = memoryview(bytearray(24 * self.count)).cast("q")
         mine = memoryview(bytearray(24)).cast("q")
@@ -484,7 +478,7 @@ class Relay:
                 return self._lose(f"the silence of rank {other}, {self._timeout_s:g} s long")
         if self._is_gone:
             return None
-        self._tell(Ping())
+        self._tell(Sign.PING)
         if (used := _cpu_ticks(self._pid)) != self._used:
             # It may have no time to answer.
             self._used, self._ponged = used, now
@@ -517,9 +511,9 @@ class Relay:
             self._end_all(said.reason)
         elif isinstance(said, Folder):
             self.folder = said.path
-        elif isinstance(said, Bye):
+        elif said is Sign.BYE:
             self._said_bye = True
-        elif not isinstance(said, Pong):
+        elif said is not Sign.PONG:
             self._waiting = said
         return None
 
