@@ -8,14 +8,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import asdict
 
 from kvreplay.probes.devices import device_name, zone_shift
 from kvreplay.probes.libbpf import (
@@ -34,7 +34,7 @@ from kvreplay.probes.libbpf import (
 from kvreplay.probes.program import Filter, load, shared, start, stop, unseen_calls
 from kvreplay.tiers.host import SECTOR_BYTES, host_facts
 from kvtrace.core.app import noted_signals
-from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of
+from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of, table_of
 from kvtrace.core.files import write_json
 from kvtrace.core.metadata import describe
 from kvtrace.core.run.probe_file import (
@@ -87,13 +87,7 @@ class Session:
             self._bits = kernel_enumerators("req_flag_bits")
         self.start_ns = self._drained_ns = start(self._programs)
 
-    def __enter__(self) -> Self:
-        """Return the session."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         """Detach the probes."""
         self._programs.close()
 
@@ -243,7 +237,7 @@ def measure(
     with _directory(output):
         with ExitStack() as stack:
             writer = stack.enter_context(create(output / BLOCKS_FILE, BLOCKS, meta)) if has_events else None
-            session = stack.enter_context(Session(wanted, writer))
+            session = stack.enter_context(closing(Session(wanted, writer)))
             started = datetime.now(UTC)
             with noted_signals() as caught:
                 # Who reads this may send the signal at once.
@@ -449,14 +443,13 @@ def _unseen(calls: Application | None) -> Iterator[str]:
 
 
 def _call_tables(found: Application) -> ReportTable:
-    columns = columns_of("""
+    spec = """
         text: kind, call
         count: count
         bytes: bytes
         count: errors, direct = O_DIRECT, without_io = queued no I/O
-    """)
-    rows = [[getattr(call, column.name) for column in columns] for call in found.calls]
-    return ReportTable("Application calls", Sheet.DEVICE, columns, rows, keys=2)
+    """
+    return table_of("Application calls", Sheet.DEVICE, spec, [asdict(call) for call in found.calls], keys=2)
 
 
 def _requests(directions: dict[str, DirectionFigures]) -> ReportTable:
@@ -498,16 +491,15 @@ def _places(name: str, d: DirectionFigures, zone_bytes: int | None) -> ReportTab
     hottest = sorted(d.heat, key=lambda z: -(z.bytes or 0))[:MOST_ZONES]
     others = len(d.heat) - len(hottest)
     more = f" (the hottest; {others} more in probe.json)" if others else ""
-    columns = columns_of("""
+    spec = """
         text: device = disk
         bytes: from_bytes = from
         count: requests
         bytes: bytes
-    """)
-    places = sorted(hottest, key=lambda z: (z.device, z.from_bytes))
-    rows = [[getattr(place, column.name) for column in columns] for place in places]
+    """
+    rows = [asdict(place) for place in sorted(hottest, key=lambda z: (z.device, z.from_bytes))]
     title = f"{name} by place, in stretches of {format_bytes(zone_bytes)}{more}"
-    return ReportTable(title, Sheet.HISTOGRAMS, columns, rows, keys=2)
+    return table_of(title, Sheet.HISTOGRAMS, spec, rows, keys=2)
 
 
 def _in_flight_and_rates(name: str, d: DirectionFigures) -> Iterator[str]:

@@ -10,23 +10,24 @@ from conftest import run_cli
 
 from kvreplay.probes import libbpf, session
 from kvreplay.probes.devices import Disk, above, beneath, device_name, resolve, zone_shift
-from kvreplay.probes.libbpf import EVENT, SLOTS, Programs, histogram, slot_bounds
+from kvreplay.probes.libbpf import EVENT, SLOTS, SUB_BITS, Programs, histogram
 from kvreplay.probes.program import Cgroup, Filter, find_cgroup
 from kvreplay.probes.session import blocks_batch, rwbs
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.run.probe_file import BlockFigures, Bucket
+from kvtrace.core.statistics import bounds
 
 BITS = {"__REQ_SYNC": 11, "__REQ_META": 12, "__REQ_FUA": 17, "__REQ_PREFLUSH": 18, "__REQ_RAHEAD": 19}
 
 
 def test_slots_join_without_gaps_and_are_narrow():
-    assert slot_bounds(0) == (0, 1)
-    assert slot_bounds(127) == (127, 128)
-    assert slot_bounds(128) == (128, 130)
-    assert slot_bounds(SLOTS - 1)[1] == 1 << 40
+    assert bounds(0, SUB_BITS) == (0, 1)
+    assert bounds(127, SUB_BITS) == (127, 128)
+    assert bounds(128, SUB_BITS) == (128, 130)
+    assert bounds(SLOTS - 1, SUB_BITS)[1] == 1 << 40
     end = 0
     for slot in range(SLOTS):
-        first, below = slot_bounds(slot)
+        first, below = bounds(slot, SUB_BITS)
         assert first == end
         assert (below - first - 1) * 64 <= first
         end = below
@@ -238,10 +239,7 @@ class NoProbes:
     def __init__(self, *_wanted):
         pass
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_error):
+    def close(self):
         pass
 
     def finish(self):
