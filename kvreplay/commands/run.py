@@ -212,7 +212,7 @@ def recover(
     trace: Annotated[Path | None, typer.Option(help="The trace it replayed, if that lies elsewhere now.")] = None,
     as_json: RunAsJson = False,
 ) -> None:
-    """Make a run, marked partial, of what a killed one had measured.
+    """Make a run, marked partial, of what a killed one had measured; of a killed probe its block requests.
 
     While a run goes on it notes every second or few what has ended; of a killed run the last may be missing.
     Files that it left on its target are removed by the next run there. Of a run with --mpi the ranks that were killed
@@ -222,11 +222,16 @@ def recover(
     Example:
       kvreplay recover run
     """
+    from kvreplay.probes.session import recover_blocks
     from kvreplay.ranks.session import is_of_ranks, recover_ranks
     from kvreplay.run.run import recover as recover_one
     from kvreplay.run.run import recovered
-    from kvtrace.core.run.run_file import cut_off
+    from kvtrace.core.run.run_file import BLOCKS_FILE, BLOCKS_JOURNAL, cut_off
 
+    if (run / BLOCKS_JOURNAL).exists():
+        rows = recover_blocks(run)
+        log(f"wrote {run / BLOCKS_FILE}: {rows:,} requests of a probe that was killed")
+        return
     for each in cut_off(run) or [run]:
         finished = recover_ranks(each) if is_of_ranks(each) else recover_one(each, trace)
         said = f"wrote {each}: {finished.error or 'all ranks together'}"
