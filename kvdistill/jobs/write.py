@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -77,12 +77,20 @@ def write_prefill(
 
 
 def write_job(mode: FioMode, distilled: Distilled, folder: Path, request: JobRequest) -> WrittenJob:
-    """Write the job of one mode and what it needs into `folder`: but for the statistical one, iologs that it runs."""
+    """Write the job of one mode and what it needs into `folder`."""
+    return _WRITERS[mode](mode, distilled, folder, request)
+
+
+def _write_stat(mode: FioMode, distilled: Distilled, folder: Path, request: JobRequest) -> WrittenJob:
+    profile, options = distilled.profile, request.options
+    write_text(folder / mode.job, stat_job(profile, options))
+    return WrittenJob([mode.job], stat_space_bytes(profile, options), expected=expected_stat(profile, options))
+
+
+def _write_logs(mode: FioMode, distilled: Distilled, folder: Path, request: JobRequest) -> WrittenJob:
+    """Write iologs, of the source's operations or of drawn ones, and the job that runs them."""
     profile, options, most = distilled.profile, request.options, request.logs.max_io_bytes
     text: Callable[[LogSummary], str]
-    if mode is FioMode.STAT:
-        write_text(folder / mode.job, stat_job(profile, options))
-        return WrittenJob([mode.job], stat_space_bytes(profile, options), expected=expected_stat(profile, options))
     if mode is FioMode.REPLAY:
         if distilled.ios is None:
             raise ValueError("distilled(=figures alone) must hold operations to be replayed.")
@@ -98,6 +106,9 @@ def write_job(mode: FioMode, distilled: Distilled, folder: Path, request: JobReq
     write_text(folder / mode.job, text(logs))
     expected = fio_replay.expected_replay(profile, logs, is_drawn=mode is FioMode.REUSE)
     return WrittenJob([mode.job, *logs.files], whole_mib(span_bytes), logs, parts, expected)
+
+
+_WRITERS: Final = {FioMode.REPLAY: _write_logs, FioMode.STAT: _write_stat, FioMode.REUSE: _write_logs}
 
 
 MAX_HOSTS = 1024

@@ -123,13 +123,13 @@ def replay(asked: Replay, *, tiers: list[Tier | None] | None = None, together: T
         ConfigError, TraceError, DeviceError: before anything was measured. Later faults are in the outcome.
 
     """
-    started_ns, config = monotonic_ns(), asked.config
+    started_ns, config, trace = monotonic_ns(), asked.config, asked.trace
     check(config)
     if tiers is None:
         # Before the trace is read, which may take minutes.
         check_targets(config)
     tables.check_output(asked.output, is_forced=asked.is_forced)
-    setting = settle(config, asked.trace, asked.output, asked.argv, tiers)
+    setting = settle(config, trace, asked.output, asked.argv, tiers)
     data = DataSource.of(setting.seed, config.dedup_ratio, config.compress_ratio, is_stamped=config.is_verified)
     return _Run(setting, asked.show, data, started_ns, asked.watching, together).perform(asked.output)
 
