@@ -17,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 # The engines that `make engines` drives; ENGINES="lmcache vllm" takes others. vllm is asked for by name: it is large.
 ENGINES ?= lmcache sglang mooncake
 
-.PHONY: demo test check sanitize native engines fuzz lint fix bench bench-long docs man outputs site dist wheels bpf clean
+.PHONY: demo test check sanitize native engines fuzz lint fix bench bench-long docs man outputs published site dist wheels bpf clean
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvtrace needs Python 3.11 or later: make PYTHON=python3.x")'
@@ -105,6 +105,11 @@ man: $(READY)
 # Runs the commands of the pages in docs/ and writes what they print into them: minutes, of a quiet machine.
 outputs: $(READY)
 	$(BIN)/python docs/outputs.py
+
+# Our programs beside numbers that others published: writes docs/published.md, which says where its files are to be had.
+DATA ?= published-data
+published: $(READY)
+	@$(BIN)/python docs/published.py $(DATA)
 
 # The documentation as a site, in site/index.html.
 site: $(READY)

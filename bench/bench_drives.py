@@ -68,7 +68,7 @@ def tier_of(paths: list[Path], objects: int) -> SeveralSpaces:
 
 
 def engine_of(tiers: list[Tier | None], io_bytes: int, submitters: int) -> Engine:
-    return choose(EngineName.URING, tiers, DRIVES * DEPTH, io_bytes, submitters=submitters).engine
+    return choose(EngineName.URING, tiers, DRIVES * DEPTH, io_bytes, submitters=submitters)
 
 
 def ours(engine: Engine, tier: Tier, op: int, io_bytes: int, version: int) -> Side:

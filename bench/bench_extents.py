@@ -75,7 +75,7 @@ def main() -> None:
             tier.open(SPACE_BYTES)
             try:
                 objects = np.arange(SPACE_BYTES // io_bytes)
-                drive(choose(EngineName.AUTO, [tier], 32, io_bytes).engine, tier, plan_of(WRITE, objects, io_bytes, 1))
+                drive(choose(EngineName.AUTO, [tier], 32, io_bytes), tier, plan_of(WRITE, objects, io_bytes, 1))
                 compare(tier, io_bytes, 2, ours, fio)
             finally:
                 tier.close()

@@ -45,7 +45,7 @@ class Side:
 
 
 def ours(tier: FileTier, op: int, file_bytes: int, depth: int, name: EngineName) -> Side:
-    engine = choose(name, [tier], depth, file_bytes).engine
+    engine = choose(name, [tier], depth, file_bytes)
     plan = plan_of(op, np.arange(FILES), file_bytes, 1)
     driven, _, cpu = drive(engine, tier, plan)
     making_us = driven.making_ns / FILES / 1e3 if op == WRITE else None

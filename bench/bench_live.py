@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from kvreplay.config.config import Config
-from kvreplay.run.run import replay
+from kvreplay.run.run import Replay, replay
 from kvreplay.run.watch import live
 from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, arrow_schema, enum_array, enum_code
@@ -109,7 +109,7 @@ def rate_of(trace: Path, target: str, number: int, *, is_watched: bool) -> tuple
     start = time.process_time_ns()
     with terminal():
         output = trace.parent / f"run-{number}"
-        done = replay(config, trace, output, [], watching=live if is_watched else None, is_forced=True)
+        done = replay(Replay(config, trace, output, [], watching=live if is_watched else None, is_forced=True))
     summary = done.run.summary
     return summary.operations * 1e9 / summary.wall_ns, (time.process_time_ns() - start) / summary.operations
 

@@ -84,7 +84,7 @@ def compare(url: str, mib: int) -> None:
     target = f"s3://{BUCKET}/bench"
     tier = ObjectTier("s3", target, StoreClient(Address.of("", target, [url]), Balance.ROUND_ROBIN, 0))
     tier.open(0)
-    engine = choose(EngineName.AUTO, [tier], DEPTH, MIB).engine
+    engine = choose(EngineName.AUTO, [tier], DEPTH, MIB)
 
     def ours(op: int) -> Timed:
         driven, _, cpu = drive(engine, tier, plan_of(op, np.arange(count), length, 1))

@@ -91,12 +91,18 @@ def plan_of(size: int, share: int, op: int) -> Any:
             mixed.append(row)
         rows = mixed
     tier, ops, objects, lengths = (np.array(column, np.int64) for column in zip(*rows, strict=True))
-    return {"tier": tier, "op": ops, "object_id": objects, "length": lengths, "version": np.zeros(len(rows), np.int64)}
+    return {
+        "tier": tier,
+        "op": ops,
+        "object_id": objects,
+        "length_bytes": lengths,
+        "version": np.zeros(len(rows), np.int64),
+    }
 
 
 def drive(engine: Any, tiers: list[Tier], plan: Any) -> Side:
     driven, rows, _ = bench_replay.drive(engine, tiers, plan)
-    ours, length = rows["tier"] == RAM, rows["length"]
+    ours, length = rows["tier"] == RAM, rows["length_bytes"]
     took = (rows["completed_ns"] - rows["submitted_ns"])[ours] / length[ours] * 2**20
     other = int(length[~ours].sum()) / driven.wall_ns * 1e9 if not ours.all() else None
     return Side(float(np.median(took)), int(length[ours].sum()) / driven.wall_ns * 1e9, other)
@@ -127,10 +133,10 @@ def bench(directory: Path, names: list[EngineName]) -> None:
             memory.open(TOTAL_BYTES)
             tiers: list[Tier] = [memory, files]
             there = bench_replay.plan_of(WRITE, np.arange(TOTAL_BYTES // size), size, 0)
-            bench_replay.drive(choose(EngineName.AUTO, tiers, 8, 1 << 20).engine, tiers, there)
+            bench_replay.drive(choose(EngineName.AUTO, tiers, 8, 1 << 20), tiers, there)
             share = max(1, 4 * DRIVE_BYTES // size)
             for name in names:
-                engine = choose(name, tiers, 8, 1 << 20).engine
+                engine = choose(name, tiers, 8, 1 << 20)
                 written = plan_of(size, share, WRITE)
                 drive(engine, tiers, written)
                 alone, reads, writes = [], [], []

@@ -66,7 +66,7 @@ class Side:
 def plan_of(op: int, objects: Any, length: int, version: int, offset: Any = 0) -> dict[str, Any]:
     """Return the columns of rows on one tier."""
     fill = np.zeros(len(objects), np.int64)
-    values = {"op": op, "object_id": objects, "offset": offset, "length": length, "version": version}
+    values = {"op": op, "object_id": objects, "offset_bytes": offset, "length_bytes": length, "version": version}
     return {name: fill + value for name, value in values.items()}
 
 
@@ -148,7 +148,7 @@ def compare(tier: Tier, io_bytes: int, version: int, ours: Callable[..., Side], 
     """Print the lines of one I/O size, of `ours` beside `fio`; each write is of a new version from `version` on."""
     for op in (READ, WRITE):
         for depth in DEPTHS:
-            engine = choose(EngineName.AUTO, [tier], depth, io_bytes).engine
+            engine = choose(EngineName.AUTO, [tier], depth, io_bytes)
             turns = [version + at for at in range(RUNS)]
             version += RUNS
             rounds_of(
@@ -229,14 +229,14 @@ def bench_ceiling(directory: Path) -> None:
     count = 200_000
     rates = []
     for _ in range(RUNS):
-        engine = choose(EngineName.URING, [], 32, 4096).engine
+        engine = choose(EngineName.URING, [], 32, 4096)
         driven, *_ = drive(engine, SimulatedTier("null"), plan_of(READ, np.arange(count), 4096, 0))
         rates.append(count / driven.wall_ns * 1e9)
     print(f"ceiling, null tier: {statistics.median(rates):,.0f} operations/s (target >= 500,000)")
     cached = FileTier("cached", directory, StorageOptions(is_direct=False))
     cached.open(0)
     try:
-        engine = choose(EngineName.AUTO, [cached], 32, 4096).engine
+        engine = choose(EngineName.AUTO, [cached], 32, 4096)
         objects = np.arange(4)
         drive(engine, cached, plan_of(WRITE, objects, FILE_BYTES, 1))
         rates = []
@@ -272,7 +272,7 @@ def bench_pace(tier: FileTier) -> None:
         offset = rng.integers(0, FILE_BYTES // length, count) * length
         plan = plan_of(READ, rng.integers(0, FILES, count), length, 0, offset)
         # Deep enough that the depth never makes an operation late.
-        engine = choose(name, [tier], 128, length).engine
+        engine = choose(name, [tier], 128, length)
         _, rows, cpu = drive(engine, tier, plan, ts)
         late = (rows["submitted_ns"] - ts) / 1e3
         drift = np.median(late[-count // 20 :]) - np.median(late[: count // 20])
@@ -298,7 +298,7 @@ def main() -> None:
         tier = FileTier("nvme", directory, StorageOptions())
         tier.open(FILES * FILE_BYTES)
         chosen = choose(EngineName.AUTO, [tier], 8, 1 << 20)
-        print(f"replay with {chosen.engine.name} ({chosen.because}), {chosen.engine.facts()}")
+        print(f"replay with {chosen.name} ({chosen.because}), {chosen.facts()}")
         try:
             drive(chosen.engine, tier, plan_of(WRITE, np.arange(FILES), FILE_BYTES, 1))
             bench_bandwidth(tier, sizes)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -49,7 +49,7 @@ class StoreCloseness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Content(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job's file says, by weight."""
+    """What a job's file says, or a replay did, by weight."""
 
     gets: list[SizeCount]
     puts: list[SizeCount]
@@ -68,33 +68,35 @@ def compare_with_run(job: Path, run: Path, tier: str) -> StoreCloseness:
         raise ConfigError(f"--run {run}: name a run of kvreplay")
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch:
         profile = distil_source(run, tier, Limit(), Path(scratch)).profile
-    content = _READERS[job.name](job.read_text(encoding="utf-8"))
-    gets, puts = list(profile.read.object_sizes), list(profile.write.object_sizes)
-    counts = profile.read.ops, profile.write.ops, profile.delete_ops
-    shares = [count / sum(counts) for count in counts]
+    asked = _READERS[job.name](job.read_text(encoding="utf-8"))
+    gets, puts, deletes = counts = profile.read.ops, profile.write.ops, profile.delete_ops
+    done = _Content(
+        gets=list(profile.read.object_sizes),
+        puts=list(profile.write.object_sizes),
+        shares=(gets / sum(counts), puts / sum(counts), deletes / sum(counts)),
+        rate=ops_per_s(sum(counts), profile),
+    )
     return StoreCloseness(
         run=str(run),
-        job=_side(content.shares, content.gets, content.puts, content.rate),
-        replay=_side(shares, gets, puts, ops_per_s(sum(counts), profile)),
-        gets=counts[0],
-        puts=counts[1],
-        deletes=counts[2],
-        get_size_variation=total_variation(gets, content.gets) if gets and content.gets else None,
-        put_size_variation=total_variation(puts, content.puts) if puts and content.puts else None,
+        job=_side(asked),
+        replay=_side(done),
+        gets=gets,
+        puts=puts,
+        deletes=deletes,
+        get_size_variation=total_variation(done.gets, asked.gets) if done.gets and asked.gets else None,
+        put_size_variation=total_variation(done.puts, asked.puts) if done.puts and asked.puts else None,
     )
 
 
-def _side(
-    shares: Sequence[float], gets: Sequence[SizeCount], puts: Sequence[SizeCount], rate: float | None
-) -> StoreSide:
-    get, put, delete = shares
+def _side(content: _Content) -> StoreSide:
+    get, put, delete = content.shares
     return StoreSide(
         get_share=get,
         put_share=put,
         delete_share=delete,
-        get_mean_bytes=mean_bytes(gets) if gets else None,
-        put_mean_bytes=mean_bytes(puts) if puts else None,
-        ops_per_s=rate,
+        get_mean_bytes=mean_bytes(content.gets) if content.gets else None,
+        put_mean_bytes=mean_bytes(content.puts) if content.puts else None,
+        ops_per_s=content.rate,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,16 +56,24 @@ def warp(
     kvdistill warp conv.parquet --tier s3 -o jobs --run run
     warp run jobs/mixed.yml
     """
-    from kvdistill.jobs.warp import JOB, WarpOptions
-    from kvdistill.jobs.write import write_warp
+    from kvdistill.formats.oplog import Style
+    from kvdistill.jobs.warp import JOB, WarpOptions, warp_job
+    from kvdistill.jobs.write import write_store_jobs
     from kvtrace.core.limit import parse_window
     from kvtrace.core.metadata import without_outputs
 
     check_new(output / PROFILE, is_forced=force)
     options = WarpOptions(host, bucket, positive(parse_duration_ns(max_runtime), f"--max-duration {max_runtime}"))
-    argv = without_outputs(["kvdistill", *sys.argv[1:]])
-    written = write_warp(
-        source, tier, output, options, parse_window(limit, begin, end, busiest), has_csv=has_csv, argv=argv
+    written = write_store_jobs(
+        source,
+        tier,
+        output,
+        parse_window(limit, begin, end, busiest),
+        JOB,
+        partial(warp_job, options=options),
+        style=Style.WARP if has_csv else None,
+        endpoint=f"http://{host}",
+        argv=without_outputs(["kvdistill", *sys.argv[1:]]),
     )
     _show(written, output, JOB, run, json=json)
 
@@ -96,16 +105,25 @@ def sai3(
     sai3-bench replay --op-log jobs/populate-1-of-4.tsv.zst
     sai3-bench replay --op-log jobs/oplog-1-of-4.tsv.zst
     """
-    from kvdistill.jobs.sai3 import WORKLOAD, Sai3Options
-    from kvdistill.jobs.write import write_sai3
+    from kvdistill.formats.oplog import Style
+    from kvdistill.jobs.sai3 import WORKLOAD, Sai3Options, sai3_workload
+    from kvdistill.jobs.write import write_store_jobs
     from kvtrace.core.limit import parse_window
     from kvtrace.core.metadata import without_outputs
 
     check_new(output / PROFILE, is_forced=force)
     options = Sai3Options(target, positive(parse_duration_ns(max_runtime), f"--max-duration {max_runtime}"))
-    argv = without_outputs(["kvdistill", *sys.argv[1:]])
-    written = write_sai3(
-        source, tier, output, options, parse_window(limit, begin, end, busiest), hosts=hosts, argv=argv
+    written = write_store_jobs(
+        source,
+        tier,
+        output,
+        parse_window(limit, begin, end, busiest),
+        WORKLOAD,
+        partial(sai3_workload, options=options),
+        style=Style.SAI3,
+        endpoint=target,
+        hosts=hosts,
+        argv=without_outputs(["kvdistill", *sys.argv[1:]]),
     )
     _show(written, output, WORKLOAD, run, json=json)
 

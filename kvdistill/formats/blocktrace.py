@@ -13,8 +13,10 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -390,6 +392,9 @@ def _histogram(buckets: list[dict[str, Any]]) -> dict[str, Any]:
     scaled = _scaled(buckets, _US)
     count = sum(b["count"] for b in scaled)
     ranks = {name: nearest_rank(count, part) for name, part in QUANTILES.items()}
+    edges = [{"from": b["from"], "below": b["below"]} for b in scaled]
+    up_to = list(accumulate(b["count"] for b in scaled))
+    within = {name: None if rank is None else edges[bisect_left(up_to, rank)] for name, rank in ranks.items()}
     return {
         "count": count,
         "mean_ns": None,
@@ -397,15 +402,5 @@ def _histogram(buckets: list[dict[str, Any]]) -> dict[str, Any]:
         "longest_below_ns": scaled[-1]["below"] if scaled else None,
         "log2_ns": scaled,
         "fine_ns": [],
-        "percentiles_within": {name: None if rank is None else _within(scaled, rank) for name, rank in ranks.items()},
+        "percentiles_within": within,
     }
-
-
-def _within(buckets: list[dict[str, Any]], rank: int) -> dict[str, Any]:
-    """Return the bounds of the bucket that holds `rank`."""
-    seen = 0
-    for bucket in buckets:
-        seen += bucket["count"]
-        if seen >= rank:
-            return {"from": bucket["from"], "below": bucket["below"]}
-    raise ValueError(f"rank(={rank}) must be <= {seen}.")

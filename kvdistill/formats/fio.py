@@ -30,7 +30,7 @@ from kvtrace.core.files import decode_json
 from kvtrace.core.metadata import Count
 from kvtrace.core.run.run_file import OPS_FILE, SERIES_FILE
 from kvtrace.core.schema import MOST, MOST_BYTES, SERIES
-from kvtrace.core.statistics import QUANTILES, nearest_rank
+from kvtrace.core.statistics import QUANTILES, bounds, nearest_rank
 from kvtrace.core.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
@@ -506,12 +506,6 @@ def _enter_histograms(db: duckdb.DuckDBPyConnection, path: Path, account: Accoun
             fine[(np.arange(bins) + 1 << coarseness) - 1] += np.array(row, dtype=np.int64)
 
 
-def _below_ns(bin_: int) -> int:
-    """Return the exclusive upper bound of a latency bin in ns."""
-    power = max(bin_ >> _PART_BITS, 1) - 1
-    return (bin_ - (power << _PART_BITS) + 1) << power
-
-
 def _summary_of_windows(db: duckdb.DuckDBPyConnection, tier: str, counts: dict[int, Any]) -> dict[str, Any]:
     """Return the figures over the whole time; null where no log says."""
     totals = db.execute(
@@ -551,6 +545,6 @@ def _percentiles(counts: Any) -> dict[str, Any]:
     total, upto = int(counts.sum()), np.cumsum(counts)
     ranks = {name: nearest_rank(total, part) for name, part in QUANTILES.items()}
     return {"count": total} | {
-        f"{name}_ns": None if rank is None else _below_ns(int(np.searchsorted(upto, rank))) - 1
+        f"{name}_ns": None if rank is None else bounds(int(np.searchsorted(upto, rank)), _PART_BITS)[1] - 1
         for name, rank in ranks.items()
     }

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from kvdistill.formats.formats import Format, Imported, ImportOptions, reader, run_summary
+from kvdistill.formats.formats import Imported, ImportOptions, reader, run_summary
 from kvdistill.formats.text import OBJECTS_FILE, TRACE_FILE
 from kvdistill.queries.database import connect, distributions, figures, measured_views
 from kvdistill.queries.views import register
@@ -174,11 +174,8 @@ def _summary_of_ops(ops: Path, source: str) -> dict[str, Any]:
     )
 
 
-def latency(row: dict[str, Any] | None, **known: float | None) -> dict[str, Any]:
-    """Return a distribution of times from `row` and `known`; null for the figures that neither has."""
+def latency(row: dict[str, Any] | None) -> dict[str, Any]:
+    """Return a distribution of times from `row`; null for the figures that it has not."""
     names = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
-    found = {**(row or {}), **known}
+    found = row or {}
     return {"count": found.get("count", 0)} | {name: found.get(name) for name in names}
-
-
-__all__ = ["Format", "ImportOptions", "Result", "import_files", "latency"]

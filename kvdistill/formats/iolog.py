@@ -159,16 +159,8 @@ def write_iologs(
     width = len(str(jobs))
     files = [f"{name}.iolog"] if jobs == 1 else [f"{name}.{i:0{width}d}.iolog" for i in range(1, jobs + 1)]
     with ExitStack() as stack:
-        logs = [
-            _Log(
-                stack.enter_context(stack.enter_context(aside(folder / file)).open("wb")),
-                target,
-                options,
-                version,
-                start_ms,
-            )
-            for file in files
-        ]
+        outs = [stack.enter_context(stack.enter_context(aside(folder / file)).open("wb")) for file in files]
+        logs = [_Log(out, target, options, version, start_ms) for out in outs]
         done = 0
         for part in parts():
             for index, log in enumerate(logs):

@@ -330,7 +330,8 @@ def draw(profile: Profile, runtime_ns: int, seed: int) -> Drawn:
     classes = index if len(sizes) <= _EXACT_SIZES else np.unique(slot_of(length), return_inverse=True)[1]
     reserved = np.zeros(int(classes.max()) + 1, dtype=np.int64)
     np.maximum.at(reserved, classes, -(-length // _GRANULE_BYTES) * _GRANULE_BYTES)
-    offset, span_bytes = _place(classes, distance, reserved, np.bincount(classes))
+    uses, offset = np.bincount(classes), np.empty(count, dtype=np.int64)
+    span_bytes = int(_model(count, classes.astype(I8), distance, len(uses), reserved, uses, offset))
     return Drawn(_times(profile, count, runtime_ns, rng), is_read, offset, length, span_bytes)
 
 
@@ -370,13 +371,3 @@ def _times(profile: Profile, count: int, runtime_ns: int, rng: np.random.Generat
     if starts[-1] > 0:
         starts *= runtime_ns / starts[-1]
     return (_FIRST_US + np.repeat(starts, bursts)[:count] * (1_000_000 / NS_PER_S)).astype(np.int64)
-
-
-def _place(classes: Any, distance: Any, reserved: Any, uses: Any) -> tuple[NDArray[np.int64], int]:
-    """Return an address for each operation, and the end of the highest.
-
-    Of each class, `reserved` are a place's bytes and `uses` its operations.
-    """
-    kinds, distances, bytes_, ops = (np.ascontiguousarray(part, I8) for part in (classes, distance, reserved, uses))
-    address = np.empty(len(kinds), dtype=np.int64)
-    return address, int(_model(len(kinds), kinds, distances, len(ops), bytes_, ops, address))

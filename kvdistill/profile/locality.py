@@ -66,9 +66,7 @@ def trace_locality(reader: Reader, tiers: int, path: Path) -> TraceLocality:
         TraceError: more lies in a tier than can be reckoned with.
 
     """
-    found, sizes = np.zeros(tiers, _TIER), np.zeros(tiers << 10, dtype=np.int64)
-    kept: list[list[tuple[Any, Any, Any]]] = [[] for _ in range(tiers)]
-    counts = [0] * tiers
+    found, sizes, accesses = np.zeros(tiers, _TIER), np.zeros(tiers << 10, dtype=np.int64), _Accesses(tiers)
     for batch in reader.batches(_COLUMNS):
         rows = [batch.column(name) for name in _COLUMNS]
         op, tier = rows[0].indices.to_numpy(), rows[1].to_numpy()
@@ -79,44 +77,43 @@ def trace_locality(reader: Reader, tiers: int, path: Path) -> TraceLocality:
             sizes = np.concatenate([sizes, np.zeros(max(missing, len(sizes)), dtype=np.int64)])
         if not _enter(len(op), op, tier, objects, reach, tiers, found, sizes):
             raise TraceError("what lies in a tier is more than can be reckoned with", path=path, column="offset_bytes")
-        _keep_accesses(kept, counts, op, tier, objects, length, op != DELETE)
+        accesses.take(op, tier, objects, length, op != DELETE)
     return TraceLocality(
         live=[LiveBytes(peak=peak, end=live) if is_written else None for live, peak, is_written in found.tolist()],
-        reuse=[_object_reuse(kept[i], counts[i]) for i in range(tiers)],
+        reuse=accesses.reuse(),
     )
 
 
 def run_reuse(reader: Reader, tiers: int) -> list[ObjectReuse | None]:
     """Return the reuse of the operations of a run that completed, by tier and in trace order."""
     columns = ("op", "tier", "object_id", "bytes", "outcome")
-    kept: list[list[tuple[Any, Any, Any]]] = [[] for _ in range(tiers)]
-    counts = [0] * tiers
+    accesses = _Accesses(tiers)
     for batch in reader.batches(columns):
         op, tier, objects, length, outcome = (batch.column(name) for name in columns)
         op, outcome = op.indices.to_numpy(), outcome.indices.to_numpy()
         is_access = (op != DELETE) & (outcome == OK)
         length = length.fill_null(0).to_numpy(zero_copy_only=False)
-        _keep_accesses(kept, counts, op, tier.to_numpy(), objects.to_numpy(), length, is_access)
-    return [_object_reuse(kept[i], counts[i]) for i in range(tiers)]
+        accesses.take(op, tier.to_numpy(), objects.to_numpy(), length, is_access)
+    return accesses.reuse()
 
 
-def _keep_accesses(
-    kept: list[list[tuple[Any, Any, Any]]],
-    counts: list[int],
-    op: Any,
-    tier: Any,
-    objects: Any,
-    length: Any,
-    is_access: Any,
-) -> None:
-    """Append the accesses of each tier to `kept` until there are enough; count them all."""
-    for index in range(len(kept)):
-        rest = MAX_ACCESSES - counts[index]
-        picked = np.flatnonzero((tier == index) & is_access)
-        counts[index] += len(picked)
-        if rest > 0 and len(picked):
-            picked = picked[:rest]
-            kept[index].append((op[picked] == READ, objects[picked], length[picked]))
+class _Accesses:
+    """The first reads and writes of each tier, until there are enough, and how many there are in all."""
+
+    def __init__(self, tiers: int) -> None:
+        self._kept: list[list[tuple[Any, Any, Any]]] = [[] for _ in range(tiers)]
+        self._counts = [0] * tiers
+
+    def take(self, op: Any, tier: Any, objects: Any, length: Any, is_access: Any) -> None:
+        for index, kept in enumerate(self._kept):
+            picked = np.flatnonzero((tier == index) & is_access)
+            first = picked[: max(0, MAX_ACCESSES - self._counts[index])]
+            self._counts[index] += len(picked)
+            if len(first):
+                kept.append((op[first] == READ, objects[first], length[first]))
+
+    def reuse(self) -> list[ObjectReuse | None]:
+        return [_object_reuse(kept, count) for kept, count in zip(self._kept, self._counts, strict=True)]
 
 
 def _object_reuse(parts: list[tuple[Any, Any, Any]], accesses: int) -> ObjectReuse | None:

@@ -144,16 +144,18 @@ def distil_trace(trace: Path, tier: str, limit: Limit, scratch: Path) -> Distill
         return tier_rows(reader, place, limit, _COLUMNS)
 
     ios = scratch / "ios.parquet"
-    placement, arrivals = place_objects(rows, ios, trace, tier)
-    origin = origin_of(reader.meta, trace, limit, SourceKind.TRACE)
-    placed = Placed(origin, tier, arrivals, placement.space, placement.stray_deletes)
+    placement = place_objects(rows, ios, trace, tier)
+    placed = Placed(origin_of(reader.meta, trace, limit, SourceKind.TRACE), tier, *placement)
     return Distilled(profile_of(ios, placed, scratch), ios, limit)
 
 
 def place_objects(
     rows: Callable[[], Iterator[dict[str, Any]]], ios: Path, source: Path, tier: str
-) -> tuple[ObjectPlacement, ArrivalCounter]:
+) -> tuple[ArrivalCounter, AddressSpace, int]:
     """Place the objects of `rows` by first fit and write the operations to `ios`.
+
+    Returns:
+        when operations came, the address space after the last one, and the deletes of objects that were not there.
 
     Raises:
         TraceError: the rows cannot be, or none of them is a read or write.
@@ -162,13 +164,13 @@ def place_objects(
     try:
         objects = survey(rows)
         with IoWriter(ios) as sink:
-            placement = place(rows, objects, sink.write)
+            space, stray_deletes = place(rows, objects, sink.write)
     except TraceError as error:
         if error.path is None:
             raise TraceError(str(error), path=source) from None
         raise
     require_moving(sink, source, f"tier {tier!r}")
-    return placement, sink.arrivals
+    return sink.arrivals, space, stray_deletes
 
 
 def require_moving(sink: IoWriter, source: Path, whose: str) -> None:
@@ -312,13 +314,13 @@ def distil_ops(ops: Path, tier: str | None, limit: Limit, scratch: Path) -> Dist
         write_query(db, "measured_ops", ordered, tier=index)
     limit = found_window(limit, lambda: ordered_rows(ordered, Limit()))
     ios = scratch / "ios.parquet"
-    placement, arrivals = place_objects(lambda: ordered_rows(ordered, limit), ios, ops, name)
+    placement = place_objects(lambda: ordered_rows(ordered, limit), ios, ops, name)
     ordered.unlink()
     notes = [_NO_OFFSETS, *([_WARM_UP] if run is not None and run.summary.warmup is not None else [])]
     if run is not None:
         notes += computing_notes(run.trace.metadata.notes)
     origin = origin_of(meta, ops, limit, SourceKind.OPS, *notes)
-    placed = Placed(origin, name, arrivals, placement.space, placement.stray_deletes, _data_profile(run))
+    placed = Placed(origin, name, *placement, _data_profile(run))
     return Distilled(profile_of(ios, placed, scratch), ios, limit)
 
 
@@ -416,11 +418,8 @@ def _data_profile(run: RunFile | None) -> DataProfile | None:
     if run is None or run.data is None:
         return None
     shape = run.data.shape
-    return (
-        DataProfile(dedup_ratio=1.0, compress_ratio=1.0)
-        if shape is None
-        else DataProfile(dedup_ratio=shape.dedup_ratio, compress_ratio=shape.compress_ratio)
-    )
+    dedup, compress = (1.0, 1.0) if shape is None else (shape.dedup_ratio, shape.compress_ratio)
+    return DataProfile(dedup_ratio=dedup, compress_ratio=compress)
 
 
 _PROBE_NOTES = (
@@ -534,19 +533,8 @@ class IoWriter:
 
         self.path, self.rows, self.moving_rows = path, 0, 0
         self.arrivals = ArrivalCounter()
-        self._schema = pa.schema(
-            [
-                ("ts_ns", pa.int64()),
-                ("op", pa.int8()),
-                ("address", pa.int64()),
-                ("io_bytes", pa.int64()),
-                ("length_bytes", pa.int64()),
-                ("request_id", pa.int64()),
-                ("stage", pa.int32()),
-                ("completed_ns", pa.int64()),
-                ("process", pa.int64()),
-            ]
-        )
+        names = "ts_ns op address io_bytes length_bytes request_id stage completed_ns process"
+        self._schema = pa.schema(dict.fromkeys(names.split(), pa.int64()) | {"op": pa.int8(), "stage": pa.int32()})
         self._writer = pq.ParquetWriter(path, self._schema, compression="zstd", compression_level=1)
 
     def __enter__(self) -> Self:
@@ -606,15 +594,6 @@ class Objects:
     deletes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectPlacement:
-    """The address space after the last operation."""
-
-    space: AddressSpace
-    stray_deletes: int
-    """Deletes of objects that were not there: nothing to free."""
-
-
 def survey(rows: Callable[[], Iterator[dict[str, Any]]]) -> Objects:
     """Return the facts of the objects in `rows`."""
     ends = np.zeros(1 << 16, dtype=np.int64)
@@ -625,8 +604,8 @@ def survey(rows: Callable[[], Iterator[dict[str, Any]]]) -> Objects:
         objects, ops = part["object_id"], part["op"]
         columns, found = _row_columns(part), np.empty(len(objects), dtype=np.int64)
         if objects.max() >= len(ends):
-            size = max(int(objects.max()) + 1, 2 * len(ends))
-            ends, known = _grown(ends, size), _grown(known, size)
+            more = max(int(objects.max()) + 1 - len(ends), len(ends))
+            ends, known = np.pad(ends, (0, more)), np.pad(known, (0, more))
         count = _survey(len(objects), *columns, ends, known, found)
         prior.append(found[:count].copy())
         deletes += int((ops == DELETE).sum())
@@ -644,16 +623,13 @@ def _row_columns(part: dict[str, Any]) -> list[Any]:
     return [np.ascontiguousarray(part[name], dtype) for name, dtype in _ROWS.items()]
 
 
-def _grown(array: Any, size: int) -> Any:
-    grown = np.zeros(size, dtype=array.dtype)
-    grown[: len(array)] = array
-    return grown
-
-
 def place(
     rows: Callable[[], Iterator[dict[str, Any]]], objects: Objects, sink: Callable[[dict[str, Any]], None]
-) -> ObjectPlacement:
+) -> tuple[AddressSpace, int]:
     """Place `rows` and hand each batch, with what was placed, to `sink`.
+
+    Returns:
+        the address space after the last operation, and how many deletes were of objects that were not there.
 
     `sink` gets the rows' arrays plus `address` (bytes; -1 for deletes) and `io_bytes` (the length widened to
     whole sectors; 0 for deletes).
@@ -684,4 +660,4 @@ def place(
         prior_bytes=prior_bytes,
         end_live_bytes=live_bytes,
     )
-    return ObjectPlacement(found, stray_deletes)
+    return found, stray_deletes

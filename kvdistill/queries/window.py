@@ -14,12 +14,14 @@ from kvdistill.queries.database import BATCH_ROWS
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit, busiest_begin_ns
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.schema import OPS, TRACE, enum_code
+from kvtrace.core.schema import OPS, TRACE, enum_code, numbers
 from kvtrace.core.tables import Reader
 
 READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in ("read", "write", "delete"))
 OK, ERROR = (enum_code(OPS, "outcome", value) for value in ("ok", "error"))
 """Codes of `op` and `outcome` in the tables."""
+_KINDS = {"op": "i1", "stage": "i4"}
+"""Of columns that are shorter than 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def tier_rows(reader: Reader, place: TierPlace, limit: Limit, columns: Sequence[
         last, row = (ts[-1] if len(ts) else last), row + len(ts)
         if not len(keep):
             continue
-        part = window.take({name: _numpy(batch.column(name))[keep] for name in names})
+        part = window.take({name: numbers(batch.column(name), _KINDS.get(name, "i8"))[keep] for name in names})
         if part is not None:
             yield part
         if window.is_over:
@@ -154,13 +156,3 @@ def found_window(limit: Limit, rows: Callable[[], Iterator[dict[str, Any]]]) -> 
 
     begin_ns = busiest_begin_ns(moves(), length)
     return replace(limit, begin_ns=begin_ns, busiest_ns=None).within(Limit(span_ns=length))
-
-
-def _numpy(array: Any) -> Any:
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(array.type):
-        return array.indices.to_numpy()
-    if array.null_count:
-        array = array.fill_null(-1)
-    return array.to_numpy(zero_copy_only=False)

@@ -210,9 +210,9 @@ def _run(
     planned: Sequence[tuple[Attempt, list[Rule]]], output: Path, ranks: Alongside | None, *, as_json: bool
 ) -> None:
     from kvreplay.mlperf.document import result_document
-    from kvreplay.mlperf.submit import submit
+    from kvreplay.mlperf.submit import TRACE, submit
     from kvreplay.result.tables import make_directory
-    from kvreplay.run.run import replay
+    from kvreplay.run.run import Replay, replay
     from kvreplay.run.watch import live
     from kvtrace.core.document.terminal import show_documents
 
@@ -229,15 +229,9 @@ def _run(
             log(f"{rule.rule} ({rule.reference}): {rule.kept}: {rule.detail}")
         folder = output / option.name if len(planned) > 1 else output
         is_first = ranks is None or ranks.ranks.rank == 0
-        found, error = submit(
-            attempt,
-            rules,
-            folder,
-            command_line(),
-            show=progress if is_first else None,
-            watching=live if is_first else None,
-            replaying=replay if ranks is None else ranks.replay,
-        )
+        asked = Replay(attempt.config, folder / TRACE, folder, command_line())
+        asked = replace(asked, show=progress, watching=live) if is_first else asked
+        found, error = submit(attempt, rules, asked, replaying=replay if ranks is None else ranks.replay)
         results.append(found)
         if error is not None:
             break

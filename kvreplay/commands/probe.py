@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -9,11 +11,16 @@ import typer
 
 from kvreplay.commands.options import command_line
 from kvtrace.core.app import Force, emit_json, log
+from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import parse_duration_ns
 
 
 # Long: a parameter an option.
 def probe(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- CMD ARG...]", help="Start this, and measure until it ends.")
+    ] = None,
+    *,
     comm: Annotated[
         str | None,
         typer.Option(help="Only I/O of processes of this name (/proc/PID/comm), their threads and descendants."),
@@ -51,6 +58,8 @@ def probe(
     kernel writes back later from the page cache belongs to its own threads: leave --comm and --pid out to see it.
 
     \b
+    Example, a command, from its start to its end:
+      kvreplay probe --dev /dev/nvme0n1 -o probe/ -- fio job.fio
     Example, a fio in another shell, on one drive:
       kvreplay probe --comm fio --dev /dev/nvme0n1 --duration 60s -o probe/
     Example, a running vLLM, and fio jobs of its I/O:
@@ -59,7 +68,7 @@ def probe(
     from kvreplay.probes.devices import resolve
     from kvreplay.probes.libbpf import check_root
     from kvreplay.probes.program import Filter
-    from kvreplay.probes.session import measure, probe_document
+    from kvreplay.probes.session import measure, probe_document, started
     from kvreplay.result.tables import check_output
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.files import check_new
@@ -70,9 +79,21 @@ def probe(
     if fio is not None:
         check_new(fio / "profile.json", "--fio", is_forced=force)
     disks = {disk.name: disk for path in dev or [] for disk in resolve(path)}
-    wanted = Filter(comm, pid, list(disks.values()), cgroup)
     duration_ns = None if duration is None else parse_duration_ns(duration)
-    measured = measure(wanted, output, duration_ns, command_line(), has_events=not histograms_only, tell=log)
+    with ExitStack() as stack:
+        child = None
+        if command:
+            if any(given is not None for given in (comm, pid, cgroup)):
+                raise ConfigError(f"-- {command[0]}: it is measured itself; leave --comm, --pid and --cgroup out")
+            if shutil.which(command[0]) is None:
+                raise ConfigError(f"-- {command[0]}: there is no such command")
+            child = stack.enter_context(started(command))
+        wanted = Filter(comm, child.pid if child else pid, list(disks.values()), cgroup)
+        measured = measure(
+            wanted, output, duration_ns, command_line(), has_events=not histograms_only, tell=log, child=child
+        )
+    if child is not None and child.returncode:
+        log(f"note: {command[0] if command else ''} ended with status {child.returncode}")
     if as_json:
         emit_json(measured)
     else:

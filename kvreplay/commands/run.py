@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -75,20 +75,20 @@ def run(
         from kvreplay.config.limits import check_memory
 
         check_memory()
-        from kvreplay.run.run import replay
+        from kvreplay.run.run import Replay, replay
 
         config = replace(how, tiers=targets(tier), is_kept=keep)
         replaying = replay if several is None else several.replay
         with _watching(metrics) as seen:
-            how_shown: dict[str, Any] = {"is_forced": force, "show": progress, "watching": seen}
+            asked = Replay(config, trace, output, command_line(), force, progress, seen)
             if trials is None:
-                finished = replaying(config, trace, output, command_line(), **how_shown)
+                finished = replaying(asked)
             else:
                 from kvreplay.run.document import trials_document
                 from kvreplay.run.trials import Trials
                 from kvtrace.core.document.terminal import show_documents
 
-                every = Trials(config, trace, output, command_line(), trials, replaying=replaying, **how_shown)
+                every = Trials(asked, trials, replaying=replaying)
                 with _judging() as done:
                     found, error = every.perform(done)
                     if as_json:
@@ -190,6 +190,7 @@ def compare(
     from kvreplay.config.limits import check_memory
 
     check_memory()
+    from kvreplay.run.run import Replay
     from kvreplay.run.trials import SIDES, run_pair
     from kvtrace.core.run.run_file import run_program
 
@@ -197,9 +198,9 @@ def compare(
     second = first | targets(against)
     if first == second:
         raise ConfigError("--against: it names the targets of --tier; give another drive, such as nvme=/mnt/new")
-    configs = (replace(how, tiers=first), replace(how, tiers=second))
+    asked = Replay(replace(how, tiers=first), trace, output, command_line(), force, progress)
     with _judging() as done:
-        error = run_pair(configs, trace, output, command_line(), trials, is_forced=force, show=progress, done=done)
+        error = run_pair(asked, replace(how, tiers=second), trials, done=done)
     if error is not None:
         raise error
     sides = [str(output / side) for side in SIDES]
@@ -211,7 +212,7 @@ def recover(
     trace: Annotated[Path | None, typer.Option(help="The trace it replayed, if that lies elsewhere now.")] = None,
     as_json: RunAsJson = False,
 ) -> None:
-    """Make a run, marked partial, of what a killed one had measured.
+    """Make a run, marked partial, of what a killed one had measured; of a killed probe its block requests.
 
     While a run goes on it notes every second or few what has ended; of a killed run the last may be missing.
     Files that it left on its target are removed by the next run there. Of a run with --mpi the ranks that were killed
@@ -221,11 +222,16 @@ def recover(
     Example:
       kvreplay recover run
     """
+    from kvreplay.probes.session import recover_blocks
     from kvreplay.ranks.session import is_of_ranks, recover_ranks
     from kvreplay.run.run import recover as recover_one
     from kvreplay.run.run import recovered
-    from kvtrace.core.run.run_file import cut_off
+    from kvtrace.core.run.run_file import BLOCKS_FILE, BLOCKS_JOURNAL, cut_off
 
+    if (run / BLOCKS_JOURNAL).exists():
+        rows = recover_blocks(run)
+        log(f"wrote {run / BLOCKS_FILE}: {rows:,} requests of a probe that was killed")
+        return
     for each in cut_off(run) or [run]:
         finished = recover_ranks(each) if is_of_ranks(each) else recover_one(each, trace)
         said = f"wrote {each}: {finished.error or 'all ranks together'}"

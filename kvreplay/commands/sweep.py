@@ -124,7 +124,7 @@ def sweep(
         from kvreplay.config.tiers import check_targets
         from kvreplay.result.tables import check_output
         from kvreplay.run import sweep as sweeping
-        from kvreplay.run.run import replay
+        from kvreplay.run.run import Replay, replay
         from kvreplay.run.sweep import progress_of
         from kvtrace.core.document.chapters import sweep_document
         from kvtrace.core.document.page import check_plot
@@ -145,15 +145,10 @@ def sweep(
         with _trace(trace, gen) as source:
             axis, values = load.axis(has_users=gen is not None and sweeping.has_users(open_table(source, TRACE).meta))
             found, error = sweeping.sweep(
-                config,
-                source,
-                output,
-                command_line(),
+                Replay(config, source, output, command_line(), force, progress),
                 axis,
                 values,
                 is_made=gen is not None,
-                is_forced=force,
-                show=progress,
                 read_p99_target_ns=target_ns,
                 done=lambda point: log(f"{point.run}: {progress_of(axis, point, target_ns)}"),
                 replaying=replay if several is None else several.replay,

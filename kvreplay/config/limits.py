@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,8 +45,14 @@ def check(config: Config) -> pacing.Pacer:
     if config.io_bytes < PAGE_BYTES or config.io_bytes % PAGE_BYTES:
         raise ConfigError(f"--io-bytes {config.io_bytes}: give a multiple of 4096")
     need, available = buffer_bytes(config.depth, config.io_bytes), available_bytes()
-    if config.pool is not None:
-        check_pool(config)
+    # Of the depth that is asked for, or of any.
+    pooled = buffer_bytes(config.queue_depth or 1, config.io_bytes)
+    if config.pool is not None and pooled > config.pool:
+        raise ConfigError(
+            f"--pool {format_bytes(config.pool)}: {config.queue_depth or 1} I/Os of {format_io_size(config.io_bytes)} "
+            f"in flight, and the data of the next, need {format_bytes(pooled)}; raise it, or lower --io-bytes or "
+            "--queue-depth"
+        )
     if available is not None and need > available // 2:
         raise ConfigError(
             f"--queue-depth {config.depth} of --io-bytes {config.io_bytes} takes {format_bytes(need)} "
@@ -74,17 +80,6 @@ def check(config: Config) -> pacing.Pacer:
     _check_storage(config)
     check_ratios(config.dedup_ratio, config.compress_ratio, is_verified=config.is_verified)
     return pacing.choose(speed=config.speed, as_fast_as_possible=config.is_as_fast_as_possible)
-
-
-def check_pool(config: Config) -> None:
-    """Raise ConfigError if the buffers of `config` do not fit its pool: at the asked depth, or at any."""
-    depth = config.queue_depth or 1
-    need = buffer_bytes(depth, config.io_bytes)
-    if config.pool is not None and need > config.pool:
-        raise ConfigError(
-            f"--pool {format_bytes(config.pool)}: {depth} I/Os of {format_io_size(config.io_bytes)} in flight, and the "
-            f"data of the next, need {format_bytes(need)}; raise it, or lower --io-bytes or --queue-depth"
-        )
 
 
 def _check_storage(config: Config) -> None:
@@ -143,10 +138,7 @@ def with_depth(
 
 def _in_pool(pool: int, io_bytes: int) -> int:
     """Return the most I/Os in flight whose buffers fit `pool`, at least 1."""
-    depth = 1
-    while depth < MAX_QUEUE_DEPTH and buffer_bytes(depth + 1, io_bytes) <= pool:
-        depth += 1
-    return depth
+    return min(MAX_QUEUE_DEPTH, max(1, pool // buffer_bytes(1, io_bytes)))
 
 
 PROCESS_BYTES = 192 << 20
@@ -164,33 +156,20 @@ def check_memory(rows: int = 0, buffers_bytes: int = 0) -> None:
         OutOfMemory: it does not, with both figures.
 
     """
-    row_check(buffers_bytes)(rows)
-
-
-def row_check(buffers_bytes: int) -> Callable[[int], None]:
-    """Return `check_memory` for a number of rows that is not known yet, by the memory that is available now."""
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    available = available_bytes()
-
-    def check(rows: int) -> None:
-        extra = rows * ROW_BYTES + buffers_bytes
-        parts = f"{rows:,} rows, {format_bytes(buffers_bytes)} of buffers" if extra else "before any row"
-        if limit not in (resource.RLIM_INFINITY, -1) and PROCESS_ADDRESS_BYTES + extra > limit:
-            raise OutOfMemory(
-                f"the replay needs about {format_bytes(PROCESS_ADDRESS_BYTES + extra)} of address space ({parts}), but "
-                f"this process may have {format_bytes(limit)} (ulimit -v); raise that limit{_less(rows)}"
-            )
-        if available is not None and PROCESS_BYTES + extra > available:
-            raise OutOfMemory(
-                f"the replay needs about {format_bytes(PROCESS_BYTES + extra)} of memory ({parts}), but only "
-                f"{format_bytes(available)} is available; free some{_less(rows)}"
-            )
-
-    return check
-
-
-def _less(rows: int) -> str:
-    return ", or replay less with --limit" if rows else ""
+    limit, available = resource.getrlimit(resource.RLIMIT_AS)[0], available_bytes()
+    extra = rows * ROW_BYTES + buffers_bytes
+    parts = f"{rows:,} rows, {format_bytes(buffers_bytes)} of buffers" if extra else "before any row"
+    less = ", or replay less with --limit" if rows else ""
+    if limit not in (resource.RLIM_INFINITY, -1) and PROCESS_ADDRESS_BYTES + extra > limit:
+        raise OutOfMemory(
+            f"the replay needs about {format_bytes(PROCESS_ADDRESS_BYTES + extra)} of address space ({parts}), but "
+            f"this process may have {format_bytes(limit)} (ulimit -v); raise that limit{less}"
+        )
+    if available is not None and PROCESS_BYTES + extra > available:
+        raise OutOfMemory(
+            f"the replay needs about {format_bytes(PROCESS_BYTES + extra)} of memory ({parts}), but only "
+            f"{format_bytes(available)} is available; free some{less}"
+        )
 
 
 _ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")

@@ -19,13 +19,13 @@ from kvreplay.config.config import Config
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import ERROR, NOT_DONE, OK, RowRing
 from kvreplay.plan.loader import MOST_ROWS
-from kvreplay.plan.pacing import ClosedLoop
+from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import compile_window
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.limit import Limit
-from kvtrace.core.metadata import TierFacts, describe
+from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, arrow_schema, enum_array, enum_code, objects_batch
 from kvtrace.core.tables import create, objects_path, open_table
 from kvtrace.core.units import NS_PER_S
@@ -41,19 +41,6 @@ _PHASES = {"read": Phase.LOAD, "write": Phase.STORE, "delete": Phase.EVICT}
 
 
 @dataclass(frozen=True, slots=True)
-class TraceMetadata:
-    """Metadata of the trace of a recorded run, besides the operations."""
-
-    argv: list[str]
-    config: dict[str, Any]
-    model: dict[str, Any]
-    source: dict[str, Any]
-    notes: list[str]
-    capacity_bytes: int | None
-    object_kind: str
-
-
-@dataclass(frozen=True, slots=True)
 class Recording:
     """An engine's operations as a setting and rows, the input of figures and tables."""
 
@@ -65,30 +52,22 @@ class Recording:
     wall_ns: int
 
 
-def write_trace(output: Path, recorded: EngineRecord, metadata: TraceMetadata) -> list[FileOperation]:
-    """Write the operations and their objects as a trace into `output`; return them in its order."""
+def write_trace(output: Path, recorded: EngineRecord, metadata: Metadata, object_kind: str) -> list[FileOperation]:
+    """Write the operations and their objects, of one kind, as a trace into `output`; return them in its order."""
     operations = sorted(recorded.operations, key=lambda done: (done.start_ns, done.end_ns))
     numbers: dict[str, int] = {}
     sizes: dict[int, int] = {}
     for done in operations:
         number = numbers.setdefault(done.name, len(numbers))
         sizes[number] = max(sizes.get(number, 0), done.offset + done.length)
-    known = {
-        "tiers": [TierFacts(TIER, metadata.capacity_bytes)],
-        "model": metadata.model,
-        "source": metadata.source,
-        "notes": metadata.notes,
-    }
     first_ns = _first_ns(recorded, operations)
-    with create(
-        output / TRACE_FILE, TRACE, describe(TRACE, "kvreplay", metadata.argv, metadata.config, **known)
-    ) as out:
+    with create(output / TRACE_FILE, TRACE, metadata) as out:
         for batch in _trace_batches(operations, numbers, first_ns):
             out.write(batch)
-    meta = describe(OBJECTS, "kvreplay", metadata.argv, metadata.config, **known)
-    with create(objects_path(output / TRACE_FILE), OBJECTS, meta) as out:
+    of_objects = msgspec.structs.replace(metadata, table=OBJECTS.name)
+    with create(objects_path(output / TRACE_FILE), OBJECTS, of_objects) as out:
         keys, ids = ["%20".join(name.split()) for name in numbers], range(len(numbers))
-        out.write(objects_batch(ids, keys, metadata.object_kind, [sizes[number] for number in ids]))
+        out.write(objects_batch(ids, keys, object_kind, [sizes[number] for number in ids]))
     return operations
 
 
@@ -139,15 +118,17 @@ def _stage(done: FileOperation, known: dict[int, tuple[bool, int]]) -> int | Non
     return known[done.request][1]
 
 
-def recording(output: Path, target: Path, recorded: EngineRecord, metadata: TraceMetadata, config: Config) -> Recording:
+def recording(
+    output: Path, recorded: EngineRecord, metadata: Metadata, object_kind: str, config: Config, argv: list[str]
+) -> Recording:
     """Write the trace of what was `recorded` into `output`, and return it as a `Recording`."""
-    operations = write_trace(output, recorded, metadata)
+    operations = write_trace(output, recorded, metadata, object_kind)
     path = output / TRACE_FILE
     reader = open_table(path, TRACE)
     window = compile_window(reader, path, {0: 1}, Limit(), is_done=True)
-    tier = FileTier(TIER, target, StorageOptions(is_direct=not config.is_buffered))
+    tier = FileTier(TIER, Path(config.tiers[TIER]), StorageOptions(is_direct=not config.is_buffered))
     tier.engine, tier.alignment = "other", 1
-    setting = Setting(config, ClosedLoop(), reader, window, [tier], path, metadata.argv)
+    setting = Setting(config, Pacer(), reader, window, [tier], path, argv)
     first_ns = _first_ns(recorded, operations)
     rows = window.loader.begin(window=MOST_ROWS)
     window.loader.load()

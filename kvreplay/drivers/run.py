@@ -19,7 +19,7 @@ from engine_drivers.recorder import Settings
 from kvreplay.config.config import Config
 from kvreplay.drivers.drive import ServiceEnd, check_strace, engine_directory, serve
 from kvreplay.drivers.engines import EngineOptions, Prompts, RealEngine, check_interpreter, read_prompts
-from kvreplay.drivers.record import TIER, Recording, TraceMetadata, recording
+from kvreplay.drivers.record import TIER, Recording, recording
 from kvreplay.result import tables
 from kvreplay.result.counts import RunPart
 from kvreplay.result.probed import probing
@@ -34,6 +34,7 @@ from kvtrace import __version__
 from kvtrace.core.app import noted_signals
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import ConfigError, DeviceError, KvError
+from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.run.run_file import (
     RUN_FILE,
     EngineNote,
@@ -43,6 +44,7 @@ from kvtrace.core.run.run_file import (
     TraceNote,
     WindowNote,
 )
+from kvtrace.core.schema import TRACE
 from kvtrace.core.units import format_bytes, format_duration
 
 LOG_FILE = "engine.log"
@@ -95,9 +97,8 @@ def run_engine(
             raise DeviceError(f"{wanted.engine.title}: {service.failure}; its output is in {output / LOG_FILE}")
         write_back_ns = _write_back(directory)
         moved = device_io({TIER: before}, {TIER: device_counters(directory)})
-        made = recording(
-            output, wanted.directory, service.recorded, _trace_metadata(wanted, settings, service, argv), config
-        )
+        metadata = _trace_metadata(wanted, settings, service, argv)
+        made = recording(output, service.recorded, metadata, wanted.engine.object_kind, config, argv)
         probed = end_probes(made.started_ns)
         begun = _begun(wanted, made, service, started, health)
         found = stack.enter_context(RunResults(made.setting, output))
@@ -113,7 +114,12 @@ def run_engine(
             probed,
             _notes(wanted, service, write_back_ns),
         )
-        return _write(found, begun, measured, service, output)
+        said = f"{begun.host['engine']} served {len(service.recorded.requests):,} requests, one at a time"
+        finished = write_down(found, begun, measured, output, said=said)
+        if measured.error is None:
+            # What the engine itself said stays only if it failed.
+            (output / LOG_FILE).unlink(missing_ok=True)
+        return finished
 
 
 def _settings(wanted: EngineOptions, prompts: Prompts, directory: Path, staging: Path) -> Settings:
@@ -165,26 +171,27 @@ def _write_back(directory: Path) -> int | None:
     return None
 
 
-def _trace_metadata(wanted: EngineOptions, settings: Settings, service: ServiceEnd, argv: list[str]) -> TraceMetadata:
-    return TraceMetadata(
-        argv=argv,
-        config={
+def _trace_metadata(wanted: EngineOptions, settings: Settings, service: ServiceEnd, argv: list[str]) -> Metadata:
+    return describe(
+        TRACE,
+        "kvreplay",
+        argv,
+        {
             "engine": str(wanted.kind),
             "engine_version": service.recorded.facts.get("version"),
             "requests": wanted.requests,
             "layers": wanted.layers,
             "kv_heads": wanted.kv_heads,
             "head_dim": wanted.head_dim,
-            "cpu_bytes": None if settings is None else settings.cpu_bytes or None,
-            "disk_bytes": None if settings is None else settings.disk_bytes or None,
+            "cpu_bytes": settings.cpu_bytes or None,
+            "disk_bytes": settings.disk_bytes or None,
             "is_direct": wanted.is_direct,
             "tiers": {TIER: str(wanted.directory)},
         },
         model={"name": None, "bytes_per_token": float(settings.token_bytes)},
         source={"kind": f"engine {wanted.kind}", "file": wanted.trace.name},
         notes=[f"what {wanted.engine.title} did: {wanted.engine.note}"],
-        capacity_bytes=settings.disk_bytes or None,
-        object_kind=wanted.engine.object_kind,
+        tiers=[TierFacts(TIER, settings.disk_bytes or None)],
     )
 
 
@@ -258,12 +265,3 @@ def _notes(wanted: EngineOptions, service: ServiceEnd, write_back_ns: int | None
     if wanted.is_kept:
         notes.append(f"the engine's files are left below {wanted.directory}")
     return notes
-
-
-def _write(found: RunResults, begun: RunBegun, measured: Measured, service: ServiceEnd, output: Path) -> FinishedRun:
-    """Write the run; what the engine itself said stays only if it failed."""
-    said = f"{begun.host['engine']} served {len(service.recorded.requests):,} requests, one at a time"
-    finished = write_down(found, begun, measured, output, said=said)
-    if measured.error is None:
-        (output / LOG_FILE).unlink(missing_ok=True)
-    return finished

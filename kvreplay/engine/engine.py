@@ -12,7 +12,6 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -40,6 +39,8 @@ _POLL_S = 0.02
 _LEFT_NS, _LAST_S = 500_000_000, 0.5
 """How long nothing may complete once a signal asked to end; and how long threads have to end before they are left."""
 _OPS = ("read", "write", "delete")
+_COUNTED = ("in_use_ns", "depth_limited_ns", "growing_ns", "blocked_ns", "unread_ns", "reserve_ns")
+"""Of the struct Job and of `Driven`."""
 _DISABLED = Path("/proc/sys/kernel/io_uring_disabled")
 _TOO_OLD, _NO_FILES = -1, -2
 
@@ -75,13 +76,21 @@ class Engine:
     """Runs jobs; its memory is bounded by queue depth and I/O size."""
 
     def __init__(
-        self, depth: int, io_bytes: int, *, rings: Share | None, is_growing: bool = False, most: int | None = None
+        self,
+        depth: int,
+        io_bytes: int,
+        *,
+        rings: Share | None,
+        is_growing: bool = False,
+        most: int | None = None,
+        because: str = "auto",
     ) -> None:
         """Allocate the buffers; `rings` says whose I/O goes by which io_uring, None: each thread does its own.
 
-        With `is_growing` buffers are touched as more are in use; `most` are filled at all (None: all).
+        With `is_growing` buffers are touched as more are in use; `most` are filled at all (None: all). `because` says
+        why it is this engine.
         """
-        self.depth, self.io_bytes, self.rings = depth, io_bytes, rings
+        self.depth, self.io_bytes, self.rings, self.because = depth, io_bytes, rings, because
         self.name = "threads" if rings is None else "uring"
         self.arena = Arena(depth, io_bytes, is_growing=is_growing, most=most)
         self.buffer_bytes = buffer_bytes(depth, io_bytes)
@@ -326,12 +335,7 @@ class _Drive:
             interrupted_by=reason,
             started_ns=start_ns,
             threads=[self._thread_use(at) for at in range(len(self._uses))],
-            in_use_ns=int(struct.in_use_ns),
-            depth_limited_ns=int(struct.depth_limited_ns),
-            growing_ns=int(struct.growing_ns),
-            blocked_ns=int(struct.blocked_ns),
-            unread_ns=int(struct.unread_ns),
-            reserve_ns=int(struct.reserve_ns),
+            **{name: int(getattr(struct, name)) for name in _COUNTED},
             writes_generated_in_flight=int(struct.long_writes),
             stalled=stalled,
             verification=found,
@@ -412,14 +416,6 @@ class EngineName(StrEnum):
     URING = "uring"
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The engine of a run, and why it is this one."""
-
-    engine: Engine
-    because: str
-
-
 def check_name(text: str) -> EngineName:
     """Return the engine that `--engine` names; ConfigError if there is none."""
     try:
@@ -437,7 +433,7 @@ def choose(
     is_growing: bool = False,
     most: int | None = None,
     submitters: int | None = 1,
-) -> Chosen:
+) -> Engine:
     """Choose and make the engine; file tiers learn which it is, GPU tiers get its buffers.
 
     With `is_growing` its buffers are touched as more are in use, and of all only the `most` that are filled; those on a
@@ -461,10 +457,10 @@ def choose(
     elif is_ring and refused is not None:
         is_ring, because = False, f"no io_uring: {refused}"
     rings = (share(tiers, submitters) or Share("one ring for all")) if is_ring else None
-    engine = Engine(depth, io_bytes, rings=rings, is_growing=is_growing, most=most)
+    engine = Engine(depth, io_bytes, rings=rings, is_growing=is_growing, most=most, because=because)
     for tier in tiers:
         if getattr(tier, "engine", None) in ("threads", "uring"):
             tier.engine = engine.name  # type: ignore[union-attr]
         if isinstance(tier, DeviceTier):
             tier.pin([engine.arena])
-    return Chosen(engine, because)
+    return engine

@@ -16,8 +16,15 @@ from kvtrace.core.run.run_file import Verification
 from kvtrace.core.schema import Op
 
 
-class CommonStart(Protocol):
-    """A start that is agreed with other processes."""
+class Together(Protocol):
+    """The replays of other processes that start and end with this one."""
+
+    @property
+    def reason(self) -> str | None:
+        """The reason why all end now; null while they run."""
+
+    def ready(self) -> None:
+        """Wait until all are prepared for the first operation; KvError if one cannot be: none is to start."""
 
     def agree(self, soonest_ns: int) -> int:
         """Agree on the start of the run, not before `soonest_ns` (monotonic clock)."""
@@ -55,7 +62,7 @@ class Job:
     """Takes what checks find; None: nothing is checked."""
     plan_address: int = 0
     """Of what knows which versions a read must find that spans several writes."""
-    start: CommonStart | None = None
+    start: Together | None = None
     """Null: as soon as its threads run."""
     feed: Feeding | None = None
     """Lays rows meanwhile; None if they are all there."""

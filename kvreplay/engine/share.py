@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from kvreplay.tiers.host import device_number, node_cpus, numa_node
 from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import Drive, StorageTier, Tier, goes_by_ring
+from kvreplay.tiers.tier import Tier, goes_by_ring
 from kvtrace.core.errors import ConfigError
 
 AUTO = "auto"
@@ -81,11 +82,7 @@ def share(tiers: Sequence[Tier | None], wanted: int | None) -> Share:
     """Assign the drives of `tiers` to `wanted` rings; None: one a drive, as far as there are processors."""
     if wanted == 1:
         return Share("--submitters 1")
-    drives: list[Drive] = []
-    for tier in tiers:
-        if goes_by_ring(tier):
-            assert isinstance(tier, StorageTier), "only storage goes by a ring"
-            drives += tier.drives
+    drives = [drive for tier in tiers if goes_by_ring(tier) for drive in tier.drives]
     devices = [_device(Path(drive.target)) for drive in drives]
     kinds = list(dict.fromkeys(devices))
     count, because = wanted, f"--submitters {wanted}"
@@ -100,30 +97,24 @@ def share(tiers: Sequence[Tier | None], wanted: int | None) -> Share:
         return Share(because)
     # Drives of one device share a ring, unless there are rings enough.
     of_drive = [kinds.index(device) for device in devices] if len(kinds) >= count else list(range(len(drives)))
-    return _distribute(tiers, drives, of_drive, count, because)
+    return _distribute(tiers, of_drive, count, because)
 
 
-def _distribute(
-    tiers: Sequence[Tier | None], drives: list[Drive], of_drive: list[int], count: int, because: str
-) -> Share:
+def _distribute(tiers: Sequence[Tier | None], of_drive: list[int], count: int, because: str) -> Share:
     """Distribute `count` rings over the drives, numbered by `of_drive`: each has every n'th, or a part of one."""
-    step = max(of_drive) + 1
+    step, numbers = max(of_drive) + 1, iter(of_drive)
     targets: list[list[str]] = [[] for _ in range(count)]
-    places = []
-    for drive, at in zip(drives, of_drive, strict=True):
-        own = list(range(at, count, step)) or [at % count]
-        places.append((own[0], len(own)))
-        for ring in own:
-            targets[ring].append(drive.target)
-    of_tiers, next_place = [], iter(places)
+    of_tiers = []
     for tier in tiers:
         if not goes_by_ring(tier):
             of_tiers.append(OfTier())
             continue
-        assert isinstance(tier, StorageTier), "as above"
-        first, counts = zip(*(next(next_place) for _ in tier.drives), strict=True)
+        rings = [list(range(at, count, step)) or [at % count] for at in islice(numbers, len(tier.drives))]
+        for drive, own in zip(tier.drives, rings, strict=True):
+            for ring in own:
+                targets[ring].append(drive.target)
         drive_of = tier.drive_of if isinstance(tier, SeveralDrives) else None
-        of_tiers.append(OfTier(drive_of, first, counts, step))
+        of_tiers.append(OfTier(drive_of, tuple(own[0] for own in rings), tuple(map(len, rings)), step))
     return Share(because, tuple(of_tiers), tuple(map(tuple, targets)))
 
 

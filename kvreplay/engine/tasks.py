@@ -9,7 +9,8 @@ from typing import Any, cast
 from kvreplay.engine.job import CLOSE, ERASE, MOVE, OPEN, WHOLE, Job
 from kvreplay.native.rows import DELETE, WRITE
 from kvreplay.plan.buffers import Arena
-from kvreplay.tiers.directio import HintingTier
+from kvreplay.tiers.files import FileTier
+from kvreplay.tiers.sharded import SeveralDrives
 from kvreplay.tiers.tier import DeviceTier, PythonTier, WholeTier
 
 
@@ -27,7 +28,7 @@ class PythonTiers:
         # Whether a tier has a form takes longer to find out than to make 4 KiB of data.
         self._whole = [t if isinstance(t, WholeTier) else None for t in job.tiers]
         self._device = [t if isinstance(t, DeviceTier) else None for t in job.tiers]
-        self._hinting = [t if isinstance(t, HintingTier) else None for t in job.tiers]
+        self._several = [t if isinstance(t, SeveralDrives) else None for t in job.tiers]
 
     def perform(self, task: Any) -> None:
         """Perform a task and store its outcome in it."""
@@ -48,7 +49,8 @@ class PythonTiers:
         task.is_answer = 1
 
     def _perform(self, task: Any) -> None:
-        tier = cast("PythonTier", self._tiers[task.tier])
+        several = self._several[task.tier]
+        tier = cast("PythonTier", self._tiers[task.tier] if several is None else several.drive(task.object))
         if task.act in (OPEN, WHOLE, ERASE):
             if task.op == WRITE:
                 self._reserve(tier, task)
@@ -82,12 +84,12 @@ class PythonTiers:
 
     def _begin(self, tier: PythonTier, task: Any) -> Any:
         """Begin an operation; a write as part of its stream, if it has one."""
-        whole, hinting = self._whole[task.tier], self._hinting[task.tier]
+        whole = self._whole[task.tier]
         if whole is not None:
             at = task.whole_from_bytes, task.whole_to_bytes
             return whole.begin_whole(task.op, task.object, *at, is_split=task.ios > 1)
-        if hinting is not None and task.op == WRITE and task.stream >= 0:
-            return hinting.begin_in(task.stream, task.object)
+        if task.op == WRITE and task.stream >= 0 and isinstance(tier, FileTier):
+            return tier.begin_in(task.stream, task.object)
         return tier.begin(task.op, task.object)
 
     def _move(self, tier: PythonTier, task: Any) -> None:

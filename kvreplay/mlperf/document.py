@@ -7,10 +7,12 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec.structs import asdict
+
 from kvreplay.mlperf.result import READ_P95, READ_RATE, WRITE_P95, WRITE_RATE, MlperfResult, Served
 from kvreplay.mlperf.rules import Attempt, Kept, Rule, mark_of
 from kvtrace.core.document.chapters import run_sheets
-from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of, parameters
+from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of, parameters, table_of
 from kvtrace.core.document.export import PlainSheet, write_workbook
 from kvtrace.core.files import write_text
 from kvtrace.core.run.run_file import RunFile
@@ -49,8 +51,8 @@ def result_document(result: MlperfResult, name: str = "") -> Document:
         for client in result.clients
         for trial in client.trials
     ]
-    judged = [[c.name, c.shown, c.verdict] for c in result.criteria]
-    criteria = columns_of("text: criterion, shown = worst trial and threshold, verdict")
+    criteria = "text: name = criterion, shown = worst trial and threshold, verdict"
+    judged = [asdict(criterion) for criterion in result.criteria]
     return Document(
         name=name,
         headline=result.answer,
@@ -64,7 +66,7 @@ def result_document(result: MlperfResult, name: str = "") -> Document:
                 [
                     ReportTable("Trials", Sheet.PERFORMANCE, columns_of(spec), rows),
                     _aggregated(result),
-                    ReportTable("Criteria", Sheet.PERFORMANCE, criteria, judged, note=result.criteria_note),
+                    table_of("Criteria", Sheet.PERFORMANCE, criteria, judged, result.criteria_note),
                     _rules(result.rules),
                 ],
             )
@@ -79,22 +81,20 @@ def _scaled(value: float | None, unit: float) -> float | None:
 def _aggregated(result: MlperfResult) -> ReportTable:
     found = result.aggregated
     units = {"_gbps": "GiB/s", "_tokens_per_sec": "tok/s", "_p95_ms": "ms"}
-    rows = []
-    for name in found.__struct_fields__:
-        unit = next((unit for end, unit in units.items() if name.endswith(end)), "")
-        value = getattr(found, name)
-        if unit:
-            rows.append([name, value, unit])
+    rows = [
+        [name, value, unit]
+        for name, value in asdict(found).items()
+        for end, unit in units.items()
+        if name.endswith(end)
+    ]
     columns = columns_of("text: metric; number: value; text: unit")
     note = "Sums over ranks, then means over trials; of P95s the greatest."
     return ReportTable("Aggregated by the benchmark's names", Sheet.PERFORMANCE, columns, rows, note=note)
 
 
 def _rules(rules: Sequence[Rule]) -> ReportTable:
-    columns = columns_of("text: rule, reference = Rules.md, kept, detail")
-    shown = {Kept.NO: "NOT KEPT"}
-    rows = [[r.rule, r.reference, shown.get(r.kept, r.kept.value), r.detail] for r in rules]
-    return ReportTable("Rules", Sheet.PARAMETERS, columns, rows)
+    rows = [asdict(r) | {"kept": "NOT KEPT" if r.kept is Kept.NO else r.kept.value} for r in rules]
+    return table_of("Rules", Sheet.PARAMETERS, "text: rule, reference = Rules.md, kept, detail", rows)
 
 
 def summary_sheet(result: MlperfResult) -> PlainSheet:

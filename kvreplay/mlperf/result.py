@@ -15,7 +15,7 @@ import msgspec
 
 from kvreplay.mlperf.rules import NOT_CLAIMED, STORAGE, Rule, mark_of
 from kvreplay.native.rows import DELETE
-from kvreplay.result.figures import above
+from kvreplay.result.figures import judge
 from kvtrace import __version__
 from kvtrace.core.document.chapters import Named, metrics_of, parameters_of
 from kvtrace.core.files import read_json
@@ -126,7 +126,7 @@ def _judged(criterion: Criterion, row: dict[str, Any]) -> Criterion:
     rates = [row[READ_RATE], row[WRITE_RATE]]
     rate = None if None in rates else sum(rates) * _GIB
     definition = "bytes of reads and writes on storage over the elapsed time"
-    return above(criterion.name, criterion.threshold, rate, definition, format_rate)
+    return judge(criterion.name, criterion.threshold, rate, definition, format_rate)
 
 
 def aggregate(number: int, asked_trials: int, clients: Sequence[Client]) -> Aggregated:
@@ -180,12 +180,11 @@ def worst_criteria(clients: Sequence[Client], *, has_memory: bool) -> list[Crite
             for criterion in trial.criteria:
                 if has_memory or criterion.name != "cpu_p95_ns":
                     found.setdefault(criterion.name, []).append(criterion)
-    return [max(of_name, key=_badness) for of_name in found.values()]
-
-
-def _badness(criterion: Criterion) -> tuple[int, float]:
-    sign = 1 if criterion.name.endswith("_p95_ns") else -1
-    return _SEVERITY.index(criterion.verdict), sign * (criterion.measured or 0)
+    signs = {name: 1 if name.endswith("_p95_ns") else -1 for name in found}
+    return [
+        max(of_name, key=lambda c: (_SEVERITY.index(c.verdict), signs[c.name] * (c.measured or 0)))
+        for of_name in found.values()
+    ]
 
 
 def result_of(result: dict[str, Any], clients: Sequence[Client], number: int, *, has_memory: bool) -> MlperfResult:
@@ -280,7 +279,7 @@ class Served:
     def judged(self, criteria: list[Criterion]) -> list[Criterion]:
         """Return `criteria` with the hit rate of these requests, not that of a trace which the trial only began."""
         return [
-            above(c.name, c.threshold, self.hit_rate, _HIT_NOTE, "{:.1%}".format) if c.name == "hit_rate" else c
+            judge(c.name, c.threshold, self.hit_rate, _HIT_NOTE, "{:.1%}".format) if c.name == "hit_rate" else c
             for c in criteria
         ]
 

@@ -5,7 +5,7 @@ Clients of one storage are combined as Rules.md 6.3.4 of mlcommons/storage says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,9 +15,8 @@ from kvreplay.mlperf.document import write_book, write_csv
 from kvreplay.mlperf.result import Client, MlperfResult, Served, read_result, result_of, served_of, trial_of
 from kvreplay.mlperf.rules import STORAGE, Attempt, Kept, Rule, judged, resolve
 from kvreplay.result import tables
-from kvreplay.run.run import FinishedRun, Replaying, replay
+from kvreplay.run.run import FinishedRun, Replay, Replaying, replay
 from kvreplay.run.trials import Trials
-from kvreplay.run.watch import Watching
 from kvtrace.core.app import log
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable, TraceError
 from kvtrace.core.files import write_json
@@ -28,21 +27,15 @@ CSV_FILE, BOOK_FILE = "mlperf.csv", "mlperf.xlsx"
 
 
 def submit(
-    attempt: Attempt,
-    rules: list[Rule],
-    output: Path,
-    argv: list[str],
-    *,
-    show: Callable[[str, int], Any] | None = None,
-    watching: Watching | None = None,
-    replaying: Replaying = replay,
+    attempt: Attempt, rules: list[Rule], asked: Replay, *, replaying: Replaying = replay
 ) -> tuple[MlperfResult, KvError | None]:
-    """Run `attempt` into `output`, which may hold an earlier one.
+    """Run `attempt` into the output of what is `asked`, which may hold an earlier one; its trace is made there.
 
     Returns:
-        what it came to, which `output`/mlperf.json holds too, and why it is partial or None.
+        what it came to, which mlperf.json holds too, and why it is partial or None.
 
     """
+    output, argv = asked.output, asked.argv
     tables.make_directory(output, MLPERF_FILE)
     for name in (CSV_FILE, BOOK_FILE):
         (output / name).unlink(missing_ok=True)
@@ -55,19 +48,8 @@ def submit(
         served = served_of(run, output / REQUESTS, finished.run.trace.metadata)
         runs.append((f"{TRIALS_FOLDER}/{run.name}", finished.run, served))
 
-    folder = output / TRIALS_FOLDER
-    trials = Trials(
-        config,
-        output / TRACE,
-        folder,
-        argv,
-        attempt.trials,
-        is_forced=True,
-        show=show,
-        watching=watching,
-        replaying=replaying,
-    )
-    _, error = trials.perform(done)
+    each = replace(asked, config=config, trace=output / TRACE, output=output / TRIALS_FOLDER, is_forced=True)
+    _, error = Trials(each, attempt.trials, replaying=replaying).perform(done)
     result = _result(attempt, rules, argv, runs)
     write_result(result, runs, output)
     return result, error
@@ -182,14 +164,9 @@ def _combined(paths: Sequence[Path], argv: list[str]) -> MlperfResult:
                 raise ConfigError(f"{path}: {said} {mine}, but {other} in {paths[0]}; combine ranks of one run")
     clients = [client for rank in ranks for client in rank.clients]
     (option,) = resolve([first.option])
-    fields: dict[str, Any] = {
+    fields: dict[str, Any] = {field: getattr(first, field) for field in _SAME} | {
         "argv": argv,
-        "option": first.option,
         "workload": f"{first.workload}, {len(clients)} clients",
-        "seed_base": first.seed_base,
-        "asked_trials": first.asked_trials,
-        "runtime_ns": first.runtime_ns,
-        "queue_depth": first.queue_depth,
         "rules": [*merged(ranks), own_ranks(clients), together(clients)],
         "space": [f"rank {c.rank}: {line}" for r in ranks for c, line in zip(r.clients, r.space, strict=False)],
         "trace": None,

@@ -29,8 +29,8 @@ Queue *queue_of(Engine *e, const Row *row) {
     Tier *t = &e->job->tier[row->tier];
     int queue = t->queue[row->op];
     if (queue == RINGS_QUEUE) {
-        Drive *d = drive_of(t, row->object);
-        queue = d->first_loop + d->loop_step * (row->object % d->loops);
+        Drive *d = drive_of(t, row->object_id);
+        queue = d->first_loop + d->loop_step * (row->object_id % d->loops);
     }
     return &e->queue[queue];
 }
@@ -116,7 +116,7 @@ static void fail(Engine *e, Operation *f, int8_t outcome, int64_t error, const S
     int64_t none = NONE;
     if (atomic_compare_exchange_strong(&j->failed_row, &none, f->number)) {
         j->failed_trace_row = f->row->trace_row, j->failed_op = f->row->op;
-        j->failed_object = f->row->object, j->failed_tier = f->row->tier;
+        j->failed_object = f->row->object_id, j->failed_tier = f->row->tier;
         j->failed_errno = error;
         j->failed_outcome = outcome;
         j->failed_from_bytes = s ? s->from_bytes : 0;
@@ -199,8 +199,8 @@ void stamp(Step *s, int64_t now) {
 static int64_t find_room(Engine *e, Operation *f) {
     Row *r = f->row;
     int64_t started = now_ns(), to = f->to_bytes > 0 ? f->to_bytes : 1;
-    int64_t start = r->op == WRITE ? space_reserve(f->drive->space, r->object, to)
-                                   : space_find(f->drive->space, r->object, NULL);
+    int64_t start = r->op == WRITE ? space_reserve(f->drive->space, r->object_id, to)
+                                   : space_find(f->drive->space, r->object_id, NULL);
     e->job->reserve_ns += r->op == WRITE ? now_ns() - started : 0;
     if (start < 0) return -start;
     f->base = f->drive->base + start;
@@ -227,7 +227,7 @@ static bool begin(Engine *e, int queue, int64_t number, int64_t now, Step *s) {
     int64_t from = r->offset_bytes / pad * pad, to = (end + pad - 1) / pad * pad;
     bool has_bytes = r->op != DELETE && r->length_bytes > 0 && t->kind != MODELLED;
     int32_t ios = has_bytes ? (int32_t)((to - 1) / j->io_bytes - from / j->io_bytes + 1) : 1, id = f->id;
-    *f = (Operation){.number = number, .row = r, .tier = t, .drive = t->drives ? drive_of(t, r->object) : NULL,
+    *f = (Operation){.number = number, .row = r, .tier = t, .drive = t->drives ? drive_of(t, r->object_id) : NULL,
                   .from_bytes = from, .to_bytes = to, .needed_to_bytes = end, .ios = ios, .fd = NONE, .id = id,
                   .queue = queue, .is_bulk = r->is_bulk && ios > 1};
     int64_t error = 0;
@@ -237,7 +237,7 @@ static bool begin(Engine *e, int queue, int64_t number, int64_t now, Step *s) {
     if (t->kind == EXTENTS || t->kind == MEMORY) {
         if (r->op == DELETE && !t->is_discarding) {
             r->submitted_ns = now;
-            error = -space_release(f->drive->space, r->object);
+            error = -space_release(f->drive->space, r->object_id);
         } else if (r->op != DELETE)
             error = find_room(e, f);
         if (error == ENOSPC && atomic_load_explicit(&e->order.rows->ended, memory_order_relaxed) < number) {
@@ -387,7 +387,7 @@ void make_data(Engine *e, Use *use, const Step *s) {
     Row *r = s->operation->row;
     int64_t started = now_ns();
     use->doing = MAKING_DATA;
-    data_make(e->job->data, buffer_of(e, s->place), s->bytes, s->from_bytes, r->object, r->version);
+    data_make(e->job->data, buffer_of(e, s->place), s->bytes, s->from_bytes, r->object_id, r->version);
     use->making_ns += now_ns() - started;
 }
 
@@ -396,7 +396,7 @@ static void check_blocks(Engine *e, const Step *s, const uint8_t *data, int64_t 
     Row *r = s->operation->row;
     for (int64_t at = from; at + BLOCK_BYTES <= to; at += BLOCK_BYTES) {
         BadBlock bad;
-        if (data_check(j->data, data + (at - s->from_bytes), at, r->object, version, &bad) == GOOD_BLOCK) continue;
+        if (data_check(j->data, data + (at - s->from_bytes), at, r->object_id, version, &bad) == GOOD_BLOCK) continue;
         bad.row = r->trace_row, bad.tier = r->tier;
         atomic_fetch_add(&j->faults[bad.fault], 1);
         int64_t number = atomic_fetch_add(&j->bad_blocks, 1);

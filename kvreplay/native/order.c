@@ -121,7 +121,7 @@ static void enter(Engine *e, int64_t number) {
         r->group[chain] = NONE;
         if (chain == REQUEST && (r->stage < 0 || r->request < 0)) continue;
         int32_t label = chain == REQUEST ? r->stage : r->op == READ ? READS : NONE;
-        int32_t at = group_of(o, chain, chain == REQUEST ? r->request : r->object, label);
+        int32_t at = group_of(o, chain, chain == REQUEST ? r->request : r->object_id, label);
         Group *g = &o->group[at];
         r->group[chain] = at;
         g->left++;
@@ -143,7 +143,7 @@ bool order_look(Engine *e, Queue *queue) {
     int64_t laid = atomic_load_explicit(&o->rows->laid, memory_order_acquire), looked = 0;
     while (o->cursor < laid && (!queue->ready.count || o->ready < AHEAD_ROWS)) {
         if (looked++ == LOOK_ROWS) return true;
-        if (o->cursor + 8 < laid) table_prefetch(&o->chain[OBJECT], row_at(o->rows, o->cursor + 8)->object);
+        if (o->cursor + 8 < laid) table_prefetch(&o->chain[OBJECT], row_at(o->rows, o->cursor + 8)->object_id);
         enter(e, o->cursor++);
     }
     retire(e);

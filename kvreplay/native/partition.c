@@ -1,17 +1,5 @@
 // Assigns each row of a trace to a rank (kvreplay/ranks/partition.py), row by row: the choice depends on the rows before.
-#include "replay.h"
-
-typedef struct {            // an object; ranks are stored with 1 added, 0: none
-    int16_t first;          // touched it first
-    int16_t owner;          // wrote it last
-    int8_t is_shared;       // several touch it
-} Own;
-
-typedef struct {            // a batch of rows, column by column; nulls are NONE
-    int64_t rows, first_row;
-    const int64_t *op, *tier, *object, *offset_bytes, *length_bytes;
-    const int64_t *request; // NONE where a row waits for no other one
-} PartitionRows;
+#include "plan.h"
 
 // Gives each row a rank of `count`: the `wanted` one, its object's owner (-1), or one by the object (-2). `own` and
 // `of_request` (its rank and 1; -1: several) go on from batch to batch; `crossing` counts the rows, and their bytes,
@@ -19,11 +7,11 @@ typedef struct {            // a batch of rows, column by column; nulls are NONE
 EXPORT void partition_assign(const PartitionRows *d, const int16_t *wanted, int64_t count, Own *own, int16_t *of_request,
                         int64_t *crossing, int16_t *ranks) {
     for (int64_t i = 0; i < d->rows; i++) {
-        Own *o = &own[d->object[i]];
+        Own *o = &own[d->object_id[i]];
         int16_t rank = wanted[i];
         if (rank == -1 && o->owner) rank = (int16_t)(o->owner - 1);
         // Consecutive objects of one request would meet the same rank by their numbers alone.
-        else if (rank < 0) rank = (int16_t)((d->object[i] * 0x9E3779B1LL >> 16) % count);
+        else if (rank < 0) rank = (int16_t)((d->object_id[i] * 0x9E3779B1LL >> 16) % count);
         int16_t stored = (int16_t)(rank + 1), *asker = d->request[i] < 0 ? NULL : &of_request[d->request[i]];
         ranks[i] = rank;
         if (!o->first) {
@@ -38,15 +26,13 @@ EXPORT void partition_assign(const PartitionRows *d, const int16_t *wanted, int6
     }
 }
 
-typedef struct { int64_t deleted_row, written_bytes, is_elsewhere; } Shared;   // an object of several ranks, in a tier
-
 // Puts into `found` the deletes of `rank` whose object it reads later although only others wrote it since; returns how
 // many. `place` is by object: where it stands among those that several touch, or NONE.
-EXPORT int64_t partition_find_needless(const PartitionRows *d, const int16_t *ranks, int16_t rank, int64_t tiers,
+EXPORT int64_t partition_find_needless(const PartitionRows *d, const int16_t *ranks, int64_t rank, int64_t tiers,
                                   const int32_t *place, Shared *shared, int64_t *found) {
     int64_t count = 0;
     for (int64_t i = 0; i < d->rows; i++) {
-        int64_t at = place[d->object[i]], end = d->offset_bytes[i] + d->length_bytes[i];
+        int64_t at = place[d->object_id[i]], end = d->offset_bytes[i] + d->length_bytes[i];
         if (at < 0) continue;
         Shared *s = &shared[at * tiers + d->tier[i]];
         if (ranks[i] != rank) {
@@ -64,7 +50,3 @@ EXPORT int64_t partition_find_needless(const PartitionRows *d, const int16_t *ra
     }
     return count;
 }
-
-EXPORT size_t sizeof_Own(void) { return sizeof(Own); }
-EXPORT size_t sizeof_PartitionRows(void) { return sizeof(PartitionRows); }
-EXPORT size_t sizeof_Shared(void) { return sizeof(Shared); }

@@ -46,7 +46,7 @@ static int64_t book_bytes(const Book *b, size_t bytes) {
 }
 
 static int64_t key_at(const Batch *b, int64_t at, bool has_tiers) {
-    return key_of(has_tiers ? b->tier[at] : 0, b->object[at]);
+    return key_of(has_tiers ? b->tier[at] : 0, b->object_id[at]);
 }
 
 // Memory takes longer to come than a row takes: the entry of a later row is asked for, then its item.
@@ -132,7 +132,7 @@ static int admit(Intake *in, const Batch *b) {   // whether row `at` is replayed
     int64_t moved = in->moved_bytes + (is_wanted && b->op[at] != DELETE ? b->length_bytes[at] : 0);
     if (in->rows >= in->most_rows || ts_ns >= in->most_ns || moved > in->most_bytes) return in->is_full = 1, NONE;
     if (ts_ns < in->last_ns) return in->fault = EARLIER, NONE;
-    if (b->object[at] > MAX_OBJECT) return in->fault = LARGE_ID, NONE;
+    if (b->object_id[at] > MAX_OBJECT) return in->fault = LARGE_ID, NONE;
     in->moved_bytes = moved, in->last_ns = ts_ns;
     if (is_wanted && in->left_out) return !in->left_out[in->rows % in->repeated_rows];
     if (is_own && !is_wanted) in->skipped[tier]++;
@@ -189,7 +189,7 @@ static int64_t written(Survey *s, Held *h, int64_t reach) {   // how long the ob
 }
 
 static bool follow(Survey *s, const Intake *in, const Batch *b) {   // what lies there; false for a delete of nothing
-    int64_t at = b->at, tier = b->tier[at], object = b->object[at], padding = in->padding_bytes[tier];
+    int64_t at = b->at, tier = b->tier[at], object = b->object_id[at], padding = in->padding_bytes[tier];
     int64_t start = b->offset_bytes[at], end = start + b->length_bytes[at], reach = max_of(end, 1);
     Held *h = enter(s, tier, object);
     int64_t before = h->held_bytes, after = before;
@@ -218,7 +218,7 @@ static bool follow(Survey *s, const Intake *in, const Batch *b) {   // what lies
 typedef struct { int64_t key; uint32_t stage[TOGETHER]; } Stages;   // of requests side by side: their last, and 1
 
 static bool count_row(Survey *s, Intake *in, const Batch *b) {   // false if its stage is earlier than its request's
-    int64_t at = b->at, tier = b->tier[at], request = b->request[at];
+    int64_t at = b->at, tier = b->tier[at], request = b->request_id[at];
     if (b->stage[at] >= 0 && request >= 0) {
         Stages *together = book_enter(&s->stages, request / TOGETHER, sizeof *together);
         uint32_t *last = &together->stage[request % TOGETHER], stage = (uint32_t)b->stage[at] + 1;
@@ -236,7 +236,7 @@ static bool count_row(Survey *s, Intake *in, const Batch *b) {   // false if its
 }
 
 static void look(Survey *s, Intake *in, const Batch *b) {
-    int64_t named = s->named[b->tier[b->at]], object = b->object[b->at];
+    int64_t named = s->named[b->tier[b->at]], object = b->object_id[b->at];
     s->objects = max_of(s->objects, object + 1);
     if (named && object >= named) in->fault = UNNAMED;
     else if (!follow(s, in, b) && !in->is_done) s->absent++;
@@ -263,7 +263,7 @@ EXPORT void survey_begin_again(Survey *s, const Intake *in, bool is_grown) {
 }
 
 static void look_again(Survey *s, const Intake *in, const Batch *b, bool is_grown) {
-    int64_t at = b->at, tier = b->tier[at], object = b->object[at], padding = in->padding_bytes[tier];
+    int64_t at = b->at, tier = b->tier[at], object = b->object_id[at], padding = in->padding_bytes[tier];
     Held *h = enter(s, tier, object);
     int64_t before = h->held_bytes, after = before;
     if (b->op[at] == WRITE) after = written(s, h, max_of(b->offset_bytes[at] + b->length_bytes[at], 1));
@@ -275,7 +275,7 @@ static void look_again(Survey *s, const Intake *in, const Batch *b, bool is_grow
     if (b->op[at] == DELETE && !h->needed_bytes && !h->longest_bytes) forget(s, h, tier, object);
 }
 
-EXPORT void survey_take(Survey *s, Intake *in, Batch *b, int pass) {
+EXPORT void survey_take(Survey *s, Intake *in, Batch *b, int64_t pass) {
     for (; b->at < b->rows; b->at++, in->rows++) {
         ask_ahead(&s->held, b, sizeof(Held), true);
         int is_wanted = admit(in, b);
@@ -350,7 +350,7 @@ static int32_t version_of(const Intake *in, const Batch *b, Known *k, bool is_ne
 }
 
 static bool lay_row(Plan *p, const Intake *in, const Batch *b, int64_t row_number, Row *r) {   // false: not replayed
-    int64_t at = b->at, tier = b->tier[at], object = b->object[at], key = key_of(tier, object);
+    int64_t at = b->at, tier = b->tier[at], object = b->object_id[at], key = key_of(tier, object);
     int64_t padding = in->padding_bytes[tier], from = b->offset_bytes[at], to = from + b->length_bytes[at];
     uint64_t bit = 1ULL << (tier & 63);
     Known *k = book_find(&p->known, object, sizeof *k);
@@ -375,8 +375,8 @@ static bool lay_row(Plan *p, const Intake *in, const Batch *b, int64_t row_numbe
     }
     *r = (Row){
         .trace_row = in->rows, .due_ns = b->due_ns ? b->due_ns[at] : NONE, .offset_bytes = b->offset_bytes[at],
-        .length_bytes = b->length_bytes[at], .request = b->request[at], .submitted_ns = NONE, .completed_ns = NONE,
-        .object = (int32_t)object, .version = version, .stage = b->request[at] < 0 ? NONE : b->stage[at],
+        .length_bytes = b->length_bytes[at], .request = b->request_id[at], .submitted_ns = NONE, .completed_ns = NONE,
+        .object_id = (int32_t)object, .version = version, .stage = b->request_id[at] < 0 ? NONE : b->stage[at],
         .stream = b->stream ? b->stream[at] : NONE, .group = {NONE, NONE}, .waits_with = {NONE, NONE},
         .op = b->op[at], .tier = (int8_t)tier, .phase = b->phase[at], .outcome = SKIPPED,
         .is_bulk = in->bulk >> b->phase[at] & 1,

@@ -21,7 +21,7 @@ typedef struct {            // items of one size by number; each begins with its
 } Book;
 
 typedef struct {            // some rows of a trace, column by column; nulls are NONE
-    const int64_t *ts_ns, *object, *offset_bytes, *length_bytes, *request;
+    const int64_t *ts_ns, *object_id, *offset_bytes, *length_bytes, *request_id;
     const int64_t *due_ns;  // NULL in a closed loop, and in the first pass
     const int32_t *stage;
     const int32_t *node;    // NULL if all nodes are replayed
@@ -74,6 +74,24 @@ typedef struct {            // the first pass; a place is a tier, or (behind all
     Book held, stages;
     Table deleted;                  // by tier and 64 objects: bits
 } Survey;
+
+typedef struct {            // an object of a trace that ranks share (partition.c); ranks are stored with 1 added, 0: none
+    int16_t first;          // touched it first
+    int16_t owner;          // wrote it last
+    int8_t is_shared;       // several touch it
+} Own;
+
+typedef struct {            // a batch of rows, column by column; nulls are NONE
+    int64_t rows, first_row;
+    const int64_t *op, *tier, *object_id, *offset_bytes, *length_bytes;
+    const int64_t *request; // NONE where a row waits for no other one
+} PartitionRows;
+
+typedef struct {            // an object of several ranks, in a tier: for one of these ranks
+    int64_t deleted_row;    // NONE
+    int64_t written_bytes;  // since then, from the start on
+    int64_t is_elsewhere;   // another rank wrote it since
+} Shared;
 
 typedef struct Plan Plan;
 

@@ -29,7 +29,7 @@ typedef struct {            // one operation of the trace: what is asked, and wh
     int64_t ready_ns;       // when the last row that it waited for ended; 0: it waited for none
     int64_t submitted_ns;   // before the system call that carried its first I/O; NONE
     int64_t completed_ns;   // NONE
-    int32_t object;
+    int32_t object_id;
     int32_t version;        // of a write: what it brings; of a read, with --verify: what it must find
     int32_t stage;          // of its request; NONE
     int32_t stream;         // the write stream it belongs to; NONE
@@ -38,9 +38,9 @@ typedef struct {            // one operation of the trace: what is asked, and wh
     int16_t retries;        // requests that an object store refused and that were sent again
     int8_t op, tier, phase;
     int8_t outcome;         // SKIPPED until it is known; written last
-    uint8_t is_bulk;        // it saves or restores a checkpoint
-    uint8_t is_journaled;
-    uint8_t is_ended;
+    bool is_bulk;           // it saves or restores a checkpoint
+    bool is_journaled;
+    bool is_ended;
     uint8_t unmet;          // order.c: groups that it still waits for
 } Row;
 

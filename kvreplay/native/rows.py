@@ -25,21 +25,7 @@ OK, ERROR, SHORT, SKIPPED, CORRUPT = 0, 1, 2, 3, 4
 """The codes of `outcome`, in the order of the contract's closed set."""
 VERSION_BEFORE, VERSION_MIXED, VERSION_NEVER = 0, -2, -3
 """Of `version`: what lay there before the run; several, which a list tells; nothing that was ever written."""
-ROW = np.dtype(
-    [
-        *((name, np.int64) for name in ("trace_row", "due_ns", "offset", "length", "request")),
-        *((name, np.int64) for name in ("ready_ns", "submitted_ns", "completed_ns")),
-        *((name, np.int32) for name in ("object_id", "version", "stage", "stream")),
-        ("group", np.int32, 2),
-        ("waits_with", np.int32, 2),
-        ("retries", np.int16),
-        *((name, np.int8) for name in ("op", "tier", "phase", "outcome")),
-        *((name, np.bool_) for name in ("is_bulk", "is_journaled", "is_ended")),
-        ("unmet", np.uint8),
-    ],
-    align=True,
-)
-"""`Row` of replay.h; `offset` and `length` are bytes."""
+ROW = REPLAY.dtype("Row")
 FEWEST, WINDOW_ROWS = 1 << 10, 1 << 16
 """Rows in memory at once: at least, and of a plan of any length at most."""
 

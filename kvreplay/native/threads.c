@@ -89,7 +89,7 @@ static int64_t move_all(int fd, uint8_t *data, int64_t bytes, int64_t at, bool i
 static int64_t open_file(const Step *s) {
     const Tier *t = s->operation->tier;
     char name[NAME_BYTES];
-    int directory = write_name(t, s->operation->row->object, name), fd;
+    int directory = write_name(t, s->operation->row->object_id, name), fd;
     int how = s->operation->row->op == WRITE ? t->write_flags : t->read_flags;
     do fd = openat(directory, name, how | O_CLOEXEC, MODE);
     while (fd < 0 && errno == EINTR);
@@ -108,11 +108,11 @@ static int64_t close_file(const Step *s, int fd, int64_t result) {
 
 static int64_t discard(const Step *s) {
     Operation *f = s->operation;
-    int64_t bytes, start = space_find(f->drive->space, f->row->object, &bytes);
+    int64_t bytes, start = space_find(f->drive->space, f->row->object_id, &bytes);
     if (start < 0) return start;
     uint64_t range[2] = {(uint64_t)start, (uint64_t)bytes};
     if (ioctl(f->drive->fd, BLKDISCARD, range) < 0) return -errno;
-    return space_release(f->drive->space, f->row->object);  // only now may it be handed out again
+    return space_release(f->drive->space, f->row->object_id);  // only now may it be handed out again
 }
 
 static int64_t do_file(Engine *e, const Step *s) {
@@ -123,7 +123,7 @@ static int64_t do_file(Engine *e, const Step *s) {
     switch (s->act) {
     case ERASE: {
         char name[NAME_BYTES];
-        int directory = write_name(f->tier, f->row->object, name);
+        int directory = write_name(f->tier, f->row->object_id, name);
         return unlinkat(directory, name, 0) < 0 ? -errno : 0;
     }
     case OPEN:
@@ -217,7 +217,7 @@ static void copy(Engine *e, Use *use, Step *s, uint8_t *scratch, int64_t *sink_a
         int64_t started = now_ns();
         use->touching_ns += started - before;
         use->doing = MAKING_DATA;
-        data_make(e->job->data, scratch, s->bytes, s->from_bytes, r->object, r->version);
+        data_make(e->job->data, scratch, s->bytes, s->from_bytes, r->object_id, r->version);
         use->making_ns += now_ns() - started;
     }
     int64_t started = run_ns(e);
@@ -264,7 +264,7 @@ static void rest(Engine *e, Queue *l, Use *use, int64_t now, int64_t next_ns) {
 static void ask_python(Engine *e, Task *t, const Step *s) {
     const Operation *f = s->operation;
     const Row *r = f->row;
-    *t = (Task){.act = s->act, .operation = f->id, .row = r->trace_row, .op = r->op, .tier = r->tier, .object = r->object,
+    *t = (Task){.act = s->act, .operation = f->id, .row = r->trace_row, .op = r->op, .tier = r->tier, .object = r->object_id,
                 .stream = r->stream, .from_bytes = s->from_bytes, .bytes = s->bytes, .whole_from_bytes = f->from_bytes,
                 .whole_to_bytes = f->to_bytes, .needed_to_bytes = f->needed_to_bytes, .ios = f->ios,
                 .is_failed = f->is_failed, .buffer = buffer_of(e, s->place), .version = r->version,

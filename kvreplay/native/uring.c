@@ -132,7 +132,7 @@ static struct io_uring_sqe *put(Ring *r, int opcode, unsigned flags, int fd, int
 
 static struct io_uring_sqe *put_name(Ring *r, int opcode, unsigned flags, const Step *s, int kind) {
     char *name = r->names + (size_t)(r->tail & r->sq_mask) * NAME_BYTES;
-    int32_t directory = write_name(s->operation->tier, s->operation->row->object, name);
+    int32_t directory = write_name(s->operation->tier, s->operation->row->object_id, name);
     struct io_uring_sqe *q = put(r, opcode, flags, directory, s->place, kind);
     q->addr = (uintptr_t)name;
     return q;

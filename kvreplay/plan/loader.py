@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from functools import cache
 from pathlib import Path
 from queue import Queue
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,7 +16,8 @@ from kvreplay.native.rows import REPLAY, WINDOW_ROWS, RowRing
 from kvreplay.plan.pacing import Pacer, Repeated
 from kvtrace.core.errors import TraceError
 from kvtrace.core.limit import Limit
-from kvtrace.core.native.library import library
+from kvtrace.core.native.library import I1, I8, StructAt, function
+from kvtrace.core.native.structs import Structure
 from kvtrace.core.schema import TRACE, Phase, enum_code, numbers
 from kvtrace.core.tables import Reader
 
@@ -51,25 +50,12 @@ IS_LOAD = among(Phase.LOAD, Phase.RETRIEVE)
 """By phase: whether a read of it loads cached KV for its request."""
 
 
-@cache
-def native() -> ctypes.CDLL:
-    """Return the library, with the functions of plan.c declared."""
-    found, at, number = library(), ctypes.c_void_p, ctypes.c_int64
-    for name, result, arguments in (
-        ("plan_new", at, [ctypes.c_bool]),
-        ("plan_populate", None, [at, number, at, at, at, at]),
-        ("plan_load", number, [at, at, at, at, number]),
-        ("plan_held_bytes", number, [at]),
-        ("plan_free", None, [at]),
-        ("plan_forget", None, [at, number]),
-        ("survey_take", None, [at, at, at, ctypes.c_int]),
-        ("survey_begin_again", None, [at, at, ctypes.c_bool]),
-        ("survey_free", None, [at]),
-        ("return_freed", None, []),
-    ):
-        function = getattr(found, name)
-        function.restype, function.argtypes = result, arguments
-    return found
+_new = function("plan_new", bool, bool, returns=int)
+_populate = function("plan_populate", int, int, I1, I8, I8, I8)
+_load = function("plan_load", int, StructAt, StructAt, StructAt, int, returns=int)
+_held_bytes = function("plan_held_bytes", int, returns=int)
+_forget = function("plan_forget", int, int)
+_free = function("plan_free", int)
 
 
 def ahead(items: Iterator[T]) -> Generator[T]:
@@ -117,24 +103,24 @@ class Intake:
         `padding` is by tier, in bytes. In a trace of what was done already (`is_done`), nothing is left out.
         """
         self.padding = np.array(padding, np.int64)
-        self._targets = np.array([tier in targets for tier in range(len(padding))], bool)
-        self._skipped, self._left_out = np.zeros(len(padding), np.int64), left_out
-        self.struct = REPLAY.struct("Intake")(
+        self._skipped = np.zeros(len(padding), np.int64)
+        self.struct = Structure(
+            REPLAY,
+            "Intake",
             most_rows=_UNBOUND if limit.rows is None else limit.rows,
             most_ns=_UNBOUND if limit.span_ns is None else limit.span_ns,
             most_bytes=_UNBOUND if limit.moved_bytes is None else limit.moved_bytes,
             node=-1 if limit.node is None else limit.node,
             copies=sum(1 << phase for phase in np.flatnonzero(IS_COPY).tolist()),
             bulk=sum(1 << phase for phase in np.flatnonzero(IS_BULK).tolist()),
-            has_target=self._targets.ctypes.data,
-            padding_bytes=self.padding.ctypes.data,
-            skipped=self._skipped.ctypes.data,
-            left_out=None if left_out is None else left_out.ctypes.data,
+            has_target=np.array([tier in targets for tier in range(len(padding))], bool),
+            padding_bytes=self.padding,
+            skipped=self._skipped,
+            left_out=0 if left_out is None else left_out,
             repeated_rows=0 if left_out is None else len(left_out),
             is_later=limit.begin_ns > 0,
             is_done=is_done,
         )
-        self.address = ctypes.addressof(self.struct)
 
     @property
     def skipped(self) -> dict[int, int]:
@@ -147,10 +133,7 @@ class Batch:
 
     def __init__(self, columns: dict[str, Any]) -> None:
         self.columns = columns
-        named = {"object_id": "object", "request_id": "request"}
-        places = {named.get(name, name): values.ctypes.data for name, values in columns.items()}
-        self.struct = REPLAY.struct("Batch")(**places, rows=len(columns["op"]))
-        self.address = ctypes.addressof(self.struct)
+        self.struct = Structure(REPLAY, "Batch", **columns, rows=len(columns["op"]))
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, names: tuple[str, ...], due_ns: Callable[[Any], Any] | None = None) -> Batch:
@@ -158,11 +141,6 @@ class Batch:
         columns = {name: numbers(batch.column(name), _TYPES.get(name, "i8")) for name in names}
         due = None if due_ns is None else due_ns(columns["ts_ns"])
         return cls(columns if due is None else columns | {"due_ns": due})
-
-    @property
-    def is_used_up(self) -> bool:
-        """Whether all selected rows were read."""
-        return bool(self.struct.at == self.struct.rows)
 
     def check(self, intake: Intake, path: Path) -> None:
         """Raise TraceError if native code found a row that cannot be replayed."""
@@ -259,13 +237,12 @@ class Loader:
         self._due_ns = None if pacer is None else pacer.due_ns
         self._names = tuple(n for n in self._source.names if n != "stream" or not is_ignoring_streams)
         self._intake, is_later = self._source.intake(), self._source.limit.begin_ns > 0
-        self._plan = int(native().plan_new(is_verified, is_later))
-        self._free = weakref.finalize(self, native().plan_free, self._plan)
+        self._plan = _new(is_verified, is_later)
+        self._free = weakref.finalize(self, _free, self._plan)
         if is_verified or is_later:
             arrays = zip(self._populated, (np.int8, np.int64, np.int64), strict=True)
             parts = [np.ascontiguousarray(values, kind) for values, kind in arrays]
-            padding = self._intake.padding.ctypes.data
-            native().plan_populate(self._plan, len(parts[0]), *(part.ctypes.data for part in parts), padding)
+            _populate(self._plan, len(parts[0]), *parts, self._intake.padding)
         self._rows = RowRing(self._planned, window)
         return self._rows
 
@@ -294,8 +271,7 @@ class Loader:
     @property
     def held_bytes(self) -> int:
         """Bytes of memory for the ring of rows, and for the live objects."""
-        known = 0 if self._plan is None else int(native().plan_held_bytes(self._plan))
-        return int(self._rows.ring.nbytes) + known
+        return int(self._rows.ring.nbytes) + (0 if self._plan is None else int(_held_bytes(self._plan)))
 
     def load(self, until: int | None = None) -> int:
         """Lay rows until `until` of the plan are (all, without), or the ring is full; return how many are laid.
@@ -307,14 +283,14 @@ class Loader:
         plan, intake, rows = self.plan_address, self._intake, self._rows
         until = self._planned if until is None else min(until, self._planned)
         while self.laid < until and self.laid - rows.struct.given <= rows.struct.mask:
-            if self._batch is None or self._batch.is_used_up:
+            if self._batch is None or self._batch.struct.at == self._batch.struct.rows:
                 if self._reading is None:
                     self._reading = self._source.batches()
                 batch = next(self._reading, None)
                 if batch is None:
                     raise self._changed()
                 self._batch = Batch.of(batch, self._names, self._due_ns)
-            native().plan_load(plan, intake.address, self._batch.address, rows.address, until)
+            _load(plan, intake.struct, self._batch.struct, rows, until)
             self._batch.check(intake, self._source.path)
             if intake.struct.is_full:
                 raise self._changed()
@@ -325,7 +301,7 @@ class Loader:
     def forget(self, below: int) -> None:
         """Release the rows before `below`."""
         if self._plan is not None:
-            native().plan_forget(self._plan, below)
+            _forget(self._plan, below)
 
     def _changed(self) -> TraceError:
         return TraceError("it has fewer rows to replay than when it was read first", path=self._source.path)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,56 +33,34 @@ KEPT_PACE_FRACTION = 0.01
 """An open loop kept pace if no more than this part of its operations was late."""
 
 
-class Pacer(Protocol):
-    """Turns trace times into due times of the run."""
+@dataclass(frozen=True, slots=True)
+class Pacer:
+    """When operations start, of a run that is an open loop if it has a speed."""
+
+    speed: float | None = None
+    """How much faster than the trace; null in a closed loop: as soon as queue and dependencies let them."""
 
     @property
     def name(self) -> str:
-        """The kind of loop: closed or open."""
-
-    @property
-    def speed(self) -> float | None:
-        """How much faster than the trace; null in a closed loop."""
+        """The kind of loop."""
+        return "closed" if self.speed is None else "open"
 
     def due_ns(self, ts_ns: Any) -> Any:
-        """Return int64 nanoseconds from the run's start for each of `ts_ns`; None if rows are due at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClosedLoop:
-    """An operation starts as soon as the queue has a place and its dependencies are done."""
-
-    name: str = "closed"
-    speed: float | None = None
-
-    def due_ns(self, ts_ns: Any) -> Any:
-        """Return None: nothing is scheduled."""
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class OpenLoop:
-    """An operation starts at its trace time divided by `speed`."""
-
-    speed: float = 1.0
-    name: str = "open"
-
-    def due_ns(self, ts_ns: Any) -> Any:
-        """Return when rows are due, to the nanosecond below."""
-        if self.speed == 1.0:
-            return ts_ns
-        return np.floor_divide(ts_ns, self.speed).astype(np.int64)
+        """Return int64 nanoseconds from the run's start for each of `ts_ns`, rounded down; None in a closed loop."""
+        if self.speed is None:
+            return None
+        return ts_ns if self.speed == 1.0 else np.floor_divide(ts_ns, self.speed).astype(np.int64)
 
 
 def choose(*, speed: float | None, as_fast_as_possible: bool) -> Pacer:
     """Return the pacer that the options ask for: open loop if a speed is given, else closed."""
     if speed is None:
-        return ClosedLoop()
+        return Pacer()
     if as_fast_as_possible:
         raise ConfigError("--speed and --as-fast-as-possible exclude each other; give one")
     if not 0 < speed < float("inf"):
         raise ConfigError(f"--speed {speed:g}: give a factor above 0; 2 replays twice as fast as the trace")
-    return OpenLoop(speed)
+    return Pacer(speed)
 
 
 TOGETHER = 1 << 16

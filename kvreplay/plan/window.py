@@ -18,11 +18,13 @@ import numpy as np
 from msgspec import UNSET
 
 from kvreplay.native.rows import DELETE, READ, REPLAY, WRITE, RowRing
-from kvreplay.plan.loader import MOST_ROWS, Batch, Intake, Loader, TraceSource, native
+from kvreplay.plan.loader import MOST_ROWS, Batch, Intake, Loader, TraceSource
 from kvtrace.core.app import log
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit, busiest_begin_ns
 from kvtrace.core.metadata import Metadata
+from kvtrace.core.native.library import StructAt, function
+from kvtrace.core.native.structs import address
 from kvtrace.core.schema import REQUESTS, TRACE, Op, Table, enum_code
 from kvtrace.core.tables import Reader, open_table
 from kvtrace.core.units import format_duration, parse_duration_ns
@@ -35,6 +37,10 @@ KIND, SPAN, HELD = map(REPLAY.dtype, ("Kind", "Span", "Held"))
 """Of plan.h; of KIND, the byte behind the last that is touched is `end_bytes`."""
 _OPS = len(Op)
 _FIRST, _AGAIN, _GROWN = range(3)
+_take = function("survey_take", int, StructAt, StructAt, int)
+_begin_again = function("survey_begin_again", int, StructAt, bool)
+_free = function("survey_free", int)
+_return_freed = function("return_freed")
 Shared = Mapping[int, tuple[Any, int]]
 """By tier on several drives: which of them an object id lies on (ints), and how many there are."""
 
@@ -95,15 +101,15 @@ class PlanSurvey:
         self._known = [
             np.array(self._starts[:-1], np.int64),
             np.array([len(self._tables.get(tier, ())) for tier in range(tiers)], np.int64),
-            np.array([self._tables[t].ctypes.data if t in self._tables else 0 for t in range(tiers)], np.int64),
+            np.array([address(self._tables.get(tier)) for tier in range(tiers)], np.int64),
         ]
         arrays = (self._base, self._now, self._most, *self._known, self._kinds, self._placed)
-        self.struct = REPLAY.struct("Survey")(tiers, self._starts[-1], *(of.ctypes.data for of in arrays))
+        self.struct = REPLAY.struct("Survey")(tiers, self._starts[-1], *map(address, arrays))
         self.struct.last_row = self.struct.last_ns = self.struct.lost_row = -1
 
     def take(self, batch: Batch, intake: Intake, which: int = _FIRST) -> None:
         """Take the next rows, in the pass `which`."""
-        native().survey_take(ctypes.addressof(self.struct), intake.address, batch.address, which)
+        _take(ctypes.addressof(self.struct), intake.struct, batch.struct, which)
 
     def facts(self) -> Facts:
         """Return what was counted."""
@@ -141,7 +147,7 @@ class PlanSurvey:
 
     def _again(self, source: TraceSource, which: int) -> None:
         intake = source.intake()
-        native().survey_begin_again(ctypes.addressof(self.struct), intake.address, which == _GROWN)
+        _begin_again(ctypes.addressof(self.struct), intake.struct, which == _GROWN)
         source.each(intake, lambda batch: self.take(batch, intake, which))
 
     def _found(self) -> Any:
@@ -155,7 +161,7 @@ class PlanSurvey:
 
     def close(self) -> None:
         """Free the memory."""
-        native().survey_free(ctypes.addressof(self.struct))
+        _free(ctypes.addressof(self.struct))
         self.struct = REPLAY.struct("Survey")()
 
 
@@ -292,7 +298,7 @@ def compile_window(
     """
     import pyarrow as pa
 
-    native().return_freed()
+    _return_freed()
     is_part = limit.part is not None or limit.begin_ns > 0
     if limit.part is not None:
         reader = Later(reader, limit.part, alignments)
@@ -361,7 +367,7 @@ def populated_rows(residency: Residency, wanted: Any = slice(None)) -> RowRing:
             "op": np.full(len(objects), WRITE, np.int8),
             "tier": residency.populate_tier[wanted],
             "object_id": objects,
-            "length": residency.populate_bytes[wanted],
+            "length_bytes": residency.populate_bytes[wanted],
         }
     )
 

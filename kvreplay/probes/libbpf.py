@@ -16,26 +16,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from kvtrace.core.errors import ProbeUnavailable
 from kvtrace.core.run.probe_file import Bucket, Histogram
-from kvtrace.core.statistics import QUANTILES, nearest_rank
+from kvtrace.core.statistics import QUANTILES, bounds, nearest_rank
 
 SUB_BITS = 6
 SLOTS = (41 - SUB_BITS) << SUB_BITS
 """As in common.bpf.c: up to 2^40, what is above is in the last one."""
-
-
-def slot_bounds(slot: int, bits: int = SUB_BITS) -> tuple[int, int]:
-    """Return the bounds of `slot`, of 2^`bits` for each power of two: its first value, and the first one beyond it."""
-    if slot < 2 << bits:
-        return slot, slot + 1
-    shift = (slot >> bits) - 1
-    return (slot - (shift << bits)) << shift, (slot - (shift << bits) + 1) << shift
 
 
 def histogram(slots: Sequence[int], total_ns: int) -> Histogram:
@@ -43,7 +34,7 @@ def histogram(slots: Sequence[int], total_ns: int) -> Histogram:
 
     Percentiles are by nearest rank, as the middle of its slot; null with fewer than 1 / (1 - q) values.
     """
-    fine = [Bucket(*slot_bounds(i), n) for i, n in enumerate(slots) if n]
+    fine = [Bucket(*bounds(i, SUB_BITS), n) for i, n in enumerate(slots) if n]
     up_to = np.cumsum([bucket.count for bucket in fine])
     count = int(up_to[-1]) if fine else 0
     percentiles: dict[str, float | None] = {}
@@ -218,16 +209,6 @@ class Programs:
         self._object = self._lib.bpf_object__open_mem(self._content, len(content), None)
         if not self._object:
             raise ProbeUnavailable(f"libbpf does not open the probes: {_reason()}")
-
-    def __enter__(self) -> Self:
-        """Return the programs."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Detach and unload them."""
-        self.close()
 
     def close(self) -> None:
         """Detach and unload them."""

@@ -5,17 +5,20 @@ What was not measured is null or absent there, never 0.
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import asdict
 
 from kvreplay.probes.devices import device_name, zone_shift
 from kvreplay.probes.libbpf import (
@@ -34,9 +37,10 @@ from kvreplay.probes.libbpf import (
 from kvreplay.probes.program import Filter, load, shared, start, stop, unseen_calls
 from kvreplay.tiers.host import SECTOR_BYTES, host_facts
 from kvtrace.core.app import noted_signals
-from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of
+from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of, table_of
+from kvtrace.core.errors import TraceError
 from kvtrace.core.files import write_json
-from kvtrace.core.metadata import describe
+from kvtrace.core.metadata import Metadata, decode, describe, encode
 from kvtrace.core.run.probe_file import (
     LAYERS,
     Application,
@@ -51,10 +55,10 @@ from kvtrace.core.run.probe_file import (
     ZoneCount,
     probe_answer,
 )
-from kvtrace.core.run.run_file import BLOCKS_FILE, PROBE_FILE
+from kvtrace.core.run.run_file import BLOCKS_FILE, BLOCKS_JOURNAL, PROBE_FILE
 from kvtrace.core.schema import BLOCKS, arrow_schema
 from kvtrace.core.statistics import total
-from kvtrace.core.tables import Writer, create
+from kvtrace.core.tables import META_KEY, Writer, create
 from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_io_size
 
 if TYPE_CHECKING:
@@ -69,8 +73,10 @@ DRAIN_NS = 60 * NS_PER_S
 class Session:
     """The probes while they are attached; `poll` must run often enough for the ring buffer not to fill up."""
 
-    def __init__(self, wanted: Filter, writer: Writer | None) -> None:
+    def __init__(self, wanted: Filter, writer: Writer | None, journal: Journal | None = None) -> None:
         """Attach the probes for who passes `wanted`; requests go to `writer` as rows of blocks, or nowhere.
+
+        They go to `journal`, too, as they come.
 
         Raises:
             ConfigError: nobody can pass the filter.
@@ -79,6 +85,7 @@ class Session:
         """
         wanted.check()
         self._programs, self._writer = load(wanted, has_events=writer is not None), writer
+        self._journal = journal
         self._shift = zone_shift(wanted.disks)
         self._seconds: dict[tuple[int, int], tuple[int, int]] = {}
         self.duration_ns: int | None = None
@@ -87,13 +94,7 @@ class Session:
             self._bits = kernel_enumerators("req_flag_bits")
         self.start_ns = self._drained_ns = start(self._programs)
 
-    def __enter__(self) -> Self:
-        """Return the session."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         """Detach the probes."""
         self._programs.close()
 
@@ -110,7 +111,10 @@ class Session:
 
     def _write(self, events: bytes) -> None:
         if self._writer is not None and events:
-            self._writer.write(blocks_batch(events, self.start_ns, self._bits))
+            batch = blocks_batch(events, self.start_ns, self._bits)
+            self._writer.write(batch)
+            if self._journal is not None:
+                self._journal.write(batch)
 
     def _drain_seconds(self, *, is_end: bool) -> None:
         self._drained_ns = time.monotonic_ns()
@@ -214,6 +218,68 @@ ATTACHED = "probes attached"
 """Said once it measures."""
 
 
+class Journal:
+    """The rows of blocks as they come, on the file system at once: what is left of a probe that is killed."""
+
+    def __init__(self, folder: Path, meta: Metadata) -> None:
+        """Begin the journal of a probe with the metadata `meta` in `folder`; it is removed at the end."""
+        import pyarrow as pa
+
+        self._path = folder / BLOCKS_JOURNAL
+        self._file = pa.OSFile(str(self._path), "wb")
+        schema = arrow_schema(BLOCKS).with_metadata({META_KEY: encode(meta)})
+        self._stream = pa.ipc.new_stream(self._file, schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append `batch`."""
+        self._stream.write_batch(batch)
+
+    def close(self) -> None:
+        """Remove it: all is in blocks.parquet."""
+        self._file.close()
+        self._path.unlink()
+
+
+def recover_blocks(folder: Path) -> int:
+    """Write blocks.parquet of a probe in `folder` that was killed, from its journal; return the number of rows.
+
+    What the kernel held is gone: there is no probe.json, and requests that were under way are no rows.
+    """
+    import pyarrow as pa
+
+    path = folder / BLOCKS_JOURNAL
+    try:
+        with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+            meta = decode(stream.schema.metadata[META_KEY], path)
+            with create(folder / BLOCKS_FILE, BLOCKS, meta) as writer:
+                try:
+                    for batch in stream:
+                        writer.write(batch)
+                except (pa.ArrowInvalid, OSError):
+                    pass  # the batch that was being written
+                rows = writer.rows
+    except (pa.ArrowInvalid, KeyError, TypeError) as error:
+        raise TraceError(f"not the journal of a probe: {error}", path=path) from None
+    path.unlink()
+    for left in folder.glob(f".{BLOCKS_FILE}.*.tmp"):
+        left.unlink()
+    return rows
+
+
+@contextmanager
+def started(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start `command`, which waits until it is sent SIGCONT; what is left of it at the end is sent SIGTERM."""
+    shell = ["/bin/sh", "-c", 'kill -STOP $$; exec "$@"', "sh", *command]
+    with subprocess.Popen(shell) as child:  # noqa: S603 - what the user gave
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+        try:
+            yield child
+        finally:
+            if child.poll() is None:
+                child.send_signal(signal.SIGCONT)
+                child.terminate()
+
+
 def measure(
     wanted: Filter,
     output: Path,
@@ -222,10 +288,11 @@ def measure(
     *,
     has_events: bool,
     tell: Callable[[str], None],
+    child: subprocess.Popen[bytes] | None = None,
 ) -> ProbeFile:
     """Measure for `duration_ns`, or until SIGINT or SIGTERM, write the result to `output` and return it.
 
-    `tell` takes a line when the probes are attached.
+    `tell` takes a line when the probes are attached. A `child` that waits goes on then, and ends the measurement.
 
     Raises:
         ConfigError, DeviceError, ProbeUnavailable: before anything was measured.
@@ -243,13 +310,16 @@ def measure(
     with _directory(output):
         with ExitStack() as stack:
             writer = stack.enter_context(create(output / BLOCKS_FILE, BLOCKS, meta)) if has_events else None
-            session = stack.enter_context(Session(wanted, writer))
-            started = datetime.now(UTC)
+            journal = stack.enter_context(closing(Journal(output, meta))) if has_events else None
+            session = stack.enter_context(closing(Session(wanted, writer, journal)))
+            began = datetime.now(UTC)
             with noted_signals() as caught:
                 # Who reads this may send the signal at once.
                 tell(ATTACHED)
+                if child is not None:
+                    child.send_signal(signal.SIGCONT)
                 end = None if duration_ns is None else time.monotonic() + duration_ns / NS_PER_S
-                while not caught() and (end is None or time.monotonic() < end):
+                while not caught() and (end is None or time.monotonic() < end) and not (child and is_over(child)):
                     session.poll()
                 was_stopped = caught() is not None
             block, calls = session.finish()
@@ -260,7 +330,7 @@ def measure(
             argv=meta.argv,
             config=configuration,
             config_sha256=meta.config_sha256,
-            started=started.isoformat(),
+            started=began.isoformat(),
             start_monotonic_ns=session.start_ns,
             duration_ns=session.duration_ns,
             was_stopped=was_stopped,
@@ -272,6 +342,11 @@ def measure(
         )
         write_json(output / PROBE_FILE, content)
     return content
+
+
+def is_over(child: subprocess.Popen[bytes]) -> bool:
+    """Return whether `child` has ended."""
+    return child.poll() is not None
 
 
 @contextmanager
@@ -449,14 +524,13 @@ def _unseen(calls: Application | None) -> Iterator[str]:
 
 
 def _call_tables(found: Application) -> ReportTable:
-    columns = columns_of("""
+    spec = """
         text: kind, call
         count: count
         bytes: bytes
         count: errors, direct = O_DIRECT, without_io = queued no I/O
-    """)
-    rows = [[getattr(call, column.name) for column in columns] for call in found.calls]
-    return ReportTable("Application calls", Sheet.DEVICE, columns, rows, keys=2)
+    """
+    return table_of("Application calls", Sheet.DEVICE, spec, [asdict(call) for call in found.calls], keys=2)
 
 
 def _requests(directions: dict[str, DirectionFigures]) -> ReportTable:
@@ -498,16 +572,15 @@ def _places(name: str, d: DirectionFigures, zone_bytes: int | None) -> ReportTab
     hottest = sorted(d.heat, key=lambda z: -(z.bytes or 0))[:MOST_ZONES]
     others = len(d.heat) - len(hottest)
     more = f" (the hottest; {others} more in probe.json)" if others else ""
-    columns = columns_of("""
+    spec = """
         text: device = disk
         bytes: from_bytes = from
         count: requests
         bytes: bytes
-    """)
-    places = sorted(hottest, key=lambda z: (z.device, z.from_bytes))
-    rows = [[getattr(place, column.name) for column in columns] for place in places]
+    """
+    rows = [asdict(place) for place in sorted(hottest, key=lambda z: (z.device, z.from_bytes))]
     title = f"{name} by place, in stretches of {format_bytes(zone_bytes)}{more}"
-    return ReportTable(title, Sheet.HISTOGRAMS, columns, rows, keys=2)
+    return table_of(title, Sheet.HISTOGRAMS, spec, rows, keys=2)
 
 
 def _in_flight_and_rates(name: str, d: DirectionFigures) -> Iterator[str]:

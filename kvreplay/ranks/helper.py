@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from enum import Enum
 from importlib.util import find_spec
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -36,42 +37,35 @@ from kvtrace.core.run.run_file import argv_of
 from kvtrace.core.units import NS_PER_S, parse_duration_ns
 
 
-class Exchange(msgspec.Struct, tag=True, frozen=True):
+class Exchange(msgspec.Struct, frozen=True):
     """Replay: exchange data with all ranks, or send it to rank 0 alone."""
 
     data: bytes
     to_all: bool = True
 
 
-class Sync(msgspec.Struct, tag=True, frozen=True):
-    """Replay: compare our clock with that of rank 0; all ranks ask for it together."""
-
-
-class Stop(msgspec.Struct, tag=True, frozen=True):
+class Stop(msgspec.Struct, frozen=True):
     """Replay: my run is cut short, for this reason, so end it everywhere. MPI: end it, for this reason."""
 
     reason: str
 
 
-class Folder(msgspec.Struct, tag=True, frozen=True):
+class Folder(msgspec.Struct, frozen=True):
     """Replay of rank 0: the folder of the results, in case this process dies."""
 
     path: str
 
 
-class Bye(msgspec.Struct, tag=True, frozen=True):
-    """Replay: I am done, and leave."""
+class Sign(Enum):
+    """A message without content."""
+
+    SYNC = "Replay: compare our clock with that of rank 0; all ranks ask for it together."
+    BYE = "Replay: I am done, and leave."
+    PING = "MPI: heartbeat request."
+    PONG = "Replay: heartbeat."
 
 
-class Ping(msgspec.Struct, tag=True, frozen=True):
-    """MPI: heartbeat request."""
-
-
-class Pong(msgspec.Struct, tag=True, frozen=True):
-    """Replay: heartbeat."""
-
-
-class Hello(msgspec.Struct, tag=True, frozen=True):
+class Hello(msgspec.Struct, frozen=True):
     """MPI: this rank and the number of ranks."""
 
     rank: int
@@ -79,13 +73,13 @@ class Hello(msgspec.Struct, tag=True, frozen=True):
     library: str
 
 
-class Reply(msgspec.Struct, tag=True, frozen=True):
+class Reply(msgspec.Struct, frozen=True):
     """MPI: the data of each rank; null for a rank that is gone."""
 
     items: list[bytes | None]
 
 
-class Instant(msgspec.Struct, tag=True, frozen=True):
+class Instant(msgspec.Struct, frozen=True):
     """MPI: the offset of a rank's clock from rank 0's."""
 
     offset_ns: int = 0
@@ -96,31 +90,15 @@ class Instant(msgspec.Struct, tag=True, frozen=True):
     """The longest that its replay did not answer so far; 0 if never for long."""
 
 
-class Lost(msgspec.Struct, tag=True, frozen=True):
+class Lost(msgspec.Struct, frozen=True):
     """MPI: no more answers will come, for this reason."""
 
     reason: str
 
 
-FromReplay: TypeAlias = Exchange | Sync | Stop | Folder | Bye | Pong
-FromMpi: TypeAlias = Hello | Reply | Instant | Stop | Lost | Ping
-_from_replay: msgspec.msgpack.Decoder[FromReplay] = msgspec.msgpack.Decoder(FromReplay)
-_from_mpi: msgspec.msgpack.Decoder[FromMpi] = msgspec.msgpack.Decoder(FromMpi)
-
-
-def send(line: Connection, message: FromReplay | FromMpi) -> None:
-    """Send `message`; OSError if the other process is gone."""
-    line.send_bytes(msgspec.msgpack.encode(message))
-
-
-def from_replay(line: Connection) -> FromReplay:
-    """Return the next message of the replay; EOFError or OSError if it is gone."""
-    return _from_replay.decode(line.recv_bytes())
-
-
-def from_mpi(line: Connection) -> FromMpi:
-    """Return the next message of the helper process; EOFError or OSError if it is gone."""
-    return _from_mpi.decode(line.recv_bytes())
+FromReplay: TypeAlias = Exchange | Stop | Folder | Sign
+FromMpi: TypeAlias = Hello | Reply | Instant | Stop | Lost | Sign
+"""Pickled: both processes are ours, one forked of the other."""
 
 
 ORPHANED = "the end of its MPI process, as when the launcher is interrupted or another rank died"
@@ -181,7 +159,7 @@ class SeveralRanks(Ranks):
         super().__init__()
         self._line = line
         try:
-            hello = from_mpi(line)
+            hello = line.recv()
         except (EOFError, OSError):
             raise RankLost("MPI did not start: mpirun's own messages say why") from None
         assert isinstance(hello, Hello), "it is the first"
@@ -193,12 +171,12 @@ class SeveralRanks(Ranks):
     def _listen(self) -> None:
         while True:
             try:
-                message = from_mpi(self._line)
+                message = self._line.recv()
             except (EOFError, OSError):
                 message, self.orphaned_ns = Lost(ORPHANED), monotonic_ns()
                 _speak_to_nobody()
-            if isinstance(message, Ping):
-                self._send(Pong())
+            if message is Sign.PING:
+                self._send(Sign.PONG)
             elif isinstance(message, Stop):
                 self.reason = self.reason or message.reason
             else:
@@ -212,7 +190,7 @@ class SeveralRanks(Ranks):
     def _send(self, message: FromReplay) -> None:
         # If the other process is gone, the listener says so.
         with self._sending, suppress(OSError):
-            send(self._line, message)
+            self._line.send(message)
 
     def _ask(self, message: FromReplay) -> FromMpi:
         if self.lost is None:
@@ -230,7 +208,7 @@ class SeveralRanks(Ranks):
 
     def clock(self) -> Instant:
         """Let the helper process compare the clocks."""
-        answer = self._ask(Sync())
+        answer = self._ask(Sign.SYNC)
         assert isinstance(answer, Instant), "what was asked for"
         return answer
 
@@ -244,7 +222,7 @@ class SeveralRanks(Ranks):
 
     def close(self) -> None:
         """Tell the helper process."""
-        self._send(Bye())
+        self._send(Sign.BYE)
 
 
 _LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "PMI_FD", "MPI_LOCALNRANKS", "PALS_RANKID")
@@ -371,7 +349,7 @@ class Relay:
         self._line, self._pid, self._timeout_s = line, pid, timeout_s
         self.rank, self.count = self._comm.rank, self._comm.size
         library = " ".join(MPI.Get_library_version().replace("\n", " ").replace(",", " ").split()[:3]).rstrip("\0")
-        send(line, Hello(self.rank, self.count, library))
+        line.send(Hello(self.rank, self.count, library))
         self._sent: list[Any] = []
         now = time.monotonic()
         self._heard = dict.fromkeys(range(1, self.count) if self.rank == 0 else [0], now)
@@ -402,7 +380,7 @@ class Relay:
         """Do with all ranks what the replays ask for; return whether all are gone."""
         asked, self._waiting = self._waiting, None
         data = asked.data if isinstance(asked, Exchange) else b""
-        kind = _GONE if asked is None else _SYNC if isinstance(asked, Sync) else _EXCHANGE
+        kind = _GONE if asked is None else _SYNC if asked is Sign.SYNC else _EXCHANGE
         to_all = int(not isinstance(asked, Exchange) or asked.to_all)
         heads = memoryview(bytearray(24 * self.count)).cast("q")
         mine = memoryview(bytearray(24)).cast("q")
@@ -500,7 +478,7 @@ class Relay:
                 return self._lose(f"the silence of rank {other}, {self._timeout_s:g} s long")
         if self._is_gone:
             return None
-        self._tell(Ping())
+        self._tell(Sign.PING)
         if (used := _cpu_ticks(self._pid)) != self._used:
             # It may have no time to answer.
             self._used, self._ponged = used, now
@@ -524,7 +502,7 @@ class Relay:
     def _take(self) -> None:
         """Take one message of the replay."""
         try:
-            said = from_replay(self._line)
+            said = self._line.recv()
         except (EOFError, OSError):
             return self._bury()
         # Whatever it says, it lives.
@@ -533,9 +511,9 @@ class Relay:
             self._end_all(said.reason)
         elif isinstance(said, Folder):
             self.folder = said.path
-        elif isinstance(said, Bye):
+        elif said is Sign.BYE:
             self._said_bye = True
-        elif not isinstance(said, Pong):
+        elif said is not Sign.PONG:
             self._waiting = said
         return None
 
@@ -573,7 +551,7 @@ class Relay:
         if self._is_gone:
             return
         try:
-            send(self._line, message)
+            self._line.send(message)
         except OSError:
             self._bury()
 

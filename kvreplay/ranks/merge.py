@@ -21,6 +21,7 @@ from kvreplay.ranks.parts import (
     Ordered,
     PartRun,
     RankOperations,
+    added,
     merged_checkpoints,
     merged_figures,
     merged_pace,
@@ -236,9 +237,8 @@ def merged_error(run: RunFile, output: Path) -> KvError | None:
 
 def _trace(order: Ordered, first: RunFile) -> TraceNote:
     path = Path(order.trace)
-    if path.is_file():
-        return TraceNote(file=path.name, metadata=open_table(path, TRACE).meta)
-    return TraceNote(file=path.name, metadata=first.trace.metadata)
+    metadata = open_table(path, TRACE).meta if path.is_file() else first.trace.metadata
+    return TraceNote(file=path.name, metadata=metadata)
 
 
 def _window(order: Ordered, parts: Sequence[PartRun], runs: Sequence[RunFile]) -> WindowNote:
@@ -268,12 +268,9 @@ def _verification(runs: Sequence[RunFile]) -> Verification | None:
         return None
     return Verification(
         block_bytes=found[0].block_bytes,
-        checked_blocks=sum(each.checked_blocks for each in found),
-        unwritten_blocks=sum(each.unwritten_blocks for each in found),
-        corrupt_blocks=sum(each.corrupt_blocks for each in found),
+        **added(found, "checked_blocks", "unwritten_blocks", "corrupt_blocks", "check_ns"),
         by_fault=sum_by_name([each.by_fault for each in found]),
         located=[bad for each in found for bad in each.located],
-        check_ns=sum(each.check_ns for each in found),
     )
 
 
@@ -484,21 +481,8 @@ def first_gone(parts: Sequence[PartRun]) -> str | None:
 
 BEHIND_SHARE, BEHIND_NS = 0.05, 50_000_000
 """Of the median rank's time, and in all: who ends later by less holds nobody up."""
-_MEANS = (
-    "held_share",
-    "starved_share",
-    "unread_share",
-    "blocked_share",
-    "submitter_busy_share",
-    "copy_busy_share",
-    "unhindered_share",
-    "queue_full_share",
-    "kernel_share",
-    "processor_share",
-    "touch_share",
-    "copying_share",
-    "checking_share",
-)
+_OTHERWISE = ("device_busy_share", "device_time_share", "on_time_share", "throttle_share")
+_MEANS = [name for name in Evidence.__struct_fields__ if name.endswith("_share") and name not in _OTHERWISE]
 """Shares of `Evidence` of which all ranks together have the average."""
 _MOST = (
     "device_busy_share",
@@ -562,9 +546,8 @@ def _rate(tier: str, figures: Sequence[Figures], runs: Sequence[RunFile]) -> Tie
     return TierRate(
         tier=tier,
         is_simulated=of_tier[0].is_simulated,
-        asked_bytes_per_s=total([r.asked_bytes_per_s for r in known]),
+        **added(known, "asked_bytes_per_s", "asked_operations_per_s"),
         reached_bytes_per_s=total(reached[0]) if is_open else (moved * NS_PER_S / span if span and moved else None),
-        asked_operations_per_s=total([r.asked_operations_per_s for r in known]),
         reached_operations_per_s=total(reached[1]) if is_open else (operations * NS_PER_S / span if span else None),
         end_late_ns=max((r.end_late_ns or 0 for r in known), default=0) if is_open else None,
     )

@@ -9,14 +9,12 @@ own below what `--tier` names.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +23,12 @@ import numpy as np
 
 from kvreplay.config.config import named
 from kvreplay.config.tiers import FILE_SUFFIX, paths_of
-from kvreplay.native.rows import DELETE
+from kvreplay.native.rows import DELETE, REPLAY
 from kvreplay.tiers.claims import check_shared
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.limit import Limit
-from kvtrace.core.native.library import library
+from kvtrace.core.native.library import I2, I4, I8, StructAt, function
+from kvtrace.core.native.structs import Structure
 from kvtrace.core.run.run_file import RANK_FOLDER, DealNote
 from kvtrace.core.schema import REQUESTS, TRACE, numbers
 from kvtrace.core.tables import Reader, create, objects_path, open_table
@@ -331,36 +330,16 @@ def _bring_objects(trace: Path, path: Path) -> None:
             shutil.copyfile(theirs, ours)
 
 
-OWN = np.dtype([("first", np.int16), ("owner", np.int16), ("is_shared", np.int8)], align=True)
-"""Of an object: the rank + 1 that touched it first, the one that wrote it last, whether several touch it."""
-SHARED = np.dtype([("deleted_row", np.int64), ("written_bytes", np.int64), ("is_elsewhere", np.int64)])
-"""Of an object that several ranks touch, in a tier: for one of them, the row that deleted it (-1: none), how much it
-wrote since from the start on, and whether another one wrote it since."""
+OWN, SHARED = map(REPLAY.dtype, ("Own", "Shared"))
+"""Of an object; and of one that several ranks touch, in a tier."""
 _ASSIGNED_COLUMNS = ("op", "tier", "object_id", "offset_bytes", "length_bytes", "request")
+_assign = function("partition_assign", StructAt, I2, int, OWN, I2, I8, I2)
+_find_needless = function("partition_find_needless", StructAt, I2, int, int, I4, SHARED, I8, returns=int)
 
 
-class PartitionStruct(ctypes.Structure):
-    """`PartitionRows` of partition.c."""
-
-    _fields_ = (
-        ("rows", ctypes.c_int64),
-        ("first_row", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in _ASSIGNED_COLUMNS),
-    )
-
-
-@cache
-def _native() -> ctypes.CDLL:
-    found, at, number = library(), ctypes.c_void_p, ctypes.c_int64
-    found.partition_assign.argtypes, found.partition_assign.restype = [at, at, number, at, at, at, at], None
-    found.partition_find_needless.argtypes = [at, at, ctypes.c_int16, number, at, at, at]
-    found.partition_find_needless.restype = number
-    return found
-
-
-def _partition_rows(rows: Mapping[str, Any], first_row: int = 0) -> Any:
-    places = {name: rows[name].ctypes.data for name in _ASSIGNED_COLUMNS if name in rows}
-    return ctypes.byref(PartitionStruct(rows=len(rows["op"]), first_row=first_row, **places))
+def _partition_rows(rows: Mapping[str, Any], first_row: int = 0) -> Structure:
+    columns = {name: rows[name] for name in _ASSIGNED_COLUMNS if name in rows}
+    return Structure(REPLAY, "PartitionRows", rows=len(rows["op"]), first_row=first_row, **columns)
 
 
 def assign(
@@ -373,8 +352,7 @@ def assign(
     is -1 where a row waits for no other.
     """
     ranks = np.empty(len(wanted), np.int16)
-    arrays = (array.ctypes.data for array in (own, of_request, counts, ranks))
-    _native().partition_assign(_partition_rows({**rows, "request": request}), wanted.ctypes.data, count, *arrays)
+    _assign(_partition_rows({**rows, "request": request}), wanted, count, own, of_request, counts, ranks)
     return ranks
 
 
@@ -387,8 +365,7 @@ def find_needless(
     object and tier) goes on from batch to batch.
     """
     found = np.empty(len(ranks), np.int64)
-    arrays = (array.ctypes.data for array in (place, shared, found))
-    count = _native().partition_find_needless(_partition_rows(rows, first_row), ranks.ctypes.data, rank, tiers, *arrays)
+    count = _find_needless(_partition_rows(rows, first_row), ranks, rank, tiers, place, shared, found)
     return [int(row) for row in found[:count]]
 
 

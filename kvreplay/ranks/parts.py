@@ -271,12 +271,9 @@ def _merged(each: Sequence[Figures], found: RankOperations, kind: str) -> Figure
         op=first.op,
         engine=first.engine if len({f.engine for f in each}) == 1 else "several",
         is_simulated=first.is_simulated,
-        planned=total([f.planned for f in each]),
+        **added(each, "planned", "errors", "corrupt", "io_bytes"),
         operations=operations,
-        errors=total([f.errors for f in each]),
-        corrupt=sum(f.corrupt for f in each),
         bytes=moved,
-        io_bytes=total([f.io_bytes for f in each]),
         span_ns=span,
         bandwidth_bytes_per_s=(moved or 0) * NS_PER_S / span if is_rated and span and first.op != "delete" else None,
         operations_per_s=operations * NS_PER_S / span if is_rated and span else None,
@@ -307,8 +304,7 @@ def merged_pace(runs: Sequence[RunFile], found: RankOperations) -> Pace | None:
         late_by_itself_fraction=sum(pace.late_by_itself_fraction * count for pace, count in known) / operations,
         lateness=found.distribution("lateness"),
         response=found.distribution("response"),
-        offered_per_s=total([pace.offered_per_s for pace, _ in known]),
-        delivered_per_s=total([pace.delivered_per_s for pace, _ in known]),
+        **added([pace for pace, _ in known], "offered_per_s", "delivered_per_s"),
         end_late_ns=late.end_late_ns,
         cause=late.cause,
         causes={name: sum(pace.causes.get(name, 0) * w for pace, w in weights) / whole for name in sorted(names)},
@@ -365,6 +361,11 @@ def _together(parts: Sequence[Checkpoint]) -> Checkpoint:
         sum(part.operations for part in parts),
         sum(part.unfinished for part in parts),
     )
+
+
+def added(each: Sequence[Any], *names: str) -> dict[str, Any]:
+    """Return the fields `names` of `each` added up; null where one is not known."""
+    return {name: total([getattr(one, name) for one in each]) for name in names}
 
 
 def least(values: Sequence[int | None]) -> int | None:

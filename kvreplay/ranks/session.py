@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kvreplay.config.config import MAX_SEED, Config
+from kvreplay.config.config import MAX_SEED
 from kvreplay.config.limits import check, parse_warmup
 from kvreplay.config.tiers import paths_of, tier_indices
 from kvreplay.mlperf.rules import STORAGE
@@ -30,8 +30,7 @@ from kvreplay.ranks.partition import Part, PartitionBy, PartitionOptions, write_
 from kvreplay.ranks.parts import RANK_FILE, RANKS_FILE, Ordered, RankReport
 from kvreplay.result import tables
 from kvreplay.result.tables import check_output, make_directory
-from kvreplay.run.run import FinishedRun, replay
-from kvreplay.run.watch import Watching
+from kvreplay.run.run import FinishedRun, Replay, replay
 from kvtrace.core.errors import ConfigError, DeviceError, KvError, RankLost
 from kvtrace.core.files import write_json
 from kvtrace.core.limit import parse_limit
@@ -53,34 +52,25 @@ class RankSession:
         self.ranks, self._by = ranks, by
         self._hosts = [str(data, "utf-8") if data else "" for data in ranks.exchange(ranks.host.encode())]
 
-    def replay(
-        self,
-        config: Config,
-        trace: Path,
-        output: Path,
-        argv: list[str],
-        *,
-        is_forced: bool = False,
-        show: Callable[[str, int], Any] | None = None,
-        watching: Watching | None = None,
-    ) -> FinishedRun:
-        """Replay `trace` on all ranks, as rank 0; parameters and errors as of `run.replay`."""
+    def replay(self, asked: Replay) -> FinishedRun:
+        """Replay a trace on all ranks, as rank 0; errors as of `run.replay`."""
+        config, output = asked.config, asked.output
         check(config)
         if config.window is not None:
             raise ConfigError(f"--window {config.window} is for one process: leave --mpi out")
         if config.node is not None:
             raise ConfigError(f"--node {config.node} is for one process: with --mpi say --deal node, a rank a node")
-        tables.check_output(output, is_forced=is_forced)
-        open_table(trace, TRACE)
+        tables.check_output(output, is_forced=asked.is_forced)
+        open_table(asked.trace, TRACE)
         order = Ordered(
             count=self.ranks.count,
             hosts=self._hosts,
             library=self.ranks.library,
-            argv=argv,
+            argv=asked.argv,
             config=config,
-            trace=str(trace.resolve()),
+            trace=str(asked.trace.resolve()),
             output=str(output),
-            is_forced=is_forced,
+            is_forced=asked.is_forced,
             deal=self._by,
         )
         tables.make_directory(output, RUN_FILE)
@@ -89,7 +79,7 @@ class RankSession:
         self.ranks.note_folder(str(output.resolve()))
         with suppress(RankLost):
             self.ranks.exchange(msgspec.msgpack.encode(order))
-        self._all(order, show, watching)
+        self._all(order, asked)
         run = merge_ranks(output, because=self.ranks.reason, wait_s=WAIT_S if self.ranks.lost else 0.0)
         return FinishedRun(run, merged_error(run, output))
 
@@ -103,23 +93,24 @@ class RankSession:
             if not data:
                 return
             order = msgspec.msgpack.decode(data, type=Ordered)
+            asked = Replay(order.config, Path(order.trace), Path(order.output), order.argv, is_forced=order.is_forced)
             with suppress(KvError):
                 # Rank 0 says it.
-                self._all(order, None, None)
+                self._all(order, asked)
 
     def close(self) -> None:
         """Send no more orders."""
         with suppress(RankLost):
             self.ranks.exchange(b"")
 
-    def _all(self, order: Ordered, show: Callable[[str, int], Any] | None, watching: Watching | None) -> None:
+    def _all(self, order: Ordered, asked: Replay) -> None:
         """Do our part, and bring what all left to rank 0.
 
         Raises:
             KvError: a rank could not be prepared, so none began.
 
         """
-        output, rank = Path(order.output), self.ranks.rank
+        output, rank = asked.output, self.ranks.rank
         folder = output / RANK_FOLDER.format(rank)
         meeting = Meeting(self.ranks)
         part: Part | None = None
@@ -129,7 +120,7 @@ class RankSession:
             # Of an earlier run: who finds it must know that this one has ended.
             (folder / RANK_FILE).unlink(missing_ok=True)
             part = self._part(order)
-            self._mine(order, part, folder, meeting, show, watching)
+            self._mine(asked, part, folder, meeting)
         except KvError as found:
             error = found
         meeting.leave(error)
@@ -163,21 +154,13 @@ class RankSession:
         name = RANK_FOLDER.format(self.ranks.rank)
         return write_part(trace, asked, self.ranks.rank, Path(order.output) / f"{name}.parquet")
 
-    def _mine(
-        self,
-        order: Ordered,
-        part: Part,
-        folder: Path,
-        meeting: Meeting,
-        show: Callable[[str, int], Any] | None,
-        watching: Watching | None,
-    ) -> None:
+    def _mine(self, asked: Replay, part: Part, folder: Path, meeting: Meeting) -> None:
         """Replay our part, together with the others; with nothing to replay, only meet them."""
-        config, rank = order.config, self.ranks.rank
+        config, rank = asked.config, self.ranks.rank
         if not part.planned:
             return
         targets = {n: partition.target_of(n, target, rank, self._hosts) for n, target in config.tiers.items()}
-        seed = config.seed if config.seed is not None else (open_table(order.trace, TRACE).meta.seed or 0)
+        seed = config.seed if config.seed is not None else (open_table(asked.trace, TRACE).meta.seed or 0)
         own = replace(
             config,
             tiers=targets,
@@ -191,16 +174,7 @@ class RankSession:
             else None,
         )
         try:
-            replay(
-                own,
-                part.path,
-                folder,
-                order.argv,
-                is_forced=order.is_forced,
-                show=show,
-                watching=watching,
-                together=meeting,
-            )
+            replay(replace(asked, config=own, trace=part.path, output=folder), together=meeting)
         finally:
             if not config.is_kept:
                 partition.leave(list(targets.values()))
@@ -421,23 +395,11 @@ class Alongside:
         replies = self.ranks.exchange(msgspec.msgpack.encode(value))
         return [None if data is None else msgspec.msgpack.decode(data) for data in replies]
 
-    def replay(
-        self,
-        config: Config,
-        trace: Path,
-        output: Path,
-        argv: list[str],
-        *,
-        is_forced: bool = False,
-        show: Callable[[str, int], Any] | None = None,
-        watching: Watching | None = None,
-    ) -> FinishedRun:
-        """Replay a trace of our own while the others replay theirs; parameters and errors as of `run.replay`."""
+    def replay(self, asked: Replay) -> FinishedRun:
+        """Replay a trace of our own while the others replay theirs; errors as of `run.replay`."""
         meeting = Meeting(self.ranks)
         try:
-            finished = replay(
-                config, trace, output, argv, is_forced=is_forced, show=show, watching=watching, together=meeting
-            )
+            finished = replay(asked, together=meeting)
         except KvError as error:
             meeting.leave(error)
             raise

@@ -304,7 +304,8 @@ def _late_submission(found: Evidence, waited: str) -> Cause:
         return _unread(found)
     said = f"{waited} late submission" if waited else _in_flight(found)
     if _is_cached(found):
-        return LimitCause.DRIVE, f"{said}, {_in_kernel(found)}"
+        copies = percent(found.kernel_share or 0.0)
+        return LimitCause.DRIVE, f"{said}, the submitting thread in the kernel, which copies, {copies} of the time"
     return LimitCause.REPLAYER, f"{said}{_busy(found)}"
 
 
@@ -475,10 +476,6 @@ def _is_cached(found: Evidence) -> bool:
     kernel = found.kernel_share or 0.0
     running = max(kernel, (found.submitter_busy_share or 0.0) - (found.processor_share or 0.0))
     return _is_in_memory(found) and kernel >= DOMINANT * running > 0
-
-
-def _in_kernel(found: Evidence) -> str:
-    return f"the submitting thread in the kernel, which copies, {percent(found.kernel_share or 0.0)} of the time"
 
 
 def _is_in_memory(found: Evidence) -> bool:

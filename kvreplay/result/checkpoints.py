@@ -85,7 +85,7 @@ class Checkpoints:
                 known.due_ns = min(known.due_ns, int(own["due_ns"].min()))
             known.submitted_ns = min(known.submitted_ns, int(sent[sent != NOT_DONE].min(initial=_NONE)))
             known.completed_ns = max(known.completed_ns, int(own["completed_ns"].max()))
-            known.moved += int(done["length"].sum())
+            known.moved += int(done["length_bytes"].sum())
             known.done += len(done)
             known.planned += len(own)
 

@@ -21,14 +21,13 @@ from kvreplay.config.config import Targets
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import COUNTED, NONE, NOT_DONE, ROW
 from kvreplay.plan.pacing import Repeated
-from kvreplay.probes.libbpf import slot_bounds
 from kvreplay.tiers.sharded import SeveralDrives
 from kvreplay.tiers.tier import Tier, copied, has_times
 from kvtrace.core.native.library import library
 from kvtrace.core.native.structs import Structure, address
 from kvtrace.core.run.figures import ClassFigures, Distribution, RequestFigures
 from kvtrace.core.schema import OPS, Qos, arrow_schema, enum_array, enum_code, numbers
-from kvtrace.core.statistics import QUANTILES, nearest_rank
+from kvtrace.core.statistics import QUANTILES, bounds, nearest_rank
 from kvtrace.core.tables import Reader
 from kvtrace.core.units import NS_PER_S, parse_duration_ns
 
@@ -122,7 +121,7 @@ class Times:
             if self.count(i) <= self.records["limit"][i]:
                 call("times_fill", slots, self._values[i], self.count(i))
         found = np.searchsorted(np.cumsum(slots), np.asarray(ranks) + 1).tolist()
-        return [low + (below - low >> 1) for low, below in (slot_bounds(slot, SUB_BITS) for slot in found)]
+        return [low + (below - low >> 1) for low, below in (bounds(slot, SUB_BITS) for slot in found)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,7 +449,7 @@ class CountedOperations:
                 count = int(sized[0].sum())
                 if count:
                     slot = int(np.searchsorted(np.cumsum(sized[0]), (count - 1) * QUICK_PERCENT // 100 + 1))
-                    usual_ns = sum(slot_bounds(slot, COARSE_BITS)) / 2
+                    usual_ns = sum(bounds(slot, COARSE_BITS)) / 2
                     unhindered_ns += count * usual_ns
                     late += _above(sized[1], LATE_NS + LATE_TIMES * usual_ns)
         return late, unhindered_ns
@@ -469,7 +468,7 @@ class CountedOperations:
 def _above(slots: Any, limit: float) -> float:
     """Return how many values exceed `limit`; of the slot in which it lies, the part above it."""
     found = np.flatnonzero(slots)
-    edges = [slot_bounds(slot, COARSE_BITS) for slot in found.tolist()]
+    edges = [bounds(slot, COARSE_BITS) for slot in found.tolist()]
     parts = [min(1.0, max(0.0, (high - limit) / (high - low))) for low, high in edges]
     return float(np.dot(slots[found], parts))
 

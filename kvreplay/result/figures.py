@@ -351,8 +351,8 @@ def _criteria(wanted: Criteria, moved: list[Figures], kinds: dict[str, str], sta
         _below("storage_read_p95_ns", wanted.storage_read_p95, worst("storage", "read")),
         _below("storage_write_p95_ns", wanted.storage_write_p95, worst("storage", "write")),
         _below("cpu_p95_ns", wanted.cpu_p95, worst("cpu", None)),
-        above("hit_rate", wanted.hit_rate, hit_rate, simulated, "{:.1%}".format),
-        above("storage_bandwidth_bytes_per_s", parse_bytes(wanted.storage_bandwidth), bandwidth, both, format_rate),
+        judge("hit_rate", wanted.hit_rate, hit_rate, simulated, "{:.1%}".format),
+        judge("storage_bandwidth_bytes_per_s", parse_bytes(wanted.storage_bandwidth), bandwidth, both, format_rate),
     ]
 
 
@@ -363,30 +363,21 @@ BELOW_DEFINITION = (
 
 
 def _below(name: str, threshold: str, measured: float | None) -> Criterion:
-    limit = parse_duration_ns(threshold)
-    verdict = "not measured" if measured is None else "pass" if measured < limit else "fail"
-    return Criterion(
-        name=name,
-        threshold=limit,
-        measured=measured,
-        verdict=verdict,
-        definition=BELOW_DEFINITION,
-        shown=f"{format_duration(measured)} < {format_duration(limit)}",
-    )
+    return judge(name, parse_duration_ns(threshold), measured, BELOW_DEFINITION, format_duration, sign="<")
 
 
-def above(
-    name: str, threshold: float, measured: float | None, definition: str, show: Callable[[Any], str]
+def judge(
+    name: str, threshold: float, measured: float | None, definition: str, show: Callable[[Any], str], sign: str = ">"
 ) -> Criterion:
-    """Judge what is to exceed a threshold; `show` formats both."""
-    verdict = "not measured" if measured is None else "pass" if measured > threshold else "fail"
+    """Judge what is to exceed a threshold, or by another `sign` to stay below it; `show` formats both."""
+    passes = measured is not None and (measured > threshold if sign == ">" else measured < threshold)
     return Criterion(
         name=name,
         threshold=threshold,
         measured=measured,
-        verdict=verdict,
+        verdict="not measured" if measured is None else "pass" if passes else "fail",
         definition=definition,
-        shown=f"{'-' if measured is None else show(measured)} > {show(threshold)}",
+        shown=f"{'-' if measured is None else show(measured)} {sign} {show(threshold)}",
     )
 
 

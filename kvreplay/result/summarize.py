@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import UnsetType
 
 from kvreplay.config.setting import Setting
-from kvreplay.engine.engine import Chosen
+from kvreplay.engine.engine import Engine
 from kvreplay.engine.job import Driven
 from kvreplay.engine.share import AUTO
 from kvreplay.native.rows import NOT_DONE, READ
@@ -237,7 +237,7 @@ _WHOLE_BYTES = 256 << 10
 class Preparation:
     """The state of a replay just before its first operation is submitted."""
 
-    chosen: Chosen
+    engine: Engine
     started: datetime
     preconditioned: list[Preconditioned]
     populated: Populated
@@ -283,7 +283,7 @@ def opening(setting: Setting, begun: Preparation) -> RunBegun:
         trace=TraceNote(file=setting.trace.name, metadata=meta, sha256=begun.trace_sha256),
         tiers={t.name: {"target": t.target, "engine": t.engine, **t.facts()} for t in setting.tiers if t},
         pacing=PacingNote(loop=setting.pacer.name, speed=setting.pacer.speed),
-        engine=_engine(setting, begun.chosen),
+        engine=_engine(setting, begun.engine),
         window=window_note(setting),
         preconditioned=begun.preconditioned,
         populated=begun.populated,
@@ -352,11 +352,10 @@ def table_metadata(table: Table, setting: Setting, run: RunFile) -> Metadata:
     )
 
 
-def _engine(setting: Setting, chosen: Chosen) -> EngineNote:
-    engine = chosen.engine
+def _engine(setting: Setting, engine: Engine) -> EngineNote:
     return EngineNote(
         name=engine.name,
-        because=chosen.because,
+        because=engine.because,
         **engine.facts(),
         queue_depth=setting.config.depth,
         queue_depth_because=setting.depth_because,

@@ -303,19 +303,16 @@ def _words(cause: LimitCause | None, rate: TierRate, limit: str, storage: str) -
         held, waited = _WORDS[cause]
         return held.format(limit=limit, storage=storage), waited.format(limit=limit, storage=storage)
     assert cause is not None, "it has words of its own"
-    is_many = cause in (LimitCause.DEPENDENCIES, LimitCause.COPY_THREADS)
-    what = _what(cause, rate, storage)
-    return f"{what} {'are' if is_many else 'is'} the limit", f"they waited for {what}"
+    what, verb = limiting(cause, "tier's model" if rate.is_simulated else storage)
+    return f"{what} {verb} the limit", f"they waited for {what}"
 
 
-def _what(cause: LimitCause, rate: TierRate, storage: str) -> str:
-    if cause is LimitCause.DRIVE:
-        return "the tier's model" if rate.is_simulated else f"the {storage}"
+def limiting(cause: LimitCause, storage: str) -> tuple[str, str]:
+    """Return what limits, in words, and `is` or `are`; `storage` is what the tier lies on."""
     if cause is LimitCause.DEPENDENCIES:
-        return "dependencies in the trace"
-    if cause is LimitCause.KERNEL:
-        return "the kernel above the device"
-    return cause.value if cause is LimitCause.DATA else f"the {cause.value}"
+        return "dependencies in the trace", "are"
+    said = storage if cause is LimitCause.DRIVE else cause.value
+    return said if cause is LimitCause.DATA else f"the {said}", "are" if cause is LimitCause.COPY_THREADS else "is"
 
 
 def reached_of(rate: TierRate) -> str:

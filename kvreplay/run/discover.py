@@ -14,7 +14,7 @@ import msgspec
 
 from kvreplay.engine.engine import refusal
 from kvreplay.probes.libbpf import check_available
-from kvreplay.tiers.host import SECTOR_BYTES, active_scheduler, host_facts, sys_text
+from kvreplay.tiers.host import SECTOR_BYTES, active_scheduler, host_facts, sys_number, sys_text
 from kvreplay.tiers.ram import available_bytes
 from kvtrace.core.errors import ProbeUnavailable, how_to_add
 from kvtrace.core.units import format_bytes
@@ -134,20 +134,15 @@ def _probes() -> str:
     return "available"
 
 
-def _number(path: Path) -> int | None:
-    text = sys_text(path)
-    return int(text) if text is not None and text.isdigit() else None
-
-
 def _drives(blocks: Path) -> list[FoundDrive]:
     if not blocks.is_dir():
         return []
     drives = []
     for disk in sorted(blocks.iterdir()):
-        sectors = _number(disk / "size")
+        sectors = sys_number(disk / "size")
         if disk.name.startswith(_NO_DRIVE) or not sectors:
             continue
-        rotational = _number(disk / "queue/rotational")
+        rotational = sys_number(disk / "queue/rotational")
         drives.append(
             FoundDrive(
                 name=disk.name,
@@ -156,7 +151,7 @@ def _drives(blocks: Path) -> list[FoundDrive]:
                 bytes=sectors * SECTOR_BYTES,
                 is_rotational=None if rotational is None else bool(rotational),
                 scheduler=active_scheduler(sys_text(disk / "queue/scheduler")),
-                queue_requests=_number(disk / "queue/nr_requests"),
+                queue_requests=sys_number(disk / "queue/nr_requests"),
                 write_cache=sys_text(disk / "queue/write_cache"),
             )
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
+from msgspec.structs import asdict
 
 from kvreplay.config.config import Criteria
 from kvreplay.plan.contents import describe
@@ -23,6 +24,7 @@ from kvtrace.core.document.document import (
     Unit,
     columns_of,
     parameters,
+    table_of,
 )
 from kvtrace.core.run.figures import Distribution, Figures, Mlperf, RequestFigures, Summary
 from kvtrace.core.run.run_file import RanksNote, RunFile, Verification
@@ -47,6 +49,7 @@ def run_document(finished: FinishedRun) -> Document:
     run, summary = finished.run, finished.run.summary
     notes = [note for note in run.notes if not note.startswith(WARNING)]
     partial = "PARTIAL: " if run.status == "partial" else ""
+    answer = "" if run.checkpoints is None else f"{checkpoint_sentence(run.checkpoints)}; "
     tables = [
         *(ranks_tables(run.ranks) if isinstance(run.ranks, RanksNote) else []),
         *([] if run.checkpoints is None else checkpoint_tables(run.checkpoints)),
@@ -63,15 +66,11 @@ def run_document(finished: FinishedRun) -> Document:
     ]
     return Document(
         name="",
-        headline=f"{partial}{_answer(run)}{summary.verdict}; {_totals(summary)}{_checked(run.verification)}",
+        headline=f"{partial}{answer}{summary.verdict}; {_totals(summary)}{_checked(run.verification)}",
         chapters=[Chapter("", tables, list(_after(run)))],
         notes=[_window(finished), *_before(run), *notes, *_beneath(run), *_verified(run.verification)],
         warnings=[note for note in run.notes if note.startswith(WARNING)],
     )
-
-
-def _answer(run: RunFile) -> str:
-    return "" if run.checkpoints is None else f"{checkpoint_sentence(run.checkpoints)}; "
 
 
 def _totals(summary: Summary) -> str:
@@ -219,9 +218,8 @@ def _is_default(criteria: object) -> bool:
 
 
 def _criteria(found: Mlperf) -> ReportTable:
-    columns = columns_of("text: name = criterion, shown = measured and threshold, verdict")
-    rows = [[c.name, c.shown, c.verdict] for c in found.criteria]
-    return ReportTable("Criteria (--criteria)", Sheet.QOS, columns, rows)
+    spec = "text: name = criterion, shown = measured and threshold, verdict"
+    return table_of("Criteria (--criteria)", Sheet.QOS, spec, [asdict(c) for c in found.criteria])
 
 
 def _after(run: RunFile) -> Iterator[str]:
@@ -252,11 +250,11 @@ def trials_document(found: TrialSet) -> Document:
         text: tier, op, name = figure, median, low = least, high = greatest
         share: spread
     """)
-    rows = []
-    for q in found.quantities:
-        unit = _unit(q.name)
-        if q.median is not None:
-            rows.append([q.tier, q.op, q.name, *(Cell(v, unit) for v in (q.median, q.low, q.high)), q.spread])
+    rows = [
+        [q.tier, q.op, q.name, *(Cell(value, _unit(q.name)) for value in (q.median, q.low, q.high)), q.spread]
+        for q in found.quantities
+        if q.median is not None
+    ]
     table = ReportTable(f"{count} of {found.asked} trials", Sheet.PERFORMANCE, columns, rows, keys=3)
     return Document(
         name="",
@@ -290,20 +288,15 @@ def machine_document(found: Discovery) -> Document:
         **{name: path or "not installed" for name, path in (found.programs | found.gpu_libraries).items()},
         "probes": found.probes,
     }
-    columns = columns_of("""
+    spec = """
         text: name = drive, model, firmware
         bytes: bytes = size
         text: scheduler
         count: queue_requests = requests
-    """)
-    rows = [[getattr(drive, column.name) for column in columns] for drive in found.drives]
-    drives = ReportTable("Drives", Sheet.DEVICE, columns, rows)
-    columns = columns_of("""
-        text: mount_point = mounted at, device, kind = type
-        bytes: free_bytes = free
-    """)
-    rows = [[getattr(system, column.name) for column in columns] for system in found.filesystems]
-    systems = ReportTable("Filesystems", Sheet.DEVICE, columns, rows)
+    """
+    drives = table_of("Drives", Sheet.DEVICE, spec, [asdict(drive) for drive in found.drives])
+    spec = "text: mount_point = mounted at, device, kind = type; bytes: free_bytes = free"
+    systems = table_of("Filesystems", Sheet.DEVICE, spec, [asdict(system) for system in found.filesystems])
     good = found.recommended
     start = (
         f"start from: --engine {good['engine']} --queue-depth {good['queue_depth']} --io-bytes 1MiB "

@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from statistics import fmean, linear_regression
 from time import monotonic_ns
 from typing import Any
 
@@ -91,12 +92,7 @@ def is_steady(rates: Sequence[float]) -> bool:
     last = rates[-WINDOW_ROUNDS:]
     if len(last) < WINDOW_ROUNDS:
         return False
-    mean, middle = sum(last) / len(last), (len(last) - 1) / 2
-    # The least-squares line over rounds 0, 1, …
-    slope = sum((at - middle) * rate for at, rate in enumerate(last)) / sum(
-        (at - middle) ** 2 for at in range(len(last))
-    )
-    drift = abs(slope) * (len(last) - 1)
+    mean, drift = fmean(last), abs(linear_regression(range(len(last)), last).slope) * (len(last) - 1)
     return max(abs(rate - mean) for rate in last) <= MAX_EXCURSION * mean and drift <= MAX_DRIFT * mean
 
 

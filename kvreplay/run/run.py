@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -29,8 +29,8 @@ from kvreplay.config.config import CLOSED_LOOP_DEPTH, Config, Precondition
 from kvreplay.config.limits import check, check_warmup
 from kvreplay.config.setting import Setting, settle
 from kvreplay.config.tiers import check_targets
-from kvreplay.engine.engine import Chosen, Engine, check_name, choose
-from kvreplay.engine.job import CommonStart, Driven, Job
+from kvreplay.engine.engine import Engine, check_name, choose
+from kvreplay.engine.job import Driven, Job, Together
 from kvreplay.engine.share import check_submitters
 from kvreplay.native.rows import DELETE, NOT_DONE, READ, WRITE
 from kvreplay.plan.contents import DataSource, Fill, Verifier, named
@@ -89,44 +89,49 @@ NOTED_UNREAD_SHARE = 0.01
 """Share of the time that the queue was idle because the trace was not read yet, from which on a run says so."""
 SWITCH_INTERVAL_S = 5e-5
 """How long one Python thread may hold the others up; the default, 5 ms, is longer than an I/O takes."""
-
-
-def replay(
-    config: Config,
-    trace: Path,
-    output: Path,
-    argv: list[str],
-    *,
-    is_forced: bool = False,
-    show: Callable[[str, int], Any] | None = None,
-    tiers: list[Tier | None] | None = None,
-    watching: Watching | None = None,
-    together: Together | None = None,
-) -> FinishedRun:
-    """Replay `trace` as `config` says and write the run to `output`.
-
-    `show(label, rows)` gives a context manager that yields a function taking the rows done; `tiers`, in the
-    trace's order, replace the configured ones; `watching` shows the measured part while it goes on, in its place;
-    `together` makes it start and end with other replays.
-
-    Raises:
-        ConfigError, TraceError, DeviceError: before anything was measured. Later faults are in the outcome.
-
-    """
-    started_ns = monotonic_ns()
-    check(config)
-    if tiers is None:
-        # Before the trace is read, which may take minutes.
-        check_targets(config)
-    tables.check_output(output, is_forced=is_forced)
-    setting = settle(config, trace, output, argv, tiers)
-    data = DataSource.of(setting.seed, config.dedup_ratio, config.compress_ratio, is_stamped=config.is_verified)
-    return _Run(setting, show or _no_show, data, started_ns, watching, together).perform(output)
+Show = Callable[[str, int], Any]
+"""Of a label and a number of rows, gives a context manager that yields a function taking the rows done."""
 
 
 @contextmanager
 def _no_show(_label: str, _rows: int) -> Iterator[Callable[[float], None]]:
     yield lambda _done: None
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A replay that is asked for: of what, how, where it goes, and who looks on."""
+
+    config: Config
+    trace: Path
+    output: Path
+    argv: list[str]
+    """The command line, as outputs record it."""
+    is_forced: bool = False
+    """Whether it replaces a run in `output`."""
+    show: Show = _no_show
+    watching: Watching | None = None
+    """Shows the measured part while it goes on, in place of `show`."""
+
+
+def replay(asked: Replay, *, tiers: list[Tier | None] | None = None, together: Together | None = None) -> FinishedRun:
+    """Replay a trace as `asked` and write the run to its output.
+
+    `tiers`, in the trace's order, replace the configured ones; `together` makes it start and end with other replays.
+
+    Raises:
+        ConfigError, TraceError, DeviceError: before anything was measured. Later faults are in the outcome.
+
+    """
+    started_ns, config, trace = monotonic_ns(), asked.config, asked.trace
+    check(config)
+    if tiers is None:
+        # Before the trace is read, which may take minutes.
+        check_targets(config)
+    tables.check_output(asked.output, is_forced=asked.is_forced)
+    setting = settle(config, trace, asked.output, asked.argv, tiers)
+    data = DataSource.of(setting.seed, config.dedup_ratio, config.compress_ratio, is_stamped=config.is_verified)
+    return _Run(setting, asked.show, data, started_ns, asked.watching, together).perform(asked.output)
 
 
 @contextmanager
@@ -149,7 +154,7 @@ class _Run:
     """One replay under way."""
 
     setting: Setting
-    show: Callable[[str, int], Any]
+    show: Show
     data: DataSource
     started_ns: int
     """On the monotonic clock."""
@@ -167,8 +172,7 @@ class _Run:
             # By a signal, or by what ended other ranks.
             interrupted = signalled if together is None else lambda: signalled() or together.reason
             open_tiers(setting, stack)
-            chosen = self._choose(config.depth, is_growing=is_open_loop)
-            engine = chosen.engine
+            engine = self._choose(config.depth, is_growing=is_open_loop)
             preconditioned = precondition_all(setting, self.data.unstamped, interrupted, self.show)
             lay_out_started_ns = monotonic_ns()
             laid_out = lay_out_all(setting, self.data, interrupted, self.show)
@@ -187,7 +191,7 @@ class _Run:
             if together is not None:
                 together.ready()
             begun = Preparation(
-                chosen=chosen,
+                engine=engine,
                 started=datetime.now(UTC),
                 preconditioned=preconditioned,
                 populated=populated,
@@ -242,7 +246,7 @@ class _Run:
                 )
                 return write_down(found, opening(found.setting, begun), measured, output)
 
-    def _choose(self, depth: int, *, is_growing: bool = False) -> Chosen:
+    def _choose(self, depth: int, *, is_growing: bool = False) -> Engine:
         config = self.setting.config
         return choose(
             check_name(config.engine),
@@ -300,11 +304,11 @@ class _Run:
             and not any(isinstance(t, DeviceTier) for t in tiers)
         ):
             # An open loop's limit is far more than populating needs: its buffers would all be touched.
-            engine = self._choose(CLOSED_LOOP_DEPTH).engine
+            engine = self._choose(CLOSED_LOOP_DEPTH)
         job = Job(rows, tiers, self.data, stall_ns=setting.config.stall_ns)
         driven = self._drive(engine, job, interrupted, "populating")
         done = rows.all["completed_ns"] != NOT_DONE
-        objects, moved = laid_out.objects + int(done.sum()), laid_out.bytes + int(rows.all["length"][done].sum())
+        objects, moved = laid_out.objects + int(done.sum()), laid_out.bytes + int(rows.all["length_bytes"][done].sum())
         is_whole = driven.failure is None and driven.completed == len(rows)
         return Populated(objects, moved, driven.wall_ns), None if is_whole else driven
 
@@ -366,7 +370,7 @@ class FinishedRun:
         return self.run.verification
 
 
-Replaying = Callable[..., FinishedRun]
+Replaying = Callable[[Replay], FinishedRun]
 """As `replay`, or what has it done on several ranks."""
 
 
@@ -393,7 +397,6 @@ def write_down(found: RunResults, begun: RunBegun, measured: Measured, output: P
     return FinishedRun(content, measured.error)
 
 
-Show = Callable[[str, int], Any]
 StopAsked = Callable[[], str | None]
 
 
@@ -538,22 +541,6 @@ def with_repeats(summary: Summary, found: RunResults) -> Summary:
 def repeated(part: str, times: float) -> str:
     """Return how often `part` was replayed: the trace 2.5 times, 14 % of the trace."""
     return f"{part} {times:.3g} times" if times >= 1 else f"{times * 100:.3g} % of {part}"
-
-
-class Together(CommonStart, Protocol):
-    """The replays that start and end with this one."""
-
-    @property
-    def reason(self) -> str | None:
-        """The reason why all end now; null while they run."""
-
-    def ready(self) -> None:
-        """Wait until all are prepared for the first operation.
-
-        Raises:
-            KvError: one cannot be: none is to start.
-
-        """
 
 
 PART_ROWS = 1 << 15

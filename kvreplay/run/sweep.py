@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -25,7 +24,8 @@ from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
 from kvreplay.result.cause import DEPENDENCIES, DRIVE, is_late
 from kvreplay.result.figures import slowest
-from kvreplay.run.run import Replaying, replay
+from kvreplay.result.verdict import limiting
+from kvreplay.run.run import Replay, Replaying, replay
 from kvtrace import __version__
 from kvtrace.core.document.chapters import LOAD_NAMES, response_lines
 from kvtrace.core.document.page import panels
@@ -56,17 +56,10 @@ OURS = "submission"
 FEW_OPERATIONS = 100
 """Of fewer one alone is more than may be late."""
 _LIMITS = {
-    LimitCause.DRIVE: "the {storage} is",
-    LimitCause.REPLAYER: "the replayer is",
-    LimitCause.QUEUE_LIMIT: "the queue limit is",
-    LimitCause.DATA: "data generation is",
-    LimitCause.DEPENDENCIES: "dependencies in the trace are",
-    LimitCause.COPY_THREADS: "the copy threads are",
-    LimitCause.PROCESSOR: "the processor, used by others, is",
-    LimitCause.MEMORY: "the first touch of memory is",
-    LimitCause.THROTTLE: "a throttle above the device is",
-    LimitCause.KERNEL: "the kernel above the device is",
+    LimitCause.PROCESSOR: ("the processor, used by others,", "is"),
+    LimitCause.THROTTLE: ("a throttle above the device", "is"),
 }
+"""What a sweep calls otherwise than a run does."""
 _UNCLEAR = "bottleneck above it not identified"
 FULL = 0.8
 """Of its places in use: a queue depth was what set the load."""
@@ -105,30 +98,26 @@ def has_users(meta: Metadata) -> bool:
 
 
 def sweep(
-    config: Config,
-    trace: Path,
-    output: Path,
-    argv: list[str],
+    asked: Replay,
     axis: Axis,
     values: list[float],
     *,
     is_made: bool = False,
     read_p99_target_ns: int | None = None,
-    is_forced: bool = False,
-    show: Callable[[str, int], Any] | None = None,
     done: Callable[[SweepPoint], None] | None = None,
     replaying: Replaying = replay,
 ) -> tuple[LoadSweep, KvError | None]:
-    """Replay at each of `values`, rising, until saturated (an open loop as `next_value` says); keep runs in `output`.
+    """Replay at each of `values`, rising, until saturated (an open loop as `next_value` says); keep runs in the output.
 
-    A trace that `is_made` for this sweep is moved into `output`.
+    A trace that `is_made` for this sweep is moved there.
 
     Returns:
-        the sweep, which `output`/sweep.json holds too, and why it is partial or None.
+        the sweep, which sweep.json holds too, and why it is partial or None.
 
     """
+    config, trace, output = asked.config, asked.trace, asked.output
     _check_values(config, axis, values, read_p99_target_ns)
-    tables.check_output(output, is_forced=is_forced)
+    tables.check_output(output, is_forced=asked.is_forced)
     meta = open_table(trace, TRACE).meta
     tiers = make_tiers(config, meta, trace, output)
     if axis is Axis.USERS:
@@ -148,7 +137,8 @@ def sweep(
             if not of_value:
                 generate(meta, int(value), trace)
         with _forgotten(output, [] if points or not (is_made or axis is Axis.USERS) else [trace, output / TRACE_FILE]):
-            outcome = replaying(_at(config, axis, value), trace, output / name, argv, is_forced=is_forced, show=show)
+            at = _at(config, axis, value)
+            outcome = replaying(replace(asked, config=at, trace=trace, output=output / name))
         error = outcome.error
         if error is not None:
             break
@@ -161,7 +151,7 @@ def sweep(
     found = _found(axis, points, read_p99_target_ns, [t.name for t in tiers if t is not None and t.is_simulated])
     write_json(
         output / SWEEP_FILE,
-        {"program": "kvreplay", "version": __version__, "argv": argv} | msgspec.to_builtins(found),
+        {"program": "kvreplay", "version": __version__, "argv": asked.argv} | msgspec.to_builtins(found),
     )
     return found, error
 
@@ -436,7 +426,7 @@ def sustained(axis: Axis, points: Sequence[SweepPoint], target_ns: int | None) -
     if not held:
         first = points[0]
         cause = limit_of_open(points)
-        limit = "bottleneck not identified" if cause is None else f"{_LIMITS[cause]} the limit"
+        limit = "bottleneck not identified" if cause is None else _limit(cause, points)
         return (
             f"the knee is below the lowest load tried, {_said(axis, first)}: there it {_lost(first, target_ns)}; "
             f"{limit}{_few(first)}"
@@ -497,10 +487,13 @@ def limit_of_closed(points: Sequence[SweepPoint], *, is_saturated: bool) -> Limi
 
 def limit_above(cause: LimitCause | None, points: Sequence[SweepPoint]) -> str:
     """Describe the bottleneck above the knee of `points`."""
-    if cause is None:
-        return _UNCLEAR
+    return _UNCLEAR if cause is None else f"{_limit(cause, points)} above it"
+
+
+def _limit(cause: LimitCause, points: Sequence[SweepPoint]) -> str:
     storage = next((p.judgement.evidence.storage for p in reversed(points) if p.judgement is not None), "drive")
-    return f"{_LIMITS[cause].format(storage=storage)} the limit above it"
+    what, verb = _LIMITS.get(cause) or limiting(cause, storage)
+    return f"{what} {verb} the limit"
 
 
 def reached(points: Sequence[SweepPoint], knee: float | None, *, is_saturated: bool) -> str:

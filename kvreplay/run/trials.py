@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import msgspec
 
@@ -19,8 +18,7 @@ from kvreplay.config.tiers import check_targets, make_tiers
 from kvreplay.result import tables
 from kvreplay.result.summarize import status_of
 from kvreplay.result.verdict import reached_of
-from kvreplay.run.run import FinishedRun, Replaying, replay
-from kvreplay.run.watch import Watching
+from kvreplay.run.run import FinishedRun, Replay, Replaying, replay
 from kvtrace import __version__
 from kvtrace.core import statistics
 from kvtrace.core.errors import ConfigError, KvError
@@ -144,20 +142,8 @@ def _shown(judged: list[RunVerdict | None], at: int) -> str:
 class Trials:
     """One replay, done several times into trial-1 and on of one folder."""
 
-    def __init__(
-        self,
-        config: Config,
-        trace: Path,
-        output: Path,
-        argv: list[str],
-        count: int,
-        *,
-        is_forced: bool = False,
-        show: Callable[[str, int], Any] | None = None,
-        watching: Watching | None = None,
-        replaying: Replaying = replay,
-    ) -> None:
-        """Plan `count` trials of `config` in `output`; what a replay would refuse leaves no folder behind.
+    def __init__(self, asked: Replay, count: int, *, replaying: Replaying = replay) -> None:
+        """Plan `count` trials of what is `asked`, in its output; what a replay would refuse leaves no folder behind.
 
         Raises:
             ConfigError, TraceError, DeviceError: they cannot be done.
@@ -165,15 +151,13 @@ class Trials:
         """
         if not 1 <= count <= MAX_TRIALS:
             raise ConfigError(f"--trials {count}: give 1 to {MAX_TRIALS}")
-        check(config)
+        check(asked.config)
         self.asked, self.runs = count, list[RunFile]()
         self.error: KvError | None = None
         """Why a trial is partial, or that operations failed."""
-        check_targets(config)
-        self._tiers = make_tiers(config, open_table(trace, TRACE).meta, trace, output)
-        self._config, self._trace, self._output, self._argv = config, trace, output, argv
-        self._is_forced, self._show, self._watching = is_forced, show, watching
-        self._replay = replaying
+        check_targets(asked.config)
+        self._tiers = make_tiers(asked.config, open_table(asked.trace, TRACE).meta, asked.trace, asked.output)
+        self._each, self._output, self._replay = asked, asked.output, replaying
 
     @property
     def is_cut_short(self) -> bool:
@@ -186,11 +170,8 @@ class Trials:
             tables.make_directory(self._output, TRIALS_FILE)
             tables.remove_stale(self._output, {_folder(i) for i in range(self.asked)})
         folder = self._output / _folder(len(self.runs))
-        forced, watching = self._is_forced, self._watching
         try:
-            outcome = self._replay(
-                self._config, self._trace, folder, self._argv, is_forced=forced, show=self._show, watching=watching
-            )
+            outcome = self._replay(replace(self._each, output=folder))
         except KvError:
             tables.remove_empty(self._output)
             raise
@@ -207,7 +188,7 @@ class Trials:
             what they came to, which trials.json holds too, and why it is partial or None.
 
         """
-        tables.check_output(self._output, is_forced=self._is_forced)
+        tables.check_output(self._output, is_forced=self._each.is_forced)
         while len(self.runs) < self.asked and not self.is_cut_short:
             done(*self.go_on())
         return self.write(), self.error
@@ -227,7 +208,7 @@ class Trials:
             warnings=warnings,
             simulated_tiers=[t.name for t in self._tiers if t is not None and t.is_simulated],
         )
-        content = {"program": "kvreplay", "version": __version__, "argv": self._argv} | msgspec.to_builtins(trials)
+        content = {"program": "kvreplay", "version": __version__, "argv": self._each.argv} | msgspec.to_builtins(trials)
         write_json(self._output / TRIALS_FILE, content)
         return trials
 
@@ -241,17 +222,9 @@ SIDES = ("a", "b")
 
 
 def run_pair(
-    configs: tuple[Config, Config],
-    trace: Path,
-    output: Path,
-    argv: list[str],
-    count: int,
-    *,
-    is_forced: bool = False,
-    show: Callable[[str, int], AbstractContextManager[Any]] | None = None,
-    done: Callable[[Path, FinishedRun], None],
+    asked: Replay, against: Config, count: int, *, done: Callable[[Path, FinishedRun], None]
 ) -> KvError | None:
-    """Replay `trace` `count` times as each of `configs` says, into trials below `output`/a and `output`/b.
+    """Do `count` trials of what is `asked`, and as many with the configuration `against`, below its output/a and b.
 
     The sides take turns, and who is first in a round alternates: a b, b a, a b. Both stop at the first trial that is
     cut short.
@@ -260,10 +233,11 @@ def run_pair(
         why a trial is partial or failed, or None.
 
     """
-    tables.check_output(output, is_forced=is_forced)
+    output = asked.output
+    tables.check_output(output, is_forced=asked.is_forced)
     sides = [
-        Trials(config, trace, output / side, argv, count, is_forced=is_forced, show=show)
-        for config, side in zip(configs, SIDES, strict=True)
+        Trials(replace(asked, config=config, output=output / side), count)
+        for config, side in zip((asked.config, against), SIDES, strict=True)
     ]
     tables.make_directory(output, TRIALS_FILE)
     for number in range(count):

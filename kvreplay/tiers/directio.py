@@ -136,7 +136,7 @@ def read_whole(fd: int, offset: int, into: memoryview) -> int:
     return done
 
 
-F_GET_RW_HINT, F_SET_RW_HINT = 1035, 1036
+F_SET_RW_HINT = 1036
 LIFETIMES = ("short", "medium", "long", "extreme")
 _SHORT = 2
 """Of RWH_WRITE_LIFE_SHORT, the first that says anything; the others of LIFETIMES follow."""
@@ -157,23 +157,9 @@ class PlacingTier(Protocol):
         """Take note, before `open`, that writes have streams."""
 
 
-@runtime_checkable
-class HintingTier(Protocol):
-    """A tier whose own methods write, and that gives what they open the hint of a stream."""
-
-    def begin_in(self, stream: int, object_id: int) -> Any:
-        """Return a handle for writing the object as part of `stream`, as `begin` does."""
-
-
 def set_hint(fd: int, stream: int) -> None:
     """Give the open file the lifetime that stands for `stream`; OSError if its filesystem takes none."""
     fcntl.fcntl(fd, F_SET_RW_HINT, _HINT.pack(_SHORT + stream % len(LIFETIMES)))
-
-
-def hint_of(fd: int) -> str | None:
-    """Return the lifetime that an open file has; None without."""
-    (hint,) = _HINT.unpack(fcntl.fcntl(fd, F_GET_RW_HINT, _HINT.pack(0)))
-    return LIFETIMES[hint - _SHORT] if hint >= _SHORT else None
 
 
 def why_no_hint(directory: str) -> str | None:

@@ -343,10 +343,7 @@ class CudaDevice:
         return took_ns
 
     def _checked(self, call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except self._runtime.CUDARuntimeError as error:
-            raise OSError(errno.EIO, f"CUDA: {error}") from None
+        return _checked(call, self._runtime.CUDARuntimeError, "CUDA")
 
 
 _WRITE = 1
@@ -515,9 +512,9 @@ class GdsTier:
         self._files.close()
 
 
-def _checked(call: Callable[[], Any]) -> Any:
-    """Return what `call` gives; kvikio's own errors are RuntimeErrors, an engine takes OSErrors."""
+def _checked(call: Callable[[], Any], kind: type[Exception] = RuntimeError, library: str = "cuFile") -> Any:
+    """Return what `call` gives; the errors of a `library` are of a `kind` of its own, an engine takes OSErrors."""
     try:
         return call()
-    except RuntimeError as error:
-        raise OSError(errno.EIO, f"cuFile: {' '.join(str(error).split())}") from None
+    except kind as error:
+        raise OSError(errno.EIO, f"{library}: {' '.join(str(error).split())}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import stat
@@ -14,10 +13,7 @@ from typing import Any, NamedTuple
 
 SECTOR_BYTES = 512
 _NS_PER_MS = 10**6
-_IN_MEMORY = {0x01021994: "tmpfs", 0x858458F6: "ramfs", 0x958458F6: "hugetlbfs"}
-"""Filesystems without a device, by f_type. Source: statfs(2)."""
-FILESYSTEMS_IN_MEMORY = frozenset(_IN_MEMORY.values())
-_STATFS_BYTES = 256
+FILESYSTEMS_IN_MEMORY = frozenset({"tmpfs", "devtmpfs", "ramfs", "hugetlbfs"})
 _MEMORY_DISKS = {"ram": "a RAM disk", "zram": "compressed memory", "nullb": "a null block device"}
 _MAX_LAYERS = 16
 _OCTAL = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
@@ -71,6 +67,12 @@ def sys_text(path: Path) -> str | None:
         return None
 
 
+def sys_number(path: Path) -> int | None:
+    """Return the whole number that a small system file holds; null if it holds none."""
+    text = sys_text(path)
+    return int(text) if text and text.isdecimal() else None
+
+
 def filesystem_facts(target: Path) -> dict[str, Any]:
     """Return the filesystem that holds `target`, its mount options, and the device beneath; null if there is none."""
     facts: dict[str, Any] = {
@@ -92,8 +94,8 @@ def filesystem_facts(target: Path) -> dict[str, Any]:
     if block is not None and disk is not None:
         facts["device"] = block.name
         facts["scheduler"] = active_scheduler(sys_text(disk / "queue" / "scheduler"))
-        sectors = sys_text(disk / "size")
-        facts["device_bytes"] = int(sectors) * SECTOR_BYTES if sectors else None
+        sectors = sys_number(disk / "size")
+        facts["device_bytes"] = None if sectors is None else sectors * SECTOR_BYTES
         facts["device_model"] = sys_text(disk / "device" / "model")
     return facts
 
@@ -161,11 +163,10 @@ def _layers(target: Path, most: int) -> Iterator[tuple[bool | None, str]]:
     if target.is_block_device():
         yield from _disk_layers(_block_directory(target), most)
         return
-    kind = _IN_MEMORY.get(_filesystem_type(target))
-    if kind is not None:
-        yield True, kind
-        return
     mount = _mount_of(target.resolve())
+    if mount is not None and mount.kind in FILESYSTEMS_IN_MEMORY:
+        yield True, mount.kind
+        return
     upper = (
         next((o.partition("=")[2] for o in mount.options.split(",") if o.startswith("upperdir=")), "") if mount else ""
     )
@@ -197,15 +198,6 @@ def _disk_layers(at: Path | None, most: int) -> Iterator[tuple[bool | None, str]
 
 def _over(name: str, layers: Iterator[tuple[bool | None, str]]) -> Iterator[tuple[bool | None, str]]:
     yield from ((is_memory, f"{name} over {text}") for is_memory, text in layers)
-
-
-def _filesystem_type(path: Path) -> int:
-    """Return f_type of the filesystem that holds `path`; 0 where it cannot be had."""
-    result = (ctypes.c_char * _STATFS_BYTES)()
-    if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(path), result) != 0:
-        return 0
-    # Of `long`, of which the upper half may hold a sign.
-    return int.from_bytes(bytes(result)[:4], "little")
 
 
 def block_device(target: Path) -> Path | None:
@@ -388,5 +380,4 @@ def _blkio(group: Path, numbers: set[str]) -> Iterator[Throttle]:
 def queue_limit(target: Path) -> int | None:
     """Return how many requests the block layer takes for the disk beneath `target` at once; None if it is not seen."""
     disk = block_device(target) if target.exists() else None
-    text = None if disk is None else sys_text(disk / "queue/nr_requests")
-    return int(text) if text and text.isdecimal() else None
+    return None if disk is None else sys_number(disk / "queue/nr_requests")

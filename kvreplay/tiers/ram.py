@@ -154,11 +154,5 @@ def _address_left_bytes() -> int | None:
 
 
 def _free_bytes() -> int | None:
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123 - not a file one would name
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        return None
-    return None
+    lines = (sys_text(Path("/proc/meminfo")) or "").splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)

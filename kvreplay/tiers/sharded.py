@@ -119,9 +119,9 @@ class SeveralDrives:
         for drive, peak in zip(self._drives, self._peaks, strict=True):
             drive.open(peak)
 
-    def reserve(self, object_id: int, end: int) -> None:
-        """Allocate space on the object's drive."""
-        self._drives[self._of[object_id]].reserve(object_id, end)
+    def drive(self, object_id: int) -> Any:
+        """Return the drive that an object lies on."""
+        return self._drives[self._of[object_id]]
 
     @property
     def write_streams(self) -> int:
@@ -146,32 +146,6 @@ class SeveralDrives:
         drives = [drive for of in each for drive in of.drives]
         return replace(each[0], drives=drives, drive_of=self.drive_of, write_streams=self.write_streams)
 
-    def begin(self, op: int, object_id: int) -> tuple[Any, Any]:
-        """Begin on the object's drive."""
-        drive = self._drives[self._of[object_id]]
-        return drive, drive.begin(op, object_id)
-
-    def begin_in(self, stream: int, object_id: int) -> tuple[Any, Any]:
-        """Begin a write on the object's drive, in a stream."""
-        drive = self._drives[self._of[object_id]]
-        return drive, drive.begin_in(stream, object_id)
-
-    def write(self, handle: tuple[Any, Any], offset: int, data: memoryview) -> None:
-        """Write all of `data`."""
-        handle[0].write(handle[1], offset, data)
-
-    def read(self, handle: tuple[Any, Any], offset: int, into: memoryview) -> int:
-        """Read up to `len(into)` bytes."""
-        return int(handle[0].read(handle[1], offset, into))
-
-    def end(self, op: int, handle: tuple[Any, Any]) -> None:
-        """Finish on the object's drive."""
-        handle[0].end(op, handle[1])
-
-    def delete(self, object_id: int) -> None:
-        """Remove the object from its drive."""
-        self._drives[self._of[object_id]].delete(object_id)
-
     def facts(self) -> dict[str, Any]:
         """Return what all drives share, null where they differ, and each drive's own."""
         each = [drive.facts() for drive in self._drives]
@@ -193,7 +167,7 @@ class SeveralDirectories(SeveralDrives):
 
     def path(self, object_id: int) -> str:
         """Return where an object lies."""
-        return self._drives[self._of[object_id]].path(object_id)
+        return str(self.drive(object_id).path(object_id))
 
 
 class SeveralSpaces(SeveralDrives):
@@ -208,4 +182,4 @@ class SeveralSpaces(SeveralDrives):
 
     def why_no_room(self, object_id: int) -> str:
         """Return why an object finds no extent on its drive."""
-        return self._drives[self._of[object_id]].why_no_room(object_id)
+        return str(self.drive(object_id).why_no_room(object_id))

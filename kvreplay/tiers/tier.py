@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import msgspec
 
@@ -338,8 +338,8 @@ def drives_of(tiers: list[Tier | None]) -> Iterator[Drive]:
             yield from tier.drives
 
 
-def goes_by_ring(tier: Tier | None) -> bool:
-    """Return whether a ring does the operations of `tier`."""
+def goes_by_ring(tier: Tier | None) -> TypeGuard[StorageTier]:
+    """Return whether a ring does the operations of `tier`, which then is on storage."""
     return bool(getattr(tier, "has_ring", False))
 
 

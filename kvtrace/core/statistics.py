@@ -69,12 +69,12 @@ def slot_of(values: NDArray[np.int64]) -> NDArray[np.int64]:
     return slots
 
 
-def bounds(slot: int) -> tuple[int, int]:
-    """Return the first value of `slot`, and the first one beyond it."""
-    if slot < 2 << _SUB_BITS:
+def bounds(slot: int, bits: int = _SUB_BITS) -> tuple[int, int]:
+    """Return the bounds of `slot`, of 2^`bits` for each power of two: its first value, and the first one beyond it."""
+    if slot < 2 << bits:
         return slot, slot + 1
-    shift = (slot >> _SUB_BITS) - 1
-    return (slot - (shift << _SUB_BITS)) << shift, (slot - (shift << _SUB_BITS) + 1) << shift
+    shift = (slot >> bits) - 1
+    return (slot - (shift << bits)) << shift, (slot - (shift << bits) + 1) << shift
 
 
 def to_slots(counts: NDArray[np.int64]) -> list[Slot]:

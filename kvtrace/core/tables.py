@@ -84,8 +84,8 @@ class ParquetEncoder:
         )
 
     def write(self, table: pa.Table) -> None:
-        """Write `table` as one row group."""
-        self._writer.write_table(table, row_group_size=table.num_rows or None)
+        """Write `table` as one row group, or in some of 64 MiB where long lists of ids make it larger."""
+        self._writer.write_table(table, row_group_size=max(1, (table.num_rows << 26) // max(table.nbytes, 1 << 26)))
 
     def finish(self, meta: Metadata) -> None:
         """Put `meta` into the footer."""

@@ -367,6 +367,34 @@ static void count_lookups(World *w, int64_t actor, int64_t looked_up) {
     }
 }
 
+// Give up those of `chain[:end]` that tier `t` would give up for what of the prompt lies below it: they come back from
+// there, too. All of a prompt is brought up before any of it is loaded, and is used only then.
+static void give_up_own(World *w, int64_t t, int64_t end) {
+    Tier *tier = &w->tiers[t];
+    int64_t missing = tier->used - tier->limit, needed = 0, below = 0;
+    for (int64_t i = 0; i < end; i++) {
+        int64_t entry = w->chain[i];
+        if (w->where[i] < t || (entry >= 0 && w->slots[entry].seen)) continue;
+        if (entry >= 0) w->slots[entry].seen = 1;   // of the prompt; promotion=always has no other use for it
+        needed += size_of(w, entry);
+        if (w->where[i] > t) below += size_of(w, entry);
+    }
+    missing += below;
+    int64_t slot = below && needed <= tier->limit ? queue_of(w, t, 0)->tail : NONE;
+    while (missing > 0 && slot != NONE) {
+        int64_t newer = link_of(w, t, slot)->newer, own = object_of(w, t, slot);
+        if (!w->slots[own].seen) missing -= w->slots[slot].size;
+        else if (fastest_from(w, own, t + 1) == NONE) break;
+        else drop(w, t, own, w->control.now, PHASE_EVICT);
+        slot = newer;
+    }
+    for (int64_t i = 0; i < end; i++) {
+        if (w->where[i] < t || w->chain[i] < 0) continue;
+        w->slots[w->chain[i]].seen = 0;
+        if (w->where[i] == t && !(live_in(w, w->chain[i]) & (1 << t))) w->where[i] = (int8_t)fastest_from(w, w->chain[i], t + 1);
+    }
+}
+
 // Read what is cached of the request; return the time until all of it is there.
 int64_t load(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
@@ -391,6 +419,10 @@ int64_t load(World *w, int64_t actor) {
     if (k->mode != PREFILL_ONLY) {
         end = look_up(w, me->retrieved_objects, known);
         me->reached = end;
+        for (int64_t t = 0; t < w->tiers_count; t++) {
+            bool is_plain = k->promotion == ALWAYS_PROMOTE && !k->staging && !w->tiers[t].on_hit && !(k->bucketed & (1 << t));
+            if (w->tiers[t].loads_whole && is_plain && !is_endless(w, t)) give_up_own(w, t, end);
+        }
         done = read_hits(w, actor, end, &hit_tokens);
         looked_up = k->is_prefix ? n : known;
         count_lookups(w, actor, looked_up);

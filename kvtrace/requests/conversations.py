@@ -274,7 +274,7 @@ class _Conversations:
         for number, request in enumerate(requests):
             place = f"{where}requests[{number}]"
             if request.type == SUBAGENT:
-                nested.append((request.requests or [], f"{place}."))
+                nested.append((request.requests or [], start_ns + round(request.t * NS_PER_S), f"{place}."))
                 continue
             if request.input is None or request.output is None or request.hash_ids is None:
                 raise TraceError("a request needs in, out and hash_ids", path=path, column=place)
@@ -285,9 +285,9 @@ class _Conversations:
             answered_ns = time_ns + round(request.api_time * NS_PER_S)
             self.found.add(time_ns, request.input, request.output, chain, session, answered_ns, turn)
             turn += 1
-        for inner, place in nested:
+        for inner, began_ns, place in nested:
             self.subagents += 1
-            self.enter(inner, file, path, block_tokens, start_ns, place)
+            self.enter(inner, file, path, block_tokens, min(began_ns, MAX_NS), place)
 
 
 def _read_agentic(path: Path, rng: np.random.Generator, *, conversation_rate_per_s: float = 0.0) -> Requests:
@@ -352,7 +352,7 @@ def _agentic_notes(found: _Conversations, rate_per_s: float, scopes: list[str]) 
     if LOCAL in scopes:
         notes.append("block ids are local to their file: nothing is shared between conversations")
     if found.subagents:
-        notes.append(f"{found.subagents} sub-agents are sessions of their own, on their conversation's clock and ids")
+        notes.append(f"{found.subagents} sub-agents are sessions of their own, from where they start, with shared ids")
     return [*notes, *backwards_notes(found.out_of_order)]
 
 
@@ -363,5 +363,5 @@ def _is_agentic(start: Start) -> bool:
 agentic = SourceFormat(_read_agentic, _is_agentic)
 """Agentic coding conversations (kv-cache-tester JSON): one file a conversation, with ids of 64-token blocks.
 
-Each conversation has a clock and, mostly, ids of its own; sub-agents are conversations nested in it that share both.
+Each conversation has a clock and, mostly, ids of its own; sub-agents, nested in it, share its ids, and have clocks too.
 """

@@ -95,16 +95,19 @@ def moved(rows: list[tuple[str, int, int, int]], names: list[Object]) -> Moves:
     return found
 
 
-def blocks_that_differ(did: dict[Any, list[Object]], done: dict[Any, list[Object]], *, is_ordered: bool) -> list[str]:
+def blocks_that_differ(
+    did: dict[Any, list[Object]], done: dict[Any, list[Object]], *, is_ordered: bool, in_rounds: bool = False
+) -> list[str]:
     """Return what vLLM `did` and we have `done` with other blocks or in another order, in one request.
 
-    Evictions need the same order only if `is_ordered`.
+    Evictions need the same order only if `is_ordered`, and nothing does where it brings blocks up `in_rounds`.
     """
     gone, given_up = done["delete", CPU], did["evict"]
+    order: Any = sorted if in_rounds else list
     is_same = {
-        "stored": done["write", CPU] == did["promote"] + did["store"],
-        "loaded": done["read", CPU] + done["read", DISK] == did["load"],
-        "read from files": done["read", DISK] == did["promote"],
+        "stored": order(done["write", CPU]) == order(did["promote"] + did["store"]),
+        "loaded": order(done["read", CPU] + done["read", DISK]) == order(did["load"]),
+        "read from files": order(done["read", DISK]) == order(did["promote"]),
         "evicted": gone == given_up if is_ordered else Counter(gone) == Counter(given_up),
     }
     return [what for what, same in is_same.items() if not same]

@@ -113,8 +113,14 @@ class Tier:
 
     def hit(self, key: int, size: int) -> None:
         is_whole = self.queue is not None and key in self.queue.home and self.setting.bucket_gc is None
-        self.policy.hit(self.queue.home[key][0] if is_whole else key)
+        if not self.counts_at_end:
+            self.policy.hit(self.queue.home[key][0] if is_whole else key)
         self.refer(key, size)
+
+    @property
+    def counts_at_end(self) -> bool:
+        """Whether a use counts only as its request ends."""
+        return self.recency is Recency.TAIL_FIRST_AT_END and type(self.policy) is Lru
 
     def admits(self, key: int, size: int, now: int) -> bool:
         """Return whether it takes `key`, which is offered to it."""
@@ -464,6 +470,36 @@ class Oracle:
             found = found[:in_fastest]
         return found
 
+    def bring_up(
+        self, retrieved: list[tuple[int, Tier]], found: list[tuple[int, Tier]]
+    ) -> tuple[list[tuple[int, Tier]], list[tuple[int, Tier]]]:
+        """Return where both come from once all below a tier that has to hold all was brought up, in as many rounds."""
+        if self.preset.promotion is not Promotion.ALWAYS or self.staging is not None:
+            return retrieved, found
+        where = dict(retrieved + found)
+        for tier in self.tiers:
+            needed = sum(self.sizes[key] for key, at in where.items() if at.number >= tier.number)
+            is_one = tier.setting.loads_whole and type(tier.policy) is Lru and tier.setting.bucket_objects == 0
+            if not is_one or tier.limit is None or needed > tier.limit:
+                continue
+            oldest, free = list(tier.policy.keys), tier.limit - sum(tier.objects.values())
+            missing = [key for key, at in where.items() if at.number > tier.number]
+            while missing:
+                free -= sum(self.sizes[key] for key in missing)
+                missing = []
+                while free < 0 and oldest:
+                    key = oldest.pop(0)
+                    if key in where:
+                        below = [t for t in self.tiers[tier.number + 1 :] if key in t.objects and not t.is_gone]
+                        if not below:
+                            oldest.clear()
+                            break
+                        missing.append(key)
+                        where[key] = below[0]
+                        self.delete(tier, "evict", key)
+                    free += self.sizes[key]
+        return [(key, where[key]) for key, _ in retrieved], [(key, where[key]) for key, _ in found]
+
     def run_of(self, chain: list[int]) -> list[tuple[int, Tier]]:
         """Return the leading run of what is live: of each object the fastest tier, or of each tier in turn its run."""
         found: list[tuple[int, Tier]] = []
@@ -567,6 +603,7 @@ class Oracle:
             self.lookups += len(plan.documents)
             self.hits += len(found) + len(retrieved)
             self.count_past_miss([*plan.documents, *plan.chain])
+        retrieved, found = self.bring_up(retrieved, found)
         stage = self.load(found, retrieved, n)
         stage = self.promote(retrieved + found, n, stage, self.staged(retrieved + found))
         refused: list[int] = []
@@ -842,7 +879,8 @@ class Oracle:
                         self.use(key)
             stages.end()
         for key in reversed(stored if staging.setting.stores_backwards else []):
-            staging.policy.hit(key)
+            if not staging.counts_at_end:
+                staging.policy.hit(key)
         return stages.at
 
     def staged(self, found: list[tuple[int, Tier]]) -> list[int]:

@@ -12,10 +12,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from pages import MPI_AS_ROOT
 
 from kvreplay.ranks.helper import Instant, Ranks
 from kvreplay.ranks.session import RankSession
+from kvtrace.core.run.run_file import RunFile
 
 
 class Hall:
@@ -60,6 +62,8 @@ class ThreadRanks(Ranks):
 def on_ranks(count: int, command: Callable[[RankSession], Any], *, by: Any = None, hall: Hall | None = None) -> Any:
     """Run `command` with the session of rank 0 of `count` ranks, and return what it returns."""
     hall = hall or Hall(count)
+    # What msgspec knows of the struct is made at its first use, which two threads at once must not be: it crashes.
+    msgspec.json.Decoder(RunFile)
     threads = [threading.Thread(target=_follow, args=(hall, rank, by), daemon=True) for rank in range(1, count)]
     for thread in threads:
         thread.start()

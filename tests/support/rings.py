@@ -48,7 +48,9 @@ def engine_of(name: str, depth: int, io_bytes: int = IO, rings: int = 1, **optio
 def rows_of(rows: Sequence[dict[str, Any]], *, is_open_loop: bool = False) -> RowRing:
     """Return rows by what they say; a write's version is its number and 1, a read's the last write's of its object."""
     newest: dict[tuple[int, int], int] = {}
-    columns: dict[str, list[Any]] = {name: [] for name in ("op", "tier", "object_id", "offset", "length", "version")}
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("op", "tier", "object_id", "offset_bytes", "length_bytes", "version")
+    }
     extra = {name for row in rows for name in row} - set(columns)
     columns |= {name: [] for name in extra}
     for number, row in enumerate(rows):

@@ -26,7 +26,7 @@ def rows_of(count: int, **columns: Any) -> Any:
     known = {
         "op": np.zeros(count, np.int8),
         "object_id": np.arange(count, dtype=np.int32),
-        "length": np.full(count, 1000, np.int64),
+        "length_bytes": np.full(count, 1000, np.int64),
         **{name: values for name, values in columns.items() if name not in MEASURED and values is not None},
     }
     rows = RowRing.of(known, is_open_loop="due_ns" in known).all

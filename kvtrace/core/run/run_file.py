@@ -26,6 +26,8 @@ from kvtrace.core.run.figures import CheckpointFigures, Mlperf, RequestFigures, 
 RUN_FILE = "run.json"
 OPS_FILE, SERVED_FILE, SERIES_FILE = "ops.parquet", "requests.parquet", "series.parquet"
 PROBE_FILE, BLOCKS_FILE = "probe.json", "blocks.parquet"
+BLOCKS_JOURNAL = "blocks.partial.arrows"
+"""Beside blocks.parquet, while a probe goes on: its rows so far."""
 TRIALS_FILE, SWEEP_FILE = "trials.json", "sweep.json"
 """In the folder above the folders of the runs."""
 PARTIAL_RUN_FILE, PARTIAL_OPS_FILE = "run.partial.json", "ops.partial.arrow"

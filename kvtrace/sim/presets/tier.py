@@ -101,7 +101,8 @@ class Recency(StrEnum):
     """Each is less recent than those before it: of one request, the last object is evicted first, for what it is good
     for needs all before it. As the request ends, they count as used once more. In tiers that evict by lru."""
     TAIL_FIRST_AT_END = "tail-first-at-end"
-    """Likewise, but only as the request ends; until then as head-first."""
+    """Likewise, but only as the request ends. Until then what it loads is as recent as it was, and what it stores is
+    head-first: so a request may evict what it has just loaded."""
 
 
 class Streams(StrEnum):
@@ -186,8 +187,9 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stores_backwards: bool = False
     """Likewise, of what it stores; needs staging."""
     loads_whole: bool = False
-    """All that a request loads from here and the tiers below has to be here at once: the engine stalls in a request
-    that loads more than fits. The simulation goes on, and counts these requests."""
+    """All that a request loads from here and the tiers below has to be here at once. It is brought up before any of it
+    is used, so that room is made among the request's own objects, too, which then come from below as well (not with
+    staging). The engine stalls in a request that loads more than fits: the simulation goes on, and counts these."""
     ttl: Duration | None = None
     """With policy ttl: how long an object stays after it was written, such as `10m`."""
     read_bandwidth: Bandwidth | None = None

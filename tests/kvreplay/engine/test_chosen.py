@@ -21,17 +21,17 @@ MODEL = Service(read_bytes_per_s=1, write_bytes_per_s=1, latency_ns=0, source="t
 def test_auto_takes_what_there_is_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with files_in(tmp_path / "d") as tier:
         chosen = choose(EngineName.AUTO, [None, tier], 2, IO)
-        assert (chosen.engine.name, chosen.because, tier.engine) == ("uring", "auto", "uring")
+        assert (chosen.name, chosen.because, tier.engine) == ("uring", "auto", "uring")
         chosen = choose(EngineName.THREADS, [tier], 2, IO)
-        assert (chosen.engine.name, chosen.because, tier.engine) == ("threads", "--engine threads", "threads")
+        assert (chosen.name, chosen.because, tier.engine) == ("threads", "--engine threads", "threads")
         monkeypatch.setattr("kvreplay.engine.engine.refusal", lambda: "sysctl says no")
         chosen = choose(EngineName.AUTO, [tier], 2, IO)
-        assert (chosen.engine.name, chosen.because, tier.engine) == (
+        assert (chosen.name, chosen.because, tier.engine) == (
             "threads",
             "no io_uring: sysctl says no",
             "threads",
         )
-        assert chosen.engine.facts() == {}
+        assert chosen.facts() == {}
         with pytest.raises(DeviceError, match="--engine uring: sysctl says no; say --engine threads"):
             choose(EngineName.URING, [tier], 2, IO)
     with pytest.raises(ConfigError, match="--engine aio: choose auto, threads, uring"):
@@ -52,9 +52,9 @@ def test_what_no_ring_moves_goes_by_threads_unless_one_is_asked_for(kind: str) -
     chosen = choose(EngineName.AUTO, [None, tiers[kind]], 2, IO)
     said = "no tier has files, devices or memory, which io_uring's loop is for"
     expected = ("threads", said) if kind in ("python", "model") else ("uring", "auto")
-    assert (chosen.engine.name, chosen.because) == expected
+    assert (chosen.name, chosen.because) == expected
     asked = choose(EngineName.URING, [None, tiers[kind]], 2, IO)
-    assert (asked.engine.name, asked.because) == ("uring", "--engine uring")
+    assert (asked.name, asked.because) == ("uring", "--engine uring")
 
 
 def test_a_refusal_names_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,9 +50,15 @@ def test_what_lies_there_is_what_was_generated(
     engine = engine_of(name, depth)
     if not is_registered:
         engine.unregistered = "for the test"
-    stated: list[dict[str, Any]] = [{"op": WRITE, "object_id": i, "length": n} for i, n in enumerate(LENGTHS)]
-    stated += [{"op": WRITE, "object_id": 1, "length": 4096}, {"op": WRITE, "object_id": 99, "length": 4096}]
-    stated += [{"op": DELETE, "object_id": 99}, {"op": READ, "object_id": 7, "offset": IO - 1, "length": 3 * IO}]
+    stated: list[dict[str, Any]] = [{"op": WRITE, "object_id": i, "length_bytes": n} for i, n in enumerate(LENGTHS)]
+    stated += [
+        {"op": WRITE, "object_id": 1, "length_bytes": 4096},
+        {"op": WRITE, "object_id": 99, "length_bytes": 4096},
+    ]
+    stated += [
+        {"op": DELETE, "object_id": 99},
+        {"op": READ, "object_id": 7, "offset_bytes": IO - 1, "length_bytes": 3 * IO},
+    ]
     rows = rows_of(stated)
     opened = files_in(tmp_path / "d") if kind == "files" else space_in(tmp_path / "space", 4 * MIB)
     with opened as tier:
@@ -76,7 +82,7 @@ def test_what_lies_there_is_what_was_generated(
 @pytest.mark.parametrize("io_bytes", [4096, 192 << 10, 1 << 20])
 def test_the_same_data_is_written_however_it_is_cut(tmp_path: Path, name: str, io_bytes: int, depth: int) -> None:
     lengths = [4096, 64 << 10, 100 << 10, 256 << 10, 300 << 10, 2500 << 10]
-    stated = [{"op": WRITE, "object_id": obj, "length": length} for obj, length in enumerate(lengths)]
+    stated = [{"op": WRITE, "object_id": obj, "length_bytes": length} for obj, length in enumerate(lengths)]
     with space_in(tmp_path / "space", 8 * MIB) as tier, memory_of(8 * MIB, io_bytes) as memory:
         driven = drive(engine_of(name, depth, io_bytes), rows_of(stated), [tier])
         assert driven.failure is None
@@ -92,9 +98,9 @@ def test_the_same_data_is_written_however_it_is_cut(tmp_path: Path, name: str, i
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("depth", [1, 8])
 def test_a_part_of_an_object_is_written_where_it_belongs(tmp_path: Path, name: str, depth: int) -> None:
-    stated = [{"op": WRITE, "object_id": 0, "length": 5 * IO}]
-    stated += [{"op": WRITE, "object_id": 0, "offset": IO + 4096, "length": 2 * IO}]
-    stated += [{"op": WRITE, "object_id": 0, "offset": 5 * IO, "length": 3 * IO}]
+    stated = [{"op": WRITE, "object_id": 0, "length_bytes": 5 * IO}]
+    stated += [{"op": WRITE, "object_id": 0, "offset_bytes": IO + 4096, "length_bytes": 2 * IO}]
+    stated += [{"op": WRITE, "object_id": 0, "offset_bytes": 5 * IO, "length_bytes": 3 * IO}]
     first, second, third = content(0, 1, 5 * IO), content(0, 2, 2 * IO, IO + 4096), content(0, 3, 3 * IO, 5 * IO)
     expected = first[: IO + 4096] + second + first[3 * IO + 4096 :] + third
     with files_in(tmp_path / "d") as files:
@@ -109,8 +115,8 @@ def test_a_part_of_an_object_is_written_where_it_belongs(tmp_path: Path, name: s
 def test_files_lie_where_python_looks_for_them(tmp_path: Path, layout: FileLayout, name: str, depth: int) -> None:
     objects = [*range(40), 999, 77_777]
     drive_of = np.array([(i // 3) % 2 for i in range(77_778)], np.uint8)
-    stated = [{"op": WRITE, "object_id": obj, "length": 4096 + 4096 * (obj % 3)} for obj in objects]
-    stated += [{"op": READ, "object_id": obj, "length": 4096} for obj in objects]
+    stated = [{"op": WRITE, "object_id": obj, "length_bytes": 4096 + 4096 * (obj % 3)} for obj in objects]
+    stated += [{"op": READ, "object_id": obj, "length_bytes": 4096} for obj in objects]
     stated += [{"op": DELETE, "object_id": 999}]
     with files_in(tmp_path / "a", layout=layout) as a, files_in(tmp_path / "b", layout=layout) as b:
         both, of_drive = SeveralDirectories("nvme", [a, b], drive_of, "by hand"), (a, b)
@@ -131,7 +137,11 @@ def test_files_lie_where_python_looks_for_them(tmp_path: Path, layout: FileLayou
 def test_native_code_names_files_of_any_object_as_python_does(tmp_path: Path, layout: FileLayout) -> None:
     objects = [0, 1, 42, 255, 256, 4096, 10**6 + 7, 2**31 - 1]
     with files_in(tmp_path / "d", layout=layout) as files:
-        drive(engine_of("threads", 2), rows_of([{"op": WRITE, "object_id": o, "length": 1} for o in objects]), [files])
+        drive(
+            engine_of("threads", 2),
+            rows_of([{"op": WRITE, "object_id": o, "length_bytes": 1} for o in objects]),
+            [files],
+        )
         scratch = Path(files._claim.scratch)
         found = {"/" + str(path.relative_to(scratch)) for path in scratch.rglob("*") if path.is_file()} - {"/KVREPLAY"}
     name = path_function(layout, "")
@@ -141,7 +151,9 @@ def test_native_code_names_files_of_any_object_as_python_does(tmp_path: Path, la
 def test_pieces_end_at_multiples_of_the_io_size() -> None:
     tier = PythonFiles()
     drive(
-        engine_of("threads", 1, 8192), rows_of([{"op": READ, "object_id": 1, "offset": 5000, "length": 20_000}]), [tier]
+        engine_of("threads", 1, 8192),
+        rows_of([{"op": READ, "object_id": 1, "offset_bytes": 5000, "length_bytes": 20_000}]),
+        [tier],
     )
     # 5000 .. 25000 padded to 4096 .. 28672, cut at 8192, 16384 and 24576.
     assert [(at, at + length) for _, _, at, length in tier.of("read")] == [
@@ -162,7 +174,7 @@ def test_without_locked_memory_it_says_so_and_works(tmp_path: Path, monkeypatch:
     assert facts["has_registered_buffers"] is False
     assert facts["unregistered_because"] == "the locked-memory limit is below 8 MiB (ulimit -l)"
     with files_in(tmp_path / "d") as files:
-        rows = rows_of([{"op": op, "object_id": 0, "length": 3 * MIB} for op in (WRITE, READ)])
+        rows = rows_of([{"op": op, "object_id": 0, "length_bytes": 3 * MIB} for op in (WRITE, READ)])
         drive(engine, rows, [files])
         assert rows.all["outcome"].tolist() == [OK, OK]
         assert Path(files.path(0)).read_bytes() == content(0, 1, 3 * MIB)
@@ -171,7 +183,7 @@ def test_without_locked_memory_it_says_so_and_works(tmp_path: Path, monkeypatch:
 @needs_uring
 def test_room_is_given_back_and_taken_again(tmp_path: Path) -> None:
     count, length = 300, 4096
-    written = [{"op": WRITE, "object_id": obj, "length": length} for obj in range(count)]
+    written = [{"op": WRITE, "object_id": obj, "length_bytes": length} for obj in range(count)]
     gone = [{"op": DELETE, "object_id": obj} for obj in range(count // 2)]
     with space_in(tmp_path / "space", count * length) as tier:
         for stated in (written, written, gone, written[count // 2 :], written):
@@ -190,7 +202,7 @@ def test_who_finds_no_room_waits_for_the_deletes_before_it(tmp_path: Path, name:
     # Room for five; each object goes before the next but four is written, though nothing else orders them.
     stated: list[dict[str, Any]] = []
     for obj in range(200):
-        stated.append({"op": WRITE, "object_id": obj, "length": 2 * IO})
+        stated.append({"op": WRITE, "object_id": obj, "length_bytes": 2 * IO})
         if obj >= 3:
             stated.append({"op": DELETE, "object_id": obj - 3})
     with space_in(tmp_path / "space", 4 * 2 * IO) as tier:
@@ -206,5 +218,5 @@ def test_data_is_not_written_past_what_was_asked_for(tmp_path: Path) -> None:
     with space_in(tmp_path / "space", MIB) as tier:
         fd = tier.native().drives[0].fd
         os.pwrite(fd, b"\xee" * 64 * 4096, START_BYTES)
-        drive(engine_of("threads", 2), rows_of([{"op": WRITE, "object_id": 1, "length": 5000}]), [tier])
+        drive(engine_of("threads", 2), rows_of([{"op": WRITE, "object_id": 1, "length_bytes": 5000}]), [tier])
         assert os.pread(fd, 3 * 4096, START_BYTES) == content(1, 1, 8192) + b"\xee" * 4096

@@ -18,7 +18,7 @@ MEMORY, DRIVE = 0, 1
 
 
 def row(tier: int, op: int, obj: int, length: int, offset: int = 0) -> dict[str, Any]:
-    return {"tier": tier, "op": op, "object_id": obj, "offset": offset, "length": length}
+    return {"tier": tier, "op": op, "object_id": obj, "offset_bytes": offset, "length_bytes": length}
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -37,7 +37,7 @@ def test_what_is_copied_is_what_was_written(tmp_path: Path, name: str, depth: in
         assert (driven.failure, driven.completed) == (None, len(stated))
         assert set(rows.all["outcome"].tolist()) == {OK}
         writes = [(i, r) for i, r in enumerate(stated) if r["op"] == WRITE]
-        versions = {(r["tier"], r["object_id"], r["offset"]): i + 1 for i, r in writes}
+        versions = {(r["tier"], r["object_id"], r["offset_bytes"]): i + 1 for i, r in writes}
         for obj, length in lengths.items():
             found, expected = held(memory, obj, length), content(obj, versions[MEMORY, obj, 0], length)
             if obj == 2:

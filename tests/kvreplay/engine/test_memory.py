@@ -142,7 +142,7 @@ def test_an_engine_uses_as_many_buffers_as_are_in_flight_and_says_so(tmp_path: P
     assert (engine.buffer_used_bytes, engine.buffer_bytes) == (None, 256 * MIB)
     with space_in(tmp_path / "space", count * MIB) as tier:
         for op in (WRITE, READ):
-            rows = rows_of([{"op": op, "object_id": obj, "length": MIB} for obj in range(count)])
+            rows = rows_of([{"op": op, "object_id": obj, "length_bytes": MIB} for obj in range(count)])
             driven = drive(engine, rows, [tier])
             assert (driven.failure, driven.completed) == (None, count)
     arena = engine.arena
@@ -164,14 +164,14 @@ def test_an_object_keeps_its_content_as_it_grows(name: str, size: int) -> None:
     tier = RamTier("cpu", 4 * MIB, is_verified=True)
     tier.expect(Holding([size + 4096], {7: size + 4096}))
     tier.open(size)
-    stated = [{"op": WRITE, "object_id": 7, "length": size}]
-    stated += [{"op": WRITE, "object_id": 7, "offset": size, "length": 4096}]
-    rows = rows_of([*stated, {"op": READ, "object_id": 7, "length": size + 4096}])
+    stated = [{"op": WRITE, "object_id": 7, "length_bytes": size}]
+    stated += [{"op": WRITE, "object_id": 7, "offset_bytes": size, "length_bytes": 4096}]
+    rows = rows_of([*stated, {"op": READ, "object_id": 7, "length_bytes": size + 4096}])
     try:
         assert drive(engine_of(name, 4, 64 << 10), rows, [tier]).failure is None
         assert held(tier, 7, size + 4096) == content(7, 1, size) + content(7, 2, 4096, size)
         assert tier.facts()["note"].startswith("copies between DRAM buffers, ")
-        gone = rows_of([{"op": DELETE, "object_id": 7}, {"op": READ, "object_id": 7, "length": 1}])
+        gone = rows_of([{"op": DELETE, "object_id": 7}, {"op": READ, "object_id": 7, "length_bytes": 1}])
         failure = drive(engine_of(name, 4, 64 << 10), gone, [tier]).failure
         assert failure is not None
         assert failure.message == "read of object 7: object 7 is not there"
@@ -182,6 +182,6 @@ def test_an_object_keeps_its_content_as_it_grows(name: str, size: int) -> None:
 def test_memory_beyond_what_was_expected_is_there_too() -> None:
     """Room that deletes left in pieces is not touched again; what no one expected is touched when it is first used."""
     with memory_of(4096) as tier:
-        rows = rows_of([{"op": WRITE, "object_id": obj, "length": 100_000} for obj in range(50)])
+        rows = rows_of([{"op": WRITE, "object_id": obj, "length_bytes": 100_000} for obj in range(50)])
         assert drive(engine_of("threads", 4), rows, [tier]).failure is None
         assert all(held(tier, obj, 100_000) == content(obj, obj + 1, 100_000) for obj in range(50))

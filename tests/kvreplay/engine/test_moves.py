@@ -9,7 +9,7 @@ from conftest import write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.plan.window import compile_window
-from kvreplay.run.run import replay
+from kvreplay.run.run import Replay, replay
 from kvtrace.core.limit import Limit
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
@@ -78,7 +78,7 @@ def test_the_bytes_below_are_those_above(tmp_path: Path) -> None:
         config = Config(
             tiers={"cpu": str(above), "nvme": str(below)}, is_buffered=True, is_kept=True, is_verified=verified
         )
-        outcome = replay(config, trace, tmp_path / "run", [], is_forced=True)
+        outcome = replay(Replay(config, trace, tmp_path / "run", [], is_forced=True))
         assert outcome.error is None
         # Object 0 was written in the run, object 1 was there before.
         assert len(files(below)) == 2

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from kvreplay.native.rows import REPLAY, ROW, RowRing
-
-
-def test_a_row_is_as_long_in_c():
-    assert REPLAY.dtype("Row").itemsize == ROW.itemsize
+from kvreplay.native.rows import RowRing
 
 
 def test_a_ring_of_rows_is_a_power_of_two_and_holds_the_last_ones():

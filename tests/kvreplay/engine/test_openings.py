@@ -15,7 +15,7 @@ PIECES = 6
 @pytest.mark.parametrize("op", [READ, WRITE])
 def test_nothing_is_done_with_what_could_not_be_opened(name: str, depth: int, op: int) -> None:
     tier = PythonFiles()
-    rows = rows_of([{"op": op, "object_id": obj, "length": PIECES * IO} for obj in (0, 1, 0, 2)])
+    rows = rows_of([{"op": op, "object_id": obj, "length_bytes": PIECES * IO} for obj in (0, 1, 0, 2)])
     driven = drive(engine_of(name, depth), rows, [tier], stops_on_error=False)
     assert (driven.completed, rows.all["outcome"].tolist()) == (4, [ERROR, OK, ERROR, OK])
     what = "write" if op == WRITE else "read"
@@ -33,7 +33,7 @@ def test_nothing_is_done_with_what_could_not_be_opened(name: str, depth: int, op
 @pytest.mark.parametrize("name", ENGINES)
 def test_what_takes_one_buffer_is_opened_moved_and_ended_at_once(name: str) -> None:
     tier = PythonFiles()
-    stated = [{"op": op, "object_id": 1, "length": 4096} for op in (WRITE, READ, DELETE)]
+    stated = [{"op": op, "object_id": 1, "length_bytes": 4096} for op in (WRITE, READ, DELETE)]
     drive(engine_of(name, 4), rows_of(stated), [tier])
     assert [call[0] for call in tier.calls] == ["reserve", "begin", "write", "end", "begin", "read", "end", "delete"]
 
@@ -41,8 +41,8 @@ def test_what_takes_one_buffer_is_opened_moved_and_ended_at_once(name: str) -> N
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("bulk_depth", [1, 2, None])
 def test_a_checkpoint_keeps_to_its_depth_and_leaves_places_to_others(name: str, bulk_depth: int | None) -> None:
-    stated = [{"op": WRITE, "object_id": obj, "length": 60 * IO, "is_bulk": True} for obj in (1, 2)]
-    stated += [{"op": READ, "object_id": 3, "length": IO}, {"op": WRITE, "object_id": 4, "length": IO}]
+    stated = [{"op": WRITE, "object_id": obj, "length_bytes": 60 * IO, "is_bulk": True} for obj in (1, 2)]
+    stated += [{"op": READ, "object_id": 3, "length_bytes": IO}, {"op": WRITE, "object_id": 4, "length_bytes": IO}]
     tier, rows = PythonFiles(), rows_of(stated)
     driven = drive(engine_of(name, 8), rows, [tier], bulk_depth=bulk_depth)
     assert (driven.failure, driven.completed) == (None, 4)
@@ -56,7 +56,7 @@ def test_a_checkpoint_keeps_to_its_depth_and_leaves_places_to_others(name: str, 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_what_may_go_goes_in_the_order_of_the_trace(name: str, depth: int) -> None:
     tier = PythonFiles()
-    rows = rows_of([{"op": READ, "object_id": obj, "length": 4096} for obj in range(1, 60)])
+    rows = rows_of([{"op": READ, "object_id": obj, "length_bytes": 4096} for obj in range(1, 60)])
     drive(engine_of(name, depth), rows, [tier])
     begun = [obj for _, obj, _, _ in tier.of("begin")]
     assert begun == sorted(begun) if depth == 1 else max(abs(obj - at - 1) for at, obj in enumerate(begun)) < depth
@@ -69,7 +69,8 @@ def test_no_more_files_are_open_than_fill_the_queue(name: str, is_bulk: bool) ->
     depth, count = 8, 24
     tier = PythonFiles()
     stated = [
-        {"op": WRITE, "object_id": obj, "length": 4 * depth * IO, "is_bulk": is_bulk} for obj in range(1, count + 1)
+        {"op": WRITE, "object_id": obj, "length_bytes": 4 * depth * IO, "is_bulk": is_bulk}
+        for obj in range(1, count + 1)
     ]
     driven = drive(engine_of(name, depth), rows_of(stated), [tier])
     assert (driven.failure, driven.completed) == (None, count)

@@ -20,7 +20,7 @@ EVERY = pytest.mark.parametrize("name", ENGINES)
 
 
 def ops(op: int, *objects: int, length: int = 8192) -> list[dict[str, Any]]:
-    return [{"op": op, "object_id": obj, "length": length} for obj in objects]
+    return [{"op": op, "object_id": obj, "length_bytes": length} for obj in objects]
 
 
 @EVERY
@@ -154,7 +154,7 @@ def test_with_no_descriptor_left_the_open_fails(tmp_path: Path, name: str) -> No
 @EVERY
 @pytest.mark.parametrize("is_stopping", [True, False])
 def test_a_fault_stops_the_run_unless_it_may_go_on(tmp_path: Path, name: str, *, is_stopping: bool) -> None:
-    stated = [{"op": WRITE, "object_id": obj, "length": 4096, "request": 1, "stage": obj} for obj in range(50)]
+    stated = [{"op": WRITE, "object_id": obj, "length_bytes": 4096, "request": 1, "stage": obj} for obj in range(50)]
     stated[20] |= {"op": READ, "object_id": 999}
     rows = rows_of(stated)
     with space_in(tmp_path / "space", MIB) as tier:
@@ -167,7 +167,7 @@ def test_a_fault_stops_the_run_unless_it_may_go_on(tmp_path: Path, name: str, *,
 
 @EVERY
 def test_the_row_of_a_fault_is_that_of_the_trace(tmp_path: Path, name: str) -> None:
-    rows = rows_of([{"op": READ, "object_id": 5, "length": 1, "trace_row": 10**10 + 7}])
+    rows = rows_of([{"op": READ, "object_id": 5, "length_bytes": 1, "trace_row": 10**10 + 7}])
     with space_in(tmp_path / "space", MIB) as tier:
         failure = drive(engine_of(name, 4), rows, [tier]).failure
     assert failure is not None
@@ -211,8 +211,8 @@ def test_an_interrupt_leaves_what_was_done(tmp_path: Path, name: str, depth: int
 @pytest.mark.parametrize("rings", [1, 2])
 def test_an_interrupt_ends_a_run_that_waits_for_its_times(tmp_path: Path, name: str, rings: int) -> None:
     # A read a millisecond, for ten minutes.
-    stated = [{"op": WRITE, "object_id": 0, "length": 4096, "due_ns": 0}]
-    stated += [{"op": READ, "object_id": 0, "length": 4096, "due_ns": at * 10**6} for at in range(1, 600_000)]
+    stated = [{"op": WRITE, "object_id": 0, "length_bytes": 4096, "due_ns": 0}]
+    stated += [{"op": READ, "object_id": 0, "length_bytes": 4096, "due_ns": at * 10**6} for at in range(1, 600_000)]
     rows = rows_of(stated, is_open_loop=True)
     first = rows.within(0, 1)["outcome"]
 

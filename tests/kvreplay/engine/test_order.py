@@ -55,7 +55,7 @@ def random_rows(rng: random.Random, count: int, *, is_open: bool) -> list[dict[s
         length = lengths.setdefault(key, rng.choice((4096, 4096, 5000, IO, 3 * IO, 20 * IO)))
         if op == DELETE:
             del lengths[key]
-        row = {"op": op, "tier": tier, "object_id": key[1] * len(KINDS) + tier, "length": length}
+        row = {"op": op, "tier": tier, "object_id": key[1] * len(KINDS) + tier, "length_bytes": length}
         if rng.random() < 0.8:
             row |= {"request": number // rng.choice((3, 7)) * 1000 + number // 50, "stage": (number // 2) % 5}
         if is_open:
@@ -129,7 +129,7 @@ def check_content(tiers: list[Any], stated: list[dict[str, Any]], done: Any) -> 
     for row, version in zip(stated, done["version"].tolist(), strict=True):
         key = row["tier"], row["object_id"]
         if row["op"] == WRITE:
-            live[key] = row["length"], version
+            live[key] = row["length_bytes"], version
         elif row["op"] == DELETE:
             del live[key]
     space, files = tiers[:2]
@@ -175,8 +175,8 @@ def _is_there(stated: list[dict[str, Any]], key: tuple[int, int]) -> bool:
 def test_a_burst_and_a_wait_end(tmp_path: Path) -> None:
     """120 writes a microsecond apart, 120 reads half a second later: threads once waited for each other for ever."""
     tiers = tiers_in(tmp_path)
-    stated = [{"op": WRITE, "object_id": i, "length": IO, "due_ns": 1000 * i} for i in range(120)]
-    stated += [{"op": READ, "object_id": i, "length": IO, "due_ns": 500_000_000 + 1000 * i} for i in range(120)]
+    stated = [{"op": WRITE, "object_id": i, "length_bytes": IO, "due_ns": 1000 * i} for i in range(120)]
+    stated += [{"op": READ, "object_id": i, "length_bytes": IO, "due_ns": 500_000_000 + 1000 * i} for i in range(120)]
     try:
         for depth in (8, 128):
             rows = rows_of(stated, is_open_loop=True)

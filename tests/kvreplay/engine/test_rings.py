@@ -23,7 +23,7 @@ from kvreplay.engine import engine as engines
 from kvreplay.engine import share as sharing
 from kvreplay.engine.share import OfTier, Share, check_submitters, share
 from kvreplay.native.rows import WRITE
-from kvreplay.run.run import FinishedRun, replay
+from kvreplay.run.run import FinishedRun, Replay, replay
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.sharded import BY_ID, SeveralDirectories, drive_by_id
@@ -54,7 +54,7 @@ def run(tmp_path: Path, rows: list[Any], drives: list[Path], name: str = "run", 
     config = Config(
         tiers={"nvme": ",".join(map(str, drives))}, io_bytes=IO, is_buffered=True, engine="uring", **options
     )
-    return replay(config, trace, tmp_path / name, [], is_forced=True)
+    return replay(Replay(config, trace, tmp_path / name, [], is_forced=True))
 
 
 def ops(tmp_path: Path, name: str = "run") -> list[dict[str, Any]]:
@@ -234,7 +234,7 @@ def test_a_run_by_threads_says_that_rings_were_asked_for_in_vain(tmp_path: Path)
     run(tmp_path, ROWS[:20], targets(tmp_path, 1))
     tiers = {"nvme": str(tmp_path / "drive0")}
     config = Config(tiers=tiers, io_bytes=IO, is_buffered=True, engine="threads", submitters="2")
-    threads = replay(config, tmp_path / "t.parquet", tmp_path / "threads", [])
+    threads = replay(Replay(config, tmp_path / "t.parquet", tmp_path / "threads", []))
     assert "--submitters 2 was not used: without io_uring each thread submits for itself" in threads.run.notes
 
 
@@ -254,7 +254,7 @@ def test_what_ends_a_rings_thread_ends_the_run_with_its_reason(
         space_in(tmp_path / "space", 1 << 20) as tier,
         pytest.raises(DeviceError, match="io_uring_enter: Cannot alloc"),
     ):
-        drive(engine_of("uring", 4, rings=rings), rows_of([{"op": WRITE, "object_id": 1, "length": 1}]), [tier])
+        drive(engine_of("uring", 4, rings=rings), rows_of([{"op": WRITE, "object_id": 1, "length_bytes": 1}]), [tier])
     assert threading.active_count() == before
 
 
@@ -274,7 +274,7 @@ class LateStart:
 def test_threads_sleep_until_the_job_starts(tmp_path: Path) -> None:
     start = LateStart()
     with space_in(tmp_path / "space", 64 * IO) as tier:
-        rows = rows_of([{"op": WRITE, "object_id": obj, "length": IO} for obj in range(64)])
+        rows = rows_of([{"op": WRITE, "object_id": obj, "length_bytes": IO} for obj in range(64)])
         driven = drive(engine_of("threads", 64), rows, [tier], start=start)
     assert (driven.failure, driven.completed) == (None, 64)
     # Looking at the clock each 50 µs, they woke some 100,000 times.

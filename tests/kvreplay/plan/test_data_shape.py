@@ -10,7 +10,7 @@ from conftest import write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.plan.contents import DataSource, check_ratios
-from kvreplay.run.run import replay
+from kvreplay.run.run import Replay, replay
 from kvreplay.tiers.claims import SCRATCH
 from kvtrace.core.errors import ConfigError
 
@@ -103,7 +103,7 @@ def test_a_run_records_and_writes_what_was_asked(tmp_path: Path) -> None:
     config = Config(
         tiers={"nvme": str(tmp_path / "d")}, dedup_ratio=2.0, compress_ratio=3.0, is_buffered=True, is_kept=True
     )
-    outcome = replay(config, trace, tmp_path / "run", [])
+    outcome = replay(Replay(config, trace, tmp_path / "run", []))
     shape = outcome.run.data.shape
     found = blocks([p.read_bytes() for p in (tmp_path / "d" / SCRATCH).rglob("*.kv")], 4096)
     assert (shape.made_blocks, shape.distinct_blocks) == (len(found), len(set(found)))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import run_cli, write_trace
 
-from kvreplay.plan.pacing import OpenLoop
+from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import Later, compile_window
 from kvtrace.core.limit import Limit
 from kvtrace.core.schema import OPS, TRACE
@@ -52,7 +52,7 @@ def test_a_window_has_all_its_rows_and_what_they_need_lies_there(tmp_path, seed,
     reader = open_table(write_trace(tmp_path / "t.parquet", rows), TRACE)
     window = compile_window(reader, reader.path, {NVME: 4096}, Limit(part="from:150ms+100ms"))
     expected = [row for row in rows if 150 * MS <= row[0] < 250 * MS]
-    laid = window.loader.begin(OpenLoop(1.0), is_verified=is_verified)
+    laid = window.loader.begin(Pacer(1.0), is_verified=is_verified)
     assert window.loader.load() == len(expected) == window.planned_rows
     assert laid.all["due_ns"].tolist() == [row[0] - 150 * MS for row in expected]
     assert laid.all["object_id"].tolist() == [row[4] for row in expected]

@@ -10,7 +10,7 @@ from conftest import write_trace
 from followed import trace_residency
 
 from kvreplay.native.rows import NONE, NOT_DONE, SKIPPED
-from kvreplay.plan.pacing import OpenLoop
+from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import TraceWindow, compile_window, populated_rows
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit, parse_limit
@@ -57,12 +57,12 @@ def test_rows_say_what_the_trace_says_and_that_nothing_was_done(tmp_path: Path) 
         row("write", NVME, 2, ts=31, request=9),
     ]
     window = compiled(tmp_path, rows, {NVME: 4096})
-    first, second, third = laid(window, pacer=OpenLoop(2.0))
+    first, second, third = laid(window, pacer=Pacer(2.0))
     said = (
         "trace_row",
         "due_ns",
-        "offset",
-        "length",
+        "offset_bytes",
+        "length_bytes",
         "request",
         "stage",
         "object_id",
@@ -137,7 +137,7 @@ def test_a_ring_takes_rows_as_others_are_given_back(tmp_path: Path) -> None:
     assert loader.load() == loader.load() == 1024
     rows.struct.given = 500
     assert loader.load() == 1524
-    assert rows.within(1200, 1524)["length"].tolist() == list(range(1201, 1525))
+    assert rows.within(1200, 1524)["length_bytes"].tolist() == list(range(1201, 1525))
     rows.struct.given = 1524
     assert loader.load(2000) == 2000
     rows.struct.given = 2000
@@ -166,7 +166,7 @@ def test_a_long_trace_is_read_twice_a_short_one_once(tmp_path: Path, monkeypatch
 def test_what_is_populated_is_written_as_the_content_before_the_run(tmp_path: Path) -> None:
     rows = [row("read", NVME, 3, 100), row("read", CPU, 9, 50), row("write", NVME, 4), row("read", NVME, 7, 10)]
     found = compiled(tmp_path, rows, {CPU: 1, NVME: 4096}).residency
-    names = ("tier", "object_id", "length", "op", "version", "offset", "request", "due_ns")
+    names = ("tier", "object_id", "length_bytes", "op", "version", "offset_bytes", "request", "due_ns")
     every = [tuple(of[name].item() for name in names) for of in populated_rows(found).all]
     ends = (1, 0, 0, NONE, NONE)
     assert every == [(CPU, 9, 50, *ends), (NVME, 3, 100, *ends), (NVME, 7, 10, *ends)]

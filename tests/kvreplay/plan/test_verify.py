@@ -17,7 +17,7 @@ from rings import ENGINES, SEED, drive, engine_of, files_in, memory_of, rows_of,
 from kvreplay.config.config import Config
 from kvreplay.native.rows import CORRUPT, OK, READ, WRITE
 from kvreplay.plan.contents import DataSource, Verifier, check_ratios
-from kvreplay.run.run import replay
+from kvreplay.run.run import Replay, replay
 from kvreplay.tiers.files import FileTier, VllmFiles
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError
@@ -111,8 +111,8 @@ def lose(at: Place) -> None:
 
 
 STAMPED = DataSource.of(SEED, is_stamped=True)
-STATED = [{"op": WRITE, "object_id": obj, "length": LENGTH} for obj in (0, 0, 1)]
-READS = [{"op": READ, "object_id": obj, "length": LENGTH, "version": 2 + obj} for obj in (0, 1)]
+STATED = [{"op": WRITE, "object_id": obj, "length_bytes": LENGTH} for obj in (0, 0, 1)]
+READS = [{"op": READ, "object_id": obj, "length_bytes": LENGTH, "version": 2 + obj} for obj in (0, 1)]
 
 
 def checked(engine: Any, at: Place, reads: list[dict[str, Any]] | None = None) -> tuple[Driven, Any, Verification]:
@@ -212,14 +212,14 @@ def test_any_changed_bit_is_found(tmp_path: Path, name: str) -> None:
     with files_in(tmp_path / "d") as files:
         at = Place.__new__(Place)
         at.kind, at.tier = "files", files
-        stated = [{"op": WRITE, "object_id": obj, "length": BLOCK} for obj in range(len(changes))]
+        stated = [{"op": WRITE, "object_id": obj, "length_bytes": BLOCK} for obj in range(len(changes))]
         drive(engine_of(name, 8), rows_of(stated), [files], data=STAMPED)
         for obj, change in enumerate(changes):
             words = np.frombuffer(at.read(obj), np.uint64).copy()
             for word, bit in change:
                 words[word] ^= np.uint64(1 << bit)
             at.write(obj, words.tobytes())
-        reads = [{"op": READ, "object_id": o, "length": BLOCK, "version": o + 1} for o in range(len(changes))]
+        reads = [{"op": READ, "object_id": o, "length_bytes": BLOCK, "version": o + 1} for o in range(len(changes))]
         _, rows, found = checked(engine_of(name, 8), at, reads)
     assert set(rows["outcome"].tolist()) == {CORRUPT}
     assert found.by_fault == {"damaged": len(changes)}
@@ -245,7 +245,7 @@ class Sabotaged(Slow):
 def run(tmp_path: Path, rows: list[Any], tier: Any = None, **options: Any) -> tuple[FinishedRun, list[dict[str, Any]]]:
     trace = write_trace(tmp_path / "t.parquet", rows)
     config = Config(tiers={"nvme": str(tmp_path)}, is_verified=True, **({"on_error": "continue"} | options))
-    outcome = replay(config, trace, tmp_path / "run", ["kvreplay"], tiers=[None, None, tier], is_forced=True)
+    outcome = replay(Replay(config, trace, tmp_path / "run", ["kvreplay"], is_forced=True), tiers=[None, None, tier])
     return outcome, read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()
 
 
@@ -323,10 +323,12 @@ def test_what_is_whole_is_found_whole_on_storage_and_in_memory(tmp_path: Path, e
     trace = write_trace(tmp_path / "t.parquet", [(i, *r[1:]) for i, r in enumerate(WHOLE)])
     tiers = {"nvme": str(tmp_path / target), "cpu": "ram"}
     outcome = replay(
-        Config(tiers=tiers, is_verified=True, is_buffered=True, io_bytes=8192, engine=engine),
-        trace,
-        tmp_path / "run",
-        [],
+        Replay(
+            Config(tiers=tiers, is_verified=True, is_buffered=True, io_bytes=8192, engine=engine),
+            trace,
+            tmp_path / "run",
+            [],
+        )
     )
     found = outcome.verification
     assert outcome.error is None
@@ -342,7 +344,7 @@ def test_every_block_of_a_read_is_checked_however_many_writes_it_sees(tmp_path: 
     trace = write_trace(tmp_path / "t.parquet", [*rows, row("read", 0, appends * BLOCK, ts=appends)])
     (tmp_path / "d").mkdir()
     config = Config(tiers={"nvme": str(tmp_path / "d")}, is_verified=True, is_buffered=True)
-    found = replay(config, trace, tmp_path / "run", []).verification
+    found = replay(Replay(config, trace, tmp_path / "run", [])).verification
     assert found is not None
     assert (found.checked_blocks, found.corrupt_blocks, found.unwritten_blocks) == (appends, 0, 0)
 

@@ -194,7 +194,7 @@ def test_versions_and_what_reads_find_are_what_following_each_block_finds(tmp_pa
             if blocks is None:
                 assert of["version"] == version, number
                 continue
-            start = int(of["offset"]) // ALIGNMENTS[int(of["tier"])] * ALIGNMENTS[int(of["tier"])] // 512
+            start = int(of["offset_bytes"]) // ALIGNMENTS[int(of["tier"])] * ALIGNMENTS[int(of["tier"])] // 512
             if of["version"] == VERSION_MIXED:
                 found = [NEVER] * len(blocks)
                 for begin, end, which in spans_of(loader, number):

@@ -6,7 +6,7 @@ import pytest
 
 from kvreplay.config.limits import check_warmup, parse_warmup
 from kvreplay.native.rows import NONE, READ, RowRing
-from kvreplay.plan.pacing import ClosedLoop, OpenLoop, Pacer
+from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import Facts
 from kvtrace.core.errors import ConfigError
 
@@ -30,8 +30,8 @@ def test_rows_and_time_are_left_out(warmup: str, closed: list[bool], paced: list
 
 
 @pytest.mark.parametrize(("text", "pacer", "is_all"), [
-    ("10", ClosedLoop(), True), ("9", ClosedLoop(), False), ("1us", ClosedLoop(), False),
-    ("501ns", OpenLoop(2.0), True), ("500ns", OpenLoop(2.0), False),
+    ("10", Pacer(), True), ("9", Pacer(), False), ("1us", Pacer(), False),
+    ("501ns", Pacer(2.0), True), ("500ns", Pacer(2.0), False),
 ])  # fmt: skip
 def test_a_warm_up_of_all_that_is_replayed_is_refused(text: str, pacer: Pacer, is_all: bool) -> None:
     facts = Facts(3, None, 9, 1000, (), is_bulk=False, is_staged=False, objects=1)

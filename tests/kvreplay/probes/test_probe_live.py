@@ -1,11 +1,15 @@
 """Known numbers of I/Os on a real disk: the probes count what fio did, and nobody else."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 
+import pyarrow.parquet as pq
 import pytest
+from conftest import run_cli
 from probe_load import FILE_BYTES, LOAD, fio, place_on_disk, probed
 
 pytestmark = [pytest.mark.root, pytest.mark.bpf, pytest.mark.fio]
@@ -140,3 +144,50 @@ def test_what_the_application_sees_is_fios_latency_and_holds_the_devices(place, 
     sys.stdout.write(f"p50: fio {fio_ns} ns, application {app_ns:.0f} ns, D2C {device_ns:.0f} ns\n")
     assert 0.85 < app_ns / fio_ns < 1.1
     assert fio_ns / 2 < device_ns < app_ns * 1.05
+
+
+READ = ("dd", "of=/dev/null", "bs=128k", "count=23", "iflag=direct", "status=none")
+
+
+def test_a_command_is_measured_from_its_start_to_its_end(place, tmp_path):
+    directory, disk = place
+    done = run_cli(
+        *("kvreplay", "probe", "--dev", disk, "-o", tmp_path / "out", "--json", "--"),
+        *(*READ, f"if={directory / 'data'}"),
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    events = pq.read_table(tmp_path / "out" / "blocks.parquet").to_pylist()
+    assert sum(e["bytes"] for e in events if e["rwbs"] == "RS") == 23 * (128 << 10)
+    calls = [c for c in found["application"]["calls"] if c["kind"] == "read" and c["without_io"] < c["count"]]
+    assert sum(c["count"] - c["without_io"] for c in calls) >= 23
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["blocks.parquet", "probe.json"]
+    failed = run_cli("kvreplay", "probe", "-o", tmp_path / "two", "--", "false")
+    assert "note: false ended with status 1" in failed.stderr
+
+
+def test_what_a_command_excludes(tmp_path):
+    for arguments, message in (
+        (("--comm", "dd", "--", *READ), "-- dd: it is measured itself"),
+        (("--", "nobody-has-this"), "-- nobody-has-this: there is no such command"),
+    ):
+        refused = run_cli("kvreplay", "probe", "-o", tmp_path / "out", *arguments, check=False)
+        assert (refused.returncode, message in refused.stderr) == (2, True), refused.stderr
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_probe_that_is_killed_leaves_what_it_had_seen(place, tmp_path):
+    directory, disk = place
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "kvreplay.cli", "probe", "--dev", disk, "-o", out]
+    with subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr.readline() == "probes attached\n"
+        subprocess.run([*READ, f"if={directory / 'data'}"], check=True)
+        time.sleep(1)
+        process.kill()
+    assert not (out / "blocks.parquet").exists()
+    done = run_cli("kvreplay", "recover", out)
+    events = pq.read_table(out / "blocks.parquet").to_pylist()
+    assert f"{len(events):,} requests of a probe that was killed" in done.stderr
+    assert sum(e["bytes"] for e in events if e["rwbs"] == "RS" and e["comm"] == "dd") == 23 * (128 << 10)
+    assert [p.name for p in out.iterdir()] == ["blocks.parquet"]
+    assert run_cli("kvdistill", "fio", out, "-o", tmp_path / "jobs").returncode == 0

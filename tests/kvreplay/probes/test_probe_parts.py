@@ -5,28 +5,34 @@ import signal
 import struct
 from typing import ClassVar
 
+import numpy as np
 import pytest
 from conftest import run_cli
 
 from kvreplay.probes import libbpf, session
 from kvreplay.probes.devices import Disk, above, beneath, device_name, resolve, zone_shift
-from kvreplay.probes.libbpf import EVENT, SLOTS, Programs, histogram, slot_bounds
+from kvreplay.probes.libbpf import EVENT, SLOTS, SUB_BITS, Programs, histogram
 from kvreplay.probes.program import Cgroup, Filter, find_cgroup
 from kvreplay.probes.session import blocks_batch, rwbs
-from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.errors import ConfigError, DeviceError, TraceError
+from kvtrace.core.metadata import describe
 from kvtrace.core.run.probe_file import BlockFigures, Bucket
+from kvtrace.core.run.run_file import BLOCKS_JOURNAL
+from kvtrace.core.schema import BLOCKS
+from kvtrace.core.statistics import bounds
+from kvtrace.core.tables import read_table
 
 BITS = {"__REQ_SYNC": 11, "__REQ_META": 12, "__REQ_FUA": 17, "__REQ_PREFLUSH": 18, "__REQ_RAHEAD": 19}
 
 
 def test_slots_join_without_gaps_and_are_narrow():
-    assert slot_bounds(0) == (0, 1)
-    assert slot_bounds(127) == (127, 128)
-    assert slot_bounds(128) == (128, 130)
-    assert slot_bounds(SLOTS - 1)[1] == 1 << 40
+    assert bounds(0, SUB_BITS) == (0, 1)
+    assert bounds(127, SUB_BITS) == (127, 128)
+    assert bounds(128, SUB_BITS) == (128, 130)
+    assert bounds(SLOTS - 1, SUB_BITS)[1] == 1 << 40
     end = 0
     for slot in range(SLOTS):
-        first, below = slot_bounds(slot)
+        first, below = bounds(slot, SUB_BITS)
         assert first == end
         assert (below - first - 1) * 64 <= first
         end = below
@@ -238,10 +244,7 @@ class NoProbes:
     def __init__(self, *_wanted):
         pass
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_error):
+    def close(self):
         pass
 
     def finish(self):
@@ -255,3 +258,22 @@ def test_a_signal_at_the_moment_of_attaching_ends_it_well(tmp_path, monkeypatch)
     )
     assert found.was_stopped is True
     assert (tmp_path / "out" / "probe.json").is_file()
+
+
+def test_a_journal_that_ends_within_a_batch_gives_what_came_before(tmp_path):
+    journal = session.Journal(tmp_path, describe(BLOCKS, "kvreplay", [], {}))
+    events = np.zeros(5, dtype=EVENT)
+    events["sector"], events["queue_ns"], events["issue_ns"], events["complete_ns"] = range(5), 10, 20, 30
+    ends = []
+    for _ in range(3):
+        journal.write(blocks_batch(events.tobytes(), 0, BITS))
+        ends.append((tmp_path / BLOCKS_JOURNAL).stat().st_size)
+    for size, rows in ((ends[2], 15), (ends[2] - 1, 10), (ends[1] + 1, 10), (ends[1] - 200, 5), (ends[0], 5)):
+        folder = tmp_path / f"{size}"
+        folder.mkdir()
+        (folder / BLOCKS_JOURNAL).write_bytes((tmp_path / BLOCKS_JOURNAL).read_bytes()[:size])
+        assert session.recover_blocks(folder) == rows
+        assert read_table(folder / "blocks.parquet", BLOCKS)["sector"].to_pylist() == [*range(5)] * (rows // 5)
+    (folder / BLOCKS_JOURNAL).write_bytes(b"no stream at all")
+    with pytest.raises(TraceError, match="not the journal of a probe"):
+        session.recover_blocks(folder)

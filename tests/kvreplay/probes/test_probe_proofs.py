@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -133,7 +134,7 @@ def test_requests_whose_end_is_not_seen_leave_the_count(place):
     command = [sys.executable, "-c", READS, str(directory / "data")]
     before = requests_of(disk)
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as process:
-        with load(Filter(pid=process.pid, disks=resolve(disk)), has_events=False) as programs:
+        with closing(load(Filter(pid=process.pid, disks=resolve(disk)), has_events=False)) as programs:
             programs.detach("block_rq_complete")
             start(programs)
             process.stdin.write("go\n")

@@ -9,7 +9,7 @@ from conftest import run_cli, write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.result import probed
-from kvreplay.run.run import replay
+from kvreplay.run.run import Replay, replay
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import ProbesNote
 
@@ -71,7 +71,7 @@ def _replay(tmp_path, **config):
     trace = write_trace(tmp_path / "t.parquet", ROWS)
     (tmp_path / "scratch").mkdir(exist_ok=True)
     wanted = Config(tiers={"nvme": str(tmp_path / "scratch")}, is_probed=True, **config)
-    return replay(wanted, trace, tmp_path / "run", ["kvreplay", "run"], is_forced=True).run
+    return replay(Replay(wanted, trace, tmp_path / "run", ["kvreplay", "run"], is_forced=True)).run
 
 
 def test_a_run_goes_on_without_probes_and_says_why(tmp_path, monkeypatch, capfd):
@@ -108,4 +108,4 @@ def test_a_program_that_does_not_start_leaves_the_probes_out(tmp_path, monkeypat
 def test_histograms_only_needs_probes(tmp_path):
     trace = write_trace(tmp_path / "t.parquet", ROWS)
     with pytest.raises(ConfigError, match="--histograms-only says how to probe; add --probes"):
-        replay(Config(tiers={"nvme": "null"}, is_histograms_only=True), trace, tmp_path / "run", [])
+        replay(Replay(Config(tiers={"nvme": "null"}, is_histograms_only=True), trace, tmp_path / "run", []))

@@ -12,7 +12,7 @@ from conftest import run_cli, trace_batch, trace_meta, write_trace
 from ranks import on_ranks
 
 from kvreplay.config.config import Config
-from kvreplay.run.run import replay
+from kvreplay.run.run import Replay, replay
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.run.run_file import RanksNote, read_run
@@ -49,7 +49,7 @@ def ops_of(folder: Path) -> list[dict[str, Any]]:
 
 def test_a_shared_store_is_replayed_whole_on_one_host(tmp_path):
     path = fleet(tmp_path / "t.parquet", on_shared_store(), SHARED)
-    run = replay(Config(tiers={"nvme": "ram"}), path, tmp_path / "run", ["kvreplay"]).run
+    run = replay(Replay(Config(tiers={"nvme": "ram"}), path, tmp_path / "run", ["kvreplay"])).run
     assert run.status == "complete"
     assert run.populated is not None
     assert run.populated.objects == 0
@@ -61,7 +61,7 @@ def test_a_shared_store_is_replayed_whole_on_one_host(tmp_path):
 
 def test_a_rank_a_node_says_which_and_the_store_bears_the_load_of_all(tmp_path):
     path = fleet(tmp_path / "t.parquet", on_shared_store(), SHARED)
-    on_ranks(NODES, lambda s: s.replay(Config(tiers={"nvme": "ram"}), path, tmp_path / "run", ["kvreplay"]))
+    on_ranks(NODES, lambda s: s.replay(Replay(Config(tiers={"nvme": "ram"}), path, tmp_path / "run", ["kvreplay"])))
     run = read_run(tmp_path / "run")
     assert isinstance(run.ranks, RanksNote)
     assert run.ranks.deal is not None
@@ -82,7 +82,7 @@ def test_a_rank_a_node_says_which_and_the_store_bears_the_load_of_all(tmp_path):
 
 def test_two_ranks_share_four_nodes(tmp_path):
     path = fleet(tmp_path / "t.parquet", on_shared_store(), SHARED)
-    on_ranks(2, lambda s: s.replay(Config(tiers={"nvme": "ram"}), path, tmp_path / "run", ["kvreplay"]))
+    on_ranks(2, lambda s: s.replay(Replay(Config(tiers={"nvme": "ram"}), path, tmp_path / "run", ["kvreplay"])))
     run = read_run(tmp_path / "run")
     assert isinstance(run.ranks, RanksNote)
     assert [rank.nodes for rank in run.ranks.ranks] == [[0, 2], [1, 3]]
@@ -94,14 +94,14 @@ def test_drives_that_nodes_have_apart_are_not_one_drive(tmp_path):
     path = fleet(tmp_path / "t.parquet", rows, OWN)
     config = Config(tiers={"nvme": "ram"})
     with pytest.raises(TraceError, match=r"nvme is each node's own, .* mpirun -n 2 kvreplay run --mpi --deal node"):
-        replay(config, path, tmp_path / "run", ["kvreplay"])
-    on_ranks(2, lambda s: s.replay(config, path, tmp_path / "run", ["kvreplay"]))
+        replay(Replay(config, path, tmp_path / "run", ["kvreplay"]))
+    on_ranks(2, lambda s: s.replay(Replay(config, path, tmp_path / "run", ["kvreplay"])))
     run = read_run(tmp_path / "run")
     assert run.status == "complete"
     assert run.summary.operations == 4
     assert not any("each node's own" in note for note in run.notes)
     path = fleet(tmp_path / "u.parquet", rows[:2], OWN)
-    run = replay(config, path, tmp_path / "run2", ["kvreplay"]).run
+    run = replay(Replay(config, path, tmp_path / "run2", ["kvreplay"])).run
     assert any("tier nvme is each node's own: the 2 nodes' copies of an object are one here" in n for n in run.notes)
 
 
@@ -109,7 +109,7 @@ def test_one_nodes_rows_are_replayed_alone_at_their_own_times(tmp_path):
     rows = on_shared_store()
     path = fleet(tmp_path / "t.parquet", rows, SHARED)
     config = Config(tiers={"nvme": "ram"}, node=2, speed=1.0)
-    found = replay(config, path, tmp_path / "run", ["kvreplay"]).run
+    found = replay(Replay(config, path, tmp_path / "run", ["kvreplay"])).run
     # Rows that were left out are there, as those of tiers without a target are.
     ops = [op for op in ops_of(tmp_path / "run") if op["outcome"] != "skipped"]
     own = [at for at, row in enumerate(rows) if row[0] == 2]
@@ -128,7 +128,7 @@ def test_nodes_that_each_have_their_own_go_apart_by_node(tmp_path):
     path = fleet(tmp_path / "t.parquet", rows, OWN)
     for node in (0, 1):
         config = Config(tiers={"nvme": "ram"}, node=node)
-        found = replay(config, path, tmp_path / f"run{node}", ["kvreplay"]).run
+        found = replay(Replay(config, path, tmp_path / f"run{node}", ["kvreplay"])).run
         assert (found.status, found.summary.operations) == ("complete", 2)
         assert not any("each node's own" in note for note in found.notes)
     shown = run_cli("kvreplay", "run", path, "--tier", "nvme=ram", "--node", "1", "-o", tmp_path / "shown").stdout
@@ -138,9 +138,9 @@ def test_nodes_that_each_have_their_own_go_apart_by_node(tmp_path):
 def test_bounds_and_repeats_are_of_the_nodes_rows(tmp_path):
     path = fleet(tmp_path / "t.parquet", on_shared_store(), SHARED)
     config = Config(tiers={"nvme": "ram"}, node=1, limit=f"{3 * LENGTH}B")
-    assert replay(config, path, tmp_path / "some", ["kvreplay"]).run.summary.operations == 3
+    assert replay(Replay(config, path, tmp_path / "some", ["kvreplay"])).run.summary.operations == 3
     config = Config(tiers={"nvme": "sim:bandwidth=1MB"}, node=1, runtime="200ms")
-    found = replay(config, path, tmp_path / "again", ["kvreplay"]).run
+    found = replay(Replay(config, path, tmp_path / "again", ["kvreplay"])).run
     assert found.window.rows_once == 40
     assert {op["node"] for op in ops_of(tmp_path / "again") if op["outcome"] == "ok"} == {1}
     assert found.window.repeats > 1
@@ -149,17 +149,19 @@ def test_bounds_and_repeats_are_of_the_nodes_rows(tmp_path):
 def test_a_node_that_is_not_there_is_refused(tmp_path):
     path = fleet(tmp_path / "t.parquet", on_shared_store(), SHARED)
     with pytest.raises(ConfigError, match="has nodes 0 to 3"):
-        replay(Config(tiers={"nvme": "ram"}, node=4), path, tmp_path / "run", ["kvreplay"])
+        replay(Replay(Config(tiers={"nvme": "ram"}, node=4), path, tmp_path / "run", ["kvreplay"]))
     alone = write_trace(tmp_path / "a.parquet", [(0, "write", 2, "store", 0, 0, LENGTH, 0, 0, 0)])
     with pytest.raises(ConfigError, match="is no fleet's trace"):
-        replay(Config(tiers={"nvme": "ram"}, node=0), alone, tmp_path / "run", ["kvreplay"])
+        replay(Replay(Config(tiers={"nvme": "ram"}, node=0), alone, tmp_path / "run", ["kvreplay"]))
     with pytest.raises(ConfigError, match="--deal node"):
-        on_ranks(2, lambda s: s.replay(Config(tiers={"nvme": "ram"}, node=1), path, tmp_path / "run", ["kvreplay"]))
+        on_ranks(
+            2, lambda s: s.replay(Replay(Config(tiers={"nvme": "ram"}, node=1), path, tmp_path / "run", ["kvreplay"]))
+        )
     # What it reads another node wrote again, after it had deleted it.
     rows = [(0, "write", 2, 0), (0, "delete", 2, 0), (1, "write", 2, 0), (0, "read", 2, 0)]
     path = fleet(tmp_path / "b.parquet", rows, SHARED)
     with pytest.raises(TraceError, match="which --node leaves out"):
-        replay(Config(tiers={"nvme": "ram"}, node=0), path, tmp_path / "run", ["kvreplay"])
+        replay(Replay(Config(tiers={"nvme": "ram"}, node=0), path, tmp_path / "run", ["kvreplay"]))
 
 
 @pytest.mark.parametrize("target", ["drive", "space.dat"])
@@ -171,7 +173,7 @@ def test_what_was_lost_with_a_node_is_deleted_in_a_replay(tmp_path, target):
     path = tmp_path / "t.parquet"
     run_cli("kvtrace", "gen", *fleet_of, *events, *capacities, "-o", path)
     config = Config(tiers={"nvme": str(tmp_path / target)}, is_buffered=True, node=1, is_verified=True)
-    found = replay(config, path, tmp_path / "run", ["kvreplay"]).run
+    found = replay(Replay(config, path, tmp_path / "run", ["kvreplay"])).run
     lost = [op for op in ops_of(tmp_path / "run") if op["phase"] == "lose" and op["tier"] == 2]
     assert lost
     assert {(op["op"], op["node"], op["outcome"]) for op in lost} == {("delete", 1, "ok")}

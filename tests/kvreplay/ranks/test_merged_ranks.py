@@ -20,6 +20,7 @@ from kvreplay.ranks import merge
 from kvreplay.ranks.merge import merge_ranks, merged_verdict
 from kvreplay.ranks.partition import PartitionBy
 from kvreplay.result.cause import distribution
+from kvreplay.run.run import Replay
 from kvtrace.core.run.run_file import RunFile, read_run
 from kvtrace.core.schema import OPS, SERVED
 from kvtrace.core.tables import read_table
@@ -31,7 +32,7 @@ MS = 1_000_000
 def replayed(tmp_path: Path, rows: list[Any], by: PartitionBy, **options: Any) -> RunFile:
     config = Config(tiers={"nvme": "ram"}, io_bytes=4096, **options)
     path = write_trace(tmp_path / "t.parquet", rows)
-    on_ranks(COUNT, lambda s: s.replay(config, path, tmp_path / "run", ["kvreplay"]), by=by)
+    on_ranks(COUNT, lambda s: s.replay(Replay(config, path, tmp_path / "run", ["kvreplay"])), by=by)
     return read_run(tmp_path / "run")
 
 
@@ -104,7 +105,7 @@ def test_criteria_are_judged_by_what_is_pooled(tmp_path):
     drive.mkdir()
     path = write_trace(tmp_path / "t.parquet", requests_of_three_objects(30))
     config = Config(tiers={"nvme": str(drive)}, io_bytes=4096)
-    on_ranks(COUNT, lambda s: s.replay(config, path, tmp_path / "run", ["kvreplay"]), by=PartitionBy.USER)
+    on_ranks(COUNT, lambda s: s.replay(Replay(config, path, tmp_path / "run", ["kvreplay"])), by=PartitionBy.USER)
     run = read_run(tmp_path / "run")
     assert run.mlperf is not None
     by = {figures.op: figures for figures in run.summary.figures}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import random
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,14 @@ from conftest import trace_meta, write_trace
 
 from kvreplay.plan.window import compile_window
 from kvreplay.ranks.partition import (
-    OWN,
-    SHARED,
     Part,
     PartitionBy,
     PartitionOptions,
-    PartitionStruct,
     parse_partition_by,
     write_part,
 )
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit, parse_limit
-from kvtrace.core.native.library import library
 from kvtrace.core.schema import REQUESTS, TRACE, arrow_schema, enum_array
 from kvtrace.core.tables import create, objects_path, open_table, read_table
 
@@ -215,9 +210,3 @@ def test_a_part_is_a_trace_with_the_objects_beside_it_and_no_counters_of_the_who
         "file": "t.parquet", "rank": 1, "ranks": 2, "dealt_by": "user", "rows": 5, "period_ns": 50, "requests": 5,
     }  # fmt: skip
     assert objects_path(part.path).is_file()
-
-
-def test_structures_are_as_long_in_c_as_in_python():
-    assert library().sizeof_Own() == OWN.itemsize
-    assert library().sizeof_Shared() == SHARED.itemsize
-    assert library().sizeof_PartitionRows() == ctypes.sizeof(PartitionStruct)

@@ -19,7 +19,7 @@ from kvreplay.ranks.partition import PartitionBy, target_of
 from kvreplay.ranks.parts import RANKS_FILE
 from kvreplay.result.cause import distribution
 from kvreplay.result.counts import ERROR, Times
-from kvreplay.run.run import FinishedRun
+from kvreplay.run.run import FinishedRun, Replay
 from kvreplay.run.sweep import sweep
 from kvreplay.run.trials import Trials
 from kvreplay.tiers.host import is_on_drive
@@ -45,7 +45,9 @@ def replayed(tmp_path: Path, count: int = COUNT, **options: Any) -> FinishedRun:
     config = Config(tiers=options.pop("tiers", {"nvme": "ram"}), io_bytes=4096, **options)
     path = trace(tmp_path)
     return on_ranks(
-        count, lambda s: s.replay(config, path, tmp_path / "run", ["kvreplay"], is_forced=True), by=PartitionBy.USER
+        count,
+        lambda s: s.replay(Replay(config, path, tmp_path / "run", ["kvreplay"], is_forced=True)),
+        by=PartitionBy.USER,
     )
 
 
@@ -108,7 +110,7 @@ def test_a_warm_up_is_left_out_of_what_is_pooled(tmp_path):
 def test_a_rank_that_is_dealt_nothing_is_idle(tmp_path):
     path = write_trace(tmp_path / "t.parquet", [(0, "write", 2, "load", 0, 0, 4096, 0, 0, 0)])
     config = Config(tiers={"nvme": "ram"}, io_bytes=4096)
-    on_ranks(2, lambda s: s.replay(config, path, tmp_path / "run", ["kvreplay"]))
+    on_ranks(2, lambda s: s.replay(Replay(config, path, tmp_path / "run", ["kvreplay"])))
     run = read_run(tmp_path / "run")
     assert isinstance(run.ranks, RanksNote)
     assert [rank.status for rank in run.ranks.ranks] == ["complete", "idle"]
@@ -166,9 +168,9 @@ def test_what_all_ranks_moved_is_what_the_kernel_counts_for_their_process(tmp_pa
     path = write_trace(tmp_path / "t.parquet", rows)
     config = Config(tiers={"nvme": str(drive)}, io_bytes=length)
     # Once before: what is loaded for it is read from the drive, too.
-    on_ranks(COUNT, lambda s: s.replay(config, path, tmp_path / "first", ["kvreplay"]), by=PartitionBy.OBJECT)
+    on_ranks(COUNT, lambda s: s.replay(Replay(config, path, tmp_path / "first", ["kvreplay"])), by=PartitionBy.OBJECT)
     before = process_io()
-    on_ranks(COUNT, lambda s: s.replay(config, path, tmp_path / "run", ["kvreplay"]), by=PartitionBy.OBJECT)
+    on_ranks(COUNT, lambda s: s.replay(Replay(config, path, tmp_path / "run", ["kvreplay"])), by=PartitionBy.OBJECT)
     read, written = (after - start for after, start in zip(process_io(), before, strict=True))
     run = read_run(tmp_path / "run")
     by = {figures.op: figures for figures in run.summary.figures}
@@ -191,10 +193,12 @@ def test_trials_and_sweeps_are_decided_by_rank_0_and_done_by_all(tmp_path):
     config = Config(tiers={"nvme": "ram"}, io_bytes=4096)
 
     def both(session: Any) -> Any:
-        found, error = Trials(config, path, tmp_path / "trials", ["kvreplay"], 2, replaying=session.replay).perform()
+        found, error = Trials(
+            Replay(config, path, tmp_path / "trials", ["kvreplay"]), 2, replaying=session.replay
+        ).perform()
         assert error is None
         return found, sweep(
-            config, path, tmp_path / "sweep", ["kvreplay"], Axis.QUEUE_DEPTH, [1, 2], replaying=session.replay
+            Replay(config, path, tmp_path / "sweep", ["kvreplay"]), Axis.QUEUE_DEPTH, [1, 2], replaying=session.replay
         )
 
     trials, (swept, error) = on_ranks(COUNT, both, by=PartitionBy.USER)

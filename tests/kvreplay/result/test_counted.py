@@ -36,8 +36,9 @@ def runs(draw: st.DrawFn) -> tuple[Any, list[int]]:
     submitted[outcome == SKIPPED] = completed[outcome == SKIPPED] = -1
     due = np.sort(rng.integers(0, 3 * S, count)) if is_open else None
     rows = rows_of(
-        count, op=rng.integers(0, 3, count), tier=rng.integers(0, 2, count), offset=rng.integers(0, 20_000, count),
-        length=rng.integers(0, 20_000, count), trace_row=np.cumsum(rng.integers(1, 4, count)), due_ns=due,
+        count, op=rng.integers(0, 3, count), tier=rng.integers(0, 2, count),
+        offset_bytes=rng.integers(0, 20_000, count), length_bytes=rng.integers(0, 20_000, count),
+        trace_row=np.cumsum(rng.integers(1, 4, count)), due_ns=due,
         submitted_ns=submitted, completed_ns=completed, outcome=outcome, ready_ns=rng.integers(0, 3 * S, count),
     )  # fmt: skip
     return rows, sorted(rng.integers(0, count, 3).tolist())
@@ -74,7 +75,7 @@ def check(found: CountedOperations, rows: list[dict[str, Any]]) -> None:
         here = [r for r in rows if (r["tier"], r["op"]) == (tier, op)]
         good, kind = [r for r in here if r["outcome"] == OK], found.kinds[at]
         assert (kind["planned"], kind["good"], kind["errors"]) == (len(here), len(good), sum(r in failed for r in here))
-        assert kind["bytes"] == sum(r["length"] for r in good)
+        assert kind["bytes"] == sum(r["length_bytes"] for r in good)
         io_bytes = [asked(r) if tier == 0 else -1 for r in good]
         assert kind["io_bytes"] == sum(-1 if op == DELETE else n for n in io_bytes)
         service = [r["completed_ns"] - r["submitted_ns"] for r in good]
@@ -82,8 +83,13 @@ def check(found: CountedOperations, rows: list[dict[str, Any]]) -> None:
         # Of what takes no time, none is kept in a closed loop.
         timed = good if tier == 0 or is_open else []
         same(found, at, SERVICE, [r["completed_ns"] - r["submitted_ns"] for r in timed])
-        moved = [r for r in timed if op != DELETE and r["length"]]
-        same(found, at, PER_MIB, [int((r["completed_ns"] - r["submitted_ns"]) * (2**20 / r["length"])) for r in moved])
+        moved = [r for r in timed if op != DELETE and r["length_bytes"]]
+        same(
+            found,
+            at,
+            PER_MIB,
+            [int((r["completed_ns"] - r["submitted_ns"]) * (2**20 / r["length_bytes"])) for r in moved],
+        )
         if is_open:
             same(found, at, RESPONSE, [r["completed_ns"] - r["due_ns"] for r in good])
             same(found, at, LATENESS, [r["submitted_ns"] - r["due_ns"] for r in good])
@@ -110,8 +116,8 @@ def check(found: CountedOperations, rows: list[dict[str, Any]]) -> None:
 
 def asked(row: dict[str, Any]) -> int:
     """Return the bytes asked of a tier that pads to 4096."""
-    end = row["offset"] + row["length"]
-    return -(-end // 4096) * 4096 - row["offset"] // 4096 * 4096 if row["length"] else 0
+    end = row["offset_bytes"] + row["length_bytes"]
+    return -(-end // 4096) * 4096 - row["offset_bytes"] // 4096 * 4096 if row["length_bytes"] else 0
 
 
 def same(found: CountedOperations, at: int, what: int, values: list[int]) -> None:

@@ -10,7 +10,7 @@ from taken import counted, rows_of
 
 from kvreplay.engine.job import Driven, ThreadUse
 from kvreplay.native.rows import NOT_DONE
-from kvreplay.plan.pacing import ClosedLoop, OpenLoop, choose
+from kvreplay.plan.pacing import Pacer, choose
 from kvreplay.result.cause import distribution, pace, percent
 from kvreplay.result.figures import figures
 from kvreplay.result.verdict import verdict
@@ -183,7 +183,7 @@ def test_long_operations_have_longer_to_be_on_time() -> None:
     lengths = np.where(np.arange(200) % 2, 64 << 20, 64 << 10)
     due = np.arange(200) * 100 * MS
     service = np.where(lengths > MS, 50 * MS, MS // 10)
-    known: dict[str, Any] = {"due_ns": due, "submitted_ns": due, "ready_ns": 0, "outcome": 0, "length": lengths}
+    known: dict[str, Any] = {"due_ns": due, "submitted_ns": due, "ready_ns": 0, "outcome": 0, "length_bytes": lengths}
     found = pace(counted(rows_of(200, completed_ns=due + service, **known), TIERS))
     assert found is not None
     assert (found.kept_pace, found.on_time_fraction) == (True, 1)
@@ -204,10 +204,10 @@ def test_response_times_count_from_when_operations_were_due() -> None:
 
 def test_deadlines_are_absolute() -> None:
     ts = np.array([0, 7, 1_000_000_000_000])
-    assert OpenLoop(1.0).due_ns(ts).tolist() == ts.tolist()
-    assert OpenLoop(2.0).due_ns(ts).tolist() == [0, 3, 500_000_000_000]
-    assert OpenLoop(0.5).due_ns(ts).tolist() == [0, 14, 2_000_000_000_000]
-    assert ClosedLoop().due_ns(ts) is None
+    assert Pacer(1.0).due_ns(ts).tolist() == ts.tolist()
+    assert Pacer(2.0).due_ns(ts).tolist() == [0, 3, 500_000_000_000]
+    assert Pacer(0.5).due_ns(ts).tolist() == [0, 14, 2_000_000_000_000]
+    assert Pacer().due_ns(ts) is None
 
 
 def test_a_speed_means_an_open_loop() -> None:

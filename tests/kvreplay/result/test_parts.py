@@ -18,7 +18,7 @@ from taken import counted, planned, rows_of, take
 from kvreplay.config.config import Config
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import DELETE, OK
-from kvreplay.plan.pacing import ClosedLoop, OpenLoop
+from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import compile_window
 from kvreplay.result import counts, summarize
 from kvreplay.result.counts import ERROR, Times
@@ -84,7 +84,7 @@ def setting(tmp_path: Path, rng: np.random.Generator, **config: Any) -> Setting:
     drive = tmp_path / "drive"
     drive.mkdir(exist_ok=True)
     tiers = [None, RamTier("cpu", 4096), FileTier("nvme", drive, StorageOptions())]
-    pacer = OpenLoop() if config.pop("is_open", True) else ClosedLoop()
+    pacer = Pacer(1.0) if config.pop("is_open", True) else Pacer()
     return Setting(Config(tiers={}, io_bytes=4096, **config), pacer, reader, window, tiers, trace, [])
 
 
@@ -116,7 +116,7 @@ def test_parts_come_to_what_the_whole_comes_to(tmp_path: Path, is_open: bool, wa
         is_done = np.zeros(ROWS, bool)
         is_done[at[rows["outcome"] == OK]] = True
         moved = np.zeros(ROWS, np.int64)
-        moved[at] = np.where(rows["op"] == DELETE, 0, rows["length"])
+        moved[at] = np.where(rows["op"] == DELETE, 0, rows["length_bytes"])
         assert ops["bytes"] == [n if done else None for n, done in zip(moved.tolist(), is_done.tolist(), strict=True)]
 
 
@@ -125,7 +125,7 @@ def test_what_is_counted_is_what_plain_arrays_say() -> None:
         rng = np.random.default_rng(seed)
         known = measured(rng, 600)
         op = rng.integers(0, 2, 600).astype(np.int8)
-        every = rows_of(600, op=op, length=rng.integers(1, 10_000, 600), **known)
+        every = rows_of(600, op=op, length_bytes=rng.integers(1, 10_000, 600), **known)
         found = counted(every, [RamTier("cpu", 4096)], cuts=rng.integers(0, 600, 5).tolist())
         submitted, completed, outcome, ready, due = known.values()
         good = outcome == 0
@@ -231,7 +231,7 @@ def test_time_in_flight_of_a_request_is_the_union_of_its_operations(
     trace = write_trace(tmp_path / "u.parquet", rows)
     reader = open_table(trace, TRACE)
     window = compile_window(reader, trace, {1: 1}, Limit())
-    made = Setting(Config(tiers={}), ClosedLoop(), reader, window, [None, RamTier("cpu", 4096), None], trace, [])
+    made = Setting(Config(tiers={}), Pacer(), reader, window, [None, RamTier("cpu", 4096), None], trace, [])
     start, length = np.array(spans, np.int64).T
     take(made, planned(made, submitted_ns=start, completed_ns=start + length, outcome=OK), tmp_path / "run")
     (found,) = read_table(tmp_path / "run" / "requests.parquet", SERVED).column("storage_ns").to_pylist()

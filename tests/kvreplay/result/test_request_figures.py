@@ -15,7 +15,7 @@ from taken import planned, take
 from kvreplay.config.config import Config, Criteria, Targets
 from kvreplay.config.limits import Warmup
 from kvreplay.config.setting import Setting
-from kvreplay.plan.pacing import ClosedLoop, OpenLoop, Pacer
+from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import compile_window, read_asked
 from kvreplay.result.counts import RequestTimes
 from kvreplay.result.summarize import NO_RATE, NO_REQUESTS, compute_ns, not_modelled
@@ -135,14 +135,14 @@ def requests(tmp_path: Path, made: Setting, rows: Any, criteria: Criteria | None
 
 
 def test_the_first_token_waits_for_the_loads_and_the_rest_of_the_prompt(tmp_path: Path) -> None:
-    found = served(tmp_path, *setting(tmp_path, ClosedLoop()))
+    found = served(tmp_path, *setting(tmp_path, Pacer()))
     # 700 tokens, 512 of them in the two chunks that were loaded from 0 to 5 ms; 300 that were all computed.
     assert [r["first_token_ns"] for r in found] == [5 * MS + 188 * NS_PER_TOKEN, 300 * NS_PER_TOKEN, None]
     assert [r["qos"] for r in found] == ["interactive", "batch", None]
 
 
 def test_in_an_open_loop_it_counts_from_the_arrival(tmp_path: Path) -> None:
-    made, rows = setting(tmp_path, OpenLoop(0.5))
+    made, rows = setting(tmp_path, Pacer(0.5))
     rows["submitted_ns"][:4] += MS
     rows["completed_ns"][:4] += MS
     # The arrival is at 0, 1 ms before the first load was submitted.
@@ -151,19 +151,19 @@ def test_in_an_open_loop_it_counts_from_the_arrival(tmp_path: Path) -> None:
 
 def test_entries_of_a_turn_hold_the_tokens_of_their_bytes(tmp_path: Path) -> None:
     config = {"hierarchy": {**CONFIG["hierarchy"], "entry": "turn"}}
-    found = served(tmp_path, *setting(tmp_path, ClosedLoop(), config=config))
+    found = served(tmp_path, *setting(tmp_path, Pacer(), config=config))
     # Four loads of 512 bytes at 4 bytes a token are 512 tokens.
     assert found[0]["first_token_ns"] == 5 * MS + 188 * NS_PER_TOKEN
 
 
 def test_a_load_that_failed_leaves_it_unknown(tmp_path: Path) -> None:
-    made, rows = setting(tmp_path, ClosedLoop())
+    made, rows = setting(tmp_path, Pacer())
     rows["outcome"][2] = 1
     assert served(tmp_path, made, rows)[0]["first_token_ns"] is None
 
 
 def test_classes_are_judged_by_their_targets(tmp_path: Path) -> None:
-    made, rows = setting(tmp_path, ClosedLoop())
+    made, rows = setting(tmp_path, Pacer())
     criteria = Criteria(qos_batch=Targets("900us", "1s", "1s", "1s"))
     found = requests(tmp_path, made, rows, criteria)
     # In flight: 0 to 5 and 6 to 8 ms; 7 to 8; 9 to 10.
@@ -177,7 +177,7 @@ def test_classes_are_judged_by_their_targets(tmp_path: Path) -> None:
 
 
 def test_in_an_open_loop_classes_are_judged_by_the_response_time(tmp_path: Path) -> None:
-    made, rows = setting(tmp_path, OpenLoop(1.0))
+    made, rows = setting(tmp_path, Pacer(1.0))
     criteria = Criteria(qos_interactive=Targets("8ms", "1s", "1s", "1s"))
     found = requests(tmp_path, made, rows, criteria)
     # Request 0 is in flight from 0 to 5 and from 6 to 8 ms, its write due at 1 ms; 1 is due at 2, done at 8 ms.
@@ -190,7 +190,7 @@ def test_in_an_open_loop_classes_are_judged_by_the_response_time(tmp_path: Path)
 
 
 def test_a_request_that_did_not_end_has_no_storage_time(tmp_path: Path) -> None:
-    made, rows = setting(tmp_path, ClosedLoop())
+    made, rows = setting(tmp_path, Pacer())
     rows["outcome"][2] = 1
     found = requests(tmp_path, made, rows)
     assert (found.storage.count, found.storage.max_ns, [c.storage.count for c in found.classes]) == (2, MS, [0, 1])
@@ -208,14 +208,14 @@ def test_a_class_with_enough_requests_passes_or_fails() -> None:
 
 
 def test_requests_that_the_warm_up_touches_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, rows = setting(tmp_path, ClosedLoop())
+    made, rows = setting(tmp_path, Pacer())
     monkeypatch.setattr(Setting, "warmup", Warmup(rows=5))
     found = requests(tmp_path, made, rows)
     assert (found.requests, [c.qos for c in found.classes]) == (2, ["batch"])
 
 
 def test_why_there_is_no_first_token_is_said(tmp_path: Path) -> None:
-    made, rows = setting(tmp_path, ClosedLoop(), config={}, model=None)
+    made, rows = setting(tmp_path, Pacer(), config={}, model=None)
     assert [row["first_token_ns"] for row in served(tmp_path, made, rows)] == [None] * 3
     found = requests(tmp_path, made, rows)
     assert found.first_token_reason is not None

@@ -13,7 +13,7 @@ from taken import planned, take
 
 from kvreplay.config.config import Config, Criteria, read_criteria
 from kvreplay.config.setting import Setting
-from kvreplay.plan.pacing import ClosedLoop, OpenLoop
+from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import compile_window
 from kvreplay.result.figures import mlperf
 from kvreplay.tiers import claims
@@ -60,7 +60,7 @@ def setting(tmp_path: Path, **meta: Any) -> tuple[Setting, Any]:
     window = compile_window(reader, trace, {2: 4096}, Limit())
     submitted, completed = np.array(TIMES, dtype=np.int64).T * MS
     completed[3] = -1
-    made = Setting(Config(tiers={}), ClosedLoop(), reader, window, [None, None, tier], trace, [])
+    made = Setting(Config(tiers={}), Pacer(), reader, window, [None, None, tier], trace, [])
     return made, planned(made, submitted_ns=submitted, completed_ns=completed, outcome=[0, 0, 0, 1, 0])
 
 
@@ -195,7 +195,7 @@ def test_p95_is_judged_at_the_threshold(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", rows)
     reader = open_table(trace, TRACE)
     window = compile_window(reader, trace, {1: 1}, Limit())
-    made = Setting(Config(tiers={}), ClosedLoop(), reader, window, [None, RamTier("cpu", 4096), None], trace, [])
+    made = Setting(Config(tiers={}), Pacer(), reader, window, [None, RamTier("cpu", 4096), None], trace, [])
     rows = planned(made, submitted_ns=0, completed_ns=np.arange(1, 21) * MS, outcome=0)
     for limit, verdict in (("19ms", "fail"), ("20ms", "pass")):
         found = {c.name: c.verdict for c in judged(made, rows, tmp_path / "run", Criteria(cpu_p95=limit)).criteria}
@@ -207,7 +207,7 @@ def test_in_an_open_loop_the_response_time_is_judged(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", rows)
     reader = open_table(trace, TRACE)
     window = compile_window(reader, trace, {1: 1}, Limit())
-    made = Setting(Config(tiers={}), OpenLoop(), reader, window, [None, RamTier("cpu", 4096), None], trace, [])
+    made = Setting(Config(tiers={}), Pacer(1.0), reader, window, [None, RamTier("cpu", 4096), None], trace, [])
     # Each is in flight for 1 ms, and was due 500 ms before that: what a drive that is behind makes of it.
     submitted = np.full(20, 500 * MS)
     rows = planned(made, submitted_ns=submitted, completed_ns=submitted + MS, outcome=0, due_ns=np.zeros(20, np.int64))

@@ -21,7 +21,7 @@ from kvreplay.result import journal as journals
 from kvreplay.result import tables
 from kvreplay.result.journal import Journal
 from kvreplay.run.document import run_document
-from kvreplay.run.run import recover, replay
+from kvreplay.run.run import Replay, recover, replay
 from kvreplay.run.trials import Trials
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.sharded import drive_by_id
@@ -180,7 +180,7 @@ def test_a_journal_that_cannot_be_written_stops_no_run(tmp_path: Path, monkeypat
     trace = write_trace(tmp_path / "t.parquet", [row("write", i, ts=i * 10**8) for i in range(3)])
     (tmp_path / "d").mkdir()
     config = Config(tiers={"nvme": str(tmp_path / "d")}, is_buffered=True, speed=1.0)
-    outcome = replay(config, trace, tmp_path / "run", [])
+    outcome = replay(Replay(config, trace, tmp_path / "run", []))
     assert outcome.error is None
     assert f"would not have outlived a kill: {tmp_path / 'run'}: No space left on device" in outcome.run.notes
 
@@ -213,7 +213,7 @@ def test_a_signal_before_the_first_operation_leaves_a_run_of_no_time(
         return dataclasses.replace(drive(*args), wall_ns=0)
 
     monkeypatch.setattr(Engine, "drive", at_once)
-    finished = replay(config, trace, tmp_path / "run", [])
+    finished = replay(Replay(config, trace, tmp_path / "run", []))
     assert str(finished.error).startswith("interrupted by SIGTERM")
     summary = finished.summary
     assert (summary.operations, summary.not_reached, summary.wall_ns, summary.generation) == (0, 3, 0, None)
@@ -269,7 +269,7 @@ def test_a_full_drive_keeps_what_was_measured(tmp_path: Path, engine: str) -> No
         beside = Filling("cpu", tmp_path / "beside", StorageOptions(is_direct=False))
         targets = {"nvme": str(point / "d"), "cpu": str(tmp_path / "beside")}
         config = Config(tiers=targets, io_bytes=IO, engine=engine, is_buffered=True)
-        outcome = replay(config, trace, tmp_path / "run", [], tiers=[None, beside, tier])
+        outcome = replay(Replay(config, trace, tmp_path / "run", []), tiers=[None, beside, tier])
         assert isinstance(outcome.error, DeviceError)
         assert "row 4: write of object 2: No space left on device" in str(outcome.error)
         found = [o["outcome"] for o in read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()]
@@ -285,9 +285,9 @@ def test_trials_of_an_earlier_series_do_not_stand_beside_the_new(tmp_path: Path)
     trace = write_trace(tmp_path / "t.parquet", [row("write", 0)])
     config = Config(tiers={"nvme": "null"})
     output = tmp_path / "trials"
-    Trials(config, trace, output, [], 3).perform()
+    Trials(Replay(config, trace, output, []), 3).perform()
     (output / "trial-3" / "notes.txt").write_text("mine")
-    Trials(config, trace, output, [], 1, is_forced=True).perform()
+    Trials(Replay(config, trace, output, [], is_forced=True), 1).perform()
     assert sorted(p.name for p in output.iterdir()) == ["trial-1", "trial-3", "trials.json"]
     assert [p.name for p in (output / "trial-3").iterdir()] == ["notes.txt"]
 

@@ -14,7 +14,7 @@ from conftest import run_cli, write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.run.document import run_document
-from kvreplay.run.run import replay
+from kvreplay.run.run import Replay, replay
 from kvreplay.tiers.host import throttles
 from kvtrace.core.run.figures import LimitCause, RunVerdict
 
@@ -43,7 +43,7 @@ def reads(length: int, *, per_s: float, seconds: float, objects: int = 64) -> li
 
 def replayed(tmp_path: Path, rows: list[Any], target: object, *, tier: str = "nvme", **config: Any) -> RunFile:
     trace = write_trace(tmp_path / "t.parquet", rows)
-    done = replay(Config(tiers={tier: str(target)}, **config), trace, tmp_path / "run", [], is_forced=True)
+    done = replay(Replay(Config(tiers={tier: str(target)}, **config), trace, tmp_path / "run", [], is_forced=True))
     assert run_document(done).headline.startswith(done.summary.verdict)
     return done.run
 

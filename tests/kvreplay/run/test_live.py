@@ -18,7 +18,7 @@ from taken import planned
 from kvreplay.config.config import Config
 from kvreplay.config.setting import settle
 from kvreplay.native.rows import ERROR, OK
-from kvreplay.run.run import replay
+from kvreplay.run.run import Replay, replay
 from kvreplay.run.watch import BOUNDS_NS, COUNTERS, GAUGES, RESPONSE, Watch, line_of, parse_address, serving, table_of
 from kvtrace.core.errors import ConfigError, DeviceError
 
@@ -175,7 +175,7 @@ def test_a_run_is_watched_from_its_engine_and_its_journal(
         counted.set()
 
     config = Config(tiers={"cpu": "ram"}, speed=1.0)
-    finished = replay(config, trace, tmp_path / "run", [], watching=watching)
+    finished = replay(Replay(config, trace, tmp_path / "run", [], watching=watching))
     assert counted.is_set()
     (watch,) = seen
     # However seldom the journal looked while the run went on, its last look follows the last operation.

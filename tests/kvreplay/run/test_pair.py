@@ -46,15 +46,16 @@ def test_the_sides_take_turns_and_are_compared(places):
 
 
 def test_what_fails_on_one_side_is_not_said_of_the_other(places, monkeypatch):
-    def replay(config, trace, folder, argv, **options):
-        done = run.replay(config, trace, folder, argv, **options)
-        return replace(done, error=FailedOperations("one read")) if folder.parent.name == "b" else done
+    def replay(asked):
+        done = run.replay(asked)
+        return replace(done, error=FailedOperations("one read")) if asked.output.parent.name == "b" else done
 
     monkeypatch.setattr(
         trials.Trials.__init__, "__kwdefaults__", trials.Trials.__init__.__kwdefaults__ | {"replaying": replay}
     )
-    configs = (Config(tiers={"nvme": str(places / "one")}), Config(tiers={"nvme": str(places / "two")}))
-    error = run_pair(configs, places / "t.parquet", places / "out", [], 2, done=lambda *_: None)
+    one, two = (Config(tiers={"nvme": str(places / name)}) for name in ("one", "two"))
+    asked = run.Replay(one, places / "t.parquet", places / "out", [])
+    error = run_pair(asked, two, 2, done=lambda *_: None)
     assert str(error) == "one read"
     said = [json.loads((places / "out" / side / "trials.json").read_text())["status"] for side in ("a", "b")]
     assert said == ["complete", "failed operations"]

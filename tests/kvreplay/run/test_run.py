@@ -21,7 +21,7 @@ from waiting import wait_for
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal
 from kvreplay.plan.contents import DataSource
-from kvreplay.run.run import FinishedRun, Interrupted, replay
+from kvreplay.run.run import FinishedRun, Interrupted, Replay, replay
 from kvreplay.tiers.claims import MARKER, SCRATCH
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import is_on_drive
@@ -131,7 +131,7 @@ def run(
 ) -> tuple[FinishedRun, list[dict[str, Any]]]:
     trace = write_trace(tmp_path / "t.parquet", rows)
     config = Config(tiers=targets or {"fake": "fake"}, io_bytes=IO, **options)
-    outcome = replay(config, trace, tmp_path / "run", ["kvreplay"], tiers=tiers, is_forced=is_forced)
+    outcome = replay(Replay(config, trace, tmp_path / "run", ["kvreplay"], is_forced=is_forced), tiers=tiers)
     return outcome, read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()
 
 
@@ -486,7 +486,7 @@ def test_an_existing_directory_that_is_no_run_needs_force(tmp_path: Path) -> Non
     with pytest.raises(DeviceError, match="holds no kvreplay run; name another with -o, or say --force"):
         run(tmp_path, rows, targets={"cpu": "ram"}, is_forced=False)
     trace = tmp_path / "t.parquet"
-    replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "run", [], is_forced=True)
+    replay(Replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "run", [], is_forced=True))
     assert (tmp_path / "run" / "thesis.txt").read_text() == "mine"
     with pytest.raises(DeviceError, match="run holds a finished run; name another directory with -o, or say --force"):
         run(tmp_path, rows, targets={"cpu": "ram"}, is_forced=False)

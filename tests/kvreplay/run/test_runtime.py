@@ -16,7 +16,7 @@ from waiting import wait_for
 
 from kvreplay.config.config import Config
 from kvreplay.config.setting import settle
-from kvreplay.run.run import RUNTIME, repeated, replay, until
+from kvreplay.run.run import RUNTIME, Replay, repeated, replay, until
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE
 
@@ -115,7 +115,7 @@ def test_the_clock_ends_a_run_unless_a_signal_does(monkeypatch: pytest.MonkeyPat
 def test_a_run_of_half_a_second_repeats_its_trace(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", ROWS)
     config = Config(tiers={"nvme": "sim:bandwidth=100GB,latency=5ms"}, runtime="500ms", queue_depth=2)
-    finished = replay(config, trace, tmp_path / "run", [])
+    finished = replay(Replay(config, trace, tmp_path / "run", []))
     run, summary = finished.run, finished.summary
     assert (run.status, finished.error, summary.errors) == ("complete", None, 0)
     # Of two objects one may be some repeats ahead of the other; what was planned beyond both was not missed.

@@ -17,7 +17,7 @@ from kvreplay.config.limits import check, with_depth
 from kvreplay.engine import engine
 from kvreplay.plan.buffers import buffer_bytes
 from kvreplay.run import run
-from kvreplay.run.run import replay
+from kvreplay.run.run import Replay, replay
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.document.chapters import checkpoint_sentence
@@ -56,7 +56,7 @@ def test_the_figures_of_checkpoints_are_those_of_their_operations(tmp_path, spee
     trace = mixed(tmp_path / "t.parquet")
     (tmp_path / "d").mkdir()
     config = Config(tiers={"nvme": str(tmp_path / "d")}, is_buffered=True, speed=speed)
-    found = replay(config, trace, tmp_path / "run", ["kvreplay"]).run
+    found = replay(Replay(config, trace, tmp_path / "run", ["kvreplay"])).run
     ops = read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()
     saved = found.checkpoints
     assert [(c.kind, c.request_id) for c in saved.each] == [("save", 300), ("save", 301), ("restore", 302)]
@@ -123,7 +123,7 @@ def test_a_run_without_checkpoints_has_none(tmp_path):
     trace = write_trace(tmp_path / "t.parquet", [(0, "write", 2, "store", 0, 0, 4096, 0, 0, 0)])
     (tmp_path / "d").mkdir()
     config = Config(tiers={"nvme": str(tmp_path / "d")}, is_buffered=True)
-    assert replay(config, trace, tmp_path / "run", ["kvreplay"]).run.checkpoints is None
+    assert replay(Replay(config, trace, tmp_path / "run", ["kvreplay"])).run.checkpoints is None
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -138,7 +138,7 @@ def test_pages_are_dropped_when_a_file_is_closed(tmp_path, engine, length):
         config = Config(
             tiers={"nvme": str(directory)}, is_buffered=True, fsync="close", advice=advice, engine=engine, is_kept=True
         )
-        found = replay(config, trace, tmp_path / "run", ["kvreplay"], is_forced=True).run
+        found = replay(Replay(config, trace, tmp_path / "run", ["kvreplay"], is_forced=True)).run
         assert found.tiers["nvme"]["fadvise"] == advice
         assert found.summary.errors == 0
         resident[advice] = _resident_bytes(next(directory.rglob("*.kv")))
@@ -178,7 +178,7 @@ def test_advice_is_for_files_alone(tmp_path):
     trace = write_trace(tmp_path / "t.parquet", [(0, "write", 2, "store", 0, 0, 4096, 0, 0, 0)])
     config = Config(tiers={"nvme": str(tmp_path / "space.dat")}, is_buffered=True, fsync="close", advice="dontneed")
     with pytest.raises(ConfigError, match="is for directories of files"):
-        replay(config, trace, tmp_path / "run", ["kvreplay"])
+        replay(Replay(config, trace, tmp_path / "run", ["kvreplay"]))
 
 
 def test_a_pool_bounds_the_depth_where_none_is_asked_for(tmp_path):
@@ -232,10 +232,10 @@ def test_buffers_that_a_run_cannot_fill_are_not_touched(tmp_path, monkeypatch, s
     trace = write_trace(tmp_path / "t.parquet", rows, tiers=_tiers())
     (tmp_path / "d").mkdir()
     config = Config(tiers={"nvme": str(tmp_path / "d")}, is_buffered=True, speed=speed)
-    replay(config, trace, tmp_path / "run", ["kvreplay"])
+    replay(Replay(config, trace, tmp_path / "run", ["kvreplay"]))
     (chosen,) = engines
     # Three objects of 20 MiB, each of which may begin within an I/O; and no read.
-    arena = chosen.engine.arena
+    arena = chosen.arena
     assert arena.touched == min(66, arena.count)
     assert (arena.count > 66) is (speed is not None)
 

@@ -20,8 +20,9 @@ from kvreplay.result.counts import RunPart
 from kvreplay.result.journal import JournaledRecord
 from kvreplay.run import run as feeding
 from kvreplay.run import run as running
-from kvreplay.run.run import Feed, recover
+from kvreplay.run.run import Feed, Replay, recover
 from kvreplay.run.watch import Watch
+from kvtrace.core import tables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +31,18 @@ if TYPE_CHECKING:
 
 ROWS = 6000
 WINDOW, BATCH = 1024, 128
-PLANNED = ("trace_row", "due_ns", "op", "tier", "object_id", "offset", "length", "version", "request", "stage")
+PLANNED = (
+    "trace_row",
+    "due_ns",
+    "op",
+    "tier",
+    "object_id",
+    "offset_bytes",
+    "length_bytes",
+    "version",
+    "request",
+    "stage",
+)
 
 
 @pytest.fixture
@@ -78,7 +90,7 @@ def slid(trace: Path, folder: Path, queue_depth: int, speed: float | None, targe
     for tier in setting.tiers:
         if tier is not None:
             tier.open(1 << 30)
-    engine = choose(EngineName.THREADS, setting.tiers, queue_depth, 1 << 20).engine
+    engine = choose(EngineName.THREADS, setting.tiers, queue_depth, 1 << 20)
     job = Job(rows, setting.tiers, DataSource.of(0), is_open_loop=speed is not None, feed=feed, stall_ns=20 * 10**9)
     driven = engine.drive(job, lambda: None, lambda _: None)
     feed.finish(len(rows))
@@ -161,7 +173,7 @@ def test_a_long_run_that_was_cut_off_is_recovered_in_windows(tmp_path: Path, mon
     with monkeypatch.context() as broken:
         broken.setattr(running, "write_down", fail)
         with pytest.raises(ZeroDivisionError):
-            running.replay(Config(tiers={"nvme": "null"}, speed=1000.0), trace, tmp_path / "run", [])
+            running.replay(Replay(Config(tiers={"nvme": "null"}, speed=1000.0), trace, tmp_path / "run", []))
     ahead: list[int] = []
     begin = JournaledRecord.begin
 

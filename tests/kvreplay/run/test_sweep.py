@@ -10,6 +10,7 @@ import pytest
 from conftest import run_cli, write_trace
 
 from kvreplay.config.config import Config
+from kvreplay.run.run import Replay
 from kvreplay.run.sweep import (
     decided,
     is_saturated,
@@ -136,7 +137,7 @@ def test_a_sweep_keeps_its_runs_and_says_its_rule(tmp_path: Path) -> None:
 def test_what_a_point_says_is_the_runs(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row(i) for i in range(40)])
     found, error = sweep(
-        Config(tiers={"cpu": "ram"}, is_buffered=True), trace, tmp_path / "s", [], Axis.SPEED, [0.5, 1e6]
+        Replay(Config(tiers={"cpu": "ram"}, is_buffered=True), trace, tmp_path / "s", []), Axis.SPEED, [0.5, 1e6]
     )
     assert error is None
     for point in found.points:
@@ -161,7 +162,7 @@ def test_values_that_do_not_rise_are_refused(tmp_path: Path) -> None:
         assert message in done.stderr
         assert not (tmp_path / "s").exists()
     with pytest.raises(ConfigError, match="no --tier given"):
-        sweep(Config(tiers={}), trace, tmp_path / "s", [], Axis.SPEED, [1, 2])
+        sweep(Replay(Config(tiers={}), trace, tmp_path / "s", []), Axis.SPEED, [1, 2])
 
 
 def test_a_target_bounds_an_open_loop() -> None:
@@ -443,7 +444,7 @@ def test_a_p99_that_is_not_known_ends_no_sweep(tmp_path: Path) -> None:
     rows = [(i * 1_000_000, "read", 1, "load", i % 4, 0, 4096, None, None, 0) for i in range(40)]
     trace = write_trace(tmp_path / "t.parquet", rows)
     found, error = sweep(
-        Config(tiers={"cpu": "ram"}), trace, tmp_path / "s", [], Axis.SPEED, [0.5, 1], read_p99_target_ns=10**9
+        Replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "s", []), Axis.SPEED, [0.5, 1], read_p99_target_ns=10**9
     )
     assert error is None
     assert len(found.points) > 1

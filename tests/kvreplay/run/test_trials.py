@@ -10,6 +10,7 @@ from conftest import run_cli, write_trace
 from run_files import figures, run_file, summary
 
 from kvreplay.config.config import Config
+from kvreplay.run.run import Replay
 from kvreplay.run.trials import Trials, disagreements, quantities
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import RunFile
@@ -68,5 +69,5 @@ def test_what_is_refused_leaves_no_directory(tmp_path: Path) -> None:
         (Config(tiers={"nvme": str(drive)}), drive / "r", 2, "lies in the target of tier nvme"),
     ):
         with pytest.raises(ConfigError, match=message):
-            Trials(config, trace, output, [], count).perform()
+            Trials(Replay(config, trace, output, []), count).perform()
         assert not output.exists()

@@ -17,7 +17,7 @@ from conftest import run_cli, write_trace
 from kvreplay.config.config import Config
 from kvreplay.config.limits import with_depth
 from kvreplay.run.document import run_document
-from kvreplay.run.run import replay
+from kvreplay.run.run import Replay, replay
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import StorageOptions
@@ -44,7 +44,7 @@ def test_a_run_that_would_move_nothing_names_the_tiers_that_have_rows(tmp_path: 
     assert not (tmp_path / "run").exists()
     deletes = write_trace(tmp_path / "d.parquet", [row("delete", 1, 0), row("write", 2, 1)])
     with pytest.raises(ConfigError, match="no rows on cpu, but 1 deletes of objects that were never there"):
-        replay(Config(tiers={"cpu": "ram"}), deletes, tmp_path / "run", [])
+        replay(Replay(Config(tiers={"cpu": "ram"}), deletes, tmp_path / "run", []))
 
 
 def test_tokens_a_second_need_every_storage_tier(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_queue_limit_that_made_a_run_late_is_named(tmp_path: Path) -> None:
     for depth in (2, None):
         config = Config(tiers={"cpu": "ram"}, speed=1.0, queue_depth=depth, io_bytes=4096)
         how: list[Any] = [None, Slow("cpu", 4096), None]
-        found.append(replay(config, trace, tmp_path / f"run-{depth}", [], tiers=how).run)
+        found.append(replay(Replay(config, trace, tmp_path / f"run-{depth}", []), tiers=how).run)
     limited, free = found
     assert limited.summary.pace is not None
     assert (limited.summary.pace.kept_pace, limited.summary.pace.cause) == (False, "queue")
@@ -223,7 +223,7 @@ def asked_of(tmp_path: Path, target: str, *, gap_ns: int = 100_000, rows: int = 
     writes = [row("write", 2, i, 65536) for i in range(64)]
     reads = [row("read", 2, i % 64, 65536, ts=200_000_000 + i * gap_ns) for i in range(rows)]
     trace = write_trace(tmp_path / "t.parquet", writes + reads)
-    finished = replay(Config(tiers={"nvme": target}, **config), trace, tmp_path / "run", [], is_forced=True)
+    finished = replay(Replay(Config(tiers={"nvme": target}, **config), trace, tmp_path / "run", [], is_forced=True))
     found = finished.summary.judgement
     assert found is not None
     assert finished.summary.verdict == found.sentence
@@ -262,7 +262,7 @@ def test_a_chain_of_requests_is_the_traces_limit(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", rows)
     # Long enough that the start and the end are little of it on a busy machine.
     config = Config(tiers={"nvme": "sim:bandwidth=100GB,latency=4ms"}, queue_depth=16)
-    found = replay(config, trace, tmp_path / "run", []).summary.judgement
+    found = replay(Replay(config, trace, tmp_path / "run", [])).summary.judgement
     assert found is not None
     assert found.cause is LimitCause.DEPENDENCIES
     assert "dependencies in the trace are the limit" in found.sentence

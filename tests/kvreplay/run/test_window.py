@@ -14,7 +14,7 @@ from kvreplay.config.limits import Warmup, parse_warmup
 from kvreplay.result.figures import summarize
 from kvreplay.run import precondition as preconditioning
 from kvreplay.run.precondition import MAX_ROUNDS, Precondition, is_steady, precondition
-from kvreplay.run.run import replay
+from kvreplay.run.run import Replay, replay
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import StorageOptions
@@ -33,7 +33,12 @@ def rows(count: int, length: int = 4096) -> list[Any]:
 
 
 def measured(**columns: Any) -> Any:
-    known = {"op": np.full(4, 1, np.int8), "length": [1000, 2000, 4000, 8000], "trace_row": [0, 2, 4, 6], "outcome": 0}
+    known = {
+        "op": np.full(4, 1, np.int8),
+        "length_bytes": [1000, 2000, 4000, 8000],
+        "trace_row": [0, 2, 4, 6],
+        "outcome": 0,
+    }
     known |= {"submitted_ns": np.arange(4) * S, "completed_ns": np.array([2, 2, 4, 4]) * S}
     return rows_of(4, **(known | columns))
 
@@ -57,7 +62,7 @@ def test_an_open_loop_warms_up_by_due_times() -> None:
 
 def test_a_run_keeps_the_warm_up_in_its_operations(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", rows(10))
-    outcome = replay(Config(tiers={"nvme": "ram"}, warmup="4"), trace, tmp_path / "run", [])
+    outcome = replay(Replay(Config(tiers={"nvme": "ram"}, warmup="4"), trace, tmp_path / "run", []))
     assert read_table(tmp_path / "run" / "ops.parquet", OPS).column("outcome").to_pylist() == ["ok"] * 10
     assert (outcome.summary.operations, outcome.summary.figures[0].operations) == (6, 6)
     assert outcome.run.notes == ["no figure counts the 4 operations of the warm-up (--warmup 4)"]
@@ -73,7 +78,7 @@ def test_warm_ups_that_leave_nothing_or_mean_nothing_are_refused(tmp_path: Path)
         ({"precondition": "twice"}, "no --tier names storage"),
     ):
         with pytest.raises(ConfigError, match=message):
-            replay(Config(tiers={"nvme": "ram"}, **options), trace, tmp_path / "run", [])
+            replay(Replay(Config(tiers={"nvme": "ram"}, **options), trace, tmp_path / "run", []))
     assert parse_warmup("5 rows") == Warmup(rows=5)
     assert parse_warmup("30s") == Warmup(time_ns=30 * S)
 
@@ -85,7 +90,7 @@ def test_preconditioning_writes_the_peak_twice_and_leaves_nothing(tmp_path: Path
     config = Config(
         tiers={"nvme": str(drive)}, precondition="twice", io_bytes=131_072, is_buffered=True, is_verified=True
     )
-    outcome = replay(config, trace, tmp_path / "run", [])
+    outcome = replay(Replay(config, trace, tmp_path / "run", []))
     (done,) = outcome.run.preconditioned
     # Three objects of 25 blocks.
     assert (done.file_bytes, done.written_bytes, done.is_whole) == (307_200, 614_400, True)

@@ -11,7 +11,7 @@ import pytest
 from conftest import write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.run.run import FinishedRun, replay
+from kvreplay.run.run import FinishedRun, Replay, replay
 from kvreplay.tiers.host import in_memory, is_on_drive
 from kvtrace.core.errors import DeviceError
 
@@ -65,7 +65,7 @@ def run(tmp_path: Path, target: Path) -> FinishedRun:
     trace = write_trace(tmp_path / "t.parquet", rows)
     config = Config(tiers={"nvme": str(target)}, is_destroying=True)
     try:
-        return replay(config, trace, tmp_path / "run", [], is_forced=True)
+        return replay(Replay(config, trace, tmp_path / "run", [], is_forced=True))
     except DeviceError as error:
         if "refuses O_DIRECT" in str(error):
             pytest.skip(f"this kernel refuses O_DIRECT there: {error}")

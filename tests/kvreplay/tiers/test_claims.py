@@ -11,7 +11,7 @@ import pytest
 from conftest import write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.run.run import replay
+from kvreplay.run.run import Replay, replay
 from kvreplay.tiers import directio, ram
 from kvreplay.tiers.claims import MARKER, SCRATCH, check_target, claim, release
 from kvtrace.core.errors import ConfigError, DeviceError
@@ -132,7 +132,7 @@ def test_a_stray_file_in_our_leftovers_blocks_no_run(tmp_path: Path, stray: str)
     file.write_text("someone's")
     config = Config(tiers={"nvme": str(target)}, is_buffered=True)
     for _ in range(2):
-        finished = replay(config, trace_of(tmp_path, 2, 4096), tmp_path / "run", [], is_forced=True)
+        finished = replay(Replay(config, trace_of(tmp_path, 2, 4096), tmp_path / "run", [], is_forced=True))
         assert finished.error is None
         assert file.read_text() == "someone's"
 
@@ -142,7 +142,11 @@ def test_a_file_that_we_did_not_make_is_not_ours(tmp_path: Path, content: bytes)
     file = tmp_path / "space.dat"
     file.write_bytes(content)
     with pytest.raises(DeviceError, match="is not ours"):
-        replay(Config(tiers={"nvme": str(file)}, is_buffered=True), trace_of(tmp_path, 2, 4096), tmp_path / "run", [])
+        replay(
+            Replay(
+                Config(tiers={"nvme": str(file)}, is_buffered=True), trace_of(tmp_path, 2, 4096), tmp_path / "run", []
+            )
+        )
     assert file.read_bytes() == content
 
 
@@ -164,7 +168,7 @@ def test_too_little_space_names_both_figures_and_leaves_nothing(tmp_path: Path) 
     target.mkdir()
     trace = trace_of(tmp_path, 2, 1 << 49)
     with pytest.raises(DeviceError, match=r"holds up to 563 TB there, but only .* is free; replay less with --limit"):
-        replay(Config(tiers={"nvme": str(target)}), trace, tmp_path / "run", [])
+        replay(Replay(Config(tiers={"nvme": str(target)}), trace, tmp_path / "run", []))
     assert list(target.iterdir()) == []
 
 
@@ -173,7 +177,7 @@ def test_too_little_memory_names_both_figures(tmp_path: Path) -> None:
     with pytest.raises(
         DeviceError, match=r"--tier cpu=ram: the replay holds up to 1\.13 PB there, but only .* of memory"
     ):
-        replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "run", [])
+        replay(Replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "run", []))
 
 
 def test_tiers_in_one_memory_must_fit_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,9 +185,9 @@ def test_tiers_in_one_memory_must_fit_together(tmp_path: Path, monkeypatch: pyte
     rows = [(0, "write", tier, "store", 0, 0, size, None, None, 0) for tier in (0, 1)]
     trace = write_trace(tmp_path / "t.parquet", rows)
     monkeypatch.setattr(ram, "available_bytes", lambda: ram.SINK_BYTES + size)
-    replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "one", [])
+    replay(Replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "one", []))
     with pytest.raises(DeviceError, match=r"replay less with --limit"):
-        replay(Config(tiers={"cpu": "ram", "gpu": "ram"}), trace, tmp_path / "two", [])
+        replay(Replay(Config(tiers={"cpu": "ram", "gpu": "ram"}), trace, tmp_path / "two", []))
 
 
 def test_a_filesystem_without_direct_io_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,9 +205,9 @@ def test_a_filesystem_without_direct_io_is_refused(tmp_path: Path, monkeypatch: 
     with pytest.raises(
         DeviceError, match=r"refuses O_DIRECT \(Invalid argument\); name another target, or say --buffered"
     ):
-        replay(Config(tiers={"nvme": str(target)}), trace, tmp_path / "run", [])
+        replay(Replay(Config(tiers={"nvme": str(target)}), trace, tmp_path / "run", []))
     assert list(target.iterdir()) == []
-    replay(Config(tiers={"nvme": str(target)}, is_buffered=True), trace, tmp_path / "run", [])
+    replay(Replay(Config(tiers={"nvme": str(target)}, is_buffered=True), trace, tmp_path / "run", []))
 
 
 def test_direct_io_that_the_kernel_does_not_support_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,6 +222,6 @@ def test_one_directory_cannot_be_two_tiers_nor_hold_the_result(tmp_path: Path) -
     target.mkdir()
     trace = trace_of(tmp_path, 2, 4096)
     with pytest.raises(ConfigError, match="tier cpu has this target already"):
-        replay(Config(tiers={"cpu": str(target), "nvme": str(target)}), trace, tmp_path / "run", [])
+        replay(Replay(Config(tiers={"cpu": str(target), "nvme": str(target)}), trace, tmp_path / "run", []))
     with pytest.raises(ConfigError, match="lies in the target of tier nvme"):
-        replay(Config(tiers={"nvme": str(target)}), trace, target / "run", [])
+        replay(Replay(Config(tiers={"nvme": str(target)}), trace, target / "run", []))

@@ -14,7 +14,7 @@ from conftest import write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal as ring_refusal
-from kvreplay.run.run import FinishedRun, replay
+from kvreplay.run.run import FinishedRun, Replay, replay
 from kvreplay.tiers import claims
 from kvreplay.tiers.claims import BlockDevice, examine, refusal, signatures
 from kvreplay.tiers.host import mounts
@@ -187,7 +187,7 @@ def row(op: str, obj: int, length: int = IO, ts: int = 0) -> Any:
 def run(tmp_path: Path, rows: list[Any], target: object, **options: Any) -> FinishedRun:
     trace = write_trace(tmp_path / "t.parquet", rows)
     config = Config(tiers={"nvme": str(target)}, io_bytes=IO, **({"is_destroying": True} | options))
-    return replay(config, trace, tmp_path / "run", [], is_forced=True)
+    return replay(Replay(config, trace, tmp_path / "run", [], is_forced=True))
 
 
 ROWS = [
@@ -308,7 +308,7 @@ def test_a_device_that_did_not_move_what_was_asked_is_warned_of(tmp_path: Path, 
     trace = write_trace(tmp_path / "t.parquet", rows)
     tier = Cached("nvme", loop, StorageOptions(is_destroying=True))
     config = Config(tiers={"nvme": str(loop)}, engine="threads")
-    outcome = replay(config, trace, tmp_path / "run", [], tiers=[None, None, tier])
+    outcome = replay(Replay(config, trace, tmp_path / "run", []), tiers=[None, None, tier])
     (warning,) = run_document(outcome).warnings
     assert warning.startswith("WARNING: the device beneath nvme moved 0 B for the 8.39 MB of its reads (0.00 of it)")
     assert warning in outcome.run.notes
@@ -460,7 +460,7 @@ def test_a_device_error_keeps_what_was_measured(tmp_path: Path, loop: Path, engi
     tier = ExtentTier("nvme", loop, StorageOptions(is_destroying=True))
     beside = Shortening("cpu", tmp_path / "d", StorageOptions(is_direct=False))
     config = Config(tiers={"nvme": str(loop), "cpu": str(tmp_path / "d")}, io_bytes=IO, engine=engine)
-    outcome = replay(config, trace, tmp_path / "run", [], tiers=[None, beside, tier])
+    outcome = replay(Replay(config, trace, tmp_path / "run", []), tiers=[None, beside, tier])
     assert isinstance(outcome.error, DeviceError)
     assert "row 12: read of object 4: Input/output error" in str(outcome.error)
     assert (outcome.run.status, outcome.summary.operations, outcome.summary.not_reached) == ("partial", 12, 1)

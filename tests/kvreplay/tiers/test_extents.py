@@ -19,7 +19,7 @@ from followed import trace_residency
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal
-from kvreplay.run.run import FinishedRun, replay
+from kvreplay.run.run import FinishedRun, Replay, replay
 from kvreplay.tiers import directio
 from kvreplay.tiers.extents import SPARE_SHARE, START_BYTES, ExtentTier
 from kvreplay.tiers.space import Header, Space, decode_header, encode_header, read_header
@@ -46,7 +46,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 def run(tmp_path: Path, rows: list[Any], target: Path, **options: Any) -> tuple[FinishedRun, list[dict[str, Any]]]:
     trace = write_trace(tmp_path / "t.parquet", rows)
     config = Config(tiers={"nvme": str(target)}, io_bytes=IO, **options)
-    outcome = replay(config, trace, tmp_path / "run", [], is_forced=True)
+    outcome = replay(Replay(config, trace, tmp_path / "run", [], is_forced=True))
     return outcome, read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()
 
 

@@ -15,7 +15,7 @@ from conftest import gpu_reason, run_cli, write_trace
 from kvreplay.config.config import Config
 from kvreplay.config.limits import check
 from kvreplay.engine.engine import refusal
-from kvreplay.run.run import FinishedRun, replay
+from kvreplay.run.run import FinishedRun, Replay, replay
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.gpu import TURN_BYTES, Copy, CudaDevice, GdsTier, GpuTier, Kvikio, Way, gpu_options
 from kvreplay.tiers.tier import StorageOptions
@@ -87,7 +87,7 @@ ROWS = [row("write", 0), row("write", 1), row("read", 0), row("read", 1), row("r
 def run(tmp_path: Path, tier: Any, rows: list[Any] = ROWS, **options: Any) -> tuple[FinishedRun, list[dict[str, Any]]]:
     trace = write_trace(tmp_path / "t.parquet", rows)
     config = Config(tiers={"gpu": "gpu"}, io_bytes=IO, queue_depth=4, **options)
-    outcome = replay(config, trace, tmp_path / "run", ["kvreplay"], tiers=[tier, None, None], is_forced=True)
+    outcome = replay(Replay(config, trace, tmp_path / "run", ["kvreplay"], is_forced=True), tiers=[tier, None, None])
     return outcome, read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()
 
 
@@ -133,7 +133,7 @@ def test_a_gpu_stands_beside_files(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", 0, phase="prefill"), *demotion])
     config = Config(tiers={"gpu": "gpu"}, io_bytes=IO, is_verified=True, engine="uring")
     tiers = [gpu(StandIn(), is_verified=True), None, FileTier("nvme", tmp_path / "d", StorageOptions(is_direct=False))]
-    outcome = replay(config, trace, tmp_path / "run", [], tiers=tiers)
+    outcome = replay(Replay(config, trace, tmp_path / "run", []), tiers=tiers)
     assert outcome.error is None
     assert outcome.verification is not None
     assert (outcome.verification.corrupt_blocks, outcome.verification.checked_blocks) == (0, 20)

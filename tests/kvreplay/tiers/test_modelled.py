@@ -49,7 +49,7 @@ def served(done: Any, occupied_ns: int, latency_ns: int) -> list[int]:
 def test_each_direction_is_a_first_come_server(name: str, depth: int) -> None:
     tier = SimulatedTier("gpu", service(latency_ns=200_000))
     # 50,000 bytes at 1 GB/s take 50 us, at half of that 100 us; a delete takes no time.
-    stated = [{"op": (READ, WRITE, READ, DELETE)[i % 4], "object_id": i, "length": 50_000} for i in range(120)]
+    stated = [{"op": (READ, WRITE, READ, DELETE)[i % 4], "object_id": i, "length_bytes": 50_000} for i in range(120)]
     rows = rows_of(stated)
     driven = drive(engine_of(name, depth), rows, [tier])
     done = rows.all
@@ -72,14 +72,14 @@ def test_each_direction_is_a_first_come_server(name: str, depth: int) -> None:
 def test_concurrency_bounds_the_rate_of_short_operations(name: str) -> None:
     tier = SimulatedTier("gpu", service(latency_ns=1_000_000, concurrency=4))
     # Four at once of 1 ms each: one every 250 us, though 10 bytes take 10 ns.
-    rows = rows_of([{"op": READ, "object_id": i, "length": 10} for i in range(40)])
+    rows = rows_of([{"op": READ, "object_id": i, "length_bytes": 10} for i in range(40)])
     drive(engine_of(name, 16), rows, [tier])
     assert sorted(rows.all["completed_ns"].tolist()) == served(rows.all, 250_000, 1_000_000)
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_no_model_is_no_time(name: str) -> None:
-    rows = rows_of([{"op": i % 3, "object_id": i, "length": 10**12} for i in range(3000)])
+    rows = rows_of([{"op": i % 3, "object_id": i, "length_bytes": 10**12} for i in range(3000)])
     driven = drive(engine_of(name, 1), rows, [SimulatedTier("gpu")])
     assert driven.completed == 3000
     assert (rows.all["submitted_ns"] == rows.all["completed_ns"]).all()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +16,7 @@ from conftest import trace_batch, trace_meta, write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal
-from kvreplay.run.run import FinishedRun, replay
+from kvreplay.run.run import FinishedRun, Replay, replay
 from kvreplay.tiers import directio
 from kvreplay.tiers.claims import MARKER, SCRATCH
 from kvtrace.core.schema import OPS, TRACE, arrow_schema
@@ -22,6 +24,7 @@ from kvtrace.core.tables import create, read_table
 
 IO = 16384
 NVME = 2
+F_GET_RW_HINT = 1035
 
 
 def row(op: str, obj: int, length: int = IO, *, tier: int = NVME) -> Any:
@@ -40,7 +43,13 @@ def placed(path: Path, rows: Sequence[Any], streams: Sequence[int | None]) -> Pa
 
 def run(tmp_path: Path, trace: Path, target: object, **options: Any) -> FinishedRun:
     config = Config(**({"tiers": {"nvme": str(target)}, "io_bytes": IO} | options))
-    return replay(config, trace, tmp_path / "run", [], is_forced=True)
+    return replay(Replay(config, trace, tmp_path / "run", [], is_forced=True))
+
+
+def hint_of(fd: int) -> str | None:
+    """Return the write lifetime hint that the inode of `fd` has."""
+    (hint,) = struct.unpack("=Q", fcntl.fcntl(fd, F_GET_RW_HINT, bytes(8)))
+    return directio.LIFETIMES[hint - 2] if hint >= 2 else None
 
 
 def hinted(drive: Path) -> list[str | None]:
@@ -49,7 +58,7 @@ def hinted(drive: Path) -> list[str | None]:
     for path in sorted(p for p in (drive / SCRATCH).rglob("*") if p.is_file() and p.name != MARKER):
         fd = os.open(path, os.O_RDONLY)
         try:
-            found.append(directio.hint_of(fd))
+            found.append(hint_of(fd))
         finally:
             os.close(fd)
     return found

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal
-from kvreplay.run.run import FinishedRun, replay
+from kvreplay.run.run import FinishedRun, Replay, replay
 from kvreplay.tiers.claims import MARKER, SCRATCH, claim, release
 from kvreplay.tiers.sharded import BY_ID, BY_KEY, drive_by_id, drive_by_key, spread
 from kvreplay.tiers.tier import FileLayout, mixed, path_function
@@ -49,7 +49,7 @@ def run(tmp_path: Path, rows: list[Any], target: str, *, has_keys: bool = True, 
     if not has_keys:
         objects_path(trace).unlink()
     config = Config(tiers={"nvme": target}, io_bytes=IO, is_buffered=True, **options)
-    return replay(config, trace, tmp_path / "run", [], is_forced=True)
+    return replay(Replay(config, trace, tmp_path / "run", [], is_forced=True))
 
 
 def directories(tmp_path: Path, count: int) -> list[Path]:

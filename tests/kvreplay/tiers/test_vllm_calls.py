@@ -15,7 +15,7 @@ import pytest
 from conftest import write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.run.run import replay
+from kvreplay.run.run import Replay, replay
 from kvreplay.tiers.files import files_of
 from kvreplay.tiers.tier import FileLayout, Holding, StorageOptions
 from kvtrace.core.schema import OPS
@@ -110,7 +110,7 @@ def test_what_is_replayed_is_verified_and_leaves_no_temporary_file(tmp_path, len
     trace = write_trace(tmp_path / "t.parquet", [*same, *again])
     (tmp_path / "d").mkdir()
     config = Config(tiers={"nvme": str(tmp_path / "d")}, layout="vllm", is_verified=True, is_kept=True)
-    finished = replay(config, trace, tmp_path / "run", [], is_forced=True)
+    finished = replay(Replay(config, trace, tmp_path / "run", [], is_forced=True))
     assert finished.run.verification.corrupt_blocks == 0
     outcomes = read_table(tmp_path / "run" / "ops.parquet", OPS)["outcome"].to_pylist()
     assert outcomes == ["ok"] * 12

@@ -52,6 +52,22 @@ def test_requests_come_back_exactly(tmp_path, requests, suffix):
             assert after == before, field.name
 
 
+def test_prompts_of_many_blocks_are_written_in_row_groups_that_we_read(tmp_path):
+    # 49,334 requests of coding agents, with 94 million ids, once became one row group that no reader of ours took.
+    rows, ids_each = 1 << 10, 20_000
+    long = replace(
+        BARE, arrival_ns=np.arange(rows), input_tokens=np.full(rows, 4 * ids_each), output_tokens=np.ones(rows, int),
+        block_offsets=np.arange(rows + 1) * ids_each, block_ids=np.zeros(rows * ids_each, np.int64), block_tokens=4,
+        origin={"kind": "test", "block_tokens": 4},
+    )  # fmt: skip
+    own_table.write(tmp_path / "long.parquet", long, [], 1)
+    footer = pq.ParquetFile(tmp_path / "long.parquet").metadata
+    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+    assert len(groups) == 3
+    assert max(group.total_byte_size for group in groups) <= 64 << 20
+    assert sum(group.num_rows for group in groups) == rows
+
+
 def test_what_is_unknown_is_null_in_the_table(tmp_path):
     own_table.write(tmp_path / "f.parquet", FULL, [], 1)
     own_table.write(tmp_path / "b.parquet", BARE, [], 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import adversarial
 import pytest
 from engine_runs import (
     CONVERSATION,
@@ -104,6 +105,27 @@ def test_vllm_stores_gives_up_and_loads_the_same_blocks_in_the_same_order(
     for n in requests:
         assert blocks_that_differ(real[n], ours[n], is_ordered=is_ordered) == [], n
     assert sum(len(real[n]["evict"]) for n in requests) > 90_000
+
+
+@pytest.mark.parametrize("version", ["032", "033"])
+@pytest.mark.parametrize(("preset", "name", "done"), [
+    ("vllm-offload-cpu", "cpu2048", {"032": (16_085, 12_254, 14_037), "033": (15_962, 12_393, 13_914)}),
+    # Of files it brings up what it needs in rounds, and so gives up, and reads again, much of two of the prompts.
+    ("vllm-fs", "fs-cpu2048", {"032": (16_508, 20_695, 14_460), "033": (16_508, 20_695, 14_460)}),
+])  # fmt: skip
+def test_vllm_moves_the_same_blocks_of_traffic_that_is_hard_on_a_cache(
+    monkeypatch, tmp_path, version, preset, name, done
+):
+    trace = tmp_path / "hard.jsonl"
+    count = adversarial.write(trace)
+    settings = ["recency=tail-first-at-end"] if version == "032" else []
+    settings += ["tiers.gpu.capacity=0", f"tiers.cpu.capacity={2048 * 16 * TOKEN_BYTES}"]
+    rows = simulated(monkeypatch, tmp_path, preset, count, settings, trace=trace)
+    ours, real = moved(rows, first_had(count, 16, trace)), recorded(f"vllm/vllm{version}-{name}-adversarial-ops")
+    for n in range(count):
+        assert blocks_that_differ(real[n], ours[n], is_ordered=False, in_rounds=preset == "vllm-fs") == [], n
+    totals = (("promote", "store"), ("load",), ("evict",))
+    assert tuple(sum(len(did[kind]) for did in real.values() for kind in kinds) for kinds in totals) == done[version]
 
 
 @pytest.mark.parametrize(("slots", "reads"), [(4096, 0), (32768, 295)])

@@ -180,7 +180,7 @@ def rich_presets(draw, semantics):
         msgspec.structs.replace(
             tier, low_watermark=None if tier.capacity is None else draw(low), request_reads=draw(at_once),
             request_writes=draw(at_once), whole_offers=place == whole, looks_past_miss=draw(st.booleans()),
-            recency=draw(st.none() | st.sampled_from(Recency)),
+            loads_whole=draw(st.booleans()), recency=draw(st.none() | st.sampled_from(Recency)),
         )
         for place, tier in enumerate(preset.tiers)
     )  # fmt: skip

@@ -1,0 +1,59 @@
+"""Write a Mooncake trace that is hard on a cache: more than it holds in turn, branches, sessions that grow, repeats.
+
+    python tests/support/adversarial.py OUT
+
+For a DRAM of 64 blocks of 512 tokens: three rounds of six prompts of 16 blocks each, branches of one root, sessions
+that take turns and grow, then any of these again, cut short or gone on with.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+BLOCK = 512
+DRAM_BLOCKS = 64
+"""Of a trace's blocks; prompts are of at most a quarter of it, but for the sessions' last."""
+
+
+def prompts(draw: random.Random) -> Iterator[list[int]]:
+    """Yield the blocks of each prompt."""
+    fresh = count(1)
+
+    def new(blocks: int) -> list[int]:
+        return [next(fresh) for _ in range(blocks)]
+
+    thrash = [new(16) for _ in range(6)]
+    yield from thrash * 3
+    root = new(8)
+    branches = [root + new(8) for _ in range(9)]
+    yield from (draw.choice(branches) for _ in range(16))
+    sessions = [new(4) for _ in range(4)]
+    for turn in range(16):
+        session = sessions[turn % 4]
+        session += new(3)
+        yield list(session)
+    known = [*thrash, *branches, *map(list, sessions)]
+    for _ in range(20):
+        again = draw.choice(known)
+        yield again[: draw.randint(2, len(again))] + new(draw.choice([0, 0, 1, 5]))
+
+
+def write(path: Path) -> int:
+    """Write the trace to `path`; return how many requests it has."""
+    draw = random.Random(11)  # noqa: S311 - a fixed draw
+    lines = []
+    for number, blocks in enumerate(prompts(draw)):
+        tokens = len(blocks) * BLOCK - draw.choice([0, 0, 1, 200])
+        row = {"timestamp": 1000 * number, "input_length": tokens, "output_length": 1, "hash_ids": blocks}
+        lines.append(json.dumps(row) + "\n")
+    path.write_text("".join(lines), encoding="utf-8")
+    return len(lines)
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
