@@ -22,7 +22,6 @@ from kvtrace.commands.options import (
     TargetTtft,
     TurnsOption,
     UserArguments,
-    check_page,
     parse_target,
     percent,
     price_of_byte,
@@ -45,6 +44,7 @@ from kvtrace.core.document.document import (
     show,
     table_of,
 )
+from kvtrace.core.document.page import check_page, check_plot
 from kvtrace.core.document.terminal import answer, show_tables
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import parse_endurance
@@ -157,7 +157,6 @@ def mrc(
     kvtrace mrc conversation.jsonl --source mooncake --chunk-tokens 256 --plot mrc.svg
     kvtrace mrc conversation.jsonl --source mooncake --policy s3fifo --sample 0.1
     """
-    from kvtrace.core.document.page import check_plot
     from kvtrace.curves import mrc as curves
 
     shape, chosen = find_model(model, kv_dtype), _named(policy)

@@ -17,7 +17,7 @@ import typer
 from kvtrace import __version__
 from kvtrace.core.app import log
 from kvtrace.core.document.document import Document
-from kvtrace.core.errors import ConfigError, ProbeUnavailable, how_to_add
+from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
 from kvtrace.core.schema import RequestKind
 from kvtrace.core.statistics import QUANTILES, Endurance, endurance, parse_drive_size, parse_endurance
@@ -269,17 +269,6 @@ def price_of_byte(text: str, where: str, example: str = "4/GiB or 0.1/GiB") -> f
     if match is None:
         raise ConfigError(f"{where}: write for example {example}")
     return float(match[1]) / parse_bytes(f"1{match[2]}")
-
-
-def check_page(page: Path, flag: str) -> None:
-    """Raise unless a page can be drawn, before the work that it is to show."""
-    from importlib.util import find_spec
-
-    if page.suffix != ".html":
-        raise ConfigError(f"{flag} {page}: name it *.html")
-    for library in ("matplotlib", "bokeh"):
-        if find_spec(library) is None:
-            raise ProbeUnavailable(f"{flag} needs {library}: {how_to_add('plot')}")
 
 
 def write_page(page: Path, shown: Document) -> None:

@@ -79,7 +79,7 @@ def prepare(
     """
     from kvtrace.model import serving
     from kvtrace.requests.shaping import Turns, choose
-    from kvtrace.sim.incidents import parse_all
+    from kvtrace.sim.fleet import parse_all
     from kvtrace.sim.presets.preset import load_preset
     from kvtrace.sim.setup import FOREVER_NS, Load
 

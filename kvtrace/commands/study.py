@@ -30,13 +30,13 @@ from kvtrace.commands.options import (
     TargetTtft,
     TurnsOption,
     UserArguments,
-    check_page,
     parse_target,
     price_of_byte,
     write_page,
 )
 from kvtrace.commands.scenario import prepare
 from kvtrace.core.app import UsageError, command_of, emit_json, log, progress, takes_groups
+from kvtrace.core.document.page import check_page
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable
 from kvtrace.requests.registry import detect

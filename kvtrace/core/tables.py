@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from kvtrace.core import metadata
-from kvtrace.core.errors import ConfigError, TraceError, need_file
+from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import aside
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import MOST, OPS, STUDY, TABLES, TRACE, Column, Table, arrow_schema, study_table
@@ -664,7 +664,8 @@ def open_table(path: Path | str, table: Table | None = None) -> Reader:
 
     """
     path = Path(path)
-    need_file(path)
+    if not path.is_file():
+        raise TraceError("not a regular file" if path.exists() else "no such file", path=path)
     kind: type[ParquetReader | CsvReader] = ParquetReader if _format(path) == ".parquet" else CsvReader
     return kind(path, table)
 

@@ -21,8 +21,7 @@ from kvtrace.curves.stack import HASH_VALUES, T95, optimal_uses, sample_of
 from kvtrace.model.shape import ModelShape
 from kvtrace.native.records import UNBOUNDED
 from kvtrace.sim.chains import Chains, chunk_chains
-from kvtrace.sim.fleet import all_tiers
-from kvtrace.sim.incidents import DRAM, MEMORY
+from kvtrace.sim.fleet import DRAM, MEMORY, all_tiers
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Preset
 from kvtrace.sim.presets.tier import TierSetting
@@ -80,12 +79,8 @@ class Point(Timed):
     """What no policy with as many bytes can exceed (Belady); null where it was not worked out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """What one sample of the objects gave: counters of its simulation, and the optimum's hits."""
-
-    stats: dict[str, Any]
-    optimal_hits: int
+Sampled = dict[str, Any]
+"""What one sample of the objects gave: counters of its simulation, and the optimum's hits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +106,12 @@ class Stack:
         """Which tier is the DRAM and which the NVMe whose capacity is asked for, as far as the preset has them."""
         return roles_of(self.preset)
 
-    def is_store(self, t: int) -> bool:
-        """Return whether tier `t` is an object store."""
-        return is_store(self.preset.tiers[t])
-
     @property
     def labels(self) -> dict[str, str]:
         """The display name of each role's tier."""
         said = {"dram": "DRAM", "nvme": "NVMe"}
         return {
-            role: self.preset.tiers[t].name.upper() if self.is_store(t) else said[role]
+            role: self.preset.tiers[t].name.upper() if is_store(self.preset.tiers[t]) else said[role]
             for role, t in self.roles.items()
         }
 
@@ -128,7 +119,7 @@ class Stack:
     def drive(self) -> int | None:
         """The tier that wears, if one is a drive."""
         t = self.roles.get("nvme")
-        return None if t is None or self.is_store(t) else t
+        return None if t is None or is_store(self.preset.tiers[t]) else t
 
     @property
     def chunk_bytes(self) -> int:
@@ -188,7 +179,8 @@ class Stack:
         load = replace(self.load, chains=sample)
         simulation = Simulation(self.at(capacities, share), self.model, load, ranks=self.ranks, rows=_SAMPLE_ROWS)
         simulation.run(simulation.give_back)
-        return Sampled(simulation.stats(), _optimal_hits(sample, self._room(self.at(capacities, share))))
+        optimal_hits = _optimal_hits(sample, self._room(self.at(capacities, share)))
+        return simulation.stats() | {"optimal_hits": optimal_hits}
 
     def estimate(
         self, capacities: Capacities, found: Sequence[Sampled], share: float, full: Point, unlimited: Sequence[Sampled]
@@ -203,7 +195,7 @@ class Stack:
         ratios = _ratios(found, full.lookups * share)
         ratio = float(np.clip(ratios.mean() - off, 0.0, full.hit_ratio))
         optimal = _ratios(found, full.lookups * share, is_optimal=True).mean() - off
-        by_tier = zip(*(of.stats["tiers"] for of in found), strict=True)
+        by_tier = zip(*(of["tiers"] for of in found), strict=True)
         return replace(
             full,
             capacities=capacities,
@@ -291,8 +283,8 @@ def _ratios(found: Sequence[Sampled], wanted: float, *, is_optimal: bool = False
     If it has more or fewer, that is for a few much used objects, which nearly always hit: the difference is added to
     the hits (SHARDS-adj).
     """
-    hits = [of.optimal_hits if is_optimal else sum(tier["hits"] for tier in of.stats["tiers"]) for of in found]
-    lookups = [of.stats["lookups"] for of in found]
+    hits = [of["optimal_hits"] if is_optimal else sum(tier["hits"] for tier in of["tiers"]) for of in found]
+    lookups = [of["lookups"] for of in found]
     ratios: NDArray[np.float64] = (np.array(hits) + wanted - np.array(lookups)) / wanted
     return ratios
 

@@ -42,7 +42,6 @@ from kvtrace.model.shape import (
     stored_bytes,
     stored_ranks,
     windowed_bytes_per_token,
-    with_kv_dtype,
 )
 
 _TABLE = Path(__file__).with_name("models.toml")
@@ -69,7 +68,12 @@ def find_model(name: str, kv_dtype: str | None = None) -> ModelShape:
     if name not in models and (name.endswith(".json") or path.is_dir()):
         return read_model(path / "config.json" if path.is_dir() else path, kv_dtype)
     if own := known_as(name, models):
-        return models[own] if kv_dtype is None else with_kv_dtype(models[own], parse_dtype(kv_dtype, "--kv-dtype"))
+        if kv_dtype is None:
+            return models[own]
+        # Recurrent states and indexers keep theirs.
+        changed: ModelShape = msgspec.structs.replace(models[own], kv_dtype=parse_dtype(kv_dtype, "--kv-dtype"))
+        check(changed, "--kv-dtype")
+        return changed
     near = difflib.get_close_matches(_plain(name), {_plain(model): model for model in models}, n=3)
     nearest = [model for model in models if _plain(model) in near]
     hint = f"the nearest are {', '.join(nearest)}" if nearest else f"known are {', '.join(models)}"
@@ -144,16 +148,11 @@ def listing() -> list[dict[str, Any]]:
 
 def listing_document(models: list[dict[str, Any]]) -> Document:
     """Return `listing` as a document of one table; null where a model has no such layers."""
-    columns = [
-        ReportColumn("name", "model"),
-        ReportColumn("layers", "layers", Unit.COUNT),
-        ReportColumn("kv_dtype", "dtype"),
-        ReportColumn("growing_bytes_per_token", "growing, B/token", Unit.COUNT),
-        ReportColumn("windowed_bytes_per_token", "windowed, B/token", Unit.COUNT),
-        ReportColumn("state_bytes", "state, B", Unit.COUNT),
-        ReportColumn("max_context_tokens", "context, tokens", Unit.COUNT),
-    ]
-    rows = [[cell or None for cell in row] for row in ([model[c.name] for c in columns] for model in models)]
+    bytes_of = {"growing_bytes_per_token": "growing, B/token", "windowed_bytes_per_token": "windowed, B/token"}
+    headings = bytes_of | {"state_bytes": "state, B", "max_context_tokens": "context, tokens"}
+    columns = columns_of("text: name = model; count: layers; text: kv_dtype = dtype")
+    columns += [ReportColumn(name, heading, Unit.COUNT) for name, heading in headings.items()]
+    rows = [[model[column.name] or None for column in columns] for model in models]
     table = ReportTable("models, before any tensor-parallel split", Sheet.SUMMARY, columns, rows)
     return Document("", "", [Chapter("", [table])])
 

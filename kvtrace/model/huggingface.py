@@ -479,11 +479,8 @@ _MAMBA2 = (
 )
 
 
-def recurrent_layers(text: Fields, layers: int, model_dtype: KvDtype | None, notes: list[str]) -> Recurrent:
+def recurrent_layers(text: Fields, layers: int, conv_dtype: KvDtype, notes: list[str]) -> Recurrent:
     """Return the group of `layers` recurrent layers; ConfigError if it is of a kind not known here."""
-    conv_dtype = model_dtype or KvDtype.BF16
-    if model_dtype is None:
-        notes.append("the convolution's state is taken as bf16: config.json gives no dtype")
     if text.get("linear_num_value_heads") is not None:
         heads, width = text.integer("linear_num_value_heads"), text.integer("linear_value_head_dim")
         groups, state = text.integer("linear_num_key_heads"), text.integer("linear_key_head_dim")

@@ -271,16 +271,6 @@ class Piece:
         return chunks - (tokens - tokens % self.window_tokens) // chunk_tokens
 
 
-def with_kv_dtype(model: ModelShape, dtype: KvDtype) -> ModelShape:
-    """Return `model` with its cache in `dtype`; recurrent states and indexers keep theirs.
-
-    ConfigError if the model has no cache of that layout.
-    """
-    changed: ModelShape = msgspec.structs.replace(model, kv_dtype=dtype)
-    check(changed, "--kv-dtype")
-    return changed
-
-
 def check(model: ModelShape, where: str) -> None:
     """Raise ConfigError, naming `where`, if `model` cannot be: sizes that are not > 0, layouts that do not fit."""
     for complaint in _complaints(model):

@@ -1,20 +1,36 @@
-"""A fleet: its nodes, the tiers of each and tables of copies before the start; what it counted at the end."""
+"""A fleet: what happens to it at a time, its nodes and their tiers before the start, what it counted at the end.
+
+What happens (nodes and racks lost and joined, drives replaced, the store out of reach) is written TIME:KIND and what it
+is about, `300s:node-lost:7`. All are laid out before the start as steps, one a node or tier, which the simulation takes
+at their times (`native/fleet.c`). What the fleet did before, during and after each is counted as it is simulated, in
+stretches of a second that also end where a window of an event does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
 
 import numpy as np
 
+from kvtrace.core.config import nearest
+from kvtrace.core.document.fleet import hit_ratios
+from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import I8, StructAt, function
+from kvtrace.core.schema import TRACE, Op, Phase, enum_code
+from kvtrace.core.units import format_duration, parse_duration_ns
 from kvtrace.native.records import (
+    BACK,
     BATCH,
     COPY,
     COPY_COLUMNS,
     EMPTIED,
     FOUND,
+    GONE,
     HAPPENING,
+    JOINED,
     LOST,
     NODE,
     NONE,
@@ -22,8 +38,406 @@ from kvtrace.native.records import (
     UNBOUNDED,
     World,
 )
-from kvtrace.sim.incidents import Move, absent
-from kvtrace.sim.presets.tier import FleetSetting, Scope
+from kvtrace.sim.presets.tier import FleetSetting, Scope, TierSetting
+
+DRAM: Final = ("cpu", "dram", "host")
+MEMORY: Final = ("gpu", "hbm", *DRAM)
+"""Tiers of these names are no drives."""
+
+
+class Kind(StrEnum):
+    """The kinds of incidents."""
+
+    NODE_LOST = "node-lost"
+    """A node is gone, and all that lay in its own tiers. Its running requests start again on other nodes; if none is
+    up, they and all new ones wait for one."""
+    NODE_JOINED = "node-joined"
+    """A node comes, its tiers empty: one that was lost, or a new one that was not there before."""
+    RACK_LOST = "rack-lost"
+    """All nodes of a rack are lost, and what lay in tiers that they share."""
+    RACK_JOINED = "rack-joined"
+    """All nodes of a rack that are not there come."""
+    ENGINE_RESTART = "engine-restart"
+    """The engine of a node restarts, and the node is away for a time. What lay in its memory is lost; its drives keep
+    what they hold, and the engine finds it again. Its running requests start again on other nodes."""
+    DRIVE_REPLACED = "drive-replaced"
+    """The drive of a node is empty from now on; its slowest own tier, or the tier named."""
+    STORE_UNREACHABLE = "store-unreachable"
+    """For a time nothing is found in the slowest tier, and nothing stored; what it holds is there again afterwards."""
+    ROLLING_RESTART = "rolling-restart"
+    """Each node in turn, or so many at once, is lost for a time, and joins as the next are lost."""
+
+
+_FORMS: Final = {
+    Kind.NODE_LOST: "node-lost:NODE",
+    Kind.NODE_JOINED: "node-joined:NODE",
+    Kind.RACK_LOST: "rack-lost:RACK",
+    Kind.RACK_JOINED: "rack-joined:RACK",
+    Kind.ENGINE_RESTART: "engine-restart:NODE:DURATION",
+    Kind.DRIVE_REPLACED: "drive-replaced:NODE[:TIER]",
+    Kind.STORE_UNREACHABLE: "store-unreachable:DURATION",
+    Kind.ROLLING_RESTART: "rolling-restart:DURATION[:NODES]",
+}
+FORMS: Final = ", ".join(f"TIME:{form}" for form in _FORMS.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One incident, as --event gives it."""
+
+    text: str
+    at_ns: int
+    kind: Kind
+    place: int = 0
+    """The node, or the rack."""
+    lasts_ns: int = 0
+    """How long the store is out of reach, or each node is down."""
+    tier: str | None = None
+    nodes: int = 1
+    """How many restart at once."""
+
+    def end_ns(self, fleet: FleetSetting) -> int:
+        """Return when it is over."""
+        rounds = -(-fleet.nodes // self.nodes) if self.kind is Kind.ROLLING_RESTART else 1
+        return self.at_ns + rounds * self.lasts_ns
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Move:
+    """One step of an incident at a time; of steps at one time, those that bring something back go first."""
+
+    at_ns: int
+    is_loss: bool
+    kind: int
+    place: int = 0
+    """The node, or the first of the rack whose tier it is."""
+    tier: int = 0
+    """Of a node that is lost: a bit for each tier that keeps what it holds."""
+
+
+def parse_all(texts: Sequence[str], until_ns: int | None) -> tuple[Incident, ...]:
+    """Return the incidents that `texts` say; ConfigError for one that no simulation up to `until_ns` comes to."""
+    found = tuple(parse(text) for text in texts)
+    for incident in found:
+        if until_ns is not None and incident.at_ns >= until_ns:
+            raise ConfigError(f"--event {incident.text}: the simulation ends at {format_duration(until_ns)}")
+    return found
+
+
+def parse(text: str) -> Incident:
+    """Return the incident that `text` says; ConfigError, naming `--event`, if it says none."""
+    at, _, rest = text.partition(":")
+    name, *arguments = rest.split(":")
+    if name not in tuple(Kind):
+        raise ConfigError(f"--event {text}: no such event{nearest(name, list(Kind))}; write {FORMS}")
+    kind = Kind(name)
+    form = f"--event {text}: write TIME:{_FORMS[kind]}"
+    most = _FORMS[kind].count(":")
+    if not most - _FORMS[kind].count("[") <= len(arguments) <= most:
+        raise ConfigError(form)
+    at_ns = _duration(at, text)
+    if kind in (Kind.STORE_UNREACHABLE, Kind.ROLLING_RESTART, Kind.ENGINE_RESTART):
+        said = arguments.pop(1 if kind is Kind.ENGINE_RESTART else 0)
+        lasts_ns = _duration(said, text)
+        if lasts_ns == 0:
+            raise ConfigError(f"--event {text}: {said} must be > 0")
+        if kind is Kind.ENGINE_RESTART:
+            return Incident(text, at_ns, kind, _number(arguments[0], form), lasts_ns)
+        nodes = _number(arguments[0], form) if arguments else 1
+        if nodes == 0:
+            raise ConfigError(f"--event {text}: at least 1 node restarts at once")
+        return Incident(text, at_ns, kind, lasts_ns=lasts_ns, nodes=nodes)
+    tier = arguments[1] if len(arguments) > 1 else None
+    return Incident(text, at_ns, kind, _number(arguments[0], form), tier=tier)
+
+
+def _duration(text: str, whole: str) -> int:
+    try:
+        return parse_duration_ns(text)
+    except ConfigError as error:
+        raise ConfigError(f"--event {whole}: {error}") from None
+
+
+def _number(text: str, form: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):  # noqa: PLR2004 - digits
+        raise ConfigError(form)
+    return int(text)
+
+
+def steps_of(incidents: Sequence[Incident], fleet: FleetSetting, tiers: Sequence[TierSetting]) -> list[Move]:
+    """Return what is done when, in order; ConfigError, naming `--event`, for what cannot be."""
+    found: list[tuple[Move, Incident]] = []
+    for incident in incidents:
+        _check_place(incident, fleet)
+        found += [(step, incident) for step in _steps(incident, fleet, tiers)]
+    found.sort(key=lambda of: (of[0].at_ns, of[0].is_loss))
+    _check_order(found, fleet)
+    return [step for step, _ in found]
+
+
+def absent(steps: Sequence[Move]) -> list[int]:
+    """Return the nodes that are not there at the start: those that join before they are lost."""
+    first: dict[int, int] = {}
+    for step in steps:
+        if step.kind in (LOST, JOINED):
+            first.setdefault(step.place, step.kind)
+    return [node for node, kind in first.items() if kind == JOINED]
+
+
+def _check_place(incident: Incident, fleet: FleetSetting) -> None:
+    kind, racks = incident.kind, fleet.instances(Scope.RACK)
+    if kind in (Kind.RACK_LOST, Kind.RACK_JOINED):
+        if incident.place >= racks:
+            raise ConfigError(
+                f"--event {incident.text}: there is no rack {incident.place}: {fleet.nodes} nodes, {fleet.rack_nodes} "
+                f"a rack, are racks 0 to {racks - 1}"
+            )
+    elif incident.place >= fleet.nodes:
+        known = f"0 to {fleet.nodes - 1} (--nodes {fleet.nodes})" if fleet.nodes > 1 else "0 alone (--nodes 1)"
+        raise ConfigError(f"--event {incident.text}: there is no node {incident.place}: nodes are {known}")
+
+
+def _steps(incident: Incident, fleet: FleetSetting, tiers: Sequence[TierSetting]) -> Iterator[Move]:  # noqa: C901
+    at_ns, place, size = incident.at_ns, incident.place, fleet.rack_nodes
+    rack = range(place * size, min(fleet.nodes, (place + 1) * size))
+    match incident.kind:
+        case Kind.NODE_LOST:
+            yield Move(at_ns, True, LOST, place)
+        case Kind.NODE_JOINED:
+            yield Move(at_ns, False, JOINED, place)
+        case Kind.RACK_LOST:
+            for t in (t for t, tier in enumerate(tiers) if tier.scope is Scope.RACK):
+                yield Move(at_ns, True, EMPTIED, rack[0], t)
+            yield from (Move(at_ns, True, LOST, node) for node in rack)
+        case Kind.RACK_JOINED:
+            yield from (Move(at_ns, False, JOINED, node) for node in rack)
+        case Kind.ENGINE_RESTART:
+            kept = sum(1 << t for t, tier in enumerate(tiers) if tier.name not in MEMORY)
+            yield Move(at_ns, True, LOST, place, kept)
+            yield Move(at_ns + incident.lasts_ns, False, JOINED, place)
+        case Kind.DRIVE_REPLACED:
+            yield Move(at_ns, True, EMPTIED, place, _drive(incident, tiers))
+        case Kind.STORE_UNREACHABLE:
+            if fleet.nodes > 1 and tiers[-1].scope is not Scope.FLEET:
+                raise ConfigError(
+                    f"--event {incident.text}: the slowest tier, {tiers[-1].name}, is shared by no more than a "
+                    f"{tiers[-1].scope}: set tiers.{tiers[-1].name}.scope=fleet"
+                )
+            yield Move(at_ns, True, GONE, 0, len(tiers) - 1)
+            yield Move(at_ns + incident.lasts_ns, False, BACK, 0, len(tiers) - 1)
+        case Kind.ROLLING_RESTART:
+            for node in range(fleet.nodes):
+                lost_ns = at_ns + node // incident.nodes * incident.lasts_ns
+                yield Move(lost_ns, True, LOST, node)
+                yield Move(lost_ns + incident.lasts_ns, False, JOINED, node)
+
+
+def _drive(incident: Incident, tiers: Sequence[TierSetting]) -> int:
+    """Return the tier whose drive is replaced."""
+    own = {tier.name: t for t, tier in enumerate(tiers) if tier.scope is not Scope.FLEET}
+    if incident.tier is None:
+        drives = [t for name, t in own.items() if name not in MEMORY]
+        if not drives:
+            raise ConfigError(
+                f"--event {incident.text}: no node has a drive of its own; name one of its tiers: "
+                f"{incident.text}:TIER with {' or '.join(own) or 'scope=node'}"
+            )
+        return drives[-1]
+    if incident.tier not in own:
+        raise ConfigError(
+            f"--event {incident.text}: nodes have no tier {incident.tier} of their own; theirs are "
+            f"{', '.join(own) or 'none'}"
+        )
+    return own[incident.tier]
+
+
+def _check_order(found: Sequence[tuple[Move, Incident]], fleet: FleetSetting) -> None:
+    """Refuse what happens to what is not there, and a fleet that nobody serves any more."""
+    gone = set(absent([step for step, _ in found]))
+    is_gone = False
+    if found:
+        _check_served(found[0][1], gone, fleet, is_last=False)
+    for at, (step, incident) in enumerate(found):
+        is_rack = incident.kind in (Kind.RACK_JOINED, Kind.RACK_LOST)
+        if step.kind == JOINED:
+            wrong = f"node {step.place} is there already" if step.place not in gone and not is_rack else ""
+            gone.discard(step.place)
+        elif step.kind in (LOST, EMPTIED):
+            wrong = f"node {step.place} is not there" if step.place in gone and not is_rack else ""
+            gone |= {step.place} if step.kind == LOST else set()
+        else:
+            wrong = "the store is out of reach already" if is_gone == (step.kind == GONE) else ""
+            is_gone = step.kind == GONE
+        if wrong:
+            raise ConfigError(f"--event {incident.text}: {wrong} at {format_duration(step.at_ns)}")
+        if at + 1 == len(found) or found[at + 1][0].at_ns > step.at_ns:
+            _check_served(incident, gone, fleet, is_last=all(later.kind != JOINED for later, _ in found[at + 1 :]))
+
+
+def _check_served(incident: Incident, gone: set[int], fleet: FleetSetting, *, is_last: bool) -> None:
+    """Refuse a fleet without nodes for good, or one of two pools of which one has none."""
+    if is_last and len(gone) == fleet.nodes:
+        raise ConfigError(f"--event {incident.text}: no node is left, and none joins later: add TIME:node-joined:NODE")
+    if fleet.is_disaggregated:
+        pools = {"compute prompts": range(fleet.prefill_nodes), "generate": range(fleet.prefill_nodes, fleet.nodes)}
+        for what, nodes in pools.items():
+            if gone.issuperset(nodes):
+                raise ConfigError(
+                    f"--event {incident.text}: none of the nodes that {what} would be left; at least one must stay"
+                )
+
+
+SECOND_NS: Final = 10**9
+WINDOW_NS: Final = 60 * SECOND_NS
+WINDOWS_AFTER: Final = 5
+STEP_NS: Final = 10 * SECOND_NS
+"""Hits are back once so long a step has them."""
+BACK_WITHIN: Final = 0.01
+"""As many as before, less so much."""
+MOST_POINTS: Final = 150
+"""Of a series over the whole time."""
+OF_REQUESTS: Final = tuple(name for name in FOUND.names or () if name != "ts_ns")
+OF_TIERS: Final = ("reads", "read_bytes", "writes", "written_bytes", "lost_bytes")
+_CODES = {op: enum_code(TRACE, "op", op) for op in Op}
+_POPULATE, _LOSE = (enum_code(TRACE, "phase", phase) for phase in (Phase.POPULATE, Phase.LOSE))
+
+
+class IncidentCounters:
+    """Counts, around each incident, hits, computed tokens, and reads and writes of the tiers."""
+
+    def __init__(self, incidents: Sequence[Incident], fleet: FleetSetting, tiers: Sequence[str]) -> None:
+        self._incidents, self._fleet, self._tiers = incidents, fleet, tiers
+        ends = {0} | {t % SECOND_NS for of in incidents for t in (of.at_ns, of.end_ns(fleet))}
+        self._parts = np.array(sorted(ends))
+        """Where in a second its stretches begin."""
+        self._requests = np.zeros((0, len(OF_REQUESTS)), np.int64)
+        self._storage = np.zeros((0, len(tiers) * len(OF_TIERS)), np.int64)
+        """[stretches, of each tier OF_TIERS]"""
+        self._end_ns = 0
+
+    def see(self, rows: dict[str, Any], found: Any) -> None:
+        """Count rows of the trace, and what requests found, records.FOUND."""
+        at = self._stretch(found["ts_ns"])
+        rows_at = self._stretch(rows["ts_ns"])
+        self._grow(max(at.max(initial=-1), rows_at.max(initial=-1)) + 1)
+        for column, name in enumerate(OF_REQUESTS):
+            np.add.at(self._requests[:, column], at, found[name])
+        op, phase, length = rows["op"], rows["phase"], rows["length_bytes"]
+        is_read = op == _CODES[Op.READ]
+        is_written = (op == _CODES[Op.WRITE]) & (phase != _POPULATE)
+        kinds = ((is_read, 0, 1), (is_written, 2, 3), (phase == _LOSE, None, 4))
+        # The link of a disaggregated fleet is a tier after all others.
+        is_tier = rows["tier"] < len(self._tiers)
+        for is_one, count, size in kinds:
+            which = is_one & is_tier
+            place, first = rows_at[which], rows["tier"][which].astype(np.int64) * len(OF_TIERS)
+            if count is not None:
+                np.add.at(self._storage, (place, first + count), 1)
+            np.add.at(self._storage, (place, first + size), length[which])
+
+    def _stretch(self, ts_ns: Any) -> Any:
+        parts = np.searchsorted(self._parts, ts_ns % SECOND_NS, side="right") - 1
+        return ts_ns // SECOND_NS * len(self._parts) + parts
+
+    def _grow(self, stretches: int) -> None:
+        more = stretches - len(self._requests)
+        if more > 0:
+            more += len(self._requests) // 2
+            self._requests = np.pad(self._requests, ((0, more), (0, 0)))
+            self._storage = np.pad(self._storage, ((0, more), (0, 0)))
+
+    def stats(self, end_ns: int) -> dict[str, Any]:
+        """Return the counters as the metadata carries them, of a simulation that ends then; nothing without events."""
+        if not self._incidents:
+            return {}
+        self._end_ns = end_ns
+        self._grow((end_ns // SECOND_NS + 1) * len(self._parts))
+        return {
+            "incidents": {"around": [self._of(incident, end_ns) for incident in self._incidents]} | self._series(end_ns)
+        }
+
+    def _of(self, incident: Incident, end_ns: int) -> dict[str, Any]:
+        over_ns = incident.end_ns(self._fleet)
+        windows = [self._window(*window) for window in _windows(incident.at_ns, over_ns, end_ns)]
+        before = windows[0]["hit_ratio"] if windows and windows[0]["window"] == "before" else None
+        return {
+            "event": incident.text,
+            "at_ns": incident.at_ns,
+            "over_ns": over_ns,
+            "is_reached": incident.at_ns < end_ns,
+            "hits_back_ns": None if before is None else self._back_ns(over_ns, end_ns, before),
+            "windows": windows,
+        }
+
+    def _window(self, name: str, first_ns: int, last_ns: int) -> dict[str, Any]:
+        found = dict(zip(OF_REQUESTS, self._sum(self._requests, first_ns, last_ns).tolist(), strict=True))
+        tiers = self._sum(self._storage, first_ns, last_ns).reshape(len(self._tiers), -1)
+        peaks = self._peaks(first_ns, last_ns)
+        return {
+            "window": name,
+            "from_ns": first_ns,
+            "to_ns": last_ns,
+            **found,
+            **hit_ratios(found),
+            "tiers": [
+                {"name": tier} | dict(zip(OF_TIERS, of.tolist(), strict=True)) | peak
+                for tier, of, peak in zip(self._tiers, tiers, peaks, strict=True)
+            ],
+        }
+
+    def _sum(self, table: Any, first_ns: int, last_ns: int) -> Any:
+        return table[self._between(first_ns, last_ns)].sum(axis=0)
+
+    def _between(self, first_ns: int, last_ns: int) -> slice:
+        """Return the stretches of a window: all that are left, if it goes to the end."""
+        first, last = self._stretch(np.array([first_ns, last_ns])).tolist()
+        return slice(first, None if last_ns == self._end_ns else last)
+
+    def _peaks(self, first_ns: int, last_ns: int) -> list[dict[str, int]]:
+        """Return of each tier the most bytes that it read, and wrote, in a second from the start of the window on."""
+        table, step = self._storage[self._between(first_ns, last_ns)], len(self._parts)
+        seconds = np.add.reduceat(table, np.arange(0, len(table), step)).reshape(-1, len(self._tiers), len(OF_TIERS))
+        most = seconds.max(axis=0)
+        return [{"peak_read_bytes": int(of[1]), "peak_written_bytes": int(of[3])} for of in most]
+
+    def _back_ns(self, over_ns: int, end_ns: int, before: float) -> int | None:
+        """Return how long after `over_ns` the first step ends in which hits are as before; null if none does."""
+        for start in range(over_ns, end_ns - STEP_NS + 1, STEP_NS):
+            of = dict(zip(OF_REQUESTS, self._sum(self._requests, start, start + STEP_NS).tolist(), strict=True))
+            if (ratio := hit_ratios(of)["hit_ratio"]) is not None and ratio >= before - BACK_WITHIN:
+                return start + STEP_NS - over_ns
+        return None
+
+    def _series(self, end_ns: int) -> dict[str, Any]:
+        """Return what there is over the whole time, in steps of whole seconds."""
+        seconds = max(1, -(-end_ns // SECOND_NS))
+        step = max(1, -(-seconds // MOST_POINTS))
+        starts = np.arange(0, seconds, step) * len(self._parts)
+        end = seconds * len(self._parts)
+        requests = np.add.reduceat(self._requests[:end], starts)
+        tiers = np.add.reduceat(self._storage[:end], starts).reshape(len(starts), len(self._tiers), -1)
+        return {
+            "step_ns": step * SECOND_NS,
+            "end_ns": end_ns,
+            "over_time": {name: requests[:, column].tolist() for column, name in enumerate(OF_REQUESTS)},
+            "tiers": [
+                {"name": name} | {of: tiers[:, t, column].tolist() for column, of in enumerate(OF_TIERS)}
+                for t, name in enumerate(self._tiers)
+            ],
+        }
+
+
+def _windows(at_ns: int, over_ns: int, end_ns: int) -> Iterator[tuple[str, int, int]]:
+    """Yield the windows around what happens from `at_ns` to `over_ns`: name, start and end; none after the end."""
+    if 0 < at_ns <= end_ns:
+        yield "before", max(0, at_ns - WINDOW_NS), at_ns
+    if over_ns > at_ns and at_ns < end_ns:
+        yield "during", at_ns, min(over_ns, end_ns)
+    for k in range(WINDOWS_AFTER):
+        start = over_ns + k * WINDOW_NS
+        if start < end_ns:
+            yield f"minute {k + 1} after", start, min(start + WINDOW_NS, end_ns)
+
 
 MILLION = 1_000_000
 _count_again = function("count_again", I8, int, SEEN, I8, int, SEEN)
@@ -165,16 +579,13 @@ def stats(setting: FleetSetting, world: World) -> dict[str, Any]:
         return {}
     nodes = world.fleet.nodes
     total = {name: int(nodes[name].sum()) for name in BY_NODE}
-    lookups = total["lookups"]
     return {
         "fleet": {
             "nodes": setting.nodes,
             "router": str(setting.router),
             "local_hits": total["local_hits"],
             "shared_hits": total["shared_hits"],
-            "local_hit_ratio": total["local_hits"] / lookups if lookups else None,
-            "shared_hit_ratio": total["shared_hits"] / lookups if lookups else None,
-            "hit_ratio": (total["local_hits"] + total["shared_hits"]) / lookups if lookups else None,
+            **hit_ratios(total),
             "computed_tokens": total["computed_tokens"],
             "duplicate_bytes": _duplicates(world),
             **({"link_bytes": int(nodes["sent_bytes"].sum())} if setting.is_disaggregated else {}),

@@ -35,8 +35,7 @@ from kvtrace.native.records import (
 from kvtrace.requests.requests import Requests, Waits
 from kvtrace.requests.users import Library, Popularity, ServingMode, make_users
 from kvtrace.sim.chains import Chains, chunk_chains, conversations
-from kvtrace.sim.fleet import copy_tiers_to_places, schedule_incidents, set_fleet
-from kvtrace.sim.incidents import Incident, steps_of
+from kvtrace.sim.fleet import Incident, copy_tiers_to_places, schedule_incidents, set_fleet, steps_of
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
 from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, bytes_of, ns_of

@@ -28,7 +28,7 @@ from kvtrace.native import records
 from kvtrace.native.records import EVENT, WAIT, World
 from kvtrace.requests.users import library_of
 from kvtrace.sim import fleet, setup
-from kvtrace.sim.incidents import IncidentCounters
+from kvtrace.sim.fleet import IncidentCounters
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Preset
 from kvtrace.sim.presets.tier import Admission, TierSetting

@@ -21,7 +21,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import SECONDS_PER_DAY, parse_endurance
 from kvtrace.core.units import NS_PER_S, format_duration, parse_bytes
 from kvtrace.curves.points import Simulated, is_store, roles_of
-from kvtrace.sim.incidents import MEMORY
+from kvtrace.sim.fleet import MEMORY
 from kvtrace.sim.presets.preset import Preset
 from kvtrace.sim.presets.tier import MONTH_S, PRICES, TierSetting
 from kvtrace.study.document import Candidate, Findings, front

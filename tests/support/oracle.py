@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from plans import Users
 
     from kvtrace.requests.requests import Requests, Waits
-    from kvtrace.sim.incidents import Incident
+    from kvtrace.sim.fleet import Incident
 
 EXPIRE, POLL, STORE = range(3)
 FOREVER = float("inf")

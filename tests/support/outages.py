@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from evictions import POLICIES
 
-from kvtrace.sim import incidents as product
+from kvtrace.sim import fleet as product
 from kvtrace.sim.presets.tier import Scope, ns_of
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from oracle import Oracle, Row, Tier
 
-    from kvtrace.sim.incidents import Incident
+    from kvtrace.sim.fleet import Incident
 
 
 class Outages:

@@ -14,7 +14,7 @@ from kvtrace.sim.presets.preset import Entry
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kvtrace.sim.incidents import Incident
+    from kvtrace.sim.fleet import Incident
     from kvtrace.sim.presets.preset import Preset
 
 MOST = 40

@@ -22,6 +22,13 @@ MOST_NODES: Final = 16
 """A larger fleet is shown by its least, median and largest node."""
 
 
+def hit_ratios(counts: dict[str, int]) -> dict[str, float | None]:
+    """Return which shares of look-ups hit in a node's own tiers, in shared ones and in any; null without look-ups."""
+    local, shared, lookups = (counts[name] for name in ("local_hits", "shared_hits", "lookups"))
+    hits = {"local_hit_ratio": local, "shared_hit_ratio": shared, "hit_ratio": local + shared}
+    return {name: count / lookups if lookups else None for name, count in hits.items()}
+
+
 def fleet_headline(fleet: dict[str, Any]) -> str:
     """Return the first line of what `fleet`, the stats of a fleet, did."""
     hits = ", ".join(
@@ -59,15 +66,7 @@ def _rows(by_node: dict[str, list[int]]) -> list[dict[str, Any]]:
     rows = []
     for node in range(count):
         of = {name: values[node] for name, values in by_node.items()}
-        lookups = of["lookups"]
-        ratios = {
-            "hit_ratio": of["local_hits"] + of["shared_hits"],
-            "local_hit_ratio": of["local_hits"],
-            "shared_hit_ratio": of["shared_hits"],
-        }
-        rows.append(
-            {"node": str(node)} | of | {name: hits / lookups if lookups else None for name, hits in ratios.items()}
-        )
+        rows.append({"node": str(node)} | of | hit_ratios(of))
     if count <= MOST_NODES:
         return rows
     shown = []

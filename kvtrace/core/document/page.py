@@ -763,20 +763,25 @@ _DATES = {".svg": "Date", ".pdf": "CreationDate"}
 
 
 def check_plot(path: Path) -> None:
-    """Raise unless a plot can be drawn to `path`, before the work that it is to show.
-
-    Raises:
-        ConfigError: another suffix than .svg, .png or .pdf.
-        DeviceError: no such directory.
-        ProbeUnavailable: matplotlib is missing.
-
-    """
-    if path.suffix not in SUFFIXES:
-        raise ConfigError(f"--plot {path}: name it *.svg, *.png or *.pdf")
+    """Raise unless a plot can be drawn to `path`, before what it is to show is made; DeviceError without its folder."""
+    check_drawing(path, "--plot", SUFFIXES, "matplotlib")
     if not path.parent.is_dir():
         raise DeviceError(f"{path.parent}: no such directory; make it first")
-    if find_spec("matplotlib") is None:
-        raise ProbeUnavailable(f"--plot needs matplotlib: {how_to_add('plot')}")
+
+
+def check_page(path: Path, flag: str) -> None:
+    """Raise unless a page can be drawn to `path`, which `flag` names, before the work that it is to show."""
+    check_drawing(path, flag, (".html",), "matplotlib", "bokeh")
+
+
+def check_drawing(path: Path, flag: str, suffixes: Sequence[str], *libraries: str) -> None:
+    """Raise ConfigError for another suffix, ProbeUnavailable if one of the `libraries` is missing that draw it."""
+    if path.suffix not in suffixes:
+        *others, last = (f"*{suffix}" for suffix in suffixes)
+        raise ConfigError(f"{flag} {path}: name it {', '.join(others)}{' or ' * bool(others)}{last}")
+    for library in libraries:
+        if find_spec(library) is None:
+            raise ProbeUnavailable(f"{flag} needs {library}: {how_to_add('plot')}")
 
 
 @contextmanager

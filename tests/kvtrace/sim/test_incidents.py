@@ -21,7 +21,7 @@ from test_routers import fleet_of
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.tables import open_table
 from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
-from kvtrace.sim.incidents import Incident, Kind, parse, steps_of
+from kvtrace.sim.fleet import Incident, Kind, parse, steps_of
 from kvtrace.sim.presets.tier import Admission, FleetSetting, Scope
 from kvtrace.sim.routers import Router
 from kvtrace.sim.setup import Load
@@ -30,7 +30,7 @@ from kvtrace.sim.setup import Load
 @pytest.fixture(scope="module", autouse=True)
 def _the_first_tier_is_memory():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kvtrace.sim.incidents.MEMORY", ("tier0", "cpu"))
+        patch.setattr("kvtrace.sim.fleet.MEMORY", ("tier0", "cpu"))
         yield
 
 
