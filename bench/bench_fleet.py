@@ -23,7 +23,7 @@ def simulate(nodes: int, seconds: int) -> tuple[float, int]:
     from kvtrace.model import serving
     from kvtrace.model.catalogue import find_model
     from kvtrace.sim.presets.preset import load_preset
-    from kvtrace.sim.setup import Load
+    from kvtrace.sim.simulation import Load
     from kvtrace.sim.simulation import Flush, Simulation
 
     model = find_model("llama3.1-70b")

@@ -282,7 +282,7 @@ def size(
     from kvtrace.curves.points import Stack
     from kvtrace.curves.size import Question
     from kvtrace.curves.size import answer as size_of
-    from kvtrace.sim.setup import has_times
+    from kvtrace.sim.simulation import has_times
 
     if sample is not None and not 0 < sample <= 1:
         raise ConfigError(f"--sample {sample:g}: must be > 0, and at most 1, which is all")
@@ -440,7 +440,7 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
 
 
 def _computing(serving: dict[str, Any], stack: Stack) -> str:
-    from kvtrace.sim.setup import has_times
+    from kvtrace.sim.simulation import has_times
 
     if stack.load.requests is not None and serving["gpu"] == INSTANT and not has_times(stack.preset):
         return "GPU compute time is not modelled: requests are served in the order of arrival; --gpu h100 models it"

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from kvtrace.requests.requests import Requests
     from kvtrace.requests.users import Workload
     from kvtrace.sim.presets.preset import Preset
-    from kvtrace.sim.setup import Load
-    from kvtrace.sim.simulation import Simulation
+    from kvtrace.sim.simulation import Load, Simulation
 
 MODEL, USERS, DURATION = "llama3.1-8b", 32, "60s"
 """Defaults where the preset has none."""
@@ -81,7 +80,7 @@ def prepare(
     from kvtrace.requests.shaping import Turns, choose
     from kvtrace.sim.fleet import parse_all
     from kvtrace.sim.presets.preset import load_preset
-    from kvtrace.sim.setup import FOREVER_NS, Load
+    from kvtrace.sim.simulation import FOREVER_NS, Load
 
     users.check(source, file)
     if turns is not None and file is None:

@@ -25,8 +25,7 @@ from kvtrace.sim.fleet import DRAM, MEMORY, all_tiers
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Preset
 from kvtrace.sim.presets.tier import TierSetting
-from kvtrace.sim.setup import Load, has_times, sizes_of, tier_limits
-from kvtrace.sim.simulation import Flush, Simulation
+from kvtrace.sim.simulation import Flush, Load, Simulation, has_times, sizes_of, tier_limits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

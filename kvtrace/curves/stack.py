@@ -23,7 +23,7 @@ from kvtrace.core.native.library import I1, I4, I8, StructAt, function
 from kvtrace.native.records import EVENT, NONE, UNBOUNDED, World
 from kvtrace.sim.chains import Chains
 from kvtrace.sim.policies import Policy
-from kvtrace.sim.setup import new_links, new_slots, new_tiers, set_policies
+from kvtrace.sim.simulation import new_links, new_slots, new_tiers, set_policies
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,7 +7,7 @@
 static void take_out(World *w, int64_t slot, int64_t is_evicted) {
     on_remove(w, 0, slot, is_evicted);
     w->slots[slot].live = 0;
-    w->tiers[0].used -= w->slots[slot].size;
+    w->tiers[0].live_bytes -= w->slots[slot].size;
 }
 
 // Of the one tier, with its policy, which all requests go through in order.
@@ -28,10 +28,10 @@ EXPORT void use_tier(World *w, int64_t *uses) {
             }
             is_leading = false;
             if (what->size > tier->limit) continue;
-            while (tier->used + what->size > tier->limit) take_out(w, victim(w, 0, slot), 1);
+            while (tier->live_bytes + what->size > tier->limit) take_out(w, victim(w, 0, slot), 1);
             on_insert(w, 0, slot, now);
             what->live = 1;
-            tier->used += what->size;
+            tier->live_bytes += what->size;
             inserts++;
         }
     }

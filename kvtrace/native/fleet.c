@@ -245,7 +245,7 @@ static void lose_node(World *w, int64_t node, int64_t kept) {
         if (!(kept & (1 << t))) empty_tier(w, node, t);
         Tier *tier = &w->tiers[t];
         tier->read_busy_ns = tier->write_busy_ns = control->now;
-        while (tier->waiting > 0) take_first(w, t);
+        while (tier->waiting_objects > 0) take_first(w, t);
         tier->beat_ns = 0;
         if (w->knobs.filtered & (1 << t)) forget_counts(w, t);
     }

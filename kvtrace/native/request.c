@@ -347,7 +347,7 @@ static void count_past_miss(World *w, int64_t actor) {
     for (int64_t t = 0; t < w->tiers_count; t++) {
         if (!w->tiers[t].looks_past_miss || w->control.gone & (1 << t)) continue;
         int64_t faster = ((1 << t) - 1) & ~1;
-        for (int64_t i = first; i < n; i++) w->tiers[t].looked_up += !(live_in(w, w->chain[i]) & faster);
+        for (int64_t i = first; i < n; i++) w->tiers[t].file_lookups += !(live_in(w, w->chain[i]) & faster);
     }
 }
 
@@ -371,7 +371,7 @@ static void count_lookups(World *w, int64_t actor, int64_t looked_up) {
 // there, too. All of a prompt is brought up before any of it is loaded, and is used only then.
 static void give_up_own(World *w, int64_t t, int64_t end) {
     Tier *tier = &w->tiers[t];
-    int64_t missing = tier->used - tier->limit, needed = 0, below = 0;
+    int64_t missing = tier->live_bytes - tier->limit, needed = 0, below = 0;
     for (int64_t i = 0; i < end; i++) {
         int64_t entry = w->chain[i];
         if (w->where[i] < t || (entry >= 0 && w->slots[entry].seen)) continue;

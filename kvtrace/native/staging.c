@@ -42,7 +42,7 @@ static void emit_both(World *w, int64_t now, int64_t op, int64_t t, int64_t phas
 }
 
 static void delete_bucket(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase) {  // its slot stays
-    w->tiers[t].used -= w->slots[slot].size;
+    w->tiers[t].live_bytes -= w->slots[slot].size;
     w->tiers[t].deleted_bytes += w->slots[slot].size;
     emit_both(w, now, OP_DELETE, t, phase, slot);
 }
@@ -76,7 +76,7 @@ static void fill(World *w, int64_t t, int64_t slot, int64_t first, int64_t count
     what->object = w->control.next_object, what->size = whole + meta, what->live = (int16_t)(1 << t);
     name(w, whole);
     if (meta) name(w, meta);
-    tier->used += what->size;
+    tier->live_bytes += what->size;
     tier->written_bytes += what->size;
     serve_write(w, t, what->size, now);
     emit_both(w, now, OP_WRITE, t, phase, slot);
@@ -145,8 +145,9 @@ static void give_up(World *w, int64_t t, int64_t slot, int64_t now) {
 static void collect_for(World *w, int64_t t, int64_t size, int64_t now) {
     Tier *tier = &w->tiers[t];
     if (size > tier->largest) return;
-    if (tier->goal == NONE && tier->used > 0 && tier->used + size > tier->limit) tier->goal = tier->low;
-    while (tier->goal != NONE && tier->used > 0 && tier->used + size > tier->goal) evict(w, t, victim(w, t, NONE), now);
+    if (tier->goal == NONE && tier->live_bytes > 0 && tier->live_bytes + size > tier->limit) tier->goal = tier->low;
+    while (tier->goal != NONE && tier->live_bytes > 0 && tier->live_bytes + size > tier->goal)
+        evict(w, t, victim(w, t, NONE), now);
     tier->goal = NONE;
 }
 
@@ -190,11 +191,11 @@ static bool take(World *w, int64_t t, int64_t slot, int64_t kept_bytes, int64_t 
     const Tier *tier = &w->tiers[t];
     int64_t size = size_of(w, slot);
     if (size > tier->largest) return false;
-    if (tier->used + taken_bytes + size > tier->limit)
-        while (tier->used > kept_bytes && tier->used + taken_bytes + size > tier->low)
+    if (tier->live_bytes + taken_bytes + size > tier->limit)
+        while (tier->live_bytes > kept_bytes && tier->live_bytes + taken_bytes + size > tier->low)
             drop(w, t, object_of(w, t, victim(w, t, slot)), now, PHASE_EVICT);
     // As has_room: an object that it takes may fill an empty tier past its limit.
-    return tier->used + taken_bytes + size <= tier->limit || tier->used + taken_bytes == 0;
+    return tier->live_bytes + taken_bytes + size <= tier->limit || tier->live_bytes + taken_bytes == 0;
 }
 
 // Take buffers of tier `t` for `chain[first:n]`; return the end of those that have one.
@@ -207,7 +208,7 @@ static int64_t stage_writes(World *w, int64_t t, int64_t first, int64_t n, int64
             if (size > tier->largest) return first;
             if (!(w->slots[w->chain[i]].live & (1 << t))) taken += size;
         }
-        return tier->used + taken <= tier->limit ? n : first;
+        return tier->live_bytes + taken <= tier->limit ? n : first;
     }
     for (int64_t i = first; i < n; i++) {
         if (!take(w, t, w->chain[i], 0, taken, now)) return i;
@@ -227,7 +228,7 @@ int64_t cut_reads(World *w, int64_t first, int64_t end) {
         needed += size_of(w, w->chain[i]);
         if (i >= first) cut = min_of(cut, i);
     }
-    if (tier->used + needed <= tier->limit) return end;
+    if (tier->live_bytes + needed <= tier->limit) return end;
     for (int64_t i = 0; i < first; i++)
         if (w->where[i] > t) w->where[i] = NONE;
     return cut;
@@ -314,7 +315,7 @@ static int64_t store_ns(World *w, int64_t t) {  // when tier `t` takes from its 
     const Tier *tier = &w->tiers[t];
     if (w->control.gone & (1 << t)) return UNBOUNDED;
     if (tier->heartbeat_ns) return tier->beat_ns ? tier->beat_ns : UNBOUNDED;
-    if (!tier->waiting) return UNBOUNDED;
+    if (!tier->waiting_objects) return UNBOUNDED;
     return max_of(tier->write_busy_ns, w->offers[tier->queue_first + tier->queue_head].since);
 }
 
@@ -352,15 +353,15 @@ static bool waits(World *w, int64_t t, int64_t slot) {  // for tier `t`, already
 static void wait_for(World *w, int64_t t, int64_t slot, int64_t now) {  // drops it if the queue of tier `t` is full
     Tier *tier = &w->tiers[t];
     bool is_too_large = tier->bucket_objects && part_bytes(w, slot) > tier->bucket_bytes;
-    if (is_too_large || tier->waiting == tier->queue_limit) {
-        tier->dropped++;
+    if (is_too_large || tier->waiting_objects == tier->queue_limit) {
+        tier->dropped_objects++;
         tier->dropped_bytes += w->slots[slot].size;
         return;
     }
-    *offer_at(w, tier, tier->waiting) = (Offer){slot, now, w->control.node};
+    *offer_at(w, tier, tier->waiting_objects) = (Offer){slot, now, w->control.node};
     int64_t incoming = incoming_of(w, t, slot);
     w->slots[incoming].held |= 2 << t;
-    tier->waiting++;
+    tier->waiting_objects++;
     if (tier->heartbeat_ns && !tier->beat_ns) tier->beat_ns = (now / tier->heartbeat_ns + 1) * tier->heartbeat_ns;
 }
 
@@ -382,7 +383,7 @@ int64_t take_first(World *w, int64_t t) {
     const Offer *offer = &w->offers[tier->queue_first + tier->queue_head];
     int64_t slot = offer->slot;
     tier->queue_head = (tier->queue_head + 1) % tier->queue_limit;
-    tier->waiting--;
+    tier->waiting_objects--;
     move(w, offer->node);
     see(w, slot);
     const Slot *what = &w->slots[slot];
@@ -390,7 +391,7 @@ int64_t take_first(World *w, int64_t t) {
     w->slots[member].held &= ~(2 << t);
     if (member != slot) loosen(w, member);
     if (what->live & (1 << (t - 1))) return slot;
-    tier->lost++;
+    tier->lost_objects++;
     tier->lost_bytes += what->size;
     if (what->held == 0) release(w, slot);
     return NONE;
@@ -400,7 +401,7 @@ int64_t take_first(World *w, int64_t t) {
 static int64_t bucketful(World *w, int64_t t) {
     const Tier *tier = &w->tiers[t];
     int64_t size = 0;
-    for (int64_t n = 0; n < tier->waiting; n++) {
+    for (int64_t n = 0; n < tier->waiting_objects; n++) {
         size += part_bytes(w, offer_at(w, tier, n)->slot);
         if (size > tier->bucket_bytes) return n;
         if (n + 1 == tier->bucket_objects || size == tier->bucket_bytes) return n + 1;
@@ -439,7 +440,7 @@ static void store_bucket(World *w, int64_t t, int64_t now) {
     }
     move(w, node);
     if (!count || write_bucket(w, t, 0, count, now)) return;
-    tier->dropped += count;
+    tier->dropped_objects += count;
     for (int64_t i = 0; i < count; i++) tier->dropped_bytes += w->slots[w->chain[i]].size;
 }
 
@@ -500,7 +501,7 @@ static void do_due(World *w, int64_t t, int64_t when) {     // or a part of it
     if (tier->collect_share > 0) collect_for(w, t, next_bucket(w, t), when);
     if (tier->bucket_objects) store_bucket(w, t, when);
     else store_first(w, t, when);
-    if (tier->waiting == 0) tier->beat_ns = 0;
+    if (tier->waiting_objects == 0) tier->beat_ns = 0;
 }
 
 // Do what is due until now, each at its time, and of one time place by place. Of places, nodes come first, then racks,

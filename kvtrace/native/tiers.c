@@ -169,9 +169,9 @@ void write_slot(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase, i
     if (!is_endless(w, t)) on_insert(w, t, member, now);
     if (phase != PHASE_DEMOTE) stamp(w, slot);
     what->live |= 1 << t;
-    tier->used += what->size;
+    tier->live_bytes += what->size;
     tier->written_bytes += what->size;
-    if (tier->evict_every_ns > 0 && tier->poll_ns == 0 && tier->used >= tier->trigger)
+    if (tier->evict_every_ns > 0 && tier->poll_ns == 0 && tier->live_bytes >= tier->trigger)
         tier->poll_ns = (now / tier->evict_every_ns + 1) * tier->evict_every_ns;
     pin(w, slot, serve_write(w, t, what->size, now));
     emit(w, now, OP_WRITE, t, phase, slot, what->size, request, stage);
@@ -190,7 +190,7 @@ void drop(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase) {
     }
     if (tier->is_whole) w->pins[member].offer = 0;     // what writes it again is another offer, or none
     what->live &= ~(1 << t);
-    tier->used -= what->size;
+    tier->live_bytes -= what->size;
     tier->deleted_bytes += what->size;
     emit(w, now, OP_DELETE, t, phase, slot, what->size, NONE, NONE);
     if (what->held) loosen(w, slot);
@@ -255,7 +255,7 @@ static int64_t decayed(const Tier *tier, const Seen *seen) {    // a count, halv
 
 static bool has_room(World *w, int64_t t, int64_t size) {  // an object it takes may fill an empty tier past its limit
     const Tier *tier = &w->tiers[t];
-    return tier->used == 0 || tier->used + size <= tier->limit;
+    return tier->live_bytes == 0 || tier->live_bytes + size <= tier->limit;
 }
 
 // Count an offer of `slot`; return what that makes. For nth-offer it is one more. For frequency it is twice as much,
@@ -285,7 +285,7 @@ static bool passes(World *w, int64_t t, int64_t slot, int64_t now) {
             || count > decayed(tier, count_of(w, t, w->slots[victim(w, t, slot)].object));
     } else is_taken = offered(w, t, slot, now) >= tier->admission_count;
     if (is_taken) return true;
-    tier->refused++;
+    tier->refused_objects++;
     tier->refused_bytes += size;
     loosen(w, slot);
     return false;
@@ -370,14 +370,14 @@ static bool is_held(World *w, int64_t slot, int64_t mine, int64_t previous, int6
 // false if it cannot.
 bool frees(World *w, int64_t t, int64_t need, int64_t mine, int64_t previous, int64_t now) {
     const Tier *tier = &w->tiers[t];
-    int64_t missing = tier->used + need - tier->limit;
+    int64_t missing = tier->live_bytes + need - tier->limit;
     if (missing <= 0) return true;
     int64_t slot = queue_of(w, t, 0)->tail;
     for (; slot != NONE && missing > 0; slot = link_of(w, t, slot)->newer)
         if (!is_held(w, slot, mine, previous, now)) missing -= w->slots[slot].size;
     if (missing > 0) return false;
     slot = queue_of(w, t, 0)->tail;
-    while (slot != NONE && tier->used + need > tier->low) {
+    while (slot != NONE && tier->live_bytes + need > tier->low) {
         int64_t newer = link_of(w, t, slot)->newer;
         if (!is_held(w, slot, mine, previous, now)) drop(w, t, object_of(w, t, slot), now, PHASE_EVICT);
         slot = newer;
@@ -397,7 +397,7 @@ bool make_room(World *w, int64_t t, int64_t slot, int64_t now) {
     if (has_room(w, t, size)) return true;
     if (tier->evict_every_ns > 0) return false;
     int64_t incoming = incoming_of(w, t, slot);
-    while (tier->used > 0 && tier->used + size > tier->low) evict(w, t, victim(w, t, incoming), now);
+    while (tier->live_bytes > 0 && tier->live_bytes + size > tier->low) evict(w, t, victim(w, t, incoming), now);
     return true;
 }
 
@@ -449,7 +449,7 @@ void make_room_by_demotion(World *w, int64_t t, int64_t slot, int64_t now) {
 }
 
 // Whether it holds so much that it makes room when it is time, and the bytes of what it gives up next.
-static bool is_filled(const Tier *tier) { return tier->used > 0 && tier->used >= tier->trigger; }
+static bool is_filled(const Tier *tier) { return tier->live_bytes > 0 && tier->live_bytes >= tier->trigger; }
 
 static int64_t next_bytes(World *w, int64_t t) { return w->slots[victim(w, t, NONE)].size; }
 
@@ -459,11 +459,11 @@ void poll_tier(World *w, int64_t t) {
     Tier *tier = &w->tiers[t];
     if (tier->goal == NONE) {
         tier->goal = tier->low;
-        if (!is_filled(tier)) tier->goal = tier->used;
+        if (!is_filled(tier)) tier->goal = tier->live_bytes;
         else if (tier->evict_ppm > 0)
-            tier->goal = tier->used - max_of(tier->used * tier->evict_ppm / MILLION, next_bytes(w, t));
+            tier->goal = tier->live_bytes - max_of(tier->live_bytes * tier->evict_ppm / MILLION, next_bytes(w, t));
     }
-    if (tier->used > tier->goal && (tier->evict_ppm == 0 || tier->used - next_bytes(w, t) >= tier->goal)) {
+    if (tier->live_bytes > tier->goal && (tier->evict_ppm == 0 || tier->live_bytes - next_bytes(w, t) >= tier->goal)) {
         evict(w, t, victim(w, t, NONE), tier->poll_ns);
         return;
     }

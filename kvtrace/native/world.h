@@ -60,7 +60,7 @@ typedef bool Ask(int64_t what, int64_t need);
 typedef int64_t Operation(World *w, int64_t t, int64_t slot, int64_t with);
 
 typedef struct {
-    int64_t limit, low, largest, used;      // bytes: that it may hold, goes down to to make room, of an object, in use
+    int64_t limit, low, largest, live_bytes;    // that it may hold, goes down to to make room, of an object, in use
     // What happened in it, in bytes but for the hits; populated: written before the start.
     int64_t hits, hit_bytes, written_bytes, deleted_bytes, read_bytes, populated_bytes;
     // The service model: bytes a microsecond (0: takes no time), operations at once, and until when it is busy.
@@ -69,16 +69,16 @@ typedef struct {
     // when; whether it takes offers whole, whether look-ups go on past a miss, and how many there were; whether an
     // object used is less recent than those before it in its request, and whether as the request ends.
     int64_t request_reads, request_writes, staged, reading, reads_began_ns, reads_end_ns, is_whole;
-    int64_t looks_past_miss, looked_up, is_tail_first, is_tail_first_at_end;
+    int64_t looks_past_miss, file_lookups, is_tail_first, is_tail_first_at_end;
     Operation *on_hit, *on_insert, *choose, *on_remove, *forget;    // its policy's; all NULL: LRU
     int64_t behind;         // LRU: 1 + the slot that the next one used comes right behind; 0: it is the most recent
     // Which objects it takes: the count or the window that its admission needs, what was referred to since the last
     // halving of counts, how often they were halved, and what it did not take.
-    int64_t admission, admission_count, decay_ns, window, referred, halvings, refused, refused_bytes;
+    int64_t admission, admission_count, decay_ns, window, referred, halvings, refused_objects, refused_bytes;
     // What waits to be stored: where in World.offers, how much may, the oldest, and how many; how often it is looked at
     // (0: whenever the tier is free), and when next; what it had no room for, and what was gone before its turn.
-    int64_t queue_first, queue_limit, queue_head, waiting, heartbeat_ns, beat_ns;
-    int64_t dropped, dropped_bytes, lost, lost_bytes;
+    int64_t queue_first, queue_limit, queue_head, waiting_objects, heartbeat_ns, beat_ns;
+    int64_t dropped_objects, dropped_bytes, lost_objects, lost_bytes;
     // Objects and bytes of a bucket (0: none), what each object adds to it and to its file beside; how many live.
     int64_t bucket_objects, bucket_bytes, bucket_key_bytes, bucket_meta_bytes;
     double collect_share;           // below which share of live bytes a bucket is collected; 0: it goes whole

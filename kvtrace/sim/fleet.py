@@ -555,8 +555,9 @@ def all_tiers(world: World) -> tuple[Any, Any]:
 
 
 COUNTED = (
-    *("used", "hits", "hit_bytes", "written_bytes", "deleted_bytes", "read_bytes", "populated_bytes", "looked_up"),
-    *("refused", "refused_bytes", "dropped", "dropped_bytes", "lost", "lost_bytes", "waiting", "collected_bytes"),
+    *("live_bytes", "hits", "hit_bytes", "written_bytes", "deleted_bytes", "read_bytes", "populated_bytes"),
+    *("file_lookups", "refused_objects", "refused_bytes", "dropped_objects", "dropped_bytes"),
+    *("lost_objects", "lost_bytes", "waiting_objects", "collected_bytes"),
 )
 """Fields of records.TIER that add up."""
 BY_NODE = ("requests", "input_tokens", "computed_tokens", "computing_ns", "lookups", "local_hits", "shared_hits")

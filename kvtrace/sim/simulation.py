@@ -1,20 +1,24 @@
 """Run a simulation in virtual time and stream what it does: requests in, trace rows out, counters at the end.
 
+First a preset, a model and a load are laid out as the World that the compiled simulation starts with, and its tables.
+
 Its memory does not grow with the rows. A chunk that may still be asked for takes 8 bytes, and while it is live in a
 tier that may delete it 40, and 8 a tier, more (24 a tier more if any policy is not LRU), with an eighth of that for
-room to grow. In a fleet that is 60, and 8 a tier, for the chunk and for each node that has it; 8 in all again while
-only one node has it, in a tier that deletes nothing. An entry of a turn takes all of that as long as it may be asked
-for; so does any chunk with decode reads, and with the policies s3fifo and arc, with which every block of a file
-counts as one that may still be asked for. Where a tier has an admission filter, each object ever named takes 8 bytes
-a tier. Requests of a file take about 100 bytes a request, 4 a reference to a block, and 12 a distinct block; where
-turns follow, 60 more a request and 60 a wait.
+room to grow; tables that grow do so by moving their pages (GrowableTables). In a fleet that is 60, and 8 a tier, for
+the chunk and for each node that has it; 8 in all again while only one node has it, in a tier that deletes nothing. An
+entry of a turn takes all of that as long as it may be asked for; so does any chunk with decode reads, and with the
+policies s3fifo and arc, with which every block of a file counts as one that may still be asked for. Where a tier has an
+admission filter, each object ever named takes 8 bytes a tier. Requests of a file take about 100 bytes a request, 4 a
+reference to a block, and 12 a distinct block; where turns follow, 60 more a request and 60 a wait.
 """
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,17 +26,410 @@ import numpy as np
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import StructAt, function, held_back
+from kvtrace.core.native.structs import Structure
 from kvtrace.core.statistics import QUANTILES, nearest_rank
-from kvtrace.model.shape import ModelShape
+from kvtrace.model.shape import ModelShape, PieceKind, bytes_per_token_per_rank, pieces, stored_ranks
 from kvtrace.native import records
-from kvtrace.native.records import EVENT, WAIT, World
-from kvtrace.requests.users import library_of
-from kvtrace.sim import fleet, setup
-from kvtrace.sim.fleet import IncidentCounters
+from kvtrace.native.records import (
+    ASKED,
+    EVENT,
+    FOLLOWER,
+    LINK,
+    NONE,
+    NOTE,
+    QUEUE,
+    QUEUES,
+    SLOT,
+    TIER,
+    WAIT,
+    WAITING,
+    World,
+)
+from kvtrace.requests.requests import Requests, Waits
+from kvtrace.requests.users import Library, Popularity, ServingMode, library_of, make_users
+from kvtrace.sim import fleet
+from kvtrace.sim.chains import Chains, chunk_chains, conversations
+from kvtrace.sim.fleet import Incident, IncidentCounters, copy_tiers_to_places, schedule_incidents, set_fleet, steps_of
 from kvtrace.sim.policies import Policy
-from kvtrace.sim.presets.preset import Entry, Preset
-from kvtrace.sim.presets.tier import Admission, TierSetting
-from kvtrace.sim.setup import FOREVER_NS, Load
+from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
+from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, TierSetting, bytes_of, ns_of
+
+FOREVER_NS = 2**62
+MILLION = 1_000_000
+# Of slots, of actors for requests in flight, and of objects of one request, to start with.
+ROOM = 1024
+# Objects that a conversation may have, to start with.
+WIDTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The load: the requests of a file or a number of synthetic users, and for how long."""
+
+    requests: Requests | None = None
+    chains: Chains | None = None
+    """What `requests` ask for, where it is known already, or a sample of it; else worked out from their blocks."""
+    users: int = 0
+    seed: int = 0
+    until_ns: int = FOREVER_NS
+    max_requests: int = 2**62
+    waits: Waits | None = None
+    """Which requests of the file follow others; None: all arrive at their times."""
+    incidents: tuple[Incident, ...] = ()
+    """What happens to the nodes and to what they share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes of a model's KV cache under a preset, all ranks together."""
+
+    bytes_per_token: int
+    chunk_bytes: int
+    """Of a chunk, all its objects together, each padded."""
+    pieces: Any
+    """records.PIECE: what a chunk consists of."""
+    ranks: int
+    layers: int
+    """Groups of layers that are objects of their own."""
+
+    def of(self, tokens: Any, chunk_tokens: int) -> tuple[Any, Any]:
+        """Return of how many objects items of so many `tokens` consist, and the bytes of each; see Knobs."""
+        if chunk_tokens:
+            return tokens // chunk_tokens, np.full(len(tokens), self.chunk_bytes)
+        return np.ones_like(tokens), tokens * self.bytes_per_token
+
+
+def sizes_of(preset: Preset, model: ModelShape, ranks: int) -> Sizes:
+    """Return the sizes of what `preset` stores of `model` on so many tensor-parallel `ranks`."""
+    stored = stored_ranks(model, ranks)
+    layers = -(-model.layers // preset.layers_per_object) if preset.layers_per_object else 1
+    kinds, tokens = list(PieceKind), preset.chunk_tokens
+    rows = [
+        (p.copies * p.size_bytes(tokens), kinds.index(p.kind), p.window_tokens or 0, p.bytes_per_token, p.state_bytes)
+        for p in pieces(model, ranks)
+    ]
+    table = np.array(rows, records.PIECE)
+    if layers > 1 and len(table) > 1:
+        raise ConfigError("layers_per_object needs a model whose layers are all alike: this one has several kinds")
+    objects = 1 if preset.merge_ranks else stored
+    parts, pad = objects * layers, preset.pad_bytes
+    chunk_bytes = -(-int(table["bytes"].sum()) // (parts * pad)) * pad * parts
+    return Sizes(bytes_per_token_per_rank(model, ranks) * stored, chunk_bytes, table, objects, layers)
+
+
+def make_world(preset: Preset, model: ModelShape, load: Load, library: Library, sizes: Sizes, rows: int) -> World:
+    """Return the state of a simulation before its start; `rows` is the size of the buffers."""
+    requests = load.requests
+    count = load.users if requests is None else ROOM
+    rows = max(rows, sizes.ranks)
+    attention = [(a.pair_fs, a.window_tokens, a.is_aligned) for a in preset.prefill_attention]
+    tables = {"pieces": sizes.pieces, "attention": np.array(attention, records.ATTENTION)}
+    world = World(actors=np.zeros(count, records.ACTOR), **tables)
+    _set_knobs(world.knobs, preset, model, load, library, sizes)
+    _set_tiers(world, preset)
+    _set_items(world, preset, library, sizes)
+    set_fleet(world, preset.fleet, [tier.scope for tier in preset.tiers], rows)
+    _set_requests(world, load)
+    if load.waits is not None:
+        world.knobs.follows = True
+        world.control["coming"] = _follow(world.following, load.waits, world.arrival_ns)
+    world.actors["entry"] = world.actors["prompt"] = NONE
+    world.actors["context"] = np.arange(count)
+    if len(world.contexts) == 0:
+        world.contexts = new_contexts(count * world.knobs.context_width)
+    world.idle, world.idle_contexts = np.arange(count - 1, -1, -1), np.arange(count - 1, -1, -1)
+    world.control["idle"] = world.control["idle_contexts"] = count
+    world.heap, world.decoding = np.zeros(count + 1, EVENT), np.zeros(count, WAIT)
+    asked = preset.workload
+    world.users, starts = make_users(
+        load.users if requests is None else 0, load.seed, kind=asked.request_kind, mean_think_ns=asked.mean_think_ns
+    )
+    # Each user first asks at its time; what is in order is a heap.
+    order = np.argsort(starts, kind="stable")
+    order = order[starts[order] < load.until_ns]
+    world.heap["when"][: len(order)], world.heap["actor"][: len(order)] = starts[order], order
+    world.control["heap_size"] = len(order)
+    world.retrieved = np.zeros(count * world.knobs.top_chunks, np.int64)
+    make_rows(world.rows, rows)
+    world.made_size = np.empty(rows, np.int64)
+    world.made_kind = np.zeros(rows if world.knobs.bucketed else 0, np.int8)
+    world.row_offsets = np.zeros(rows if world.knobs.bucketed else 0, np.int64)
+    world.log = np.empty(rows if requests is None else 0, ASKED)
+    world.first_token = np.empty(rows if has_times(preset) else 0, records.FIRST_TOKEN)
+    room = max(ROOM, *(2 * tier.bucket_objects for tier in preset.tiers))
+    world.chain, world.where = np.empty(room, np.int64), np.empty(room, np.int8)
+    world.wanted = np.empty(len(preset.tiers) + 1, records.WANTED)
+    # Populating starts with the first item that is no prompt: those are stored when first used.
+    world.control["populated"] = library.prompts
+    schedule_incidents(world, steps_of(load.incidents, preset.fleet, preset.tiers), rows)
+    return world
+
+
+def has_times(preset: Preset) -> bool:
+    """Whether anything takes time before the first token."""
+    computes = preset.prefill_ns_per_token or preset.prefill_attention
+    return bool(computes or any(any(t.rates_bytes_per_s) for t in preset.tiers))
+
+
+def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Library, sizes: Sizes) -> None:
+    w, requests, is_chunk = p.workload, load.requests, p.entry is Entry.CHUNK
+    knobs.source = records.USERS
+    if requests is not None:
+        knobs.source = records.CHAINS if is_chunk and requests.block_tokens else records.CONVERSATIONS
+    knobs.keeps_ghosts = any(tier.policy.keeps_ghosts for tier in p.tiers)
+    knobs.expires = any(tier.policy is Policy.TTL for tier in p.tiers)
+    knobs.endless = sum(
+        1 << t for t, tier in enumerate(p.tiers) if tier.capacity_bytes is None and tier.policy is not Policy.TTL
+    )
+    knobs.whole = next((t for t, tier in enumerate(p.tiers) if tier.whole_offers), 0)
+    knobs.filtered = sum(1 << t for t, tier in enumerate(p.tiers) if tier.admission is not Admission.ALWAYS)
+    knobs.queued = sum(1 << t for t, tier in enumerate(p.tiers) if tier.store_queue)
+    knobs.bucketed = sum(1 << t for t, tier in enumerate(p.tiers) if tier.bucket_objects)
+    # An entry of a turn has a size of its own; decoding holds on to a slot; who remembers what it gave up, or has to
+    # store it yet, too.
+    knobs.is_packed = is_chunk and not (p.decode_read_tokens or knobs.keeps_ghosts or knobs.queued)
+    knobs.ranks, knobs.layers = sizes.ranks, sizes.layers
+    knobs.is_prefix, knobs.is_by_tier = p.match is not Match.ANY, p.match is Match.PREFIX_BY_TIER
+    knobs.staging = next((1 + t for t, tier in enumerate(p.tiers) if tier.staging), 0)
+    knobs.skips_held = p.skip_held
+    knobs.polls = any(tier.evict_every for tier in p.tiers)
+    knobs.loads_backwards = any(tier.loads_backwards for tier in p.tiers)
+    knobs.is_write_back = p.placement is Placement.WRITE_BACK
+    knobs.promotion = list(Promotion).index(p.promotion)
+    knobs.is_exclusive, knobs.keeps_age = p.exclusive, p.demotion_keeps_age
+    knobs.is_tail_first_at_end = any((tier.recency or p.recency) is not Recency.HEAD_FIRST for tier in p.tiers)
+    knobs.min_load_tokens = p.min_load_tokens
+    knobs.offer_tokens, knobs.offers_hits = p.offer_tokens, p.offers_hits
+    knobs.looks_past_miss = any(tier.looks_past_miss for tier in p.tiers)
+    knobs.stores_generated = p.store_generated
+    knobs.chunk_tokens = p.chunk_tokens if is_chunk else 0
+    knobs.chunk_bytes = sizes.chunk_bytes
+    knobs.decode_read_tokens, knobs.reads_at_once = p.decode_read_tokens, p.decode_reads_at_once
+    knobs.prefill_only_from_tokens = p.prefill_only_from_tokens
+    knobs.prefill_ns_per_token, knobs.decode_ns_per_token = p.prefill_ns_per_token, p.decode_ns_per_token
+    knobs.prefill_in_turn, knobs.is_batched = p.prefill_in_turn, p.is_batched
+    knobs.decode_active_ns, knobs.decode_compute_ns = p.decode_active_ns, p.decode_compute_ns
+    knobs.decode_bytes_per_us = p.decode_bytes_per_s // BYTES_PER_US
+    knobs.bytes_per_token = sizes.bytes_per_token
+    knobs.max_context_tokens = model.max_context_tokens
+    knobs.seed, knobs.until_ns, knobs.max_requests = load.seed, load.until_ns, load.max_requests
+    knobs.mode = list(ServingMode).index(w.mode)
+    knobs.prompt_ppm = round(w.prompt_share * 1_000_000)
+    knobs.prompts = library.prompts
+    knobs.retrieve_ppm = round(w.rag_share * 1_000_000)
+    knobs.top_chunks = w.rag_top_chunks if knobs.retrieve_ppm else 0
+    knobs.is_zipf_chunk = w.rag_chunk_popularity is Popularity.ZIPF
+    knobs.first_entry, knobs.entries = library.first_entry, w.decode_entries
+    knobs.context_width = WIDTH
+
+
+def _set_tiers(world: World, preset: Preset) -> None:
+    world.tiers, world.queues = new_tiers(*tier_limits(preset))
+    limits = np.array([tier.store_queue for tier in preset.tiers], np.int64)
+    world.tiers["queue_limit"], world.tiers["queue_first"] = limits, np.cumsum(limits) - limits
+    queues = preset.fleet.instances(preset.tiers[-1].scope)
+    world.offers = np.empty(int(limits.sum()) * queues, records.OFFER)
+    for of, tier in zip(world.tiers, preset.tiers, strict=True):
+        of["heartbeat_ns"], of["bucket_objects"] = ns_of(tier.heartbeat), tier.bucket_objects
+        of["bucket_bytes"] = bytes_of(tier.bucket_bytes)
+        of["collect_share"] = tier.bucket_gc or 0
+        of["bucket_key_bytes"], of["bucket_meta_bytes"] = tier.bucket_key_bytes, tier.bucket_meta_bytes
+        of["admission"], of["admission_count"] = list(Admission).index(tier.admission), tier.admission_count
+        of["decay_ns"] = ns_of(tier.admission_decay)
+        of["window"] = min(records.UNBOUNDED, tier.admission_window * int(of["limit"]))
+        of["ttl_ns"], of["latency_ns"], of["concurrency"] = ns_of(tier.ttl), ns_of(tier.latency), tier.concurrency
+        of["read_rate"], of["write_rate"] = [rate // BYTES_PER_US for rate in tier.rates_bytes_per_s]
+        of["request_reads"], of["request_writes"] = tier.request_reads, tier.request_writes
+        of["is_whole"] = tier.whole_offers and tier.policy is Policy.LRU
+        of["looks_past_miss"] = tier.looks_past_miss
+        recency = tier.recency or preset.recency
+        of["is_tail_first"] = recency is Recency.TAIL_FIRST
+        of["is_tail_first_at_end"] = recency is not Recency.HEAD_FIRST
+        of["loads_backwards"], of["stores_backwards"] = tier.loads_backwards, tier.stores_backwards
+        of["loads_whole"] = tier.loads_whole
+        if tier.low_watermark is not None and tier.capacity_bytes is not None:
+            of["low"] = int(tier.capacity_bytes * tier.low_watermark)
+        if tier.evict_every and tier.capacity_bytes is not None:
+            of["trigger"] = int(tier.capacity_bytes * tier.high_watermark)
+            of["low"] = min(of["low"], of["trigger"])
+            of["evict_every_ns"], of["evict_ppm"] = ns_of(tier.evict_every), round(MILLION * (tier.evict_share or 0))
+
+
+def set_policies(world: World, policies: Sequence[Policy]) -> None:
+    """Point the tiers to the C functions of their policies."""
+    for of, policy in zip(world.tiers, policies, strict=True):
+        for name, address in policy.addresses().items():
+            of[name] = address
+    copy_tiers_to_places(world)
+
+
+def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> None:
+    """Make the library's items, and slots: theirs first, which are held for ever, and as many free ones as usual."""
+    objects, each = sizes.of(library.tokens, world.knobs.chunk_tokens)
+    items = np.zeros(len(library.tokens), records.ITEM)
+    items["tokens"], items["objects"], items["first"] = library.tokens, objects, np.cumsum(objects) - objects
+    of_items = np.repeat(each, objects)
+    used = len(of_items)
+    world.items, world.slots = items, new_slots(np.concatenate([of_items, np.zeros(ROOM, np.int64)]))
+    world.slots["held"][:used] = 1
+    has_policies = any(tier.policy is not Policy.LRU for tier in preset.tiers)
+    world.links, world.notes = new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
+    world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
+    world.pins = np.zeros(used + ROOM if any(tier.whole_offers for tier in preset.tiers) else 0, records.PIN)
+    world.free, world.loose = np.arange(used + ROOM - 1, -1, -1), np.empty(used + ROOM, np.int32)
+    world.members = np.empty(used + ROOM if world.knobs.bucketed else 0, records.MEMBER)
+    world.frequencies = np.zeros((used + ROOM) * len(world.tiers) if world.knobs.filtered else 0, records.SEEN)
+    world.documents, world.document_weight = library.document_first, library.document_weight
+    world.control["free"], world.control["next_object"] = ROOM, used
+
+
+def _set_requests(world: World, load: Load) -> None:
+    """Say what the prompts of the requests consist of: conversations, or chains of objects that they name."""
+    requests = load.requests
+    if requests is None:
+        return
+    world.arrival_ns, world.input_tokens = requests.arrival_ns, requests.input_tokens
+    world.output_tokens = requests.output_tokens
+    if world.knobs.source == records.CHAINS:
+        chains = load.chains or chunk_chains(requests, world.knobs.chunk_tokens)
+        world.offsets, world.chains = chains.offsets, chains.slots
+        world.object_uses = np.bincount(chains.slots, minlength=len(chains.tokens))
+        if world.fleet.count > 1:
+            world.conversation = conversations(requests)[0]
+        world.contexts = np.full(len(chains.tokens), NONE, np.int64)
+        return
+    world.conversation, count = conversations(requests)
+    world.conversations = np.zeros(count, records.CONVERSATION)
+    world.conversations["context"] = NONE
+    world.conversations["remaining"] = np.bincount(world.conversation, minlength=count)
+
+
+def _follow(following: Any, waits: Waits, arrival_ns: Any) -> int:
+    """Let requests wait as `waits` says; return how many wait for none, and so come at `arrival_ns`, in order."""
+    count, order = len(arrival_ns), np.argsort(waits.before, kind="stable")
+    ends = np.cumsum(np.bincount(waits.before, minlength=count))
+    following.first = np.concatenate([np.zeros(1, np.int64), ends])
+    following.followers = np.zeros(len(waits), FOLLOWER)
+    for name, values in (("request", waits.row), ("delay_ns", waits.delay_ns), ("is_of_start", waits.is_of_start)):
+        following.followers[name] = values[order]
+    following.waiting = np.zeros(count, WAITING)
+    following.coming, following.came = np.zeros(count, EVENT), np.zeros(count, EVENT)
+    following.waiting["left"] = np.bincount(waits.row, minlength=count)
+    following.waiting["ready_ns"] = waits.not_before_ns
+    firsts = np.flatnonzero(following.waiting["left"] == 0)
+    # What is in order is a heap.
+    following.coming["when"][: len(firsts)], following.coming["actor"][: len(firsts)] = arrival_ns[firsts], firsts
+    return len(firsts)
+
+
+def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:
+    """Return, for each tier, the bytes it fills to, at most, and the largest object it takes."""
+    limits, largest = [], []
+    for tier in preset.tiers:
+        capacity = tier.capacity_bytes
+        high = 1.0 if tier.evict_every else tier.high_watermark
+        limits.append(records.UNBOUNDED if capacity is None else int(capacity * high))
+        largest.append(records.UNBOUNDED if capacity is None else int(capacity * tier.max_object_fraction))
+    return limits, largest
+
+
+def new_contexts(count: int) -> Any:
+    """Return World.contexts, of which only what is used takes memory, by the page: numpy would ask for huge pages."""
+    try:
+        memory = mmap.mmap(-1, max(1, 8 * count))
+    except OSError as error:
+        raise MemoryError(str(error)) from None
+    with suppress(OSError):  # of a kernel without huge pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, np.int64)[:count]
+
+
+def make_rows(columns: Any, rows: int) -> None:
+    """Allocate empty columns of `rows` rows."""
+    for name, dtype in columns.tables.items():
+        setattr(columns, name, np.empty(rows, dtype))
+
+
+class GrowableTables:
+    """The memory of tables that grow: its pages are moved, for copying gigabytes takes longer than filling them."""
+
+    def __init__(self) -> None:
+        self._memory: dict[str, mmap.mmap] = {}
+
+    def extend(self, owner: Structure, name: str, more: int) -> Any:
+        """Extend the table `name` of `owner` by `more` zeroed entries; return those."""
+        table = getattr(owner, name)
+        count, dtype = len(table), table.dtype
+        size_bytes = (count + more) * dtype.itemsize
+        if name in self._memory:
+            del table
+            setattr(owner, name, np.empty(0, dtype))
+        if name not in self._memory or not _is_moved(self._memory[name], size_bytes):
+            before = table if name not in self._memory else np.frombuffer(self._memory[name], dtype)
+            memory = self._memory[name] = _take(size_bytes)
+            np.frombuffer(memory, dtype)[:count] = before
+        setattr(owner, name, np.frombuffer(self._memory[name], dtype))
+        return getattr(owner, name)[count:]
+
+
+def _is_moved(memory: mmap.mmap, size_bytes: int) -> bool:
+    """Make `memory` longer where it lies or elsewhere; return whether that was done: not if somebody looks at it."""
+    try:
+        memory.resize(size_bytes)
+    except OSError as error:
+        raise MemoryError(str(error)) from None
+    except BufferError:
+        # A view that waits to be collected, or is another thread's: it keeps what it sees.
+        return False
+    return True
+
+
+def _take(size_bytes: int) -> mmap.mmap:
+    try:
+        memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(str(error)) from None
+    with suppress(OSError):  # of a kernel without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
+    """Return empty tiers that hold `limits` bytes and take objects of up to `largest`, and their lists.
+
+    They are LRU, and service takes no time.
+    """
+    tiers, queues = np.zeros(len(limits), TIER), np.zeros(len(limits) * QUEUES, QUEUE)
+    tiers["limit"], tiers["low"], tiers["largest"] = limits, limits, largest
+    tiers["hand"] = tiers["free_group"] = tiers["goal"] = NONE
+    queues["head"] = queues["tail"] = NONE
+    return tiers, queues
+
+
+def new_slots(sizes: Any) -> Any:
+    """Return one slot an object of `sizes` bytes, live in no tier and held by nobody."""
+    slots = np.zeros(len(sizes), SLOT)
+    slots["object"], slots["size"], slots["home"] = np.arange(len(sizes)), sizes, NONE
+    return slots
+
+
+def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
+    """Return the links of `slots` slots in `tiers` tiers, and their notes if any tier's policy is not LRU."""
+    links, notes = np.zeros(slots * tiers, LINK), np.zeros(slots * tiers if has_policies else 0, NOTE)
+    unlink(links)
+    unnote(notes)
+    return links, notes
+
+
+def unlink(links: Any) -> None:
+    """Mark slots as members of no list."""
+    links["newer"] = links["older"] = NONE
+
+
+def unnote(notes: Any) -> None:
+    """Mark slots as members of no list or group of a policy."""
+    notes["place"] = notes["top"] = NONE
+
 
 ROWS = 1 << 18
 _CONTEXTS = 1 << 12
@@ -82,9 +479,9 @@ class Simulation:
                 "leave them, or FILE and --request-rate, out"
             )
         self._first_tokens: list[Any] = []
-        self._tables = setup.GrowableTables()
+        self._tables = GrowableTables()
         self._spare: deque[dict[str, Any]] = deque()
-        self._sizes = setup.sizes_of(preset, model, ranks)
+        self._sizes = sizes_of(preset, model, ranks)
         self.library = library_of(
             preset.workload,
             load.users,
@@ -93,7 +490,7 @@ class Simulation:
             is_turn=preset.entry is Entry.TURN,
             seed=load.seed,
         )
-        self.world = setup.make(preset, model, load, self.library, self._sizes, rows)
+        self.world = make_world(preset, model, load, self.library, self._sizes, rows)
         self._incidents_seen = IncidentCounters(load.incidents, preset.fleet, [tier.name for tier in preset.tiers])
 
     @property
@@ -136,7 +533,7 @@ class Simulation:
     @property
     def has_times(self) -> bool:
         """Whether anything takes time before the first token."""
-        return setup.has_times(self.preset)
+        return has_times(self.preset)
 
     def library_object_bytes(self) -> list[tuple[str, Any]]:
         """Return the first objects, those of system prompts, documents and entries: kind, and int64 sizes."""
@@ -148,7 +545,7 @@ class Simulation:
 
     def run(self, sink: Sink, progress: Callable[[float], None] = lambda _ns: None) -> None:
         """Simulate to the end; `sink` takes the rows, `progress` the virtual time, ns."""
-        setup.set_policies(self.world, [tier.policy for tier in self.preset.tiers])
+        set_policies(self.world, [tier.policy for tier in self.preset.tiers])
         failed: list[BaseException] = []
 
         def flush(_need: int) -> None:
@@ -193,7 +590,7 @@ class Simulation:
                 for name, column in self._spare.popleft().items():
                     setattr(now.rows, name, column)
             else:
-                setup.make_rows(now.rows, capacity)
+                make_rows(now.rows, capacity)
         sizes = np.repeat(now.made_size[:made] // self.parts, self.parts)
         is_other = np.repeat(now.made_kind[:made], self.parts) if now.knobs.bucketed else None
         if now.knobs.bucketed:
@@ -230,9 +627,9 @@ class Simulation:
         for name in ("members", "ages", "pins"):
             if len(getattr(now, name)):
                 self._tables.extend(now, name, more)
-        setup.unlink(self._tables.extend(now, "links", more * tiers))
+        unlink(self._tables.extend(now, "links", more * tiers))
         if len(now.notes):
-            setup.unnote(self._tables.extend(now, "notes", more * tiers))
+            unnote(self._tables.extend(now, "notes", more * tiers))
         if now.fleet.scoped:
             fleet.forget_copies(self._tables.extend(now.fleet, "copies", more))
 
@@ -266,7 +663,7 @@ class Simulation:
         now = self.world
         before = now.contexts.reshape(-1, now.knobs.context_width)
         now.knobs.context_width = width
-        contexts = setup.new_contexts(rows * width).reshape(rows, width)
+        contexts = new_contexts(rows * width).reshape(rows, width)
         used = now.conversations if len(now.conversations) else now.actors
         used = used[["context", "length"]][used["length"] > 0]
         for first in range(0, len(used), _CONTEXTS):
@@ -313,19 +710,9 @@ def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
         with_cache, without_cache = (quantiles_ns(first_tokens[f"{kind}_cache_ns"]) for kind in ("with", "without"))
         first_token = {"requests": len(first_tokens), "with_cache": with_cache, "without_cache": without_cache}
     lookups, decoded, prefills = (int(total[name]) for name in ("lookups", "decoded_tokens", "prefills"))
-    counted = ("hit_bytes", "read_bytes", "written_bytes", "populated_bytes", "deleted_bytes")
     per_tier = [
         {"name": tier.name, "hits": int(of["hits"]), "hit_ratio": _ratio(of["hits"], lookups)}
-        | {name: int(of[name]) for name in counted}
-        | {"live_bytes": int(of["used"])}
-        | (
-            {}
-            if tier.admission is Admission.ALWAYS
-            else {"refused_objects": int(of["refused"]), "refused_bytes": int(of["refused_bytes"])}
-        )
-        | ({"file_lookups": int(of["looked_up"])} if tier.looks_past_miss else {})
-        | _waited(tier, of)
-        | ({} if tier.bucket_gc is None else {"collected_bytes": int(of["collected_bytes"])})
+        | {name: int(of[name]) for name in _counted(tier)}
         | fleet.share(preset.fleet, tier.scope)
         for tier, of in zip(preset.tiers, tiers, strict=True)
     ]
@@ -352,19 +739,17 @@ def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
     }
 
 
-def _waited(tier: TierSetting, of: Any) -> dict[str, int]:
-    """Return what was offered to the tier's queue and not stored; nothing if it has none."""
-    if not tier.store_queue:
-        return {}
-    names = ("dropped", "dropped_bytes", "lost", "lost_bytes")
-    dropped, dropped_bytes, lost, lost_bytes = (int(of[name]) for name in names)
-    return {
-        "dropped_objects": dropped,
-        "dropped_bytes": dropped_bytes,
-        "lost_objects": lost,
-        "lost_bytes": lost_bytes,
-        "waiting_objects": int(of["waiting"]),
-    }
+def _counted(tier: TierSetting) -> Iterator[str]:
+    """Yield the fields of records.TIER that say something of `tier`."""
+    yield from ("hit_bytes", "read_bytes", "written_bytes", "populated_bytes", "deleted_bytes", "live_bytes")
+    if tier.admission is not Admission.ALWAYS:
+        yield from ("refused_objects", "refused_bytes")
+    if tier.looks_past_miss:
+        yield "file_lookups"
+    if tier.store_queue:
+        yield from ("dropped_objects", "dropped_bytes", "lost_objects", "lost_bytes", "waiting_objects")
+    if tier.bucket_gc is not None:
+        yield "collected_bytes"
 
 
 def _ratio(part: int, whole: int) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvtrace.sim import setup
+from kvtrace.sim import simulation
 
 
 def extend(_rooms, owner, name, more):
@@ -20,6 +20,6 @@ def extend(_rooms, owner, name, more):
 def moving_tables():
     """Import it into a module, all of whose tests are to run so."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(setup.GrowableTables, "extend", extend)
-        patch.setattr(setup, "ROOM", 1)
+        patch.setattr(simulation.GrowableTables, "extend", extend)
+        patch.setattr(simulation, "ROOM", 1)
         yield

@@ -15,8 +15,7 @@ from kvtrace.requests.requests import Requests
 from kvtrace.sim.output import object_batch, trace_batch
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion, load_preset
 from kvtrace.sim.presets.tier import TierSetting
-from kvtrace.sim.setup import Load
-from kvtrace.sim.simulation import Simulation
+from kvtrace.sim.simulation import Load, Simulation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,8 +8,7 @@ from simulated import ONE_BYTE, preset_of, requests_of
 
 from kvtrace.core.statistics import Endurance
 from kvtrace.curves.points import Meter
-from kvtrace.sim.setup import Load
-from kvtrace.sim.simulation import Simulation
+from kvtrace.sim.simulation import Load, Simulation
 
 S = 10**9
 

@@ -20,7 +20,7 @@ from kvtrace.model.catalogue import find_model
 from kvtrace.native.records import USER
 from kvtrace.requests.users import Popularity, ServingMode, Workload, library_of, make_users
 from kvtrace.sim.presets.preset import Placement, Promotion, load_preset, preset_names
-from kvtrace.sim.setup import Load
+from kvtrace.sim.simulation import Load
 
 S = 10**9
 

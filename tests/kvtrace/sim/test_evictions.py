@@ -25,8 +25,7 @@ from kvtrace.sim.output import trace_batch
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Placement, load_preset
 from kvtrace.sim.presets.tier import TierSetting
-from kvtrace.sim.setup import Load
-from kvtrace.sim.simulation import Simulation
+from kvtrace.sim.simulation import Load, Simulation
 from kvtrace.trace.inventory import Ledger
 
 TIMELESS = [policy for policy in Policy if policy is not Policy.TTL]

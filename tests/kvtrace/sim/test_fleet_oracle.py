@@ -25,7 +25,7 @@ from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Preset, Promotion, load_preset
 from kvtrace.sim.presets.tier import Admission, FleetSetting, Scope
 from kvtrace.sim.routers import Router
-from kvtrace.sim.setup import FOREVER_NS, Load
+from kvtrace.sim.simulation import FOREVER_NS, Load
 
 ANY_POLICY = st.sampled_from([{"policy": p, "ttl": "15ns" if p is Policy.TTL else None} for p in Policy])
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvtrace.native.records import World
-from kvtrace.sim.setup import GrowableTables
+from kvtrace.sim.simulation import GrowableTables
 
 
 @pytest.mark.parametrize("is_seen", [False, True])

@@ -24,7 +24,7 @@ from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.fleet import Incident, Kind, parse, steps_of
 from kvtrace.sim.presets.tier import Admission, FleetSetting, Scope
 from kvtrace.sim.routers import Router
-from kvtrace.sim.setup import Load
+from kvtrace.sim.simulation import Load
 
 
 @pytest.fixture(scope="module", autouse=True)

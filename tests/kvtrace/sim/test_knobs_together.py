@@ -15,7 +15,7 @@ from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Match, Placement, check
 from kvtrace.sim.presets.tier import Recency
-from kvtrace.sim.setup import Load
+from kvtrace.sim.simulation import Load
 
 THROUGH = [semantics for semantics in SEMANTICS if semantics[2] is Placement.WRITE_THROUGH]
 WAYS = [

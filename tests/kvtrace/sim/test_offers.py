@@ -9,7 +9,7 @@ from simulated import brief, preset_of, requests_of, simulate
 from kvtrace.core.errors import ConfigError
 from kvtrace.sim.presets.preset import load_preset
 from kvtrace.sim.presets.tier import Recency
-from kvtrace.sim.setup import Load
+from kvtrace.sim.simulation import Load
 
 BLOCK = 4
 

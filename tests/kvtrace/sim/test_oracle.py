@@ -29,7 +29,7 @@ from kvtrace.requests.shaping import waits_of
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Promotion
 from kvtrace.sim.presets.tier import Admission, Recency, TierSetting
-from kvtrace.sim.setup import Load
+from kvtrace.sim.simulation import Load
 from kvtrace.trace.inventory import Ledger
 
 BLOCK = 4
@@ -270,7 +270,7 @@ def test_marks_exclusion_windows_layers_and_padding(semantics, data):
     expected = oracle.run()
     simulation, rows, _, _ = simulate(preset, load, model, ranks=ranks)
     assert rows == expected
-    assert simulation.world.tiers["looked_up"].tolist() == [tier.looked_up for tier in oracle.tiers]
+    assert simulation.world.tiers["file_lookups"].tolist() == [tier.looked_up for tier in oracle.tiers]
     tiers = simulation.stats()["tiers"]
     assert sum(t["hits"] for t in tiers) == oracle.hits
     refused = [(len(tier.refused), sum(tier.refused)) for tier in oracle.tiers]

@@ -17,8 +17,7 @@ from kvtrace.requests.users import ArrivalProcess, ServingMode, Workload
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.presets.preset import Entry, Placement, load_preset, preset_names
 from kvtrace.sim.presets.tier import Recency
-from kvtrace.sim.setup import FOREVER_NS, Load
-from kvtrace.sim.simulation import Simulation
+from kvtrace.sim.simulation import FOREVER_NS, Load, Simulation
 from kvtrace.trace.inventory import Ledger
 
 WORKLOADS = [

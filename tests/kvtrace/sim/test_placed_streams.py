@@ -23,8 +23,7 @@ from kvtrace.model.catalogue import find_model
 from kvtrace.sim.output import StreamLabels, trace_batch
 from kvtrace.sim.presets.preset import load_preset
 from kvtrace.sim.presets.tier import Streams
-from kvtrace.sim.setup import Load
-from kvtrace.sim.simulation import Simulation
+from kvtrace.sim.simulation import Load, Simulation
 
 S = 10**9
 

@@ -13,7 +13,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.model.catalogue import find_model
 from kvtrace.model.shape import bytes_per_token, bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.presets.preset import Placement, Promotion, as_config, load_preset, preset_names
-from kvtrace.sim.setup import Load, tier_limits
+from kvtrace.sim.simulation import Load, tier_limits
 
 S = 10**9
 

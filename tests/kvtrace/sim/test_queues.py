@@ -16,8 +16,7 @@ from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Placement, Promotion, load_preset
-from kvtrace.sim.setup import Load
-from kvtrace.sim.simulation import Simulation
+from kvtrace.sim.simulation import Load, Simulation
 from kvtrace.trace.inventory import Ledger
 
 

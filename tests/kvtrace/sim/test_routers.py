@@ -13,8 +13,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.sim.presets.preset import load_preset
 from kvtrace.sim.presets.tier import FleetSetting, Scope
 from kvtrace.sim.routers import Router
-from kvtrace.sim.setup import Load
-from kvtrace.sim.simulation import Simulation
+from kvtrace.sim.simulation import Load, Simulation
 
 
 def fleet_of(router, *scopes, nodes=2, **fields):

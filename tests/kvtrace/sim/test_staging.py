@@ -9,7 +9,7 @@ from simulated import brief, preset_of, requests_of, rows_of, simulate
 from kvtrace.core.errors import ConfigError
 from kvtrace.sim.presets.preset import Match, Promotion, load_preset
 from kvtrace.sim.presets.tier import TierSetting
-from kvtrace.sim.setup import Load
+from kvtrace.sim.simulation import Load
 
 DISK = TierSetting("disk")
 

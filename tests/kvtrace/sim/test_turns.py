@@ -16,7 +16,7 @@ from kvtrace.core.tables import open_table, read_table
 from kvtrace.requests.registry import read
 from kvtrace.requests.requests import Waits
 from kvtrace.requests.shaping import Reshaping, Turns, choose, waits_of
-from kvtrace.sim.setup import Load
+from kvtrace.sim.simulation import Load
 
 ENGINES = Path(__file__).resolve().parents[2] / "golden" / "engines"
 MS = 10**6
