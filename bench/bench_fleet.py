@@ -23,8 +23,7 @@ def simulate(nodes: int, seconds: int) -> tuple[float, int]:
     from kvtrace.model import serving
     from kvtrace.model.catalogue import find_model
     from kvtrace.sim.presets.preset import load_preset
-    from kvtrace.sim.simulation import Load
-    from kvtrace.sim.simulation import Flush, Simulation
+    from kvtrace.sim.simulation import Flush, Load, Simulation
 
     model = find_model("llama3.1-70b")
     settings = [f"fleet.nodes={nodes}", "fleet.router=session", "tiers.nvme.scope=fleet"]

@@ -170,8 +170,7 @@ def bench_parts(directory: Path) -> None:
     from kvtrace.model.catalogue import find_model
     from kvtrace.sim.output import trace_batch
     from kvtrace.sim.presets.preset import load_preset
-    from kvtrace.sim.simulation import Load
-    from kvtrace.sim.simulation import Flush, Simulation
+    from kvtrace.sim.simulation import Flush, Load, Simulation
 
     for name, users, seconds in (("lmcache-disk", 64, 200), ("vllm-fs", 200, 2)):
         preset, model = load_preset(name, gpu="instant"), find_model("llama3.1-8b")

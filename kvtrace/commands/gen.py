@@ -68,12 +68,6 @@ class CheckpointArguments:
             raise ConfigError(f"{flag_of(name)} {value} is of --preset checkpoint; {preset} has no training")
 
 
-def refuse_requests(*given: object) -> None:
-    """Raise ConfigError if anything is `given` that has to do with requests: training has none."""
-    if any(value is not None for value in given):
-        raise ConfigError("--preset checkpoint has no requests: leave FILE, --requests-out and --turns out")
-
-
 def gen_checkpoints(
     output: Path,
     stack: StackArguments,
@@ -166,7 +160,8 @@ def gen(
     if requests_out is not None:
         check_new(requests_out, "--requests-out", is_forced=force)
     if stack.preset == CHECKPOINT:
-        refuse_requests(file, requests_out, turns)
+        if any(given is not None for given in (file, requests_out, turns)):
+            raise ConfigError("--preset checkpoint has no requests: leave FILE, --requests-out and --turns out")
         if event:
             raise ConfigError(f"--event {event[0]}: of the nodes of a KV cache; preset {CHECKPOINT} has none")
         gen_checkpoints(output, stack, run, training, (users, source, drive, fleet), as_json=as_json)

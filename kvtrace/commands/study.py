@@ -88,7 +88,7 @@ def study(
     """
     from kvtrace.study.document import document, findings
     from kvtrace.study.run import rows_of, write
-    from kvtrace.study.study import lines, read_study
+    from kvtrace.study.study import read_study
 
     target = parse_target(target_hit, target_ttft)
     options = frozenset(gen_options())
@@ -101,7 +101,7 @@ def study(
         except KvError as refused:
             raise ConfigError(f"{file}: configuration {one.number}: {refused}") from None
     if only_list:
-        listed = lines(wanted, list(wanted.axes))
+        listed = [f"{one.number}: {one.named(list(wanted.axes))}" for one in wanted.configurations]
         if as_json:
             emit_json({"configurations": [one.knobs for one in wanted.configurations]})
         else:
@@ -225,7 +225,7 @@ def simulate_all(
         key = key_of(one)
         numbers.setdefault(key, []).append(one.number)
         trace = traces / f"{one.number}.parquet" if with_traces else None
-        if len(numbers[key]) == 1 and ((trace and not trace.exists()) or not kept.has(key)):
+        if len(numbers[key]) == 1 and ((trace and not trace.exists()) or kept.load(key) is None):
             file = one.knobs.get(FILE)
             sha256 = None if file is None else files_sha256(Path(str(file)))
             tasks.append(Task(key, one.argv, str(Path.cwd()), sha256, str(trace) if trace else None))

@@ -178,8 +178,8 @@ class Stack:
         load = replace(self.load, chains=sample)
         simulation = Simulation(self.at(capacities, share), self.model, load, ranks=self.ranks, rows=_SAMPLE_ROWS)
         simulation.run(simulation.give_back)
-        optimal_hits = _optimal_hits(sample, self._room(self.at(capacities, share)))
-        return simulation.stats() | {"optimal_hits": optimal_hits}
+        [optimal] = optimal_uses(sample, [self._room(self.at(capacities, share))])
+        return simulation.stats() | {"optimal_hits": optimal.hits}
 
     def estimate(
         self, capacities: Capacities, found: Sequence[Sampled], share: float, full: Point, unlimited: Sequence[Sampled]
@@ -235,16 +235,17 @@ class Stack:
         chains = self.load.chains
         if chains is None or not self._is_in_order:
             return None
-        return _optimal_hits(chains, self._room(self.at(capacities))) / len(chains.slots)
+        [optimal] = optimal_uses(chains, [self._room(self.at(capacities))])
+        return optimal.hits / len(chains.slots)
 
     @property
     def _is_in_order(self) -> bool:
         """Whether all requests of the file arrive, in its order."""
         requests, load = self.load.requests, self.load
-        is_some = requests is not None and len(requests.block_ids) > 0 and load.waits is None
         return (
-            is_some
-            and requests is not None
+            requests is not None
+            and load.waits is None
+            and len(requests.block_ids) > 0
             and len(requests) <= load.max_requests
             and int(requests.arrival_ns[-1]) < load.until_ns
         )
@@ -286,10 +287,6 @@ def _ratios(found: Sequence[Sampled], wanted: float, *, is_optimal: bool = False
     lookups = [of["lookups"] for of in found]
     ratios: NDArray[np.float64] = (np.array(hits) + wanted - np.array(lookups)) / wanted
     return ratios
-
-
-def _optimal_hits(chains: Chains, room: int | None) -> int:
-    return optimal_uses(chains, [room])[0].hits
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -225,22 +226,19 @@ def describer(simulation: Simulation, config: dict[str, Any], argv: list[str]) -
     if "serving" in config:
         notes.append(in_words(config["serving"]))
 
-    def make(table: Table) -> Metadata:
-        return metadata.describe(
-            table,
-            "kvtrace",
-            argv,
-            config,
-            seed=config["seed"],
-            preset=config["preset"],
-            model=facts,
-            tiers=preset.tier_list(),
-            source=config["source"],
-            notes=notes,
-            is_simulated=True,
-        )
-
-    return make
+    return partial(
+        metadata.describe,
+        program="kvtrace",
+        argv=argv,
+        config=config,
+        seed=config["seed"],
+        preset=config["preset"],
+        model=facts,
+        tiers=preset.tier_list(),
+        source=config["source"],
+        notes=notes,
+        is_simulated=True,
+    )
 
 
 def _notes(simulation: Simulation) -> list[str]:

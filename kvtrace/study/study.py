@@ -25,7 +25,7 @@ import hashlib
 import itertools
 import math
 import shlex
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import version
@@ -221,11 +221,6 @@ def as_text(value: Value | None) -> str:
     return "-" if value is None else str(value)
 
 
-def lines(study: Study, keys: Sequence[str]) -> list[str]:
-    """Return a line a configuration: its number, and what differs."""
-    return [f"{one.number}: {one.named(keys)}" for one in study.configurations]
-
-
 FOLDER = "simulated"
 _ROOT = Path(__file__).parents[1]
 _DIGITS = 32
@@ -248,10 +243,6 @@ class Results:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DeviceError(f"{self._folder}: {error.strerror or error}") from None
-
-    def has(self, key: str) -> bool:
-        """Return whether something whole is kept under `key`."""
-        return self.load(key) is not None
 
     def load(self, key: str) -> Simulated | None:
         """Return what was kept under `key`; None if nothing was, or it is damaged: it is then simulated again."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,6 +160,8 @@ def _match_tiers(sources: list[_Source]) -> list[TierFacts]:
 
 def _number(sources: list[_Source]) -> None:
     """Settle what is added to the numbers of each trace, so that no two share one."""
+    import pyarrow.compute as pc
+
     added = dict.fromkeys(("object_id", "request_id", "session_id", "block_ids"), 0)
     for source in sources:
         count = dict.fromkeys(added, 0)
@@ -167,20 +170,14 @@ def _number(sources: list[_Source]) -> None:
                 assert reader is not None, "it has columns"
                 for batch in reader.batches([name]):
                     values = batch.column(0).flatten() if name == "block_ids" else batch.column(0)
-                    count[name] = max(count[name], _most(values) + 1)
+                    if (most := pc.max(values).as_py()) is not None:
+                        count[name] = max(count[name], most + 1)
         source.count = count
         source.first = {**added, "ts_ns": source.given.shift_ns, "arrival_ns": source.given.shift_ns}
         for name in added:
             added[name] += count[name]
     if added["object_id"] > _MOST_OBJECTS:
         raise ConfigError(f"{added['object_id']:,} objects together are more than a replay can number")
-
-
-def _most(values: Any) -> int:
-    import pyarrow.compute as pc
-
-    found = pc.max(values).as_py()
-    return -1 if found is None else int(found)
 
 
 def _in_order(readers: list[tuple[_Source, Reader]], table: Table, extras: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
@@ -268,23 +265,20 @@ def _describer(sources: list[_Source], tiers: list[TierFacts], argv: list[str]) 
     shifted = [s.given for s in sources if s.given.shift_ns]
     notes += [f"{given.name} begins {format_duration(given.shift_ns)} later" for given in shifted]
 
-    def make(table: Table) -> Metadata:
-        return metadata.describe(
-            table,
-            "kvtrace",
-            argv,
-            {**(main.config if main else {}), "merged": merged},
-            seed=(main or metas[0]).seed,
-            preset="+".join(meta.preset or "?" for meta in metas)[:255],
-            model=main.model if main else None,
-            tiers=tiers,
-            source=main.source if main else {"kind": "merged"},
-            notes=notes,
-            stats=_stats(metas, main, tiers),
-            is_simulated=all(meta.is_simulated for meta in metas),
-        )
-
-    return make
+    return partial(
+        metadata.describe,
+        program="kvtrace",
+        argv=argv,
+        config={**(main.config if main else {}), "merged": merged},
+        seed=(main or metas[0]).seed,
+        preset="+".join(meta.preset or "?" for meta in metas)[:255],
+        model=main.model if main else None,
+        tiers=tiers,
+        source=main.source if main else {"kind": "merged"},
+        notes=notes,
+        stats=_stats(metas, main, tiers),
+        is_simulated=all(meta.is_simulated for meta in metas),
+    )
 
 
 def _stats(metas: list[Metadata], main: Metadata | None, tiers: list[TierFacts]) -> dict[str, Any] | None:

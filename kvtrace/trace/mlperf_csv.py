@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,7 +22,7 @@ import numpy as np
 
 from kvtrace.core.errors import ConfigError, TraceError, refuse
 from kvtrace.core.files import aside
-from kvtrace.core.metadata import Metadata, TierFacts, describe
+from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, batch_of, enum_code, objects_batch
 from kvtrace.core.tables import MOST_LINE_BYTES, create, csv_fault, objects_path, open_table, unpacked
 from kvtrace.core.units import format_duration
@@ -85,9 +86,7 @@ def read_into(source: Path, target: Path, argv: list[str], progress: Callable[[f
     tiers = [TierFacts(name) for name in _TIERS.values()]
     origin = {"kind": "mlperf-csv", "file": source.name}
 
-    def about(table: Any) -> Metadata:
-        return describe(table, "kvtrace", argv, {"import": origin}, tiers=tiers, source=origin)
-
+    about = partial(describe, program="kvtrace", argv=argv, config={"import": origin}, tiers=tiers, source=origin)
     with (
         create(objects_path(target), OBJECTS, about(OBJECTS)) as objects,
         create(target, TRACE, about(TRACE)) as out,
