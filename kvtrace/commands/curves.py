@@ -24,10 +24,10 @@ from kvtrace.commands.options import (
     UserArguments,
     parse_target,
     percent,
+    prepare,
     price_of_byte,
     write_page,
 )
-from kvtrace.commands.scenario import prepare
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.document.document import (
     Cell,

@@ -21,8 +21,8 @@ from kvtrace.commands.options import (
     TurnsOption,
     UserArguments,
     flag_of,
+    prepare,
 )
-from kvtrace.commands.scenario import prepare
 from kvtrace.core.app import Force, log, progress, takes_groups
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, table_of
 from kvtrace.core.document.fleet import event_lines, event_tables, fleet_headline, fleet_tables

@@ -31,10 +31,10 @@ from kvtrace.commands.options import (
     TurnsOption,
     UserArguments,
     parse_target,
+    prepare,
     price_of_byte,
     write_page,
 )
-from kvtrace.commands.scenario import prepare
 from kvtrace.core.app import UsageError, command_of, emit_json, log, progress, takes_groups
 from kvtrace.core.document.page import check_page
 from kvtrace.core.document.terminal import answer
