@@ -53,7 +53,7 @@ from kvtrace.model.catalogue import find_model
 from kvtrace.model.serving import INSTANT, in_words
 
 if TYPE_CHECKING:
-    from kvtrace.curves.mrc import HitCurve
+    from kvtrace.curves.mrc import CurvePoint, HitCurve
     from kvtrace.curves.points import Point, Stack
     from kvtrace.curves.size import Sizing, Target
 
@@ -113,8 +113,7 @@ def _show_points(title: str, points: list[tuple[int | None, int, int]], referenc
     )
     rows = []
     for capacity, *found in points:
-        ratios = [n / references if references else None for n in found]
-        rows.append([Cell("unlimited", Unit.TEXT) if capacity is None else capacity, found[0], *ratios])
+        rows.append([_bounded(capacity), found[0], *(n / references if references else None for n in found)])
     show_tables([ReportTable(title, Sheet.SUMMARY, columns, rows)])
 
 
@@ -184,10 +183,8 @@ def _document(found: HitCurve, policy: str) -> Document:
         share: hit_ratio = hit ratio, optimal_hit_ratio = optimal
         bytes: read_bytes = read, passed_bytes = passed on, written_bytes = written
     """)
-    rows = [[getattr(point, column.name) for column in columns] for point in found.points]
-    if not is_exact:
-        for row, point in zip(rows, found.points, strict=True):
-            row[3] = Cell(f"{percent(point.hit_ratio)} ± {100 * point.hit_ratio_error:.1f}", Unit.TEXT)
+    shown = [asdict(point) | {"hit_ratio": _hit_ratio(point, found.sampling_rate)} for point in found.points]
+    rows = [[point[column.name] for column in columns] for point in shown]
     enough = [
         f"{100 * e['share_of_hits']:.0f} % of all possible hits: "
         + ("more than all objects" if e["capacity_bytes"] is None else format_bytes(e["capacity_bytes"]))
@@ -195,6 +192,13 @@ def _document(found: HitCurve, policy: str) -> Document:
     ]
     table = ReportTable(title, Sheet.SUMMARY, columns, rows, bars="hits")
     return Document("", "", [Chapter("", [table], enough)])
+
+
+def _hit_ratio(point: CurvePoint | Point, sampling_rate: float) -> Any:
+    """Return the hit ratio, with its error where it is an estimate."""
+    if sampling_rate == 1:
+        return point.hit_ratio
+    return Cell(f"{percent(point.hit_ratio)} ± {100 * point.hit_ratio_error:.1f}", Unit.TEXT)
 
 
 def _named(policy: str) -> str:
@@ -470,14 +474,14 @@ def _tier_tables(point: Point) -> list[ReportTable]:
             p99_second_writes_per_s {p99}
         number: drive_writes_per_day = drive writes a day; years: life_years = life
     """
-    rows = [tier.figures() | {"capacity_bytes": _bytes_cell(tier.capacity_bytes)} for tier in point.tiers]
+    rows = [tier.figures() | {"capacity_bytes": _bounded(tier.capacity_bytes)} for tier in point.tiers]
     return [
         table_of("bandwidth", Sheet.PERFORMANCE, bandwidth, rows),
         table_of("operations, an object each, and wear", Sheet.PERFORMANCE, operations, rows),
     ]
 
 
-def _bytes_cell(of: int | None) -> Any:
+def _bounded(of: int | None) -> Any:
     return Cell("unlimited", Unit.TEXT) if of is None else of
 
 
@@ -496,22 +500,16 @@ def _grid(found: Sizing, stack: Stack) -> ReportTable:
     for estimated in found.points:
         is_chosen = found.chosen is not None and estimated.capacities == found.chosen.capacities
         point = found.chosen if is_chosen and found.chosen is not None else estimated
-        row: list[Any] = [_bytes_cell(of) for of in point.capacities.values()]
-        row.append(
-            point.hit_ratio
-            if point.sampling_rate == 1
-            else Cell(f"{percent(point.hit_ratio)} ± {100 * point.hit_ratio_error:.1f}", Unit.TEXT)
-        )
-        row += [point.optimal_hit_ratio] if has_optimum else []
-        row.append(point.saved_tokens)
-        for tier in (point.tiers[stack.roles[role]] for role in roles):
-            figures = tier.figures()
-            row += [figures["read_bytes_per_s"], figures["write_bytes_per_s"]]
-        row += [point.tiers[stack.drive].drive_writes_per_day] if stack.drive is not None else []
-        row += [point.price] if has_price else []
+        row = asdict(point) | {"hit_ratio": _hit_ratio(point, point.sampling_rate)}
+        for role, capacity in point.capacities.items():
+            does = point.tiers[stack.roles[role]].figures()
+            row[f"{role}_bytes"] = _bounded(capacity)
+            row |= {f"{role}_read": does["read_bytes_per_s"], f"{role}_written": does["write_bytes_per_s"]}
+        if stack.drive is not None:
+            row["drive_writes_per_day"] = point.tiers[stack.drive].drive_writes_per_day
         rows.append(row)
-    columns = columns_of("\n".join(spec))
-    return ReportTable("", Sheet.SUMMARY, columns, rows, _charts(found), keys=len(roles), is_answer=True)
+    table = table_of("", Sheet.SUMMARY, "\n".join(spec), rows, charts=_charts(found), keys=len(roles))
+    return replace(table, is_answer=True)
 
 
 def _charts(found: Sizing) -> tuple[Chart, ...]:
