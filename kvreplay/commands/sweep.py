@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +22,7 @@ from kvtrace.core.units import parse_duration_ns
 
 if TYPE_CHECKING:
     # Loaded by the command alone: --help needs none of it.
-    from kvtrace.core.run.sweep_file import Axis
+    from kvtrace.core.run.sweep_file import Axis, SweepPoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,13 @@ def sweep(
             raise error
 
 
+def _tell(preset: str, point: SweepPoint) -> None:
+    from kvreplay.run.sweep import progress_of
+    from kvtrace.core.run.sweep_file import Axis
+
+    log(f"{preset} {point.run}: {progress_of(Axis.USERS, point, None)}")
+
+
 # Long: its options, and its help.
 def scorecard(
     target: Annotated[Path, typer.Argument(help="A folder on the drive, which is not the system's.")],
@@ -198,11 +206,9 @@ def scorecard(
     from kvreplay.config.tiers import check_targets
     from kvreplay.probes.libbpf import check_available
     from kvreplay.result.tables import check_output, make_directory
-    from kvreplay.run import scorecard as cards
+    from kvreplay.run import sweep as cards
     from kvreplay.run.run import Replay
-    from kvreplay.run.sweep import progress_of
     from kvtrace.core.document.terminal import answer
-    from kvtrace.core.run.sweep_file import Axis
     from kvtrace.core.statistics import parse_endurance
 
     check_memory()
@@ -225,9 +231,8 @@ def scorecard(
     scores, run, error = [], None, None
     for preset in wanted:
         with _trace(None, cards.gen_options(preset, size)) as source:
-            one = replace(cards.outputs(asked, preset), trace=source)
-            done = lambda point, preset=preset: log(f"{preset} {point.run}: {progress_of(Axis.USERS, point, None)}")  # noqa: E731
-            score, run, error = cards.measure(one, preset, done, rated)
+            one = replace(asked, output=output / preset, trace=source)
+            score, run, error = cards.measure_stack(one, preset, partial(_tell, preset), rated)
         scores.append(score)
         if error is not None:
             break

@@ -18,7 +18,7 @@ NVME = 2
 @pytest.fixture
 def small(monkeypatch):
     """Let the stacks be small, and their users quick."""
-    cards = "kvreplay.run.scorecard"
+    cards = "kvreplay.run.sweep"
     monkeypatch.setattr(f"{cards}.MODEL", "tiny-1b")
     monkeypatch.setattr(f"{cards}.FASTER", {"gpu": "8MiB", "cpu": "32MiB"})
     monkeypatch.setattr(f"{cards}.LOAD", ("--duration", "60s", "--set", "workload.think_time=2s"))
