@@ -13,6 +13,7 @@ app = make_app(
     "kvreplay.commands.run:run",
     "kvreplay.commands.run:recover",
     "kvreplay.commands.sweep:sweep",
+    "kvreplay.commands.sweep:scorecard",
     "kvreplay.commands.run:compare",
     "kvreplay.commands.engine:engine",
     "kvreplay.commands.mlperf:mlperf",

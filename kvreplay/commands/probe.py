@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -89,9 +90,16 @@ def probe(
                 raise ConfigError(f"-- {command[0]}: there is no such command")
             child = stack.enter_context(started(command))
         wanted = Filter(comm, child.pid if child else pid, list(disks.values()), cgroup)
+
+        def begin(line: str) -> None:
+            log(line)
+            if child is not None:
+                child.send_signal(signal.SIGCONT)
+
         measured = measure(
-            wanted, output, duration_ns, command_line(), has_events=not histograms_only, tell=log, child=child
-        )
+            wanted, output, duration_ns, command_line(), has_events=not histograms_only, tell=begin,
+            is_over=lambda: child is not None and child.poll() is not None,
+        )  # fmt: skip
     if child is not None and child.returncode:
         log(f"note: {command[0] if command else ''} ended with status {child.returncode}")
     if as_json:

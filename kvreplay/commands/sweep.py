@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,12 +17,12 @@ import typer
 from kvreplay.commands.options import RanksArguments, command_line, session, targets
 from kvreplay.config.config import Config
 from kvtrace.core.app import Force, emit_json, log, progress, takes_groups
-from kvtrace.core.errors import ConfigError
+from kvtrace.core.errors import ConfigError, ProbeUnavailable
 from kvtrace.core.units import parse_duration_ns
 
 if TYPE_CHECKING:
     # Loaded by the command alone: --help needs none of it.
-    from kvtrace.core.run.sweep_file import Axis
+    from kvtrace.core.run.sweep_file import Axis, SweepPoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +163,80 @@ def sweep(
             show_documents([sweep_document(found)])
         if error is not None:
             raise error
+
+
+def _tell(preset: str, point: SweepPoint) -> None:
+    from kvreplay.run.sweep import progress_of
+    from kvtrace.core.run.sweep_file import Axis
+
+    log(f"{preset} {point.run}: {progress_of(Axis.USERS, point, None)}")
+
+
+# Long: its options, and its help.
+def scorecard(
+    target: Annotated[Path, typer.Argument(help="A folder on the drive, which is not the system's.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder of the card and its runs.")] = Path(
+        "scorecard"
+    ),
+    *,
+    size: Annotated[str, typer.Option(metavar="SIZE", help="What each stack holds on the drive.")] = "16GiB",
+    window: Annotated[str, typer.Option(metavar="DURATION", help="How long each run measures.")] = "20s",
+    presets: Annotated[
+        str | None,
+        typer.Option(help="Caching stacks, with commas.  [default: lmcache-disk,vllm-fs,sglang-hicache,...]"),
+    ] = None,
+    endurance: Annotated[
+        str | None, typer.Option(help="The drive's rated endurance, such as 1DWPD,5y: also say how long it lasts.")
+    ] = None,
+    force: Force = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print scorecard.json.")] = False,
+) -> None:
+    """Test a drive: the users of four caching stacks that it sustains, how fast it then is, and how well that repeats.
+
+    Each stack's trace of synthetic users is replayed at its own pace in its steady window, when its tiers are full and
+    evict, at more and more users; the load that decides is run three times. With root and libbpf the block requests
+    are measured, too. It takes some minutes a stack, and writes SIZE again for each run.
+
+    \b
+    Example:
+      kvreplay scorecard /mnt/a -o card-a
+      kvreplay scorecard /mnt/a --size 64GiB --window 30s --endurance 1DWPD,5y -o card-a
+    """
+    from kvreplay.config.limits import check, check_memory
+    from kvreplay.config.tiers import check_targets
+    from kvreplay.probes.libbpf import check_available
+    from kvreplay.result.tables import check_output, make_directory
+    from kvreplay.run import sweep as cards
+    from kvreplay.run.run import Replay
+    from kvtrace.core.document.terminal import answer
+    from kvtrace.core.statistics import parse_endurance
+
+    check_memory()
+    wanted, rated = (presets or ",".join(cards.PRESETS)).split(","), parse_endurance(endurance)
+    try:
+        check_available()
+    except ProbeUnavailable as why:
+        log(f"note: block requests are not measured: {why}")
+        is_probed = False
+    else:
+        is_probed = True
+    config = Config(
+        tiers={cards.TIER: str(target)}, window=f"steady:{window}", is_probed=is_probed, is_histograms_only=is_probed
+    )
+    check(config)
+    check_targets(config)
+    check_output(output, is_forced=force)
+    asked = Replay(config, Path(), output, command_line(), force, progress)
+    make_directory(output, cards.CARD_FILE)
+    scores, run, error = [], None, None
+    for preset in wanted:
+        with _trace(None, cards.gen_options(preset, size)) as source:
+            one = replace(asked, output=output / preset, trace=source)
+            score, run, error = cards.measure_stack(one, preset, partial(_tell, preset), rated)
+        scores.append(score)
+        if error is not None:
+            break
+    card = cards.card_of(asked, scores, run, error)
+    answer(card, lambda: cards.card_document(card), as_json=as_json)
+    if error is not None:
+        raise error

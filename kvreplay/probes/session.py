@@ -73,7 +73,7 @@ DRAIN_NS = 60 * NS_PER_S
 class Session:
     """The probes while they are attached; `poll` must run often enough for the ring buffer not to fill up."""
 
-    def __init__(self, wanted: Filter, writer: Writer | None, journal: Journal | None = None) -> None:
+    def __init__(self, wanted: Filter, writer: Writer | None, journal: BlockJournal | None = None) -> None:
         """Attach the probes for who passes `wanted`; requests go to `writer` as rows of blocks, or nowhere.
 
         They go to `journal`, too, as they come.
@@ -218,7 +218,7 @@ ATTACHED = "probes attached"
 """Said once it measures."""
 
 
-class Journal:
+class BlockJournal:
     """The rows of blocks as they come, on the file system at once: what is left of a probe that is killed."""
 
     def __init__(self, folder: Path, meta: Metadata) -> None:
@@ -288,11 +288,11 @@ def measure(
     *,
     has_events: bool,
     tell: Callable[[str], None],
-    child: subprocess.Popen[bytes] | None = None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> ProbeFile:
-    """Measure for `duration_ns`, or until SIGINT or SIGTERM, write the result to `output` and return it.
+    """Measure for `duration_ns`, until it `is_over`, or until SIGINT or SIGTERM; write the result to `output`.
 
-    `tell` takes a line when the probes are attached. A `child` that waits goes on then, and ends the measurement.
+    `tell` takes a line when the probes are attached.
 
     Raises:
         ConfigError, DeviceError, ProbeUnavailable: before anything was measured.
@@ -310,16 +310,14 @@ def measure(
     with _directory(output):
         with ExitStack() as stack:
             writer = stack.enter_context(create(output / BLOCKS_FILE, BLOCKS, meta)) if has_events else None
-            journal = stack.enter_context(closing(Journal(output, meta))) if has_events else None
+            journal = stack.enter_context(closing(BlockJournal(output, meta))) if has_events else None
             session = stack.enter_context(closing(Session(wanted, writer, journal)))
             began = datetime.now(UTC)
             with noted_signals() as caught:
                 # Who reads this may send the signal at once.
                 tell(ATTACHED)
-                if child is not None:
-                    child.send_signal(signal.SIGCONT)
                 end = None if duration_ns is None else time.monotonic() + duration_ns / NS_PER_S
-                while not caught() and (end is None or time.monotonic() < end) and not (child and is_over(child)):
+                while not caught() and (end is None or time.monotonic() < end) and not is_over():
                     session.poll()
                 was_stopped = caught() is not None
             block, calls = session.finish()
@@ -342,11 +340,6 @@ def measure(
         )
         write_json(output / PROBE_FILE, content)
     return content
-
-
-def is_over(child: subprocess.Popen[bytes]) -> bool:
-    """Return whether `child` has ended."""
-    return child.poll() is not None
 
 
 @contextmanager

@@ -24,7 +24,8 @@ class Outages:
         self.due: list[tuple[int, bool, int, Callable[[], None]]] = []
         """When, whether that is a loss, which it is, and what is done."""
         self.joins: list[tuple[int, int]] = []
-        first: dict[int, str] = {}
+        first: dict[int, tuple[int, bool]] = {}
+        """Of each node its first step: when, and whether it is lost then; of two at a time, a join is first."""
         fleet = oracle.preset.fleet
         for incident in sorted(incidents, key=lambda of: (of.at_ns, "joined" not in of.kind)):
             at, name, place = incident.at_ns, str(incident.kind), incident.place
@@ -36,14 +37,14 @@ class Outages:
                     self.add(at, True, lambda tier=tier, node=rack[0]: self.empty(tier, node))
             if name.endswith("lost"):
                 for node in nodes:
-                    first.setdefault(node, "lost")
+                    first[node] = min((at, True), first.get(node, (at, True)))
                     self.add(at, True, lambda node=node: self.lose(node))
             elif name.endswith("joined"):
                 for node in nodes:
-                    first.setdefault(node, "joined")
+                    first[node] = min((at, False), first.get(node, (at, False)))
                     self.join_at(at, node)
             elif name == "engine-restart":
-                first.setdefault(place, "lost")
+                first[place] = min((at, True), first.get(place, (at, True)))
                 self.add(at, True, lambda place=place: self.lose(place, keeps_drives=True))
                 self.join_at(at + incident.lasts_ns, place)
             elif name == "drive-replaced":
@@ -55,12 +56,12 @@ class Outages:
                 self.add(at + incident.lasts_ns, False, lambda: self.reach(oracle.nodes[0].tiers[-1], is_gone=False))
             else:
                 for node in range(fleet.nodes):
-                    first.setdefault(node, "lost")
                     at = incident.at_ns + node // incident.nodes * incident.lasts_ns
+                    first[node] = min((at, True), first.get(node, (at, True)))
                     self.add(at, True, lambda node=node: self.lose(node))
                     self.join_at(at + incident.lasts_ns, node)
-        for node, what in first.items():
-            oracle.nodes[node].is_up = what == "lost"
+        for node, (_, is_lost) in first.items():
+            oracle.nodes[node].is_up = is_lost
         self.due.sort(key=lambda of: of[:3])
 
     def add(self, at: int, is_loss: bool, what: Callable[[], None]) -> None:

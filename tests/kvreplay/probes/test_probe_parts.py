@@ -261,7 +261,7 @@ def test_a_signal_at_the_moment_of_attaching_ends_it_well(tmp_path, monkeypatch)
 
 
 def test_a_journal_that_ends_within_a_batch_gives_what_came_before(tmp_path):
-    journal = session.Journal(tmp_path, describe(BLOCKS, "kvreplay", [], {}))
+    journal = session.BlockJournal(tmp_path, describe(BLOCKS, "kvreplay", [], {}))
     events = np.zeros(5, dtype=EVENT)
     events["sector"], events["queue_ns"], events["issue_ns"], events["complete_ns"] = range(5), 10, 20, 30
     ends = []

@@ -1,0 +1,89 @@
+"""`kvreplay scorecard`: its figures are those of the runs that it keeps, recomputed from their operations."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from statistics import median
+
+import pytest
+from conftest import run_cli
+
+from kvtrace.core.schema import OPS, TRACE
+from kvtrace.core.tables import read_table
+
+NVME = 2
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Let the stacks be small, and their users quick."""
+    cards = "kvreplay.run.sweep"
+    monkeypatch.setattr(f"{cards}.MODEL", "tiny-1b")
+    monkeypatch.setattr(f"{cards}.FASTER", {"gpu": "8MiB", "cpu": "32MiB"})
+    monkeypatch.setattr(f"{cards}.LOAD", ("--duration", "60s", "--set", "workload.think_time=2s"))
+    monkeypatch.setattr(f"{cards}.FIRST_USERS", 8.0)
+    monkeypatch.setattr("kvreplay.run.sweep.PRECISION", 4)
+
+
+def moved(folder):
+    """Return the bytes read and written on the drive in a run, from its rows, and how long it took, s."""
+    run = json.loads((folder / "run.json").read_text())
+    rows = read_table(folder / "ops.parquet", OPS).to_pylist()
+    done = [row for row in rows if row["tier"] == NVME and row["completed_ns"] is not None]
+    bytes_of = {op: sum(row["bytes"] for row in done if row["op"] == op) for op in ("read", "write")}
+    return bytes_of, run["summary"]["wall_ns"] / 1e9, run
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("small")
+def test_a_card_is_what_its_runs_say(tmp_path):
+    drive, out = tmp_path / "drive", tmp_path / "card"
+    drive.mkdir()
+    options = ("--size", "256MiB", "--window", "2s", "--presets", "lmcache-disk", "--endurance", "1DWPD,5y")
+    done = run_cli("kvreplay", "scorecard", drive, *options, "-o", out, "--json", check=False)
+    assert done.returncode == 0, done.stderr
+    card = json.loads(done.stdout)
+    assert card == json.loads((out / "scorecard.json").read_text())
+    (score,) = card["scores"]
+    sweep = json.loads((out / "lmcache-disk" / "sweep.json").read_text())
+    assert (card["status"], score["preset"], score["users"]) == ("complete", "lmcache-disk", sweep["knee"])
+    point = next(p for p in sweep["points"] if p["value"] == score["at_users"])
+    first = f"users-{score['at_users']:g}"
+    names = [first, f"{first}-trial-2", f"{first}-trial-3"]
+    folders = [out / "lmcache-disk" / name for name in names if (out / "lmcache-disk" / name).is_dir()]
+    bytes_of, wall_s, run = moved(out / "lmcache-disk" / point["run"])
+    was_read = bytes_of["read"] > 0
+    assert score["read_bytes_per_s"] == (pytest.approx(bytes_of["read"] / wall_s) if was_read else None)
+    assert score["written_bytes_per_s"] == pytest.approx(bytes_of["write"] / wall_s)
+    assert bytes_of["write"] > 0
+    rates = [sum(found.values()) / seconds for found, seconds, _ in map(moved, folders)]
+    assert score["trials"] == len(folders)
+    assert score["spread"] == pytest.approx((max(rates) - min(rates)) / median(rates))
+    if (size := card["device_bytes"]) is not None:
+        a_day = bytes_of["write"] / wall_s * 86400
+        assert score["drive_writes_per_day"] == pytest.approx(a_day / size)
+        assert score["life_years"] == pytest.approx(5 * size / a_day)
+    # The same seed and options give the same trace: anybody can repeat it.
+    again = tmp_path / "again.parquet"
+    argv = run["trace"]["metadata"]["argv"]
+    run_cli(*argv, "-o", again)
+    assert score["trace_sha256"] == hashlib.sha256((out / "lmcache-disk" / f"{first}.parquet").read_bytes()).hexdigest()
+    assert read_table(again, TRACE).equals(read_table(out / "lmcache-disk" / f"{first}.parquet", TRACE))
+
+
+def test_what_a_card_needs(tmp_path):
+    drive = tmp_path / "drive"
+    drive.mkdir()
+    for options, message in (
+        (("--presets", "nosuch"), "nosuch"),
+        (("--window", "soon"), "soon"),
+        (("--endurance", "much"), "--endurance much: write 1DWPD,5y"),
+    ):
+        refused = run_cli("kvreplay", "scorecard", drive, *options, "-o", tmp_path / "card", check=False)
+        assert (refused.returncode, message in refused.stderr) == (2, True), refused.stderr
+        assert not list(drive.iterdir())
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    refused = run_cli("kvreplay", "scorecard", drive, "-o", tmp_path / "full", check=False)
+    assert "is not empty and holds no kvreplay run" in refused.stderr
