@@ -121,6 +121,8 @@ class _Run:
         self.stack, self.question, self._tell = stack, question, done
         self.pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), thread_name_prefix="size")
         self._asked = self._done = self._most = 0
+        self._guess = 0.0
+        """How many bytes in all the grid says that the target takes; 0 if it does not say."""
 
     def answer(self) -> Sizing:
         stack, chains = self.stack, self.stack.load.chains
@@ -143,10 +145,21 @@ class _Run:
             )
         chosen = self._choose(points)
         if chosen is not None:
+            self._guess = self._between(points, chosen)
             chosen = self._searched(chosen, axes)
             if all(of.capacities != chosen.capacities for of in points):
                 points = sorted([*points, chosen], key=lambda of: _sizes(of.capacities))
         return Sizing(chosen, best, points, self.stack.labels)
+
+    def _between(self, points: Sequence[Point], chosen: Point) -> float:
+        """Return how many bytes in all reach the target, between `chosen` and the point of the grid below it."""
+        *outer, size = chosen.capacities.values()
+        below = [of for of in points if [*of.capacities.values()][:-1] == outer]
+        sizes = [(of.capacities[[*of.capacities][-1]] or 0, of) for of in below]
+        found = max(((each, of) for each, of in sizes if size and 0 < each < size), key=lambda of: of[0], default=None)
+        if found is None or size is None:
+            return 0.0
+        return sum(of or 0 for of in outer) + found[0] * (size / found[0]) ** self._share(found[1], chosen)
 
     def _start_point(self, capacities: Capacities) -> tuple[Future[Any], Future[Any]]:
         return self._start(self.stack.simulate, capacities), self._start(self.stack.optimum, capacities)
@@ -190,18 +203,25 @@ class _Run:
         return best
 
     def _least(self, best: Point, inner: str) -> Point:
-        """Return `best` with the least of `inner` that reaches the target, to within 2 %: two simulations at a time."""
-        low, ratio, smallest = -1, 1.5, self.stack.chunk_bytes
+        """Return `best` with the least of `inner` that reaches the target, to within 2 %: two simulations at a time.
+
+        Between one that does not and one that does, where a line over the logarithm of the capacity meets the target.
+        """
+        low, ratio, smallest, below, guess = -1, 1.5, self.stack.chunk_bytes, best, self._guess
+        parts: tuple[float, ...]
         while True:
             high = best.capacities[inner] or 0
             if high <= max(low * _CLOSE, smallest):
                 return best
-            if low < 0:
+            if guess and low < guess < high / _CLOSE:
+                parts, guess = (guess / 1.04, guess * 1.04), 0.0
+            elif low < 0:
                 least = high / ratio
                 parts, ratio = (least if least > smallest else 0, high / 1.06), ratio**2
             else:
-                step = (high / max(low, smallest)) ** (1 / 3)
-                parts = (high / step**2, high / step)
+                step = high / max(low, smallest)
+                at = high / step ** (1 - self._share(below, best))
+                parts = (at / _CLOSE**0.5, at * _CLOSE**0.5) if step > _CLOSE**3 else (high / step**0.5,)
             sizes = sorted({size for part in parts if low < (size := _rounded(part)) < high})
             if not sizes:
                 return best
@@ -210,7 +230,12 @@ class _Run:
                 if self.question.target.is_met(point):
                     best = point
                     break
-                low = size
+                low, below = size, point
+
+    def _share(self, low: Point, high: Point) -> float:
+        """Return how far from `low`, which misses the target, to `high` it is reached, as the hit ratio tells."""
+        wanted, gain = self.question.target.hit_ratio, high.hit_ratio - low.hit_ratio
+        return min(0.9, max(0.1, (wanted - low.hit_ratio) / gain)) if wanted is not None and gain > 0 else 0.5
 
     def _affordable(self, best: Point, fixed: Capacities, inner: str) -> int | None:
         """Return how much of `inner` beside `fixed` costs 2 % less than `best`; None if `fixed` alone costs more."""
