@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "validation.md"
 HEADINGS = ["claim", "peer", "figure", "held by", "last run"]
 NEVER = "not dated"
-MACHINE = re.compile(r"^- \*\*([A-Z])\*\*: (.*)$", re.M)
+MACHINE = re.compile(r"^- \*\*([A-Z])\*\*: (.*)$", re.MULTILINE)
 DATED = re.compile(r"\d{4}-\d\d-\d\d at [0-9a-f]{8}\+? on [A-Z]")
 
 
@@ -63,7 +63,7 @@ def split(page: str) -> tuple[str, list[Claim], str]:
     start = page.index(f"| {' | '.join(HEADINGS)} |\n")
     start = page.index("\n", page.index("\n", start) + 1) + 1
     end = page.index("\n\n", start)
-    rows = [re.split(r"(?<!\\) \| ", line[2:-2]) for line in page[start:end].split("\n")]
+    rows = [line[2:-2].split(" | ") for line in page[start:end].split("\n")]
     return page[:start], [Claim(cells) for cells in rows], page[end:]
 
 
@@ -86,7 +86,7 @@ def commit() -> str:
 def machine() -> str:
     """Return what figures depend on: processors, memory, kernel, Python."""
     told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    names = re.findall(r"^(?:model name|CPU part)\s*: (.*)$", told, re.M)
+    names = re.findall(r"^(?:model name|CPU part)\s*: (.*)$", told, re.MULTILINE)
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     kernel = platform.release().split("-")[0]
     name = names[0] if names else platform.machine()

@@ -16,7 +16,7 @@ import validate  # noqa: E402 - beside the page that it writes
 
 PAGE = validate.PAGE.read_text(encoding="utf-8")
 BEFORE, CLAIMS, AFTER = validate.split(PAGE)
-TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 
 def exists(program: str) -> bool:
