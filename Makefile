@@ -82,6 +82,12 @@ endif
 bench: $(READY)
 	@for b in bench/bench_*.py; do $(BIN)/python $$b || exit 1; done
 
+# What has a peer, on a machine that does nothing else: refuses a busy one (waits for WAIT minutes), and writes
+# docs/benchmarks.md, the one place for figures of speed. BENCHES="live study" takes those alone. About an hour.
+WAIT ?= 0
+bench-quiet: $(READY)
+	@$(BIN)/python bench/quiet.py --wait $(WAIT) $(BENCHES)
+
 # Long traces: rows a second, time to the first I/O and memory; ROWS=100 takes 100 million.
 ROWS ?= 10
 bench-long: $(READY)
