@@ -52,8 +52,9 @@ HEAD = """# Figures of speed, beside a peer
 
 Written by `make bench-quiet`; nothing here is typed in. A row is of one run of a bench whose sides took turns, in at
 least three rounds: medians of ours and of the peer's, the median of the rounds' ratios, and in brackets the least and
-the most of them. Ratios are ours divided by the peer's; of processor time, less than 1 is less than the peer takes. What a
-side does exactly is said at the top of the bench. Other machines give other figures; ratios travel better than rates.
+the most of them. Ratios are ours divided by the peer's; of processor time, less than 1 is less than the peer takes.
+What a side does exactly is said at the top of the bench. Other machines give other figures; ratios travel better than
+rates.
 """
 COLUMNS = ("what", "ours", "peer", "its", "ratio", "processor time", "measured")
 
