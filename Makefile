@@ -17,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 # The engines that `make engines` drives; ENGINES="lmcache vllm" takes others. vllm is asked for by name: it is large.
 ENGINES ?= lmcache sglang mooncake
 
-.PHONY: demo test check sanitize native engines fuzz lint fix bench bench-long docs man outputs published site dist wheels bpf clean
+.PHONY: demo test check sanitize native engines fuzz lint fix bench bench-quiet bench-long validate docs man outputs published site dist wheels bpf clean
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvtrace needs Python 3.11 or later: make PYTHON=python3.x")'
@@ -82,6 +82,12 @@ endif
 bench: $(READY)
 	@for b in bench/bench_*.py; do $(BIN)/python $$b || exit 1; done
 
+# What has a peer, on a machine that does nothing else: refuses a busy one (waits for WAIT minutes), and writes
+# docs/benchmarks.md, the one place for figures of speed. BENCHES="live study" takes those alone. About an hour.
+WAIT ?= 0
+bench-quiet: $(READY)
+	@$(BIN)/python bench/quiet.py --wait $(WAIT) $(BENCHES)
+
 # Long traces: rows a second, time to the first I/O and memory; ROWS=100 takes 100 million.
 ROWS ?= 10
 bench-long: $(READY)
@@ -105,6 +111,12 @@ man: $(READY)
 # Runs the commands of the pages in docs/ and writes what they print into them: minutes, of a quiet machine.
 outputs: $(READY)
 	$(BIN)/python docs/outputs.py
+
+# The tests that hold the claims of docs/validation.md, which then says when that was and on what: those not run for the
+# longest first, for so many minutes. CLAIMS="fio bytes" takes those with such a word.
+MINUTES ?= 20
+validate: $(READY)
+	@$(BIN)/python docs/validate.py --minutes $(MINUTES) $(CLAIMS)
 
 # Our programs beside numbers that others published: writes docs/published.md, which says where its files are to be had.
 DATA ?= published-data

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import figures
 import numpy as np
 from bench_replay import drive, plan_of
 
@@ -167,6 +168,14 @@ def compare(kind: str, paths: list[Path], io_bytes: int) -> dict[int, Side]:
             for name, of_side in runs.items():
                 speed, cpu = (statistics.median(getattr(s, f) for s in of_side) for f in ("bytes_per_s", "cpu_ns"))
                 ratio = statistics.median(a.cpu_ns / b.cpu_ns for a, b in zip(peer, of_side, strict=True))
+                if of_side is not peer:
+                    figures.keep(
+                        f"{DRIVES} drives in memory ({kind}), {'write' if op else 'read'} {io_bytes >> 10} KiB, {name}",
+                        "GB/s",
+                        "fio, a job a drive",
+                        [(a.bytes_per_s / 1e9, b.bytes_per_s / 1e9) for a, b in zip(of_side, peer, strict=True)],
+                        [(a.cpu_ns, b.cpu_ns) for a, b in zip(of_side, peer, strict=True)],
+                    )
                 print(
                     f"{kind:>6} {'write' if op else 'read':>5} {io_bytes >> 10:>5} KiB  {name:<22}"
                     f"{speed / 1e9:7.2f} GB/s {speed / io_bytes / 1e3:7.0f} k I/O/s  {cpu:9.0f} ns/I/O "

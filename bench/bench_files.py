@@ -21,6 +21,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import figures
 import numpy as np
 from bench_replay import DEPTHS, RUNS, drive, plan_of
 
@@ -94,6 +95,13 @@ def show(pairs: list[tuple[Side, Side]], label: str) -> None:
     cpus = [statistics.median(side.cpu_us for side in sides) for sides in (mine, other)]
     ratio = statistics.median(a.files_per_s / b.files_per_s for a, b in pairs)
     cpu_ratio = statistics.median(a.cpu_us / b.cpu_us for a, b in pairs)
+    figures.keep(
+        f"files of {label}",
+        "files/s",
+        "fio",
+        [(a.files_per_s, b.files_per_s) for a, b in pairs],
+        [(a.cpu_us, b.cpu_us) for a, b in pairs],
+    )
     data = [side.data_us for side in mine if side.data_us is not None]
     of_it = f", {statistics.median(data):.1f} of it data" if data else ""
     print(

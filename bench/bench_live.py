@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import figures
 import numpy as np
 import pyarrow as pa
 
@@ -41,7 +42,10 @@ class Case(NamedTuple):
     target: str
 
 
-CASES = (Case("reads of 4 KiB at depth 32", 200_000, "space.dat"), Case("rows on a null tier", 5_000_000, "null"))
+CASES = (
+    Case("reads of 4 KiB at depth 32", figures.sized(200_000, 2000), "space.dat"),
+    Case("rows on a null tier", figures.sized(5_000_000, 20_000), "null"),
+)
 
 
 def make_trace(path: Path, rows: int) -> Path:
@@ -127,6 +131,13 @@ def main() -> None:
                 found = {watched: rate_of(trace, target, 2 * at + watched + 1, is_watched=watched) for watched in order}
                 pairs.append((found[True], found[False]))
             watched, alone = (statistics.median(pair[side][0] for pair in pairs) for side in (0, 1))
+            figures.keep(
+                f"live view, {case.name}",
+                "op/s",
+                "the same replay, watched by nobody",
+                [(a[0], b[0]) for a, b in pairs],
+                [(a[1], b[1]) for a, b in pairs],
+            )
             rates = sorted(a[0] / b[0] for a, b in pairs)
             cpu = statistics.median(a[1] / b[1] for a, b in pairs)
             print(

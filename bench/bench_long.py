@@ -18,11 +18,14 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import figures
+
 ROWS_PER_S = 11_000
 """Of trace time, that the simulated load makes."""
 PRESET = ("--preset", "vllm-offload-cpu", "--users", "64", "--model", "llama3.1-8b")
 SMALL = ("--preset", "vllm-offload-cpu", "--users", "64", "--model", "tiny-1b")
 MEBI = 1 << 20
+RUNS = 3
 
 
 class Took(NamedTuple):
@@ -57,7 +60,7 @@ def show(name: str, found: Took, rows: int, more: str = "") -> None:
     )
 
 
-def replay(name: str, trace: Path, *arguments: str) -> None:
+def replay(name: str, trace: Path, *arguments: str) -> Took:
     """Replay `trace`, and print what came before its first I/O, and how much of its memory were buffers of I/Os."""
     folder, output = trace.parent, trace.parent / "run"
     found = took("kvreplay", "run", trace, "--as-fast-as-possible", "--force", "-o", output, *arguments, folder=folder)
@@ -67,6 +70,7 @@ def replay(name: str, trace: Path, *arguments: str) -> None:
     buffers = run["engine"]["buffer_bytes"] / MEBI
     said = f", {buffers:,.0f} of them buffers; first I/O after {first:.2f} s, {laid_out:.2f} s of them writing space; "
     show(name, found, run["window"]["planned_rows"], f"{said}{rate:.2f} M op/s")
+    return found
 
 
 def main() -> None:
@@ -79,13 +83,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix="bench-") as name:
         folder = Path(name)
         trace, small = folder / "long.parquet", folder / "small.parquet"
-        took("kvtrace", "gen", *PRESET, "--duration", "100s", "-o", trace, folder=folder)
-        replay("1,000 rows on null tiers", trace, *null, "--limit", "1000")
         for millions in options.millions:
             duration = f"{int(millions * 1e6) // ROWS_PER_S + 1}s"
             found = took("kvtrace", "gen", *PRESET, "--duration", duration, "-o", trace, "--force", folder=folder)
             show("simulated and written", found, rows_of(trace))
-            replay("replayed on null tiers", trace, *null)
+            pairs = []
+            for _ in range(RUNS):
+                few = replay("1,000 rows on null tiers", trace, *null, "--limit", "1000")
+                pairs.append((replay("replayed on null tiers", trace, *null).most_bytes / MEBI, few.most_bytes / MEBI))
+            what = f"most memory of a replay on null tiers, {rows_of(trace) / 1e6:.1f} M rows"
+            figures.keep(what, "MiB", "its first 1,000 rows", pairs)
         if options.space != "0":
             capacity = ("--set", f"tiers.cpu.capacity={options.space}")
             duration = f"{int(options.millions[0] * 1e6) // ROWS_PER_S + 1}s"

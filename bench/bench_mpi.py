@@ -19,6 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import figures
+
 ROUNDS = 3
 _ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -56,6 +58,8 @@ def compare(trace: Path, target: str, output: Path, launcher: str, unit: str, sa
     one, four = ([rate(found, unit) for found in side] for side in (alone, together))
     ratio = statistics.median(b / a for a, b in zip(one, four, strict=True))
     scale, name = (1e9, "GB/s") if unit == "bytes" else (1e6, "M op/s")
+    pairs = [(b / scale, a / scale) for a, b in zip(one, four, strict=True)]
+    figures.keep(f"four ranks together, {said}", name, "one rank", pairs)
     shown = [f"{statistics.median(side) / scale:.3g} {name}" for side in (one, four)]
     print(f"{said}: one rank {shown[0]}, four {shown[1]}, ratio {ratio:.2f}", flush=True)
     return together

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import figures
 import numpy as np
 from bench_replay import cpu_s, drive, plan_of
 
@@ -77,7 +78,7 @@ def timed(run: Callable[[], Any]) -> Timed:
     return time.monotonic() - started, cpu_s() - before
 
 
-def compare(url: str, mib: int) -> None:
+def compare(server: str, url: str, mib: int) -> None:
     import s3dlio
 
     length, count = mib * MIB, SIZES[mib]
@@ -122,6 +123,15 @@ def compare(url: str, mib: int) -> None:
         ratios = [theirs_s / ours_s for theirs_s, ours_s in zip(took["s3dlio"], took["ours"], strict=True)]
         ms = {side: statistics.median(times) * 1e3 / (count * mib) for side, times in cpu.items()}
         shown = ", ".join(f"{side} {rate:,.0f} MB/s ({ms[side]:.2f} ms of CPU a MiB)" for side, rate in rates.items())
+        for side in took.keys() - {"ours"}:
+            pairs = zip(took["ours"], took[side], strict=True)
+            figures.keep(
+                f"{server}, {op} {mib} MiB, {DEPTH} in flight",
+                "MB/s",
+                side,
+                [(count * length / a / 1e6, count * length / b / 1e6) for a, b in pairs],
+                list(zip(cpu["ours"], cpu[side], strict=True)),
+            )
         print(f"  {op} {mib} MiB x {count}: {shown}; ours / s3dlio {statistics.median(ratios):.2f}", flush=True)
     tier.close()
 
@@ -139,7 +149,7 @@ def main() -> None:
                     s3dlio.create_bucket(f"s3://{store.url.removeprefix('http://')}/{BUCKET}")
                     print(f"{name}, {DEPTH} requests in flight, load {os.getloadavg()[0]:.1f}")
                     for mib in sizes:
-                        compare(store.url, mib)
+                        compare(name, store.url, mib)
             except StoreEndedError as error:
                 print(f"  {error}")
 

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import figures
+
 from kvreplay.probes.libbpf import check_available
 from kvreplay.probes.session import ATTACHED
 from kvtrace.core.errors import ProbeUnavailable
@@ -127,6 +129,9 @@ def compare(program: Path, target: Path, output: Path) -> None:
                 block = found["block"]["directions"]["read"]
                 followed, unseen = followed + ios, unseen + block["ends_not_seen"]
     ratios = [on.iops / off.iops for off, on in zip(sides[False], sides[True], strict=True)]
+    pairs = [(on.iops, off.iops) for off, on in zip(sides[False], sides[True], strict=True)]
+    cpus = [(on.cpu_us, off.cpu_us) for off, on in zip(sides[False], sides[True], strict=True)]
+    figures.keep(f"fio with probes, {RATE:,} reads of 4 KiB a second offered", "I/Os/s", "without probes", pairs, cpus)
     print(f"{RATE:,} reads of 4 KiB a second offered, depth {DEPTH}, {PAIRS} pairs of {SECONDS} s:")
     for is_on, shown in ((False, "without"), (True, "with probes")):
         middle = {n: statistics.median(getattr(s, n) for s in sides[is_on]) for n in ("iops", "latency_us", "cpu_us")}
@@ -163,6 +168,8 @@ def flat_out(program: Path, target: Path, output: Path) -> None:
                 followed, lost = followed + ios, lost + block["lost_events"] + block["lost_requests"]
         rates.append(found_rates[False])
         ratios.append(found_rates[True] / found_rates[False])
+    pairs = [(rate * ratio, rate) for rate, ratio in zip(rates, ratios, strict=True)]
+    figures.keep("fio with probes, flat out, a row kept of each", "I/Os/s", "without probes", pairs)
     print(f"flat out, {statistics.median(rates):,.0f} I/Os a second without probes, a row kept of each: ratio "
           f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}); {followed:,} I/Os followed, "
           f"{lost:,} rows lost")  # fmt: skip

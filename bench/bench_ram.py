@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import bench_replay
+import figures
 import numpy as np
 
 from kvreplay.engine.engine import EngineName, choose
@@ -112,6 +113,7 @@ def show(text: str, found: list[tuple[Side, Side]], what: str) -> None:
     times = [statistics.median(side.ns_per_mib for side in sides) / 1e3 for sides in zip(*found, strict=True)]
     rates = [statistics.median(side.bytes_per_s for side in sides) / 1e9 for sides in zip(*found, strict=True)]
     speed = statistics.median(b.ns_per_mib / a.ns_per_mib for a, b in found)
+    figures.keep(text, "MiB/ms a thread", what, [(1e6 / a.ns_per_mib, 1e6 / b.ns_per_mib) for a, b in found])
     beside = [a.drive_bytes_per_s for a, _ in found if a.drive_bytes_per_s is not None]
     drove = f"; drive {statistics.median(beside) / 1e9:.2f} GB/s meanwhile" if beside else ""
     print(

@@ -30,6 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import figures
 import numpy as np
 
 from kvdistill.check.device import environment
@@ -200,6 +201,14 @@ def show(rounds: list[dict[str, Side]], engine: str, op: int, io_bytes: int, dep
             speed = middle(sides[""].bytes_per_s / sides[name].bytes_per_s for sides in rounds)
             cpu = middle(sides[""].cpu_us / sides[name].cpu_us for sides in rounds)
             targets = targets_of(op, io_bytes, name)
+            if "fixedbufs" in name:  # as ours are; what fio does without is printed
+                figures.keep(
+                    f"{'write' if op else 'read'} {io_bytes >> 10} KiB, depth {depth}",
+                    "GB/s",
+                    name,
+                    [(sides[""].bytes_per_s / 1e9, sides[name].bytes_per_s / 1e9) for sides in rounds],
+                    [(sides[""].cpu_us, sides[name].cpu_us) for sides in rounds],
+                )
             print(
                 f"    of {name} ({middle(s.bytes_per_s for s in other) / 1e9:.2f} GB/s, "
                 f"{middle(s.cpu_us for s in other):.1f} µs): speed {speed:.2f}, CPU {cpu:.2f}{targets}",

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import figures
 import numpy as np
 
 from kvtrace.curves.stack import policy_hits
@@ -61,6 +62,8 @@ def bench_lru(directory: Path) -> None:
         theirs.append((time.perf_counter() - start[0], time.process_time() - start[1]))
         assert abs((1 - miss_ratio) * REFERENCES - hits) < 1, (miss_ratio, hits)
     for which, name in enumerate(("wall", "CPU")):
+        pairs = [(REFERENCES / a[which] / 1e6, REFERENCES / b[which] / 1e6) for a, b in zip(ours, theirs, strict=True)]
+        figures.keep(f"LRU hits of {REFERENCES // 10**6} M references, {name} time", "M/s", "libcachesim", pairs)
         rates = [REFERENCES / statistics.median(side[which] for side in sides) / 1e6 for sides in (ours, theirs)]
         print(
             f"LRU, {REFERENCES / 1e6:.0f} M references, by {name} time: kvtrace {rates[0]:.1f} M/s, "

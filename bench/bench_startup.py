@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import figures
+
 RUNS = 5
 CONVERSATION = Path(__file__).resolve().parents[2] / "shared" / "traces" / "mooncake_conversation.jsonl"
 REQUESTS = "".join(
@@ -113,6 +115,14 @@ def bench_sim(folder: Path) -> None:
     if not peers:
         print("kvcache-simulator: skipped, it is not installed (pip install kvcache-simulator)")
         return
+    pairs = list(zip(runs[1:], peers[1:], strict=True))
+    figures.keep(
+        "`kvtrace sim` of Mooncake's conversations",
+        "runs/s",
+        "kvcache-simulator",
+        [(1 / a.wall_s, 1 / b.wall_s) for a, b in pairs],
+        [(a.cpu_s, b.cpu_s) for a, b in pairs],
+    )
     cpu_s, its_wall = (statistics.median(run[which] for run in peers[1:]) for which in (0, 1))
     print(f"kvcache-simulator, in turn: {its_wall:.2f} s wall, {cpu_s:.2f} s; ours takes {wall / its_wall:.2f}x")
 

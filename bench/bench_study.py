@@ -14,17 +14,20 @@ import tempfile
 import time
 from pathlib import Path
 
+import figures
+
 RUNS = 3
+DURATION = f"{figures.sized(100, 2)}s"
 TARGET = 1.8
 CAPACITIES = ("250GiB", "500GiB", "1TiB", "2TiB")
-SEEDS = 12
+SEEDS = figures.sized(12, 1)
 
 
 def tasks(seeds: int) -> list:
     """Return the simulations of a grid of capacities and seeds."""
     from kvtrace.study.run import Task
 
-    given = ("--preset", "lmcache-disk", "--gpu", "instant", "--users", "64", "--duration", "100s")
+    given = ("--preset", "lmcache-disk", "--gpu", "instant", "--users", "64", "--duration", DURATION)
     return [
         Task(f"{seed}-{of}", (*given, "--seed", str(seed), "--set", f"tiers.nvme.capacity={of}"), str(Path.cwd()))
         for seed in range(seeds)
@@ -67,6 +70,13 @@ def main() -> None:
     for _ in range(RUNS):
         for side, workers in zip(times, (1, 2), strict=True):
             side.append(simulated_s(workers, SEEDS))
+    one, two = times
+    figures.keep(
+        f"study of {SEEDS * len(CAPACITIES)} simulations, two at a time",
+        "studies/s",
+        "the same study, one at a time",
+        [(1 / b, 1 / a) for a, b in zip(one, two, strict=True)],
+    )
     medians = [statistics.median(side) for side in times]
     gain = medians[0] / medians[1]
     print(

@@ -1,41 +1,63 @@
 #!/bin/sh
-# The main job, end to end, small enough for any machine: about 4 GB on the disk for a moment.
+# The main job, end to end, small enough for any machine: about 4 GB on the disk for a moment. Prints one screen: what is
+# asked, the answer, and what was made; all that the programs printed is beside it, in $DEMO/*.txt.
 set -eu
-say() { printf '\n== %s\n' "$*"; }
 rm -rf "$DEMO"
 mkdir -p "$DEMO/scratch"
 
-say "1. A trace: 4 users for 20 s on a small model, with small tiers so that the disk has work"
-"$BIN/kvtrace" gen --users 4 --duration 20s --seed 42 --model tiny-1b --preset mlperf \
+# step NAME WHAT COMMAND...: runs it, and keeps in NAME.txt what it prints; if it fails, that is shown.
+step() {
+    name=$1 what=$2
+    shift 2
+    printf '\n== %s\n' "$what"
+    if ! "$@" > "$DEMO/$name.txt" 2>&1; then
+        cat "$DEMO/$name.txt" >&2
+        exit 1
+    fi
+}
+show() { sed 's/^/   /'; }
+
+echo "What does this disk make of an LLM's KV cache, and which fio job is like it?"
+
+step trace "1. A trace: 4 users for 20 s on a small model, with small tiers so that the disk has work" \
+    "$BIN/kvtrace" gen --users 4 --duration 20s --seed 42 --model tiny-1b --preset mlperf \
     --set tiers.gpu.capacity=256MiB --set tiers.cpu.capacity=512MiB --set tiers.nvme.capacity=1GiB \
     -o "$DEMO/trace.parquet"
-"$BIN/kvtrace" validate "$DEMO/trace.parquet"
+grep -E ' rows, preset ' "$DEMO/trace.txt" | show
+"$BIN/kvtrace" validate "$DEMO/trace.parquet" | show
 
-say "2. Its replay: DRAM for the cpu tier, O_DIRECT files for the nvme tier, as fast as the disk goes; probed, if it can be"
-"$BIN/kvreplay" run "$DEMO/trace.parquet" --tier cpu=ram --tier "nvme=$DEMO/scratch" \
+step replay "2. Its replay: DRAM for the cpu tier, O_DIRECT files for the nvme tier, as fast as the disk goes; probed, if it can be" \
+    "$BIN/kvreplay" run "$DEMO/trace.parquet" --tier cpu=ram --tier "nvme=$DEMO/scratch" \
     --as-fast-as-possible --queue-depth 8 --probes -o "$DEMO/run"
+grep -E '^note: (replayed|probed|not probed)|^nvme +(read|write) ' "$DEMO/replay.txt" | head -4 | show
 
-say "3. The same I/O as fio jobs"
-if command -v fio > /dev/null; then check=--check; else
-    check=; echo "fio is not installed, so the jobs are written but not run (apt-get install fio)"; fi
-"$BIN/kvdistill" fio "$DEMO/trace.parquet" --tier nvme -o "$DEMO/fio" $check
+checked=
+if command -v fio > /dev/null; then
+    step fio "3. The same I/O as fio jobs, each run by fio and compared with the replay at the device: about a minute" \
+        "$BIN/kvdistill" fio "$DEMO/trace.parquet" --tier nvme -o "$DEMO/fio" --check
+    checked=$DEMO/fio
+else
+    step fio "3. The same I/O as fio jobs; fio is not installed, so that they are not run (apt-get install fio)" \
+        "$BIN/kvdistill" fio "$DEMO/trace.parquet" --tier nvme -o "$DEMO/fio"
+fi
+grep -E '^[a-z]+\.fio: (as its|expected)' "$DEMO/fio.txt" | head -3 | show
 
-say "4. The report of the replay"
-"$BIN/kvdistill" report "$DEMO/run"
-checked=; if [ -f "$DEMO/fio/closeness.json" ]; then checked=$DEMO/fio; fi
 # shellcheck disable=SC2086 - an empty name is none
-"$BIN/kvdistill" report "$DEMO/run" "$DEMO/trace.parquet" $checked -o "$DEMO/report.html"
-"$BIN/kvdistill" sql "$DEMO/trace.parquet" \
-    "SELECT op, phase, count(*) AS operations FROM trace GROUP BY ALL ORDER BY ALL"
+step report "4. A page of it all" \
+    "$BIN/kvdistill" report "$DEMO/run" "$DEMO/trace.parquet" $checked -o "$DEMO/report.html"
+"$BIN/kvdistill" report "$DEMO/run" > "$DEMO/report.txt"
 
-say "What came out, and one command to go on with from each"
+printf '\nAnswer: '
 "$BIN/python" -c 'import json, sys
 with open(sys.argv[1]) as file:
-    print("replay:", json.load(file)["summary"]["verdict"])' "$DEMO/run/run.json"
+    print(json.load(file)["summary"]["verdict"])' "$DEMO/run/run.json"
 cat << END
-        next: $BIN/kvreplay sweep $DEMO/trace.parquet --tier nvme=$DEMO/scratch --limit 2GiB -o $DEMO/sweep
-report: $DEMO/report.html, for any browser, without network
-        next: $BIN/kvdistill report $DEMO/run -o $DEMO/report.xlsx
-jobs:   $DEMO/fio/stat.fio, and the exact replay $DEMO/fio/replay.fio
-        next: $BIN/kvdistill fio --gen "--preset lmcache-disk --users 100" -o $DEMO/jobs
+
+Made, with one command to go on with from each (all that was printed: $DEMO/*.txt)
+   $DEMO/run            the replay
+      $BIN/kvreplay sweep $DEMO/trace.parquet --tier nvme=$DEMO/scratch --limit 2GiB -o $DEMO/sweep
+   $DEMO/report.html    its page, for any browser, without network
+      $BIN/kvdistill report $DEMO/run -o $DEMO/report.xlsx
+   $DEMO/fio/stat.fio   the jobs; the exact replay is $DEMO/fio/replay.fio
+      $BIN/kvdistill fio --gen "--preset lmcache-disk --users 100" -o $DEMO/jobs
 END

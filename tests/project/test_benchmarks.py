@@ -1,0 +1,69 @@
+"""Figures of speed: the page is what was measured, a busy machine is refused, its figures never pass for quiet ones."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+
+import figures  # noqa: E402 - beside the benches
+import quiet  # noqa: E402
+
+TINY = {"KVTRACE_BENCH_TINY": "1"}
+
+
+def bench_quiet(*arguments: object, nice: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    command = [*nice, sys.executable, ROOT / "bench" / "quiet.py", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | TINY)
+
+
+def test_the_page_is_what_was_measured():
+    assert quiet.PAGE.read_text(encoding="utf-8") == quiet.page_of(quiet.read(quiet.PAGE))
+
+
+def test_every_bench_that_keeps_figures_is_run():
+    keeping = {
+        path.stem.removeprefix("bench_")
+        for path in (ROOT / "bench").glob("bench_*.py")
+        if re.search(r"figures\.keep|from bench_replay import .*compare", path.read_text(encoding="utf-8"))
+    }
+    assert keeping == set(quiet.BENCHES)
+
+
+def test_a_busy_machine_is_refused_and_nothing_is_written(tmp_path):
+    done = bench_quiet("study", "--load-limit", -1, "-o", tmp_path / "page.md")
+    assert done.returncode == 1
+    assert re.search(r"the 1-minute load is [\d.]+, over -1: .*not begun: study; wait with --wait", done.stderr)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_tiny_run_does_not_reach_the_page_that_others_read():
+    done = bench_quiet("study", "--load-limit", 1e6)
+    assert done.returncode == 2
+    assert "tiny runs measure nothing" in done.stderr
+
+
+def test_a_tiny_run_of_a_bench_is_kept_as_a_busy_one(tmp_path):
+    page = tmp_path / "page.md"
+    done = bench_quiet("live", "--load-limit", 1e6, "-o", page, nice=("nice", "-n", "19"))
+    assert done.returncode == 0, done.stderr
+    stored = quiet.read(page)
+    assert not stored["quiet"]
+    assert [row["rounds"] for row in stored["busy"]["live"]["rows"]] == [5, 5]
+    text = page.read_text(encoding="utf-8")
+    assert text.index("## On a busy machine") < text.index("| live view, reads of 4 KiB at depth 32 |")
+    assert "`bench/bench_live.py`" in text.split("## On a busy machine")[0], "still not measured on a quiet one"
+
+
+def test_fewer_than_three_rounds_are_no_figure(tmp_path, monkeypatch):
+    monkeypatch.setenv(figures.KEPT, str(tmp_path / "kept"))
+    with pytest.raises(ValueError, match="2 rounds, must be at least 3"):
+        figures.keep("a", "GB/s", "fio", [(1, 1), (1, 1)])
+    assert not list(tmp_path.iterdir())
