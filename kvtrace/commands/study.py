@@ -343,8 +343,7 @@ def plan(
     kvtrace plan requests.jsonl --nodes 8 --target-ttft p99=2s --prices prices.toml
     kvtrace plan --users 200 --duration 10m --nodes 4 --target-hit 50% --router session
     """
-    from kvtrace.sim.presets.preset import load_preset
-    from kvtrace.study.plan import LIST, OBJECT_PRESETS, Below, Plan, read_prices
+    from kvtrace.study.plan import LIST, OBJECT_PRESETS, Plan, read_prices, stacks_of
     from kvtrace.study.run import Failed, write
 
     target = parse_target(target_hit, target_ttft)
@@ -356,8 +355,7 @@ def plan(
         text: price_of_byte(text, where) for text in {of.price for of in (listed.dram, *listed.media.values())} if text
     }
     name = stack.preset if "preset" in _given(context) else PRESET
-    names = {Below.NVME: name, Below.FILE: name, Below.OBJECT: OBJECT_PRESETS.get(name)}
-    presets = {store: (of, load_preset(of, ())) for store, of in names.items() if of}
+    presets = stacks_of(name)
     if file is not None and source.source is None:
         source = replace(source, source=detect(file))
         log(f"note: {file} is read as --source {source.source}")

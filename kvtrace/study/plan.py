@@ -22,7 +22,7 @@ from kvtrace.core.statistics import SECONDS_PER_DAY, parse_endurance
 from kvtrace.core.units import NS_PER_S, format_duration, parse_bytes
 from kvtrace.curves.points import Simulated, is_store, roles_of
 from kvtrace.sim.fleet import MEMORY
-from kvtrace.sim.presets.preset import Preset
+from kvtrace.sim.presets.preset import Preset, load_preset
 from kvtrace.sim.presets.tier import MONTH_S, PRICES, TierSetting
 from kvtrace.study.document import Candidate, Findings, front
 from kvtrace.study.run import Failed, Result, StudyRow
@@ -31,6 +31,7 @@ from kvtrace.study.study import FILE, Configuration, Study, Value
 LIST: Final = Path(__file__).with_name("prices.toml")
 OBJECT_PRESETS: Final = {"lmcache-disk": "lmcache-s3", "vllm-fs": "vllm-obj"}
 """Of a stack with a drive, the same with a bucket."""
+SOME: Final = " or ".join(OBJECT_PRESETS)
 POINTS: Final = 0.02
 """Of the hit ratio: what misses the target by no more is shown where it is cheaper."""
 AWAY_S, GONE_S = 60, 600
@@ -97,6 +98,18 @@ def read_prices(path: Path) -> Prices:
         if medium is not None and not (medium.sizes and medium.price):
             raise ConfigError(f'{path}: {name}: say its sizes, such as ["960GB"], and its price, such as "0.33/GB"')
     return found
+
+
+def stacks_of(name: str) -> dict[Below, tuple[str, Preset]]:
+    """Return the stack `name` with each store that it can have; ConfigError if it stores nothing below memory."""
+    preset = load_preset(name, ())
+    if (last := preset.tiers[-1]).name in MEMORY:
+        raise ConfigError(f"--preset {name}: it stores nothing below {last.name}; take one that does: --preset {SOME}")
+    if is_store(last):
+        return {Below.OBJECT: (name, preset)}
+    with_bucket = OBJECT_PRESETS.get(name)
+    bucket = {} if with_bucket is None else {Below.OBJECT: (with_bucket, load_preset(with_bucket, ()))}
+    return {Below.NVME: (name, preset), Below.FILE: (name, preset), **bucket}
 
 
 @dataclass(frozen=True, slots=True)

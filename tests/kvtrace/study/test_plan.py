@@ -160,6 +160,23 @@ def test_what_nothing_reaches(requests, tmp_path):
     assert done.stdout.startswith("nothing in the price list reaches the target 99 %: at most 2 nodes, router ")
 
 
+def test_a_stack_whose_slowest_tier_is_a_bucket_or_memory(requests, tmp_path):
+    found = json.loads(plan(requests, tmp_path / "a", "--preset", "vllm-obj", "--target-hit", "5%", "--json").stdout)
+    assert {row["knobs"]["store"] for row in found["rows"]} == {"a bucket"}
+    refused = plan(
+        requests,
+        tmp_path / "b",
+        "--preset",
+        "vllm-offload-cpu",
+        "--target-hit",
+        "5%",
+        "--router",
+        "prefix",
+        check=False,
+    )
+    assert (refused.returncode, "vllm-offload-cpu: it stores nothing below cpu" in refused.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("prices", "options", "message"),
     [
