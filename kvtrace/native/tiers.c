@@ -139,7 +139,7 @@ void touch(World *w, int64_t t, int64_t entry) {    // its object, which is live
         int64_t slot = member_of(w, t, entry);
         if (w->knobs.bucketed & (1 << t) && w->tiers[t].collect_share == 0) slot = w->members[slot].bucket;
         Tier *tier = &w->tiers[t];
-        bool is_at_end = tier->is_tail_first_at_end && !tier->is_tail_first && !tier->on_hit;
+        bool is_at_end = tier->is_at_end && !tier->on_hit;
         if (!is_at_end) on_hit(w, t, slot);     // else as the request ends, in use_backwards
         if (w->knobs.filtered & (1 << t)) refer(w, t, entry);
     }

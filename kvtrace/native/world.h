@@ -69,7 +69,7 @@ typedef struct {
     // when; whether it takes offers whole, whether look-ups go on past a miss, and how many there were; whether an
     // object used is less recent than those before it in its request, and whether as the request ends.
     int64_t request_reads, request_writes, staged, reading, reads_began_ns, reads_end_ns, is_whole;
-    int64_t looks_past_miss, file_lookups, is_tail_first, is_tail_first_at_end;
+    int64_t looks_past_miss, file_lookups, is_tail_first, is_tail_first_at_end, is_at_end;
     Operation *on_hit, *on_insert, *choose, *on_remove, *forget;    // its policy's; all NULL: LRU
     int64_t behind;         // LRU: 1 + the slot that the next one used comes right behind; 0: it is the most recent
     // Which objects it takes: the count or the window that its admission needs, what was referred to since the last

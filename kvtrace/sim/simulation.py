@@ -245,6 +245,7 @@ def _set_tiers(world: World, preset: Preset) -> None:
         recency = tier.recency or preset.recency
         of["is_tail_first"] = recency is Recency.TAIL_FIRST
         of["is_tail_first_at_end"] = recency is not Recency.HEAD_FIRST
+        of["is_at_end"] = recency is Recency.AT_END
         of["loads_backwards"], of["stores_backwards"] = tier.loads_backwards, tier.stores_backwards
         of["loads_whole"] = tier.loads_whole
         if tier.low_watermark is not None and tier.capacity_bytes is not None:

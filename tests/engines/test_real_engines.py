@@ -191,7 +191,7 @@ def test_mooncake_writes_buckets_of_pages_and_their_meta(monkeypatch, tmp_path, 
 
 
 VLLM_BLOCK_TOKENS = 16
-TAIL_FIRST = "recency=tail-first-at-end"
+AT_END = "recency=at-end"
 """How vLLM 0.32.0 ages a prompt's blocks; the presets are of 0.33.0."""
 
 
@@ -225,7 +225,7 @@ def test_vllm_moves_the_same_blocks(monkeypatch, tmp_path, rows, trace, preset, 
         trace, cpu_blocks = tmp_path / "hard.jsonl", 2048
         count = adversarial.write(trace)
     real = recorded(driven(tmp_path, "drive_vllm_offload.py", trace, count, "--cpu-blocks", cpu_blocks, *options))
-    settings = [TAIL_FIRST, "tiers.gpu.capacity=0", f"tiers.cpu.capacity={cpu_blocks * block}"]
+    settings = [AT_END, "tiers.gpu.capacity=0", f"tiers.cpu.capacity={cpu_blocks * block}"]
     ours = moved(
         simulated(monkeypatch, tmp_path, preset, count, settings, trace=str(trace)),
         first_had(count, VLLM_BLOCK_TOKENS, trace),
@@ -236,7 +236,7 @@ def test_vllm_moves_the_same_blocks(monkeypatch, tmp_path, rows, trace, preset, 
     # What it brings up in rounds comes in another order.
     in_dram = {n: blocks_that_differ(real[n], ours[n], is_ordered=False, in_rounds=is_hard) for n in range(count)}
     named, engine = (
-        f"`{preset}`, `{TAIL_FIRST}`{f', {HARD}' if is_hard else ''}",
+        f"`{preset}`, `{AT_END}`{f', {HARD}' if is_hard else ''}",
         f"vllm {environments.version('vllm')}",
     )
     if options:

@@ -120,7 +120,7 @@ class Tier:
     @property
     def counts_at_end(self) -> bool:
         """Whether a use counts only as its request ends."""
-        return self.recency is Recency.TAIL_FIRST_AT_END and type(self.policy) is Lru
+        return self.recency is Recency.AT_END and type(self.policy) is Lru
 
     def admits(self, key: int, size: int, now: int) -> bool:
         """Return whether it takes `key`, which is offered to it."""

@@ -101,8 +101,9 @@ class Recency(StrEnum):
     """Each is less recent than those before it: of one request, the last object is evicted first, for what it is good
     for needs all before it. As the request ends, they count as used once more. In tiers that evict by lru."""
     TAIL_FIRST_AT_END = "tail-first-at-end"
-    """Likewise, but only as the request ends. Until then what it loads is as recent as it was, and what it stores is
-    head-first: so a request may evict what it has just loaded."""
+    """Likewise, but only as the request ends; until then as head-first."""
+    AT_END = "at-end"
+    """Likewise, and until then what it loads is as recent as it was: a request may evict what it has just loaded."""
 
 
 class Streams(StrEnum):

@@ -118,7 +118,7 @@ def test_vllm_moves_the_same_blocks_of_traffic_that_is_hard_on_a_cache(
 ):
     trace = tmp_path / "hard.jsonl"
     count = adversarial.write(trace)
-    settings = ["recency=tail-first-at-end"] if version == "032" else []
+    settings = ["recency=at-end"] if version == "032" else []
     settings += ["tiers.gpu.capacity=0", f"tiers.cpu.capacity={2048 * 16 * TOKEN_BYTES}"]
     rows = simulated(monkeypatch, tmp_path, preset, count, settings, trace=trace)
     ours, real = moved(rows, first_had(count, 16, trace)), recorded(f"vllm/vllm{version}-{name}-adversarial-ops")
