@@ -164,13 +164,14 @@ def simulate(task: Task) -> Simulated:
     from kvtrace.sim import output as trace_output
 
     with chdir(task.folder):
-        asked = _asked(task.argv)
-        read = partial(_read_once, task.file_sha256)
-        scenario = prepare(
-            asked.file, asked.fleet.over(asked.stack), asked.users, asked.run, asked.source, asked.turns, read=read,
-            events=asked.event or (),
-        )  # fmt: skip
-        simulation = scenario.simulation()
+        # Typer keeps the values of a command line in one place for all threads.
+        with _PREPARING:
+            asked = _asked(task.argv)
+            scenario = prepare(
+                asked.file, asked.fleet.over(asked.stack), asked.users, asked.run, asked.source, asked.turns,
+                read=partial(_read, task.file_sha256), events=asked.event or (),
+            )  # fmt: skip
+            simulation = scenario.simulation()
         meter = Meter(simulation)
         if task.trace is None:
             simulation.run(meter)
@@ -183,13 +184,7 @@ def simulate(task: Task) -> Simulated:
     )
 
 
-_READING = Lock()
-
-
-def _read_once(*asked: Any) -> Requests:
-    """Return what `_read` does: several simulations at a time wait for the first that reads."""
-    with _READING:
-        return _read(*asked)
+_PREPARING = Lock()
 
 
 @lru_cache(maxsize=2)

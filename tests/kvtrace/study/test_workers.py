@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 import study_workers
@@ -34,8 +35,11 @@ def study(path, out, workers):
     return run_cli("kvtrace", "study", path, "-o", out, "--workers", workers, "--json")
 
 
-def test_the_table_has_the_same_bytes_however_many_simulate_at_a_time(tmp_path):
-    path = study_file(tmp_path, TWO_HUNDRED)
+def test_the_table_has_the_same_bytes_however_many_simulate_at_a_time(tmp_path, request):
+    path, usual = study_file(tmp_path, TWO_HUNDRED), sys.getswitchinterval()
+    # Threads that take turns often share what must not be shared: Typer's command lines were, once in some hundred.
+    sys.setswitchinterval(1e-5)
+    request.addfinalizer(lambda: sys.setswitchinterval(usual))
     found = [json.loads(study(path, tmp_path / str(workers), workers).stdout) for workers in (1, 3)]
     assert (found[1]["configurations"], found[1]["failed"]) == (200, 0)
     tables = [(tmp_path / name / "results.parquet").read_bytes() for name in ("1", "3")]
