@@ -40,9 +40,9 @@ def test_the_table_has_the_same_bytes_however_many_simulate_at_a_time(tmp_path, 
     # Threads that take turns often share what must not be shared: Typer's command lines were, once in some hundred.
     sys.setswitchinterval(1e-5)
     request.addfinalizer(lambda: sys.setswitchinterval(usual))
-    found = [json.loads(study(path, tmp_path / str(workers), workers).stdout) for workers in (1, 3)]
+    found = [json.loads(study(path, tmp_path / str(workers), workers).stdout) for workers in (1, 8)]
     assert (found[1]["configurations"], found[1]["failed"]) == (200, 0)
-    tables = [(tmp_path / name / "results.parquet").read_bytes() for name in ("1", "3")]
+    tables = [(tmp_path / name / "results.parquet").read_bytes() for name in ("1", "8")]
     assert tables[0] == tables[1]
     assert found[0]["answer"] == found[1]["answer"]
 
