@@ -215,18 +215,22 @@ def simulate_all(
     if with_traces:
         traces.mkdir(exist_ok=True)
     numbers: dict[str, list[int]] = {}
+    known: dict[str, Simulated] = {}
     tasks = []
     for one in wanted:
         key = key_of(one)
         numbers.setdefault(key, []).append(one.number)
         trace = traces / f"{one.number}.parquet" if with_traces else None
-        if len(numbers[key]) == 1 and ((trace and not trace.exists()) or kept.load(key) is None):
+        if len(numbers[key]) > 1:
+            continue
+        if (trace is None or trace.exists()) and (old := kept.load(key)) is not None:
+            known[key] = old
+        else:
             file = one.knobs.get(FILE)
             sha256 = None if file is None else files_sha256(Path(str(file)))
             tasks.append(Task(key, one.argv, str(Path.cwd()), sha256, str(trace) if trace else None))
-    left = {task.key for task in tasks}
-    for key in numbers.keys() - left:
-        _put(results, numbers[key], kept.load(key))
+    for key, old in known.items():
+        results.update(dict.fromkeys(numbers[key], old))
     if done := sum(one.number in results for one in wanted):
         log(f"note: {done} of {len(wanted)} configurations were simulated before")
     count = workers or os.cpu_count() or 1
@@ -235,13 +239,8 @@ def simulate_all(
         for at, (task, found) in enumerate(made, 1):
             if not isinstance(found, Failed):
                 kept.store(task.key, found)
-            _put(results, numbers[task.key], found)
+            results.update(dict.fromkeys(numbers[task.key], found))
             tick(at)
-
-
-def _put(results: dict[int, Result], numbers: list[int], found: Result | None) -> None:
-    if found is not None:
-        results.update(dict.fromkeys(numbers, found))
 
 
 @contextmanager
@@ -281,7 +280,7 @@ def as_json_of(found: Findings, output: Path) -> dict[str, Any]:
         "table": str(output / TABLE),
         "configurations": len(found.study.configurations),
         "failed": len(found.failed),
-        "cost": "price" if found.study.price else "capacity_bytes",
+        "cost": "price" if found.study.has_prices else "capacity_bytes",
         "target": None if found.target is None else asdict(found.target),
         "best": candidate(found.best),
         "cheapest": candidate(found.cheapest),
@@ -338,7 +337,7 @@ def plan(
     kvtrace plan requests.jsonl --nodes 8 --target-ttft p99=2s --prices prices.toml
     kvtrace plan --users 200 --duration 10m --nodes 4 --target-hit 50% --router session
     """
-    from kvtrace.study.plan import LIST, OBJECT_PRESETS, Plan, read_prices, stacks_of
+    from kvtrace.study.plan import LIST, SOME, Plan, read_prices, stacks_of
     from kvtrace.study.run import Failed, write
 
     target = parse_target(target_hit, target_ttft)
@@ -349,7 +348,8 @@ def plan(
     of_byte = {
         text: price_of_byte(text, where) for text in {of.price for of in (listed.dram, *listed.media.values())} if text
     }
-    name = stack.preset if "preset" in _given(context) else PRESET
+    given = _given(context)
+    name = stack.preset if "preset" in given else PRESET
     presets = stacks_of(name)
     if file is not None and source.source is None:
         source = replace(source, source=detect(file))
@@ -359,12 +359,10 @@ def plan(
         scenario.load.requests.check_shared()
     nodes = scenario.preset.fleet.nodes
     routers = [str(fleet.router)] if fleet.router else list(ROUTERS) if nodes > 1 else ["-"]
-    wanted = Plan(file, _for_gen(context, stack, source), presets, nodes, routers, listed, of_byte)
+    wanted = Plan(file, _for_gen(context, given, stack, source), presets, nodes, routers, listed, of_byte)
     offers = wanted.offers()
     if not offers:
-        raise ConfigError(
-            f"{where}: nothing that {name} could use; list nvme or file, or object for {' or '.join(OBJECT_PRESETS)}"
-        )
+        raise ConfigError(f"{where}: nothing that {name} could use; list nvme or file, or object for {SOME}")
     with noted_interrupt(output, len(offers)) as results:
         simulate = partial(simulate_all, output=output, results=results, workers=workers, scheduler=scheduler)
         found = _found(wanted, offers, target, simulate, results)
@@ -410,11 +408,13 @@ def _given(context: typer.Context) -> dict[str, Any]:
     return found
 
 
-def _for_gen(context: typer.Context, stack: StackArguments, source: SourceArguments) -> tuple[str, ...]:
-    """Return what was given of the arguments of `gen`, but for the stack's name and the router."""
-    known, given = set(gen_options()), {**_given(context)}
+def _for_gen(
+    context: typer.Context, given: dict[str, Any], stack: StackArguments, source: SourceArguments
+) -> tuple[str, ...]:
+    """Return what was `given` of the arguments of `gen`, but for the stack's name and the router."""
+    known = set(gen_options())
     if source.source is not None:
-        given["source"] = source.source
+        given = given | {"source": source.source}
     argv = [given["file"]] if given.get("file") else []
     for option in context.command.params:
         flag = option.opts[0]

@@ -137,6 +137,7 @@ def test_the_answer_is_the_cheapest_of_all_that_can_be_bought(requests, tmp_path
         own = [row for row in rows if (row["knob.store"], row["knob.router"]) == (store, router)]
         assert min(row["price"] for row in own if row["hit_ratio"] >= 0.55) == pytest.approx(cost, rel=2e-3)
     assert found["cheapest"]["cost"] == pytest.approx(best[0], rel=2e-3)
+    assert found["cost"] == "price"
     assert best[1] in found["answer"]
 
 
