@@ -73,10 +73,10 @@ DRAIN_NS = 60 * NS_PER_S
 class Session:
     """The probes while they are attached; `poll` must run often enough for the ring buffer not to fill up."""
 
-    def __init__(self, wanted: Filter, writer: Writer | None, journal: BlockJournal | None = None) -> None:
+    def __init__(self, wanted: Filter, writer: Writer | None) -> None:
         """Attach the probes for who passes `wanted`; requests go to `writer` as rows of blocks, or nowhere.
 
-        They go to `journal`, too, as they come.
+        Once `journal` is set they go there, too, as they come.
 
         Raises:
             ConfigError: nobody can pass the filter.
@@ -85,7 +85,7 @@ class Session:
         """
         wanted.check()
         self._programs, self._writer = load(wanted, has_events=writer is not None), writer
-        self._journal = journal
+        self.journal: BlockJournal | None = None
         self._shift = zone_shift(wanted.disks)
         self._seconds: dict[tuple[int, int], tuple[int, int]] = {}
         self.duration_ns: int | None = None
@@ -113,8 +113,8 @@ class Session:
         if self._writer is not None and events:
             batch = blocks_batch(events, self.start_ns, self._bits)
             self._writer.write(batch)
-            if self._journal is not None:
-                self._journal.write(batch)
+            if self.journal is not None:
+                self.journal.write(batch)
 
     def _drain_seconds(self, *, is_end: bool) -> None:
         self._drained_ns = time.monotonic_ns()
@@ -222,11 +222,10 @@ class BlockJournal:
     """The rows of blocks as they come, on the file system at once: what is left of a probe that is killed."""
 
     def __init__(self, folder: Path, meta: Metadata) -> None:
-        """Begin the journal of a probe with the metadata `meta` in `folder`; it is removed at the end."""
+        """Begin the journal of a probe with the metadata `meta` in `folder`."""
         import pyarrow as pa
 
-        self._path = folder / BLOCKS_JOURNAL
-        self._file = pa.OSFile(str(self._path), "wb")
+        self._file = pa.OSFile(str(folder / BLOCKS_JOURNAL), "wb")
         schema = arrow_schema(BLOCKS).with_metadata({META_KEY: encode(meta)})
         self._stream = pa.ipc.new_stream(self._file, schema)
 
@@ -235,9 +234,8 @@ class BlockJournal:
         self._stream.write_batch(batch)
 
     def close(self) -> None:
-        """Remove it: all is in blocks.parquet."""
+        """Close it; it stays, for blocks.parquet is not written yet."""
         self._file.close()
-        self._path.unlink()
 
 
 def recover_blocks(folder: Path) -> int:
@@ -310,8 +308,8 @@ def measure(
     with _directory(output):
         with ExitStack() as stack:
             writer = stack.enter_context(create(output / BLOCKS_FILE, BLOCKS, meta)) if has_events else None
-            journal = stack.enter_context(closing(BlockJournal(output, meta))) if has_events else None
-            session = stack.enter_context(closing(Session(wanted, writer, journal)))
+            session = stack.enter_context(closing(Session(wanted, writer)))
+            session.journal = stack.enter_context(closing(BlockJournal(output, meta))) if has_events else None
             began = datetime.now(UTC)
             with noted_signals() as caught:
                 # Who reads this may send the signal at once.
@@ -321,7 +319,7 @@ def measure(
                     session.poll()
                 was_stopped = caught() is not None
             block, calls = session.finish()
-            rows = None if writer is None else writer.rows
+        (output / BLOCKS_JOURNAL).unlink(missing_ok=True)
         content = ProbeFile(
             program=meta.program,
             version=meta.version,
@@ -332,7 +330,7 @@ def measure(
             start_monotonic_ns=session.start_ns,
             duration_ns=session.duration_ns,
             was_stopped=was_stopped,
-            event_rows=rows,
+            event_rows=None if writer is None else writer.rows,
             block=block,
             application=calls,
             definitions=DEFINITIONS,

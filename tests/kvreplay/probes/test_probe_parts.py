@@ -260,6 +260,17 @@ def test_a_signal_at_the_moment_of_attaching_ends_it_well(tmp_path, monkeypatch)
     assert (tmp_path / "out" / "probe.json").is_file()
 
 
+def test_a_probe_that_fails_leaves_its_journal_and_one_that_ends_well_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "Session", NoProbes)
+    monkeypatch.setattr(NoProbes, "poll", lambda _self: 1 / 0, raising=False)
+    ask = {"has_events": True, "tell": lambda _line: None}
+    with pytest.raises(ZeroDivisionError):
+        session.measure(Filter(), tmp_path / "out", None, [], **ask)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [BLOCKS_JOURNAL]
+    session.measure(Filter(), tmp_path / "out", None, [], **ask, is_over=lambda: True)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["blocks.parquet", "probe.json"]
+
+
 def test_a_journal_that_ends_within_a_batch_gives_what_came_before(tmp_path):
     journal = session.BlockJournal(tmp_path, describe(BLOCKS, "kvreplay", [], {}))
     events = np.zeros(5, dtype=EVENT)
