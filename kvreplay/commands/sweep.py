@@ -6,9 +6,8 @@ import math
 import shlex
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,12 +16,12 @@ import typer
 from kvreplay.commands.options import RanksArguments, command_line, session, targets
 from kvreplay.config.config import Config
 from kvtrace.core.app import Force, emit_json, log, progress, takes_groups
-from kvtrace.core.errors import ConfigError, ProbeUnavailable
+from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable
 from kvtrace.core.units import parse_duration_ns
 
 if TYPE_CHECKING:
     # Loaded by the command alone: --help needs none of it.
-    from kvtrace.core.run.sweep_file import Axis, SweepPoint
+    from kvtrace.core.run.sweep_file import Axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,16 +164,9 @@ def sweep(
             raise error
 
 
-def _tell(preset: str, point: SweepPoint) -> None:
-    from kvreplay.run.sweep import progress_of
-    from kvtrace.core.run.sweep_file import Axis
-
-    log(f"{preset} {point.run}: {progress_of(Axis.USERS, point, None)}")
-
-
 # Long: its options, and its help.
 def scorecard(
-    target: Annotated[Path, typer.Argument(help="A folder on the drive, which is not the system's.")],
+    target: Annotated[Path, typer.Argument(help="A folder on the drive to test.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder of the card and its runs.")] = Path(
         "scorecard"
     ),
@@ -182,9 +174,8 @@ def scorecard(
     size: Annotated[str, typer.Option(metavar="SIZE", help="What each stack holds on the drive.")] = "16GiB",
     window: Annotated[str, typer.Option(metavar="DURATION", help="How long each run measures.")] = "20s",
     presets: Annotated[
-        str | None,
-        typer.Option(help="Caching stacks, with commas.  [default: lmcache-disk,vllm-fs,sglang-hicache,...]"),
-    ] = None,
+        str, typer.Option(help="Caching stacks, with commas.")
+    ] = "lmcache-disk,vllm-fs,sglang-hicache,mooncake-store",
     endurance: Annotated[
         str | None, typer.Option(help="The drive's rated endurance, such as 1DWPD,5y: also say how long it lasts.")
     ] = None,
@@ -212,14 +203,12 @@ def scorecard(
     from kvtrace.core.statistics import parse_endurance
 
     check_memory()
-    wanted, rated = (presets or ",".join(cards.PRESETS)).split(","), parse_endurance(endurance)
+    is_probed, rated = True, parse_endurance(endurance)
     try:
         check_available()
     except ProbeUnavailable as why:
         log(f"note: block requests are not measured: {why}")
         is_probed = False
-    else:
-        is_probed = True
     config = Config(
         tiers={cards.TIER: str(target)}, window=f"steady:{window}", is_probed=is_probed, is_histograms_only=is_probed
     )
@@ -227,16 +216,22 @@ def scorecard(
     check_targets(config)
     check_output(output, is_forced=force)
     asked = Replay(config, Path(), output, command_line(), force, progress)
-    make_directory(output, cards.CARD_FILE)
     scores, run, error = [], None, None
-    for preset in wanted:
-        with _trace(None, cards.gen_options(preset, size)) as source:
-            one = replace(asked, output=output / preset, trace=source)
-            score, run, error = cards.measure_stack(one, preset, partial(_tell, preset), rated)
-        scores.append(score)
-        if error is not None:
-            break
-    card = cards.card_of(asked, scores, run, error)
-    answer(card, lambda: cards.card_document(card), as_json=as_json)
+    with ExitStack() as stack:
+        # All before the first run: a stack that gen refuses must not end what takes an hour.
+        traces = {of: stack.enter_context(_trace(None, cards.gen_options(of, size))) for of in presets.split(",")}
+        make_directory(output, cards.CARD_FILE)
+        for preset, trace in traces.items():
+            try:
+                one = replace(asked, output=output / preset, trace=trace)
+                score, run, error = cards.measure_stack(one, preset, log, rated)
+                scores.append(score)
+            except KvError as failed:
+                error = failed
+            if error is not None:
+                break
+    if scores:
+        card = cards.card_of(asked, scores, run, error)
+        answer(card, lambda: cards.card_document(card), as_json=as_json)
     if error is not None:
         raise error

@@ -559,7 +559,6 @@ def _lost(point: SweepPoint, target_ns: int | None) -> str:
 # === a drive's scorecard ==============================================================================================
 
 CARD_FILE = "scorecard.json"
-PRESETS = ("lmcache-disk", "vllm-fs", "sglang-hicache", "mooncake-store")
 MODEL, FASTER = "qwen2.5-7b", {"gpu": "512MiB", "cpu": "2GiB"}
 """What the stacks serve, and what they hold above the drive: little, so that the drive has the work."""
 LOAD = ("--duration", "20min", "--set", "workload.think_time=10s")
@@ -624,15 +623,21 @@ def gen_options(preset: str, size: str) -> str:
 
 
 def measure_stack(
-    asked: Replay, preset: str, done: Callable[[SweepPoint], None], endurance: Endurance | None
+    asked: Replay, preset: str, tell: Callable[[str], None], endurance: Endurance | None
 ) -> tuple[Score, RunFile, KvError | None]:
-    """Sweep the users of one stack in `asked`; return its score, the run of that, and why it is partial.
+    """Sweep the users of one stack in `asked`, `tell` each run; return its score, its run, and why it is partial.
 
     Raises:
         KvError: nothing was measured.
 
     """
-    found, error = sweep(asked, Axis.USERS, [FIRST_USERS], is_made=True, done=done)
+    found, error = sweep(
+        asked,
+        Axis.USERS,
+        [FIRST_USERS],
+        is_made=True,
+        done=lambda point: tell(f"{preset} {point.run}: {progress_of(Axis.USERS, point, None)}"),
+    )
     if not found.points:
         raise error or KvError(f"{preset}: nothing was measured")
     point = next((p for p in found.points if p.value == found.knee), found.points[0])

@@ -56,7 +56,7 @@ MOST_FUNCTION_LINES = 60
 FEWEST_FILES = 4
 REGISTRIES = {"kvtrace/sim/presets", "kvdistill/queries"}
 """Folders of plug-ins, a file each, that are not all code: presets, queries."""
-MOST_LINES_OF = {"kvtrace": 25_913, "kvreplay": 24_706, "kvdistill": 12_636, "engine_drivers": 623}
+MOST_LINES_OF = {"kvtrace": 25_913, "kvreplay": 24_704, "kvdistill": 12_636, "engine_drivers": 623}
 MOST_FILES_OF = {"kvtrace": 108, "kvreplay": 96, "kvdistill": 55, "engine_drivers": 6}
 WALKS = {
     ("kvtrace/commands/gen.py:gen", "file"): (23, 15),

@@ -72,6 +72,31 @@ def test_a_card_is_what_its_runs_say(tmp_path):
     assert read_table(again, TRACE).equals(read_table(out / "lmcache-disk" / f"{first}.parquet", TRACE))
 
 
+@pytest.mark.usefixtures("small")
+def test_what_was_measured_is_kept_when_a_later_stack_cannot_be(tmp_path, monkeypatch):
+    from kvreplay.run import sweep as cards
+    from kvtrace.core.errors import DeviceError
+
+    (tmp_path / "drive").mkdir()
+    score = cards.Score(**dict.fromkeys(cards.Score.__struct_fields__) | {"preset": "lmcache-disk", "answer": "?"})
+
+    def measured(_asked, preset, *_):
+        if preset != score.preset:
+            raise DeviceError("the drive is gone")
+        return score, None, None
+
+    monkeypatch.setattr(cards, "measure_stack", measured)
+    argv = ("kvreplay", "scorecard", tmp_path / "drive", "--size", "64MiB", "-o", tmp_path / "card", "--presets")
+    refused = run_cli(*argv, "lmcache-disk,nosuch", check=False)
+    assert "nosuch" in refused.stderr
+    assert not (tmp_path / "card").exists()
+    failed = run_cli(*argv, "lmcache-disk,vllm-fs", "--json", check=False)
+    assert failed.returncode != 0
+    card = json.loads((tmp_path / "card" / "scorecard.json").read_text())
+    assert (card["status"], [of["preset"] for of in card["scores"]]) == ("the drive is gone", ["lmcache-disk"])
+    assert card == json.loads(failed.stdout)
+
+
 def test_what_a_card_needs(tmp_path):
     drive = tmp_path / "drive"
     drive.mkdir()
