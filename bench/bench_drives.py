@@ -140,7 +140,7 @@ def loop_devices(backing: list[Path]) -> Iterator[list[Path]]:
         for path in backing:
             command = ["losetup", "--find", "--show", "--direct-io=on", str(path)]
             devices.append(Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()))
-            stack.callback(subprocess.run, ["losetup", "--detach", devices[-1]], check=False)
+            stack.callback(subprocess.call, ["losetup", "--detach", devices[-1]])
         yield devices
 
 

@@ -23,7 +23,8 @@ from typing import Any
 from msgspec import to_builtins
 
 from kvdistill.check.closeness import asked_stream, chance_of, device_figures, source_figures, verdicts
-from kvdistill.check.device import direct_requests, disk_of, run_seen
+from kvdistill.check import device
+from kvdistill.check.device import direct_requests, run_seen
 from kvdistill.formats.iolog import split_ios
 from kvdistill.profile.sources import Distilled, distil_source
 from kvtrace.core.limit import Limit
@@ -66,6 +67,14 @@ FIGURES = {
     "hot 10 %": ("hot10_share", "{:.3f}"),
     "reuse": ("reuse_p50_blocks", "{:,.0f}"),
 }
+
+
+def disk_of(place: Path) -> Path:
+    """Return the disk beneath `place`, which must have one."""
+    disk = device.disk_of(place)
+    if disk is None:
+        raise SystemExit(f"{place} is on no block device")
+    return disk
 
 
 def first_word(name: str) -> str:

@@ -83,7 +83,7 @@ def compare(server: str, url: str, mib: int) -> None:
 
     length, count = mib * MIB, SIZES[mib]
     target = f"s3://{BUCKET}/bench"
-    tier = ObjectTier("s3", target, StoreClient(Address.of("", target, [url]), Balance.ROUND_ROBIN, 0))
+    tier = ObjectTier("s3", target, StoreClient(Address.of("", target, [url]), Balance.ROUND_ROBIN, 0, 60))
     tier.open(0)
     engine = choose(EngineName.AUTO, [tier], DEPTH, MIB)
 

@@ -188,7 +188,7 @@ def show(rounds: list[dict[str, Side]], engine: str, op: int, io_bytes: int, dep
     shares = [side.moved for sides in rounds for side in sides.values() if side.moved is not None]
     made = ""
     if op == WRITE:
-        made = f", of it making data {middle(s.generation_us for s in mine):.1f}"
+        made = f", of it making data {middle(s.generation_us or 0 for s in mine):.1f}"
     print(
         f"{'write' if op else 'read':5} {io_bytes >> 10:5} KiB depth {depth:2}: {engine} "
         f"{middle(s.bytes_per_s for s in mine) / 1e9:.2f} GB/s, "
@@ -309,7 +309,7 @@ def main() -> None:
         chosen = choose(EngineName.AUTO, [tier], 8, 1 << 20)
         print(f"replay with {chosen.name} ({chosen.because}), {chosen.facts()}")
         try:
-            drive(chosen.engine, tier, plan_of(WRITE, np.arange(FILES), FILE_BYTES, 1))
+            drive(chosen, tier, plan_of(WRITE, np.arange(FILES), FILE_BYTES, 1))
             bench_bandwidth(tier, sizes)
             bench_pace(tier)
             bench_ceiling(cached)

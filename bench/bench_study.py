@@ -16,6 +16,8 @@ from pathlib import Path
 
 import figures
 
+from kvtrace.study.run import Task
+
 RUNS = 3
 DURATION = f"{figures.sized(100, 2)}s"
 TARGET = 1.8
@@ -23,10 +25,8 @@ CAPACITIES = ("250GiB", "500GiB", "1TiB", "2TiB")
 SEEDS = figures.sized(12, 1)
 
 
-def tasks(seeds: int) -> list:
+def tasks(seeds: int) -> list[Task]:
     """Return the simulations of a grid of capacities and seeds."""
-    from kvtrace.study.run import Task
-
     given = ("--preset", "lmcache-disk", "--gpu", "instant", "--users", "64", "--duration", DURATION)
     return [
         Task(f"{seed}-{of}", (*given, "--seed", str(seed), "--set", f"tiers.nvme.capacity={of}"), str(Path.cwd()))

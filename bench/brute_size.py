@@ -14,6 +14,7 @@ import itertools
 import json
 import subprocess
 import sys
+from typing import Any
 
 SIDE = 20
 MOST = 1.02
@@ -23,7 +24,7 @@ SHARES = (0.5, 0.85, 0.97)
 """Targets, of the hit ratio without a bound."""
 
 
-def size(*arguments: str) -> dict:
+def size(*arguments: str) -> Any:
     """Return what `kvtrace size` prints as JSON."""
     command = [sys.executable, "-m", "kvtrace.cli", "size", *sys.argv[1:], *arguments, "--json", "--quiet"]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

@@ -83,6 +83,7 @@ FEWER = 4
 """Without --full, a property is tried on so many times fewer examples, but on some at least."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist takes the names of groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     leave_out(config, items)
     if not config.option.full:

@@ -198,19 +198,23 @@ static bool take(World *w, int64_t t, int64_t slot, int64_t kept_bytes, int64_t 
     return tier->live_bytes + taken_bytes + size <= tier->limit || tier->live_bytes + taken_bytes == 0;
 }
 
-// Take buffers of tier `t` for `chain[first:n]`; return the end of those that have one.
+enum { HELD = 2 };  // in `where`, of an object to store: some tier has it, and it is not stored again
+
+// Take buffers of tier `t` for `chain[first:n]` but what is HELD; return the end of those that have one.
 static int64_t stage_writes(World *w, int64_t t, int64_t first, int64_t n, int64_t now) {
     const Tier *tier = &w->tiers[t];
     int64_t taken = 0;
     if (tier->evict_every_ns > 0) {
         for (int64_t i = first; i < n; i++) {
             int64_t size = size_of(w, w->chain[i]);
+            if (w->where[i] == HELD) continue;
             if (size > tier->largest) return first;
             if (!(w->slots[w->chain[i]].live & (1 << t))) taken += size;
         }
         return tier->live_bytes + taken <= tier->limit ? n : first;
     }
     for (int64_t i = first; i < n; i++) {
+        if (w->where[i] == HELD) continue;
         if (!take(w, t, w->chain[i], 0, taken, now)) return i;
         taken += size_of(w, w->chain[i]);
     }
@@ -249,14 +253,6 @@ int64_t stage_reads(World *w, int64_t end, int64_t now) {
     return end;
 }
 
-// Keep of `chain[first:n]` what no tier holds, moved to the front; return the end of it.
-static int64_t drop_held(World *w, int64_t first, int64_t n) {
-    int64_t end = first;
-    for (int64_t i = first; i < n; i++)
-        if (found_in(w, w->chain[i]) == 0) w->chain[end++] = w->chain[i];
-    return end;
-}
-
 // Write `chain[i]`, stored from `first` on, into tier `t` unless it is there; return the stage reached.
 static int64_t put(World *w, int64_t t, int64_t first, int64_t i, int64_t now, int64_t phase, int64_t request,
     int64_t stage) {
@@ -284,11 +280,11 @@ static int64_t put(World *w, int64_t t, int64_t first, int64_t i, int64_t now, i
 int64_t store_staged(World *w, int64_t first, int64_t n, int64_t stage, int64_t request, int64_t first_phase,
     int64_t rest_phase) {
     int64_t now = w->control.now, staging = w->knobs.staging - 1, at = stage;
-    if (w->knobs.skips_held) n = drop_held(w, first, n);
+    for (int64_t i = first; i < n; i++) w->where[i] = w->knobs.skips_held && found_in(w, w->chain[i]) ? HELD : 0;
     int64_t end = stage_writes(w, staging, first, n, now);
     begin_stage(w);
-    for (int64_t i = first; i < n; i++) w->where[i] = 0;
     for (int64_t i = first; i < n; i++) {
+        if (w->where[i] == HELD) continue;
         int64_t t = lower_tier(w, 0, w->slots[w->chain[i]].size);
         if (t == NONE || (t >= staging && i >= end)) w->total.unplaced++;
         else at = put(w, t, first, i, now, first_phase, request, at);
@@ -296,6 +292,7 @@ int64_t store_staged(World *w, int64_t first, int64_t n, int64_t stage, int64_t 
     at += w->control.is_staged;
     begin_stage(w);
     for (int64_t i = first; i < n; i++) {
+        if (w->where[i] == HELD) continue;
         int64_t t = lower_tier(w, 0, w->slots[w->chain[i]].size) + 1;   // 0: none takes it
         for (; 0 < t && t < w->tiers_count && (t < staging || i < end); t++)
             at = put(w, t, first, i, now, rest_phase, request, at);
