@@ -198,6 +198,9 @@ def ordering_ns() -> float:
 
 def model(io_bytes: int, op: int, side: Side) -> None:
     """Print what more processors would do: one orders, the others enter the kernel; memory's bandwidth is left out."""
+    if side.order_ns <= 0:
+        print(f"MODEL  {'write' if op else 'read':>5} {io_bytes >> 10:>5} KiB: none, its ordering was lost in noise")
+        return
     rest_ns = max(1.0, side.cpu_ns - side.order_ns)
     each = {cores: min(1e9 / side.order_ns, (cores - 1) * 1e9 / rest_ns) for cores in CORES}
     said = ", ".join(

@@ -56,7 +56,7 @@ the most of them. Ratios are ours divided by the peer's; of processor time, less
 What a side does exactly is said at the top of the bench. Other machines give other figures; ratios travel better than
 rates.
 """
-COLUMNS = ("what", "ours", "peer", "its", "ratio", "processor time", "measured")
+COLUMNS = ("what", "ours", "peer", "its", "ratio", "processor time")
 
 Stored = dict[str, Any]
 
@@ -78,8 +78,8 @@ def number(value: float) -> str:
 
 
 def table(runs: Stored) -> list[str]:
-    """Return the table of runs, by bench."""
-    lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
+    """Return a table for each bench of `runs`, with when and where it was measured."""
+    lines = []
     for name in BENCHES:
         if name not in runs:
             continue
@@ -88,6 +88,8 @@ def table(runs: Stored) -> list[str]:
             f"`{run['command']}`, {run['date']} at {run['commit']}, load {run['load']:.2f}, "
             f"others {run['others']:.2f} processors; {run['machine']}"
         )
+        lines += [f"### {BENCHES[name]}", "", measured, ""]
+        lines += [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
         for row in run["rows"]:
             cells = [
                 row["what"],
@@ -96,17 +98,17 @@ def table(runs: Stored) -> list[str]:
                 f"{number(row['theirs'])} {row['unit']}",
                 f"**{row['ratio']:.2f}** ({row['least']:.2f} to {row['most']:.2f}, {row['rounds']} rounds)",
                 "" if row["cpu_ratio"] is None else f"{row['cpu_ratio']:.2f}",
-                measured,
             ]
             lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        lines.append("")
+    return lines[:-1]
 
 
 def page_of(stored: Stored) -> str:
     """Return the page: quiet figures, what has none, and busy ones apart."""
     parts = [HEAD]
     if stored["quiet"]:
-        parts.append("\n".join(table(stored["quiet"])) + "\n")
+        parts += ["## On a quiet machine\n", "\n".join(table(stored["quiet"])) + "\n"]
     lacking = [name for name in BENCHES if name not in stored["quiet"]]
     if lacking:
         lines = [f"- {BENCHES[name]}: `bench/bench_{name}.py`" for name in lacking]

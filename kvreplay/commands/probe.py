@@ -49,12 +49,20 @@ def probe(
             help="Write fio jobs of what was seen into this folder, as `kvdistill fio` does.", show_default=False
         ),
     ] = None,
+    backend: Annotated[
+        str,
+        typer.Option(
+            help="How the probes are fitted to the kernel: core, by its BTF; bcc, by BCC (python3-bpfcc) and the "
+            "kernel's headers; auto, core where there is BTF."
+        ),
+    ] = "auto",
     force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print probe.json.")] = False,
 ) -> None:
     """Measure the I/O of any process: its calls, the block requests beneath, and where their time goes.
 
-    Needs root, libbpf (libbpf1) and a kernel with BTF; without them one line says what is missing. With --dev,
+    Needs root, libbpf (libbpf1) and a kernel with BTF, or else BCC and the kernel's headers; one line says what is
+    missing. With --dev,
     calls count on files that lie on these disks; those that queued no I/O (page cache) are timed apart. What the
     kernel writes back later from the page cache belongs to its own threads: leave --comm and --pid out to see it.
 
@@ -67,7 +75,7 @@ def probe(
       kvreplay probe --comm vllm --dev /dev/nvme0n1 --duration 60s -o probe/ --fio jobs/
     """
     from kvreplay.probes.devices import resolve
-    from kvreplay.probes.libbpf import check_root
+    from kvreplay.probes.libbpf import Backend, check_root
     from kvreplay.probes.program import Filter
     from kvreplay.probes.session import measure, probe_document, started
     from kvreplay.result.tables import check_output
@@ -75,6 +83,8 @@ def probe(
     from kvtrace.core.files import check_new
     from kvtrace.core.run.run_file import run_program
 
+    if backend not in set(Backend):
+        raise ConfigError(f"--backend {backend}: choose {', '.join(Backend)}")
     check_root()
     check_output(output, is_forced=force)
     if fio is not None:
@@ -89,7 +99,7 @@ def probe(
             if shutil.which(command[0]) is None:
                 raise ConfigError(f"-- {command[0]}: there is no such command")
             child = stack.enter_context(started(command))
-        wanted = Filter(comm, child.pid if child else pid, list(disks.values()), cgroup)
+        wanted = Filter(comm, child.pid if child else pid, list(disks.values()), cgroup, Backend(backend))
 
         def begin(line: str) -> None:
             log(line)

@@ -181,11 +181,12 @@ def compare(
     """Replay a trace on two drives in turn, and say which is faster, by how much, and how sure that is.
 
     The sides alternate, so that a machine whose speed drifts favours neither. Each leaves trials below a and b of the
-    output, and `kvdistill compare` sets them beside each other.
+    output, and `kvdistill compare` sets them beside each other. They take the 60 s from when the slowest --tier first
+    evicts, if it does; --window all takes the whole trace.
 
     \b
     Example:
-      kvreplay compare conv.parquet --tier nvme=/mnt/old --against nvme=/mnt/new --limit 20GiB -o comparison
+      kvreplay compare conv.parquet --tier nvme=/mnt/old --against nvme=/mnt/new -o comparison
     """
     from kvreplay.config.limits import check_memory
 
@@ -198,6 +199,7 @@ def compare(
     second = first | targets(against)
     if first == second:
         raise ConfigError("--against: it names the targets of --tier; give another drive, such as nvme=/mnt/new")
+    how = how.steady()
     asked = Replay(replace(how, tiers=first), trace, output, command_line(), force, progress)
     with _judging() as done:
         error = run_pair(asked, replace(how, tiers=second), trials, done=done)

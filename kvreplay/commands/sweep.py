@@ -109,6 +109,8 @@ def sweep(
 ) -> None:
     """Replay a trace at rising queue depths, speeds or users until it saturates; name the knee.
 
+    It takes the 60 s from when the slowest --tier first evicts, if it does; --window all takes the whole trace.
+
     \b
     Example:
       kvreplay sweep --gen "--preset lmcache-disk --set workload.think_time=10s" --tier nvme=/mnt/scratch -o sweep
@@ -137,7 +139,7 @@ def sweep(
         if plot_to is not None:
             check_plot(plot_to)
         target_ns = None if load.read_p99 is None else parse_duration_ns(load.read_p99)
-        config = replace(same, tiers=targets(tier), queue_depth=queue_depth)
+        config = replace(same, tiers=targets(tier), queue_depth=queue_depth).steady()
         # Before --gen makes a trace, which may take minutes.
         check(config)
         check_targets(config)

@@ -6,7 +6,7 @@ field of the configuration means. Only what --help needs is loaded here; `limits
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +15,7 @@ import msgspec
 import typer
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.limit import STEADIEST
 from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
 
 
@@ -142,7 +143,8 @@ class Config:
         typer.Option(
             metavar="WINDOW",
             help="Replay a window of the trace: steady:60s begins when the slowest --tier first evicts; busiest:60s "
-            "moves the most bytes; or from:300s+60s. What it reads or deletes first is written before the run.",
+            "moves the most bytes; from:300s+60s; or all. What it reads or deletes first is written before the run. "
+            "compare and sweep take steady:60s, without --limit and --requests, of a trace that evicts.",
         ),
     ] = None
     node: Annotated[
@@ -307,6 +309,11 @@ class Config:
     is_histograms_only: Annotated[
         bool, typer.Option("--histograms-only", help="With --probes: write no blocks.parquet, one row a request.")
     ] = False
+
+    def steady(self) -> Config:
+        """Return it as drives are held against each other: in the steady window, unless it names a part of a trace."""
+        is_named = (self.window, self.limit, self.requests) != (None, None, None)
+        return self if is_named else replace(self, window=STEADIEST)
 
     @property
     def depth(self) -> int:

@@ -17,7 +17,7 @@ from kvreplay.config.tiers import make_tiers
 from kvreplay.native.rows import READ, WINDOW_ROWS, WRITE
 from kvreplay.plan.buffers import PAGE_BYTES, buffer_bytes
 from kvreplay.plan.pacing import Pacer, Repeated
-from kvreplay.plan.window import Asked, Facts, TraceWindow, compile_window, joined, read_asked
+from kvreplay.plan.window import Asked, Facts, TraceWindow, compile_window, joined, named_part, read_asked
 from kvreplay.tiers.directio import PlacingTier
 from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.ram import available_bytes
@@ -87,12 +87,13 @@ def settle(
     """
     pacer = check(config)
     reader = open_table(trace, TRACE)
-    limit = replace(parse_limit(config.limit), node=config.node, part=config.window)
     _check_node(reader, config.node)
     check_memory(0, buffer_bytes(config.depth, config.io_bytes))
     if tiers is None:
         tiers = make_tiers(config, reader.meta, trace, output)
     alignments = {i: t.alignment for i, t in enumerate(tiers) if t is not None}
+    config = replace(config, window=named_part(config.window, reader, alignments))
+    limit = replace(parse_limit(config.limit), node=config.node, part=config.window)
     shared = {i: (t.drive_of, len(t.drives)) for i, t in enumerate(tiers) if isinstance(t, SeveralDrives)}
     if config.window is not None and config.requests is not None:
         raise ConfigError("--window with --requests: a window's times are its own; leave one out")

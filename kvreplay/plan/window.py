@@ -21,7 +21,7 @@ from kvreplay.native.rows import DELETE, READ, REPLAY, WRITE, RowRing
 from kvreplay.plan.loader import MOST_ROWS, Batch, Intake, Loader, TraceSource
 from kvtrace.core.app import log
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.limit import Limit, busiest_begin_ns
+from kvtrace.core.limit import ALL, STEADIEST, Limit, busiest_begin_ns
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.native.library import StructAt, function
 from kvtrace.core.native.structs import address
@@ -165,6 +165,28 @@ class PlanSurvey:
         self.struct = REPLAY.struct("Survey")()
 
 
+class ColdTraceError(ConfigError):
+    """A trace that never fills its slowest tier has no steady window."""
+
+
+def named_part(text: str | None, reader: Reader, tiers: Collection[int]) -> str | None:
+    """Return the part of a trace that `text`, of --window, asks for; null for all of it.
+
+    Raises:
+        ConfigError: as of `Later`, but of STEADIEST.
+
+    """
+    if text != STEADIEST:
+        return None if text == ALL else text
+    steady = STEADIEST.partition(",")[0]
+    try:
+        Later(reader, steady, tiers)
+    except ColdTraceError as why:
+        log(f"note: the whole trace is replayed, from empty tiers on: {why}")
+        return None
+    return steady
+
+
 class Later:
     """Reads the rows of a trace from a later time on, as a trace of its own that begins then.
 
@@ -189,14 +211,14 @@ class Later:
         kind, _, rest = text.partition(":")
         begin, _, lasts = rest.rpartition("+")
         if kind not in ("from", "busiest", "steady") or not lasts or bool(begin) != (kind == "from"):
-            raise ConfigError(f"--window {text}: write from:300s+60s, busiest:60s or steady:60s")
+            raise ConfigError(f"--window {text}: write from:300s+60s, busiest:60s, steady:60s or all")
         self.span_ns = parse_duration_ns(lasts)
         if self.span_ns <= 0:
             raise ConfigError(f"--window {text}: it must last more than 0 s")
         if kind == "from":
             self.begin_ns = parse_duration_ns(begin)
         else:
-            self.begin_ns = self._busiest_ns(tiers) if kind == "busiest" else self._steady_ns(max(tiers), text)
+            self.begin_ns = self._busiest_ns(tiers) if kind == "busiest" else self._steady_ns(max(tiers))
 
     def _busiest_ns(self, tiers: Collection[int]) -> int:
         def moves() -> Iterator[tuple[Any, Any]]:
@@ -206,14 +228,14 @@ class Later:
 
         return busiest_begin_ns(moves(), self.span_ns)
 
-    def _steady_ns(self, tier: int, text: str) -> int:
+    def _steady_ns(self, tier: int) -> int:
         for rows in self._rows("ts_ns", "op", "tier", "phase"):
             evicts = (rows["op"] == DELETE) & (rows["phase"] == _EVICT) & (rows["tier"] == tier)
             if evicts.any():
                 return int(rows["ts_ns"][evicts.argmax()])
-        raise ConfigError(
-            f"--window {text}: nothing is evicted from {self.meta.tiers[tier].name} in this trace, so that it has no "
-            "steady state; take a longer trace or a smaller tier, or --window busiest:60s"
+        raise ColdTraceError(
+            f"nothing is evicted from {self.meta.tiers[tier].name} in this trace, so that it has no steady state; take "
+            "a longer trace or a smaller tier, or --window busiest:60s"
         )
 
     def _rows(self, *columns: str) -> Iterator[dict[str, Any]]:

@@ -3,9 +3,10 @@
  * Calls count on regular files and block devices, with a device filter only on those that lie on these devices; not on
  * pipes, sockets, terminals and the kernel's own file systems. What queued no I/O (page cache, holes) is timed apart.
  */
-#define MOST_AT_ONCE 128
-/* Or the compiler makes one bound of two, which the kernel's verifier cannot follow. */
-#define KEEP_BOUND(number) asm volatile("" : "+r"(number))
+/* Of one call's I/Os; the rest are counted as not followed. */
+#ifndef MOST_AT_ONCE
+#define MOST_AT_ONCE 4096
+#endif
 #define FILE_TYPE 0xf000
 #define REGULAR 0x8000
 #define BLOCK_DEVICE 0x6000
@@ -53,7 +54,7 @@ static __always_inline int is_on_file(struct call_state *call, struct file *file
     } else {
         return 0;
     }
-    if (config.is_device_wanted && !bpf_map_lookup_elem(&file_devices, &dev))
+    if (config.is_device_wanted && !bpf_map_lookup_elem(TABLE(file_devices), &dev))
         return 0;
     call->inode = (u64)inode;
     call->is_direct = !!(BPF_CORE_READ(file, f_flags) & config.o_direct);
@@ -71,16 +72,19 @@ static __always_inline int is_on_descriptor(struct call_state *call, u32 fd)
     return is_on_file(call, file);
 }
 
-static __always_inline void time_of(u32 kind, u64 ns)
+static __always_inline void time_of(u64 kind, u64 ns)
 {
+    KEEP_BOUND(kind);
     if (kind < KINDS)
-        add(&shared.app_sums[kind], ns);
-    time_at(shared.app_times, kind, KINDS, ns);
+        add(&SHARED.app_sums[kind], ns);
+    time_at(SHARED.app_times, kind, KINDS, ns);
 }
 
 static __always_inline void count_call(struct call_state *call, int what, u64 amount)
 {
-    u32 kind = call->kind, which = call->call;
+    u64 kind = call->kind, which = call->call;
+    KEEP_BOUND(kind);
+    KEEP_BOUND(which);
     if (kind < KINDS && which < CALLS)
         add(&here()->app[kind][which][what], amount);
 }
@@ -89,29 +93,28 @@ static __always_inline void on_gaps(struct call_state *call, u64 now)
 {
     u64 inode = call->inode, *before;
     if (call->kind == APP_READ) {
-        before = bpf_map_lookup_elem(&advised, &inode);
+        before = bpf_map_lookup_elem(TABLE(advised), &inode);
         if (before && call->start_ns >= *before) {
             time_of(FADVISE_TO_READ, call->start_ns - *before);
-            bpf_map_delete_elem(&advised, &inode);
+            bpf_map_delete_elem(TABLE(advised), &inode);
         }
     } else if (call->kind == APP_WRITE) {
-        bpf_map_update_elem(&written, &inode, &now, BPF_ANY);
+        bpf_map_update_elem(TABLE(written), &inode, &now, BPF_ANY);
     } else {
-        before = bpf_map_lookup_elem(&written, &inode);
+        before = bpf_map_lookup_elem(TABLE(written), &inode);
         if (before && call->start_ns >= *before) {
             time_of(WRITE_TO_FSYNC, call->start_ns - *before);
-            bpf_map_delete_elem(&written, &inode);
+            bpf_map_delete_elem(TABLE(written), &inode);
         }
     }
 }
 
 static __always_inline void on_done(struct call_state *call, s64 result)
 {
-    u64 now = bpf_ktime_get_ns(), inode = call->inode;
-    u32 kind = call->kind;
+    u64 now = bpf_ktime_get_ns(), inode = call->inode, kind = call->kind;
     if (kind == FADVISE) {
         if (!result)
-            bpf_map_update_elem(&advised, &inode, &now, BPF_ANY);
+            bpf_map_update_elem(TABLE(advised), &inode, &now, BPF_ANY);
         return;
     }
     if (result < 0) {
@@ -140,18 +143,18 @@ __noinline int on_enter(u32 fd, u32 kind, u32 call)
     if (!is_on() || !is_mine() || !is_on_descriptor(&state, fd))
         return 0;
     state.start_ns = bpf_ktime_get_ns();
-    bpf_map_update_elem(&calls, &thread, &state, BPF_ANY);
+    bpf_map_update_elem(TABLE(calls), &thread, &state, BPF_ANY);
     return 0;
 }
 
 __noinline int on_exit(s64 result)
 {
     u64 thread = bpf_get_current_pid_tgid();
-    struct call_state *state = bpf_map_lookup_elem(&calls, &thread);
+    struct call_state *state = bpf_map_lookup_elem(TABLE(calls), &thread);
     if (!state)
         return 0;
     on_done(state, result);
-    bpf_map_delete_elem(&calls, &thread);
+    bpf_map_delete_elem(TABLE(calls), &thread);
     return 0;
 }
 
@@ -192,10 +195,10 @@ __noinline int on_iocb(u64 iocb, u64 now)
     struct aio_key key = {.iocb = iocb, .tgid = bpf_get_current_pid_tgid() >> 32};
     struct { u16 opcode, priority; u32 fd; } part = {};
     bpf_probe_read_user(&part, sizeof(part), (void *)(iocb + 16));
-    struct call_state state = {.start_ns = now, .call = AIO, .bios = 1};
+    struct call_state state = {.start_ns = now, .call = IO_SUBMIT, .bios = 1};
     state.kind = kind_of_aio(part.opcode);
     if (state.kind != KINDS && is_on_descriptor(&state, part.fd))
-        bpf_map_update_elem(&aio, &key, &state, BPF_ANY);
+        bpf_map_update_elem(TABLE(aio), &key, &state, BPF_ANY);
     return 0;
 }
 
@@ -207,7 +210,7 @@ int enter_io_submit(struct sys_enter *args)
     if (!is_on() || !is_mine())
         return 0;
     if (number > MOST_AT_ONCE)
-        add(&shared.app_not_followed, number - MOST_AT_ONCE);
+        add(&SHARED.app_not_followed, number - MOST_AT_ONCE);
 #pragma clang loop unroll(disable)
     for (int i = 0; i < MOST_AT_ONCE; i++) {
         KEEP_BOUND(number);
@@ -224,7 +227,7 @@ __noinline int on_wait(u64 events)
 {
     u64 thread = bpf_get_current_pid_tgid();
     if (is_on() && is_mine())
-        bpf_map_update_elem(&waiting, &thread, &events, BPF_ANY);
+        bpf_map_update_elem(TABLE(waiting), &thread, &events, BPF_ANY);
     return 0;
 }
 
@@ -234,21 +237,23 @@ __noinline int on_event(u64 event)
     struct { u64 iocb; s64 result; } part = {};
     bpf_probe_read_user(&part, sizeof(part), (void *)(event + 8));
     key.iocb = part.iocb;
-    struct call_state *state = bpf_map_lookup_elem(&aio, &key);
+    struct call_state *state = bpf_map_lookup_elem(TABLE(aio), &key);
     if (!state)
         return 0;
     on_done(state, part.result);
-    bpf_map_delete_elem(&aio, &key);
+    bpf_map_delete_elem(TABLE(aio), &key);
     return 0;
 }
 
 __noinline int on_events(s64 number)
 {
     u64 thread = bpf_get_current_pid_tgid();
-    u64 *events = bpf_map_lookup_elem(&waiting, &thread);
+    u64 *events = bpf_map_lookup_elem(TABLE(waiting), &thread);
     if (!events)
         return 0;
     u64 first = *events;
+    if (number > MOST_AT_ONCE)
+        add(&SHARED.app_not_followed, number - MOST_AT_ONCE);
 #pragma clang loop unroll(disable)
     for (int i = 0; i < MOST_AT_ONCE; i++) {
         KEEP_BOUND(number);
@@ -256,7 +261,7 @@ __noinline int on_events(s64 number)
             break;
         on_event(first + 32 * i);
     }
-    bpf_map_delete_elem(&waiting, &thread);
+    bpf_map_delete_elem(TABLE(waiting), &thread);
     return 0;
 }
 
@@ -286,14 +291,14 @@ static __always_inline int kind_of_uring(u32 opcode)
 static __always_inline int on_submit(void *args)
 {
     struct io_kiocb *req = 0;
-    struct call_state state = {.call = URING, .bios = 1};
+    struct call_state state = {.call = IO_URING, .bios = 1};
     bpf_probe_read_kernel(&req, sizeof(req), args + config.uring_submitted_at);
     u64 key = (u64)req;
     state.kind = kind_of_uring(BPF_CORE_READ(req, opcode));
     if (state.kind == KINDS || !is_on() || !is_mine())
         return 0;
     state.start_ns = bpf_ktime_get_ns();
-    bpf_map_update_elem(&uring, &key, &state, BPF_ANY);
+    bpf_map_update_elem(TABLE(uring), &key, &state, BPF_ANY);
     return 0;
 }
 
@@ -310,7 +315,7 @@ int uring_complete(void *args)
     u64 key = 0;
     int result = 0;
     bpf_probe_read_kernel(&key, sizeof(key), args + config.uring_req_at);
-    struct call_state *state = bpf_map_lookup_elem(&uring, &key);
+    struct call_state *state = bpf_map_lookup_elem(TABLE(uring), &key);
     if (!state)
         return 0;
     bpf_probe_read_kernel(&result, sizeof(result), args + config.uring_result_at);
@@ -318,6 +323,6 @@ int uring_complete(void *args)
     struct io_kiocb *req = (void *)key;
     if (is_on_file(state, BPF_CORE_READ(req, file)))
         on_done(state, result);
-    bpf_map_delete_elem(&uring, &key);
+    bpf_map_delete_elem(TABLE(uring), &key);
     return 0;
 }

@@ -10,7 +10,7 @@
 /* The kernel says that a request is at the device a moment after it says that it is issued. */
 #define SURE_AFTER_NS 1000000
 #define SWEEPS 2
-#define RING_BYTES (4096 * 4096)
+#define RING_BYTES 16777216
 
 struct request_state {
     /* 0 for what has not happened: not issued; not given back since the last issue. */
@@ -18,14 +18,14 @@ struct request_state {
     u32 bytes, flags, dev, pid;
     /* In the count of its disk; not in it, because the kernel has ended it without telling us. */
     u32 direction, is_in_flight, is_gone, unused;
-    char comm[16];
+    u64 comm[2];
 };
 
 struct event {
     u64 queue_ns, issue_ns, complete_ns, sector;
     u32 bytes, flags, dev, pid;
     u32 status, unused;
-    char comm[16];
+    u64 comm[2];
 };
 
 struct size_key {
@@ -51,10 +51,7 @@ HASH(sizes, BPF_MAP_TYPE_HASH, struct size_key, u64, 16384);
 HASH(devices, BPF_MAP_TYPE_HASH, u32, u32, 1024);
 HASH(seconds, BPF_MAP_TYPE_HASH, struct second_key, struct amount, 16384);
 HASH(zones, BPF_MAP_TYPE_HASH, struct zone_key, struct amount, 65536);
-struct {
-    __uint(type, BPF_MAP_TYPE_RINGBUF);
-    __uint(max_entries, RING_BYTES);
-} events SEC(".maps");
+RING(events, RING_BYTES);
 
 static __always_inline u32 direction_of(u32 flags, u32 bytes)
 {
@@ -69,12 +66,12 @@ static __always_inline u32 direction_of(u32 flags, u32 bytes)
 
 static __always_inline u32 device_of(struct gendisk *disk)
 {
-    return disk ? disk->major << 20 | disk->first_minor : 0;
+    return disk ? FIELD(disk, major) << 20 | FIELD(disk, first_minor) : 0;
 }
 
 static __always_inline int is_probed(u32 dev)
 {
-    return !config.is_device_wanted || bpf_map_lookup_elem(&devices, &dev);
+    return !config.is_device_wanted || bpf_map_lookup_elem(TABLE(devices), &dev);
 }
 
 static __always_inline void *lookup_or_add(void *map, const void *key, const void *none)
@@ -96,7 +93,7 @@ static __always_inline void add_amount(struct amount *amount, u64 bytes)
 
 static __always_inline void move_in_flight(u32 dev, u64 by)
 {
-    u64 none = 0, *now = lookup_or_add(&in_flight, &dev, &none);
+    u64 none = 0, *now = lookup_or_add(TABLE(in_flight), &dev, &none);
     if (now)
         add(now, by);
 }
@@ -113,7 +110,7 @@ static __always_inline void keep_event(struct request_state *state, u64 complete
 {
     if (!config.has_events)
         return;
-    struct event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+    struct event *event = bpf_ringbuf_reserve(TABLE(events), sizeof(*event), 0);
     if (!event) {
         count(state->direction, LOST_EVENTS, 1);
         return;
@@ -134,9 +131,9 @@ static __always_inline void keep_event(struct request_state *state, u64 complete
 
 static __always_inline void sweep_later(u64 rq, u64 queue_ns)
 {
-    u64 at = __sync_fetch_and_add(&shared.swept_head, 1) & (SWEPT - 1);
-    shared.swept[at].rq = rq;
-    shared.swept[at].queue_ns = queue_ns;
+    u64 at = NEXT_OF(&SHARED.swept_head) & (SWEPT - 1);
+    SHARED.swept[at].rq = rq;
+    SHARED.swept[at].queue_ns = queue_ns;
 }
 
 /* Take requests out of the count that have ended without our being told, oldest first: some kernels run no probe while
@@ -147,13 +144,13 @@ static __always_inline void sweep(u64 now)
 {
 #pragma unroll
     for (int i = 0; i < SWEEPS; i++) {
-        u64 tail = shared.swept_tail;
-        if (tail >= shared.swept_head)
+        u64 tail = SHARED.swept_tail;
+        if (tail >= SHARED.swept_head)
             return;
-        if (!__sync_bool_compare_and_swap(&shared.swept_tail, tail, tail + 1))
+        if (!IS_MOVED(&SHARED.swept_tail, tail))
             return;
-        struct swept at = shared.swept[tail & (SWEPT - 1)];
-        struct request_state *state = bpf_map_lookup_elem(&requests, &at.rq);
+        struct swept at = SHARED.swept[tail & (SWEPT - 1)];
+        struct request_state *state = bpf_map_lookup_elem(TABLE(requests), &at.rq);
         if (!state || state->queue_ns != at.queue_ns || state->is_gone)
             continue;
         struct request *rq = (void *)at.rq;
@@ -178,27 +175,27 @@ static __always_inline void end_unseen(struct request_state *before)
 static __always_inline void on_queue(struct request *rq)
 {
     u64 key = (u64)rq;
-    u32 dev = device_of(rq->q->disk);
-    struct request_state *before = bpf_map_lookup_elem(&requests, &key);
+    u32 dev = device_of(FIELD(FIELD(rq, q), disk));
+    struct request_state *before = bpf_map_lookup_elem(TABLE(requests), &key);
     if (before && before->issue_ns)
         end_unseen(before);
     if (!is_on() || !is_probed(dev) || !is_mine()) {
         /* Its memory may have been another's request before. */
         if (before)
-            bpf_map_delete_elem(&requests, &key);
+            bpf_map_delete_elem(TABLE(requests), &key);
         return;
     }
     struct request_state state = {};
     state.queue_ns = bpf_ktime_get_ns();
-    state.flags = rq->cmd_flags;
-    state.bytes = rq->__data_len;
-    state.sector = rq->__sector;
+    state.flags = FIELD(rq, cmd_flags);
+    state.bytes = FIELD(rq, __data_len);
+    state.sector = FIELD(rq, __sector);
     state.dev = dev;
     state.pid = bpf_get_current_pid_tgid() >> 32;
     state.direction = direction_of(state.flags, state.bytes);
     bpf_get_current_comm(&state.comm, sizeof(state.comm));
     count(state.direction, QUEUED, 1);
-    if (bpf_map_update_elem(&requests, &key, &state, BPF_ANY))
+    if (bpf_map_update_elem(TABLE(requests), &key, &state, BPF_ANY))
         count(state.direction, LOST_REQUESTS, 1);
 }
 
@@ -211,26 +208,26 @@ int block_rq_insert(u64 *ctx) { on_queue((void *)ctx[0]); return 0; }
 
 static __always_inline void on_first_issue(struct request *rq, struct request_state *state)
 {
-    u32 direction = state->direction;
+    u64 direction = state->direction;
     /* Merges have made it longer since it was queued, and moved its start. */
-    state->bytes = rq->__data_len;
-    state->sector = rq->__sector;
-    u64 none = 0, *depth = bpf_map_lookup_elem(&in_flight, &state->dev);
+    state->bytes = FIELD(rq, __data_len);
+    state->sector = FIELD(rq, __sector);
+    u64 none = 0, *depth = bpf_map_lookup_elem(TABLE(in_flight), &state->dev);
     struct size_key key = {.direction = direction, .bytes = state->bytes};
     count(direction, ISSUED, 1);
     count(direction, ISSUED_BYTES, state->bytes);
     if (depth && direction < DIRECTIONS) {
         u64 level = *depth < DEPTHS ? *depth : DEPTHS - 1;
-        add(&shared.depths[direction][level & (DEPTHS - 1)], 1);
+        add(&SHARED.depths[direction][level & (DEPTHS - 1)], 1);
     }
-    u64 *size = lookup_or_add(&sizes, &key, &none);
+    u64 *size = lookup_or_add(TABLE(sizes), &key, &none);
     if (size)
         add(size, 1);
     struct zone_key zone = {
         .zone = state->sector >> config.zone_shift, .dev = state->dev, .direction = direction
     };
     struct amount nothing = {};
-    struct amount *at = lookup_or_add(&zones, &zone, &nothing);
+    struct amount *at = lookup_or_add(TABLE(zones), &zone, &nothing);
     add_amount(at, state->bytes);
     if (!at)
         count(direction, LOST_ZONES, 1);
@@ -242,13 +239,13 @@ static __always_inline void on_issue(struct request *rq, struct request_state *s
     if (!is_first && !state->requeue_ns) {
         /* Another use of it, whose queueing was not seen: so are those of others while the probes are taken off. */
         end_unseen(state);
-        bpf_map_delete_elem(&requests, &key);
+        bpf_map_delete_elem(TABLE(requests), &key);
         return;
     }
     if (state->requeue_ns) {
         u64 waited = now - state->requeue_ns;
         count(state->direction, REQUEUED_SUM, waited);
-        time_at(shared.requeued, state->direction, DIRECTIONS, waited);
+        time_at(SHARED.requeued, state->direction, DIRECTIONS, waited);
         state->requeue_ns = 0;
     }
     sweep(now);
@@ -267,7 +264,7 @@ int block_rq_issue(u64 *ctx)
 {
     struct request *rq = (void *)ctx[0];
     u64 key = (u64)rq;
-    struct request_state *state = bpf_map_lookup_elem(&requests, &key);
+    struct request_state *state = bpf_map_lookup_elem(TABLE(requests), &key);
     if (state)
         on_issue(rq, state);
     return 0;
@@ -279,13 +276,13 @@ int block_rq_issue_first(u64 *ctx)
 {
     struct request *rq = (void *)ctx[0];
     u64 key = (u64)rq;
-    struct request_state *state = bpf_map_lookup_elem(&requests, &key);
+    struct request_state *state = bpf_map_lookup_elem(TABLE(requests), &key);
     if (!state) {
         on_queue(rq);
-        state = bpf_map_lookup_elem(&requests, &key);
+        state = bpf_map_lookup_elem(TABLE(requests), &key);
         if (!state)
             return 0;
-        state->queue_ns = rq->start_time_ns;
+        state->queue_ns = FIELD(rq, start_time_ns);
     }
     on_issue(rq, state);
     return 0;
@@ -295,7 +292,7 @@ SEC("tp_btf/block_rq_requeue")
 int block_rq_requeue(u64 *ctx)
 {
     u64 key = ctx[0];
-    struct request_state *state = bpf_map_lookup_elem(&requests, &key);
+    struct request_state *state = bpf_map_lookup_elem(TABLE(requests), &key);
     if (!state)
         return 0;
     count(state->direction, REQUEUES, 1);
@@ -309,11 +306,11 @@ SEC("tp_btf/block_rq_merge")
 int block_rq_merge(u64 *ctx)
 {
     u64 key = ctx[0];
-    struct request_state *state = bpf_map_lookup_elem(&requests, &key);
+    struct request_state *state = bpf_map_lookup_elem(TABLE(requests), &key);
     if (!state)
         return 0;
     count(state->direction, REQUESTS_MERGED, 1);
-    bpf_map_delete_elem(&requests, &key);
+    bpf_map_delete_elem(TABLE(requests), &key);
     return 0;
 }
 
@@ -323,18 +320,18 @@ int block_rq_complete(u64 *ctx)
     struct request *rq = (void *)ctx[0];
     u64 key = (u64)rq, now = bpf_ktime_get_ns();
     u32 status = ctx[1] & 0xff, done = ctx[2];
-    struct request_state *state = bpf_map_lookup_elem(&requests, &key);
+    struct request_state *state = bpf_map_lookup_elem(TABLE(requests), &key);
     if (!state)
         return 0;
-    u32 direction = state->direction;
+    u64 direction = state->direction;
     if (!status) {
-        struct second_key second = {.second = (now - shared.origin_ns) / 1000000000, .direction = direction};
+        struct second_key second = {.second = (now - SHARED.origin_ns) / 1000000000, .direction = direction};
         struct amount none = {};
         count(direction, COMPLETED_BYTES, done);
-        add_amount(lookup_or_add(&seconds, &second, &none), done);
+        add_amount(lookup_or_add(TABLE(seconds), &second, &none), done);
     }
     /* A part of it: the rest completes later. */
-    if (done < rq->__data_len)
+    if (done < FIELD(rq, __data_len))
         return 0;
     count(direction, COMPLETED, 1);
     if (status)
@@ -344,26 +341,26 @@ int block_rq_complete(u64 *ctx)
         u64 queued = state->issue_ns - state->queue_ns, at_device = now - state->issue_ns;
         count(direction, Q2D_SUM, queued);
         count(direction, D2C_SUM, at_device);
-        time_at(shared.q2d, direction, DIRECTIONS, queued);
-        time_at(shared.d2c, direction, DIRECTIONS, at_device);
+        time_at(SHARED.q2d, direction, DIRECTIONS, queued);
+        time_at(SHARED.d2c, direction, DIRECTIONS, at_device);
     }
     keep_event(state, now, status);
-    bpf_map_delete_elem(&requests, &key);
+    bpf_map_delete_elem(TABLE(requests), &key);
     return 0;
 }
 
 static __always_inline void on_bio(struct bio *bio, int what)
 {
-    if (!is_on() || !is_probed(device_of(bio->bi_bdev->bd_disk)) || !is_mine())
+    if (!is_on() || !is_probed(device_of(FIELD(FIELD(bio, bi_bdev), bd_disk))) || !is_mine())
         return;
-    u32 bytes = bio->bi_iter.bi_size, direction = direction_of(bio->bi_opf, bytes);
+    u32 bytes = FIELD(bio, bi_iter.bi_size), direction = direction_of(FIELD(bio, bi_opf), bytes);
     count(direction, what, 1);
     if (what != BIOS)
         return;
     count(direction, BIO_BYTES, bytes);
     /* The system call that this thread is in went to the disk. */
     u64 thread = bpf_get_current_pid_tgid();
-    struct call_state *call = bpf_map_lookup_elem(&calls, &thread);
+    struct call_state *call = bpf_map_lookup_elem(TABLE(calls), &thread);
     if (call)
         call->bios++;
 }

@@ -1,10 +1,11 @@
 /* What both sides keep and count with: block.bpf.h (requests) and app.bpf.h (the application's calls).
  *
- * `config` is written by Python before the programs are loaded, `shared` is read while they run. Both are one structure
- * each, which layout.py has, too.
+ * `config` is written by Python before the programs are loaded, `SHARED` is read while they run. libbpf.py reads their
+ * structures here.
  */
 #define SUB_BITS 6
-#define SLOTS ((41 - SUB_BITS) << SUB_BITS)
+/* (41 - SUB_BITS) << SUB_BITS: up to 2^40, what is above is in the last one */
+#define SLOTS 2240
 #define DEPTHS 1024
 #define SHARDS 16
 #define SWEPT 8192
@@ -21,7 +22,7 @@ enum kind {
 };
 enum call {
     READ_CALL, PREAD64, READV, PREADV, PREADV2, WRITE_CALL, PWRITE64, WRITEV, PWRITEV, PWRITEV2,
-    FSYNC_CALL, FDATASYNC_CALL, AIO, URING, CALLS
+    FSYNC_CALL, FDATASYNC_CALL, IO_SUBMIT, IO_URING, CALLS
 };
 enum call_count { APP_COUNT, APP_BYTES, APP_ERRORS, APP_DIRECT, APP_WITHOUT_IO, APP_WITHOUT_IO_BYTES, CALL_COUNTS };
 
@@ -42,7 +43,7 @@ struct swept {
 };
 
 struct counts {
-    u64 block[DIRECTIONS][COUNTS], app[KINDS][CALLS][CALL_COUNTS];
+    u64 block[DIRECTIONS][COUNTS], app[KINDS][CALLS][CALL_COUNTS], unused;
 } __attribute__((aligned(64)));
 
 struct shared {
@@ -58,27 +59,18 @@ struct shared {
     struct swept swept[SWEPT];
 };
 
-const volatile struct config config;
-struct shared shared;
+GLOBALS
 
 struct call_state {
     u64 start_ns, inode;
     u32 kind, call, bios, is_direct;
 };
 
-#define HASH(name, type_, key_, value_, entries) \
-    struct { \
-        __uint(type, type_); \
-        __uint(max_entries, entries); \
-        __type(key, key_); \
-        __type(value, value_); \
-    } name SEC(".maps")
-
 HASH(calls, BPF_MAP_TYPE_HASH, u64, struct call_state, 65536);
 
 static __always_inline int is_on(void)
 {
-    return shared.origin_ns != 0;
+    return SHARED.origin_ns != 0;
 }
 
 /* `++` on a shared counter loses updates across processors, and within one when an interrupt comes between. */
@@ -89,11 +81,17 @@ static __always_inline void add(u64 *cell, u64 amount)
 
 static __always_inline struct counts *here(void)
 {
-    return &shared.counts[bpf_get_smp_processor_id() & (SHARDS - 1)];
+    return &SHARED.counts[bpf_get_smp_processor_id() & (SHARDS - 1)];
 }
 
-static __always_inline void count(u32 direction, int what, u64 amount)
+/* Or the compiler makes one bound of two, or compares a copy, which the kernel's verifier cannot follow. What has 64 bits
+ * needs no copy, where registers have no 32.
+ */
+#define KEEP_BOUND(number) asm volatile("" : "+r"(number))
+
+static __always_inline void count(u64 direction, int what, u64 amount)
 {
+    KEEP_BOUND(direction);
     if (direction < DIRECTIONS)
         add(&here()->block[direction][what], amount);
 }
@@ -120,9 +118,11 @@ static __always_inline u32 slot_of(u64 v)
     return (shift << SUB_BITS) + (v >> shift);
 }
 
-static __always_inline void time_at(u64 (*slots)[SLOTS], u32 row, u32 rows, u64 ns)
+static __always_inline void time_at(u64 (*slots)[SLOTS], u64 row, u64 rows, u64 ns)
 {
-    u32 slot = slot_of(ns);
+    u64 slot = slot_of(ns);
+    KEEP_BOUND(row);
+    KEEP_BOUND(slot);
     if (row < rows && slot < SLOTS)
         add(&slots[row][slot], 1);
 }

@@ -2,6 +2,28 @@
  * (CO-RE), so that one object fits every kernel with BTF.
  */
 #define RELOCATED __attribute__((preserve_access_index))
+/* Of a pointer that a tracepoint gives. */
+#define FIELD(pointer, member) ((pointer)->member)
+#define TABLE(name) (&name)
+#define NEXT_OF(cell) __sync_fetch_and_add(cell, 1)
+#define IS_MOVED(cell, from) __sync_bool_compare_and_swap(cell, from, (from) + 1)
+#define SHARED shared
+#define GLOBALS \
+    const volatile struct config config; \
+    struct shared shared;
+#define HASH(name, type_, key_, value_, entries) \
+    struct { \
+        __uint(type, type_); \
+        __uint(max_entries, entries); \
+        __type(key, key_); \
+        __type(value, value_); \
+    } name SEC(".maps")
+#define RING(name, bytes) \
+    struct { \
+        __uint(type, BPF_MAP_TYPE_RINGBUF); \
+        __uint(max_entries, bytes); \
+    } name SEC(".maps")
+
 typedef __u64 u64;
 typedef __s64 s64;
 typedef __u32 u32;

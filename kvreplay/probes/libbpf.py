@@ -1,6 +1,6 @@
-"""The few functions of libbpf that the probes need, by ctypes, its ring buffer, and whether probes can run here.
+"""The probes' programs in the kernel, by libbpf or BCC; their tables and ring buffer; and whether probes can run here.
 
-The system's library loads the object into the kernel. libbpf's interface is stable since version 1, and its package
+The system's libbpf loads the object into the kernel, by ctypes. libbpf's interface is stable since version 1, and its package
 (libbpf1, libbpf) is in every distribution.
 """
 
@@ -10,10 +10,12 @@ import ctypes
 import errno
 import mmap
 import os
+import re
 import struct
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,12 +23,13 @@ from typing import Any
 import numpy as np
 
 from kvtrace.core.errors import ProbeUnavailable
+from kvtrace.core.native.structs import header
 from kvtrace.core.run.probe_file import Bucket, Histogram
 from kvtrace.core.statistics import QUANTILES, bounds, nearest_rank
 
-SUB_BITS = 6
-SLOTS = (41 - SUB_BITS) << SUB_BITS
-"""As in common.bpf.c: up to 2^40, what is above is in the last one."""
+C = header(*(Path(__file__).parent / f"{name}.bpf.h" for name in ("common", "filter", "block", "app")))
+"""What the programs say of what they share with Python."""
+SUB_BITS, SLOTS = C.constants["SUB_BITS"], C.constants["SLOTS"]
 
 
 def histogram(slots: Sequence[int], total_ns: int) -> Histogram:
@@ -61,85 +64,22 @@ def log2(fine: Sequence[Bucket]) -> list[Bucket]:
     return [Bucket(1 << power - 1 if power else 0, 1 << power, counts[power]) for power in powers]
 
 
-DIRECTIONS = ("read", "write", "discard", "flush", "other")
-COUNTS = (
-    *("queued", "issued", "issued_bytes", "completed", "completed_bytes", "errors", "requeues", "requests_merged"),
-    *("bios", "bio_bytes", "bios_merged", "splits", "d2c_sum", "q2d_sum", "requeued_sum", "lost_events"),
-    *("lost_requests", "ends_not_seen", "lost_zones"),
-)
-KINDS = (
-    *("read", "write", "read_without_io", "write_without_io", "fsync", "fdatasync", "write_to_fsync"),
-    "fadvise_to_read",
-)
-CALLS = (
-    *("read", "pread64", "readv", "preadv", "preadv2", "write", "pwrite64", "writev", "pwritev", "pwritev2"),
-    *("fsync", "fdatasync", "io_submit", "io_uring"),
-)
-CALL_COUNTS = ("count", "bytes", "errors", "direct", "without_io", "without_io_bytes")
-"""`enum direction`, `count`, `kind`, `call` and `call_count`."""
-DEPTHS = 1024
-_SHARDS, _SWEPT, _LINE_BYTES = 16, 8192, 64
+def _named(enum: str) -> tuple[str, ...]:
+    """Return what `enum` counts, as outputs name it: its enumerators before the one that is their number."""
+    names = C.enums[enum][: C.enums[enum].index(f"{enum}s".upper())]
+    return tuple(name.lower().removeprefix("app_").removesuffix("_call").rstrip("_") for name in names)
 
 
-def _fields(type_: str, names: str) -> list[tuple[str, str]]:
-    return [(name, type_) for name in names.split()]
-
-
-CONFIG = np.dtype(
-    [
-        *_fields("<u8", "wanted_cgroup comm_low comm_high comm_mask_low comm_mask_high"),
-        *_fields(
-            "<u4", "own_pid wanted_pid cgroup_level is_comm_wanted is_device_wanted has_events zone_shift o_direct"
-        ),
-        *_fields("<u4", "uring_submitted_at uring_req_at uring_result_at unused"),
-    ]
-)
-_BLOCK, _APP = (len(DIRECTIONS), len(COUNTS)), (len(KINDS), len(CALLS), len(CALL_COUNTS))
-_COUNTED = np.dtype([("block", "<u8", _BLOCK), ("app", "<u8", _APP)])
-_SHARD = np.dtype(
-    {
-        "names": ["block", "app"],
-        "formats": [("<u8", _BLOCK), ("<u8", _APP)],
-        "itemsize": -(-_COUNTED.itemsize // _LINE_BYTES) * _LINE_BYTES,
-    }
-)
-_TIMES = (len(DIRECTIONS), SLOTS)
-_SHARED = np.dtype(
-    [
-        ("counts", _SHARD, _SHARDS),
-        *_fields("<u8", "origin_ns app_not_followed swept_head swept_tail"),
-        ("app_sums", "<u8", len(KINDS)),
-        *((name, "<u8", _TIMES) for name in ("d2c", "q2d", "requeued")),
-        ("app_times", "<u8", (len(KINDS), SLOTS)),
-        ("depths", "<u8", (len(DIRECTIONS), DEPTHS)),
-        ("swept", "<u8", (_SWEPT, 2)),
-    ]
-)
+DIRECTIONS, COUNTS, KINDS, CALLS, CALL_COUNTS = map(_named, ("direction", "count", "kind", "call", "call_count"))
+CONFIG, REQUEST, EVENT, AMOUNT = map(C.dtype, ("config", "request_state", "event", "amount"))
+"""Of REQUEST and EVENT, 0 stands for a time that was not seen."""
+_SHARED, _LINE_BYTES = C.dtype("shared"), 64
 SHARED = np.dtype([("values", _SHARED), ("unused", "u1", -_SHARED.itemsize % _LINE_BYTES)])
-
-REQUEST = np.dtype(
-    [
-        *_fields("<u8", "queue_ns issue_ns requeue_ns sector"),
-        *_fields("<u4", "bytes flags dev pid direction is_in_flight is_gone unused"),
-        ("comm", "S16"),
-    ]
-)
-EVENT = np.dtype(
-    [
-        *_fields("<u8", "queue_ns issue_ns complete_ns sector"),
-        *_fields("<u4", "bytes flags dev pid status unused"),
-        ("comm", "S16"),
-    ]
-)
-"""`struct request_state` and `struct event`; 0 for a time that was not seen."""
-AMOUNT = np.dtype(_fields("<u8", "requests bytes"))
 NUMBER = np.dtype([("value", "<u8")])
 KEYS = {
     "requests": np.dtype([("request", "<u8")]),
     "in_flight": np.dtype([("dev", "<u4")]),
-    "sizes": np.dtype(_fields("<u4", "direction bytes")),
-    "seconds": np.dtype(_fields("<u4", "second direction")),
-    "zones": np.dtype([("zone", "<u8"), ("dev", "<u4"), ("direction", "<u4")]),
+    **{of: C.dtype(key) for of, key in (("sizes", "size_key"), ("seconds", "second_key"), ("zones", "zone_key"))},
 }
 VALUES = {"requests": REQUEST, "in_flight": NUMBER, "sizes": NUMBER, "seconds": AMOUNT, "zones": AMOUNT}
 """Of the hash tables."""
@@ -167,6 +107,7 @@ _SIGNATURES = {
     "btf__type_by_id": (_POINTER, _POINTER, ctypes.c_uint32),
     "btf__name_by_offset": (_TEXT, _POINTER, ctypes.c_uint32),
     "btf__free": (None, _POINTER),
+    "bpf_map_create": (_INT, _INT, _TEXT, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, _POINTER),
     "bpf_map__fd": (_INT, _POINTER),
     "bpf_map__set_initial_value": (_INT, _POINTER, _POINTER, ctypes.c_size_t),
     "bpf_map__set_max_entries": (_INT, _POINTER, ctypes.c_uint32),
@@ -285,6 +226,25 @@ class Programs:
         """Delete an entry of the table `name`, if it is there."""
         self._lib.bpf_map_delete_elem(self.descriptor(name), key)
 
+    def enumerators(self, enumeration: str) -> dict[str, int]:
+        """Return the values of the running kernel's `enumeration` by name, from its BTF; empty if it has none such."""
+        lib = self._lib
+        btf = lib.btf__load_vmlinux_btf()
+        if not btf:
+            raise ProbeUnavailable(f"libbpf does not read the kernel's BTF: {_reason()}")
+        try:
+            number = lib.btf__find_by_name_kind(btf, enumeration.encode(), _BTF_ENUM)
+            if number < 0:
+                return {}
+            at = lib.btf__type_by_id(btf, number)
+            _name, info, _size = struct.unpack("<III", ctypes.string_at(at, _TYPE_BYTES))
+            members = ctypes.string_at(at + _TYPE_BYTES, 8 * (info & 0xFFFF))
+            return {
+                lib.btf__name_by_offset(btf, name).decode(): value for name, value in struct.iter_unpack("<Ii", members)
+            }
+        finally:
+            lib.btf__free(btf)
+
     def entries(self, name: str) -> Iterator[tuple[Any, Any]]:
         """Yield the keys and values in the hash table `name`, as numpy records, without those that go meanwhile.
 
@@ -301,24 +261,138 @@ class Programs:
                 yield np.frombuffer(key.raw, key_type)[0], np.frombuffer(value.raw, value_type)[0]
 
 
-def kernel_enumerators(enumeration: str) -> dict[str, int]:
-    """Return the values of the running kernel's `enumeration` by name, from its BTF; empty if it has none such."""
-    lib = library()
-    btf = lib.btf__load_vmlinux_btf()
-    if not btf:
-        raise ProbeUnavailable(f"libbpf does not read the kernel's BTF: {_reason()}")
+_HASH = re.compile(r"^HASH\((\w+), BPF_MAP_TYPE_(\w+), (?:struct )?(\w+), (?:struct )?(\w+), (\d+)\)", re.MULTILINE)
+_SECTION = re.compile(r'^SEC\("([^"]+)"\)\nint (\w+)\(', re.MULTILINE)
+_FOLLOW = re.compile(r"^FOLLOW\((\w+), ", re.MULTILINE)
+_TYPES = {"HASH": 1, "ARRAY": 2, "LRU_HASH": 9, "RINGBUF": 27}
+_MMAPABLE = struct.pack("<Q6IQ2I", 56, 0, 0, 0, 0, 0, 1 << 10, 0, 0, 0)
+"""`enum bpf_map_type`, and `struct bpf_map_create_opts` with BPF_F_MMAPABLE."""
+_BCC = Path("/usr/lib/python3/dist-packages")
+"""Where python3-bpfcc is, for a Python that does not look there."""
+
+
+class CompiledPrograms(Programs):
+    """The same programs, compiled by BCC from the kernel's headers: for kernels without BTF.
+
+    What is compiled has the descriptors of its tables, and the constants, as numbers.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Read the programs in `folder`; ProbeUnavailable without BCC."""
+        self._lib, self._compiler = library(), _bcc()
+        names = ("bcc", "common", "filter", "block", "app")
+        self._text = "\n".join((folder / f"{name}.bpf.h").read_text(encoding="utf-8") for name in names)
+        self._sections = {name: section for section, name in _SECTION.findall(self._text)}
+        for call in _FOLLOW.findall(self._text):
+            self._sections |= {f"{way}_{call}": f"tp/syscalls/sys_{way}_{call}" for way in ("enter", "exit")}
+        number = {"u32": 4, "u64": 8}
+        self._tables = {
+            name: (_TYPES[kind], *(number.get(of) or C.dtype(of).itemsize for of in (key, value)), int(entries))
+            for name, kind, key, value, entries in _HASH.findall(self._text)
+        } | {"events": (_TYPES["RINGBUF"], 0, 0, RING_BYTES), "shared": (_TYPES["ARRAY"], 4, SHARED.itemsize, 1)}
+        self._descriptors: dict[str, int] = {}
+        self._bpf: Any = None
+        self._loaded: dict[str, Any] = {}
+        self._links = {}
+
+    def close(self) -> None:
+        """Detach and unload them."""
+        if self._bpf is not None:
+            self._bpf.cleanup()
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+
+    def sections(self) -> dict[str, str]:
+        """Return each program's section, which says what it attaches to."""
+        return dict(self._sections)
+
+    def leave_out(self, names: set[str]) -> None:
+        """Do not load the programs of these names."""
+        self._sections = {name: section for name, section in self._sections.items() if name not in names}
+
+    def set_entries(self, name: str, entries: int) -> None:
+        """Give the table `name` room for `entries`, before the programs are loaded."""
+        self._tables[name] = (*self._tables[name][:3], entries)
+
+    def set_constants(self, values: bytes) -> None:
+        """Set the C constants, all of them, before the programs are loaded."""
+        found = np.frombuffer(values, CONFIG)[0]
+        self._constants = ",".join(f"{found[name]}ULL" for name in CONFIG.names or ())
+
+    def load(self) -> None:
+        """Compile the programs and load them into the kernel; ProbeUnavailable if it refuses them."""
+        for name, (kind, key_bytes, value_bytes, entries) in self._tables.items():
+            options = _MMAPABLE if name == "shared" else None
+            made = self._lib.bpf_map_create(kind, name.encode(), key_bytes, value_bytes, entries, options)
+            if made < 0:
+                raise ProbeUnavailable(f"the kernel makes no table {name} for the probes: {_reason()}")
+            self._descriptors[name] = made
+        flags = [f"-DFD_{name}={number}" for name, number in self._descriptors.items()]
+        of = self._compiler
+        try:
+            self._bpf = of(text=self._text, cflags=[*flags, f"-DCONFIG={{{self._constants}}}", "-w"])
+            for name, section in self._sections.items():
+                kind = of.TRACEPOINT if section.startswith("tp/") else of.RAW_TRACEPOINT
+                self._loaded[name] = self._bpf.load_func(name, kind)
+        except Exception as error:  # noqa: BLE001 - BCC raises nothing narrower
+            raise ProbeUnavailable(f"BCC does not compile the probes for this kernel: {error}") from None
+
+    def attach(self) -> None:
+        """Attach what was loaded; ProbeUnavailable if the kernel refuses."""
+        for name, section in self._sections.items():
+            kind, _, of = section.partition("/")
+            try:
+                if kind == "tp":
+                    self._bpf.attach_tracepoint(tp=of.replace("/", ":"), fn_name=name)
+                else:
+                    self._bpf.attach_raw_tracepoint(tp=of, fn_name=name)
+                    self._links[name] = of
+            except Exception as error:  # noqa: BLE001 - as above
+                raise ProbeUnavailable(f"the probe {name} does not attach on this kernel: {error}") from None
+
+    def detach(self, name: str) -> None:
+        """Take off the program `name`, if it is attached."""
+        if name in self._links:
+            self._bpf.detach_raw_tracepoint(self._links.pop(name))
+
+    def descriptor(self, name: str) -> int:
+        """Return the descriptor of the table `name`."""
+        return self._descriptors[name]
+
+    def variables(self, size: int) -> mmap.mmap:
+        """Return the C variables, `size` bytes, as the loaded programs see and change them."""
+        return mmap.mmap(self._descriptors["shared"], size)
+
+    def enumerators(self, enumeration: str) -> dict[str, int]:
+        """Return the values of the running kernel's flag bits by name, from its headers."""
+        text = (kernel_headers() / "include" / "linux" / "blk_types.h").read_text(encoding="utf-8")
+        body = text.partition(f"enum {enumeration} {{")[2].partition("};")[0]
+        return {name: 8 + at for at, name in enumerate(re.findall(r"^\s*(__REQ_\w+)", body, re.MULTILINE))}
+
+
+def kernel_headers() -> Path:
+    """Return where BCC finds the headers of the running kernel; ProbeUnavailable if they are not installed."""
+    modules = Path("/lib/modules") / os.uname().release
+    given = os.environ.get("BCC_KERNEL_SOURCE")
+    for path in [Path(given)] if given else [modules / "source", modules / "build"]:
+        if (path / "include" / "linux" / "blk_types.h").is_file():
+            return path
+    raise ProbeUnavailable(
+        f"no headers of this kernel in {given or modules}: apt-get install linux-headers-$(uname -r), or name them in "
+        "BCC_KERNEL_SOURCE"
+    )
+
+
+def _bcc() -> Any:
+    """Return BCC's class BPF, of the system's package; ProbeUnavailable if it is not installed."""
+    sys.path.append(str(_BCC))
     try:
-        number = lib.btf__find_by_name_kind(btf, enumeration.encode(), _BTF_ENUM)
-        if number < 0:
-            return {}
-        at = lib.btf__type_by_id(btf, number)
-        _name, info, _size = struct.unpack("<III", ctypes.string_at(at, _TYPE_BYTES))
-        members = ctypes.string_at(at + _TYPE_BYTES, 8 * (info & 0xFFFF))
-        return {
-            lib.btf__name_by_offset(btf, name).decode(): value for name, value in struct.iter_unpack("<Ii", members)
-        }
+        from bcc import BPF
+    except ImportError as error:
+        raise ProbeUnavailable(f"no BCC ({error}): apt-get install python3-bpfcc") from None
     finally:
-        lib.btf__free(btf)
+        sys.path.remove(str(_BCC))
+    return BPF
 
 
 def _reason() -> str:
@@ -326,8 +400,8 @@ def _reason() -> str:
     return f"{os.strerror(number)} ({errno.errorcode.get(number, number)})"
 
 
-RING_BYTES = 4096 * 4096
-"""As in block.bpf.h: 0.19 million events until they are taken."""
+RING_BYTES = C.constants["RING_BYTES"]
+"""0.19 million events until they are taken."""
 _RECORD = np.dtype([("length", "<u4"), ("page", "<u4"), ("event", EVENT)])
 """Each event has a header (BPF_RINGBUF_HDR_SZ); all are equally long."""
 _BUSY = 1 << 31
@@ -371,14 +445,40 @@ def check_root() -> None:
         raise ProbeUnavailable("needs root, to load programs into the kernel: run it with sudo, for example")
 
 
-def check_available() -> None:
-    """Raise ProbeUnavailable if there is no root, BTF, tracefs or libbpf, or the kernel is locked down."""
+class Backend(StrEnum):
+    """How the probes are fitted to the kernel."""
+
+    AUTO = "auto"
+    """core, or bcc where the kernel has no BTF."""
+    CORE = "core"
+    """As they were compiled when kvtrace was made, by libbpf and the kernel's BTF."""
+    BCC = "bcc"
+    """Compiled now, by BCC and the kernel's headers."""
+
+
+def check_available(backend: Backend = Backend.AUTO) -> Backend:
+    """Return what fits the probes to this kernel, of what `backend` allows.
+
+    Raises:
+        ProbeUnavailable: there is no root, tracefs, libbpf, or neither BTF nor BCC; or the kernel is locked down.
+
+    """
     check_root()
-    if not BTF.exists():
-        raise ProbeUnavailable(f"no {BTF}: use a kernel built with CONFIG_DEBUG_INFO_BTF, as distributions' are")
+    has_btf = BTF.exists()
+    if backend is Backend.CORE and not has_btf:
+        raise ProbeUnavailable(f"no {BTF}, of a kernel built with CONFIG_DEBUG_INFO_BTF: try --backend bcc")
     check_lockdown(_LOCKDOWN)
     tracefs()
     library()
+    if backend is not Backend.BCC and has_btf:
+        return Backend.CORE
+    try:
+        _bcc()
+        kernel_headers()
+    except ProbeUnavailable as why:
+        lacks = "" if has_btf else f"no {BTF}, which a kernel built with CONFIG_DEBUG_INFO_BTF has, and "
+        raise ProbeUnavailable(f"{lacks}{why}") from None
+    return Backend.BCC
 
 
 def check_lockdown(path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from kvreplay.probes.devices import Disk, above, zone_shift
-from kvreplay.probes.libbpf import CONFIG, SHARED, Programs, check_available, tracefs
+from kvreplay.probes.libbpf import CONFIG, SHARED, Backend, CompiledPrograms, Programs, check_available, tracefs
 from kvtrace.core.errors import ConfigError
 
 COMM_BYTES = 16
@@ -34,6 +34,7 @@ class Filter:
     pid: int | None = None
     disks: list[Disk] = field(default_factory=list)
     cgroup: Path | None = None
+    backend: Backend = Backend.AUTO
 
     def check(self) -> None:
         """Raise ConfigError if no process can pass."""
@@ -77,11 +78,11 @@ def load(wanted: Filter, *, has_events: bool) -> Programs:
         ProbeUnavailable: this machine cannot run them.
 
     """
-    check_available()
+    backend = check_available(wanted.backend)
     events = tracefs() / "events"
     config, places = wanted.config(), uring_places(events)
     config["has_events"] = has_events
-    programs = Programs(OBJECT.read_bytes())
+    programs = CompiledPrograms(OBJECT.parent) if backend is Backend.BCC else Programs(OBJECT.read_bytes())
     try:
         for name, at in (places or {}).items():
             config[name] = at

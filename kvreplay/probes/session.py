@@ -30,8 +30,8 @@ from kvreplay.probes.libbpf import (
     KINDS,
     EventRing,
     Programs,
+    check_available,
     histogram,
-    kernel_enumerators,
     tracefs,
 )
 from kvreplay.probes.program import Filter, load, shared, start, stop, unseen_calls
@@ -91,7 +91,7 @@ class Session:
         self.duration_ns: int | None = None
         if writer is not None:
             self._ring = EventRing(self._programs.descriptor("events"))
-            self._bits = kernel_enumerators("req_flag_bits")
+            self._bits = self._programs.enumerators("req_flag_bits")
         self.start_ns = self._drained_ns = start(self._programs)
 
     def close(self) -> None:
@@ -200,7 +200,7 @@ def blocks_batch(data: bytes, start_ns: int, bits: Mapping[str, int]) -> pa.Reco
     columns["rwbs"] = _mapped(
         pa.array(np.ascontiguousarray(events["flags"])), lambda flags: rwbs(flags, bits), pa.string()
     )
-    columns["comm"] = _mapped(pa.array(events["comm"]), lambda name: name.decode(errors="replace"), pa.string())
+    columns["comm"] = _mapped(pa.array(np.ascontiguousarray(events["comm"]).view("S16")[:, 0]), lambda name: name.decode(errors="replace"), pa.string())
     error = _mapped(pa.array(np.ascontiguousarray(events["status"])), lambda status: ERRNO.get(status, EIO), pa.int32())
     columns["error"] = pc.if_else(pa.array(events["complete_ns"] == 0), pa.scalar(None, pa.int32()), error)
     return pa.RecordBatch.from_arrays([columns[n] for n in BLOCKS.names], schema=arrow_schema(BLOCKS))
@@ -303,6 +303,7 @@ def measure(
         "devices": [d.name for d in wanted.disks],
         "duration_ns": duration_ns,
         "has_events": has_events,
+        "backend": str(check_available(wanted.backend)),
     }
     meta = describe(BLOCKS, "kvreplay", argv, configuration)
     with _directory(output):

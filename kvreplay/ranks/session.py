@@ -33,7 +33,7 @@ from kvreplay.result.tables import check_output, make_directory
 from kvreplay.run.run import FinishedRun, Replay, replay
 from kvtrace.core.errors import ConfigError, DeviceError, KvError, RankLost
 from kvtrace.core.files import write_json
-from kvtrace.core.limit import parse_limit
+from kvtrace.core.limit import ALL, STEADIEST, parse_limit
 from kvtrace.core.run.run_file import MLPERF_FILE, RANK_FOLDER, RUN_FILE
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import objects_path, open_table
@@ -56,12 +56,13 @@ class RankSession:
         """Replay a trace on all ranks, as rank 0; errors as of `run.replay`."""
         config, output = asked.config, asked.output
         check(config)
-        if config.window is not None:
+        if config.window not in (None, ALL, STEADIEST):
             raise ConfigError(f"--window {config.window} is for one process: leave --mpi out")
         if config.node is not None:
             raise ConfigError(f"--node {config.node} is for one process: with --mpi say --deal node, a rank a node")
         tables.check_output(output, is_forced=asked.is_forced)
         open_table(asked.trace, TRACE)
+        config = replace(config, window=None)
         order = Ordered(
             count=self.ranks.count,
             hosts=self._hosts,

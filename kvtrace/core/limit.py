@@ -10,6 +10,8 @@ from typing import Any
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import DURATIONS_NS, parse_bytes, parse_duration_ns
 
+ALL, STEADIEST = "all", "steady:60s, else all"
+"""Of kvreplay's --window: the whole trace; and what drives are held against each other on by default."""
 _FORM = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-zµ]*)\s*")
 
 

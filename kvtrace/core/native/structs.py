@@ -7,8 +7,8 @@
     world.log = np.zeros(9, ...)                        # a pointer alone: an array, a Structure, or a number
     world.knobs.seed = 42                               # a struct within this one
 
-Of C a header may use structs, enums, TABLE, integers of <stdint.h>, double, bool, arrays of known length, and pointers,
-which are addresses in Python. What it includes must be named, too, where its structs stand within others.
+Of C a header may use structs, enums, numbers by #define, TABLE, integers of <stdint.h> or the kernel, double, bool,
+arrays of known lengths, and pointers, which are addresses in Python. What it includes must be named, too, where its structs stand within others.
 """
 
 from __future__ import annotations
@@ -27,30 +27,37 @@ _NUMBERS: dict[str, Any] = {
     name: getattr(ctypes, f"c_{name.removesuffix('_t')}")
     for name in (*(f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)), "double", "bool")
 }
-_COMMENT = re.compile(r"//[^\n]*|^#.*$", re.MULTILINE)
-_STRUCT = re.compile(r"(?:typedef\s+struct(?:\s+\w+)?\s*\{([^}]*)\}\s*(\w+)|struct\s+(\w+)\s*\{([^}]*)\})\s*;")
-_ENUM = re.compile(r"enum\s*\{([^}]*)\}\s*(\w*)\s*;")
+_NUMBERS |= {f"{'u' if sign else 's'}{bits}": _NUMBERS[f"{sign}int{bits}_t"] for sign in ("", "u") for bits in (16, 32, 64)}
+_COMMENT = re.compile(r"//[^\n]*|^#[^\n]*|/\*.*?\*/", re.MULTILINE | re.DOTALL)
+_DEFINE = re.compile(r"^#define (\w+) (\d+)$", re.MULTILINE)
+_STRUCT = re.compile(r"(?:typedef\s+struct(?:\s+\w+)?\s*\{([^}]*)\}\s*(\w+)|struct\s+(\w+)\s*\{([^}]*)\}"
+    r"(?:\s*__attribute__[^;]*)?)\s*;"
+)
+_ENUM = re.compile(r"enum\s*(\w*)\s*\{([^}]*)\}\s*(\w*)\s*;")
 _TABLE = re.compile(r"TABLE\((\w+),\s*(\w+)\)")
 _FIELDS = re.compile(r"(?:(?:const|struct|_Atomic)\s+)*(\w+)\s*([^;]+);")
-_DECLARED = re.compile(r"(?:const)?\s*(\**)(?:const )?(?:\*)?(\w+)(?:\[(\w+)\])?$")
+_DECLARED = re.compile(r"(?:const)?\s*(\**)(?:const )?(?:\*)?(\w+)((?:\[\w+\])*)$")
 
 
 class _Field(NamedTuple):
     name: str
     kind: str
     is_pointer: bool
-    length: int | None
-    """Of an array."""
+    lengths: tuple[int, ...]
+    """Of an array, in C's order."""
 
 
 class CHeader:
     """What headers say: their structs and constants by name."""
 
     def __init__(self, text: str) -> None:
+        self.constants = {name: int(value) for name, value in _DEFINE.findall(text)}
+        self.enums: dict[str, list[str]] = {}
+        """The names of each enumeration that has one."""
         text = _COMMENT.sub("", text)
-        self.constants: dict[str, int] = {}
         self._kinds = dict(_NUMBERS)
-        for body, kind in _ENUM.findall(text):
+        for tag, body, kind in _ENUM.findall(text):
+            self.enums[tag or kind] = [part.partition("=")[0].strip() for part in body.split(",") if part.strip()]
             value = -1
             for name, _, said in (part.partition("=") for part in body.split(",") if part.strip()):
                 if said and not said.strip().lstrip("-").isdigit():
@@ -69,7 +76,7 @@ class CHeader:
     def _declared(self, kind: str, names: str) -> list[_Field]:
         found = [_DECLARED.match(name.strip()) for name in names.split(",")]
         return [
-            _Field(m[2], kind, bool(m[1]), None if m[3] is None else self.constants.get(m[3]) or int(m[3]))
+            _Field(m[2], kind, bool(m[1]), tuple(self.constants.get(n) or int(n) for n in re.findall(r"\w+", m[3])))
             for m in found
             if m is not None
         ]
@@ -82,7 +89,9 @@ class CHeader:
         fields = []
         for field in self.fields[name]:
             kind = ctypes.c_void_p if field.is_pointer else self.struct(field.kind)
-            fields.append((field.name, kind if field.length is None else kind * field.length))
+            for length in reversed(field.lengths):
+                kind *= length
+            fields.append((field.name, kind))
         return type(name, (ctypes.Structure,), {"_fields_": fields})
 
     @functools.cache  # noqa: B019

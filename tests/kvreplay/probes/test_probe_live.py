@@ -10,7 +10,12 @@ import time
 import pyarrow.parquet as pq
 import pytest
 from conftest import run_cli
+from header_tree import tree
 from probe_load import FILE_BYTES, LOAD, fio, place_on_disk, probed
+
+from kvreplay.probes.libbpf import Backend, Programs, check_available
+from kvreplay.probes.program import OBJECT
+from kvtrace.core.errors import ProbeUnavailable
 
 pytestmark = [pytest.mark.root, pytest.mark.bpf, pytest.mark.fio]
 
@@ -144,6 +149,47 @@ def test_what_the_application_sees_is_fios_latency_and_holds_the_devices(place, 
     sys.stdout.write(f"p50: fio {fio_ns} ns, application {app_ns:.0f} ns, D2C {device_ns:.0f} ns\n")
     assert 0.85 < app_ns / fio_ns < 1.1
     assert fio_ns / 2 < device_ns < app_ns * 1.05
+
+
+@pytest.fixture(scope="module")
+def headers(tmp_path_factory):
+    """Name headers of this kernel to BCC, or skip."""
+    programs = Programs(OBJECT.read_bytes())
+    flags = programs.enumerators("req_flag_bits")
+    programs.close()
+    made = tree(tmp_path_factory.mktemp("headers"), sorted((f for f in flags if f[:5] == "__REQ"), key=flags.get))
+    with pytest.MonkeyPatch.context() as patch:
+        if made is not None:
+            patch.setenv("BCC_KERNEL_SOURCE", str(made))
+        try:
+            check_available(Backend.BCC)
+        except ProbeUnavailable as why:
+            pytest.skip(str(why))
+        yield made
+
+
+def test_bcc_counts_what_core_and_fio_count(place, headers, tmp_path):
+    directory, disk = place
+    on = ("--comm", LOAD, "--dev", disk, "--backend")
+    with probed(tmp_path / "core", *on, "core") as core, probed(tmp_path / "bcc", *on, "bcc") as bcc:
+        jobs = [fio(directory, rw, 64 << 10, 8) for rw in ("randread", "randwrite")]
+        fio(directory, "randread", 4 << 10, 16, ioengine="io_uring")
+        fio(directory, "write", 1 << 20, 1, ioengine="pvsync", fsync=1)
+    assert (core["config"]["backend"], bcc["config"]["backend"]) == ("core", "bcc")
+    for rw in ("read", "write"):
+        ours, theirs = (found["block"]["directions"][rw] for found in (bcc, core))
+        assert {k: v for k, v in ours.items() if isinstance(v, int)} == {
+            k: v for k, v in theirs.items() if isinstance(v, int)
+        }
+        assert (ours["block_sizes"], ours["d2c"]["count"]) == (theirs["block_sizes"], theirs["d2c"]["count"])
+        # Half of the time apart at most: both see each request, one after the other.
+        assert 0.5 < ours["d2c"]["mean_ns"] / theirs["d2c"]["mean_ns"] < 2
+    moved = [(c["call"], c["kind"], c["count"], c["bytes"], c["errors"]) for c in bcc["application"]["calls"]]
+    assert moved == [(c["call"], c["kind"], c["count"], c["bytes"], c["errors"]) for c in core["application"]["calls"]]
+    submitted = {c["kind"]: c["count"] for c in bcc["application"]["calls"] if c["call"] == "io_submit"}
+    assert submitted == {"read": jobs[0]["total_ios"], "write": jobs[1]["total_ios"]}
+    rows = [[(e["sector"], e["bytes"], e["rwbs"], e["comm"]) for e in found["events"]] for found in (bcc, core)]
+    assert sorted(rows[0]) == sorted(rows[1])
 
 
 READ = ("dd", "of=/dev/null", "bs=128k", "count=23", "iflag=direct", "status=none")
