@@ -45,6 +45,7 @@ lint: $(READY)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/mypy hatch_build.py
+	MYPYPATH=docs:tests/support $(BIN)/mypy --no-warn-return-any --follow-imports=silent bench/*.py
 
 fix: $(READY)
 	$(BIN)/ruff check --fix --quiet $(SOURCES) || true

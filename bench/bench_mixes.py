@@ -118,7 +118,7 @@ def replayed(folder: Path, name: str, seconds: float, scratch: Path) -> dict[str
     seen, why = direct_requests(run / "blocks.parquet", disk_of(folder).name, scratch / "replayed")
     if seen is None:
         raise SystemExit(why)
-    asked, came = (asked_stream(split_ios(one.ios, 1 << 31), by_instant=False) for one in (source, seen))
+    asked, came = (asked_stream(split_ios(ios_of(one), 1 << 31), by_instant=False) for one in (source, seen))
     figures = source_figures("source", asked, source.profile)
     found = device_figures("kvreplay", None, came, seen.profile, asked, has_gaps=True)
     passed = verdicts(found, figures)
@@ -137,11 +137,17 @@ def call(program: str, *arguments: object) -> None:
 def again(folder: Path, name: str, job: str, scratch: Path) -> dict[str, Any]:
     """Run `job` once more; return its figures against its first run."""
     seen = [distilled(record(folder, run, job), scratch / run) for run in (name, f"{name}.again")]
-    source, stream = (asked_stream(split_ios(one.ios, 1 << 31), by_instant=False) for one in seen)
+    source, stream = (asked_stream(split_ios(ios_of(one), 1 << 31), by_instant=False) for one in seen)
     found = device_figures("the mix again", None, stream, seen[1].profile, source, has_gaps=True)
     chance = chance_of(source, len(stream.us), 1 << 31)
     passed = verdicts(found, source_figures("source", source, seen[0].profile), chance)
     return {"job": "the mix again", "fio": to_builtins(found), "verdicts": to_builtins(passed)}
+
+
+def ios_of(found: Distilled) -> Path:
+    """Return where the I/Os of what was distilled are kept."""
+    assert found.ios is not None, "none is kept of measurements without rows"
+    return found.ios
 
 
 def distilled(seen: Path, scratch: Path) -> Distilled:

@@ -182,7 +182,7 @@ def named_part(text: str | None, reader: Reader, tiers: Collection[int]) -> str 
     try:
         Later(reader, steady, tiers)
     except ColdTraceError as why:
-        log(f"note: the whole trace is replayed, from empty tiers on: {why}")
+        log(f"note: the whole trace is replayed, from empty tiers on ({why})")
         return None
     return steady
 
@@ -218,7 +218,7 @@ class Later:
         if kind == "from":
             self.begin_ns = parse_duration_ns(begin)
         else:
-            self.begin_ns = self._busiest_ns(tiers) if kind == "busiest" else self._steady_ns(max(tiers))
+            self.begin_ns = self._busiest_ns(tiers) if kind == "busiest" else self._steady_ns(max(tiers), text)
 
     def _busiest_ns(self, tiers: Collection[int]) -> int:
         def moves() -> Iterator[tuple[Any, Any]]:
@@ -228,14 +228,14 @@ class Later:
 
         return busiest_begin_ns(moves(), self.span_ns)
 
-    def _steady_ns(self, tier: int) -> int:
+    def _steady_ns(self, tier: int, text: str) -> int:
         for rows in self._rows("ts_ns", "op", "tier", "phase"):
             evicts = (rows["op"] == DELETE) & (rows["phase"] == _EVICT) & (rows["tier"] == tier)
             if evicts.any():
                 return int(rows["ts_ns"][evicts.argmax()])
         raise ColdTraceError(
-            f"nothing is evicted from {self.meta.tiers[tier].name} in this trace, so that it has no steady state; take "
-            "a longer trace or a smaller tier, or --window busiest:60s"
+            f"--window {text}: nothing is evicted from {self.meta.tiers[tier].name} in this trace, so that it has no "
+            "steady state; take a longer trace or a smaller tier, or --window busiest:60s"
         )
 
     def _rows(self, *columns: str) -> Iterator[dict[str, Any]]:

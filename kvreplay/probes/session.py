@@ -200,7 +200,11 @@ def blocks_batch(data: bytes, start_ns: int, bits: Mapping[str, int]) -> pa.Reco
     columns["rwbs"] = _mapped(
         pa.array(np.ascontiguousarray(events["flags"])), lambda flags: rwbs(flags, bits), pa.string()
     )
-    columns["comm"] = _mapped(pa.array(np.ascontiguousarray(events["comm"]).view("S16")[:, 0]), lambda name: name.decode(errors="replace"), pa.string())
+    columns["comm"] = _mapped(
+        pa.array(np.ascontiguousarray(events["comm"]).view("S16")[:, 0]),
+        lambda name: name.decode(errors="replace"),
+        pa.string(),
+    )
     error = _mapped(pa.array(np.ascontiguousarray(events["status"])), lambda status: ERRNO.get(status, EIO), pa.int32())
     columns["error"] = pc.if_else(pa.array(events["complete_ns"] == 0), pa.scalar(None, pa.int32()), error)
     return pa.RecordBatch.from_arrays([columns[n] for n in BLOCKS.names], schema=arrow_schema(BLOCKS))

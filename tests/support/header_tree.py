@@ -55,7 +55,9 @@ def structures() -> str:
             kind, rest = re.fullmatch(r"((?:struct |enum |unsigned )?\w+) (.*)", declared).groups()
             for member in rest.split(","):
                 of = re.search(r"\w+", member)[0]
-                members.append(f"struct {{ char at_{of}[{at[name][of]}]; {kind} {member.strip()}; }} __attribute__((packed));")
+                members.append(
+                    f"struct {{ char at_{of}[{at[name][of]}]; {kind} {member.strip()}; }} __attribute__((packed));"
+                )
         parts.append(f"struct {name} {{ union {{\n" + "\n".join(members) + "\n}; };")
     return "#pragma once\n#include <linux/types.h>\n" + "\n".join(parts) + "\n"
 

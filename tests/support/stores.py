@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -132,7 +132,7 @@ def seaweedfs(folder: Path) -> Iterator[Store]:
         yield Store(url, None)
 
 
-SERVERS: dict[str, Callable[[Path], Iterator[Store]]] = {"rclone": rclone, "seaweedfs": seaweedfs}
+SERVERS: dict[str, Callable[[Path], AbstractContextManager[Store]]] = {"rclone": rclone, "seaweedfs": seaweedfs}
 
 
 class Stub:

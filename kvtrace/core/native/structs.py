@@ -27,10 +27,13 @@ _NUMBERS: dict[str, Any] = {
     name: getattr(ctypes, f"c_{name.removesuffix('_t')}")
     for name in (*(f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)), "double", "bool")
 }
-_NUMBERS |= {f"{'u' if sign else 's'}{bits}": _NUMBERS[f"{sign}int{bits}_t"] for sign in ("", "u") for bits in (16, 32, 64)}
+_NUMBERS |= {
+    f"{'u' if sign else 's'}{bits}": _NUMBERS[f"{sign}int{bits}_t"] for sign in ("", "u") for bits in (16, 32, 64)
+}
 _COMMENT = re.compile(r"//[^\n]*|^#[^\n]*|/\*.*?\*/", re.MULTILINE | re.DOTALL)
 _DEFINE = re.compile(r"^#define (\w+) (\d+)$", re.MULTILINE)
-_STRUCT = re.compile(r"(?:typedef\s+struct(?:\s+\w+)?\s*\{([^}]*)\}\s*(\w+)|struct\s+(\w+)\s*\{([^}]*)\}"
+_STRUCT = re.compile(
+    r"(?:typedef\s+struct(?:\s+\w+)?\s*\{([^}]*)\}\s*(\w+)|struct\s+(\w+)\s*\{([^}]*)\}"
     r"(?:\s*__attribute__[^;]*)?)\s*;"
 )
 _ENUM = re.compile(r"enum\s*(\w*)\s*\{([^}]*)\}\s*(\w*)\s*;")

@@ -105,8 +105,8 @@ def test_a_steady_window_is_replayed_with_its_evictions(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("soon:60s", "write from:300s+60s, busiest:60s or steady:60s"),
-        ("from:60s", "write from:300s+60s, busiest:60s or steady:60s"),
+        ("soon:60s", "write from:300s+60s, busiest:60s, steady:60s or all"),
+        ("from:60s", "write from:300s+60s, busiest:60s, steady:60s or all"),
         ("steady:0s", "it must last more than 0 s"),
         ("from:1h+1s", "--window from:1h+1s has no rows"),
         ("steady:1s", "nothing is evicted from nvme"),
@@ -126,3 +126,34 @@ def test_a_window_of_writes_alone_says_so_before_it_is_measured(tmp_path):
     tier = f"nvme={tmp_path / 'scratch'}"
     done = run_cli("kvreplay", "run", trace, "--tier", tier, "--window", "busiest:50ms", "-o", tmp_path / "run")
     assert "it holds no reads: the run says nothing of them" in done.stderr.splitlines()[0]
+
+
+def compared(tmp_path, rows, *options):
+    """Compare a drive with itself, once each; return run.json of a side, and what was said."""
+    for side in "ab":
+        (tmp_path / side).mkdir()
+    sides = ("--tier", f"nvme={tmp_path / 'a'}", "--against", f"nvme={tmp_path / 'b'}", "--trials", 1)
+    trace, output = write_trace(tmp_path / "t.parquet", rows), tmp_path / "out"
+    done = run_cli("kvreplay", "compare", trace, *sides, *options, "-o", output, check=False)
+    return json.loads((output / "a" / "trial-1" / "run.json").read_text()), done.stderr
+
+
+def test_drives_are_compared_in_the_steady_window(tmp_path):
+    rows = lru_rows(3)
+    first = next(row[0] for row in rows if row[1] == "delete")
+    run, _ = compared(tmp_path, rows)
+    assert (run["window"]["window"], run["window"]["rows"]) == ("steady:60s", sum(row[0] >= first for row in rows))
+
+
+@pytest.mark.parametrize(("options", "count"), [(("--window", "all"), 400), (("--limit", "100"), 100)])
+def test_another_part_than_the_steady_one_is_asked_for(tmp_path, options, count):
+    rows = [row for row in lru_rows(3) if row[1] != "delete"]
+    run, said = compared(tmp_path, rows, *options)
+    assert (run["window"]["window"], run["window"]["rows"]) == (None, count)
+    assert "note: the whole trace" not in said
+
+
+def test_a_trace_that_evicts_nothing_is_compared_whole_and_says_so(tmp_path):
+    run, said = compared(tmp_path, [row for row in lru_rows(3) if row[1] != "delete"])
+    assert (run["window"]["window"], run["window"]["rows"]) == (None, 400)
+    assert "note: the whole trace is replayed, from empty tiers on (--window steady:60s: nothing is evicted" in said

@@ -251,6 +251,19 @@ def test_staging_and_room_made_at_times(preset, requests):
         assert simulate(preset, Load(requests=requests), rows=room)[1] == rows
 
 
+def test_what_is_held_and_not_stored_again_stays_before_what_is_stored():
+    tiers = (TierSetting("above", 9), TierSetting("pool", 15, staging=True), TierSetting("below", None))
+    preset = msgspec.structs.replace(
+        preset_of(1), tiers=tiers, recency=Recency.TAIL_FIRST, skip_held=True, match=Match.PREFIX,
+        promotion=Promotion.NEVER, prefill_ns_per_token=1,
+    )  # fmt: skip
+    # Both begin before the first block is there, which the second then finds as it stores.
+    requests = requests_of([(0, BLOCK, 0, [0]), (0, 3 * BLOCK, 0, [0, 3, 4])], block_tokens=BLOCK)
+    rows = simulate(preset, Load(requests=requests))[1]
+    # Two fit above. The third block of the prompt takes the place of the second: the first, held, comes before it.
+    assert [row[4] for row in rows if row[1:3] == ("delete", 0)] == [1]
+
+
 @pytest.mark.parametrize("semantics", SEMANTICS, ids="-".join)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
