@@ -65,10 +65,14 @@ _MOSTLY = 0.99
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """When a stream runs in the job; null `runtime_ms` if it ends after as many operations as the source has."""
+    """When a stream runs in the job, and its share of the source's operations.
+
+    `runtime_ms` is null of an instant: fio's times are whole milliseconds, and such a stream ends with its operations.
+    """
 
     start_ms: int
     runtime_ms: int | None
+    share: float = 1.0
 
 
 def stat_job(profile: Profile, options: JobOptions) -> str:
@@ -159,7 +163,9 @@ def _times(stream: IoStream, profile: Profile, runtime_ns: int) -> _Times:
         return _Times(0, None)
     scale = runtime_ns / profile.span_ns / NS_PER_MS
     begin = max(0, round(stream.start_ns * scale))
-    end = max(begin + 1, round((stream.start_ns + stream.span_ns) * scale))
+    end = round((stream.start_ns + stream.span_ns) * scale)
+    if end <= begin:
+        return _Times(begin, None, runtime_ns / profile.span_ns)
     # A start that is the source's first milliseconds is its start.
     return _Times(0, end) if begin <= end // 100 else _Times(begin, end - begin)
 
@@ -177,9 +183,10 @@ def _sections(stream: IoStream, times: _Times, profile: Profile, space: int) -> 
 def _pace_lines(stream: IoStream, times: _Times, profile: Profile) -> tuple[int, list[str]]:
     """Return over how many equal jobs `stream` is split, and each one's options of when it runs and how fast."""
     depth = _depth_lines(stream, profile)
-    if times.runtime_ms is None:
-        return 1, [*depth, "# no rate: all operations of the source share one instant", f"number_ios={stream.ops}"]
     lines = [f"startdelay={times.start_ms}ms"] * bool(times.start_ms)
+    if times.runtime_ms is None:
+        count = f"number_ios={max(1, round(stream.ops * times.share))}"
+        return 1, [*lines, *depth, "# no rate: these operations of the source share one instant", count]
     lines += ["time_based=1", f"runtime={times.runtime_ms}ms", *depth]
     if stream.loop.pace is not Pacing.CLOSED:
         rate, comment, options = _rate(stream)
@@ -209,7 +216,7 @@ def expected_stat(profile: Profile, options: JobOptions) -> list[ExpectedFigure]
     for stream in _streams(profile):
         times = _times(stream, profile, runtime_ns)
         jobs, lines = _pace_lines(stream, times, profile)
-        parts += [(times.start_ms, times.start_ms + (times.runtime_ms or 0), expected_load(stream, lines))] * jobs
+        parts += [(times.start_ms, times.start_ms + (times.runtime_ms or 1), expected_load(stream, lines))] * jobs
     edges = sorted({moment for begin, end, _load in parts for moment in (begin, end)})
     idle_ms = sum(
         (end - begin) * prod(load.idle_share for a, b, load in parts if a <= begin and end <= b)
@@ -240,6 +247,8 @@ def expected_load(stream: IoStream, lines: list[str]) -> IoLoad:
     reads = percentages([stream.read.ops, stream.write.ops])[0] / PERCENT
     # Of I/Os in bytes or in number, for both directions together or each.
     unit = [split.mean_bytes if "rate" in said else 1 for split in splits]
+    if "number_ios" in said:  # all of them in a millisecond
+        said["rate_iops"] = str(int(said["number_ios"]) * 1_000)
     rates = said.get("rate", said.get("rate_iops", "inf")).split(",")
     asked = [float(rate) / each for rate, each in zip(rates, unit, strict=False)]
     if len(asked) == len(splits) > 1:

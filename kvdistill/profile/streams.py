@@ -202,7 +202,9 @@ def _phase_streams(db: Any, part: _Part, start_ns: int, describe: Describe) -> l
         times = ops["ts_ns"][which]
         places = fit_places(ops["address"][which], ops["io_bytes"][which])
         begin, span = int(times[0]), part.to_ns + 1 - int(times[0])
-        if _MIN_OPS <= len(times) < MAX_OPS and times[-1] > times[0]:
+        if times[-1] == times[0]:
+            span = 1  # an instant has no rate: what comes next is another stream
+        elif _MIN_OPS <= len(times) < MAX_OPS:
             # So many gaps as operations: the last one's is not seen.
             span = round(int(times[-1] - times[0]) * len(times) / (len(times) - 1))
         directions = [

@@ -13,7 +13,7 @@ from kvdistill.check.check import write_jobs
 from kvdistill.formats.iolog import LogOptions, LogSummary, split_ios, write_iologs
 from kvdistill.jobs.fio_program import FioVersion, parse_version
 from kvdistill.jobs.fio_replay import expected_replay, replay_job
-from kvdistill.jobs.fio_stat import stat_job
+from kvdistill.jobs.fio_stat import expected_stat, stat_job
 from kvdistill.jobs.job import FioMode, JobOptions
 from kvdistill.jobs.write import JobRequest
 from kvdistill.profile.sources import distil_source
@@ -146,10 +146,26 @@ def test_one_object(tmp_path):
 def test_one_instant_leaves_the_rate_out_and_says_so(tmp_path):
     rows = [io(7, "read", i, 4096) for i in range(5)]
     job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
-    assert "# no rate: all operations of the source share one instant" in job
+    assert "# no rate: these operations of the source share one instant" in job
     assert options_of(job, "read")["number_ios"] == "5"
     assert not {"rate", "rate_iops"} & options_of(job, "read").keys()
     assert not {"runtime", "time_based"} & options_of(job, "read").keys()
+
+
+def test_bursts_at_single_instants_are_as_many_operations_as_the_source_has(tmp_path):
+    """The last burst was 10^17 bytes a second for a millisecond, of which fio made nothing; others took 100 ms."""
+    at, counts = [0, 4_000, 11_000, 19_000, 24_000, 28_001], [100, 400, 50, 300, 800, 350]
+    moments = [ms for ms, count in zip(at, counts, strict=True) for _ in range(count)]
+    rows = [io(ms, "write", i, 1 << 20) for i, ms in enumerate(moments)]
+    profile, options = distil_rows(tmp_path, rows).profile, JobOptions(version=V)
+    job = stat_job(profile, options)
+    parts = [options_of(job, name) for name in sections(job)[1:]]
+    assert [(part.get("startdelay", "0ms"), part["number_ios"]) for part in parts] == [
+        (f"{ms}ms", str(count)) for ms, count in zip(at, counts, strict=True)
+    ]
+    assert not any({"rate", "rate_iops", "runtime"} & part.keys() for part in parts)
+    off = {figure.name: figure.off for figure in expected_stat(profile, options)}
+    assert off["I/Os a second"] == pytest.approx(0, abs=0.01)
 
 
 def test_without_stages_the_depth_is_left_out_and_says_so(tmp_path):
