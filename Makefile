@@ -10,6 +10,7 @@ READY := $(VENV)/.ready $(NATIVE)
 
 # `make test` in so many processes; `make fuzz` for so long, twice.
 WORKERS ?= 2
+KILLS ?= 20
 FUZZ_SECONDS ?= 600
 CLANG ?= clang
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
@@ -68,9 +69,10 @@ engines: $(READY)
 	@$(BIN)/python tests/engines/environments.py $(ENGINES)
 	$(BIN)/python -m pytest -m engines tests/engines
 
-# A random search: damaged and hostile input on every reader and command, then the property tests with other examples.
+# A random search: commands killed at random moments, damaged and hostile input on every reader and command, then the property tests with other examples.
 # What fails says how to repeat it: FUZZ_SEED=N FUZZ_CASE=M for input, FUZZ_SEED=N FUZZ_SECONDS=0 for a property.
 fuzz: $(READY)
+	$(BIN)/python tests/fuzz/kills.py --kills $(KILLS)
 	$(BIN)/python tests/fuzz/fuzz.py --workers $(WORKERS) --seconds $(FUZZ_SECONDS) \
 		$(if $(FUZZ_SEED),--seed $(FUZZ_SEED)) $(if $(FUZZ_CASE),--case $(FUZZ_CASE)) $(if $(FUZZ_CASES),--cases $(FUZZ_CASES))
 ifeq ($(FUZZ_CASE)$(FUZZ_CASES),)

@@ -115,7 +115,8 @@ def rate_of(trace: Path, target: str, number: int, *, is_watched: bool) -> tuple
         output = trace.parent / f"run-{number}"
         done = replay(Replay(config, trace, output, [], watching=live if is_watched else None, is_forced=True))
     summary = done.run.summary
-    assert summary.operations and summary.wall_ns
+    assert summary.operations
+    assert summary.wall_ns
     return summary.operations * 1e9 / summary.wall_ns, (time.process_time_ns() - start) / summary.operations
 
 

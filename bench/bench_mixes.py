@@ -22,8 +22,8 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from kvdistill.check.closeness import asked_stream, chance_of, device_figures, source_figures, verdicts
 from kvdistill.check import device
+from kvdistill.check.closeness import asked_stream, chance_of, device_figures, source_figures, verdicts
 from kvdistill.check.device import direct_requests, run_seen
 from kvdistill.formats.iolog import split_ios
 from kvdistill.profile.sources import Distilled, distil_source

@@ -80,7 +80,7 @@ def number(value: float) -> str:
 def table(runs: Stored) -> list[str]:
     """Return a table for each bench of `runs`, with when and where it was measured."""
     lines = []
-    for name in BENCHES:
+    for name, what in BENCHES.items():
         if name not in runs:
             continue
         run = runs[name]
@@ -88,7 +88,7 @@ def table(runs: Stored) -> list[str]:
             f"`{run['command']}`, {run['date']} at {run['commit']}, load {run['load']:.2f}, "
             f"others {run['others']:.2f} processors; {run['machine']}"
         )
-        lines += [f"### {BENCHES[name]}", "", measured, ""]
+        lines += [f"### {what}", "", measured, ""]
         lines += [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
         for row in run["rows"]:
             cells = [

@@ -275,7 +275,10 @@ def check(
         window = "the whole window" if is_whole else f"the first {format_duration(part.profile.span_ns)}"
         part = whole if is_whole else part
         left_out = set(modes) - set(modes_of(part, []))
-        notes += [f"{mode.job} is not checked: all operations of {window} share one instant (--check-duration)" for mode in left_out]
+        notes += [
+            f"{mode.job} is not checked: all operations of {window} share one instant (--check-duration)"
+            for mode in left_out
+        ]
         modes = [mode for mode in modes if mode not in left_out]
         written = {mode: write_job(mode, part, place, request) for mode in modes}
         depth_cap = max((job.log.depth for job in written.values() if job.log is not None), default=None)

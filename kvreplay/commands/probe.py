@@ -74,17 +74,15 @@ def probe(
     Example, a running vLLM, and fio jobs of its I/O:
       kvreplay probe --comm vllm --dev /dev/nvme0n1 --duration 60s -o probe/ --fio jobs/
     """
-    from kvreplay.probes.devices import resolve
     from kvreplay.probes.libbpf import Backend, check_root
-    from kvreplay.probes.program import Filter
+    from kvreplay.probes.program import Filter, resolve
     from kvreplay.probes.session import measure, probe_document, started
     from kvreplay.result.tables import check_output
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.files import check_new
     from kvtrace.core.run.run_file import run_program
 
-    if backend not in set(Backend):
-        raise ConfigError(f"--backend {backend}: choose {', '.join(Backend)}")
+    fitted = Backend.named(backend)
     check_root()
     check_output(output, is_forced=force)
     if fio is not None:
@@ -99,7 +97,7 @@ def probe(
             if shutil.which(command[0]) is None:
                 raise ConfigError(f"-- {command[0]}: there is no such command")
             child = stack.enter_context(started(command))
-        wanted = Filter(comm, child.pid if child else pid, list(disks.values()), cgroup, Backend(backend))
+        wanted = Filter(comm, child.pid if child else pid, list(disks.values()), cgroup, fitted)
 
         def begin(line: str) -> None:
             log(line)

@@ -1,7 +1,7 @@
 """The probes' programs in the kernel, by libbpf or BCC; their tables and ring buffer; and whether probes can run here.
 
-The system's libbpf loads the object into the kernel, by ctypes. libbpf's interface is stable since version 1, and its package
-(libbpf1, libbpf) is in every distribution.
+The system's libbpf loads the object into the kernel, by ctypes. libbpf's interface is stable since version 1, and its
+package (libbpf1, libbpf) is in every distribution.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from kvtrace.core.errors import ProbeUnavailable
+from kvtrace.core.errors import ConfigError, ProbeUnavailable
 from kvtrace.core.native.structs import header
 from kvtrace.core.run.probe_file import Bucket, Histogram
 from kvtrace.core.statistics import QUANTILES, bounds, nearest_rank
@@ -454,6 +454,13 @@ class Backend(StrEnum):
     """As they were compiled when kvtrace was made, by libbpf and the kernel's BTF."""
     BCC = "bcc"
     """Compiled now, by BCC and the kernel's headers."""
+
+    @classmethod
+    def named(cls, text: str) -> Backend:
+        """Return what `--backend` names; ConfigError if there is none."""
+        if text not in set(cls):
+            raise ConfigError(f"--backend {text}: choose {', '.join(cls)}")
+        return cls(text)
 
 
 def check_available(backend: Backend = Backend.AUTO) -> Backend:

@@ -20,7 +20,6 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict
 
-from kvreplay.probes.devices import device_name, zone_shift
 from kvreplay.probes.libbpf import (
     CALL_COUNTS,
     CALLS,
@@ -34,7 +33,7 @@ from kvreplay.probes.libbpf import (
     histogram,
     tracefs,
 )
-from kvreplay.probes.program import Filter, load, shared, start, stop, unseen_calls
+from kvreplay.probes.program import Filter, device_name, load, shared, start, stop, unseen_calls, zone_shift
 from kvreplay.tiers.host import SECTOR_BYTES, host_facts
 from kvtrace.core.app import noted_signals
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of, table_of

@@ -8,7 +8,8 @@
     world.knobs.seed = 42                               # a struct within this one
 
 Of C a header may use structs, enums, numbers by #define, TABLE, integers of <stdint.h> or the kernel, double, bool,
-arrays of known lengths, and pointers, which are addresses in Python. What it includes must be named, too, where its structs stand within others.
+arrays of known lengths, and pointers, which are addresses in Python. What it includes must be named, too, where its
+structs stand within others.
 """
 
 from __future__ import annotations

@@ -168,7 +168,8 @@ def headers(tmp_path_factory):
         yield made
 
 
-def test_bcc_counts_what_core_and_fio_count(place, headers, tmp_path):
+@pytest.mark.usefixtures("headers")
+def test_bcc_counts_what_core_and_fio_count(place, tmp_path):
     directory, disk = place
     on = ("--comm", LOAD, "--dev", disk, "--backend")
     with probed(tmp_path / "core", *on, "core") as core, probed(tmp_path / "bcc", *on, "bcc") as bcc:

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from probe_load import FILE_BYTES, LOAD, fio, place_on_disk, probed
 
-from kvreplay.probes.devices import resolve
-from kvreplay.probes.program import Filter, load, shared, start
+from kvreplay.probes.program import Filter, load, resolve, shared, start
 from kvreplay.probes.session import PROGRAMS, block_figures
 
 pytestmark = [pytest.mark.root, pytest.mark.bpf, pytest.mark.fio]

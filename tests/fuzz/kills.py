@@ -1,0 +1,241 @@
+"""Kill commands at random moments, and look at what is left: `python tests/fuzz/kills.py --kills 200`.
+
+A case is made of a seed and its number: which command, and when it is killed (SIGKILL, of its whole process group).
+Then: a file under its final name is the one that an undisturbed command writes, byte for byte, where these bytes are
+reproducible; what `kvreplay recover` makes of a run holds only rows of the trace, each once, with times in order; and
+the same command with --force ends well and has all rows. Prints a line a failed case, with how to repeat it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path[:0] = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).parents[2])]
+
+from stores import BUCKET, KEY, SECRET, found_program, rclone  # noqa: E402 - beside the tests
+
+from kvtrace.core.schema import OPS, TRACE  # noqa: E402
+from kvtrace.core.tables import open_table  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GEN = [
+    "gen",
+    "--preset",
+    "lmcache-disk",
+    "--model",
+    "tiny-1b",
+    "--users",
+    "16",
+    "--duration",
+    "8s",
+    "--set",
+    "workload.think_time=1s",
+    "--set",
+    "tiers.gpu.capacity=16MiB",
+    "--set",
+    "tiers.cpu.capacity=32MiB",
+    "--set",
+    "tiers.nvme.capacity=256MiB",
+    "--quiet",
+    "-o",
+]
+MOST_S = 120
+
+
+class FoundError(Exception):
+    """A case that fails."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command in a folder of its own, which holds `t.parquet`; what it writes is below `out`."""
+
+    argv: tuple[str, ...]
+    is_reproducible: bool = False
+    """Whether its files are the same bytes each time."""
+
+
+COMMANDS = {
+    "gen": Command(("kvtrace", *GEN, "out/made.parquet"), is_reproducible=True),
+    "fio": Command(("kvdistill", "fio", "t.parquet", "--tier", "nvme", "-o", "out"), is_reproducible=True),
+    "run": Command(("kvreplay", "run", "t.parquet", "--tier", "nvme=scratch", "--speed", "4", "-o", "out")),
+    "trials": Command(("kvreplay", "run", "t.parquet", "--tier", "nvme=scratch", "--trials", "2", "-o", "out")),
+    "sweep": Command(
+        ("kvreplay", "sweep", "t.parquet", "--tier", "nvme=scratch", "--queue-depths", "1,4", "--window", "all", "-o", "out")
+    ),
+    "s3": Command(("kvreplay", "run", "t.parquet", "--tier", f"nvme=s3://{BUCKET}/case", "--limit", "400", "-o", "out")),
+}  # fmt: skip
+
+
+def start(command: Command, folder: Path, *extra: str) -> subprocess.Popen[bytes]:
+    """Start `command` in `folder`, in a process group of its own."""
+    program, *rest = command.argv
+    said = (folder / "said").open("wb")
+    argv = [sys.executable, "-m", f"{program}.cli", *rest, *extra]
+    return subprocess.Popen(argv, cwd=folder, stdout=said, stderr=said, start_new_session=True)
+
+
+def finish(command: Command, folder: Path, *extra: str) -> float:
+    """Run `command` to its end; return its seconds. FoundError: it fails."""
+    began = time.monotonic()
+    with start(command, folder, *extra) as process:
+        if process.wait(MOST_S):
+            raise FoundError(f"left with {process.returncode}: {(folder / 'said').read_text(errors='replace')[-600:]}")
+    return time.monotonic() - began
+
+
+def files(folder: Path) -> dict[str, str]:
+    """Return the final files below `folder` with their hashes; not those that are written aside."""
+    found = [path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".tmp")]
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in found
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    }
+
+
+def rows_of(path: Path, columns: tuple[str, ...], table: object) -> Iterator[dict[str, object]]:
+    for batch in open_table(path, table).batches(columns):
+        yield from batch.to_pylist()
+
+
+def check_rows(ops: Path, trace: list[dict[str, object]], *, is_whole: bool) -> int:
+    """Return how many rows the run's `ops` has; FoundError if one is not the trace's, or some are missing."""
+    columns = ("row", "op", "tier", "object_id", "submitted_ns", "completed_ns", "bytes")
+    seen = Counter()
+    for row in rows_of(ops, columns, OPS):
+        seen[row["row"]] += 1
+        of = trace[row["row"]]
+        moved = 0 if row["op"] == "delete" else of["length_bytes"]
+        if any(row[name] != of[name] for name in ("op", "tier", "object_id")) or row["bytes"] not in (None, moved):
+            raise FoundError(f"{ops}: row {row['row']} is {row}, in the trace {of}")
+        if None not in (row["submitted_ns"], row["completed_ns"]) and row["completed_ns"] < row["submitted_ns"]:
+            raise FoundError(f"{ops}: row {row['row']} ends before it begins")
+    if any(count > 1 for count in seen.values()):
+        raise FoundError(f"{ops}: rows come twice: {[row for row, count in seen.items() if count > 1][:5]}")
+    if is_whole and not seen:
+        raise FoundError(f"{ops}: no rows")
+    return sum(seen.values())
+
+
+def check(
+    name: str, folder: Path, wanted: dict[str, str], trace: list[dict[str, object]], whole: dict[str, int]
+) -> str:
+    """Look at what a kill left in `folder`, then run the command again; return what was seen, in a word."""
+    command, out = COMMANDS[name], folder / "out"
+    left = files(out) if out.exists() else {}
+    word = "nothing" if not left else "all" if left.keys() >= wanted.keys() else "some"
+    if command.is_reproducible:
+        wrong = [path for path, digest in left.items() if wanted.get(path) not in (None, digest)]
+        if wrong:
+            raise FoundError(f"files are not what they are without a kill: {wrong}")
+    elif out.exists():
+        done = subprocess.run(
+            [sys.executable, "-m", "kvreplay.cli", "recover", "out"], cwd=folder, capture_output=True, text=True, check=False,
+            timeout=MOST_S,
+        )  # fmt: skip
+        if done.returncode not in (0, 2, 3) or "Traceback" in done.stderr:
+            raise FoundError(f"recover left with {done.returncode}: {done.stderr[-600:]}")
+        rows = [check_rows(ops, trace, is_whole=False) for ops in out.rglob("ops.parquet")]
+        word = f"{sum(rows)} rows" if rows else word
+    finish(command, folder, "--force")
+    if command.is_reproducible:
+        if files(out) != wanted:
+            raise FoundError("the next run does not write the same files")
+        return word
+    for ops in out.rglob("ops.parquet"):
+        key, count = str(ops.relative_to(out)), check_rows(ops, trace, is_whole=True)
+        if whole.get(key, count) != count:
+            raise FoundError(f"{key} of the next run has {count} rows, not {whole[key]}")
+    if any((folder / "scratch").iterdir()):
+        raise FoundError(
+            f"the next run leaves {[path.name for path in (folder / 'scratch').iterdir()][:3]} on its target"
+        )
+    return word
+
+
+def new_folder(at: Path, trace: Path) -> Path:
+    """Return an empty folder with the trace, a target and what gen writes into."""
+    at.mkdir()
+    for part in ("scratch", "out"):
+        (at / part).mkdir()
+    (at / "out").rmdir()
+    for path in trace.parent.glob("t.*"):
+        os.link(path, at / path.name)
+    return at
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
+    parser.add_argument("--case", type=int, help="this one alone")
+    parser.add_argument("--commands", default=",".join(COMMANDS), help="of these, with commas")
+    asked = parser.parse_args()
+    names, failed, seen = asked.commands.split(","), 0, Counter()
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=Path.cwd(), prefix="kills-")))
+        if "s3" in names and found_program("rclone") is None:
+            names.remove("s3")
+            print("s3: left out, rclone is not installed")
+        if "s3" in names:
+            (place / "store").mkdir()
+            store = stack.enter_context(rclone(place / "store"))
+            os.environ |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": store.url}
+            os.environ |= {"AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
+        (place / "given").mkdir()
+        finish(Command(("kvtrace", *GEN, "t.parquet")), place / "given")
+        trace = list(rows_of(place / "given" / "t.parquet", ("op", "tier", "object_id", "length_bytes"), TRACE))
+        known = {}
+        for name in names:
+            folder = new_folder(place / name, place / "given" / "t.parquet")
+            if name == "gen":
+                (folder / "out").mkdir()
+            took = finish(COMMANDS[name], folder)
+            out = folder / "out"
+            whole = {str(p.relative_to(out)): check_rows(p, trace, is_whole=True) for p in out.rglob("ops.parquet")}
+            known[name] = took, files(out), whole
+            print(f"{name}: {took:.1f} s undisturbed, {sum(whole.values())} rows", flush=True)
+        for number in [asked.case] if asked.case is not None else range(asked.kills):
+            draw = random.Random(f"{asked.seed} {number}")
+            name = draw.choice(names)
+            took, wanted, whole = known[name]
+            folder, after = new_folder(place / f"case-{number}", place / "given" / "t.parquet"), draw.uniform(0.1, took)
+            if name == "gen":
+                (folder / "out").mkdir()
+            try:
+                with start(COMMANDS[name], folder) as process:
+                    time.sleep(after)
+                    os.killpg(process.pid, signal.SIGKILL)
+                word = check(name, folder, wanted, trace, whole)
+                seen[name, "recovered" if "rows" in word else word] += 1
+            except (FoundError, subprocess.TimeoutExpired) as error:
+                failed += 1
+                print(
+                    f"FAILED {name} killed after {after:.2f} s: {error} (--seed {asked.seed} --case {number})",
+                    flush=True,
+                )
+            shutil.rmtree(folder)
+    left = ", ".join(f"{name} {word} {count}" for (name, word), count in sorted(seen.items()))
+    print(f"{sum(seen.values()) + failed} kills, {failed} failed; left: {left}")
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()
