@@ -56,7 +56,7 @@ MOST_FUNCTION_LINES = 60
 FEWEST_FILES = 4
 REGISTRIES = {"kvtrace/sim/presets", "kvdistill/queries"}
 """Folders of plug-ins, a file each, that are not all code: presets, queries."""
-MOST_LINES_OF = {"kvtrace": 25_913, "kvreplay": 24_704, "kvdistill": 12_636, "engine_drivers": 623}
+MOST_LINES_OF = {"kvtrace": 27_059, "kvreplay": 24_704, "kvdistill": 13_514, "engine_drivers": 623}
 MOST_FILES_OF = {"kvtrace": 108, "kvreplay": 96, "kvdistill": 55, "engine_drivers": 6}
 WALKS = {
     ("kvtrace/commands/gen.py:gen", "file"): (23, 15),
@@ -157,15 +157,20 @@ def test_no_module_imports_itself_in_a_circle():
 
 
 def sources(program: str) -> list[Path]:
-    """Return the files of a program that people write: Python and C."""
+    """Return the files of a program's code: Python and C."""
     return [path for kind in ("*.py", "*.c", "*.h") for path in sorted((ROOT / program).rglob(kind))]
+
+
+def tables(program: str) -> list[Path]:
+    """Return what a program keeps beside its code, and people write as well: what moves there is not gone."""
+    return [path for kind in ("*.toml", "*.sql") for path in sorted((ROOT / program).rglob(kind))]
 
 
 @pytest.mark.parametrize("program", MOST_LINES_OF)
 def test_the_budget_of_lines_and_files_only_falls(program):
     """A change that needs more deletes more elsewhere; who comes in below lowers the budget."""
     paths = sources(program)
-    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in [*paths, *tables(program)])
     assert (lines <= MOST_LINES_OF[program], len(paths) <= MOST_FILES_OF[program]) == (True, True), (lines, len(paths))
 
 
