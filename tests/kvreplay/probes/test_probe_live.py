@@ -13,6 +13,7 @@ from conftest import run_cli
 from header_tree import tree
 from probe_load import FILE_BYTES, LOAD, fio, place_on_disk, probed
 
+from kvreplay.probes import libbpf
 from kvreplay.probes.libbpf import Backend, Programs, check_available
 from kvreplay.probes.program import OBJECT
 from kvtrace.core.errors import ProbeUnavailable
@@ -191,6 +192,18 @@ def test_bcc_counts_what_core_and_fio_count(place, tmp_path):
     assert submitted == {"read": jobs[0]["total_ios"], "write": jobs[1]["total_ios"]}
     rows = [[(e["sector"], e["bytes"], e["rwbs"], e["comm"]) for e in found["events"]] for found in (bcc, core)]
     assert sorted(rows[0]) == sorted(rows[1])
+
+
+@pytest.mark.usefixtures("headers")
+def test_bcc_serves_kernels_without_btf(monkeypatch, tmp_path):
+    assert check_available() == Backend.CORE
+    monkeypatch.setattr(libbpf, "BTF", tmp_path / "vmlinux")
+    assert check_available() == Backend.BCC
+    with pytest.raises(ProbeUnavailable, match="try --backend bcc"):
+        check_available(Backend.CORE)
+    monkeypatch.setenv("BCC_KERNEL_SOURCE", str(tmp_path))
+    with pytest.raises(ProbeUnavailable, match="no headers of this kernel in"):
+        check_available()
 
 
 READ = ("dd", "of=/dev/null", "bs=128k", "count=23", "iflag=direct", "status=none")
