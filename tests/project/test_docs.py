@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from browser import shown
 from conftest import REASONS
 from pages import run, steps_of, tables_of
 
@@ -63,18 +64,33 @@ def test_the_readme_shows_every_program_at_work():
     assert {line.split()[0] for step in steps for line in step.commands} >= {"kvtrace", "kvreplay", "kvdistill"}
 
 
-@pytest.mark.full
-def test_the_site_is_built_without_a_warning(tmp_path):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
     pytest.importorskip("mkdocs")
+    folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    pages = {str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("index.html")}
-    assert {"tutorials/drive-vendor", "reference/commands", "reference/tables"} <= pages
+    return folder
+
+
+@pytest.mark.full
+@pytest.mark.chromium
+@pytest.mark.parametrize("page", ["index.html", "how-to/size.html"])
+def test_the_sites_search_works_from_a_file(site, page, tmp_path):
+    """A browser starts no worker there; from a server it is the theme's own, with this index."""
+    assert shown(f"{(site / page).as_uri()}?q=endurance", tmp_path).count("md-search-result__item") > 1
+    assert "endurance" in (site / "search" / "search_index.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.full
+def test_the_site_is_built_without_a_warning(site):
+    pages = {str(path.relative_to(site)) for path in site.rglob("*.html")}
+    assert {"tutorials/drive-vendor.html", "reference/commands.html", "reference/tables.html"} <= pages
     # No page of it needs another host.
-    text = (tmp_path / "index.html").read_text(encoding="utf-8")
+    text = (site / "index.html").read_text(encoding="utf-8")
     assert not re.search(r"<(?:script|link)[^>]*(?:src|href)=\"https?://(?!github)", text)
 
 

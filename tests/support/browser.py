@@ -59,6 +59,11 @@ def framed(text, width):
     )
 
 
+def shown(url, folder):
+    """Return what the page at `url` has become after half a minute of its own time."""
+    return _chromium(folder, "--virtual-time-budget=30000", "--dump-dom", url).stdout
+
+
 def printed_pages(text, folder):
     """Return how many sheets the page `text` is on paper."""
     page, target = folder / "printed.html", folder / "printed.pdf"
@@ -71,6 +76,6 @@ def _chromium(folder, *arguments):
     *flags, page = arguments
     profile = f"--user-data-dir={folder / 'profile'}"
     return subprocess.run(
-        ["chromium", *_FLAGS, profile, *flags, page.as_uri()],
+        ["chromium", *_FLAGS, profile, *flags, page if isinstance(page, str) else page.as_uri()],
         capture_output=True, text=True, check=True, timeout=300,
     )  # fmt: skip
