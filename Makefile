@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 # The engines that `make engines` drives; ENGINES="lmcache vllm" takes others. vllm is asked for by name: it is large.
 ENGINES ?= lmcache sglang mooncake
 
-.PHONY: demo test check sanitize native engines fuzz lint fix bench bench-quiet bench-long validate docs man outputs published site dist wheels bpf clean
+.PHONY: demo test check sanitize native engines fuzz lint fix bench bench-quiet bench-long validate docs man outputs published site site-version dist wheels bpf clean
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvtrace needs Python 3.11 or later: make PYTHON=python3.x")'
@@ -130,6 +130,11 @@ published: $(READY)
 site: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "made site/index.html"
+
+# The site of this version beside those of others, on the branch gh-pages; VERSION=0.1 names it. Nothing is pushed.
+site-version: $(READY)
+	PATH="$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 mike deploy --update-aliases $(VERSION) latest
+	PATH="$(BIN):$$PATH" mike set-default latest
 
 # What is published: the sdist, and of it a wheel for each machine by Zig's compiler (100 MB from PyPI), which makes them
 # load with any glibc since 2.28 whatever is on this machine. Tried in an environment of its own.
