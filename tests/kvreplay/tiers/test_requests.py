@@ -165,7 +165,8 @@ def test_a_signal_ends_what_a_silent_store_keeps_waiting(tmp_path, store, when, 
         asked = time.monotonic()
         process.send_signal(number)
         _, said = process.communicate(timeout=30)
-        assert time.monotonic() - asked < 2
+        # Within 2 s on a machine with a processor for each who wants one; a busy one takes its turns.
+        assert time.monotonic() - asked < 2 * max(1, os.getloadavg()[0] / (os.cpu_count() or 1))
     # What is only removed again has been replayed.
     assert process.returncode == (0 if when == "removal" else 130), said
     assert ("interrupt" in said, "Traceback" in said) == (when != "removal", False)
