@@ -334,6 +334,7 @@ def test_users_do_the_same_however_little_room_the_loop_has(preset):
         assert (same_log, same_sizes, small.stats()) == (log, sizes, large.stats())
 
 
+@pytest.mark.full
 def test_memory_follows_what_a_tier_may_delete():
     preset, model = preset_of(None, chunk_tokens=16), find_model("tiny-1b")
     load = Load(users=40, seed=1, until_ns=3 * 10**9)
@@ -373,6 +374,7 @@ def test_seeds_differ():
     assert logs[0] == logs[1] != logs[2]
 
 
+@pytest.mark.full
 def test_more_requests_in_flight_than_there_were_actors():
     requests = requests_of([(i, 4, 1, [i]) for i in range(3000)])
     preset = preset_of(4000, decode_read_tokens=1, decode_ns_per_token=10_000)

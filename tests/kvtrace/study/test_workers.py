@@ -47,6 +47,7 @@ def test_the_table_has_the_same_bytes_however_many_simulate_at_a_time(tmp_path, 
     assert found[0]["answer"] == found[1]["answer"]
 
 
+@pytest.mark.full
 def test_a_worker_of_a_cluster_is_killed(tmp_path, monkeypatch):
     text = BEGIN + '[grid]\ntiers.nvme.policy = ["lru", "fifo"]\nseed = [1, 2]'
     path = study_file(tmp_path, text)
@@ -59,6 +60,7 @@ def test_a_worker_of_a_cluster_is_killed(tmp_path, monkeypatch):
     assert (tmp_path / "a" / "results.parquet").read_bytes() == (tmp_path / "b" / "results.parquet").read_bytes()
 
 
+@pytest.mark.full
 def test_what_kills_each_worker_is_given_up_and_is_a_row(tmp_path, monkeypatch):
     text = BEGIN + '[grid]\ntiers.nvme.policy = ["lru", "fifo"]\nseed = [1]'
     monkeypatch.setattr("kvtrace.commands.study.simulate", study_workers.dies)
