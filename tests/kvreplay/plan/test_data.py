@@ -93,6 +93,7 @@ def test_the_same_seed_makes_the_same_bytes_and_another_others() -> None:
     assert (source(7)._arena != source(8)._arena).mean() > 0.9, "the arena is the seed's, too"
 
 
+@pytest.mark.full
 def test_no_512_bytes_occur_twice_among_two_million() -> None:
     """1 GB of neighbouring objects, versions and offsets, by a hash of 64 bits of each 512 bytes."""
     weights = np.random.default_rng(9).integers(0, 2**64, 64, np.uint64) | np.uint64(1)
@@ -106,6 +107,7 @@ def test_no_512_bytes_occur_twice_among_two_million() -> None:
     assert len(np.unique(found)) == len(found)
 
 
+@pytest.mark.full
 def test_the_keys_of_the_promised_number_of_blocks_do_not_meet() -> None:
     """Two sectors are equal only if their keys are and they have the same place of the arena; keys are 64 bits."""
     assert PROMISED_SECTORS**2 / 2 / 2**64 < 3e-4, "by chance, before the arena's place must agree, too"

@@ -61,6 +61,7 @@ def test_what_fails_on_one_side_is_not_said_of_the_other(places, monkeypatch):
     assert said == ["complete", "failed operations"]
 
 
+@pytest.mark.full
 def test_that_nothing_was_read_is_said_first(places):
     done = compare(places, "--trials", "2", "--limit", "1", "-o", "out")
     assert done.stdout.splitlines()[0].endswith("; writes only: no reads were measured")

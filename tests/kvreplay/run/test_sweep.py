@@ -175,6 +175,7 @@ def test_a_target_bounds_an_open_loop() -> None:
     assert not is_saturated(Axis.USERS, within[:2])
 
 
+@pytest.mark.full
 def test_users_make_their_own_traces_and_the_knee_is_drawn(tmp_path: Path) -> None:
     trace = tmp_path / "t.parquet"
     run_cli("kvtrace", "gen", "--users", "2", "--duration", "3s", "--model", "tiny-1b", "--seed", "7", "-o", trace)
