@@ -12,7 +12,7 @@ app = make_app(
     "kvdistill.commands.fio:fio",
     "kvdistill.commands.jobs:warp",
     "kvdistill.commands.jobs:sai3",
-    "kvdistill.commands.importing:import_",
+    "kvdistill.commands.jobs:import_",
     "kvdistill.commands.reports:report",
     "kvdistill.commands.reports:sql",
     "kvdistill.commands.reports:compare",

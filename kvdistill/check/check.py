@@ -194,6 +194,10 @@ class ClosenessPair(msgspec.Struct, frozen=True, kw_only=True):
 
     job: str
     window: str
+    span_ns: int = 0
+    """How long that is; 0 in files of earlier versions."""
+    whole_ns: int = 0
+    """All of the source."""
     source: StreamFigures
     fio: StreamFigures
     verdicts: list[Verdict]
@@ -231,6 +235,8 @@ class _Run:
     mode: FioMode
     distilled: Distilled
     window: str
+    whole_ns: int
+    """All of the source, which has more than the window."""
     place: Path
     request: JobRequest
     written: WrittenJob
@@ -295,7 +301,7 @@ def check(
             fio_program.run_fio(place / fio.PREFILL, 30 + space / _SLOWEST_BYTES_PER_S)
         issue_us = (0.0, 0.0)
         for mode in modes:
-            run = _Run(mode, part, window, place, request, written[mode], reference)
+            run = _Run(mode, part, window, whole.profile.span_ns, place, request, written[mode], reference)
             if mode is FioMode.REPLAY:
                 pair, issue_us = _closest_replay(run, notes)
             else:
@@ -492,7 +498,8 @@ def _compare(run: _Run, seen: Seen, source: Stream, logged: StreamFigures | None
         shown = msgspec.structs.replace(shown, hot10_share=None, reuse_p50_blocks=None)
     depth_target = TRACE_DEPTH_TARGET if is_replayed else DEPTH_TARGET
     found = verdicts(figures, shown, chance, depth_target)
-    return ClosenessPair(job=run.mode.job, window=run.window, source=shown, fio=figures, verdicts=found)
+    spans = {"span_ns": run.distilled.profile.span_ns, "whole_ns": run.whole_ns}
+    return ClosenessPair(job=run.mode.job, window=run.window, **spans, source=shown, fio=figures, verdicts=found)
 
 
 def _mean_depth(jobs: list[dict[str, Any]], stream: Stream) -> float | None:

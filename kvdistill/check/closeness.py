@@ -101,6 +101,8 @@ class Verdict(msgspec.Struct, frozen=True):
     value: float | bool | None
     passes: bool | None
     why: str | None = None
+    more: float | None = None
+    """How many times as many operations would settle it; null if it is settled, or more would not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +266,9 @@ def verdicts(
         if value is None or abs(value) <= bound:
             return Verdict(name, target, value, None if value is None else True)
         why = late or (few if abs(value) <= by_chance else None)
-        return Verdict(name, target, value, None if why else False, why)
+        # Chance falls with the square root of how much is drawn; a replay's gap is one of so many.
+        more = (by_chance / bound) ** (1 if is_replay else 2) if why and not late else None
+        return Verdict(name, target, value, None if why else False, why, more)
 
     rows = [
         judged("share of reads", "within 1.5 %", reads, RATE_TARGET, chance.read_share),

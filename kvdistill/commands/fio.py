@@ -8,24 +8,23 @@ from typing import Annotated
 
 import typer
 
-from kvdistill.commands.options import SOURCE, Busiest, From, Json, Limited, Source, Tier, To, positive
+from kvdistill.commands.options import SOURCE, Json, Source, Tier, WindowArguments, positive
 from kvdistill.jobs.job import PROFILE, FioMode
-from kvtrace.core.app import Force, emit_json, log
+from kvtrace.core.app import Force, emit_json, log, takes_groups
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import check_new
 
 _MANY_PAGES = 1 << 30
 
 
+@takes_groups
 def profile(
     source: Source,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The profile.")] = Path("profile.json"),
+    output: Annotated[Path, typer.Option("-o", "--output", writable=True, help="The profile.")] = Path("profile.json"),
     tier: Tier = None,
-    limit: Limited = None,
-    begin: From = None,
-    end: To = None,
-    busiest: Busiest = None,
     json: Json = False,
+    *,
+    part: WindowArguments,
 ) -> None:
     """Distil what jobs are made of into a JSON file: mix, sizes, arrivals, depth, places, reuse, phases.
 
@@ -39,24 +38,25 @@ def profile(
     import tempfile
 
     from kvdistill.profile.sources import distil_source
-    from kvdistill.report.jobs import profile_document
+    from kvdistill.report.jobs import profile_chapter
     from kvtrace.core.app import progress
+    from kvtrace.core.document.document import Document
     from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.files import write_json
-    from kvtrace.core.limit import parse_window
 
     scratched = tempfile.TemporaryDirectory(prefix="kvdistill-")
     with scratched as scratch, progress(f"distil {source.name}"):
-        found = distil_source(source, tier, parse_window(limit, begin, end, busiest), Path(scratch)).profile
+        found = distil_source(source, tier, part.window(), Path(scratch)).profile
     write_json(output, found)
     log(f"wrote {output}")
     if json:
         emit_json(found)
     else:
-        show_documents([profile_document(found)])
+        show_documents([Document("", "", [profile_chapter(found)])])
 
 
 # Long: a parameter an option.
+@takes_groups
 def fio(
     source: Annotated[Path | None, SOURCE] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the jobs; made if missing.")] = Path(
@@ -102,10 +102,8 @@ def fio(
             help="2: absolute times, whole ms; 3: microseconds, but lateness only grows [default: the closest].",
         ),
     ] = None,
-    limit: Limited = None,
-    begin: From = None,
-    end: To = None,
-    busiest: Busiest = None,
+    *,
+    part: WindowArguments,
     is_whole: Annotated[
         bool, typer.Option("--whole", help="Write the logs of the whole replay, however long they are.")
     ] = False,
@@ -159,7 +157,6 @@ def fio(
     from kvdistill.jobs.write import CheckOptions, JobRequest
     from kvdistill.report.jobs import written_document
     from kvtrace.core.document.terminal import show_documents
-    from kvtrace.core.limit import parse_window
     from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
 
     check_new(output / PROFILE, is_forced=force)
@@ -183,7 +180,7 @@ def fio(
         is_whole=is_whole,
     )
     source, tier = _source(source, gen, tier, output)
-    result = write_jobs(source, tier, output, parse_window(limit, begin, end, busiest), request)
+    result = write_jobs(source, tier, output, part.window(), request)
     if json:
         emit_json(result)
     else:

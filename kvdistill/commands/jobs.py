@@ -1,35 +1,69 @@
-"""The commands that write jobs for warp and sai3-bench."""
+"""The commands for other tools' files: jobs for warp and sai3-bench, and what these and more measured, imported."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from kvdistill.commands.options import Busiest, From, Json, Limited, Source, Tier, To, positive
+from kvdistill.commands.options import Json, Source, Tier, WindowArguments, positive
+from kvdistill.formats.formats import Format
 from kvdistill.jobs.job import PROFILE
-from kvtrace.core.app import Force, emit_json, log
+from kvtrace.core.app import Force, emit_json, log, takes_groups
 from kvtrace.core.files import check_new
 from kvtrace.core.units import parse_duration_ns
-
-if TYPE_CHECKING:
-    from kvdistill.jobs.write import StoreJobs
 
 Output = Annotated[
     Path, typer.Option("-o", "--output", help="The folder for the files; made if missing.", show_default=False)
 ]
-BesideRun = Annotated[
-    Path | None,
-    typer.Option(
-        "--run", help="Also compare the job with what this run of kvreplay did on the tier: mix, sizes and rate."
-    ),
-]
-MaxRuntime = Annotated[str, typer.Option("--max-duration", help="Longest run time of the random job.")]
 
 
+@dataclass(frozen=True, slots=True)
+class StoreArguments:
+    """What the commands for stores share."""
+
+    max_runtime: Annotated[str, typer.Option("--max-duration", help="Longest run time of the random job.")] = "300s"
+    run: Annotated[
+        Path | None,
+        typer.Option(help="Also compare the job with what this run of kvreplay did on the tier: mix, sizes and rate."),
+    ] = None
+    force: Force = False
+    json: Json = False
+
+    @property
+    def runtime_cap_ns(self) -> int:
+        """The longest run time; ConfigError if it is none."""
+        return positive(parse_duration_ns(self.max_runtime), f"--max-duration {self.max_runtime}")
+
+    def write(
+        self, source: Path, tier: str | None, output: Path, part: WindowArguments, job: str, *made: Any, **of: Any
+    ) -> None:
+        """Write `job` as `write_store_jobs` does and print the result; what the format lacks goes to stderr."""
+        from msgspec import to_builtins
+
+        from kvdistill.check.store_jobs import compare_with_run
+        from kvdistill.jobs.write import write_store_jobs
+        from kvdistill.report.jobs import written_document
+        from kvtrace.core.document.terminal import show_documents
+        from kvtrace.core.metadata import without_outputs
+
+        check_new(output / PROFILE, is_forced=self.force)
+        argv = without_outputs(["kvdistill", *sys.argv[1:]])
+        written = write_store_jobs(source, tier, output, part.window(), job, *made, argv=argv, **of)
+        compared = None if self.run is None else compare_with_run(output / job, self.run, written.profile.tier)
+        for line in (*written.lost, *(written.log.lost if written.log else [])):
+            log(f"lost: {line}")
+        if self.json:
+            emit_json(written if compared is None else to_builtins(written) | {"beside_run": to_builtins(compared)})
+        else:
+            show_documents([written_document(written, output, compared)])
+
+
+@takes_groups
 def warp(
     source: Source,
     output: Output,
@@ -37,14 +71,9 @@ def warp(
     host: Annotated[str, typer.Option("--host", help="The object store, as HOST:PORT.")] = "127.0.0.1:9000",
     bucket: Annotated[str, typer.Option("--bucket", help="The bucket; warp empties it.")] = "kvdistill",
     has_csv: Annotated[bool, typer.Option("--csv", help="Also write the operations as warp's full CSV.")] = False,
-    limit: Limited = None,
-    begin: From = None,
-    end: To = None,
-    busiest: Busiest = None,
-    max_runtime: MaxRuntime = "300s",
-    run: BesideRun = None,
-    force: Force = False,
-    json: Json = False,
+    *,
+    part: WindowArguments,
+    how: StoreArguments,
 ) -> None:
     """Write a mixed benchmark for MinIO's warp: operation mix, exact object sizes, rate, objects at random.
 
@@ -58,26 +87,13 @@ def warp(
     """
     from kvdistill.formats.oplog import Style
     from kvdistill.jobs.warp import JOB, WarpOptions, warp_job
-    from kvdistill.jobs.write import write_store_jobs
-    from kvtrace.core.limit import parse_window
-    from kvtrace.core.metadata import without_outputs
 
-    check_new(output / PROFILE, is_forced=force)
-    options = WarpOptions(host, bucket, positive(parse_duration_ns(max_runtime), f"--max-duration {max_runtime}"))
-    written = write_store_jobs(
-        source,
-        tier,
-        output,
-        parse_window(limit, begin, end, busiest),
-        JOB,
-        partial(warp_job, options=options),
-        style=Style.WARP if has_csv else None,
-        endpoint=f"http://{host}",
-        argv=without_outputs(["kvdistill", *sys.argv[1:]]),
-    )
-    _show(written, output, JOB, run, json=json)
+    job = partial(warp_job, options=WarpOptions(host, bucket, how.runtime_cap_ns))
+    style = Style.WARP if has_csv else None
+    how.write(source, tier, output, part, JOB, job, style=style, endpoint=f"http://{host}")
 
 
+@takes_groups
 def sai3(
     source: Source,
     output: Output,
@@ -86,14 +102,9 @@ def sai3(
         str, typer.Option("--target", help="Base URI of the objects: s3://, gs://, az://, file:// or direct://.")
     ] = "s3://kvdistill/",
     hosts: Annotated[int, typer.Option("--hosts", help="Partition the op log by object, one log per host.")] = 1,
-    limit: Limited = None,
-    begin: From = None,
-    end: To = None,
-    busiest: Busiest = None,
-    max_runtime: MaxRuntime = "300s",
-    run: BesideRun = None,
-    force: Force = False,
-    json: Json = False,
+    *,
+    part: WindowArguments,
+    how: StoreArguments,
 ) -> None:
     """Write an op log that sai3-bench replays on the trace's times, and a random workload for it.
 
@@ -107,39 +118,63 @@ def sai3(
     """
     from kvdistill.formats.oplog import Style
     from kvdistill.jobs.sai3 import WORKLOAD, Sai3Options, sai3_workload
-    from kvdistill.jobs.write import write_store_jobs
-    from kvtrace.core.limit import parse_window
+
+    job = partial(sai3_workload, options=Sai3Options(target, how.runtime_cap_ns))
+    how.write(source, tier, output, part, WORKLOAD, job, style=Style.SAI3, endpoint=target, hosts=hosts)
+
+
+def import_(
+    format_: Annotated[Format, typer.Argument(metavar="FORMAT", help="What wrote the files; see above.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Its files.", show_default=False)],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The folder for the tables; made if missing.", show_default=False)
+    ],
+    tier: Annotated[
+        str | None, typer.Option("--tier", help="Name of the tier that it ran on.  [default: s3, fio, ...]")
+    ] = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Read other tools' logs and results into our tables, to report on, compare and distil.
+
+    What a format does not carry is null; rows that do not fit are counted and reported, by reason.
+
+    \b
+    sai3        op log of sai3-bench or s3dlio (*.tsv, *.tsv.zst): trace, and ops if it has ends
+    warp        per-request CSV of MinIO's warp (`full: true`, *.csv.zst): trace and ops
+    fio-json    fio --output-format=json or json+: run.json
+    fio-log     fio's logs: *_lat.1.log and *_clat.1.log to ops, with log_offset=1 also a trace; *_bw.1.log,
+                *_iops.1.log, *_clat_hist.1.log and means (log_avg_msec) to a series by the second
+    fio-iolog   fio's iolog, version 2 or 3: trace
+    bpftrace    text of the MLPerf benchmark's storage_latency_stack.bt: probe.json
+    blkparse    text of blkparse: blocks and a probe.json
+    vllm-bench  vllm bench serve --save-result: run.json with TTFT, times of tokens, throughput
+    aiperf      AIPerf's profile_export_aiperf.json or .csv: the same
+    lmcache-bench  lmcache bench engine's .json or .csv: the same
+    blocks      blocks.parquet of kvreplay probe or of an import: a trace that kvreplay replays exactly
+
+    \b
+    kvdistill import warp warp-mixed.csv.zst -o imported
+    kvdistill report imported
+    kvdistill fio imported/trace.parquet --tier s3 -o jobs
+    kvdistill import blocks probe -o imported
+    kvreplay run imported/trace.parquet --tier vda=/mnt/scratch/replay.dat --speed 1 -o run
+    """
+    from kvdistill.formats.formats import ImportOptions
+    from kvdistill.formats.importing import import_files
+    from kvtrace.core.document.document import Cell, Chapter, Document, Sheet, Unit, parameters
+    from kvtrace.core.document.terminal import show_documents
     from kvtrace.core.metadata import without_outputs
 
-    check_new(output / PROFILE, is_forced=force)
-    options = Sai3Options(target, positive(parse_duration_ns(max_runtime), f"--max-duration {max_runtime}"))
-    written = write_store_jobs(
-        source,
-        tier,
-        output,
-        parse_window(limit, begin, end, busiest),
-        WORKLOAD,
-        partial(sai3_workload, options=options),
-        style=Style.SAI3,
-        endpoint=target,
-        hosts=hosts,
-        argv=without_outputs(["kvdistill", *sys.argv[1:]]),
-    )
-    _show(written, output, WORKLOAD, run, json=json)
-
-
-def _show(written: StoreJobs, folder: Path, job: str, run: Path | None, *, json: bool) -> None:
-    """Print the result, `job` compared with `run` if that is named; what the format cannot express goes to stderr."""
-    from msgspec import to_builtins
-
-    from kvdistill.check.store_jobs import compare_with_run
-    from kvdistill.report.jobs import written_document
-    from kvtrace.core.document.terminal import show_documents
-
-    compared = None if run is None else compare_with_run(folder / job, run, written.profile.tier)
-    for line in (*written.lost, *(written.log.lost if written.log else [])):
-        log(f"lost: {line}")
+    argv = without_outputs(["kvdistill", *sys.argv[1:]])
+    result = import_files(files, ImportOptions(format_, tier), output, argv, is_forced=force)
+    for note in result.notes:
+        log(f"note: {note}")
+    for reason, count in result.left_out.items():
+        log(f"left out: {count:,} rows: {reason} (first: {result.examples[reason]})")
     if json:
-        emit_json(written if compared is None else to_builtins(written) | {"beside_run": to_builtins(compared)})
-    else:
-        show_documents([written_document(written, folder, compared)])
+        emit_json(result)
+        return
+    counts = {"rows read": Cell(result.rows_read, Unit.COUNT), "rows kept": Cell(result.rows_kept, Unit.COUNT)}
+    chapter = Chapter("", [parameters("", Sheet.SUMMARY, counts)])
+    show_documents([Document("", f"Imported to {output}: {', '.join(result.files)}", [chapter])])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvtrace.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kvtrace.core.limit import Limit
 
 SOURCE = typer.Argument(
     metavar="INPUT",
@@ -30,10 +34,28 @@ To = Annotated[str | None, typer.Option("--to", help="Stop this long after the f
 Busiest = Annotated[
     str | None, typer.Option("--busiest", help="Use the window of this length that moves the most bytes (10s).")
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowArguments:
+    """Which part of the source is taken."""
+
+    limit: Limited = None
+    begin: From = None
+    end: To = None
+    busiest: Busiest = None
+
+    def window(self) -> Limit:
+        """Return it; ConfigError if it is none."""
+        from kvtrace.core.limit import parse_window
+
+        return parse_window(self.limit, self.begin, self.end, self.busiest)
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Outputs = Annotated[
     list[Path] | None,
-    typer.Option("-o", "--output", help="Write to *.html, *.md, *.csv or *.xlsx; may be given again."),
+    typer.Option("-o", "--output", writable=True, help="Write to *.html, *.md, *.csv or *.xlsx; may be given again."),
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -87,21 +88,25 @@ def report(
 def compare(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="A B...", help="Traces, or folders of runs, trials or probes; the first is the base."),
+        typer.Argument(
+            metavar="A B...", help="Traces, folders of runs, trials or probes, or scorecards; the first is the base."
+        ),
     ],
     output: Outputs = None,
     json: Json = False,
 ) -> None:
-    """Compare runs, traces or probes: which is faster, by how much, and how sure that is by their trials.
+    """Compare runs, traces, probes or scorecards: which is faster, by how much, and how sure that is by their trials.
 
     The verdict first, then caveats: runs that fell behind, failed, were verified or whose trials disagree. Every
     figure of the report is compared: rates, percentiles, hit ratios, sizes; those of simulated tiers are a model's and
-    left out.
+    left out. Scorecards are compared stack by stack, in their users, rates, read p99 and writes, if they are of one
+    test: the same stacks, sizes and window.
 
     \b
     kvdistill compare before after
     kvdistill compare before after -o compare.html
     kvdistill compare lru.parquet s3fifo.parquet --json
+    kvdistill compare card-a/scorecard.json card-b/scorecard.json
     """
     from dataclasses import replace
 
@@ -143,8 +148,7 @@ def sql(
     """Answer SQL over files: views trace, objects, requests, ops, served, series, blocks, runs, tiers and probes.
 
     Each row's `origin` is the run's folder or the file that it came from. Queries can only read; rows have no order
-    unless one says ORDER BY; `percentile(x, 0.99)` is by nearest rank. Without a query, DuckDB's shell opens if it is
-    installed.
+    unless one says ORDER BY; `percentile(x, 0.99)` is by nearest rank. Without a query, a shell takes them.
 
     \b
     kvdistill sql conv.parquet "SELECT tier, op, count(*) FROM trace GROUP BY ALL ORDER BY ALL"
@@ -171,20 +175,18 @@ def sql(
     if query is not None and statement is not None:
         raise ConfigError("ask either --query or SQL of your own, not both")
     named = named_query(query) if query is not None else None
+    show = _emit_rows if json else _write_csv if csv else partial(_show_answer, max_rows=max_rows)
     if named is None and statement is None:
-        raise typer.Exit(open_shell(files))
+        open_shell(files, show)
+        return
     with answer(files, named.sql if named else statement or "", named.needs if named else ()) as batches:
-        if json:
-            emit_json([_as_json(row) for batch in batches for row in batch.to_pylist()])
-        elif csv:
-            _write_csv(batches)
-        else:
-            _show_answer(batches, max_rows)
+        show(batches)
 
 
-def _as_json(row: dict[str, object]) -> dict[str, object]:
-    """Return `row` with sums of integers, which are decimals to DuckDB, as numbers."""
-    return {name: int(v) if isinstance(v, Decimal) and v == int(v) else v for name, v in row.items()}
+def _emit_rows(batches: pa.RecordBatchReader) -> None:
+    # Sums of integers are decimals to DuckDB.
+    rows = (row.items() for batch in batches for row in batch.to_pylist())
+    emit_json([{name: int(v) if isinstance(v, Decimal) and v == int(v) else v for name, v in row} for row in rows])
 
 
 def _write_csv(batches: pa.RecordBatchReader) -> None:

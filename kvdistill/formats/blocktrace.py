@@ -164,16 +164,8 @@ def _enter_events(db: duckdb.DuckDBPyConnection, number: int, path: Path, accoun
 
 
 _UNKNOWN_OF_REQUESTS = (
-    "requeues",
-    "requests_merged",
-    "bios",
-    "bio_bytes",
-    "bios_merged",
-    "splits",
-    "lost_events",
-    "lost_requests",
-    "ends_not_seen",
-    "lost_zones",
+    *("requeues", "requests_merged", "bios", "bio_bytes", "bios_merged", "splits"),
+    *("lost_events", "lost_requests", "ends_not_seen", "lost_zones"),
 )
 _DEFINITIONS_OF_REQUESTS = {
     "q2d": "from a request's first event, when its I/O was queued, to its last issue",

@@ -42,20 +42,17 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
-def import_files(files: Sequence[Path], options: ImportOptions, outdir: Path, argv: list[str]) -> Result:
-    """Import `files` of one format into the folder `outdir`, made if missing.
+def import_files(
+    files: Sequence[Path], options: ImportOptions, outdir: Path, argv: list[str], *, is_forced: bool = False
+) -> Result:
+    """Import `files` of one format into the folder `outdir`, made if missing; over an earlier import if `is_forced`.
 
     Raises:
         TraceError: a file is missing, damaged, or not of the format.
         DeviceError: the folder holds something else, or cannot be written.
 
     """
-    if outdir.exists() and not outdir.is_dir():
-        raise DeviceError(f"{outdir} is not a directory; name the import's directory with -o")
-    if not outdir.exists() and not outdir.parent.is_dir():
-        raise DeviceError(f"{outdir.parent}: no such directory; make it first")
-    if outdir.is_dir() and any(outdir.iterdir()) and not _is_import(outdir):
-        raise DeviceError(f"{outdir} is not empty and holds no import; name another with -o")
+    _check_folder(outdir, is_forced=is_forced)
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
         db.execute("SET TimeZone = 'UTC'")
         with progress(f"read {options.format}"):
@@ -85,6 +82,18 @@ def import_files(files: Sequence[Path], options: ImportOptions, outdir: Path, ar
         examples=account.examples,
         notes=account.notes,
     )
+
+
+def _check_folder(outdir: Path, *, is_forced: bool) -> None:
+    if outdir.exists() and not outdir.is_dir():
+        raise DeviceError(f"{outdir} is not a directory; name the import's directory with -o")
+    if not outdir.exists() and not outdir.parent.is_dir():
+        raise DeviceError(f"{outdir.parent}: no such directory; make it first")
+    if outdir.is_dir() and any(outdir.iterdir()):
+        if not _is_import(outdir):
+            raise DeviceError(f"{outdir} is not empty and holds no import; name another with -o")
+        if not is_forced:
+            raise DeviceError(f"{outdir} holds an import already; name another with -o, or say --force to replace it")
 
 
 def _is_import(outdir: Path) -> bool:

@@ -6,11 +6,10 @@ The library is `kvdistill/queries/sql/library`; the comment at the head of each 
 from __future__ import annotations
 
 import itertools
-import shutil
-import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -18,18 +17,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kvdistill.queries.database import MEMORY_LIMIT, PERCENTILE, connect, literal
-from kvdistill.queries.views import register, views_of
+from kvdistill.queries.database import connect, literal
+from kvdistill.queries.views import register
+from kvtrace.core.app import log
 from kvtrace.core.config import nearest
-from kvtrace.core.errors import ConfigError, ProbeUnavailable
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.units import printable
 
 if TYPE_CHECKING:
     # Heavy.
+    import duckdb
     import pyarrow as pa
 
 
 BATCH_ROWS = 10_000
-SHELL = "duckdb"
+_LEAVE = (".quit", ".exit", "quit", "exit")
 
 
 def split_query(arguments: Sequence[str]) -> tuple[list[Path], str | None]:
@@ -57,31 +59,46 @@ def answer(paths: Sequence[Path], statement: str, needs: Sequence[str] = ()) -> 
     """
     import duckdb
 
-    with tempfile.TemporaryDirectory(prefix="kvdistill-") as folder, connect(Path(folder)) as db:
-        views = register(db, paths, Path(folder))
-        names = [view.name for view in views]
+    with _opened(paths) as (db, names):
         missing = [name for name in needs if name not in names]
         if missing:
             raise ConfigError(
                 f"this query reads the view{'s' if len(missing) > 1 else ''} {', '.join(missing)}, but the files hold "
                 f"only {', '.join(names)}"
             )
-        files = [file for view in views for file in view.files]
-        db.execute(f"SET allowed_paths = [{', '.join(literal(file) for file in files)}]")
-        db.execute("SET enable_external_access = false")
-        db.execute("SET lock_configuration = true")
-        try:
+        with _refusals(names):
             kinds = [found.type for found in db.extract_statements(statement)]
             if kinds != [duckdb.StatementType.SELECT]:
                 raise ConfigError("write exactly one SQL statement that reads: SELECT, FROM, DESCRIBE or SUMMARIZE")
             yield _told_apart(db.sql(statement).to_arrow_reader(BATCH_ROWS))
-        except duckdb.OutOfMemoryException:
-            # `connect` says it.
-            raise
-        except duckdb.Error as error:
-            # The last lines repeat the statement, with a mark.
-            said = " ".join(str(error).partition("\nLINE ")[0].split())
-            raise ConfigError(f"SQL: {said} (views here: {', '.join(names)})") from None
+
+
+@contextmanager
+def _opened(paths: Sequence[Path]) -> Iterator[tuple[duckdb.DuckDBPyConnection, list[str]]]:
+    """Yield a connection that can read nothing but `paths` and write no file, and the names of its views."""
+    with tempfile.TemporaryDirectory(prefix="kvdistill-") as folder, connect(Path(folder)) as db:
+        views = register(db, paths, Path(folder))
+        files = [file for view in views for file in view.files]
+        db.execute(f"SET allowed_paths = [{', '.join(literal(file) for file in files)}]")
+        db.execute("SET enable_external_access = false")
+        db.execute("SET lock_configuration = true")
+        yield db, [view.name for view in views]
+
+
+@contextmanager
+def _refusals(names: Sequence[str]) -> Iterator[None]:
+    """Raise ConfigError, which lists the views, for what DuckDB refuses."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.OutOfMemoryException:
+        # `connect` says it.
+        raise
+    except duckdb.Error as error:
+        # The last lines repeat the statement, with a mark.
+        said = " ".join(str(error).partition("\nLINE ")[0].split())
+        raise ConfigError(f"SQL: {said} (views here: {', '.join(names)})") from None
 
 
 def _told_apart(answered: pa.RecordBatchReader) -> pa.RecordBatchReader:
@@ -97,26 +114,45 @@ def _told_apart(answered: pa.RecordBatchReader) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(pa.schema(fields.values()), named)
 
 
-def open_shell(paths: Sequence[Path]) -> int:
-    """Open DuckDB's shell with the views of `paths` in it; return its exit status.
+def open_shell(paths: Sequence[Path], show: Callable[[pa.RecordBatchReader], None]) -> None:
+    """Read statements up to a semicolon each from stdin, over the views of `paths`, and `show` every answer.
+
+    Tables, views and macros that a user makes are kept in memory until the end. What is refused is a line on stderr.
 
     Raises:
-        ProbeUnavailable: DuckDB's command line is not installed.
         TraceError: a file is damaged or none of ours.
 
     """
-    program = shutil.which(SHELL)
-    if program is None:
-        raise ProbeUnavailable(
-            f"the interactive shell is DuckDB's own, and `{SHELL}` is not on the PATH: install it from duckdb.org, or "
-            'give a query: kvdistill sql FILE "SELECT ..." or --query NAME'
-        )
-    with tempfile.TemporaryDirectory(prefix="kvdistill-") as folder:
-        statements = [view.statement for view in views_of(paths, Path(folder))]
-        start = Path(folder) / "views.sql"
-        setting = f"SET memory_limit = '{MEMORY_LIMIT}'"
-        start.write_text("".join(f"{line};\n" for line in (setting, PERCENTILE.strip(), *statements)), encoding="utf-8")
-        return subprocess.run([program, "-init", str(start)], check=False).returncode  # noqa: S603 - the user's own
+    import duckdb
+
+    is_asked = sys.stdin.isatty()
+    with suppress(ImportError):
+        # With it, lines can be edited and called back.
+        import readline  # noqa: F401
+    with _opened(paths) as (db, names):
+        if is_asked:
+            log(f"views: {', '.join(names)}; a statement ends with a semicolon, the shell with Ctrl-D")
+        text, is_over = "", False
+        while not is_over:
+            try:
+                line = input(("   ... " if text else "sql> ") if is_asked else "")
+            except EOFError:
+                line, is_over = ";", True
+            text += f"{line}\n"
+            if text.strip() in _LEAVE:
+                return
+            if not line.rstrip().endswith(";"):
+                continue
+            try:
+                with _refusals(names):
+                    for statement in db.extract_statements(text):
+                        if statement.type == duckdb.StatementType.SELECT:
+                            show(_told_apart(db.sql(statement.query).to_arrow_reader(BATCH_ROWS)))
+                        else:
+                            db.execute(statement)
+            except ConfigError as error:
+                sys.stderr.write(f"{printable(str(error))}\n")
+            text = ""
 
 
 _NEEDS = "Needs: "

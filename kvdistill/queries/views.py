@@ -31,19 +31,22 @@ _COUNTS = (
     "ends_not_seen int64, lost_events int64, lost_requests int64"
 )
 _RUNS = (
-    "origin string, trace string, status string, verdict string, started string, wall_ns int64, operations int64, "
-    "errors int64, in_flight_mean float64, loop string, speed float64, engine string, queue_depth int64, "
-    "io_bytes int64, kernel string, cpu_model string, version string"
+    "origin string, trace string trace.file, status string, verdict string summary.verdict, "
+    "started string started_utc, wall_ns int64 summary.wall_ns, operations int64 summary.operations, "
+    "errors int64 summary.errors, in_flight_mean float64 summary.in_flight_mean, loop string pacing.loop, "
+    "speed float64 pacing.speed, engine string engine.name, queue_depth int64 engine.queue_depth, "
+    "io_bytes int64 engine.io_bytes, kernel string host.kernel, cpu_model string host.cpu_model, version string"
 )
-FACTS: dict[str, dict[str, str]] = {
-    view: dict(column.split() for column in columns.split(", "))
+FACTS: dict[str, dict[str, list[str]]] = {
+    view: {name: kind_and_place for name, *kind_and_place in map(str.split, columns.split(", "))}
     for view, columns in (
         ("runs", _RUNS),
         ("tiers", "origin string, tier string, place int8, capacity_bytes int64"),
         ("probes", f"origin string, direction string, {_COUNTS}"),
     )
 }
-"""Columns of the views that no table of the contract is behind, with their Arrow types."""
+"""Columns of the views that no table of the contract is behind: their Arrow types, and where they stand in run.json, or
+among a probe's counts, if not under their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ def views_of(paths: Sequence[Path | str], scratch: Path) -> list[View]:
     }
     for name, rows in facts.items():
         if rows:
-            schema = pa.schema([(column, getattr(pa, kind)()) for column, kind in FACTS[name].items()])
+            schema = pa.schema([(column, getattr(pa, kind)()) for column, (kind, *_) in FACTS[name].items()])
             target = scratch / f"{name}.facts.parquet"
             pq.write_table(pa.Table.from_pylist(rows, schema), target)
             found[name] = {target: ""}
@@ -201,26 +204,7 @@ def _run_facts(folder: Path) -> Iterable[dict[str, Any]]:
     run = find_run(folder)
     if run is None or run.program != "kvreplay":
         return
-    summary = run.summary
-    yield {
-        "origin": str(folder),
-        "trace": run.trace.file,
-        "status": run.status,
-        "started": run.started_utc,
-        "version": run.version,
-        "verdict": summary.verdict,
-        "wall_ns": summary.wall_ns,
-        "operations": summary.operations,
-        "errors": summary.errors,
-        "in_flight_mean": summary.in_flight_mean,
-        "loop": run.pacing.loop,
-        "speed": run.pacing.speed,
-        "engine": run.engine.name,
-        "queue_depth": run.engine.queue_depth,
-        "io_bytes": run.engine.io_bytes,
-        "kernel": run.host.get("kernel"),
-        "cpu_model": run.host.get("cpu_model"),
-    }
+    yield _found(run, "runs") | {"origin": str(folder)}
 
 
 def _probe_facts(folder: Path) -> Iterable[dict[str, Any]]:
@@ -228,9 +212,19 @@ def _probe_facts(folder: Path) -> Iterable[dict[str, Any]]:
     if probe is None:
         return
     for direction, counts in probe.block.directions.items():
-        yield {"origin": str(folder), "direction": direction} | {
-            name: getattr(counts, name) for name in FACTS["probes"] if name not in ("origin", "direction")
-        }
+        yield _found(counts, "probes") | {"origin": str(folder), "direction": direction}
+
+
+def _found(whole: object, view: str) -> dict[str, Any]:
+    places = {name: (place or [name])[0].split(".") for name, (_kind, *place) in FACTS[view].items()}
+    return {name: at(whole, *path) for name, path in places.items()}
+
+
+def at(value: Any, *names: str) -> Any:
+    """Return the value at the path `names` in nested objects; null if there is none."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+    return value
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

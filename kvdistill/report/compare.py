@@ -174,13 +174,14 @@ def _lines(found: Sequence[dict[Key, list[float | None]]], together: int) -> lis
             tier=key[0],
             op=key[1],
             name=key[2],
-            sides=[_compared_side(side.get(key), found[0].get(key), together) for side in found],
+            sides=[compared_side(side.get(key), found[0].get(key), together) for side in found],
         )
         for key in dict.fromkeys(key for side in found for key in side)
     ]
 
 
-def _compared_side(values: list[float | None] | None, first: list[float | None] | None, together: int) -> ComparedSide:
+def compared_side(values: list[float | None] | None, first: list[float | None] | None, together: int) -> ComparedSide:
+    """Return the trials of one figure, `values`, beside those of the first side; null where a side has none."""
     known = [value for value in values or [] if value is not None]
     compared = UNKNOWN if values is None or first is None else ratio(first, values, together)
     if not known or len(known) < len(values or []):
@@ -289,19 +290,12 @@ def _settings_of(report: Report) -> dict[str, Any]:
         return {"version": report.version, **report.filter}
     if isinstance(report, SweepReport | JobsReport):
         return {}
-    subject = report.subject
-    facts = {
-        "preset": subject.preset,
-        "model": subject.model,
-        "seed": subject.seed,
-        "version": subject.version,
-        "config_sha256": subject.config_sha256,
-    }
+    facts = {name: getattr(report.subject, name) for name in ("preset", "model", "seed", "version")}
     run = report.run if isinstance(report, RunReport) else None
     if run is None:
-        return facts
+        return facts | {"config_sha256": report.subject.config_sha256}
     return {
-        **{name: value for name, value in facts.items() if name != "config_sha256"},
+        **facts,
         "trace": run.trace.file,
         **run.config,
         "engine.name": run.engine.name,
@@ -423,7 +417,7 @@ def verdict(names: Sequence[str], lines: Sequence[ComparedLine], at: int) -> str
     shown = [line for line in told if line.sides[at].ratio.differs]
     unsure = [line for line in told if line.sides[at].ratio.differs is False]
     single = [line for line in told if line.sides[at].ratio.differs is None]
-    parts = _clauses(shown, a, b, at)
+    parts = clauses(shown, a, b, at)
     if unsure:
         whose = "" if shown else f"of {b} from {a} "
         ranges = ", ".join(_range(line, at) for line in unsure)
@@ -439,19 +433,22 @@ def verdict(names: Sequence[str], lines: Sequence[ComparedLine], at: int) -> str
         ranges = ", ".join(_range(line, at) for line in doubted)
         parts.append(f"TRIALS DISAGREE in {' and '.join(unsteady)}, so nothing is claimed of {ranges}")
     if single:
-        parts += [f"{'; '.join(_clauses(single, a, b, at))}: by trials too few to show a difference"]
+        parts += [f"{'; '.join(clauses(single, a, b, at))}: by trials too few to show a difference"]
     if parts:
         return "; ".join(parts)
     return f"{b} against {a}: nothing that both measured says which is faster"
 
 
 def _judged_lines(lines: Sequence[ComparedLine], at: int) -> list[ComparedLine]:
-    """Return the lines that a verdict is made of: the slowest tier's tail of reads and writes, and bandwidth."""
+    """Return the lines that a verdict is made of: the drive's tail of reads and writes, and bandwidth."""
     known = [line for line in lines if line.sides[at].ratio.value is not None]
-    found = []
+    drive, found = drive_of(lines), []
     for op in ("read", "write", ""):
+        of_op = [line for line in known if line.op == op and line.name in _TAILS and (op or not line.tier)]
+        # A faster tier may know a higher percentile: it is no answer of the drive.
+        of_drive = [line for line in of_op if line.tier == drive]
         for name in _TAILS:
-            tails = [line for line in known if (line.op, line.name) == (op, name) and (op or not line.tier)]
+            tails = [line for line in of_drive or of_op if line.name == name]
             if tails:
                 found.append(tails[-1])
                 break
@@ -462,7 +459,7 @@ def _judged_lines(lines: Sequence[ComparedLine], at: int) -> list[ComparedLine]:
     return found + [line for line in known if line.name == "bandwidth_bytes_per_s" and line.tier in tiers]
 
 
-def _clauses(lines: Sequence[ComparedLine], a: str, b: str, at: int) -> list[str]:
+def clauses(lines: Sequence[ComparedLine], a: str, b: str, at: int) -> list[str]:
     """Return `b reads 18 % faster at p99 [12, 23] than a`: its p99 is so much shorter; and how its bandwidths do."""
     times = [
         f"{line.op + 's' if line.op else 'brings first tokens'} {_much(line, at)} at {_percentile(line)}"
@@ -537,11 +534,22 @@ _HIGHLIGHTED = (
     "latency_p50_ns",
     "latency_p99_ns",
     "response_p99_ns",
+    "bytes",
     "hit_ratio",
     "capacity_writes_per_day",
 )
 _MOST_HIGHLIGHTS = 6
 _SIDES_HIGHLIGHTED = 2
+
+
+def drive_of(lines: Sequence[ComparedLine]) -> str:
+    """Return the slowest tier that moved bytes, on the first side, which is the drive; else the last place there is."""
+    for name in ("bandwidth_bytes_per_s", "bytes", ""):
+        known = [line for line in lines if line.tier and line.sides[0].median is not None]
+        # Tiers that only other sides have come behind those of the first, however fast they are.
+        if tiers := [line.tier for line in known if line.name.startswith(name)]:
+            return tiers[-1]
+    return ""
 
 
 def comparison_document(compared: Comparison, sides: Sequence[ReportedTrials]) -> Document:
@@ -552,25 +560,31 @@ def comparison_document(compared: Comparison, sides: Sequence[ReportedTrials]) -
     tables = [ReportTable("What is compared", Sheet.SUMMARY, columns, rows)]
     differing, one_sided = split_settings(compared.settings)
     if differing:
-        tables.append(_settings("Settings that differ", differing, numbers))
+        tables.append(settings_table("Settings that differ", differing, numbers))
+    drive = drive_of(compared.lines)
+    chapters = [
+        Chapter("Distributions compared", _distributions(sides, drive)),
+        Chapter("Over time compared", _over_time(sides, drive)),
+        Chapter("Trials that disagree", _disagreeing(compared)),
+        Chapter("Sides", tables),
+        Chapter("Figures", figure_tables(compared, numbers)),
+        *([_one_sided(one_sided, numbers)] if one_sided else []),
+    ]
+    charts = [chart for chapter in chapters[:2] for table in chapter.tables for chart in table.charts]
     return Document(
         name="Comparison",
         headline=compared.verdict,
         subject=[f"{number} {_side(side)}" for number, side in zip(numbers, sides, strict=True)],
         warnings=compared.warnings,
         highlights=_highlights(compared),
-        chapters=[
-            Chapter("Distributions compared", _distributions(sides)),
-            Chapter("Over time compared", _over_time(sides)),
-            Chapter("Trials that disagree", _disagreeing(compared)),
-            Chapter("Sides", tables),
-            Chapter("Figures", _figures(compared, numbers)),
-            *([_one_sided(one_sided, numbers)] if one_sided else []),
-        ],
+        chapters=chapters,
+        about=f"{' and '.join(compared.names[1:])} against {compared.names[0]}" + (f": {drive}" if drive else ""),
+        pictures=tuple(chart for chart in charts if drive in chart.title)[:2],
     )
 
 
-def _settings(title: str, settings: Settings, numbers: list[str]) -> ReportTable:
+def settings_table(title: str, settings: Settings, numbers: list[str]) -> ReportTable:
+    """Return `settings` as a table, a column a side."""
     columns = [ReportColumn("setting", "setting"), *(ReportColumn(f"side{i}", n) for i, n in enumerate(numbers))]
     return ReportTable(
         title,
@@ -585,16 +599,18 @@ def _one_sided(settings: Settings, numbers: list[str]) -> Chapter:
     many = f"{len(settings)} setting{'' if len(settings) == 1 else 's'} that only some sides have"
     title = "Settings that only some sides have"
     return Chapter(
-        title, [_settings("", settings, numbers)], is_folded=True, in_short=f"{many} are in a page, and in --json"
+        title, [settings_table("", settings, numbers)], is_folded=True, in_short=f"{many} are in a page, and in --json"
     )
 
 
 def _highlights(compared: Comparison) -> list[Highlight]:
-    """Return the ratios of the last tier's figures, if there are two sides."""
+    """Return the ratios of the drive's figures, if there are two sides."""
     if len(compared.names) != _SIDES_HIGHLIGHTED:
         return []
-    found = [line for line in compared.lines if line.name in _HIGHLIGHTED and line.sides[1].ratio.value is not None]
-    last = [line for line in found if line.tier == found[-1].tier]
+    known = [line for line in compared.lines if line.op != "delete" and line.sides[1].ratio.value is not None]
+    # What a run moves is what its trace asks for.
+    found = [line for line in known if line.name in _HIGHLIGHTED and (line.name != "bytes" or compared.kind == "trace")]
+    last = [line for line in found if line.tier == drive_of(compared.lines)]
     highlights = []
     for line in last[:_MOST_HIGHLIGHTS]:
         ratio_, name = line.sides[1].ratio, line.name.removesuffix("_ns").removesuffix("_bytes_per_s").replace("_", " ")
@@ -605,7 +621,8 @@ def _highlights(compared: Comparison) -> list[Highlight]:
     return highlights
 
 
-def _figures(compared: Comparison, numbers: list[str]) -> list[ReportTable]:
+def figure_tables(compared: Comparison, numbers: list[str]) -> list[ReportTable]:
+    """Return every figure that was compared, a table a tier: the sides, and each one's ratio to the first."""
     has_intervals = any(side.ratio.low is not None for line in compared.lines for side in line.sides[1:])
     columns = [
         *columns_of("text: op, figure"),
@@ -628,7 +645,8 @@ def _figures(compared: Comparison, numbers: list[str]) -> list[ReportTable]:
             found = side.ratio
             cells += [found.value, *([found.low, found.high, _MARKS[found.differs]] if has_intervals else [])]
         groups.setdefault(line.tier, []).append(cells)
-    order = dict.fromkeys(line.tier for line in compared.lines)
+    drive = "" if compared.kind == "scorecard" else drive_of(compared.lines)
+    order = sorted(dict.fromkeys(line.tier for line in compared.lines), key=lambda tier: tier != drive)
     return [
         ReportTable(
             f"Figures: {tier or 'as a whole'}", Sheet.PERFORMANCE, columns, groups[tier], (), "" if at else note, 2
@@ -675,8 +693,11 @@ def _disagreeing(compared: Comparison) -> list[ReportTable]:
     return [ReportTable("Each trial", Sheet.PERFORMANCE, columns, rows, (), "", 4)]
 
 
-def _distributions(sides: Sequence[ReportedTrials]) -> list[ReportTable]:
-    """Return the times of each trial of all runs in one picture a tier and operation, if more than one has them."""
+def _distributions(sides: Sequence[ReportedTrials], drive: str) -> list[ReportTable]:
+    """Return the times of each trial of all runs in one picture a tier and operation, if more than one has them.
+
+    Those of the `drive` come first.
+    """
     runs = [(n, s) for n, s in enumerate(sides) if isinstance(s.reports[0], RunReport)]
     reports = [(n, s, at, r) for n, s in runs for at, r in enumerate(s.reports, 1) if isinstance(r, RunReport)]
     # An open loop is judged by the response time.
@@ -689,6 +710,7 @@ def _distributions(sides: Sequence[ReportedTrials]) -> list[ReportTable]:
         for row in report.distributions
         if row["measure"] == measure and row["op"] != "delete"
     ]
+    points.sort(key=lambda row: bool(row["tier"] != drive))
     title = "Response time" if measure == "response" else "Latency"
     return [
         _distribution(f"{title}: {place}", rows, title.lower())
@@ -713,24 +735,27 @@ def _distribution(title: str, rows: list[dict[str, Any]], measure: str) -> Repor
     return ReportTable(title, Sheet.HISTOGRAMS, columns, cells, (chart,), note)
 
 
-def _over_time(sides: Sequence[ReportedTrials]) -> list[ReportTable]:
-    """Return each run's bandwidth over time, of its first trial, on axes that end alike."""
-    runs = [(n, s, s.reports[0]) for n, s in enumerate(sides)]
-    seen = [(n, s, r) for n, s, r in runs if isinstance(r, RunReport) and r.over_time and r.bucket_ns]
+def _over_time(sides: Sequence[ReportedTrials], drive: str) -> list[ReportTable]:
+    """Return the bandwidth of the `drive` over time, of each side's first trial, on axes that end alike."""
+    firsts = [(n, s, s.reports[0]) for n, s in enumerate(sides)]
+    seen = [
+        (n, s, r.bucket_ns, rows)
+        for n, s, r in firsts
+        if isinstance(r, RunReport | TraceReport) and r.bucket_ns
+        if (rows := [row for row in r.over_time if row["tier"] == drive])
+    ]
     if len(seen) < 2:  # noqa: PLR2004 - nothing to compare
         return []
-    tier = seen[0][2].over_time[-1]["tier"]
-    lines = [(n, s, r.bucket_ns or 1, [row for row in r.over_time if row["tier"] == tier]) for n, s, r in seen]
     names = ("read_bytes", "written_bytes")
-    most = max((row[name] * NS_PER_S / step for *_, step, rows in lines for row in rows for name in names), default=0.0)
-    end = max(row["start_ns"] + step for *_, step, rows in lines for row in rows)
+    most = max((row[name] * NS_PER_S / step for *_, step, rows in seen for row in rows for name in names), default=0.0)
+    end = max(row["start_ns"] + step for *_, step, rows in seen for row in rows)
     columns = columns_of("ns: start_ns = from; bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written")
     tables = []
-    for number, side, step, rows in lines:
+    for number, side, step, rows in seen:
         cells = [[row["start_ns"], *(row[name] * NS_PER_S / step for name in names)] for row in rows]
         start = [float(row[0]) for row in cells]
         series = [Series(label, start, [row[at] for row in cells]) for at, label in ((1, "read"), (2, "write"))]
-        title = f"Bandwidth of {tier}: [{number}] {side.name}"
+        title = f"Bandwidth of {drive}: [{number}] {side.name}"
         chart = Chart(
             title, ChartShape.STEPS, Unit.NS, Unit.BYTES_PER_S, series, float(step), x_end=float(end), y_end=most * _AIR
         )

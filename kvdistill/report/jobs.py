@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from kvdistill.check.check import Closeness, Jobs
+from kvdistill.check.check import Closeness, ClosenessPair, Jobs
 from kvdistill.check.closeness import StreamFigures, Verdict
 from kvdistill.check.store_jobs import StoreCloseness
 from kvdistill.jobs.job import expected_said
 from kvdistill.jobs.write import StoreJobs
 from kvdistill.profile.profile import Profile
-from kvdistill.report.tables import at
+from kvdistill.queries.views import at
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -27,7 +28,7 @@ from kvtrace.core.document.document import (
     parameters,
     show,
 )
-from kvtrace.core.units import format_count, format_duration
+from kvtrace.core.units import NS_PER_S, format_count, format_duration
 
 
 class JobsReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +52,7 @@ def jobs_document(report: JobsReport) -> Document:
     facts = {"tier": profile.get("tier"), **said}
     return Document(
         name=report.name,
-        headline="Jobs, and how close they come to their source",
+        headline="; ".join(line.partition(";")[0] for line in _said(report.closeness)) or "no job was compared",
         subject=_said(report.closeness),
         notes=[],
         chapters=[
@@ -65,7 +66,7 @@ def written_document(written: Jobs | StoreJobs, folder: Path, compared: StoreClo
     """Return the document of jobs that were just written to `folder`; a store's may be compared with a replay."""
     # Numbered logs are one.
     files = dict.fromkeys(_NUMBER.sub(".*.iolog", name) for name in written.files)
-    chapters = [_profile_chapter(written.profile)]
+    chapters = [profile_chapter(written.profile)]
     said = [f"Written to {folder}: {', '.join(files)}"]
     if isinstance(written, Jobs):
         columns = columns_of("text: job; bytes: space_bytes = needs; text: log")
@@ -115,12 +116,8 @@ def _replay_chapter(compared: StoreCloseness) -> Chapter:
     return Chapter("Job compared with the replay", [ReportTable("", Sheet.SUMMARY, columns, rows)], notes)
 
 
-def profile_document(profile: Profile) -> Document:
-    """Return the document of a profile's main figures."""
-    return Document("", "", [_profile_chapter(profile)])
-
-
-def _profile_chapter(profile: Profile) -> Chapter:
+def profile_chapter(profile: Profile) -> Chapter:
+    """Return the chapter of a profile's main figures."""
     columns = columns_of("""
         text: op =
         count: operations
@@ -204,17 +201,32 @@ def _said(found: Closeness) -> list[str]:
     """Return in a sentence a job how close they come."""
     lines = []
     for pair in found.comparisons:
-        passed = sum(verdict.passes is True for verdict in pair.verdicts)
-        said = [f"{pair.job}: as its source in {passed} of {len(pair.verdicts)} figures"]
+        judged = [verdict.passes for verdict in pair.verdicts if verdict.passes is not None]
+        few = "" if len(judged) == len(pair.verdicts) else f" that could be judged, of {len(pair.verdicts)}"
+        said = [f"{pair.job}: as its source in {sum(judged)} of {len(judged)} figures{few}"]
         missed = [(v.name, _measured(v)) for v in pair.verdicts if v.passes is False]
         if missed:
             said.append("NOT in " + ", ".join(f"{name} ({show(cell.value, cell.unit)})" for name, cell in missed))
-        why = [v.why for v in pair.verdicts if v.why is not None]
-        said += [f"{why.count(reason)} undetermined: {reason}" for reason in dict.fromkeys(why)]
+        for reason in dict.fromkeys(v.why for v in pair.verdicts if v.why is not None):
+            of = [v for v in pair.verdicts if v.why == reason]
+            said.append(f"{len(of)} undetermined ({', '.join(v.name for v in of)}): {reason}{_settled(pair, of)}")
         left = sum(v.passes is None and v.why is None for v in pair.verdicts)
         said += [f"{left} not measured"] * bool(left)
         lines.append("; ".join(said))
     return lines
+
+
+def _settled(pair: ClosenessPair, undetermined: list[Verdict]) -> str:
+    """Return how long a check would settle what is `undetermined`, and whether the source is as long; else nothing."""
+    more = max((verdict.more or 0 for verdict in undetermined), default=0)
+    if not more or not pair.span_ns:
+        return ""
+    spans_ns = [v.more * pair.span_ns for v in undetermined if v.more]
+    least, most = (math.ceil(of(spans_ns) / (60 * NS_PER_S)) for of in (min, max))
+    how = f"--check-duration {most}min"
+    if most * 60 * NS_PER_S > pair.whole_ns:
+        how += f", and a source as long: this is {format_duration(pair.whole_ns)}"
+    return f"; a check of {least if least == most else f'{least} to {most}'} min would settle them ({how})"
 
 
 def _measured(verdict: Verdict) -> Cell:

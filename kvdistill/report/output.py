@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from typing import Any
 from msgspec.structs import asdict
 
 from kvdistill.profile.distributions import at_rank
+from kvdistill.report.cards import cards_document, compare_cards
 from kvdistill.report.compare import Comparison, ReportedTrials, comparable, compare, comparison_document
-from kvdistill.report.jobs import jobs_document
+from kvdistill.report.jobs import JobsReport, jobs_document
 from kvdistill.report.probe import ProbeReport, probe_document
 from kvdistill.report.report import BUCKETS, Report, SweepReport, report
 from kvdistill.report.run import RunReport, run_document
@@ -31,6 +32,7 @@ from kvtrace.core.document.export import PlainSheet
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
 from kvtrace.core.run.run_file import MLPERF_FILE, OPS_FILE, TRIALS_FOLDER, MlperfMark, find_mark, refuse_cut_off
+from kvtrace.core.run.sweep_file import CARD_FILE, find_card
 from kvtrace.core.statistics import Endurance, nearest_rank
 
 SUFFIXES = (".html", ".md", ".csv", ".xlsx")
@@ -78,7 +80,7 @@ def read_reports(
     documents = documents_of(every, names)
     alike = comparable([side for side in sides if side.reports])
     if alike:
-        documents.insert(0, comparison_document(compare(alike), alike))
+        documents.insert(0, folded(comparison_document(compare(alike), alike)))
     marks = [(name, find_mark(path)) for name, path in zip(names_of(paths), paths, strict=True)]
     documents[:0] = [marked_document(mark, name) for name, mark in marks if mark is not None]
     return every, documents, mlperf_sheets(every, names)
@@ -86,9 +88,16 @@ def read_reports(
 
 def read_comparison(paths: Sequence[Path]) -> tuple[Comparison, Document]:
     """Return the comparison of what is at `paths`, and its document. Raises what `report` and `compare` raise."""
+    cards = [find_card(path) for path in paths]
+    if found := [card for card in cards if card is not None]:
+        if None in cards:
+            raise ConfigError(f"{paths[cards.index(None)]} holds no scorecard; only like with like is compared")
+        names = [path.parent if path.name == CARD_FILE else path for path in paths]
+        compared = compare_cards(names_of(names), found)
+        return compared, folded(cards_document(compared, found))
     sides = _read(paths, BUCKETS, None)
     compared = compare(sides)
-    return compared, comparison_document(compared, sides)
+    return compared, folded(comparison_document(compared, sides))
 
 
 def _read(paths: Sequence[Path], buckets: int, endurance: Endurance | None) -> list[ReportedTrials]:
@@ -100,17 +109,19 @@ def _read(paths: Sequence[Path], buckets: int, endurance: Endurance | None) -> l
 
 def documents_of(reports: Sequence[Report], names: Sequence[str]) -> list[Document]:
     """Return the documents of `reports`, called `names`."""
-    return [replace(_document(report), name=name) for report, name in zip(reports, names, strict=True)]
+    return [folded(replace(_document(report), name=name)) for report, name in zip(reports, names, strict=True)]
+
+
+def folded(document: Document) -> Document:
+    """Return `document` with its chapters folded, so that a page is one screen: the answer, its figures, its charts."""
+    return replace(document, chapters=[replace(of, is_folded=bool(of.title)) for of in document.chapters])
 
 
 def _document(report: Report) -> Document:
-    if isinstance(report, TraceReport):
-        return trace_document(report)
-    if isinstance(report, RunReport):
-        return run_document(report)
     if isinstance(report, SweepReport):
         return sweep_document(report.sweep)
-    return probe_document(report) if isinstance(report, ProbeReport) else jobs_document(report)
+    documents: dict[type, Callable[[Any], Document]] = {TraceReport: trace_document, RunReport: run_document}
+    return (documents | {ProbeReport: probe_document, JobsReport: jobs_document})[type(report)](report)
 
 
 def check_names(paths: Sequence[Path]) -> None:

@@ -27,15 +27,17 @@ from kvdistill.report.tables import (
     heat_tables,
     hit_ratio,
     origin,
+    pictures_of,
     rate_tables,
     reuse_tables,
     size_tables,
     subject_of,
     wear_table,
+    workload_of,
     writes_per_day,
 )
 from kvtrace.core import tables
-from kvtrace.core.document.chapters import checkpoint_chapter, checkpoint_sentence, ranks_tables
+from kvtrace.core.document.chapters import checkpoint_sentence, checkpoint_tables, ranks_tables
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -174,8 +176,8 @@ def summary_report(run: RunFile) -> RunReport:
     )
 
 
-_MAIN, _MOST = 4, 6
-"""Chapters, of those that every run has, that stand open; and the figures before them."""
+_MOST = 6
+"""Figures that stand first."""
 _IN_FLIGHT = "An operation's bytes are spread over the time in which it was in flight; it counts when it completes."
 _WEAR = (
     "At this run's rate, which is not the service's unless it kept pace at speed 1. Padding counts; what the drive "
@@ -213,22 +215,21 @@ def run_document(report: RunReport) -> Document:
     ranks = None if run is None or not isinstance(run.ranks, RanksNote) else run.ranks
     chapters = [
         *([] if ranks is None else [Chapter("Ranks", ranks_tables(ranks))]),
-        *([] if saved is None else [checkpoint_chapter(saved)]),
+        *([] if saved is None else [Chapter("Checkpoints", checkpoint_tables(saved))]),
         Chapter("Tiers", [_operations_table(report), *_hits(run), *rates]),
         Chapter("Latency", [*times, *(table for table in maps if table not in deletes)]),
         Chapter("Requests, QoS and criteria", [*request_tables(run), *_throughput(run)]),
         Chapter("Wear", [wear_table(report.writes_per_day, _WEAR), _device(run)]),
         *([] if report.layers is None else [layer_chapter(report.layers)]),
         *([] if report.closeness is None else [closeness_chapter(report.closeness)]),
-        *([] if report.probe is None else [replace(probe_chapter(report.probe), is_folded=True)]),
+        *([] if report.probe is None else [probe_chapter(report.probe)]),
         Chapter("Service time and lateness" if is_open else "Lateness", [*(latency if is_open else []), *waits]),
         Chapter("Deletes over time", deletes),
         Chapter("Sizes", size_tables(report.sizes, report.size_bins)),
         Chapter("Reuse", reuse_tables(report.reuse)),
         Chapter("What was run, and on what", [*_targets(run), parameters("Run", Sheet.PARAMETERS, facts)]),
     ]
-    more = sum(extra is not None for extra in (ranks, saved, report.layers, report.closeness))
-    main = {chapter.title for chapter in chapters[: _MAIN + more]}
+    tier, measure = _tested(report), "Response time" if is_open else "Latency"
     return Document(
         name=report.subject.file if run is None else run.trace.file,
         headline=verdict,
@@ -236,8 +237,26 @@ def run_document(report: RunReport) -> Document:
         notes=notes,
         warnings=_warnings(report),
         highlights=_highlights(report),
-        chapters=[replace(chapter, is_folded=chapter.title not in main) for chapter in chapters],
+        chapters=chapters,
+        about=_about(report),
+        pictures=pictures_of(chapters, f"Bandwidth of {tier}", f"{measure} on {tier}"),
     )
+
+
+def _about(report: RunReport) -> str:
+    """Return the drive, the model and the workload, as far as they are known."""
+    run = report.run
+    facts = {} if run is None else next((facts for name, facts in run.drives() if name == _tested(report)), {})
+    drive = facts.get("device_model") or facts.get("device") or facts.get("target")
+    where = drive if drive is None or not facts.get("filesystem") else f"{drive} ({facts['filesystem']})"
+    said = [where, report.subject.model] if run is None else [where, run.trace.metadata.model_name]
+    said += [] if run is None else [workload_of(run.trace.metadata)]
+    return ", ".join(str(part) for part in said if part)
+
+
+def _tested(report: RunReport) -> str | None:
+    """Return the slowest tier that moved bytes, which is the one under test."""
+    return next((row["tier"] for row in reversed(report.figures) if row["bandwidth_bytes_per_s"] is not None), None)
 
 
 def _subject(run: RunFile | None) -> list[str]:
@@ -277,11 +296,10 @@ def _warnings(report: RunReport) -> list[str]:
 
 
 def _highlights(report: RunReport) -> list[Highlight]:
-    """Return the figures that matter of the slowest tier that moved bytes, which is the one under test."""
-    moved = [row for row in report.figures if row["bandwidth_bytes_per_s"] is not None]
-    if not moved:
+    """Return the figures that matter of the tier under test."""
+    name = _tested(report)
+    if name is None:
         return []
-    name = moved[-1]["tier"]
     found = [
         Highlight(
             f"{row['op']} bandwidth, {name}",
@@ -289,8 +307,8 @@ def _highlights(report: RunReport) -> list[Highlight]:
             Unit.BYTES_PER_S,
             f"{format_count(row['operations'])} operations",
         )
-        for row in moved
-        if row["tier"] == name
+        for row in report.figures
+        if row["tier"] == name and row["bandwidth_bytes_per_s"] is not None
     ]
     # An open loop is judged by the response time: time spent waiting to be submitted counts.
     measure, times = ("response", report.response) if report.response else ("latency", report.latency)
@@ -442,23 +460,15 @@ def request_tables(run: RunFile | None) -> list[ReportTable]:
     """Return the tables of requests, classes of service and criteria of `run`."""
     requests, mlperf = (None, None) if run is None else (run.requests, run.mlperf)
     if run is not None and isinstance(run.serving, Serving):
-        return _served(run.serving)
+        found = run.serving
+        figures = {name.replace("_", " "): Cell(getattr(found, name), unit) for name, unit in SERVING_FIGURES.items()}
+        spec = "text: measure; count: count; ns: mean_ns = mean, p50_ns = p50, p90_ns = p90, p95_ns = p95, "
+        spec += "p99_ns = p99, p99_9_ns = p99.9, max_ns = max"
+        rows = _measured({said: getattr(found, name) for name, said in SERVING_TIMES.items()})
+        note = f"As {found.benchmark} measured them, at the engine's front."
+        times = table_of("Times of requests", Sheet.QOS, spec, rows, note)
+        return [parameters("Requests", Sheet.QOS, figures), times]
     return [*_requests(requests), *_classes(requests, mlperf), _criteria(mlperf)]
-
-
-def _served(found: Serving) -> list[ReportTable]:
-    figures = {name.replace("_", " "): Cell(getattr(found, name), unit) for name, unit in SERVING_FIGURES.items()}
-    spec = """
-        text: measure
-        count: count
-        ns: mean_ns = mean, p50_ns = p50, p90_ns = p90, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, max_ns = max
-    """
-    rows = _measured({said: getattr(found, name) for name, said in SERVING_TIMES.items()})
-    note = f"As {found.benchmark} measured them, at the engine's front."
-    return [
-        parameters("Requests", Sheet.QOS, figures),
-        table_of("Times of requests", Sheet.QOS, spec, rows, note),
-    ]
 
 
 def _measured(times: dict[str, Distribution | ServingTimes | None]) -> list[dict[str, Any]]:

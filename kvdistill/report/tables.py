@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -11,6 +12,7 @@ import msgspec
 
 from kvtrace.core.document.document import (
     Cell,
+    Chapter,
     Chart,
     ChartShape,
     ReportColumn,
@@ -115,6 +117,19 @@ def origin(subject: Subject) -> dict[str, Any]:
         "simulated": subject.is_simulated,
         "configuration SHA-256": subject.config_sha256 or None,
     }
+
+
+def workload_of(meta: Metadata) -> str:
+    """Return who asked for what a trace holds, in a few words: its preset, and its users, its source's file or kind."""
+    users, source = meta.config.get("users"), meta.source or {}
+    asked = f"{users} users" if isinstance(users, int) else source.get("file") or source.get("kind")
+    return ", ".join(str(part) for part in (meta.preset, asked) if part)
+
+
+def pictures_of(chapters: Sequence[Chapter], *titles: str) -> tuple[Chart, ...]:
+    """Return the charts of `chapters` that have these titles, in this order."""
+    charts = {chart.title: chart for chapter in chapters for table in chapter.tables for chart in table.charts}
+    return tuple(charts[title] for title in titles if title in charts)
 
 
 TIME_COLUMNS = "mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, p99_99_ns = p99.99"
@@ -285,13 +300,6 @@ def heat_table(
     cells = Series(op, [float(r[x]) for r in rows], [float(r[y]) for r in rows], [r[count] / most for r in rows])
     note = f"The strongest colour is {most:,}{f' {counted}' if counted else ''} in a cell, which spans {span}."
     return table_of(title, Sheet.HISTOGRAMS, spec, rows, note, keys=2, charts=(replace(chart, series=[cells]),))
-
-
-def at(value: Any, *names: str) -> Any:
-    """Return the value at the path `names` in nested objects; null if there is none."""
-    for name in names:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
 
 
 def by(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, list[dict[str, Any]]]]:

@@ -12,14 +12,14 @@ import msgspec
 from kvdistill.profile.distributions import bins, summarize
 from kvdistill.profile.locality import LiveBytes, reuse_rows, trace_locality
 from kvdistill.queries.database import connect, query
-from kvdistill.queries.views import register
+from kvdistill.queries.views import at, register
 from kvdistill.report.tables import (
     BANDWIDTHS,
     Subject,
-    at,
     by,
     hit_ratio,
     origin,
+    pictures_of,
     rate_tables,
     reuse_tables,
     size_tables,
@@ -152,32 +152,36 @@ def trace_document(report: TraceReport) -> Document:
         course, *others = _event_course(report.events)
         shown = [course, *event_tables(report.events), *others]
         events.append(Chapter("Events", shown, event_lines(report.events)))
+    chapters = [
+        *([Chapter("Fleet", fleet_tables(report.fleet))] if report.fleet else []),
+        *events,
+        Chapter(
+            "Tiers and operations",
+            [_tiers(report), table_of("Operations", Sheet.PERFORMANCE, spec, report.operations, keys=3)],
+        ),
+        Chapter("Over time", rate_tables(report.over_time, report.bucket_ns, "By the trace's own clock.")),
+        Chapter("Wear", [wear_table(report.writes_per_day, "Writes to flash inside the drive are more.")]),
+        Chapter("Sizes", size_tables(report.sizes, report.size_bins)),
+        Chapter("Reuse", reuse_tables(report.reuse)),
+        Chapter("What this is", [parameters("Origin", Sheet.PARAMETERS, facts)]),
+        Chapter(
+            "Not in a trace",
+            [
+                parameters("QoS", Sheet.QOS, {"latency": _NOT_MEASURED}),
+                parameters("Device", Sheet.DEVICE, {"block layer": _NOT_MEASURED}),
+            ],
+        ),
+    ]
+    tier = report.tiers[-1]["name"] if report.tiers else ""
+    asked = (subject.source or {}).get("file") or (subject.source or {}).get("kind")
     return Document(
         name=subject.file,
         headline=(f"{headline}; {fleet_headline(report.fleet)}" if report.fleet else headline),
         notes=notes,
         highlights=_highlights(report),
-        chapters=[
-            *([Chapter("Fleet", fleet_tables(report.fleet))] if report.fleet else []),
-            *events,
-            Chapter(
-                "Tiers and operations",
-                [_tiers(report), table_of("Operations", Sheet.PERFORMANCE, spec, report.operations, keys=3)],
-            ),
-            Chapter("Over time", rate_tables(report.over_time, report.bucket_ns, "By the trace's own clock.")),
-            Chapter("Wear", [wear_table(report.writes_per_day, "Writes to flash inside the drive are more.")]),
-            Chapter("Sizes", size_tables(report.sizes, report.size_bins)),
-            Chapter("Reuse", reuse_tables(report.reuse)),
-            Chapter("What this is", [parameters("Origin", Sheet.PARAMETERS, facts)], is_folded=True),
-            Chapter(
-                "Not in a trace",
-                [
-                    parameters("QoS", Sheet.QOS, {"latency": _NOT_MEASURED}),
-                    parameters("Device", Sheet.DEVICE, {"block layer": _NOT_MEASURED}),
-                ],
-                is_folded=True,
-            ),
-        ],
+        chapters=chapters,
+        about=", ".join(str(part) for part in (subject.model, subject.preset, asked) if part),
+        pictures=pictures_of(chapters, "Hits over time", f"Bandwidth of {tier}", f"Reuse distance on {tier}")[:2],
     )
 
 

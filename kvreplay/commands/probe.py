@@ -86,7 +86,7 @@ def probe(
     check_root()
     check_output(output, is_forced=force)
     if fio is not None:
-        check_new(fio / "profile.json", "--fio", is_forced=force)
+        check_new(fio / "profile.json", "with --fio", is_forced=force)
     disks = {disk.name: disk for path in dev or [] for disk in resolve(path)}
     duration_ns = None if duration is None else parse_duration_ns(duration)
     with ExitStack() as stack:

@@ -98,7 +98,9 @@ def sweep(
         ),
     ] = None,
     load: LoadArguments,
-    plot_to: Annotated[Path | None, typer.Option("--plot", help="Draw it: *.svg, *.png or *.pdf.")] = None,
+    plot_to: Annotated[
+        Path | None, typer.Option("--plot", writable=True, help="Draw it: *.svg, *.png or *.pdf.")
+    ] = None,
     queue_depth: Annotated[
         int | None, typer.Option(help="With --speeds or --users: at most this many in flight, as for kvreplay run.")
     ] = None,
@@ -202,6 +204,7 @@ def scorecard(
     from kvreplay.run import sweep as cards
     from kvreplay.run.run import Replay
     from kvtrace.core.document.terminal import answer
+    from kvtrace.core.run.sweep_file import CARD_FILE
     from kvtrace.core.statistics import parse_endurance
 
     check_memory()
@@ -222,7 +225,7 @@ def scorecard(
     with ExitStack() as stack:
         # All before the first run: a stack that gen refuses must not end what takes an hour.
         traces = {of: stack.enter_context(_trace(None, cards.gen_options(of, size))) for of in presets.split(",")}
-        make_directory(output, cards.CARD_FILE)
+        make_directory(output, CARD_FILE)
         for preset, trace in traces.items():
             try:
                 one = replace(asked, output=output / preset, trace=trace)

@@ -40,7 +40,7 @@ from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import LimitCause, RunVerdict, Summary
 from kvtrace.core.run.probe_file import find_probe
 from kvtrace.core.run.run_file import SWEEP_FILE, ProgramError, RunFile, find_run, run_program
-from kvtrace.core.run.sweep_file import Axis, LoadSweep, SweepPoint
+from kvtrace.core.run.sweep_file import CARD_FILE, Axis, Card, CardTrial, LoadSweep, Score, SweepPoint, TriedUsers
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance
 from kvtrace.core.tables import objects_path, open_table
@@ -558,61 +558,12 @@ def _lost(point: SweepPoint, target_ns: int | None) -> str:
 
 # === a drive's scorecard ==============================================================================================
 
-CARD_FILE = "scorecard.json"
 MODEL, FASTER = "qwen2.5-7b", {"gpu": "512MiB", "cpu": "2GiB"}
 """What the stacks serve, and what they hold above the drive: little, so that the drive has the work."""
 LOAD = ("--duration", "20min", "--set", "workload.think_time=10s")
 """The steady window begins where the drive's tier first evicts, which takes few users long."""
 FIRST_USERS = 4.0
 TIER = "nvme"
-
-
-class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """What the drive does under one stack, at the load that decides."""
-
-    preset: str
-    users: float | None
-    """The most that it sustains; null if it sustains not even the least that was tried."""
-    at_users: float
-    """Where it was measured: the same, or else the least that was tried."""
-    answer: str
-    limit: str | None
-    read_bytes_per_s: float | None
-    written_bytes_per_s: float | None
-    read_p50_ns: int | None
-    """Response times, from when an operation was due; null of too few."""
-    read_p99_ns: int | None
-    read_p99_9_ns: int | None
-    request_bytes: float | None
-    """The mean of the block requests; this and the next null without probes."""
-    in_flight: float | None
-    """The mean number of block requests in flight, as one is dispatched."""
-    drive_writes_per_day: float | None
-    """At this load, kept up, of the whole device; null if its size is not known."""
-    life_years: float | None
-    """Null without --endurance."""
-    delivered_share: float | None
-    """Bytes that were moved over bytes that the trace asked for in the same time: its bias, less one."""
-    spread: float | None
-    """(greatest - least) / median of the throughput over the trials at this load."""
-    trials: int
-    trace_sha256: str | None
-    """Of its trace at this load: the same seed and options give the same bytes."""
-
-
-class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """The scorecard of a drive."""
-
-    program: str = "kvreplay"
-    version: str = __version__
-    argv: list[str]
-    status: str
-    """complete, or why it is partial."""
-    device: str | None
-    model: str | None
-    device_bytes: int | None
-    filesystem: str | None
-    scores: list[Score]
 
 
 def gen_options(preset: str, size: str) -> str:
@@ -658,34 +609,38 @@ def _score(
     preset: str, sweep_: LoadSweep, point: SweepPoint, trials: list[RunFile], run: RunFile, folder: Path,
     endurance: Endurance | None,
 ) -> Score:  # fmt: skip
-    rates = {op: _rate(run, op) for op in ("read", "write")}
-    size, written, asked = run.tiers[TIER].get("device_bytes"), rates["write"], point.asked_bytes_per_s
+    size, written, asked = run.tiers[TIER].get("device_bytes"), _rate(run, "write"), point.asked_bytes_per_s
     a_day = None if written is None else written * SECONDS_PER_DAY
     probed = find_probe(folder)
     sides = list(probed.block.directions.values()) if probed else []
     issued = sum(side.issued or 0 for side in sides)
     depths = [(of.in_flight, of.count) for side in sides for of in side.in_flight_at_dispatch]
-    both = [sum(rate for op in ("read", "write") if (rate := _rate(trial, op)) is not None) for trial in trials]
+    each = [_trial(of) for of in trials]
+    both = [(of.read_bytes_per_s or 0) + (of.written_bytes_per_s or 0) for of in each]
     return Score(
+        **msgspec.structs.asdict(_trial(run)),
         preset=preset,
+        gen=shlex.join(with_users(run.trace.metadata.argv[2:], 0)).removesuffix(" --users 0"),
         users=sweep_.knee,
+        tried=[TriedUsers(p.value, p.trials, p.held_trials or 0) for p in sweep_.points],
         at_users=point.value,
         answer=sweep_.answer,
         limit=sweep_.limit,
-        read_bytes_per_s=rates["read"],
-        written_bytes_per_s=written,
-        read_p50_ns=point.read_p50_ns,
-        read_p99_ns=point.read_p99_ns,
-        read_p99_9_ns=point.read_p99_9_ns,
         request_bytes=sum(side.issued_bytes or 0 for side in sides) / issued if issued else None,
         in_flight=sum(of * count for of, count in depths) / sum(count for _, count in depths) if depths else None,
         drive_writes_per_day=a_day / size if a_day is not None and size else None,
         life_years=endurance.life_years(size, a_day) if endurance and a_day else None,
         delivered_share=(point.throughput_bytes_per_s or 0.0) / asked if asked else None,
         spread=statistics.spread(both) if len(both) > 1 else None,
-        trials=len(both),
+        trials=len(each),
+        each=each,
         trace_sha256=run.trace.sha256,
     )
+
+
+def _trial(run: RunFile) -> CardTrial:
+    times = {f"read_{name}": slowest(run.summary.figures, "read", name) for name in ("p50_ns", "p99_ns", "p99_9_ns")}
+    return CardTrial(read_bytes_per_s=_rate(run, "read"), written_bytes_per_s=_rate(run, "write"), **times)
 
 
 def _rate(run: RunFile, op: str) -> float | None:
@@ -700,6 +655,7 @@ def card_of(asked: Replay, scores: list[Score], run: RunFile | None, error: KvEr
     card = Card(
         argv=asked.argv,
         status="complete" if error is None else str(error),
+        window=asked.config.window,
         device=tier.get("device"),
         model=tier.get("device_model"),
         device_bytes=tier.get("device_bytes"),
@@ -725,7 +681,7 @@ def card_document(card: Card) -> Document:
     notes = [
         f"users of synthetic conversations with {MODEL}; read times are response times, from when a read was due",
         "delivered: of what the trace asked for; spread: (greatest - least) / median of the throughput over its trials",
-        "two cards are told apart where they differ by more than both spreads",
+        "kvdistill compare says where two cards differ by more than their trials do",
     ]
     notes += ["request and in flight: block requests; not measured (root and libbpf are needed)"] * all(
         score.request_bytes is None for score in card.scores

@@ -136,7 +136,9 @@ def mrc(
             "million references]"
         ),
     ] = None,
-    plot_to: Annotated[Path | None, typer.Option("--plot", help="Draw it: *.svg, *.png or *.pdf.")] = None,
+    plot_to: Annotated[
+        Path | None, typer.Option("--plot", writable=True, help="Draw it: *.svg, *.png or *.pdf.")
+    ] = None,
     max_requests: MaxRequests = None,
     seed: Seed = 42,
     as_json: AsJson = False,
@@ -262,7 +264,7 @@ def size(
         float | None,
         typer.Option(help="Share of the objects in each of 4 samples; 1: all.  [default: as many as take seconds]"),
     ] = None,
-    page: Annotated[Path | None, typer.Option("--plot", help="Also write a page with charts.")] = None,
+    page: Annotated[Path | None, typer.Option("--plot", writable=True, help="Also write a page with charts.")] = None,
     as_json: AsJson = False,
     *,
     stack: StackArguments,

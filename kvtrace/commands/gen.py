@@ -23,12 +23,11 @@ from kvtrace.commands.options import (
     flag_of,
     prepare,
 )
-from kvtrace.core.app import Force, log, progress, takes_groups
+from kvtrace.core.app import log, progress, takes_groups
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, table_of
 from kvtrace.core.document.fleet import event_lines, event_tables, fleet_headline, fleet_tables
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.files import check_new
 from kvtrace.core.metadata import STALLS
 from kvtrace.core.units import format_bytes, format_count, format_duration, format_years, parse_duration_ns
 from kvtrace.model.catalogue import find_model
@@ -125,22 +124,23 @@ def _job(stack: StackArguments, run: RunArguments, given: CheckpointArguments) -
 @takes_groups
 def gen(
     file: Annotated[Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The trace: *.parquet or *.csv.zst.")] = Path(
-        "trace.parquet"
-    ),
+    output: Annotated[
+        Path, typer.Option("-o", "--output", writable=True, help="The trace: *.parquet or *.csv.zst.")
+    ] = Path("trace.parquet"),
     *,
     stack: StackArguments,
     fleet: FleetArguments,
     event: EventOption = None,
     users: UserArguments,
     run: RunArguments,
-    requests_out: Annotated[Path | None, typer.Option(help="Also write the requests table here.")] = None,
+    requests_out: Annotated[
+        Path | None, typer.Option(writable=True, help="Also write the requests table here.")
+    ] = None,
     drive: DriveArguments,
     as_json: AsJson = False,
     source: SourceArguments,
     turns: TurnsOption = None,
     training: CheckpointArguments,
-    force: Force = False,
 ) -> None:
     """Simulate requests over the tiers of a preset and write the I/O as a trace, deletes included.
 
@@ -156,9 +156,6 @@ def gen(
     kvtrace gen --nodes 8 --duration 20min --event 300s:node-lost:7 --event 400s:node-joined:7 -o lost.parquet
     kvtrace gen --nodes 8 --duration 20min --event 300s:rolling-restart:30s -o restart.parquet
     """
-    check_new(output, is_forced=force)
-    if requests_out is not None:
-        check_new(requests_out, "--requests-out", is_forced=force)
     if stack.preset == CHECKPOINT:
         if any(given is not None for given in (file, requests_out, turns)):
             raise ConfigError("--preset checkpoint has no requests: leave FILE, --requests-out and --turns out")

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 @takes_groups
 def import_(
     file: Annotated[Path, typer.Argument(help="A file of real requests; for some sources a directory or a glob.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The requests table: *.parquet or *.csv.zst.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", writable=True, help="The requests table: *.parquet or *.csv.zst.")
+    ],
     max_requests: MaxRequests = None,
     seed: Seed = 42,
     as_json: AsJson = False,
@@ -64,7 +66,9 @@ def import_(
 
 def convert(
     source: Annotated[Path, typer.Argument(metavar="IN", help="*.parquet, *.csv.zst, or an MLPerf trace CSV.")],
-    target: Annotated[Path, typer.Argument(metavar="OUT", help="*.parquet or *.csv.zst; with --to mlperf also *.csv.")],
+    target: Annotated[
+        Path, typer.Argument(metavar="OUT", writable=True, help="*.parquet or *.csv.zst; with --to mlperf also *.csv.")
+    ],
     to: Annotated[str, typer.Option(help="Format of OUT: native, or mlperf.")] = "native",
 ) -> None:
     """Convert a table between Parquet and zstd CSV, or a trace from or to the MLPerf trace CSV.
@@ -112,7 +116,9 @@ def _convert_native(source: Path, target: Path, tick: Callable[[float], None]) -
 
 def merge(
     traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Two traces or more.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The merged trace: *.parquet or *.csv.zst.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", writable=True, help="The merged trace: *.parquet or *.csv.zst.")
+    ],
     shift: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=TIME", help="Let a trace, by its file's name, begin later: checkpoint=30s."),
@@ -121,7 +127,9 @@ def merge(
         list[str] | None,
         typer.Option(metavar="NAME=FILE", help="The requests table of a trace; merged into --requests-out."),
     ] = None,
-    requests_out: Annotated[Path | None, typer.Option(help="Write the requests tables as one here.")] = None,
+    requests_out: Annotated[
+        Path | None, typer.Option(writable=True, help="Write the requests tables as one here.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Lay traces over each other in time: tiers are matched by name, objects, requests and sessions stay apart.
@@ -187,9 +195,9 @@ def record(
     ] = None,
     topic: Annotated[str, typer.Option(help="Topic prefix.")] = "",
     duration: Annotated[str | None, typer.Option(help="End after this time.  [default: with Ctrl-C]")] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The events table: *.parquet or *.csv.zst.")] = Path(
-        "events.parquet"
-    ),
+    output: Annotated[
+        Path, typer.Option("-o", "--output", writable=True, help="The events table: *.parquet or *.csv.zst.")
+    ] = Path("events.parquet"),
     as_json: AsJson = False,
 ) -> None:
     """Follow the KV events of a live vLLM or SGLang until Ctrl-C, and write them as a table.

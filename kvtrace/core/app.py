@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, NoReturn, TypeVar, cast, get_args
 
 import typer
 import typer.main
-from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from kvtrace import __version__
 from kvtrace.core.errors import DeviceError, KvError, OutOfMemory, TraceError
@@ -52,6 +52,7 @@ QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
 Force = Annotated[bool, typer.Option("--force", help="Write over what is there: a file, or what a folder holds.")]
+"""Of a command whose output is a folder. Who marks a file's option `writable` has --force, and need not look at it."""
 
 
 SECTIONS = {
@@ -98,11 +99,14 @@ _SECTION_OF = {f"--{name}": section for section, names in SECTIONS.items() for n
 _METAVAR_OF = {f"--{name}": metavar for metavar, names in METAVARS.items() for name in names.split()}
 _METAVAR_OF_TYPE = {int: "N", float: "X", Path: "PATH"}
 _MANY_OPTIONS = 12
-_ALL, _QUIET = "--help-all", "--quiet"
+_ALL, _QUIET, _FORCE = "--help-all", "--quiet", "--force"
 
 
 class Command(TyperCommand):
-    """A command whose `--help` lists the common options, and `--help-all` the others, too, by what they are about."""
+    """A command whose `--help` lists the common options, and `--help-all` the others, too, by what they are about.
+
+    A file that a parameter which is `writable` names is not written over without --force.
+    """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         """Name each option's value by what one writes there."""
@@ -112,6 +116,12 @@ class Command(TyperCommand):
                 of_type = _METAVAR_OF_TYPE.get(parameter.type_descriptor.annotation)
                 named = (_METAVAR_OF[name] for name in parameter.opts if name in _METAVAR_OF)
                 parameter.metavar = parameter.metavar or of_type or next(named, "TEXT")
+        ours = [p for p in self.params if isinstance(p, TyperOption | TyperArgument)]
+        self._written = [p for p in ours if p.type_descriptor.parameter_info.writable]
+        if self._written and all(_FORCE not in parameter.opts for parameter in self.params):
+            (force,) = command_of(_force, "").params
+            force.expose_value = False
+            self.params.append(force)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Take what every command takes: `--quiet`, and `--help-all` for `--help` with all options."""
@@ -122,7 +132,15 @@ class Command(TyperCommand):
                 raise UsageError(f"{name} is called {RENAMED[name]} now", ctx=ctx)
         ctx.meta[_ALL] = _ALL in ours
         QUIET.set(_QUIET in ours)
-        return super().parse_args(ctx, ["--help"] if ctx.meta[_ALL] else [arg for arg in args if arg != _QUIET])
+        left = super().parse_args(ctx, ["--help"] if ctx.meta[_ALL] else [arg for arg in args if arg != _QUIET])
+        for parameter in [] if ctx.resilient_parsing else self._written:
+            from kvtrace.core.files import check_new
+
+            named = ctx.params[parameter.name] or []
+            how = f"with {parameter.opts[0]}" if isinstance(parameter, TyperOption) else f"{parameter.metavar}"
+            for path in named if isinstance(named, list | tuple) else [named]:
+                check_new(Path(path), how, is_forced=_FORCE in ours)
+        return left
 
     def get_short_help_str(self, limit: int = 0) -> str:  # noqa: ARG002 - what does not fit goes on in the next line
         """Return the first line of the help, whole."""
@@ -146,6 +164,10 @@ class Command(TyperCommand):
             if listed:
                 with formatter.section(name):
                     formatter.write_dl(listed)
+
+
+def _force(force: Force = False) -> None:
+    pass
 
 
 class Group(TyperGroup):

@@ -65,10 +65,10 @@ def find_json(path: Path, kind: type[T], *, misfit: str = "{}") -> T | None:
     return read_json(path, kind, misfit=misfit) if path.is_file() else None
 
 
-def check_new(path: Path, flag: str = "-o", *, is_forced: bool) -> None:
-    """Raise DeviceError if there is a file at `path`, which `flag` names, unless `is_forced`."""
+def check_new(path: Path, how: str = "with -o", *, is_forced: bool) -> None:
+    """Raise DeviceError if there is a file at `path` unless `is_forced`; it says `how` another is named."""
     if path.is_file() and not is_forced:
-        raise DeviceError(f"{path} is there already; name another with {flag}, or say --force to write over it")
+        raise DeviceError(f"{path} is there already; name another {how}, or say --force to write over it")
 
 
 @contextmanager

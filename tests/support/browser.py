@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 
-_HEIGHT = 12_000
+_HEIGHT = 16_000
 _FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--enable-logging=stderr",
@@ -46,6 +46,19 @@ def watch(text, folder, *, width, is_dark=False):
         if found["drawn"] == found.pop("figures"):
             break
     return found
+
+
+def height_above(text, folder, selector, *, width):
+    """Return how far below the top of the page `text` the first element of `selector` begins, in pixels."""
+    told = (
+        f"setInterval(()=>document.title=document.querySelector('{selector}').getBoundingClientRect().top+scrollY,50)"
+    )
+    page = folder / "measured.html"
+    seen = text.replace("</body>", f"<script>{told}</script></body>")
+    page.write_text(seen if width >= LEAST_WIDTH else framed(seen, width), encoding="utf-8")
+    size = f"--window-size={max(width, LEAST_WIDTH)},{_HEIGHT}"
+    done = _chromium(folder, size, f"--virtual-time-budget={_BUDGETS_MS[0]}", "--dump-dom", page)
+    return float(re.search(r"<title>([0-9.]+)</title>", done.stdout)[1])
 
 
 def framed(text, width):

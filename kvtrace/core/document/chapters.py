@@ -255,11 +255,6 @@ def checkpoint_sentence(found: CheckpointFigures) -> str:
     )
 
 
-def checkpoint_chapter(found: CheckpointFigures) -> Chapter:
-    """Return the chapter of checkpoints."""
-    return Chapter("Checkpoints", checkpoint_tables(found))
-
-
 def checkpoint_tables(found: CheckpointFigures) -> list[ReportTable]:
     """Return what others saw of checkpoints, all saves and restores, and each one."""
     made = []

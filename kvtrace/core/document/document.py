@@ -207,6 +207,10 @@ class Document:
     """What a reader must know before any figure, such as that the run is partial."""
     subject: list[str] = field(default_factory=list)
     """On what: a line for each target, such as its drive."""
+    about: str = ""
+    """What a page is called by: the drive, the model and the workload; without it, `name`."""
+    pictures: tuple[Chart, ...] = ()
+    """Those of its charts that a page shows first."""
 
     @property
     def tables(self) -> list[ReportTable]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,16 @@ def _literal(text: str) -> str:
     return f"'{text}" if text.lstrip().startswith(_FORMULAS) else text
 
 
-_WIDTH = 22
+_FORMATS = {
+    **dict.fromkeys((Unit.COUNT, Unit.BYTES, Unit.IO_BYTES, Unit.NS, Unit.BYTES_PER_S, Unit.BYTES_PER_DAY), "#,##0"),
+    Unit.PER_S: "#,##0.00",
+    Unit.SHARE: "0.00%",
+    Unit.RATIO: "0.000",
+    Unit.YEARS: "0.0",
+}
+"""Of numbers in a workbook, which are raw; others as its program shows them."""
+_NARROWEST, _WIDEST = 8, 48
+"""Columns, in letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +105,21 @@ class PlainSheet:
     rows: list[list[Any]]
 
 
+@dataclass(slots=True)
+class _Line:
+    """A row of a sheet."""
+
+    values: list[Any]
+    formats: list[str | None] = field(default_factory=list)
+    is_bold: bool = False
+    data_rows: int | None = None
+    """Of a table's head: how many rows of data are below it."""
+
+
 def write_workbook(documents: list[Document], path: Path, plain: Sequence[PlainSheet] = ()) -> None:
     """Write the sheets `plain`, then the documents, each table on its sheet, to `path`, aside and renamed.
+
+    Columns are as wide as what stands in them, heads stay in sight, and each table can be filtered.
 
     Raises:
         ProbeUnavailable: the library that writes workbooks is missing.
@@ -107,69 +130,75 @@ def write_workbook(documents: list[Document], path: Path, plain: Sequence[PlainS
         from openpyxl import Workbook
     except ImportError:
         raise ProbeUnavailable(f"a workbook needs openpyxl: {how_to_add('xlsx')}") from None
-    book = Workbook(write_only=True)
+    book = Workbook()
+    book.remove(book.active)
     for table in plain:
-        sheet = book.create_sheet(table.name)
-        _line(sheet, table.header, is_bold=True)
-        for row in table.rows:
-            _line(sheet, row)
+        head = _Line(table.header, is_bold=True, data_rows=len(table.rows))
+        _add_sheet(book, table.name, [head, *(_Line(row) for row in table.rows)])
     for name in Sheet:
-        _tables_of(documents, name, book.create_sheet(name.value))
+        _add_sheet(book, name.value, [line for document in documents for line in _lines_of(document, name)])
     with aside(path) as temporary, temporary.open("wb") as out:
         book.save(out)
 
 
-def _tables_of(documents: list[Document], name: Sheet, sheet: Any) -> None:
-    for letter in "ABCDEFGHIJKLM":
-        sheet.column_dimensions[letter].width = _WIDTH
-    for document in documents:
-        _line(sheet, [document.name], is_bold=True)
-        if name is Sheet.SUMMARY:
-            if document.warnings:
-                _line(sheet, [". ".join(document.warnings)], is_bold=True)
-            _line(sheet, [document.headline])
-            for note in [*document.notes, *(note for chapter in document.chapters for note in chapter.notes)]:
-                _line(sheet, ["note", note])
-        for table in document.tables:
-            if table.sheet is name:
-                _add(sheet, table)
-        sheet.append([])
+def _lines_of(document: Document, name: Sheet) -> Iterator[_Line]:
+    """Yield the rows of one sheet: what the document is called, on the first sheet what it says, and its tables."""
+    yield _Line([document.name], is_bold=True)
+    if name is Sheet.SUMMARY:
+        if document.warnings:
+            yield _Line([". ".join(document.warnings)], is_bold=True)
+        yield _Line([document.headline])
+        for note in [*document.notes, *(note for chapter in document.chapters for note in chapter.notes)]:
+            yield _Line(["note", note])
+    for table in document.tables:
+        if table.sheet is name:
+            yield from _table_lines(table)
+    yield _Line([])
 
 
-def _add(sheet: Any, table: ReportTable) -> None:
-    sheet.append([])
-    _line(sheet, [table.title], is_bold=True)
+def _table_lines(table: ReportTable) -> Iterator[_Line]:
+    yield _Line([])
+    yield _Line([table.title], is_bold=True)
     if table.note:
-        _line(sheet, [table.note])
-    own_units = any(_own_unit(row) for row in table.rows)
-    units = [c.unit.value for c in table.columns]
-    _line(sheet, [c.name for c in table.columns] + (["unit"] if own_units else []), is_bold=True)
+        yield _Line([table.note])
+    rows = [[raw_cell(v, c) for v, c in zip(row, table.columns, strict=True)] for row in table.rows]
+    own = [next((value.unit.value for value in row if isinstance(value, Cell)), "") for row in table.rows]
+    units, names = [c.unit.value for c in table.columns], [c.name for c in table.columns]
     if any(units):
-        _line(sheet, units)
-    for row in table.rows:
-        cells = [raw_cell(v, c) for v, c in zip(row, table.columns, strict=True)]
-        _line(sheet, [raw for raw, _unit in cells] + ([_own_unit(row)] if own_units else []))
-    if not table.rows:
-        _line(sheet, ["none"])
+        yield _Line(units)
+    yield _Line(names + (["unit"] if any(own) else []), is_bold=True, data_rows=len(rows))
+    for cells, unit in zip(rows, own, strict=True):
+        yield _Line([raw for raw, _ in cells] + ([unit] if any(own) else []), [_FORMATS.get(of) for _, of in cells])
+    if not rows:
+        yield _Line(["none"])
 
 
-def _own_unit(row: list[Any]) -> str:
-    return next((value.unit.value for value in row if isinstance(value, Cell)), "")
-
-
-def _line(sheet: Any, values: list[Any], *, is_bold: bool = False) -> None:
-    from openpyxl.cell import WriteOnlyCell
+def _add_sheet(book: Any, name: str, lines: Sequence[_Line]) -> None:
     from openpyxl.styles import Font
+    from openpyxl.utils import get_column_letter
+    from openpyxl.worksheet.table import Table, TableStyleInfo
 
-    cells = []
-    for value in values:
-        found = WriteOnlyCell(sheet)
-        if isinstance(value, str):
-            # Never a formula, whatever a file's name begins with.
-            found.value, found.data_type = "".join(c for c in value if c.isprintable() or c in "\n\t"), "s"
-        else:
-            found.value = value
-        if is_bold:
-            found.font = Font(bold=True)
-        cells.append(found)
-    sheet.append(cells)
+    sheet, widths = book.create_sheet(name), dict[int, int]()
+    sheet.freeze_panes = "B2"
+    for row, line in enumerate(lines, 1):
+        for column, (value, form) in enumerate(zip_longest(line.values, line.formats), 1):
+            cell = sheet.cell(row, column)
+            if isinstance(value, str):
+                # Never a formula, whatever a file's name begins with.
+                cell.value = "".join(c for c in value if c.isprintable() or c in "\n\t")
+                cell.data_type = "s"
+            else:
+                cell.value = value
+            cell.number_format = form or "General"
+            cell.font = Font(bold=line.is_bold)
+            # A line of one cell runs on over the empty ones behind it.
+            if value is not None and len(line.values) > 1:
+                letters = len(f"{value:,.0f}" if form and isinstance(value, int | float) else str(value))
+                widths[column] = min(max(widths.get(column, _NARROWEST), letters), _WIDEST)
+        heads = {str(value).lower() for value in line.values}
+        if line.data_rows and len(heads) == len(line.values):
+            ref = f"A{row}:{get_column_letter(len(heads))}{row + line.data_rows}"
+            style = TableStyleInfo(name="TableStyleLight1", showRowStripes=True)
+            sheet.add_table(Table(displayName=f"{name.replace(' ', '_')}_{row}", ref=ref, tableStyleInfo=style))
+    for column, letters in widths.items():
+        sheet.column_dimensions[get_column_letter(column)].width = letters + 2

@@ -308,8 +308,6 @@ def _coloured(chart: Chart) -> list[tuple[Series, str]]:
 
 LONG_ROWS = 10
 """Tables with more rows are folded until asked for."""
-_FEW_NOTES = 3
-"""Notes that stand open; more are folded."""
 _VERDICTS = {"pass": "pass", "fail": "fail", "FAIL": "fail"}
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 """A page that a colleague opens asks nothing of a network, whatever is in it: the browser holds it to that."""
@@ -331,11 +329,16 @@ class _Charts:
         return f'<figure>{title}<div class="live" id="{name}"></div><div class="still">{still}</div></figure>'
 
     def scripts(self) -> str:
-        """Return what draws the live forms; nothing without charts."""
+        """Return what draws the live forms, Bokeh's own script and ours, without a network; nothing without charts."""
         if not self._live:
             return ""
+        from bokeh.resources import Resources
+
         found = ",\n".join(f'"{name}":{live}' for name, live in self._live.items())
-        return f'<script type="application/json" id="charts">{{{found}}}</script>\n{live_script()}\n'
+        own = resources.files("kvtrace.core.document").joinpath("report.js").read_text(encoding="utf-8")
+        carried = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw[:1])
+        charts = f'<script type="application/json" id="charts">{{{found}}}</script>'
+        return f"{charts}\n<script>{carried}</script>\n<script>{own}</script>\n"
 
 
 def html_page(documents: list[Document], made_by: str) -> str:
@@ -348,14 +351,14 @@ def html_page(documents: list[Document], made_by: str) -> str:
     style = resources.files("kvtrace.core.document").joinpath("report.css").read_text(encoding="utf-8")
     charts = _Charts()
     body = "\n".join(_document(document, f"d{at}", charts) for at, document in enumerate(documents))
-    title = _plain(", ".join(document.name for document in documents))
-    contents = _links([(f"d{at}", document.name) for at, document in enumerate(documents)])
+    first = documents[0]
+    title = _plain(": ".join(part for part in (first.about or first.name, first.headline) if part))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">\n'
-        f"<title>{title}</title>\n<style>\n{style}</style>\n</head>\n<body>\n{contents}{body}\n"
+        f"<title>{title}</title>\n<style>\n{style}</style>\n</head>\n<body>\n{body}\n"
         f"<footer>{_plain(made_by)}. {_UNITS}</footer>\n{charts.scripts()}</body>\n</html>\n"
     )
 
@@ -366,28 +369,38 @@ def _plain(text: str) -> str:
 
 
 def _document(document: Document, anchor: str, charts: _Charts) -> str:
-    """Return an article: what was found, on what, the figures that matter, what to doubt; then the chapters."""
+    """Return an article: what was found, on what, the figures that matter, what to doubt; then the chapters.
+
+    Those behind the first are folded: they are its context.
+    """
+    drawn = "".join(charts.add(chart, has_title=True) for chart in document.pictures)
     chapters = [(f"{anchor}c{at}", chapter) for at, chapter in enumerate(document.chapters) if chapter.tables]
     body = "\n".join(_chapter(chapter, name, charts) for name, chapter in chapters)
     subject = "".join(f"<li>{_plain(line)}</li>" for line in document.subject)
     on_what = f'<ul class="subject">{subject}</ul>\n' if subject else ""
-    return (
-        f'<article id="{anchor}">\n<h1>{_plain(document.name)}</h1>\n'
-        f'<p class="headline">{_plain(document.headline)}</p>\n{on_what}{_highlights(document)}{_doubts(document)}'
-        f"{_links([(name, chapter.title) for name, chapter in chapters if chapter.title])}{body}\n</article>"
+    name = f'<p class="name">{_plain(document.name)}</p> ' if document.about else ""
+    title = f"{name}<h1>{_plain(document.about or document.name)}</h1>\n"
+    title += f'<p class="headline">{_plain(document.headline)}</p>\n'
+    rest = (
+        f"{on_what}{_highlights(document)}{_doubts(document)}{f'<div class=charts>{drawn}</div>' if drawn else ''}"
+        f"{_links([(at, of.title) for at, of in chapters if of.title and not of.is_folded])}{body}\n"
     )
+    if anchor != "d0":
+        rest = f'<details class="folded"><summary>{title}</summary>\n{rest}</details>'
+        title = ""
+    return f'<article id="{anchor}">\n{title}{rest}</article>'
 
 
 def _doubts(document: Document) -> str:
-    """Return the warnings, and the notes, folded if they are many."""
+    """Return the warnings, and the notes, folded."""
     warned = "".join(f"<li>{_plain(warning)}</li>" for warning in document.warnings)
     warning = f'<ul class="warning" role="alert">{warned}</ul>\n' if warned else ""
     notes = "".join(f"<li>{_plain(note)}</li>" for note in document.notes)
-    listed = f'<ul class="notes">{notes}</ul>\n' if notes else ""
-    if len(document.notes) > _FEW_NOTES:
-        summary = f"<summary>{len(document.notes)} notes on how this was made and measured</summary>"
-        listed = f"<details>{summary}{listed}</details>\n"
-    return warning + listed
+    if not notes:
+        return warning
+    many = f"{len(document.notes)} note{'s' * (len(document.notes) > 1)}"
+    summary = f"<summary>{many} on how this was made and measured</summary>"
+    return f'{warning}<details>{summary}<ul class="notes">{notes}</ul></details>\n'
 
 
 def _links(targets: list[tuple[str, str]]) -> str:
@@ -577,15 +590,6 @@ _MARK_PIXELS, _MARK_ROWS = 16, 6
 _ID = re.compile(r'"(p\d+)"')
 _LEGEND_PIXELS, _SAMPLE_PIXELS, _LETTER_PIXELS, _ROW_PIXELS = 330, 40, 7, 20
 """Of a legend: its width, so that a phone shows it whole, and what its parts take."""
-
-
-def live_script() -> str:
-    """Return Bokeh's own script and ours, as elements that need no network."""
-    from bokeh.resources import Resources
-
-    own = resources.files("kvtrace.core.document").joinpath("report.js").read_text(encoding="utf-8")
-    carried = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw[:1])
-    return f"<script>{carried}</script>\n<script>{own}</script>"
 
 
 def live_figure(picture: Picture) -> str:

@@ -22,4 +22,11 @@
     }
   }, {rootMargin: "400px"});
   for (const figure of document.querySelectorAll("figure")) watcher.observe(figure);
+  // Paper has what is folded, where a style sheet alone cannot unfold it, too.
+  let folded = [];
+  addEventListener("beforeprint", () => {
+    folded = [...document.querySelectorAll("details:not([open])")];
+    for (const each of folded) each.open = true;
+  });
+  addEventListener("afterprint", () => { for (const each of folded) each.open = false; });
 }

@@ -1,4 +1,7 @@
-"""`sweep.json`: one trace at rising loads, each a run, and the knee between what was sustained and what was not."""
+"""`sweep.json`: one trace at rising loads, each a run, and the knee between what was sustained and what was not.
+
+And `scorecard.json`: a drive at the knees of several caching stacks.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from kvtrace.core.files import find_json
+from kvtrace import __version__
+from kvtrace.core.files import find_json, read_json
 from kvtrace.core.run.figures import LimitCause, RunVerdict
 from kvtrace.core.run.run_file import SWEEP_FILE
 
@@ -100,3 +104,92 @@ class LoadSweep(msgspec.Struct, frozen=True, kw_only=True):
 def find_sweep(folder: Path) -> LoadSweep | None:
     """Return the sweep in `folder`, or None if there is none; TraceError if its file is damaged."""
     return find_json(folder / SWEEP_FILE, LoadSweep, misfit="not of this version of kvreplay: {}; sweep again")
+
+
+CARD_FILE = "scorecard.json"
+
+
+class CardTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run of a scorecard moved on the drive, and its response times: from when an operation was due."""
+
+    read_bytes_per_s: float | None
+    written_bytes_per_s: float | None
+    read_p50_ns: int | None
+    """This and the next null of too few operations."""
+    read_p99_ns: int | None
+    read_p99_9_ns: int | None
+
+
+class TriedUsers(msgspec.Struct, frozen=True):
+    """A load of a scorecard's search, and how often the drive sustained it."""
+
+    users: float
+    trials: int
+    held_trials: int
+
+
+class Score(CardTrial, frozen=True, kw_only=True):
+    """What the drive does under one stack, at the load that decides: the median run's figures, and each trial's."""
+
+    preset: str
+    gen: str | None = None
+    """Options of the `kvtrace gen` that makes its trace, but for the users; null in cards of earlier versions."""
+    users: float | None
+    """The most that it sustains; null if it sustains not even the least that was tried."""
+    tried: list[TriedUsers] = []
+    """Every load of the search, rising; empty in cards of earlier versions."""
+    at_users: float
+    """Where it was measured: `users`, or else the least that was tried."""
+    answer: str
+    limit: str | None
+    request_bytes: float | None
+    """The mean of the block requests; this and the next null without probes."""
+    in_flight: float | None
+    """The mean number of block requests in flight, as one is dispatched."""
+    drive_writes_per_day: float | None
+    """At this load, kept up, of the whole device; null if its size is not known."""
+    life_years: float | None
+    """Null without --endurance."""
+    delivered_share: float | None
+    """Bytes that were moved over bytes that the trace asked for in the same time: its bias, less one."""
+    spread: float | None
+    """(greatest - least) / median of the throughput over the trials at this load."""
+    trials: int
+    each: list[CardTrial] = []
+    """One a trial, in their order."""
+    trace_sha256: str | None
+    """Of its trace at this load: the same seed and options give the same bytes."""
+
+    @property
+    def lost_users(self) -> float | None:
+        """The least that it does not sustain; null if nothing that was tried failed."""
+        return next((load.users for load in self.tried if 2 * load.held_trials < load.trials), None)
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """The scorecard of a drive."""
+
+    program: str = "kvreplay"
+    version: str = __version__
+    argv: list[str]
+    status: str
+    """complete, or why it is partial."""
+    window: str | None = None
+    """Which part of each trace every run measured; null in cards of earlier versions."""
+    device: str | None
+    model: str | None
+    device_bytes: int | None
+    filesystem: str | None
+    scores: list[Score]
+
+
+def find_card(path: Path) -> Card | None:
+    """Return the scorecard at `path`, a file or its folder; None if it is no *.json and holds none.
+
+    Raises:
+        TraceError: the file is missing, damaged, or no scorecard.
+
+    """
+    file = path / CARD_FILE if path.is_dir() or path.suffix != ".json" else path
+    misfit = "no scorecard of this version of kvreplay: {}"
+    return read_json(file, Card, misfit=misfit) if file.is_file() or file == path else None

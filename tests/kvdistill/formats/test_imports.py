@@ -25,8 +25,8 @@ from kvtrace.core.tables import read_table
 HEADER = "\t".join(Style.WARP.columns)
 
 
-def run_import(format_: str, files: list, out, tier: str | None = None) -> Result:
-    return import_files(files, ImportOptions(Format(format_), tier), out, ["kvdistill", "import"])
+def run_import(format_: str, files: list, out, tier: str | None = None, **how: bool) -> Result:
+    return import_files(files, ImportOptions(Format(format_), tier), out, ["kvdistill", "import"], **how)
 
 
 def rows_of(path, table, *names: str) -> list[tuple]:
@@ -286,13 +286,17 @@ def test_an_import_replaces_an_import_and_nothing_else(tmp_path):
     out = tmp_path / "out"
     run_import("warp", [log], out)
     (tmp_path / "o.json").write_text(json.dumps({"jobs": [fio_job()]}))
-    run_import("fio-json", [tmp_path / "o.json"], out)
+    with pytest.raises(DeviceError, match="holds an import already; name another with -o, or say --force"):
+        run_import("fio-json", [tmp_path / "o.json"], out)
+    assert (out / "trace.parquet").is_file()
+    run_import("fio-json", [tmp_path / "o.json"], out, is_forced=True)
     # The trace of the first import does not stay beside the figures of the second.
     assert [path.name for path in out.iterdir()] == ["run.json"]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "diary.txt").write_text("x")
-    with pytest.raises(DeviceError, match="is not empty and holds no import"):
-        run_import("warp", [log], tmp_path / "mine")
+    for is_forced in (False, True):
+        with pytest.raises(DeviceError, match="is not empty and holds no import"):
+            run_import("warp", [log], tmp_path / "mine", is_forced=is_forced)
 
 
 def test_iolog_3(tmp_path):

@@ -119,7 +119,13 @@ def test_what_chance_explains_neither_passes_nor_fails():
     assert found.read_share == 0.75
     first = verdicts(found, source_figures("s", SOURCE), chance_of(SOURCE, 4, 1 << 31))[0]
     assert (first.value, first.passes, first.why) == (0.5, None, "4 operations are too few")
-    assert verdicts(found, source_figures("s", SOURCE))[0].passes is False
+    # Chance falls with the square root of the draws, down to the bound of 1.5 %.
+    chance = chance_of(SOURCE, 4, 1 << 31)
+    assert first.more == pytest.approx((chance.read_share / 0.015) ** 2)
+    many = chance_of(SOURCE, round(4 * first.more), 1 << 31)
+    assert many.read_share == pytest.approx(0.015, rel=1e-3)
+    settled = verdicts(found, source_figures("s", SOURCE))[0]
+    assert (settled.passes, settled.more) == (False, None)
 
 
 def test_the_chance_of_many_equal_operations_is_that_of_the_binomial_distribution():

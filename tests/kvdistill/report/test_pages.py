@@ -3,13 +3,14 @@ from __future__ import annotations
 import json
 import re
 
+import msgspec
 import numpy as np
 import pytest
-from browser import printed_pages, watch
+from browser import height_above, printed_pages, watch
 from conftest import run_cli
-from kvdistill_rows import MS, change_run, write_probe, write_run
+from kvdistill_rows import MS, change_run, write_hand, write_probe, write_run
 
-from kvdistill.report.compare import ReportedTrials, compare, judge
+from kvdistill.report.compare import ReportedTrials, compare, drive_of, judge
 from kvdistill.report.output import documents_of, read_comparison
 from kvdistill.report.report import report
 from kvtrace.core.document.document import (
@@ -47,13 +48,17 @@ def text(run):
 
 def test_a_reader_of_two_minutes_finds_the_answer_first(text):
     ours = _SCRIPTS.sub("", text)
-    chapters = ("Tiers", "Latency", "Requests, QoS and criteria", "Wear")
     order = [f'class="{part}"' for part in ("headline", "subject", "highlights", "warning")]
-    places = [ours.index(part) for part in [*order, *(f">{title}</h2>" for title in chapters)]]
+    places = [ours.index(part) for part in ["<h1>", *order, "<figure>", 'class="folded"']]
     assert places == sorted(places)
+    assert ours.partition('<details class="folded"')[0].count("<figure>") == 2
     assert 1 <= ours.count("<dt>") <= 6
     folded = re.findall(r'<details class="folded"[^>]*><summary><h2>([^<]*)', ours)
-    assert folded == ["Block layer", "Service time and lateness", "Sizes", "Reuse", "What was run, and on what"]
+    assert folded == [
+        *("Tiers", "Latency", "Requests, QoS and criteria", "Wear", "Block layer"),
+        *("Service time and lateness", "Sizes", "Reuse", "What was run, and on what"),
+    ]
+    assert ours.count("<h2>") == len(folded)
 
 
 def test_each_chart_stands_still_without_scripts_and_on_paper(text):
@@ -287,6 +292,31 @@ def test_traces_are_compared_by_their_hits(tmp_path):
     first = run_cli("kvdistill", "compare", tmp_path / "a.parquet", tmp_path / "b.parquet").stdout.splitlines()[0]
     found = re.fullmatch(r"b.parquet hits ([0-9.]+)% of lookups, a.parquet ([0-9.]+)%", first)
     assert float(found[1]) > float(found[2])
+    _compared, document = read_comparison([tmp_path / "a.parquet", tmp_path / "b.parquet"])
+    assert document.highlights
+    assert all(figure.label.endswith(", nvme") for figure in document.highlights)
+    assert [chart.title for chart in document.pictures] == [
+        f"Bandwidth of nvme: [{at}] {name}.parquet" for at, name in enumerate("ab")
+    ]
+    assert document.chapters[4].tables[0].title == "Figures: nvme"
+
+
+def test_a_comparison_leads_with_the_drive_whatever_another_side_has_beside_it():
+    rate, times = ("read", "bandwidth_bytes_per_s"), ("read", "latency_p99_ns")
+    alone = {("nvme", *rate): [1.0], ("nvme", *times): [5.0]}
+    both = alone | {("cpu", *rate): [9.0], ("cpu", *times): [1.0]}
+    for sides in ([alone, both], [dict(reversed(both.items())), alone]):
+        assert drive_of(judge(["a", "b"], sides)[1]) == "nvme"
+    # DRAM has reads enough for a p99, the drive for a p50: the headline is of the drive all the same.
+    few = {
+        ("cpu", *rate): [9.0],
+        ("cpu", *times): [1.0],
+        ("nvme", *rate): [1.0],
+        ("nvme", "read", "latency_p50_ns"): [4.0],
+    }
+    quick = few | {("nvme", *rate): [2.0], ("nvme", "read", "latency_p50_ns"): [2.0]}
+    said = judge(["a", "b"], [few, quick])[0]
+    assert said.startswith("b reads 50 % faster at p50 than a; its read bandwidth 100 % higher")
 
 
 def test_times_of_storage_that_takes_none_are_not_compared_with_those_of_one_that_does(tmp_path):
@@ -325,8 +355,42 @@ def test_a_browser_draws_every_chart_without_a_word_or_a_request(tmp_path, text,
 
 
 @pytest.mark.chromium
-def test_a_run_is_six_pages_on_paper(tmp_path, text):
-    assert 1 <= printed_pages(text, tmp_path) <= 6
+def test_paper_has_what_is_folded_on_a_screen(tmp_path, text):
+    pages = printed_pages(text, tmp_path)
+    assert 6 < pages <= 10
+    assert printed_pages(text.replace("<details", "<details open"), tmp_path) == pages
+
+
+@pytest.mark.chromium
+@pytest.mark.parametrize(("width", "most"), [(1280, 800), (690, 1300), (390, 1400)])
+def test_the_summary_is_one_screen(tmp_path, text, width, most):
+    """From the top to the first chapter, which is folded; on a phone a few."""
+    assert 200 < height_above(text, tmp_path, "details.folded", width=width) <= most
+
+
+def test_a_page_is_called_by_drive_model_workload_and_verdict(tmp_path):
+    from kvtrace.core.run.run_file import read_run
+
+    run = write_run(tmp_path / "run", [1000] * 4)
+    found = read_run(run)
+    trace = msgspec.structs.replace(
+        found.trace.metadata, preset="vllm-fs", model={"name": "tiny-1b"}, config={"users": 4}
+    )
+    note = msgspec.structs.replace(found.trace, metadata=trace)
+    facts = {"device": "nvme0n1", "device_model": "Make 990", "filesystem": "xfs"}
+    change_run(run, trace=msgspec.to_builtins(note), tiers={"nvme": facts})
+    page = html_page(documents_of([report(run)], ["run"]), "a test")
+    assert "<title>Make 990 (xfs), tiny-1b, vllm-fs, 4 users: fine</title>" in page
+    assert '<p class="name">run</p> <h1>Make 990 (xfs), tiny-1b, vllm-fs, 4 users</h1>' in page
+
+
+def test_documents_behind_the_first_are_folded_with_what_they_say(run, tmp_path):
+    trace = write_hand(tmp_path)
+    page = _SCRIPTS.sub("", html_page(documents_of([report(run), report(trace)], ["run", "trace"]), "a test"))
+    first, _, second = page.partition("</article>")
+    assert "<h1>" in first.partition("<details")[0]
+    assert second.strip().startswith('<article id="d1">\n<details class="folded"><summary>')
+    assert second.index("operations for") < second.index("</summary>") < second.index("<dl")
 
 
 def test_labels_of_marks_stand_on_rows_of_their_own_towards_the_middle():

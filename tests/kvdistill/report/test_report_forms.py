@@ -85,6 +85,8 @@ def test_the_page_asks_nothing_of_a_network(text):
 
 def test_the_page_has_a_table_beneath_every_chart(text):
     page = Page(text)
+    # Two of each document stand first, and again where their tables are.
+    assert (page.charts.pop(""), page.charts.pop("Run")) == (2, 2)
     assert page.charts == {
         "Over time: nvme": 4, "Over time: cpu": 2, "Size distribution: nvme": 2, "Size distribution: cpu": 1,
         "Latency distribution: nvme": 1, "Response time distribution: nvme": 1, "Lateness distribution: nvme": 1,
@@ -173,9 +175,37 @@ def test_a_workbook_has_our_tables_on_sheets(both, tmp_path):
     assert (book["Report"]["A1"].value, book["Report"]["A1"].data_type) == ("=1+1", "s")
     rows = [list(row) for row in book["Performance"].iter_rows(values_only=True)]
     at = next(i for i, row in enumerate(rows) if row[0] == "Latency")
-    assert rows[at + 2][:5] == ["tier", "op", "count", "mean_ns", "p50_ns"]
-    assert rows[at + 3][2:5] == ["count", "ns", "ns"]
+    assert rows[at + 2][2:5] == ["count", "ns", "ns"]
+    assert rows[at + 3][:5] == ["tier", "op", "count", "mean_ns", "p50_ns"]
     assert rows[at + 4][:10] == ["nvme", "read", 1000, 500500, 500000, 950000, 990000, 999000, None, 1000000]
+
+
+def test_a_workbook_has_widths_heads_filters_and_formats(both, tmp_path):
+    from openpyxl import load_workbook
+
+    run_cli("kvdistill", "report", *both, "-o", tmp_path / "r.xlsx")
+    book = load_workbook(tmp_path / "r.xlsx")
+    assert {sheet.freeze_panes for sheet in book} == {"B2"}
+    sheet = book["Performance"]
+    head = next(
+        row for row in sheet.iter_rows() if [cell.value for cell in row[:4]] == ["tier", "op", "count", "mean_ns"]
+    )
+    (table,) = [found for found in sheet.tables.values() if found.ref.startswith(head[0].coordinate)]
+    # One row beneath, of which each column can be chosen from.
+    assert table.ref.endswith(f"{head[9].column_letter}{head[0].row + 1}")
+    assert table.autoFilter.ref == table.ref
+    assert [column.name for column in table.tableColumns] == [cell.value for cell in head[:10]]
+    row = sheet[head[0].row + 1]
+    assert (row[3].value, row[3].number_format) == (500500, "#,##0")
+    # 500,500 and 1,000,000 are not as wide as their heads, mean_ns and max_ns, are... and a name is as wide as it is.
+    widths = {letter: of.width for letter, of in sheet.column_dimensions.items()}
+    assert widths["A"] > max(len(str(c.value)) for c in sheet["A"] if c.value and sheet.cell(c.row, 2).value)
+    assert all(10 <= width <= 50 for width in widths.values())
+    shares = [c for r in book["Histograms"].iter_rows() for c in r if c.number_format == "0.00%"]
+    assert 0.5 in [cell.value for cell in shares]
+    # The benchmark's sheets, too.
+    assert book["QoS Metrics"].tables == {} or book["Summary"].tables
+    assert len(book["Summary"].tables) == 1
 
 
 def test_outputs_are_checked_before_any_work(tmp_path):

@@ -125,8 +125,21 @@ def test_closeness_is_reported_with_its_marks(tmp_path):
     assert "| replay | same I/Os | yes | yes | pass |" in lines
     assert "| replay | end slip | \\<= 1 % | - | not measured |" in lines
     assert "| replay | bytes a second | within 1.5 % | 50 % | undetermined: 15 operations are too few |" in lines
-    said = "- replay.fio: as its source in 2 of 5 figures; NOT in size TV (0.25); "
-    assert f"{said}1 undetermined: 15 operations are too few; 1 not measured" in lines
+    said = "replay.fio: as its source in 2 of 3 figures that could be judged, of 5"
+    few = "1 undetermined (bytes a second): 15 operations are too few"
+    assert said in lines
+    assert f"- {said}; NOT in size TV (0.25); {few}; 1 not measured" in lines
+    # 3 s, of which 100 times as many operations would settle it; of a source of 10 min, then of one of 3 s.
+    pair = CLOSENESS["comparisons"][0]
+    verdicts = [*pair["verdicts"][:-1], pair["verdicts"][-1] | {"more": 100.0}]
+    for whole_s, said_of_it in (
+        (600, "(--check-duration 5min)"),
+        (3, "(--check-duration 5min, and a source as long: this is 3.00 s)"),
+    ):
+        timed = pair | {"verdicts": verdicts, "span_ns": 3 * 10**9, "whole_ns": whole_s * 10**9}
+        (jobs / "closeness.json").write_text(json.dumps(CLOSENESS | {"comparisons": [timed]}))
+        text = " ".join(documents_of([report(jobs)], ["jobs"])[0].subject)
+        assert f"{few}; a check of 5 min would settle them {said_of_it}; 1 not measured" in text
     assert "| figure | source of replay | replay |" in lines
     assert "| size tv | - | 0.25 |" in lines
     assert "| tier | nvme |" in lines

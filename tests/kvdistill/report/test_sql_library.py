@@ -10,8 +10,8 @@ from kvdistill_rows import io, write_hand, write_run
 
 from kvdistill.queries.sql import answer, named_queries, named_query, split_query
 from kvtrace.core.errors import ConfigError, OutOfMemory
-from kvtrace.core.schema import BLOCKS, REQUESTS, SERVED, arrow_schema, enum_array
-from kvtrace.core.tables import create
+from kvtrace.core.schema import BLOCKS, REQUESTS, SERVED, TRACE, arrow_schema, enum_array
+from kvtrace.core.tables import create, read_table
 
 S = 1_000_000_000
 MIB = 1 << 20
@@ -252,17 +252,29 @@ def test_sql_is_told_from_files(tmp_path):
     assert split_query([]) == ([], None)
 
 
-def test_the_shell_is_duckdbs_or_named_as_missing(tmp_path):
+def test_the_shell_needs_no_other_program(tmp_path):
     trace = write_hand(tmp_path)
-    done = run_process("kvdistill", "sql", trace, check=False, env={"PATH": str(tmp_path)})
-    assert (done.returncode != 0, done.stderr.count("\n")) == (True, 1)
-    assert "`duckdb` is not on the PATH" in done.stderr
-    shell = tmp_path / "duckdb"
-    shell.write_text('#!/bin/sh\n/bin/cat "$2"\n')
-    shell.chmod(0o755)
-    out = run_process("kvdistill", "sql", trace, env={"PATH": str(tmp_path)}).stdout
-    assert "CREATE VIEW trace AS SELECT *" in out
-    assert "CREATE MACRO percentile" in out
+    said = """
+        SELECT count(*) AS n
+        FROM trace; CREATE TABLE mine AS SELECT 7 AS seven;
+        FROM nothing;
+        SELECT percentile(length_bytes, 0.5) AS p50 FROM trace;
+        COPY mine TO 'mine.csv';
+        SELECT seven FROM mine"""
+    done = run_process("kvdistill", "sql", trace, "--csv", env={"PATH": ""}, input=said)
+    rows = read_table(trace, TRACE).to_pylist()
+    half = sorted(row["length_bytes"] for row in rows)[-(-len(rows) // 2) - 1]
+    assert done.stdout.splitlines() == ["n", str(len(rows)), "p50", str(half), "seven", "7"]
+    refused, written = done.stderr.splitlines()
+    assert refused.startswith("SQL: Catalog Error: Table with name nothing does not exist")
+    assert refused.endswith("(views here: objects, tiers, trace)")
+    assert written.startswith("SQL: Permission Error")
+    assert not list(tmp_path.glob("mine*"))
+    # It ends where it is told to.
+    assert (
+        run_process("kvdistill", "sql", trace, "--csv", input="SELECT 1 AS a;\n.quit\nSELECT 2 AS a;\n").stdout
+        == "a\n1\n"
+    )
 
 
 def test_an_unknown_query_is_an_error():

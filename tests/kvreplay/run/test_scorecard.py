@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from statistics import median
 
 import pytest
@@ -60,6 +61,12 @@ def test_a_card_is_what_its_runs_say(tmp_path):
     rates = [sum(found.values()) / seconds for found, seconds, _ in map(moved, folders)]
     assert score["trials"] == len(folders)
     assert score["spread"] == pytest.approx((max(rates) - min(rates)) / median(rates))
+    # What a comparison of cards stands on: each trial, and every load of the search.
+    both = [(each["read_bytes_per_s"] or 0) + (each["written_bytes_per_s"] or 0) for each in score["each"]]
+    assert both == pytest.approx(rates)
+    loads = [(at["value"], at["trials"], at["held_trials"]) for at in sweep["points"]]
+    assert [(of["users"], of["trials"], of["held_trials"]) for of in score["tried"]] == loads
+    assert card["window"] == "steady:2s"
     if (size := card["device_bytes"]) is not None:
         a_day = bytes_of["write"] / wall_s * 86400
         assert score["drive_writes_per_day"] == pytest.approx(a_day / size)
@@ -67,6 +74,7 @@ def test_a_card_is_what_its_runs_say(tmp_path):
     # The same seed and options give the same trace: anybody can repeat it.
     again = tmp_path / "again.parquet"
     argv = run["trace"]["metadata"]["argv"]
+    assert shlex.join(argv[2:]) == f"{score['gen']} --users {score['at_users']:g}"
     run_cli(*argv, "-o", again)
     assert score["trace_sha256"] == hashlib.sha256((out / "lmcache-disk" / f"{first}.parquet").read_bytes()).hexdigest()
     assert read_table(again, TRACE).equals(read_table(out / "lmcache-disk" / f"{first}.parquet", TRACE))

@@ -71,8 +71,8 @@ def test_a_trace_without_its_objects_converts(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["t.parquet", "t.parquet"], 2, "is the input; name another output"),
-        (["t.parquet", "link.parquet"], 2, "is the input; name another output"),
+        (["t.parquet", "t.parquet", "--force"], 2, "is the input; name another output"),
+        (["t.parquet", "link.parquet", "--force"], 2, "is the input; name another output"),
         (["t.parquet", "t.json"], 2, "unknown file type; name it *.parquet or *.csv.zst"),
         (["t.parquet", ".parquet"], 2, "unknown file type"),
         (["t.parquet", "t.parquet.zst", "--to", "mlperf"], 2, "name an MLPerf trace *.csv or *.csv.zst"),
@@ -115,7 +115,7 @@ def test_damaged_objects_leave_nothing(tmp_path, monkeypatch):
 def test_an_existing_target_is_replaced_whole(tmp_path, monkeypatch):
     source = write_trace(tmp_path / "t.parquet", ROWS)
     target = write_trace(tmp_path / "u.csv.zst", ROWS[:1])
-    assert kvtrace(monkeypatch, "convert", source, target) == 0
+    assert kvtrace(monkeypatch, "convert", source, target, "--force") == 0
     with create(tmp_path / "same.csv.zst", open_table(source).table, open_table(source).meta) as out:
         for batch in open_table(source).batches():
             out.write(batch)
