@@ -186,6 +186,9 @@ def scorecard(
 ) -> None:
     """Test a drive: the users of four caching stacks that it sustains, how fast it then is, and how well that repeats.
 
+    First the drive itself is measured for a minute: sizes, depths and mixes, written to drive.json, by which
+    --tier nvme=sim:drive.json predicts replays and kvreplay run --drive judges them.
+
     Each stack's trace of synthetic users is replayed at its own pace in its steady window, when its tiers are full and
     evict, at more and more users; the load that decides is run three times. With root and libbpf the block requests
     are measured, too. It takes some minutes a stack, and writes SIZE again for each run.
@@ -202,6 +205,7 @@ def scorecard(
     from kvreplay.run import sweep as cards
     from kvreplay.run.run import Replay
     from kvtrace.core.document.terminal import answer
+    from kvtrace.core.files import write_json
     from kvtrace.core.statistics import parse_endurance
 
     check_memory()
@@ -223,6 +227,8 @@ def scorecard(
         # All before the first run: a stack that gen refuses must not end what takes an hour.
         traces = {of: stack.enter_context(_trace(None, cards.gen_options(of, size))) for of in presets.split(",")}
         make_directory(output, cards.CARD_FILE)
+        drive = cards.measure_drive(asked, target)
+        write_json(output / cards.DRIVE_FILE, drive)
         for preset, trace in traces.items():
             try:
                 one = replace(asked, output=output / preset, trace=trace)
@@ -234,6 +240,6 @@ def scorecard(
                 break
     if scores:
         card = cards.card_of(asked, scores, run, error)
-        answer(card, lambda: cards.card_document(card), as_json=as_json)
+        answer(card, lambda: cards.card_document(card, drive), as_json=as_json)
     if error is not None:
         raise error
