@@ -204,6 +204,7 @@ def scorecard(
     from kvreplay.result.tables import check_output, make_directory
     from kvreplay.run import sweep as cards
     from kvreplay.run.run import Replay
+    from kvreplay.tiers.modelled import DRIVE_FILE
     from kvtrace.core.document.terminal import answer
     from kvtrace.core.files import write_json
     from kvtrace.core.statistics import parse_endurance
@@ -228,7 +229,7 @@ def scorecard(
         traces = {of: stack.enter_context(_trace(None, cards.gen_options(of, size))) for of in presets.split(",")}
         make_directory(output, cards.CARD_FILE)
         drive = cards.measure_drive(asked, target)
-        write_json(output / cards.DRIVE_FILE, drive)
+        write_json(output / DRIVE_FILE, drive)
         for preset, trace in traces.items():
             try:
                 one = replace(asked, output=output / preset, trace=trace)

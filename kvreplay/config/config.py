@@ -282,8 +282,8 @@ class Config:
         str | None,
         typer.Option(
             metavar="FILE",
-            help="A drive file (drive.json of kvreplay scorecard): say in five lines what it expects of this load, what "
-            "was observed, and why they differ.",
+            help="A drive file (drive.json of kvreplay scorecard): say in five lines what it expects of this load, "
+            "what was observed, and why they differ.",
         ),
     ] = None
     is_verified: Annotated[

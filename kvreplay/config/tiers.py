@@ -10,7 +10,7 @@ from kvreplay.tiers.claims import check_device, check_file, check_shared
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier, files_of
 from kvreplay.tiers.gpu import CudaDevice, GdsTier, GpuTier, gpu_options
-from kvreplay.tiers.modelled import DriveModel, SimulatedTier, read_drive, service_of
+from kvreplay.tiers.modelled import SimulatedTier, simulated
 from kvreplay.tiers.objects import Address, Balance, ObjectTier, StoreClient, is_object_store
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.sharded import MAX_DRIVES, SeveralDirectories, SeveralSpaces, spread
@@ -52,12 +52,8 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
             )
         elif kind == "null":
             tiers[index] = SimulatedTier(name)
-        elif kind == "sim" and "drive" in options:
-            drive = read_drive(Path(options["drive"]))
-            model = DriveModel(drive.cells)
-            tiers[index] = SimulatedTier(name, model.service(drive), model)
         elif kind == "sim":
-            tiers[index] = SimulatedTier(name, service_of(name, options, meta, f"--tier {name}={target}"))
+            tiers[index] = simulated(name, options, meta, f"--tier {name}={target}")
         elif is_object_store(target):
             address = Address.of(f"--tier {name}={target}", target, config.endpoints)
             tiers[index] = ObjectTier(

@@ -69,15 +69,18 @@ class PythonTiers:
             if task.act in (MOVE, WHOLE) and task.bytes:
                 if task.act == MOVE:
                     self._stage(task)
-                handle, data = self._handles[task.operation], self._arena.view(task.buffer, task.bytes)
-                if task.op == WRITE:
-                    tier.write(handle, task.from_bytes, data)
-                    task.moved = task.bytes
-                else:
-                    task.moved = tier.read(handle, task.from_bytes, data)
+                self._move(tier, task)
         finally:
             if task.act in (CLOSE, WHOLE):
                 self._end(tier, task)
+
+    def _move(self, tier: PythonTier, task: Any) -> None:
+        handle, data = self._handles[task.operation], self._arena.view(task.buffer, task.bytes)
+        if task.op == WRITE:
+            tier.write(handle, task.from_bytes, data)
+            task.moved = task.bytes
+        else:
+            task.moved = tier.read(handle, task.from_bytes, data)
 
     def _stage(self, task: Any) -> None:
         tier = self._device[task.tier]

@@ -422,8 +422,7 @@ DEEP = 64
 EXPECTED = (0.9, 1.1)
 """Times what is expected: nothing to explain."""
 _OURS = (
-    LimitCause.REPLAYER, LimitCause.DATA, LimitCause.PROCESSOR, LimitCause.MEMORY, LimitCause.COPY_THREADS,
-    LimitCause.KERNEL,
+    LimitCause.REPLAYER, LimitCause.DATA, LimitCause.PROCESSOR, LimitCause.KERNEL, LimitCause.DEPENDENCIES,
 )  # fmt: skip
 
 
@@ -443,39 +442,38 @@ def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
         return [f"{first}nothing to compare: {judged.tier} is not one drive, or it is not known what was in flight"]
     facts, drive, total = drives[0], read_drive(path), sum(f.bytes or 0 for f in moved)
     share = sum(f.bytes or 0 for f in moved if f.op == "read") / total
-    size = min(total / max(1, sum(f.operations for f in moved)), run.engine.io_bytes or total)
+    size = min(total / max(1, sum(f.operations or 0 for f in moved)), run.engine.io_bytes or total)
     model, target = DriveModel(drive.cells), Path(facts["target"])
     # With less than one in flight on average it stood idle for the rest of the time.
     expected = model.at(size, max(1.0, in_flight), share)[0] * min(1.0, in_flight)
-    ratio, longest = observed / expected, longest_request_bytes(target)
-    is_split = longest is not None and longest < size
-    beneath, is_full = layers(target), in_flight >= FULL * depth
+    ratio, longest, beneath = observed / expected, longest_request_bytes(target), layers(target)
+    is_split, is_full = longest is not None and longest < size, in_flight >= FULL * depth
+    is_met = EXPECTED[0] <= ratio <= EXPECTED[1]
     load = f"I/Os of {format_bytes(size)}, {in_flight:.3g} in flight, {percent(share)} of bytes read"
-    takes = "not seen" if longest is None else f"a request takes {format_bytes(longest)}"
+    takes = "not seen" if longest is None else f"{format_bytes(longest)} a request"
+    best = format_rate(model.at(size, DEEP, share)[0])
+    above = judged.reason or "all that was asked was delivered"
     reasons = [
         (not facts["is_direct"], "no O_DIRECT to a drive: what answered was a cache, or is not seen"),
         (judged.cause is LimitCause.THROTTLE, f"a control group's limit: {judged.reason}"),
         ((facts.get("device"), facts.get("device_model")) != (drive.device, drive.model), f"another drive: {beneath}"),
-        (EXPECTED[0] <= ratio <= EXPECTED[1] and is_full, "the drive is the limit: it does what it was measured to do"),
-        (
-            EXPECTED[0] <= ratio <= EXPECTED[1],
-            f"the drive does what it was measured to do, and more asked would find more: {judged.reason or 'all that was asked was delivered'}",
-        ),
+        (is_met and is_full, "the drive is the limit: it does what it was measured to do"),
+        (is_met, f"the drive does what it was measured to do; what kept the queue short: {above}"),
         (judged.cause in _OURS, f"{judged.cause}, above the drive: {judged.reason}"),
         (" over " in beneath, f"what lies between, such as RAID: {beneath}"),
         (is_split and ratio < 1, "I/Os are split above the drive"),
         (
             facts.get("filesystem") != drive.filesystem,
-            f"filesystem: {facts.get('filesystem')}, measured on {drive.filesystem}",
+            f"the filesystem, {facts.get('filesystem')}: another was measured",
         ),
         (True, "the drive itself: its state is another than when it was measured, or others use it"),
     ]
+    why = next(said for holds, said in reasons if holds)
+    queue = f"queue {'' if is_full else 'not '}full: {in_flight:.3g} of {depth}"
     return [
         f"{first}expected {format_rate(expected)} of this load: {load} ({drive})",
-        f"{first}observed {format_rate(observed)}, {ratio:.2f} of it",
+        f"{first}observed {format_rate(observed)}, {ratio:.2f} of it; {best} is what the drive does at depth {DEEP}",
         f"{first}O_DIRECT {'is in use' if facts['is_direct'] else 'is NOT in use, or not confirmed'} on {beneath}",
-        f"{first}queue {'full' if is_full else 'not full'}: {in_flight:.3g} of {depth} in flight; "
-        f"I/Os are {'split' if is_split else 'not split'} ({takes}); at depth {DEEP} the drive moves "
-        f"{format_rate(model.at(size, DEEP, share)[0])}",
-        f"{first}why: {next(said for holds, said in reasons if holds)}",
+        f"{first}{queue}; I/Os {'ARE' if is_split else 'not'} split ({takes})",
+        f"{first}why: {why}",
     ]

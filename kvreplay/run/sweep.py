@@ -664,8 +664,8 @@ def cell_of(
     rows: Any, size: int, depth: int, share: float, before: DeviceCounters | None, after: DeviceCounters | None
 ) -> DriveCell:
     """Return the cell of the I/Os in `rows` (ROW), unless the device's counters show that it did not do them."""
-    for at, op in enumerate((READ, WRITE)) if before and after else ():
-        asked, moved = int((rows["op"] == op).sum()) * size, after[at] - before[at]
+    for op, (start, end) in enumerate(zip(before[:2], after[:2], strict=True)) if before and after else ():
+        asked, moved = int((rows["op"] == op).sum()) * size, end - start
         if moved < LEAST * asked:
             why = f"the device moved {format_bytes(moved)} of the {format_bytes(asked)} of its {OPS[op]}s"
             return DriveCell(io_bytes=size, depth=depth, read_share=share, reason=why)
@@ -785,7 +785,7 @@ def drive_table(drive: DriveFile) -> ReportTable:
     rows = []
     for size in sorted({cell.io_bytes for cell in drive.cells}):
         of = [cell for cell in drive.cells if cell.io_bytes == size and cell.bytes_per_s]
-        best = [max((c.bytes_per_s for c in of if c.read_share == share), default=None) for share in READ_SHARES]
+        best = [max((c.bytes_per_s or 0 for c in of if c.read_share == share), default=None) for share in READ_SHARES]
         alone = next((c.read for c in of if (c.read_share, c.depth) == (1, min(ROOFLINE_DEPTHS))), None)
         deepest = max((c for c in of if c.read_share == 1), key=lambda cell: cell.depth, default=None)
         times = (alone and alone.p50_ns, alone and alone.p99_ns, deepest and deepest.read and deepest.read.p99_ns)

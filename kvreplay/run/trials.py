@@ -89,8 +89,8 @@ def quantities(runs: Iterable[RunFile]) -> list[Quantity]:
     done = []
     for (tier, op, name), some in found.items():
         values = some + [None] * (count - len(some))
-        known = [v for v in values if v is not None] if None not in values else []
-        low, middle, high = (min(known), median(known), max(known)) if known else (None, None, None)
+        all_of = [v for v in values if v is not None] if None not in values else []
+        low, middle, high = (min(all_of), median(all_of), max(all_of)) if all_of else (None, None, None)
         spread = statistics.spread(values)
         done.append(
             Quantity(tier=tier, op=op, name=name, values=values, median=middle, low=low, high=high, spread=spread)

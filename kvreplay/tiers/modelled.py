@@ -1,8 +1,8 @@
 """Tiers that move no data: `sim` takes the time of a service model, `null` takes none; every output marks them.
 
 The model is the one by which `kvtrace gen` gives a tier's operations their times; or, of `sim:drive.json`, what
-`kvreplay scorecard` measured of a drive. Such a drive file is a matrix of cells (size x depth x mix): between them times
-are interpolated on logarithms, and each I/O takes one of its cell's times, by the run's seed (`native/threads.c`).
+`kvreplay scorecard` measured of a drive. Such a drive file is a matrix of cells (size x depth x mix): between them
+times are interpolated on logarithms, and each I/O takes one of its cell's, by the run's seed (`native/threads.c`).
 """
 
 from __future__ import annotations
@@ -289,16 +289,17 @@ class DriveModel:
                 p99_ns[_OPS[op]] = float(np.exp(slots[PARTS.index(0.99)]))
         return io_bytes * depth * NS_PER_S / mean_ns, p99_ns
 
-    def service(self, drive: DriveFile) -> Service:
-        """Return the model in four numbers, for who reads of it: its highest rates, and a small read by itself."""
-        rates = {op: max(c.bytes_per_s or 0 for c in drive.cells if getattr(c, op)) for op in _OPS}
-        least = min((c for c in drive.cells if c.read), key=lambda cell: (cell.io_bytes, cell.depth))
-        return Service(
-            read_bytes_per_s=int(rates["read"]),
-            write_bytes_per_s=int(rates["write"]),
-            latency_ns=int((least.read and least.read.mean_ns) or 0),
-            source=f"at best: the {len(drive.cells)} cells of a drive file of {drive}",
-        )
+
+def simulated(name: str, options: Mapping[str, str], meta: Metadata, said: str) -> SimulatedTier:
+    """Return the tier `name` by its options: as a drive file says, else by a service; errors as of `service_of`."""
+    if "drive" not in options:
+        return SimulatedTier(name, service_of(name, options, meta, said))
+    drive = read_drive(Path(options["drive"]))
+    rates = [max(int(cell.bytes_per_s or 0) for cell in drive.cells if getattr(cell, op)) for op in _OPS]
+    least = min((cell.read.mean_ns or 0 for cell in drive.cells if cell.read), default=0)
+    source = f"at best: the {len(drive.cells)} cells of a drive file of {drive}"
+    service = Service(read_bytes_per_s=rates[0], write_bytes_per_s=rates[1], latency_ns=int(least), source=source)
+    return SimulatedTier(name, service, DriveModel(drive.cells))
 
 
 def held_out(cells: Sequence[DriveCell]) -> DriveError | None:
