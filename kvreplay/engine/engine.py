@@ -336,7 +336,7 @@ class _Drive:
             # A thread that was stopped before the start knows no time of its end.
             ended_ns = max((use.ended_ns for use in self._uses), default=0)
             wall_ns = ended_ns if self._engine.is_virtual else min(wall_ns, ended_ns)
-            if self._engine.is_virtual and reason is None and job.runtime_ns == ended_ns:
+            if self._engine.is_virtual and reason is None and job.runtime_ns and struct.completed < len(job.rows):
                 reason = RUNTIME
         names = [name for name in ThreadUse.__dataclass_fields__ if name not in ("kind", "waited_ns")]
         found = None

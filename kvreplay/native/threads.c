@@ -403,7 +403,7 @@ EXPORT void work_virtually(Engine *e, Use *use) {
     struct timespec a_while = {0, WAIT_NS};
     use->doing = WAITING;
     while (!e->job->start_ns && !e->job->is_stopped) nanosleep(&a_while, NULL);
-    while (!is_over(e)) {
+    while (!is_over(e) || ends.count) {
         Step s;
         int64_t next_ns, now = e->virtual_ns;
         if (take_step(e, e->workers_queue, now, &s, &next_ns)) {
@@ -411,16 +411,19 @@ EXPORT void work_virtually(Engine *e, Use *use) {
             under_way[s.place] = s;
             continue;
         }
-        if (next_ns <= now || is_over(e)) continue;
-        if (will_be_laid(e) || (!ends.count && next_ns == INT64_MAX)) {
+        if (next_ns <= now) continue;
+        if (!is_over(e) && (will_be_laid(e) || (!ends.count && next_ns == INT64_MAX))) {
             nanosleep(&a_while, NULL);
             continue;
         }
-        bool is_end = ends.count && ends.number[0] / PLACES <= next_ns;
-        int64_t to = is_end ? ends.number[0] / PLACES : next_ns;
-        e->virtual_ns = min_of(to, e->job->virtual_end_ns);
-        if (to > e->job->virtual_end_ns) e->job->is_stopped = true;
-        else if (is_end) end_modelled(e, &under_way[heap_pop(&ends) % PLACES]);
+        int64_t end_ns = ends.count ? ends.number[0] / PLACES : INT64_MAX, to = min_of(end_ns, next_ns);
+        if (!is_over(e) && to > e->job->virtual_end_ns) {   // what is in flight completes, as on a drive
+            e->virtual_ns = e->job->virtual_end_ns;
+            e->job->is_stopped = true;
+        } else if (to < INT64_MAX) {
+            e->virtual_ns = to;
+            if (end_ns == to) end_modelled(e, &under_way[heap_pop(&ends) % PLACES]);
+        }
     }
     *use = (Use){.ended_ns = e->virtual_ns, .waited_ns = NONE, .cpu = sched_getcpu(), .doing = ENDED};
     free(ends.number), free(under_way);
