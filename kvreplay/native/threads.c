@@ -188,7 +188,7 @@ EXPORT void matrix_at(const Matrix *m, int64_t op, double share, double bytes, d
 // A measured drive: an I/O takes one of the times of the cell that it finds itself in. What is in flight counts by the
 // work that it is, in I/Os like this one; the mix is that of the last I/Os. Returns when its place of the queue is free.
 static int64_t serve_measured(Engine *e, Step *s, int64_t now) {
-    enum { RECENT = 32, MOST_SLOTS = 32 };
+    enum { RECENT = 128, MOST_SLOTS = 32 };
     const Matrix *m = s->operation->tier->matrix;
     const Row *r = s->operation->row;
     Load *l = &e->load[r->tier & 63];

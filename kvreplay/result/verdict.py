@@ -426,6 +426,12 @@ _OURS = (
 )  # fmt: skip
 
 
+_NEW_FILES = (
+    "each object is a new file here, and the drive was measured on one file written before: the filesystem gives new "
+    "blocks, which a drive writes slower; a preallocated file (nvme=FILE.dat) tells how much that is"
+)
+
+
 def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
     """Return in five lines what the drive file at `path` expects of a run's own load, what came, and why they differ.
 
@@ -460,6 +466,7 @@ def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
         (is_met and is_full, "the drive is the limit: it does what it was measured to do"),
         (is_met, f"the drive does what it was measured to do; what kept the queue short: {above}"),
         (judged.cause in _OURS, f"{judged.cause}, above the drive: {judged.reason}"),
+        (ratio < 1 and not str(facts.get("layout")).startswith("extents"), _NEW_FILES),
         (" over " in beneath, f"what lies between, such as RAID: {beneath}"),
         (is_split and ratio < 1, "I/Os are split above the drive"),
         (
