@@ -203,6 +203,7 @@ def scorecard(
     from kvreplay.probes.libbpf import check_available
     from kvreplay.result.tables import check_output, make_directory
     from kvreplay.run import sweep as cards
+    from kvreplay.run.discover import measure_drive
     from kvreplay.run.run import Replay
     from kvreplay.tiers.modelled import DRIVE_FILE
     from kvtrace.core.document.terminal import answer
@@ -228,7 +229,7 @@ def scorecard(
         # All before the first run: a stack that gen refuses must not end what takes an hour.
         traces = {of: stack.enter_context(_trace(None, cards.gen_options(of, size))) for of in presets.split(",")}
         make_directory(output, cards.CARD_FILE)
-        drive = cards.measure_drive(asked, target)
+        drive = measure_drive(asked, target)
         write_json(output / DRIVE_FILE, drive)
         for preset, trace in traces.items():
             try:

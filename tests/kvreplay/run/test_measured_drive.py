@@ -12,7 +12,7 @@ from drive_files import write_drive
 
 from kvreplay.config.config import Config
 from kvreplay.native.rows import OK, ROW
-from kvreplay.run import sweep as cards
+from kvreplay.run import discover as cards
 from kvreplay.run.run import Replay
 from kvreplay.tiers.host import DeviceCounters
 from kvreplay.tiers.modelled import DriveModel

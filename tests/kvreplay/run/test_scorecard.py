@@ -24,10 +24,10 @@ def small(monkeypatch):
     monkeypatch.setattr(f"{cards}.LOAD", ("--duration", "60s", "--set", "workload.think_time=2s"))
     monkeypatch.setattr(f"{cards}.FIRST_USERS", 8.0)
     monkeypatch.setattr("kvreplay.run.sweep.PRECISION", 4)
-    monkeypatch.setattr(f"{cards}.ROOFLINE_NS", 10**9)
-    monkeypatch.setattr(f"{cards}.SIZES", (4096, 1 << 20))
-    monkeypatch.setattr(f"{cards}.ROOFLINE_DEPTHS", (1, 4))
-    monkeypatch.setattr(f"{cards}.FILE_BYTES", 64 << 20)
+    monkeypatch.setattr("kvreplay.run.discover.ROOFLINE_NS", 10**9)
+    monkeypatch.setattr("kvreplay.run.discover.SIZES", (4096, 1 << 20))
+    monkeypatch.setattr("kvreplay.run.discover.ROOFLINE_DEPTHS", (1, 4))
+    monkeypatch.setattr("kvreplay.run.discover.FILE_BYTES", 64 << 20)
 
 
 def moved(folder):

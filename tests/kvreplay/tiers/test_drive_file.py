@@ -193,7 +193,7 @@ def test_a_file_that_is_none_is_refused_in_a_line(tmp_path: Path) -> None:
             read_drive(path)
     whole["cells"][0]["read"] = {"count": 1, "colour": "red"}
     path.write_text(json.dumps(whole))
-    with pytest.raises(TraceError, match="colour|missing"):
+    with pytest.raises(TraceError, match=r"colour|missing"):
         read_drive(path)
     write_json(path, drive_of([c for c in CELLS if c.read_share == 1]))
     with pytest.raises(TraceError, match="no cell of it has writes"):
