@@ -1,8 +1,8 @@
 """How near a drive file comes to replays that it never saw: each preset with few and many users, real and predicted.
 
-The drive is measured first and last, and the error of both files is printed: a shared disk is another one from minute to
-minute. Each trace is replayed REPLAYS times on a preallocated file, which is what a drive file stands for, then once on
-the first drive file, in virtual time; the spread of the real ones says what of a difference is the disk's own. Takes
+The drive is measured first and last, and the error of both files is printed: a shared disk is another one from minute
+to minute. Each trace is replayed REPLAYS times on a preallocated file, which is what a drive file stands for, then once
+on the first drive file, in virtual time; the spread of the real ones says what of a difference is the disk's own. Takes
 about twelve minutes, and 14 GiB below the folder that is named (the working directory without).
 """
 
