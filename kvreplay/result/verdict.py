@@ -27,7 +27,7 @@ from kvreplay.tiers.host import (
     queue_limit,
     throttles,
 )
-from kvreplay.tiers.modelled import DriveModel, read_drive
+from kvreplay.tiers.modelled import DriveFile, DriveModel
 from kvreplay.tiers.tier import Tier, copied, has_times
 from kvtrace.core.run.figures import Evidence, LimitCause, Pace, RunVerdict, Summary, TierRate
 from kvtrace.core.run.run_file import DeviceIo, RunBegun
@@ -446,7 +446,7 @@ def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
     observed = next((r.reached_bytes_per_s for r in judged.tiers if r.tier == judged.tier), None)
     if not (moved and in_flight and observed) or len(drives) != 1:
         return [f"{first}nothing to compare: {judged.tier} is not one drive, or it is not known what was in flight"]
-    facts, drive, total = drives[0], read_drive(path), sum(f.bytes or 0 for f in moved)
+    facts, drive, total = drives[0], DriveFile.read(path), sum(f.bytes or 0 for f in moved)
     share = sum(f.bytes or 0 for f in moved if f.op == "read") / total
     size = min(total / max(1, sum(f.operations or 0 for f in moved)), run.engine.io_bytes or total)
     model, target = DriveModel(drive.cells), Path(facts["target"])

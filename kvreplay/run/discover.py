@@ -38,7 +38,7 @@ from kvreplay.tiers.host import (
     sys_number,
     sys_text,
 )
-from kvreplay.tiers.modelled import DRIVE_FILE, DriveCell, DriveError, DriveFile, DriveTimes, held_out, sealed_drive
+from kvreplay.tiers.modelled import DRIVE_FILE, DriveCell, DriveError, DriveFile, DriveTimes, held_out
 from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.tier import Holding, StorageOptions
 from kvtrace.core.app import noted_signals
@@ -341,12 +341,8 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
             return job.rows.all[job.rows.all["outcome"] == OK]
 
         objects = np.arange(FILE_BYTES // OBJECT_BYTES)
-        drive(
-            1 << 20,
-            CLOSED_LOOP_DEPTH,
-            {"op": objects * 0 + WRITE, "object_id": objects, "length_bytes": OBJECT_BYTES},
-            None,
-        )
+        whole = {"op": np.full(len(objects), WRITE), "object_id": objects, "length_bytes": OBJECT_BYTES}
+        drive(1 << 20, CLOSED_LOOP_DEPTH, whole, None)
         for number, (size, depth, share) in enumerate(wanted):
             left_ns = max(LEAST_NS, (ROOFLINE_NS - monotonic_ns() + started_ns) // (len(wanted) - number))
             most = int(min(MOST_IOS_PER_S, MOST_BYTES_PER_S / size) * left_ns / NS_PER_S) + depth
@@ -366,17 +362,15 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
                 cells.append(DriveCell(io_bytes=size, depth=depth, read_share=share, reason=str(error)))
             progress(number + 1)
     names = {"device": "device", "model": "device_model", "device_bytes": "device_bytes", "filesystem": "filesystem"}
-    return sealed_drive(
-        DriveFile(
-            argv=asked.argv,
-            started_utc=started.isoformat(),
-            kernel=host_facts()["kernel"],
-            **{name: facts[fact] for name, fact in names.items()},
-            file_bytes=FILE_BYTES,
-            cells=cells,
-            held_out=held_out(cells),
-        )
-    )
+    return DriveFile(
+        argv=asked.argv,
+        started_utc=started.isoformat(),
+        kernel=host_facts()["kernel"],
+        **{name: facts[fact] for name, fact in names.items()},
+        file_bytes=FILE_BYTES,
+        cells=cells,
+        held_out=held_out(cells),
+    ).sealed()
 
 
 def cell_of(

@@ -55,7 +55,7 @@ from kvreplay.run.watch import Watch, Watching
 from kvreplay.tiers.claims import smart
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.host import DeviceCounters, device_counters
-from kvreplay.tiers.modelled import read_drive
+from kvreplay.tiers.modelled import DriveFile
 from kvreplay.tiers.sharded import BY_KEY, SeveralDrives
 from kvreplay.tiers.tier import DeviceTier, Holding, PlannedTier, StorageTier, Tier, drives_of
 from kvtrace.core.app import INTERRUPTED, noted_signals
@@ -127,7 +127,7 @@ def replay(asked: Replay, *, tiers: list[Tier | None] | None = None, together: T
     started_ns, config, trace = monotonic_ns(), asked.config, asked.trace
     check(config)
     if config.drive is not None:
-        read_drive(Path(config.drive))
+        DriveFile.read(Path(config.drive))
     if tiers is None:
         # Before the trace is read, which may take minutes.
         check_targets(config)

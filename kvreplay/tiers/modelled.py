@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -219,25 +219,26 @@ class DriveFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     sha256: str | None = None
     """Of all else."""
 
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Return the drive file at `path`; TraceError if it is none, is damaged, or knows no reads or no writes."""
+        misfit = "not a drive file of this version of kvreplay: {}; kvreplay scorecard makes one"
+        drive = read_json(path, cls, misfit=misfit)
+        if drive.sha256 != drive.sealed().sha256:
+            raise TraceError("damaged: its content is not what was written", path=path)
+        for op in _OPS:
+            if not any(cell.bytes_per_s and getattr(cell, op) for cell in drive.cells):
+                raise TraceError(f"no cell of it has {op}s; measure the drive again (kvreplay scorecard)", path=path)
+        return drive
+
+    def sealed(self) -> Self:
+        """Return it with the hash of its content."""
+        content = msgspec.json.encode(msgspec.structs.replace(self, sha256=None))
+        whole = msgspec.json.decode(content, type=type(self))
+        return msgspec.structs.replace(whole, sha256=sha256(whole))
+
     def __str__(self) -> str:
         return f"{self.device or 'no device seen'}, {self.model or 'model not known'}, measured {self.started_utc[:10]}"
-
-
-def sealed_drive(drive: DriveFile) -> DriveFile:
-    """Return `drive` with the hash of its content."""
-    content = msgspec.json.decode(msgspec.json.encode(msgspec.structs.replace(drive, sha256=None)), type=DriveFile)
-    return msgspec.structs.replace(content, sha256=sha256(content))
-
-
-def read_drive(path: Path) -> DriveFile:
-    """Return the drive file at `path`; TraceError if it is none, is damaged, or knows no reads or no writes."""
-    drive = read_json(path, DriveFile, misfit="not a drive file of this version of kvreplay: {}; scorecard makes one")
-    if drive.sha256 != sealed_drive(drive).sha256:
-        raise TraceError("damaged: its content is not what was written", path=path)
-    for op in _OPS:
-        if not any(cell.bytes_per_s and getattr(cell, op) for cell in drive.cells):
-            raise TraceError(f"no cell of it has {op}s; measure the drive again (kvreplay scorecard)", path=path)
-    return drive
 
 
 class DriveModel:
@@ -294,7 +295,7 @@ def simulated(name: str, options: Mapping[str, str], meta: Metadata, said: str) 
     """Return the tier `name` by its options: as a drive file says, else by a service; errors as of `service_of`."""
     if "drive" not in options:
         return SimulatedTier(name, service_of(name, options, meta, said))
-    drive = read_drive(Path(options["drive"]))
+    drive = DriveFile.read(Path(options["drive"]))
     rates = [max(int(cell.bytes_per_s or 0) for cell in drive.cells if getattr(cell, op)) for op in _OPS]
     least = min((cell.read.mean_ns or 0 for cell in drive.cells if cell.read), default=0)
     source = f"at best: the {len(drive.cells)} cells of a drive file of {drive}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvreplay.result.cause import distribution
-from kvreplay.tiers.modelled import DriveCell, DriveFile, DriveTimes, sealed_drive
+from kvreplay.tiers.modelled import DriveCell, DriveFile, DriveTimes
 from kvtrace.core.files import write_json
 
 if TYPE_CHECKING:
@@ -51,20 +51,18 @@ def cell(
 
 def drive_of(cells: list[DriveCell]) -> DriveFile:
     """Return a drive file of `cells`."""
-    return sealed_drive(
-        DriveFile(
-            argv=["kvreplay", "scorecard"],
-            started_utc="2026-11-25T00:00:00+00:00",
-            kernel=None,
-            device="nvme0n1",
-            model="EXAMPLE",
-            device_bytes=10**12,
-            filesystem="xfs",
-            file_bytes=2 << 30,
-            cells=cells,
-            held_out=None,
-        )
-    )
+    return DriveFile(
+        argv=["kvreplay", "scorecard"],
+        started_utc="2026-11-25T00:00:00+00:00",
+        kernel=None,
+        device="nvme0n1",
+        model="EXAMPLE",
+        device_bytes=10**12,
+        filesystem="xfs",
+        file_bytes=2 << 30,
+        cells=cells,
+        held_out=None,
+    ).sealed()
 
 
 def write_drive(path: Path, **of_cells: Any) -> DriveFile:

@@ -15,7 +15,7 @@ from rings import drive, engine_of, rows_of
 
 from kvreplay.engine.engine import EngineName, choose
 from kvreplay.plan.contents import DataSource
-from kvreplay.tiers.modelled import DriveModel, Service, SimulatedTier, held_out, read_drive, simulated
+from kvreplay.tiers.modelled import DriveFile, DriveModel, Service, SimulatedTier, held_out, simulated
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import write_json
 from kvtrace.core.schema import OPS
@@ -182,7 +182,7 @@ def test_held_out_cells_are_predicted_by_the_others() -> None:
 def test_a_file_that_is_none_is_refused_in_a_line(tmp_path: Path) -> None:
     path = tmp_path / "drive.json"
     whole = json.loads(json.dumps(json.loads((write_drive(path), path.read_text())[1])))
-    assert read_drive(path).cells == CELLS
+    assert DriveFile.read(path).cells == CELLS
     for change, message in (
         ({"speed": 1}, "unknown field `speed`"),
         ({"device": "nvme1n1"}, "damaged"),
@@ -190,14 +190,14 @@ def test_a_file_that_is_none_is_refused_in_a_line(tmp_path: Path) -> None:
     ):
         path.write_text(json.dumps(whole | change))
         with pytest.raises(TraceError, match=message):
-            read_drive(path)
+            DriveFile.read(path)
     whole["cells"][0]["read"] = {"count": 1, "colour": "red"}
     path.write_text(json.dumps(whole))
     with pytest.raises(TraceError, match=r"colour|missing"):
-        read_drive(path)
+        DriveFile.read(path)
     write_json(path, drive_of([c for c in CELLS if c.read_share == 1]))
     with pytest.raises(TraceError, match="no cell of it has writes"):
-        read_drive(path)
+        DriveFile.read(path)
     with pytest.raises(ConfigError, match="unknown option 'x'"):
         simulated("nvme", {"x": "1"}, trace_meta(), "--tier")
 
