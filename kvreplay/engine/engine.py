@@ -437,16 +437,6 @@ def check_name(text: str) -> EngineName:
         raise ConfigError(f"--engine {text}: choose {', '.join(EngineName)}") from None
 
 
-def _working(tiers: Sequence[Tier | None]) -> set[TierKind]:
-    """Return the kinds of the tiers that do something; of some none is for a ring or for copies."""
-    return {native_of(t).kind for t in tiers if t is not None} - {TierKind.NOTHING}
-
-
-def is_virtual(wanted: str, tiers: Sequence[Tier | None]) -> bool:
-    """Return whether a replay ends in virtual time: each tier is a model or takes no time, and no engine is named."""
-    return wanted == EngineName.AUTO and _working(tiers) == {TierKind.MODELLED}
-
-
 def choose(
     wanted: EngineName,
     tiers: Sequence[Tier | None],
@@ -473,8 +463,10 @@ def choose(
         raise DeviceError(f"--engine uring: {refused}; say --engine threads")
     because = "auto" if wanted is EngineName.AUTO else f"--engine {wanted}"
     is_ring = wanted is not EngineName.THREADS
-    working = _working(tiers)
-    if is_virtual(wanted, tiers):
+    # Tiers that do something, and none of it for a ring or for copies.
+    working = {native_of(t).kind for t in tiers if t is not None} - {TierKind.NOTHING}
+    is_virtual = wanted is EngineName.AUTO and working == {TierKind.MODELLED}
+    if is_virtual:
         is_growing, most, is_ring = False, 1, False
         because = "all tiers are simulated: their time is virtual, and nothing waits for it"
     elif wanted is EngineName.AUTO and working and working <= {TierKind.MODELLED, TierKind.PYTHON}:
@@ -489,7 +481,7 @@ def choose(
         is_growing=is_growing,
         most=most,
         because=because,
-        is_virtual=is_virtual(wanted, tiers),
+        is_virtual=is_virtual,
     )
     for tier in tiers:
         if getattr(tier, "engine", None) in ("threads", "uring"):
