@@ -108,11 +108,7 @@ def probing(
     with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.resolve().parent) as staging:
         directory, process = Path(staging) / "probe", None
         try:
-            command = argv_of("kvreplay", "probe", "-o", str(directory))
-            command += [] if is_of_all else ["--pid", str(os.getpid())]
-            command += [word for device in _devices(tiers) for word in ("--dev", str(device))]
-            command += ["--histograms-only"] if config.is_histograms_only else []
-            process = _attach(command)
+            process = _attach(_command(config, tiers, directory, is_of_all=is_of_all))
         except ProbeUnavailable as error:
             left_out = _left_out(str(error))
         if process is None:
@@ -148,6 +144,15 @@ def _dismiss(process: subprocess.Popen[str]) -> None:
 
 def _stderr(process: subprocess.Popen[str]) -> IO[str]:
     return cast("IO[str]", process.stderr)
+
+
+def _command(config: Config, tiers: list[Tier | None], directory: Path, *, is_of_all: bool) -> list[str]:
+    command = argv_of("kvreplay", "probe", "-o", str(directory))
+    if not is_of_all:
+        command += ["--pid", str(os.getpid())]
+    for device in _devices(tiers):
+        command += ["--dev", str(device)]
+    return [*command, "--histograms-only"] if config.is_histograms_only else command
 
 
 def _devices(tiers: list[Tier | None]) -> list[Path]:
