@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,11 +13,14 @@ from drive_files import write_drive
 
 from kvreplay.config.config import Config
 from kvreplay.native.rows import OK, ROW
+from kvreplay.result import verdict
 from kvreplay.run import discover as cards
 from kvreplay.run.run import Replay
 from kvreplay.tiers.host import DeviceCounters
 from kvreplay.tiers.modelled import DriveModel
 from kvtrace.core.errors import DeviceError
+from kvtrace.core.run.figures import LimitCause
+from kvtrace.core.units import format_rate
 
 MIB = 1 << 20
 
@@ -120,3 +124,44 @@ def test_a_run_says_in_five_lines_what_its_drive_should_do(tmp_path):
     assert only.startswith("nothing to compare: gpu is not one drive")
     missing = run_cli(*argv[:-3], "-o", tmp_path / "no", "--drive", tmp_path / "no.json", check=False)
     assert (missing.returncode, "no.json: no such file" in missing.stderr) != (0, False)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "of_run", "why"),
+    [
+        (1.0, {}, "the drive is the limit: it does what it was measured to do"),
+        (1.0, {"in_flight": 2.0}, "the drive does what it was measured to do; what kept the queue short: the trace"),
+        (0.5, {"is_direct": False}, "no O_DIRECT to a drive"),
+        (0.5, {"cause": "throttle"}, "a control group's limit: the trace"),
+        (0.5, {"device": "sda"}, "another drive: nvme0n1"),
+        (0.5, {"cause": "data generation"}, "data generation, above the drive: the trace"),
+        (0.5, {"layout": "hashed"}, "each object is a new file here"),
+        (0.5, {"beneath": "md0 over nvme0n1"}, "what lies between, such as RAID: md0 over nvme0n1"),
+        (0.5, {"longest": 65536}, "I/Os are split above the drive"),
+        (0.5, {"filesystem": "ext4"}, "the filesystem, ext4: another was measured"),
+        (0.5, {}, "the drive itself: its state is another than when it was measured"),
+    ],
+)
+def test_why_a_run_differs_from_its_drive(tmp_path, monkeypatch, ratio, of_run, why):
+    """Each reason by itself, of a run that moved 1 MiB at a time, 4 in flight, half reads."""
+    found = {"in_flight": 4.0, "is_direct": True, "cause": None, "device": "nvme0n1", "layout": "extents of one file"}
+    found |= {"beneath": "nvme0n1", "longest": 1 << 30, "filesystem": "xfs"} | of_run
+    monkeypatch.setattr(verdict, "layers", lambda _target: found["beneath"])
+    monkeypatch.setattr(verdict, "longest_request_bytes", lambda _target: found["longest"])
+    drive = write_drive(tmp_path / "drive.json")
+    expected, _ = DriveModel(drive.cells).at(MIB, found["in_flight"], 0.5)
+    moved = [SimpleNamespace(tier="nvme", op=op, bytes=100 * MIB, operations=100) for op in ("read", "write")]
+    judgement = SimpleNamespace(
+        tier="nvme",
+        cause=None if found["cause"] is None else LimitCause(found["cause"]),
+        reason="the trace",
+        evidence=SimpleNamespace(in_flight_mean=found["in_flight"], queue_depth=4),
+        tiers=[SimpleNamespace(tier="nvme", reached_bytes_per_s=ratio * expected)],
+    )
+    facts = {name: found[name] for name in ("is_direct", "layout", "filesystem", "device")}
+    facts |= {"target": str(tmp_path), "device_model": "EXAMPLE"}
+    run = SimpleNamespace(drives=lambda: [("nvme", facts)], engine=SimpleNamespace(io_bytes=MIB))
+    lines = verdict.beside_drive(tmp_path / "drive.json", run, SimpleNamespace(judgement=judgement, figures=moved))
+    assert len(lines) == 5
+    assert lines[1].startswith(f"drive.json: observed {format_rate(ratio * expected)}, {ratio:.2f} of it")
+    assert lines[4].startswith(f"drive.json: why: {why}")
