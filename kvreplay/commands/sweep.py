@@ -212,6 +212,8 @@ def scorecard(
 
     check_memory()
     is_probed, rated = True, parse_endurance(endurance)
+    # Before the drive is measured, which takes a minute.
+    parse_duration_ns(window)
     try:
         check_available()
     except ProbeUnavailable as why:
@@ -228,8 +230,8 @@ def scorecard(
     with ExitStack() as stack:
         # All before the first run: a stack that gen refuses must not end what takes an hour.
         traces = {of: stack.enter_context(_trace(None, cards.gen_options(of, size))) for of in presets.split(",")}
-        make_directory(output, cards.CARD_FILE)
         drive = measure_drive(asked, target)
+        make_directory(output, cards.CARD_FILE)
         write_json(output / DRIVE_FILE, drive)
         for preset, trace in traces.items():
             try:

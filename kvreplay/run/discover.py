@@ -26,7 +26,7 @@ from kvreplay.plan.contents import DataSource
 from kvreplay.probes.libbpf import check_available
 from kvreplay.result.cause import distribution
 from kvreplay.result.figures import LEAST, OPS
-from kvreplay.run.run import Replay, quiet_interpreter, until
+from kvreplay.run.run import Interrupted, Replay, quiet_interpreter, until
 from kvreplay.tiers.claims import MEASURED
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.host import (
@@ -313,17 +313,22 @@ LEAST_NS = 50_000_000
 """A cell lasts so long at least."""
 
 
+# Long: its steps in their order.
 def measure_drive(asked: Replay, target: Path) -> DriveFile:
     """Measure the drive beneath `target`, all cells in a minute: direct I/O at random in a file that is written whole.
 
     Raises:
-        DeviceError: the target refuses, or has no room for the file.
+        DeviceError: the target refuses, has no room for the file, or does nothing for --stall-timeout.
+        Interrupted: a signal asked to end.
 
     """
     started_ns, started, rng = monotonic_ns(), datetime.now(UTC), np.random.default_rng(0)
     wanted = [(size, depth, share) for size in SIZES for depth in ROOFLINE_DEPTHS for share in READ_SHARES]
     tier, cells = ExtentTier("drive", target / MEASURED, StorageOptions()), []
     tier.expect(Holding([FILE_BYTES]))
+    if (free := shutil.disk_usage(target).free) < FILE_BYTES:
+        needs = f"a drive is measured on a file of {format_bytes(FILE_BYTES)}"
+        raise DeviceError(f"{target}: {needs}, and only {format_bytes(free)} is free; free some")
     with ExitStack() as stack:
         signalled = stack.enter_context(noted_signals())
         stack.callback(tier.close)
@@ -332,12 +337,15 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
         progress = stack.enter_context(asked.show("measuring the drive", len(wanted)))
 
         def drive(size: int, depth: int, columns: dict[str, Any], longest_ns: int | None) -> Any:
-            job = Job(RowRing.of(columns), [tier], data)
+            job = Job(RowRing.of(columns), [tier], data, stall_ns=asked.config.stall_ns)
             with quiet_interpreter():
                 engine = choose(EngineName.AUTO, [tier], depth, size)
                 driven = engine.drive(job, until(signalled, longest_ns), lambda _done: None)
-            if driven.failure is not None or signalled():
-                raise DeviceError(f"{target}: {driven.failure.message if driven.failure else signalled()}")
+            if reason := signalled():
+                raise Interrupted(f"interrupted by {reason} while the drive was measured; nothing was kept")
+            if driven.failure is not None or driven.stalled is not None:
+                why = f"nothing completed for {asked.config.stall}: {driven.stalled}"
+                raise DeviceError(f"{target}: {driven.failure.message if driven.failure else why}")
             return job.rows.all[job.rows.all["outcome"] == OK]
 
         objects = np.arange(FILE_BYTES // OBJECT_BYTES)

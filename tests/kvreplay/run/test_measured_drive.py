@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from kvreplay.config.config import Config
 from kvreplay.native.rows import OK, ROW
 from kvreplay.result import verdict
 from kvreplay.run import discover as cards
-from kvreplay.run.run import Replay
+from kvreplay.run.run import Interrupted, Replay
 from kvreplay.tiers.host import DeviceCounters
 from kvreplay.tiers.modelled import DriveModel
 from kvtrace.core.errors import DeviceError
@@ -85,7 +86,15 @@ def test_a_cell_of_rows_is_counted_by_hand():
 
 def test_a_target_without_room_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(cards, "FILE_BYTES", 1 << 60)
-    with pytest.raises(DeviceError, match="is free"):
+    with pytest.raises(DeviceError, match=r"measured on a file of .*, and only .* is free; free some"):
+        measured(tmp_path / "d")
+    assert not list((tmp_path / "d").iterdir())
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_signal_ends_it_and_nothing_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(cards, "noted_signals", lambda: nullcontext(lambda: "SIGINT"))
+    with pytest.raises(Interrupted, match="interrupted by SIGINT while the drive was measured"):
         measured(tmp_path / "d")
     assert not list((tmp_path / "d").iterdir())
 
