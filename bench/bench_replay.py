@@ -38,7 +38,7 @@ from kvreplay.engine.engine import Engine, EngineName, choose
 from kvreplay.engine.job import Driven, Job
 from kvreplay.native.rows import READ, WRITE, RowRing
 from kvreplay.plan.contents import DataSource
-from kvreplay.run.run import _quiet_interpreter
+from kvreplay.run.run import quiet_interpreter
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import device_counters
 from kvreplay.tiers.modelled import SimulatedTier
@@ -84,7 +84,7 @@ def drive(
     rows = RowRing.of(columns | ({"due_ns": due} if is_open else {}), is_open_loop=is_open)
     on = tiers if isinstance(tiers, list) else [tiers]
     job = Job(rows, on, DataSource.of(time.time_ns()), is_open_loop=is_open)
-    with _quiet_interpreter():
+    with quiet_interpreter():
         before = cpu_s()
         driven = engine.drive(job, lambda: None, lambda _done: None)
         cpu = cpu_s() - before

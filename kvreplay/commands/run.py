@@ -35,7 +35,8 @@ def run(
             "objects table), s3://BUCKET/PREFIX (s3dlio, the extra s3; az:// and gs:// go the same way, "
             "untested), ram, gpu (or gpu:device=1,copy=device; untested on hardware), sim "
             "(nothing moves; takes the time of the trace's service model, else of one that is named, or as "
-            "sim:bandwidth=50GB,latency=10us says) or null (no time). Repeatable; rows of tiers not named are skipped.",
+            "sim:bandwidth=50GB,latency=10us says, or as the drive that kvreplay scorecard measured: sim:drive.json; "
+            "if all tiers are, in virtual time) or null (no time). Repeatable; rows of tiers not named are skipped.",
         ),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The run's directory.")] = Path("run"),

@@ -188,6 +188,9 @@ def scorecard(
 ) -> None:
     """Test a drive: the users of four caching stacks that it sustains, how fast it then is, and how well that repeats.
 
+    First the drive itself is measured for a minute: sizes, depths and mixes, written to drive.json, by which
+    --tier nvme=sim:drive.json predicts replays and kvreplay run --drive judges them.
+
     Each stack's trace of synthetic users is replayed at its own pace in its steady window, when its tiers are full and
     evict, at more and more users; the load that decides is run three times. With root and libbpf the block requests
     are measured, too. It takes some minutes a stack, and writes SIZE again for each run.
@@ -202,13 +205,18 @@ def scorecard(
     from kvreplay.probes.libbpf import check_available
     from kvreplay.result.tables import check_output, make_directory
     from kvreplay.run import sweep as cards
+    from kvreplay.run.discover import measure_drive
     from kvreplay.run.run import Replay
+    from kvreplay.tiers.modelled import DRIVE_FILE
     from kvtrace.core.document.terminal import answer
+    from kvtrace.core.files import write_json
     from kvtrace.core.run.sweep_file import CARD_FILE
     from kvtrace.core.statistics import parse_endurance
 
     check_memory()
     is_probed, rated = True, parse_endurance(endurance)
+    # Before the drive is measured, which takes a minute.
+    parse_duration_ns(window)
     try:
         check_available()
     except ProbeUnavailable as why:
@@ -225,7 +233,9 @@ def scorecard(
     with ExitStack() as stack:
         # All before the first run: a stack that gen refuses must not end what takes an hour.
         traces = {of: stack.enter_context(_trace(None, cards.gen_options(of, size))) for of in presets.split(",")}
+        drive = measure_drive(asked, target)
         make_directory(output, CARD_FILE)
+        write_json(output / DRIVE_FILE, drive)
         for preset, trace in traces.items():
             try:
                 one = replace(asked, output=output / preset, trace=trace)
@@ -237,6 +247,6 @@ def scorecard(
                 break
     if scores:
         card = cards.card_of(asked, scores, run, error)
-        answer(card, lambda: cards.card_document(card), as_json=as_json)
+        answer(card, lambda: cards.card_document(card, drive), as_json=as_json)
     if error is not None:
         raise error

@@ -278,6 +278,14 @@ class Config:
         ),
         read_criteria,
     ] = field(default_factory=Criteria)
+    drive: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="A drive file (drive.json of kvreplay scorecard): say in five lines what it expects of this load, "
+            "what was observed, and why they differ.",
+        ),
+    ] = None
     is_verified: Annotated[
         bool,
         typer.Option(
@@ -353,10 +361,15 @@ class Config:
 
 
 def named(target: str) -> tuple[str, dict[str, str]] | None:
-    """Split a target that is one of NAMED from its options (`sim:latency=10us,bandwidth=7GB`); None for a path."""
+    """Split a target that is one of NAMED from its options (`sim:latency=10us,bandwidth=7GB`); None for a path.
+
+    A model that is a file is the option `drive`.
+    """
     name, _, rest = target.partition(":")
     if name not in NAMED:
         return None
+    if name == "sim" and rest.endswith(".json"):
+        return name, {"drive": rest.removeprefix("drive=")}
     options = {}
     for part in filter(None, rest.split(",")):
         key, equals, value = part.partition("=")

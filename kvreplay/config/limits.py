@@ -26,7 +26,7 @@ from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import Facts
 from kvreplay.tiers.objects import Balance, is_object_store
 from kvreplay.tiers.ram import RamTier, available_bytes
-from kvreplay.tiers.tier import FileLayout, Tier, copied, goes_by_ring, has_times
+from kvreplay.tiers.tier import FileLayout, Tier, copied, goes_by_ring, has_times, modelled
 from kvtrace.core.errors import ConfigError, OutOfMemory
 from kvtrace.core.units import format_bytes, format_io_size, parse_duration_ns
 
@@ -116,7 +116,9 @@ def with_depth(
         return replace(config, queue_depth=config.depth), why
     depth, why = MAX_QUEUE_DEPTH, "the most"
     working = [t for t in tiers if t is not None and has_times(t)]
-    if config.engine == EngineName.THREADS or not all(goes_by_ring(t) or copied(t) for t in working):
+    is_virtual = config.engine == EngineName.AUTO and all(modelled(t) for t in working)
+    takes_threads = config.engine == EngineName.THREADS or not all(goes_by_ring(t) or copied(t) for t in working)
+    if takes_threads and not is_virtual:
         depth, why = THREADS, "a thread each"
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     available = available_bytes()

@@ -10,7 +10,7 @@ from kvreplay.tiers.claims import check_device, check_file, check_shared
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier, files_of
 from kvreplay.tiers.gpu import CudaDevice, GdsTier, GpuTier, gpu_options
-from kvreplay.tiers.modelled import SimulatedTier, service_of
+from kvreplay.tiers.modelled import SimulatedTier, simulated
 from kvreplay.tiers.objects import Address, Balance, ObjectTier, StoreClient, is_object_store
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.sharded import MAX_DRIVES, SeveralDirectories, SeveralSpaces, spread
@@ -34,6 +34,7 @@ def tier_indices(names: list[str], targets: dict[str, str], path: Path) -> Itera
         yield names.index(name), target
 
 
+# Long: a kind of tier each.
 def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> list[Tier | None]:
     """Return the tiers of the trace, whose metadata is `meta`, in order; None for those without a target."""
     names = [tier.name for tier in meta.tiers]
@@ -52,13 +53,25 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
         elif kind == "null":
             tiers[index] = SimulatedTier(name)
         elif kind == "sim":
-            tiers[index] = SimulatedTier(name, service_of(name, options, meta, f"--tier {name}={target}"))
+            tiers[index] = simulated(name, options, meta, f"--tier {name}={target}")
         elif is_object_store(target):
-            tiers[index] = _object_tier(config, name, target)
+            address = Address.of(f"--tier {name}={target}", target, config.endpoints)
+            tiers[index] = ObjectTier(
+                name,
+                f"{address.scheme}://{address.path}",
+                StoreClient(address, Balance(config.balance), config.retries, config.request_timeout_s),
+                is_verified=config.is_verified,
+                is_kept=config.is_kept,
+                is_shared=config.is_destroying,
+            )
         else:
-            for path in paths_of(target):
-                _check_apart(name, target, path.resolve(), taken, output)
-                taken[path.resolve()] = name
+            for path in map(Path.resolve, paths_of(target)):
+                if path in taken:
+                    said = f"--tier {name}={target}: tier {taken[path]} has this target already; name another"
+                    raise ConfigError(said)
+                if path == output.resolve() or path in output.resolve().parents:
+                    raise ConfigError(f"-o {output} lies in the target of tier {name}; write the run elsewhere")
+                taken[path] = name
             how = StorageOptions(
                 is_direct=not config.is_buffered,
                 fsync=config.fsync,
@@ -97,29 +110,10 @@ def check_targets(config: Config) -> None:
                 check_shared(path)
 
 
-def _object_tier(config: Config, name: str, target: str) -> ObjectTier:
-    address = Address.of(f"--tier {name}={target}", target, config.endpoints)
-    return ObjectTier(
-        name,
-        f"{address.scheme}://{address.path}",
-        StoreClient(address, Balance(config.balance), config.retries, config.request_timeout_s),
-        is_verified=config.is_verified,
-        is_kept=config.is_kept,
-        is_shared=config.is_destroying,
-    )
-
-
 def _by_gds(config: Config, tier: StorageTier, said: str) -> Tier:
     if not isinstance(tier, FileTier):
         raise ConfigError(f"{said}: --gds reads and writes files; name one directory")
     return GdsTier(tier, CudaDevice, is_synced=config.fsync == "close", is_verified=config.is_verified)
-
-
-def _check_apart(name: str, target: str, path: Path, taken: dict[Path, str], output: Path) -> None:
-    if path in taken:
-        raise ConfigError(f"--tier {name}={target}: tier {taken[path]} has this target already; name another")
-    if path == output.resolve() or path in output.resolve().parents:
-        raise ConfigError(f"-o {output} lies in the target of tier {name}; write the run elsewhere")
 
 
 def _check_meant(config: Config, tiers: list[Tier | None]) -> None:

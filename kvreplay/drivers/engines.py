@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -231,19 +230,15 @@ def _of_table(path: Path, most: int) -> Prompts:
 
 def _of_mooncake(path: Path, most: int) -> Prompts:
     rows, sizes = [], set()
-    for number, line in enumerate(islice(_lines(path), most), 1):
-        found = decode_json(line, _Line, path, row=number, misfit="no request of a Mooncake trace: {}")
-        sizes.add(found.block_size or MOONCAKE_BLOCK_TOKENS)
-        _check(found.input_length, found.hash_ids, max(sizes), path, number)
-        rows.append((found.input_length, found.hash_ids))
+    with path.open("rb") as file:
+        for number, line in enumerate(islice((line for line in file if line.strip()), most), 1):
+            found = decode_json(line, _Line, path, row=number, misfit="no request of a Mooncake trace: {}")
+            sizes.add(found.block_size or MOONCAKE_BLOCK_TOKENS)
+            _check(found.input_length, found.hash_ids, max(sizes), path, number)
+            rows.append((found.input_length, found.hash_ids))
     if len(sizes) > 1:
         raise TraceError(f"has blocks of {' and '.join(map(str, sorted(sizes)))} tokens; one size is needed", path=path)
     return Prompts(rows, sizes.pop() if sizes else MOONCAKE_BLOCK_TOKENS)
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        yield from (line for line in file if line.strip())
 
 
 def _check(tokens: int, blocks: list[int], block_tokens: int, path: Path, row: int) -> None:

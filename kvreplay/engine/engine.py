@@ -1,7 +1,8 @@
 """The native engine, driven: a job laid out for C, its threads started, watched and ended.
 
 `--engine uring` has one thread an io_uring, `--engine threads` one an I/O in flight; both take steps of the same
-operations in the same order (`native/loop.c`). Python runs in no loop but where a tier is Python's (`tasks`).
+operations in the same order (`native/loop.c`). Python runs in no loop but where a tier is Python's (`tasks`). Where all
+tiers are simulated one thread goes through virtual time instead.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ _COUNTED = ("in_use_ns", "depth_limited_ns", "growing_ns", "blocked_ns", "unread
 """Of the struct Job and of `Driven`."""
 _DISABLED = Path("/proc/sys/kernel/io_uring_disabled")
 _TOO_OLD, _NO_FILES = -1, -2
+RUNTIME = "--duration"
+"""The reason to stop of a run whose --duration is over: its normal end."""
+_FOREVER_NS = 2**63 - 1 >> 10
+"""Virtual time ends there: the engine keeps a place of the queue beside a time."""
 
 
 def refusal() -> str | None:
@@ -84,14 +89,16 @@ class Engine:
         is_growing: bool = False,
         most: int | None = None,
         because: str = "auto",
+        is_virtual: bool = False,
     ) -> None:
         """Allocate the buffers; `rings` says whose I/O goes by which io_uring, None: each thread does its own.
 
         With `is_growing` buffers are touched as more are in use; `most` are filled at all (None: all). `because` says
-        why it is this engine.
+        why it is this engine. With `is_virtual` there is one thread, and time is not waited for.
         """
         self.depth, self.io_bytes, self.rings, self.because = depth, io_bytes, rings, because
-        self.name = "threads" if rings is None else "uring"
+        self.is_virtual = is_virtual
+        self.name = "virtual" if is_virtual else "threads" if rings is None else "uring"
         self.arena = Arena(depth, io_bytes, is_growing=is_growing, most=most)
         self.buffer_bytes = buffer_bytes(depth, io_bytes)
         self._cpus: list[int | None] = [None] * (0 if rings is None else rings.rings)
@@ -153,7 +160,8 @@ class _Drive:
         of_tiers = () if shared is None else shared.of_tiers
         self._tiers = TierTable(job.tiers, self._rings, of_tiers, is_placed=shared is not None)
         # Where there is no ring somebody must end even what takes no time.
-        self._workers = engine.depth if self._tiers.workers or not self._rings else 0
+        workers = 1 if engine.is_virtual else engine.depth
+        self._workers = workers if self._tiers.workers or not self._rings else 0
         self._copiers = copy_threads() if self._tiers.has_copies else 0
         self._uses: Any = (UseStruct * (self._rings + self._workers + self._copiers))()
         self.struct = JobStruct(
@@ -170,6 +178,7 @@ class _Drive:
             is_open_loop=job.is_open_loop,
             stops_on_error=job.stops_on_error,
             is_checking=job.verifier is not None,
+            virtual_end_ns=(job.runtime_ns or _FOREVER_NS) if engine.is_virtual else 0,
             plan=job.plan_address,
             use=ctypes.addressof(self._uses),
             bad=None if job.verifier is None else ctypes.addressof(job.verifier.blocks),
@@ -297,6 +306,9 @@ class _Drive:
 
     def _work(self, queue: int, at: int) -> None:
         lib, handle, task = self._lib, self._handle, TaskStruct()
+        if self._engine.is_virtual:
+            lib.work_virtually(handle, ctypes.byref(self._uses[at]))
+            return
         use, asked = ctypes.byref(self._uses[at]), ctypes.byref(task)
         lib.use_begin(handle, use)
         while lib.work(handle, queue, use, asked):
@@ -322,7 +334,11 @@ class _Drive:
         wall_ns = monotonic_ns() - start_ns
         if stalled is None:
             # A thread that was stopped before the start knows no time of its end.
-            wall_ns = min(wall_ns, max((use.ended_ns for use in self._uses), default=0))
+            ended_ns = max((use.ended_ns for use in self._uses), default=0)
+            wall_ns = ended_ns if self._engine.is_virtual else min(wall_ns, ended_ns)
+            if self._engine.is_virtual and reason is None and job.runtime_ns and struct.completed < len(job.rows):
+                reason = RUNTIME
+        names = [name for name in ThreadUse.__dataclass_fields__ if name not in ("kind", "waited_ns")]
         found = None
         if job.verifier is not None:
             check_ns = sum(use.checking_ns for use in self._uses)
@@ -334,18 +350,19 @@ class _Drive:
             failure=self._failure(),
             interrupted_by=reason,
             started_ns=start_ns,
-            threads=[self._thread_use(at) for at in range(len(self._uses))],
+            threads=[
+                ThreadUse(
+                    kind=self._kind(at),
+                    waited_ns=None if use.waited_ns == NONE else int(use.waited_ns),
+                    **{name: int(getattr(use, name)) for name in names},
+                )
+                for at, use in enumerate(self._uses)
+            ],
             **{name: int(getattr(struct, name)) for name in _COUNTED},
             writes_generated_in_flight=int(struct.long_writes),
             stalled=stalled,
             verification=found,
         )
-
-    def _thread_use(self, at: int) -> ThreadUse:
-        use = self._uses[at]
-        names = [name for name in ThreadUse.__dataclass_fields__ if name not in ("kind", "waited_ns")]
-        known = {name: int(getattr(use, name)) for name in names}
-        return ThreadUse(kind=self._kind(at), waited_ns=None if use.waited_ns == NONE else int(use.waited_ns), **known)
 
     def _failure(self) -> Failure | None:
         """Return the first operation that failed; a block that was corrupt only if none did."""
@@ -393,19 +410,15 @@ class _Watchdog:
         """
         struct, now = self._of.struct, monotonic_ns()
         moved = int(struct.completed) + int(struct.moved_steps)
-        if moved != self._seen or not (struct.in_flight or struct.copying or self._is_due(now)):
+        first, is_due = int(self._rows.struct.ended), False
+        if first < self._rows.struct.laid:
+            is_due = bool(self._rows.within(first, first + 1)["due_ns"][0] <= now - int(struct.start_ns))
+        if moved != self._seen or not (struct.in_flight or struct.copying or is_due):
             self._seen, self._since = moved, now
         limit_ns = _LEFT_NS if is_left else None if struct.is_stopped else self._stall_ns
         if limit_ns is None or now - self._since < limit_ns:
             return None
         return self._of.doings()
-
-    def _is_due(self, now: int) -> bool:
-        """Return whether the first row that has not ended is due."""
-        first, start_ns = int(self._rows.struct.ended), int(self._of.struct.start_ns)
-        if first >= self._rows.struct.laid:
-            return False
-        return bool(self._rows.within(first, first + 1)["due_ns"][0] <= now - start_ns)
 
 
 class EngineName(StrEnum):
@@ -452,12 +465,24 @@ def choose(
     is_ring = wanted is not EngineName.THREADS
     # Tiers that do something, and none of it for a ring or for copies.
     working = {native_of(t).kind for t in tiers if t is not None} - {TierKind.NOTHING}
-    if wanted is EngineName.AUTO and working and working <= {TierKind.MODELLED, TierKind.PYTHON}:
+    is_virtual = wanted is EngineName.AUTO and working == {TierKind.MODELLED}
+    if is_virtual:
+        is_growing, most, is_ring = False, 1, False
+        because = "all tiers are simulated: their time is virtual, and nothing waits for it"
+    elif wanted is EngineName.AUTO and working and working <= {TierKind.MODELLED, TierKind.PYTHON}:
         is_ring, because = False, "no tier has files, devices or memory, which io_uring's loop is for"
     elif is_ring and refused is not None:
         is_ring, because = False, f"no io_uring: {refused}"
     rings = (share(tiers, submitters) or Share("one ring for all")) if is_ring else None
-    engine = Engine(depth, io_bytes, rings=rings, is_growing=is_growing, most=most, because=because)
+    engine = Engine(
+        depth,
+        io_bytes,
+        rings=rings,
+        is_growing=is_growing,
+        most=most,
+        because=because,
+        is_virtual=is_virtual,
+    )
     for tier in tiers:
         if getattr(tier, "engine", None) in ("threads", "uring"):
             tier.engine = engine.name  # type: ignore[union-attr]

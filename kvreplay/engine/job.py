@@ -68,6 +68,8 @@ class Job:
     """Lays rows meanwhile; None if they are all there."""
     stall_ns: int | None = None
     """If nothing completes for so long though something is in flight or due, the job ends; None: never."""
+    runtime_ns: int | None = None
+    """When it ends in virtual time, if it is not over before; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,7 @@ class TierTable:
         if of.service is not None:
             to.read_bytes_per_s, to.write_bytes_per_s = of.service.read_bytes_per_s, of.service.write_bytes_per_s
             to.latency_ns, to.occupied_ns = of.service.latency_ns, of.service.least_ns
+            to.matrix = of.matrix
 
     def _assign_queues(self, to: Any, of: Native, rings: int) -> None:
         """Say whose loops do a tier's reads, writes and deletes."""

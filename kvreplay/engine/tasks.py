@@ -53,7 +53,10 @@ class PythonTiers:
         tier = cast("PythonTier", self._tiers[task.tier] if several is None else several.drive(task.object))
         if task.act in (OPEN, WHOLE, ERASE):
             if task.op == WRITE:
-                self._reserve(tier, task)
+                try:
+                    tier.reserve(task.object, task.whole_to_bytes)
+                except OSError as error:
+                    raise OSError(error.errno or errno.ENOSPC, f"no space: {error}") from None
             if task.act == WHOLE:
                 self._stage(task)
             task.submitted_ns = monotonic_ns() - self.start_ns
@@ -71,11 +74,13 @@ class PythonTiers:
             if task.act in (CLOSE, WHOLE):
                 self._end(tier, task)
 
-    def _reserve(self, tier: PythonTier, task: Any) -> None:
-        try:
-            tier.reserve(task.object, task.whole_to_bytes)
-        except OSError as error:
-            raise OSError(error.errno or errno.ENOSPC, f"no space: {error}") from None
+    def _move(self, tier: PythonTier, task: Any) -> None:
+        handle, data = self._handles[task.operation], self._arena.view(task.buffer, task.bytes)
+        if task.op == WRITE:
+            tier.write(handle, task.from_bytes, data)
+            task.moved = task.bytes
+        else:
+            task.moved = tier.read(handle, task.from_bytes, data)
 
     def _stage(self, task: Any) -> None:
         tier = self._device[task.tier]
@@ -91,14 +96,6 @@ class PythonTiers:
         if task.op == WRITE and task.stream >= 0 and isinstance(tier, FileTier):
             return tier.begin_in(task.stream, task.object)
         return tier.begin(task.op, task.object)
-
-    def _move(self, tier: PythonTier, task: Any) -> None:
-        handle, data = self._handles[task.operation], self._arena.view(task.buffer, task.bytes)
-        if task.op == WRITE:
-            tier.write(handle, task.from_bytes, data)
-            task.moved = task.bytes
-        else:
-            task.moved = tier.read(handle, task.from_bytes, data)
 
     def _end(self, tier: PythonTier, task: Any) -> None:
         handle, whole = self._handles.pop(task.operation), self._whole[task.tier]

@@ -116,17 +116,13 @@ def trial_of(run: RunFile, name: str, served: Served) -> MlperfTrial:
     """Return the trial `name` made of `run`; `served` are the requests that it served whole."""
     named = parameters_of(run) | metrics_of(run) | served.named(run.summary.wall_ns)
     row = {column: value for column, (value, _) in named.items()}
-    criteria = [] if run.mlperf is None else served.judged(run.mlperf.criteria)
-    criteria = [_judged(c, row) if c.name == "storage_bandwidth_bytes_per_s" else c for c in criteria]
-    return MlperfTrial(run=name, status=run.status, row=row, summary=as_summary(row), criteria=criteria)
-
-
-def _judged(criterion: Criterion, row: dict[str, Any]) -> Criterion:
-    """Return the criterion of bandwidth by that of `row`, which is over the elapsed time."""
-    rates = [row[READ_RATE], row[WRITE_RATE]]
+    rates, definition = (row[READ_RATE], row[WRITE_RATE]), "bytes of reads and writes on storage over the elapsed time"
     rate = None if None in rates else sum(rates) * _GIB
-    definition = "bytes of reads and writes on storage over the elapsed time"
-    return judge(criterion.name, criterion.threshold, rate, definition, format_rate)
+    criteria = [
+        judge(c.name, c.threshold, rate, definition, format_rate) if c.name == "storage_bandwidth_bytes_per_s" else c
+        for c in ([] if run.mlperf is None else served.judged(run.mlperf.criteria))
+    ]
+    return MlperfTrial(run=name, status=run.status, row=row, summary=as_summary(row), criteria=criteria)
 
 
 def aggregate(number: int, asked_trials: int, clients: Sequence[Client]) -> Aggregated:

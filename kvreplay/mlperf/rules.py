@@ -127,6 +127,7 @@ def rules_of(attempt: Attempt) -> list[Rule]:
     """Judge each rule of a submission for `attempt`."""
     option, place = attempt.option, attempt.place
     is_all, is_default = attempt.options == len(OPTIONS), attempt.asked_bytes is None
+    one = f"one option here; {PAUSE_S} s between one and the next"
     is_apart = place.filesystems is None or place.results_filesystem not in place.filesystems
     size, some = format_bytes(attempt.capacity_bytes), f"{attempt.options} of {len(OPTIONS)} here; v3 runs them all"
     return [
@@ -139,7 +140,9 @@ def rules_of(attempt: Attempt) -> list[Rule]:
         _locked("runtime", "6.3.1.1", attempt.runtime_ns, RUNTIME_S * NS_PER_S, format_duration),
         _locked("seed", "6.3.2.1", attempt.seed_base, SEED, str, f", plus rank {attempt.rank}"),
         _trials(attempt.trials),
-        _pause(attempt),
+        _locked("pause between options", "6.3.2.1", attempt.pause_ns, PAUSE_S * NS_PER_S, format_duration)
+        if attempt.options > 1
+        else judged("pause between options", "6.3.2.1", one, is_kept=None),
         judged(
             "all options are run",
             "6.3.1.1",
@@ -191,13 +194,6 @@ def _trials(trials: int) -> Rule:
     short = f"{count} of {TRIALS}" if trials < TRIALS else f"{count}, not {TRIALS}"
     detail = f"{trials}" if trials == TRIALS else f"{trials}, not {TRIALS}"
     return judged("trials", "6.3.2.1", detail, short, is_kept=trials == TRIALS)
-
-
-def _pause(attempt: Attempt) -> Rule:
-    name = "pause between options"
-    if attempt.options == 1:
-        return judged(name, "6.3.2.1", f"one option here; {PAUSE_S} s between one and the next", is_kept=None)
-    return _locked(name, "6.3.2.1", attempt.pause_ns, PAUSE_S * NS_PER_S, format_duration)
 
 
 def mark_of(rules: Sequence[Rule]) -> str | None:

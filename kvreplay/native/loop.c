@@ -11,7 +11,7 @@
 
 enum { MOST_BEGUN = 1024 };  // operations that end as they begin, before a loop looks at anything else
 
-int64_t run_ns(const Engine *e) { return now_ns() - e->job->start_ns; }
+int64_t run_ns(const Engine *e) { return e->job->virtual_end_ns ? e->virtual_ns : now_ns() - e->job->start_ns; }
 void lock(Engine *e) { if (e->order.is_shared) pthread_mutex_lock(&e->order.lock); }
 void unlock(Engine *e) { if (e->order.is_shared) pthread_mutex_unlock(&e->order.lock); }
 uint8_t *buffer_of(const Engine *e, int32_t place) { return e->job->buffers + place * e->job->io_bytes; }
@@ -225,7 +225,7 @@ static bool begin(Engine *e, int queue, int64_t number, int64_t now, Step *s) {
     e->queue[queue].places->operations++;
     int64_t end = r->offset_bytes + r->length_bytes, pad = t->padding_bytes;
     int64_t from = r->offset_bytes / pad * pad, to = (end + pad - 1) / pad * pad;
-    bool has_bytes = r->op != DELETE && r->length_bytes > 0 && t->kind != MODELLED;
+    bool has_bytes = r->op != DELETE && r->length_bytes > 0 && (t->kind != MODELLED || t->matrix);
     int32_t ios = has_bytes ? (int32_t)((to - 1) / j->io_bytes - from / j->io_bytes + 1) : 1, id = f->id;
     *f = (Operation){.number = number, .row = r, .tier = t, .drive = t->drives ? drive_of(t, r->object_id) : NULL,
                   .from_bytes = from, .to_bytes = to, .needed_to_bytes = end, .ios = ios, .fd = NONE, .id = id,
@@ -264,6 +264,10 @@ static bool begin(Engine *e, int queue, int64_t number, int64_t now, Step *s) {
             list(e, f);
             return false;
         }
+    }
+    if (ios > 1 && t->kind == MODELLED) {
+        list(e, f);
+        return false;
     }
     if (ios > 1 && r->op == WRITE) j->long_writes++;
     int32_t act = r->op == DELETE ? ERASE : is_open ? MOVE : ios == 1 ? WHOLE : OPEN;

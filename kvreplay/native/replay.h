@@ -100,6 +100,15 @@ typedef struct {            // one directory, file or device of a tier; or its m
 
 typedef struct { int32_t at, shift, of_hash, unused; } Digit;    // a hexadecimal digit of an object's name
 
+typedef struct {            // what a drive was measured to do (drive.json): axes, and at each of their crossings a cell
+    const double *share;    // of the bytes that are read
+    const double *size, *depth; // logarithms: of the bytes of an I/O, and of how many are in flight
+    const double *part;     // of the I/Os of a cell: from 0 to 1
+    const double *cell;     // [op][share][size][depth][slot], logarithms: ns at each part, HELD, WORK
+    int64_t shares, sizes, depths, parts;
+} Matrix;
+enum { HELD, WORK, BESIDE_PARTS };  // slots: how long a place of the queue is taken / the latency; ns that it takes at least
+
 typedef struct {
     int32_t kind;           // TierKind
     int32_t queue[OPS];     // whose loops do it; RINGS_QUEUE: the ring of the object's drive
@@ -119,6 +128,7 @@ typedef struct {
     void *sink;             // MEMORY: where reads are copied to, in turn
     int64_t sink_bytes;
     int64_t read_bytes_per_s, write_bytes_per_s, latency_ns, occupied_ns; // MODELLED; occupied_ns: at least, an operation
+    const Matrix *matrix;   // MODELLED: in place of these; NULL
 } Tier;
 
 enum { RINGS_QUEUE = -2 };
@@ -149,6 +159,7 @@ typedef struct {            // one thing to do for an operation, and what came o
     int64_t from_bytes, bytes;      // of the object
     int64_t result;         // bytes moved, or minus an errno
     int64_t ended_ns;
+    int64_t work_ns;        // of a measured drive that is modelled
     int32_t act, place;
 } Step;
 
@@ -226,6 +237,7 @@ typedef struct {            // Python lays it out; counters below are the engine
     int64_t rings, copiers; // queues: rings, then that of the workers, then that of the copiers
     int64_t registered_bytes;       // of the buffers, from the first on
     int64_t is_open_loop, stops_on_error, is_checking;
+    int64_t virtual_end_ns; // 0, or the clock is work_virtually's alone, which goes no further
     _Atomic int64_t start_ns;       // on the monotonic clock: what times count from; 0: not yet
     void *plan;             // for plan_spans; NULL
     Use *use;               // by loop: rings, workers, copiers
@@ -245,6 +257,8 @@ typedef struct {            // Python lays it out; counters below are the engine
     int64_t is_deferred;    // the kernel allowed DEFER_TASKRUN
 } Job;
 
+typedef struct { double read_bytes, bytes; int64_t work_ns; uint64_t ios; } Load;    // of a measured drive: means, in flight
+
 typedef struct Engine {
     Job *job;
     Order order;
@@ -257,6 +271,8 @@ typedef struct Engine {
     int64_t latest_ns;      // of all ends: what is told of without looking at the clock begins no sooner
     Waiting waiting;
     int64_t model_busy_ns[64][2];
+    Load load[64];
+    int64_t virtual_ns;
     pthread_mutex_t bad_lock;
 } Engine;
 

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -150,12 +151,72 @@ static int64_t serve_model(Engine *e, const Step *s, int64_t now) {
     int64_t rate = r->op == WRITE ? t->write_bytes_per_s : t->read_bytes_per_s;
     int64_t occupied = (int64_t)((__int128)r->length_bytes * 1000000000 / rate);
     if (occupied < t->occupied_ns) occupied = t->occupied_ns;
-    lock(e);
     int64_t *busy = &e->model_busy_ns[r->tier & 63][r->op == WRITE];
     *busy = (*busy > now ? *busy : now) + occupied;
-    int64_t done = *busy + t->latency_ns;
-    unlock(e);
-    return done;
+    return *busy + t->latency_ns;
+}
+
+// Where `x` lies on an axis: the point before it, and what part of the way to the next.
+static int64_t place_on(const double *axis, int64_t count, double x, double *part) {
+    int64_t at = 0;
+    while (at < count - 2 && axis[at + 1] <= x) at++;
+    *part = count < 2 ? 0 : fmin(1, fmax(0, (x - axis[at]) / (axis[at + 1] - axis[at])));
+    return at;
+}
+
+// Find the slots of an I/O between the cells around it. Beyond the largest it keeps their bandwidth: latencies grow.
+EXPORT void matrix_at(const Matrix *m, int64_t op, double share, double bytes, double in_flight, double *slot) {
+    const double *axis[] = {m->share, m->size, m->depth}, at[] = {share, log(fmax(bytes, 1)), log(in_flight)};
+    const int64_t count[] = {m->shares, m->sizes, m->depths}, slots = m->parts + BESIDE_PARTS;
+    double part[3];
+    int64_t before[3];
+    for (int i = 0; i < 3; i++) before[i] = place_on(axis[i], count[i], at[i], &part[i]);
+    double longer = fmax(0, at[1] - m->size[m->sizes - 1]), deeper = fmax(0, at[2] - m->depth[m->depths - 1]);
+    for (int64_t s = 0; s < slots; s++) slot[s] = s == m->parts + HELD ? 0 : s == m->parts + WORK ? longer : longer + deeper;
+    for (int corner = 0; corner < 8; corner++) {
+        double weight = 1;
+        int64_t cell = op;
+        for (int i = 0; i < 3; i++) {
+            int is_next = corner >> i & 1;
+            weight *= is_next ? part[i] : 1 - part[i];
+            cell = cell * count[i] + before[i] + is_next;
+        }
+        if (weight > 0) for (int64_t s = 0; s < slots; s++) slot[s] += weight * m->cell[cell * slots + s];
+    }
+}
+
+// A measured drive: an I/O takes one of the times of the cell that it finds itself in. What is in flight counts by the
+// work that it is, in I/Os like this one; the mix is that of the last I/Os. Returns when its place of the queue is free.
+static int64_t serve_measured(Engine *e, Step *s, int64_t now) {
+    enum { RECENT = 128, MOST_SLOTS = 32 };
+    const Matrix *m = s->operation->tier->matrix;
+    const Row *r = s->operation->row;
+    Load *l = &e->load[r->tier & 63];
+    double slot[MOST_SLOTS], bytes = (double)max_of(s->bytes, 1), part;
+    l->bytes += (bytes - l->bytes) / RECENT;
+    l->read_bytes += ((r->op == READ ? bytes : 0) - l->read_bytes) / RECENT;
+    matrix_at(m, r->op, l->read_bytes / l->bytes, bytes, 1, slot);
+    s->work_ns = max_of((int64_t)exp(slot[m->parts + WORK]), 1);
+    l->work_ns += s->work_ns;
+    matrix_at(m, r->op, l->read_bytes / l->bytes, bytes, (double)l->work_ns / (double)s->work_ns, slot);
+    double drawn = (double)(mixed(e->job->data->seed + ++l->ios * 0x9E3779B97F4A7C15ULL) >> 11) * 0x1p-53;
+    int64_t at = place_on(m->part, m->parts, drawn, &part);
+    double took_ns = exp(slot[at] + part * (slot[at + 1] - slot[at]));
+    s->result = s->bytes;
+    s->ended_ns = now + max_of((int64_t)took_ns, 1);
+    return now + max_of((int64_t)(took_ns * exp(slot[m->parts + HELD])), 1);
+}
+
+static int64_t begin_modelled(Engine *e, Step *s, int64_t now) {    // when its place is free again
+    stamp(s, now);
+    if (s->operation->tier->matrix) return serve_measured(e, s, now);
+    s->result = 0;
+    return s->ended_ns = serve_model(e, s, now);
+}
+
+static void end_modelled(Engine *e, Step *s) {
+    e->load[s->operation->row->tier & 63].work_ns -= s->work_ns;
+    end_step(e, s);
 }
 
 static bool sleep_until(const Engine *e, int64_t until_ns) {    // false: the job was stopped before
@@ -172,16 +233,17 @@ static bool sleep_until(const Engine *e, int64_t until_ns) {    // false: the jo
 void perform(Engine *e, Use *use, Step *s) {
     Operation *f = s->operation;
     int64_t started = run_ns(e);
-    stamp(s, started);
     use->doing = MOVING;
     if (f->tier->kind == MODELLED) {
-        s->result = 0;
-        s->ended_ns = serve_model(e, s, started);
+        lock(e);
+        int64_t free_ns = begin_modelled(e, s, started);
+        unlock(e);
         use->doing = WAITING;
-        if (!sleep_until(e, s->ended_ns)) s->operation = NULL;  // it did not complete
+        if (!sleep_until(e, free_ns)) s->operation = NULL;  // it did not complete
         use->asleep_ns += run_ns(e) - started;
         return;
     }
+    stamp(s, started);
     if (f->tier->kind == FILES) s->result = do_file(e, s);
     else if (s->act == ERASE) s->result = discard(s);
     else if (s->act == CLOSE) s->result = fdatasync(f->fd) < 0 ? -errno : 0;
@@ -310,7 +372,7 @@ EXPORT int work(Engine *e, int queue, Use *use, Task *task) {
         s.result = 0;
         if (queue == e->copies_queue) copy(e, use, &s, scratch, &sink_at);
         else {
-            if (s.operation->row->op == WRITE && s.bytes) make_data(e, use, &s);
+            if (s.operation->row->op == WRITE && s.bytes && !s.operation->tier->matrix) make_data(e, use, &s);
             if (s.operation->tier->kind == PYTHON) {
                 ask_python(e, task, &s);
                 use->doing = IN_PYTHON;
@@ -319,11 +381,52 @@ EXPORT int work(Engine *e, int queue, Use *use, Task *task) {
             perform(e, use, &s);
         }
         lock(e);
-        if (s.operation) end_step(e, &s);
+        if (s.operation) s.operation->tier->kind == MODELLED ? end_modelled(e, &s) : end_step(e, &s);
     }
     unlock(e);
     free(scratch);
     return 0;
+}
+
+static bool will_be_laid(const Engine *e) {  // the next row, before anything more must end
+    const Rows *r = e->order.rows;
+    int64_t laid = r->laid, given = r->given;
+    return e->order.cursor == laid && laid < r->total && (laid - given <= r->mask || r->ended - given > r->mask / 2);
+}
+
+// Do all steps of a job whose tiers are all models, in one thread and in virtual time: the clock goes on to the next end
+// or due time, once the rows that could go sooner are there. Waits alone are real.
+EXPORT void work_virtually(Engine *e, Use *use) {
+    enum { PLACES = 1024, WAIT_NS = 100000 };   // places: at most so many (--queue-depth)
+    Step *under_way = zeros(PLACES, sizeof(Step));
+    Heap ends = {0};    // when a place is free, times PLACES, and the place
+    struct timespec a_while = {0, WAIT_NS};
+    use->doing = WAITING;
+    while (!e->job->start_ns && !e->job->is_stopped) nanosleep(&a_while, NULL);
+    while (!is_over(e) || ends.count) {
+        Step s;
+        int64_t next_ns, now = e->virtual_ns;
+        if (take_step(e, e->workers_queue, now, &s, &next_ns)) {
+            heap_push(&ends, begin_modelled(e, &s, now) * PLACES + s.place);
+            under_way[s.place] = s;
+            continue;
+        }
+        if (next_ns <= now) continue;
+        if (!is_over(e) && (will_be_laid(e) || (!ends.count && next_ns == INT64_MAX))) {
+            nanosleep(&a_while, NULL);
+            continue;
+        }
+        int64_t end_ns = ends.count ? ends.number[0] / PLACES : INT64_MAX, to = min_of(end_ns, next_ns);
+        if (!is_over(e) && to > e->job->virtual_end_ns) {   // what is in flight completes, as on a drive
+            e->virtual_ns = e->job->virtual_end_ns;
+            e->job->is_stopped = true;
+        } else if (to < INT64_MAX) {
+            e->virtual_ns = to;
+            if (end_ns == to) end_modelled(e, &under_way[heap_pop(&ends) % PLACES]);
+        }
+    }
+    *use = (Use){.ended_ns = e->virtual_ns, .waited_ns = NONE, .cpu = sched_getcpu(), .doing = ENDED};
+    free(ends.number), free(under_way);
 }
 
 // --- the engine -----------------------------------------------------------------------------------------------------

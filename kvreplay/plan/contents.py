@@ -118,14 +118,17 @@ class DataSource:
     def _head(self, ratio: float) -> tuple[int, float]:
         """Return the random bytes of each 512 that bring zstd nearest to `ratio` on a sample, and its ratio there."""
         import numpy as np
+        import zstandard
 
+        compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
         sample = np.empty((_SAMPLE_BLOCKS, BLOCK_BYTES), np.uint8)
         self.fill(sample.data.cast("B"), _SAMPLE_OBJECT, 0, 0)
 
         def found(head: int) -> float:
             thinned = sample.copy()
             thinned.reshape(-1, SECTOR_BYTES)[:, head:] = 0
-            return zstd_ratio(thinned)
+            after = sum(len(compressor.compress(block.tobytes())) for block in thinned)
+            return float(thinned.size / after)
 
         if ratio == 1:
             return SECTOR_BYTES, found(SECTOR_BYTES)
@@ -168,15 +171,6 @@ class DataSource:
             random_bytes_per_512=int(self.struct.head_bytes),
             measured_compress_ratio=self.measured_compress_ratio,
         )
-
-
-def zstd_ratio(blocks: Any) -> float:
-    """Return bytes of `blocks` / their size after zstd, each by itself."""
-    import zstandard
-
-    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
-    after = sum(len(compressor.compress(block.tobytes())) for block in blocks)
-    return float(blocks.size / after)
 
 
 MAX_LOCATED = 100_000

@@ -484,12 +484,19 @@ _TIMES = columns_of("""
 def probe_document(found: ProbeFile) -> Document:
     """Make the document of a measurement: its answer, the application's calls, then the block requests beneath."""
     calls, directions = found.application, found.block.directions
+    called = [] if calls is None else [asdict(call) for call in calls.calls]
+    spec = """
+        text: kind, call
+        count: count
+        bytes: bytes
+        count: errors, direct = O_DIRECT, without_io = queued no I/O
+    """
     timed = [] if calls is None else [(f"application {n.replace('_', ' ')}", t) for n, t in calls.times.items()]
     for name, d in directions.items():
         layers = (("Q2D", d.q2d), ("of it requeued", d.requeued), ("D2C", d.d2c))
         timed += [(f"{name} {what}", times) for what, times in layers if times and times.count]
     tables = [
-        *([_call_tables(calls)] if calls is not None and calls.calls else []),
+        *([table_of("Application calls", Sheet.DEVICE, spec, called, keys=2)] if called else []),
         *([_requests(directions)] if directions else []),
         *([_times(timed)] if timed else []),
         *(_histogram(name, times) for name, times in timed),
@@ -516,16 +523,6 @@ def _unseen(calls: Application | None) -> Iterator[str]:
         yield f"NOT SEEN: calls by {' and '.join(calls.unseen)}; this kernel has no tracepoints for them"
     if calls.not_followed:
         yield f"NOT FOLLOWED: {calls.not_followed:,} asynchronous I/Os beyond 128 of one io_submit"
-
-
-def _call_tables(found: Application) -> ReportTable:
-    spec = """
-        text: kind, call
-        count: count
-        bytes: bytes
-        count: errors, direct = O_DIRECT, without_io = queued no I/O
-    """
-    return table_of("Application calls", Sheet.DEVICE, spec, [asdict(call) for call in found.calls], keys=2)
 
 
 def _requests(directions: dict[str, DirectionFigures]) -> ReportTable:

@@ -104,13 +104,6 @@ FromMpi: TypeAlias = Hello | Reply | Instant | Stop | Lost | Sign
 ORPHANED = "the end of its MPI process, as when the launcher is interrupted or another rank died"
 
 
-def _speak_to_nobody() -> None:
-    """Let output go nowhere: the launcher that took it may be gone, and the results are still to be written."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        os.dup2(nowhere, stream)
-
-
 class Ranks:
     """A job of one rank, which needs no MPI."""
 
@@ -174,7 +167,10 @@ class SeveralRanks(Ranks):
                 message = self._line.recv()
             except (EOFError, OSError):
                 message, self.orphaned_ns = Lost(ORPHANED), monotonic_ns()
-                _speak_to_nobody()
+                # The launcher that took our output may be gone, and the results are still to be written.
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                for stream in (1, 2):
+                    os.dup2(nowhere, stream)
             if message is Sign.PING:
                 self._send(Sign.PONG)
             elif isinstance(message, Stop):

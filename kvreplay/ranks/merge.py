@@ -44,9 +44,7 @@ from kvtrace.core.files import read_json, write_json
 from kvtrace.core.run.figures import (
     Evidence,
     Figures,
-    Mlperf,
     Pace,
-    RequestFigures,
     RunVerdict,
     Summary,
     TierRate,
@@ -139,11 +137,18 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
         absent_deletes=sum(run.summary.absent_deletes for run in runs),
         definitions=first.summary.definitions | DEFINITIONS,
     )
-    trace, window = _trace(order, first), _window(order, parts, runs)
+    path, window = Path(order.trace), _window(order, parts, runs)
+    metadata = open_table(path, TRACE).meta if path.is_file() else first.trace.metadata
     requests = merged_requests(parts, found, order.config.criteria)
     status, reason = _status(parts, because)
     config = msgspec.to_builtins(order.config)
+    simulated = {each.tier for each in figures if each.is_simulated}
+    moved = {name: str(facts.get("target")) for name, facts in first.tiers.items() if name not in simulated}
+    populated = [run.populated for run in runs if run.populated is not None]
     deal = next((part.report.deal for part in parts if part.has_ended), None)
+    if deal is not None:
+        left_out = sum(part.report.deal.deletes_left_out for part in parts if part.report.deal is not None)
+        deal = msgspec.structs.replace(deal, deletes_left_out=left_out)
     return RunFile(
         program="kvreplay",
         version=__version__,
@@ -154,24 +159,32 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
         status=status,
         reason=reason,
         host=first.host,
-        trace=trace,
+        trace=TraceNote(file=path.name, metadata=metadata),
         tiers={n: facts | {"target": order.config.tiers.get(n)} for n, facts in first.tiers.items()},
         pacing=first.pacing,
         engine=first.engine,
         window=window,
-        populated=_populated(runs),
+        populated=Populated(
+            sum(each.objects for each in populated),
+            sum(each.bytes for each in populated),
+            max((each.wall_ns for each in populated), default=0),
+        ),
         prepared=max((r.prepared for r in runs if r.prepared), key=lambda p: p.total_ns, default=None),
         data=first.data,
         verification=_verification(runs),
         device_io=device_io,
         notes=[*run_notes(order, parts, deal, summary), *histogram_notes(figures, requests)],
         requests=requests,
-        mlperf=None if requests is None else _mlperf(order, trace, window, first, summary, requests),
+        mlperf=None
+        if requests is None
+        else mlperf_figures(
+            metadata, moved, summary, order.config.criteria, requests, is_whole_trace=bool(window.is_whole_trace)
+        ),
         checkpoints=merged_checkpoints(parts, tiers, summary.wall_ns, is_exact=found.is_exact),
         ranks=RanksNote(
             count=order.count,
             library=order.library,
-            deal=None if deal is None else msgspec.structs.replace(deal, deletes_left_out=deletes_left_out(parts)),
+            deal=deal,
             start=start_note(parts),
             is_exact=found.is_exact,
             ranks=[rank_note(part) for part in parts],
@@ -179,17 +192,6 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
             combined=combined_note(parts),
         ),
         summary=summary,
-    )
-
-
-def _mlperf(
-    order: Ordered, trace: TraceNote, window: WindowNote, first: RunFile, summary: Summary, requests: RequestFigures
-) -> Mlperf:
-    """Return MLPerf's figures and criteria of the figures pooled."""
-    simulated = {figures.tier for figures in summary.figures if figures.is_simulated}
-    targets = {name: str(facts.get("target")) for name, facts in first.tiers.items() if name not in simulated}
-    return mlperf_figures(
-        trace.metadata, targets, summary, order.config.criteria, requests, is_whole_trace=bool(window.is_whole_trace)
     )
 
 
@@ -235,12 +237,6 @@ def merged_error(run: RunFile, output: Path) -> KvError | None:
     return RankLost(kept) if "an error of rank" not in reason else DeviceError(kept)
 
 
-def _trace(order: Ordered, first: RunFile) -> TraceNote:
-    path = Path(order.trace)
-    metadata = open_table(path, TRACE).meta if path.is_file() else first.trace.metadata
-    return TraceNote(file=path.name, metadata=metadata)
-
-
 def _window(order: Ordered, parts: Sequence[PartRun], runs: Sequence[RunFile]) -> WindowNote:
     rows, once = sum(run.window.rows for run in runs), total([run.window.rows_once for run in runs])
     return WindowNote(
@@ -254,12 +250,6 @@ def _window(order: Ordered, parts: Sequence[PartRun], runs: Sequence[RunFile]) -
         repeats=rows / once if once else None,
         peak_bytes=sum_by_name([run.window.peak_bytes or {} for run in runs]),
     )
-
-
-def _populated(runs: Sequence[RunFile]) -> Populated:
-    done = [run.populated for run in runs if run.populated is not None]
-    longest = max((each.wall_ns for each in done), default=0)
-    return Populated(sum(each.objects for each in done), sum(each.bytes for each in done), longest)
 
 
 def _verification(runs: Sequence[RunFile]) -> Verification | None:
@@ -381,14 +371,9 @@ def combined_note(parts: Sequence[PartRun]) -> CombinedNote:
     )
 
 
-def deletes_left_out(parts: Sequence[PartRun]) -> int:
-    """Return how many deletes the ranks left out."""
-    return sum(part.report.deal.deletes_left_out for part in parts if part.report.deal is not None)
-
-
 def run_notes(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None, summary: Summary) -> list[str]:
     """Return the notes of a run: on its partition, on the ranks, and those of several ranks once."""
-    found = [] if deal is None else [_partition_note(order.count, deal, deletes_left_out(parts))]
+    found = [] if deal is None else [_partition_note(order.count, deal)]
     found += skipped_notes(summary)
     for part in parts:
         if part.status == "idle":
@@ -444,7 +429,7 @@ def sum_by_name(counts: Sequence[dict[str, int]]) -> dict[str, int]:
     return dict(found)
 
 
-def _partition_note(count: int, deal: DealNote, needless: int) -> str:
+def _partition_note(count: int, deal: DealNote) -> str:
     words = {"node": "nodes", "user": "users", "object": "objects"}
     over = f"{count} rank{'' if count == 1 else 's'}"
     said = f"{deal.dealt:,} {words[deal.by]} were distributed over {over} ({deal.because})"
@@ -456,8 +441,8 @@ def _partition_note(count: int, deal: DealNote, needless: int) -> str:
         )
     if deal.split_requests:
         cut.append(f"{deal.split_requests:,} requests lie on several, whose stages do not wait for each other there")
-    if needless:
-        cut.append(f"{needless:,} deletes were left out, of objects that another rank wrote again")
+    if deal.deletes_left_out:
+        cut.append(f"{deal.deletes_left_out:,} deletes were left out, of objects that another rank wrote again")
     return "; ".join([said, *(cut or ["no dependencies were cut"])])
 
 
@@ -504,7 +489,12 @@ def merged_verdict(
 ) -> RunVerdict:
     """Return the verdict of all ranks; `late` is the one that held them up."""
     runs = [part.run for part in parts if part.run is not None]
-    tier = _slowest_tier(figures)
+    spent: dict[tuple[bool, str], float] = {}
+    for f in figures:
+        key = not f.is_simulated, f.tier
+        spent[key] = spent.get(key, 0.0) + (f.latency.mean_ns or 0.0) * f.latency.count
+    # The tier whose operations took the most time; no simulation first.
+    tier = max(spent, key=lambda key: (key[0], spent[key]))[1] if spent else None
     rates = [_rate(name, figures, runs) for name in dict.fromkeys(f.tier for f in figures if f.operations)]
     evidence, of_tier = _evidence(runs, device_io, tier, pace), [f for f in figures if f.tier == tier]
     found = judged_run(
@@ -522,15 +512,6 @@ def merged_verdict(
     behind = "" if late is None else f"; rank {late.rank} ended {format_duration(late.behind_ns)} later: {late.reason}"
     said = f"{who}: {found.sentence}{behind if rates else ''}"
     return msgspec.structs.replace(found, sentence=said)
-
-
-def _slowest_tier(figures: Sequence[Figures]) -> str | None:
-    """Return the tier whose operations took the most time, what is no simulation first."""
-    spent: dict[tuple[bool, str], float] = {}
-    for f in figures:
-        key = not f.is_simulated, f.tier
-        spent[key] = spent.get(key, 0.0) + (f.latency.mean_ns or 0.0) * f.latency.count
-    return max(spent, key=lambda key: (key[0], spent[key]))[1] if spent else None
 
 
 def _rate(tier: str, figures: Sequence[Figures], runs: Sequence[RunFile]) -> TierRate:

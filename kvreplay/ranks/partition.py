@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -112,7 +111,14 @@ def write_part(trace: Path, asked: PartitionOptions, rank: int, path: Path) -> P
     mine[needless] = False
     note = first.note(because, len(needless))
     _write(reader, path, mine, note, rank, first)
-    _bring_objects(trace, path)
+    # Beside the part: objects keep their numbers.
+    theirs, ours = objects_path(trace), objects_path(path)
+    ours.unlink(missing_ok=True)
+    if theirs.is_file():
+        try:
+            os.link(theirs, ours)
+        except OSError:
+            shutil.copyfile(theirs, ours)
     return Part(
         path,
         note,
@@ -215,7 +221,10 @@ class _Pass:
         self._of_request = _grown(self._of_request, int(requests.max()) + 1, "request_id")
         stages = np.where(rows["stage"] < 0, -1, requests)
         wanted = wanted.astype(np.int16)
-        ranks = assign(rows, wanted, stages, self._asked.ranks, self.own, self._of_request, self.counts)
+        # Of each: a rank, the object's owner (-1), or by the object (-2).
+        ranks = np.empty(len(wanted), np.int16)
+        asked = _partition_rows({**rows, "request": stages})
+        _assign(asked, wanted, self._asked.ranks, self.own, self._of_request, self.counts, ranks)
         self.rows_of += np.bincount(ranks, minlength=self._asked.ranks)
         moved = np.where(rows["op"] == DELETE, 0, rows["length_bytes"])
         self.bytes_of += np.bincount(ranks, moved, minlength=self._asked.ranks).astype(np.int64)
@@ -276,13 +285,16 @@ def _needless(
     if not len(shared):
         return []
     tiers = len(reader.meta.tiers)
+    # Of each object: its place among those that several ranks touch, or -1.
     place = np.full(len(first.own), -1, np.int32)
     place[shared] = np.arange(len(shared))
     known = np.zeros(len(shared) * tiers, SHARED)
     known["deleted_row"] = -1
     again, found = _Pass(reader, by, asked, sessions), list[int]()
     for rows, ranks in again.batches():
-        found += find_needless(rows, ranks, rank, again.rows, tiers, place, known)
+        new = np.empty(len(ranks), np.int64)
+        count = _find_needless(_partition_rows(rows, again.rows), ranks, rank, tiers, place, known, new)
+        found += new[:count].tolist()
     return found
 
 
@@ -318,18 +330,6 @@ def _write(reader: Reader, path: Path, mine: Any, note: DealNote, rank: int, who
                 break
 
 
-def _bring_objects(trace: Path, path: Path) -> None:
-    """Put the objects table of `trace` beside its part at `path`: objects keep their numbers."""
-    theirs, ours = objects_path(trace), objects_path(path)
-    with suppress(FileNotFoundError):
-        ours.unlink()
-    if theirs.is_file():
-        try:
-            os.link(theirs, ours)
-        except OSError:
-            shutil.copyfile(theirs, ours)
-
-
 OWN, SHARED = map(REPLAY.dtype, ("Own", "Shared"))
 """Of an object; and of one that several ranks touch, in a tier."""
 _ASSIGNED_COLUMNS = ("op", "tier", "object_id", "offset_bytes", "length_bytes", "request")
@@ -340,33 +340,6 @@ _find_needless = function("partition_find_needless", StructAt, I2, int, int, I4,
 def _partition_rows(rows: Mapping[str, Any], first_row: int = 0) -> Structure:
     columns = {name: rows[name] for name in _ASSIGNED_COLUMNS if name in rows}
     return Structure(REPLAY, "PartitionRows", rows=len(rows["op"]), first_row=first_row, **columns)
-
-
-def assign(
-    rows: Mapping[str, Any], wanted: Any, request: Any, count: int, own: Any, of_request: Any, counts: Any
-) -> Any:
-    """Return int16 the rank of each row, of `count`: `wanted` (int16), the object's owner (-1), or by the object (-2).
-
-    `own` (OWN an object) and `of_request` (int16 a request: rank + 1; -1 if several) go on from batch to batch;
-    `counts` adds up the rows, and their bytes, that touch an object which another rank touched first. `request` (int64)
-    is -1 where a row waits for no other.
-    """
-    ranks = np.empty(len(wanted), np.int16)
-    _assign(_partition_rows({**rows, "request": request}), wanted, count, own, of_request, counts, ranks)
-    return ranks
-
-
-def find_needless(
-    rows: Mapping[str, Any], ranks: Any, rank: int, first_row: int, tiers: int, place: Any, shared: Any
-) -> list[int]:
-    """Return the deletes of `rank` whose object it reads later although only others wrote it since.
-
-    `place` (int32 an object) tells where it stands among those that several touch, or -1; `shared` (SHARED, by such an
-    object and tier) goes on from batch to batch.
-    """
-    found = np.empty(len(ranks), np.int64)
-    count = _find_needless(_partition_rows(rows, first_row), ranks, rank, tiers, place, shared, found)
-    return [int(row) for row in found[:count]]
 
 
 RANK, LOCAL = "{rank}", "{local}"

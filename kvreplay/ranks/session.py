@@ -31,7 +31,7 @@ from kvreplay.ranks.parts import RANK_FILE, RANKS_FILE, Ordered, RankReport
 from kvreplay.result import tables
 from kvreplay.result.tables import check_output, make_directory
 from kvreplay.run.run import FinishedRun, Replay, replay
-from kvtrace.core.errors import ConfigError, DeviceError, KvError, RankLost
+from kvtrace.core.errors import ConfigError, KvError, RankLost
 from kvtrace.core.files import write_json
 from kvtrace.core.limit import ALL, STEADIEST, parse_limit
 from kvtrace.core.run.run_file import MLPERF_FILE, RANK_FOLDER, RUN_FILE
@@ -133,7 +133,10 @@ class RankSession:
                 # All have done so.
                 self.ranks.exchange(b"")
             if rank == 0:
-                remove_unbegun(output)
+                # What was made for a run that did not begin.
+                (output / RANKS_FILE).unlink(missing_ok=True)
+                for made in (*output.glob("rank-*/"), output):
+                    tables.remove_empty(made)
             raise error or Elsewhere("another rank says why")
         folder.mkdir(exist_ok=True)
         write_json(folder / RANK_FILE, self._report(part, meeting, error))
@@ -208,13 +211,6 @@ MARGIN_NS = 100_000_000
 """From the latest rank's soonest start to that of all: for the answer to be back everywhere."""
 
 
-class Refused(msgspec.Struct, frozen=True):
-    """Why a rank cannot be prepared."""
-
-    message: str
-    exit_code: int
-
-
 class Elsewhere(KvError):  # noqa: N818 - an error of another rank
     """The error of another rank; its message and its exit code."""
 
@@ -243,7 +239,7 @@ class Meeting:
     def ready(self, error: KvError | None = None) -> None:
         """Return when all are prepared; `error` says that we cannot be."""
         self._is_ready = True
-        mine = b"" if error is None else msgspec.msgpack.encode(Refused(str(error), error.exit_code))
+        mine = b"" if error is None else msgspec.msgpack.encode((str(error), error.exit_code))
         try:
             replies = self._ranks.exchange(mine)
         except RankLost:
@@ -253,9 +249,9 @@ class Meeting:
         self.is_off = bool(refused)
         if refused and error is None:
             rank, data = refused[0]
-            found = msgspec.msgpack.decode(data, type=Refused)
-            elsewhere = Elsewhere(f"rank {rank}: {found.message}")
-            elsewhere.exit_code = found.exit_code
+            message, exit_code = msgspec.msgpack.decode(data, type=tuple[str, int])
+            elsewhere = Elsewhere(f"rank {rank}: {message}")
+            elsewhere.exit_code = exit_code
             raise elsewhere
 
     def agree(self, soonest_ns: int | None) -> int:
@@ -294,14 +290,6 @@ class Meeting:
 CHUNK_BYTES = 16 << 20
 
 
-class _FilePart(msgspec.Struct, frozen=True):
-    """Part of a file."""
-
-    name: str
-    at: int
-    data: bytes
-
-
 def bring(ranks: Ranks, output: Path, last: str = RANK_FILE) -> None:
     """Bring the folder of each rank to rank 0, if its `output` does not show it: on another host, most likely.
 
@@ -325,39 +313,24 @@ def bring(ranks: Ranks, output: Path, last: str = RANK_FILE) -> None:
         counts = ranks.exchange(msgspec.msgpack.encode(len(parts)))
         rounds = max((msgspec.msgpack.decode(count, type=int) for count in counts if count), default=0)
         for number in range(rounds):
-            part = _read(mine, *parts[number]) if number < len(parts) else None
-            taken = ranks.exchange(b"" if part is None else msgspec.msgpack.encode(part), to_all=False)
-            for rank, data in enumerate(taken):
+            sent = b""
+            if number < len(parts):
+                path, at = parts[number]
+                with path.open("rb") as file:
+                    file.seek(at)
+                    sent = msgspec.msgpack.encode((str(path.relative_to(mine)), at, file.read(CHUNK_BYTES)))
+            for rank, data in enumerate(ranks.exchange(sent, to_all=False)):
                 if data and ranks.rank == 0:
-                    _write(output / RANK_FOLDER.format(rank), msgspec.msgpack.decode(data, type=_FilePart))
+                    name, at, content = msgspec.msgpack.decode(data, type=tuple[str, int, bytes])
+                    path = output / RANK_FOLDER.format(rank) / name
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with path.open("r+b" if at else "wb") as file:
+                        file.seek(at)
+                        file.write(content)
 
 
 def _digest(path: Path) -> bytes:
     return hashlib.sha256(path.read_bytes()).digest() if path.is_file() else b"none"
-
-
-def _read(folder: Path, path: Path, at: int) -> _FilePart:
-    with path.open("rb") as file:
-        file.seek(at)
-        return _FilePart(str(path.relative_to(folder)), at, file.read(CHUNK_BYTES))
-
-
-def _write(folder: Path, part: _FilePart) -> None:
-    path = folder / part.name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("r+b" if part.at else "wb") as file:
-        file.seek(part.at)
-        file.write(part.data)
-
-
-def remove_unbegun(output: Path) -> None:
-    """Remove what was made for a run that did not begin."""
-    (output / RANKS_FILE).unlink(missing_ok=True)
-    for folder in output.glob("rank-*/"):
-        with suppress(OSError):
-            folder.rmdir()
-    with suppress(OSError):
-        output.rmdir()
 
 
 T = TypeVar("T")
@@ -430,17 +403,10 @@ def own_client(
         return {n: partition.target_of(n, target, rank, hosts) for n, target in tiers.items()}, output
 
     own, _ = ranks.together(prepare)
-    ranks.together(lambda: _make(output))
+    ranks.together(lambda: make_directory(output, MLPERF_FILE))
     filesystem = [str(path.stat().st_dev) for path in paths_of(own[STORAGE]) if path.is_dir()] if STORAGE in own else []
     there = ranks.gather([hosts[rank], *filesystem])
     return own, output / RANK_FOLDER.format(rank), max(1, there.count([hosts[rank], *filesystem]) if filesystem else 1)
-
-
-def _make(output: Path) -> None:
-    try:
-        output.mkdir(exist_ok=True)
-    except OSError as error:
-        raise DeviceError(f"{output}: {error.strerror}") from None
 
 
 def bring_results(ranks: Alongside, tiers: dict[str, str], output: Path) -> bool:

@@ -134,6 +134,7 @@ def summarize(
     left_out = None if warmup is None else _left_out(warmup, run)
     # The warm-up's time is no time of the figures.
     span_ns = None if wall_ns is None else wall_ns - ((left_out.measured_from_ns if left_out else 0) or 0)
+    threads_ns = 0 if driven is None else driven.wall_ns * max(1, len(driven.threads))
     judged = pace(found, driven)
     failed, sent = int(run["failed"]), int(run["sent"])
     judgement = verdict(found, driven, judged, moved=moved or {}, queue_depth=queue_depth, because=depth_because)
@@ -152,7 +153,16 @@ def summarize(
         skipped_rows=skipped_rows,
         absent_deletes=absent_deletes,
         definitions=DEFINITIONS,
-        generation=None if driven is None or not driven.wall_ns else _generation(driven),
+        generation=None
+        if driven is None or not driven.wall_ns
+        else Generation(
+            generation_ns=driven.making_ns,
+            reserve_ns=driven.reserve_ns,
+            threads=len(driven.threads),
+            share_of_threads=driven.making_ns / threads_ns,
+            reserve_share=driven.reserve_ns / threads_ns,
+            writes_generated_in_flight=driven.writes_generated_in_flight,
+        ),
     )
 
 
@@ -164,18 +174,6 @@ def _left_out(asked: str, run: Any) -> WarmupFacts:
         operations=int(run["left_out"]),
         first_measured_row=int(run["first_row"]) if has_counted else None,
         measured_from_ns=int(run["from_ns"]) if has_counted else None,
-    )
-
-
-def _generation(driven: Driven) -> Generation:
-    threads_ns = driven.wall_ns * max(1, len(driven.threads))
-    return Generation(
-        generation_ns=driven.making_ns,
-        reserve_ns=driven.reserve_ns,
-        threads=len(driven.threads),
-        share_of_threads=driven.making_ns / threads_ns,
-        reserve_share=driven.reserve_ns / threads_ns,
-        writes_generated_in_flight=driven.writes_generated_in_flight,
     )
 
 

@@ -42,6 +42,7 @@ from kvreplay.result.counts import (
 )
 from kvreplay.result.figures import mlperf, summarize, traffic_warnings
 from kvreplay.result.probed import Probed
+from kvreplay.result.verdict import beside_drive
 from kvreplay.tiers.extents import FREED_ONLY
 from kvreplay.tiers.host import host_facts
 from kvtrace import __version__
@@ -399,7 +400,11 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
         for t in setting.tiers
         if t and t.engine in ("gpu", "gds")
     ]
-    notes += _submitter_notes(setting.config.submitters, begun.engine)
+    if begun.engine.name == "threads" and setting.config.submitters not in ("1", AUTO):
+        wanted = setting.config.submitters
+        notes.append(f"--submitters {wanted} was not used: without io_uring each thread submits for itself")
+    elif refused := begun.engine.submitters_refused:
+        notes.append(f"{begun.engine.submitters_because} was not used, one ring served all: {refused}")
     notes += skipped_notes(summary)
     long = summary.generation.writes_generated_in_flight if summary.generation else 0
     if long:
@@ -435,6 +440,8 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
             "time, which lies in the latencies of reads; run again without --verify for figures"
         )
     notes += _buffer_notes(begun)
+    if setting.config.drive is not None:
+        notes += beside_drive(Path(setting.config.drive), begun, summary)
     if setting.config.is_buffered:
         notes.append("buffered: the page cache took part, so times are not the device's")
     return notes
@@ -477,15 +484,6 @@ def _buffer_notes(begun: RunBegun) -> list[str]:
     where = "/sys/kernel/mm/transparent_hugepage/enabled"
     lie = f"{format_bytes(small)} of the I/O buffers lie on small pages (see {where})"
     return [f"{lie}: I/Os from there may reach the device in parts"]
-
-
-def _submitter_notes(wanted: str, engine: EngineNote) -> list[str]:
-    """Return why there are fewer submitters than were asked for."""
-    if engine.name == "threads" and wanted not in ("1", AUTO):
-        return [f"--submitters {wanted} was not used: without io_uring each thread submits for itself"]
-    if engine.submitters_refused:
-        return [f"{engine.submitters_because} was not used, one ring served all: {engine.submitters_refused}"]
-    return []
 
 
 def _storage_notes(begun: RunBegun, deleting: set[str]) -> list[str]:
@@ -606,7 +604,11 @@ class ServedRequests:
             "unfinished": found["planned"] - found["operations"],
             "not_replayed": found["in_window"] - found["planned"],
         }
-        codes = self._qos(found["id"])
+        asked = self._setting.asked
+        codes = np.full(len(found), NO_QOS, np.int8)
+        if asked is not None and len(asked.request_id):
+            at = asked.places(found["id"])
+            codes = np.where(at < 0, NO_QOS, asked.qos[at]).astype(np.int8)
         counts = found["is_left_out"] == 0
         storage = np.where(found["planned"] == found["operations"], values["storage_ns"], NOT_DONE)[counts]
         response = found["response_ns"][counts] if self._is_open_loop else None
@@ -618,13 +620,6 @@ class ServedRequests:
             for c in SERVED.columns
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(SERVED))
-
-    def _qos(self, ids: Any) -> Any:
-        asked = self._setting.asked
-        if asked is None or not len(asked.request_id):
-            return np.full(len(ids), NO_QOS, np.int8)
-        at = asked.places(ids)
-        return np.where(at < 0, NO_QOS, asked.qos[at]).astype(np.int8)
 
     def _first_token_ns(self, found: Any) -> Any:
         """Return int64 a request: the time to its first token; -1 where it is not modelled or a load is missing."""

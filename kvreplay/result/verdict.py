@@ -19,11 +19,19 @@ from kvreplay.engine.job import Driven
 from kvreplay.native.rows import READ, WRITE
 from kvreplay.result.cause import Spent, end_of, is_late, judge, shares_of
 from kvreplay.result.counts import RESPONSE, CountedOperations
-from kvreplay.tiers.host import FILESYSTEMS_IN_MEMORY, in_memory, queue_limit, throttles
+from kvreplay.tiers.host import (
+    FILESYSTEMS_IN_MEMORY,
+    in_memory,
+    layers,
+    longest_request_bytes,
+    queue_limit,
+    throttles,
+)
+from kvreplay.tiers.modelled import DriveFile, DriveModel
 from kvreplay.tiers.tier import Tier, copied, has_times
-from kvtrace.core.run.figures import Evidence, LimitCause, Pace, RunVerdict, TierRate
-from kvtrace.core.run.run_file import DeviceIo
-from kvtrace.core.units import NS_PER_S, format_duration, format_rate, percent
+from kvtrace.core.run.figures import Evidence, LimitCause, Pace, RunVerdict, Summary, TierRate
+from kvtrace.core.run.run_file import DeviceIo, RunBegun
+from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_rate, percent
 
 OBJECT_ENGINE = "s3dlio"
 """The engine of operations that are requests to an object store."""
@@ -62,7 +70,14 @@ def verdict(
         for index, tier in enumerate(tiers)
         if tier is not None and found.total("good", found.at(index))
     ]
-    index = _slowest(found)
+    # The tier whose operations took the most time, waits included; no simulation first.
+    time_of = partial(found.sum_of, RESPONSE) if found.is_open_loop else partial(found.total, "service_ns")
+    each = [
+        (not tier.is_simulated, time_of(found.at(index)), -index)
+        for index, tier in enumerate(tiers)
+        if tier is not None and found.total("good", found.at(index))
+    ]
+    index = -max(each)[2] if each else None
     tier = None if index is None else tiers[index]
     evidence = _evidence(found, index, driven, judged, queue_depth, moved)
     does_io = tier is not None and has_times(tier)
@@ -135,17 +150,6 @@ def _rate(found: CountedOperations, index: int, tier: Tier) -> TierRate:
         reached_operations_per_s=reached,
         end_late_ns=late,
     )
-
-
-def _slowest(found: CountedOperations) -> int | None:
-    """Return the index of the tier whose operations took the most time, waits included; no simulation first."""
-    time_of = partial(found.sum_of, RESPONSE) if found.is_open_loop else partial(found.total, "service_ns")
-    each = [
-        (not tier.is_simulated, time_of(found.at(index)), -index)
-        for index, tier in enumerate(found.tiers)
-        if tier is not None and found.total("good", found.at(index))
-    ]
-    return -max(each)[2] if each else None
 
 
 def _evidence(
@@ -412,3 +416,71 @@ def _ratio(service: Any, kind: Any, upper: Any, lower: Any, least: int = LEAST) 
             found.append(float(np.median(above) / np.median(below)))
             weights.append(min(len(above), len(below)))
     return float(np.average(found, weights=weights)) if found else None
+
+
+DEEP = 64
+EXPECTED = (0.9, 1.1)
+"""Times what is expected: nothing to explain."""
+_OURS = (
+    LimitCause.REPLAYER, LimitCause.DATA, LimitCause.PROCESSOR, LimitCause.KERNEL, LimitCause.DEPENDENCIES,
+)  # fmt: skip
+
+
+_NEW_FILES = (
+    "each object is a new file here, and the drive was measured on one file written before: the filesystem gives new "
+    "blocks, which a drive writes slower; a preallocated file (nvme=FILE.dat) tells how much that is"
+)
+
+
+def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
+    """Return in five lines what the drive file at `path` expects of a run's own load, what came, and why they differ.
+
+    In one where there is nothing to compare: no tier on storage, or what was in flight is not known.
+    """
+    judged, first = summary.judgement, f"{path.name}: "
+    if judged is None:
+        return [f"{first}nothing to compare"]
+    moved = [f for f in summary.figures if f.tier == judged.tier and f.op != "delete" and f.bytes]
+    drives = [facts for name, facts in run.drives() if name == judged.tier and "is_direct" in facts]
+    in_flight, depth = judged.evidence.in_flight_mean, judged.evidence.queue_depth
+    observed = next((r.reached_bytes_per_s for r in judged.tiers if r.tier == judged.tier), None)
+    if not (moved and in_flight and observed) or len(drives) != 1:
+        return [f"{first}nothing to compare: {judged.tier} is not one drive, or it is not known what was in flight"]
+    facts, drive, total = drives[0], DriveFile.read(path), sum(f.bytes or 0 for f in moved)
+    share = sum(f.bytes or 0 for f in moved if f.op == "read") / total
+    size = min(total / max(1, sum(f.operations or 0 for f in moved)), run.engine.io_bytes or total)
+    model, target = DriveModel(drive.cells), Path(facts["target"])
+    # With less than one in flight on average it stood idle for the rest of the time.
+    expected = model.at(size, max(1.0, in_flight), share)[0] * min(1.0, in_flight)
+    ratio, longest, beneath = observed / expected, longest_request_bytes(target), layers(target)
+    is_split, is_full = longest is not None and longest < size, in_flight >= FULL * depth
+    is_met = EXPECTED[0] <= ratio <= EXPECTED[1]
+    load = f"I/Os of {format_bytes(size)}, {in_flight:.3g} in flight, {percent(share)} of bytes read"
+    takes = "not seen" if longest is None else f"{format_bytes(longest)} a request"
+    best = format_rate(model.at(size, DEEP, share)[0])
+    above = judged.reason or "all that was asked was delivered"
+    reasons = [
+        (not facts["is_direct"], "no O_DIRECT to a drive: what answered was a cache, or is not seen"),
+        (judged.cause is LimitCause.THROTTLE, f"a control group's limit: {judged.reason}"),
+        ((facts.get("device"), facts.get("device_model")) != (drive.device, drive.model), f"another drive: {beneath}"),
+        (is_met and is_full, "the drive is the limit: it does what it was measured to do"),
+        (is_met, f"the drive does what it was measured to do; what kept the queue short: {above}"),
+        (judged.cause in _OURS, f"{judged.cause}, above the drive: {judged.reason}"),
+        (ratio < 1 and not str(facts.get("layout")).startswith("extents"), _NEW_FILES),
+        (" over " in beneath, f"what lies between, such as RAID: {beneath}"),
+        (is_split and ratio < 1, "I/Os are split above the drive"),
+        (
+            facts.get("filesystem") != drive.filesystem,
+            f"the filesystem, {facts.get('filesystem')}: another was measured",
+        ),
+        (True, "the drive itself: its state is another than when it was measured, or others use it"),
+    ]
+    why = next(said for holds, said in reasons if holds)
+    queue = f"queue {'' if is_full else 'not '}full: {in_flight:.3g} of {depth}"
+    return [
+        f"{first}expected {format_rate(expected)} of this load: {load} ({drive})",
+        f"{first}observed {format_rate(observed)}, {ratio:.2f} of it; {best} is what the drive does at depth {DEEP}",
+        f"{first}O_DIRECT {'is in use' if facts['is_direct'] else 'is NOT in use, or not confirmed'} on {beneath}",
+        f"{first}{queue}; I/Os {'ARE' if is_split else 'not'} split ({takes})",
+        f"{first}why: {why}",
+    ]

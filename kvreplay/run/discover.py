@@ -1,4 +1,4 @@
-"""What this machine has for a replay, what would disturb one, and settings to start from."""
+"""What this machine has for a replay, what would disturb one, and settings to start from; and what a drive does."""
 
 from __future__ import annotations
 
@@ -6,18 +6,45 @@ import os
 import resource
 import shutil
 import subprocess
+from contextlib import ExitStack
+from datetime import UTC, datetime
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
+from time import monotonic_ns
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from kvreplay.engine.engine import refusal
+from kvreplay.config.config import CLOSED_LOOP_DEPTH
+from kvreplay.config.limits import check_memory
+from kvreplay.engine.engine import EngineName, choose, refusal
+from kvreplay.engine.job import Job
+from kvreplay.native.rows import OK, READ, WRITE, RowRing
+from kvreplay.plan.buffers import buffer_bytes
+from kvreplay.plan.contents import DataSource
 from kvreplay.probes.libbpf import check_available
-from kvreplay.tiers.host import SECTOR_BYTES, active_scheduler, host_facts, sys_number, sys_text
+from kvreplay.result.cause import distribution
+from kvreplay.result.figures import LEAST, OPS
+from kvreplay.run.run import Interrupted, Replay, quiet_interpreter, until
+from kvreplay.tiers.claims import MEASURED
+from kvreplay.tiers.extents import ExtentTier
+from kvreplay.tiers.host import (
+    SECTOR_BYTES,
+    DeviceCounters,
+    active_scheduler,
+    device_counters,
+    host_facts,
+    sys_number,
+    sys_text,
+)
+from kvreplay.tiers.modelled import DRIVE_FILE, DriveCell, DriveError, DriveFile, DriveTimes, held_out
 from kvreplay.tiers.ram import available_bytes
-from kvtrace.core.errors import ProbeUnavailable, how_to_add
-from kvtrace.core.units import format_bytes
+from kvreplay.tiers.tier import Holding, StorageOptions
+from kvtrace.core.app import noted_signals
+from kvtrace.core.document.document import ReportTable, Sheet, table_of
+from kvtrace.core.errors import DeviceError, OutOfMemory, ProbeUnavailable, how_to_add
+from kvtrace.core.units import NS_PER_S, format_bytes, percent
 
 _TIMEOUT_S = 10
 _MEMLOCK_BYTES = 64 << 20
@@ -267,3 +294,153 @@ def recommended(found: Discovery) -> dict[str, Any]:
         "trials": 3,
         "next": "kvreplay sweep finds the queue depth at which this drive saturates",
     }
+
+
+# === what a drive does ===============================================================================================
+
+ROOFLINE_NS = 60 * NS_PER_S
+"""What measuring the drive itself takes at most, with the file that is written for it."""
+SIZES, ROOFLINE_DEPTHS, READ_SHARES = (
+    (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20),
+    (1, 4, 16, 64),
+    (1, 0, 0.7),
+)
+FILE_BYTES, OBJECT_BYTES = 2 << 30, 4 << 20
+"""Twice as many objects as may be in flight, at least: writes of one go one after another."""
+MOST_BYTES_PER_S, MOST_IOS_PER_S = 20e9, 6e5
+"""Of rows that are laid for a cell; a drive that does more ends it sooner."""
+LEAST_NS = 50_000_000
+"""A cell lasts so long at least."""
+
+
+# Long: its steps in their order.
+def measure_drive(asked: Replay, target: Path) -> DriveFile:
+    """Measure the drive beneath `target`, all cells in a minute: direct I/O at random in a file that is written whole.
+
+    Raises:
+        DeviceError: the target refuses, has no room for the file, or does nothing for --stall-timeout.
+        Interrupted: a signal asked to end.
+
+    """
+    started_ns, started, rng = monotonic_ns(), datetime.now(UTC), np.random.default_rng(0)
+    wanted = [(size, depth, share) for size in SIZES for depth in ROOFLINE_DEPTHS for share in READ_SHARES]
+    tier, cells = ExtentTier("drive", target / MEASURED, StorageOptions()), []
+    tier.expect(Holding([FILE_BYTES]))
+    if (free := shutil.disk_usage(target).free) < FILE_BYTES:
+        needs = f"a drive is measured on a file of {format_bytes(FILE_BYTES)}"
+        raise DeviceError(f"{target}: {needs}, and only {format_bytes(free)} is free; free some")
+    with ExitStack() as stack:
+        signalled = stack.enter_context(noted_signals())
+        stack.callback(tier.close)
+        tier.open(FILE_BYTES)
+        facts, data = tier.facts(), DataSource.of(started_ns)
+        progress = stack.enter_context(asked.show("measuring the drive", len(wanted)))
+
+        def drive(size: int, depth: int, columns: dict[str, Any], longest_ns: int | None) -> Any:
+            job = Job(RowRing.of(columns), [tier], data, stall_ns=asked.config.stall_ns)
+            with quiet_interpreter():
+                engine = choose(EngineName.AUTO, [tier], depth, size)
+                driven = engine.drive(job, until(signalled, longest_ns), lambda _done: None)
+            if reason := signalled():
+                raise Interrupted(f"interrupted by {reason} while the drive was measured; nothing was kept")
+            if driven.failure is not None or driven.stalled is not None:
+                why = f"nothing completed for {asked.config.stall}: {driven.stalled}"
+                raise DeviceError(f"{target}: {driven.failure.message if driven.failure else why}")
+            return job.rows.all[job.rows.all["outcome"] == OK]
+
+        objects = np.arange(FILE_BYTES // OBJECT_BYTES)
+        whole = {"op": np.full(len(objects), WRITE), "object_id": objects, "length_bytes": OBJECT_BYTES}
+        drive(1 << 20, CLOSED_LOOP_DEPTH, whole, None)
+        for number, (size, depth, share) in enumerate(wanted):
+            left_ns = max(LEAST_NS, (ROOFLINE_NS - monotonic_ns() + started_ns) // (len(wanted) - number))
+            most = int(min(MOST_IOS_PER_S, MOST_BYTES_PER_S / size) * left_ns / NS_PER_S) + depth
+            columns = {
+                "op": np.where(rng.random(most) < share, READ, WRITE),
+                "object_id": rng.permutation(objects)[np.arange(most) % len(objects)],
+                "offset_bytes": rng.integers(0, OBJECT_BYTES // size, most) * size,
+                "length_bytes": size,
+                "version": np.arange(most) + 1,
+            }
+            before = device_counters(target)
+            try:
+                check_memory(most, buffer_bytes(depth, size))
+                rows = drive(size, depth, columns, left_ns)
+                cells.append(cell_of(rows, size, depth, share, before, device_counters(target)))
+            except OutOfMemory as error:
+                cells.append(DriveCell(io_bytes=size, depth=depth, read_share=share, reason=str(error)))
+            progress(number + 1)
+    names = {"device": "device", "model": "device_model", "device_bytes": "device_bytes", "filesystem": "filesystem"}
+    return DriveFile(
+        argv=asked.argv,
+        started_utc=started.isoformat(),
+        kernel=host_facts()["kernel"],
+        **{name: facts[fact] for name, fact in names.items()},
+        file_bytes=FILE_BYTES,
+        cells=cells,
+        held_out=held_out(cells),
+    ).sealed()
+
+
+def cell_of(
+    rows: Any, size: int, depth: int, share: float, before: DeviceCounters | None, after: DeviceCounters | None
+) -> DriveCell:
+    """Return the cell of the I/Os in `rows` (ROW), unless the device's counters show that it did not do them."""
+    for op, (start, end) in enumerate(zip(before[:2], after[:2], strict=True)) if before and after else ():
+        asked, moved = int((rows["op"] == op).sum()) * size, end - start
+        if moved < LEAST * asked:
+            why = f"the device moved {format_bytes(moved)} of the {format_bytes(asked)} of its {OPS[op]}s"
+            return DriveCell(io_bytes=size, depth=depth, read_share=share, reason=why)
+    if not len(rows):
+        return DriveCell(io_bytes=size, depth=depth, read_share=share, reason="nothing completed")
+    took_ns, span_ns = (
+        rows["completed_ns"] - rows["submitted_ns"],
+        int(rows["completed_ns"].max() - rows["submitted_ns"].min()),
+    )
+    times = [
+        DriveTimes(**msgspec.structs.asdict(distribution(took_ns[is_op])))
+        if (is_op := rows["op"] == op).any()
+        else None
+        for op in (READ, WRITE)
+    ]
+    return DriveCell(
+        io_bytes=size,
+        depth=depth,
+        read_share=share,
+        operations=len(rows),
+        bytes_per_s=len(rows) * size * NS_PER_S / span_ns,
+        in_flight=float(took_ns.sum()) / span_ns,
+        read=times[READ],
+        write=times[WRITE],
+    )
+
+
+def drive_table(drive: DriveFile) -> ReportTable:
+    """Return the key figures of a drive file: by size its highest rates, and how long reads take by themselves."""
+    rows = []
+    for size in sorted({cell.io_bytes for cell in drive.cells}):
+        of = [cell for cell in drive.cells if cell.io_bytes == size and cell.bytes_per_s]
+        best = [max((c.bytes_per_s or 0 for c in of if c.read_share == share), default=None) for share in READ_SHARES]
+        alone = next((c.read for c in of if (c.read_share, c.depth) == (1, min(ROOFLINE_DEPTHS))), None)
+        deepest = max((c for c in of if c.read_share == 1), key=lambda cell: cell.depth, default=None)
+        times = (alone and alone.p50_ns, alone and alone.p99_ns, deepest and deepest.read and deepest.read.p99_ns)
+        rows.append(
+            dict(zip(("io_bytes", "read", "write", "mixed", "p50", "p99", "deep"), (size, *best, *times), strict=True))
+        )
+    spec = """
+        bytes: io_bytes = I/O; bytes_per_s: read, write, mixed = 70 % read
+        ns: p50 = one read p50, p99, deep = p99 of 64 at once
+    """
+    return table_of(f"the drive itself ({DRIVE_FILE})", Sheet.DEVICE, spec, rows)
+
+
+def error_line(found: DriveError) -> str:
+    """Return how far a drive file's own predictions are off."""
+    tail = (
+        ""
+        if found.p99_median is None
+        else f", p99 {percent(found.p99_median)}, at most {percent(found.p99_greatest or 0)}"
+    )
+    return (
+        f"{DRIVE_FILE} predicts {found.cells} cells that were held out of its fit: bandwidth off by "
+        f"{percent(found.bandwidth_median)} (median), at most {percent(found.bandwidth_greatest)}{tail}"
+    )

@@ -50,6 +50,7 @@ def run_document(finished: FinishedRun) -> Document:
     notes = [note for note in run.notes if not note.startswith(WARNING)]
     partial = "PARTIAL: " if run.status == "partial" else ""
     answer = "" if run.checkpoints is None else f"{checkpoint_sentence(run.checkpoints)}; "
+    usual = (None, msgspec.to_builtins(Criteria()))  # the benchmark program's own, which are no rule of a submission
     tables = [
         *(ranks_tables(run.ranks) if isinstance(run.ranks, RanksNote) else []),
         *([] if run.checkpoints is None else checkpoint_tables(run.checkpoints)),
@@ -62,7 +63,7 @@ def run_document(finished: FinishedRun) -> Document:
         _times("Service time per MiB", [(f, d) for f in summary.figures if (d := f.latency_per_mib) and d.count]),
         *_lateness(summary),
         *([] if run.requests is None else _requests(run.requests)),
-        *([] if run.mlperf is None or _is_default(run.config.get("criteria")) else [_criteria(run.mlperf)]),
+        *([] if run.mlperf is None or run.config.get("criteria") in usual else [_criteria(run.mlperf)]),
     ]
     return Document(
         name="",
@@ -101,15 +102,11 @@ def _window(finished: FinishedRun) -> str:
         if finished.run.status == "partial":
             again = f"{part if is_part else 'the trace'} again and again"
             return f"was to replay {again} for {format_duration(window.runtime_ns)} (--duration)"
-        part = f"{repeated(part if is_part else 'the trace', window.repeats)} in {_runtime(finished.run)}"
+        took = f"{format_duration(finished.summary.wall_ns)} (--duration {format_duration(window.runtime_ns)})"
+        part = f"{repeated(part if is_part else 'the trace', window.repeats)} in {took}"
     done = "was to replay" if finished.run.status == "partial" else "replayed"
     rows = window.rows if window.node is None else window.planned_rows or 0
     return f"{done} {part}: {rows:,} rows, {format_duration(window.span_ns)} of trace time"
-
-
-def _runtime(run: RunFile) -> str:
-    """Return how long a run lasted, of the time that it was to."""
-    return f"{format_duration(run.summary.wall_ns)} (--duration {format_duration(run.window.runtime_ns)})"
 
 
 def _before(run: RunFile) -> Iterator[str]:
@@ -210,11 +207,6 @@ def _requests(found: RequestFigures) -> list[ReportTable]:
     columns = [*columns_of("text: time; count: count = requests"), *_TIMES]
     rows = [[name, each.count, *_nanoseconds(each)] for name, each in times if each.count]
     return [ReportTable("Requests", Sheet.QOS, columns, rows)] if rows else []
-
-
-def _is_default(criteria: object) -> bool:
-    """Return whether a run was judged by the benchmark program's own thresholds, which are no rule of a submission."""
-    return criteria in (None, msgspec.to_builtins(Criteria()))
 
 
 def _criteria(found: Mlperf) -> ReportTable:

@@ -29,7 +29,7 @@ from kvreplay.config.config import CLOSED_LOOP_DEPTH, Config, Precondition
 from kvreplay.config.limits import check, check_warmup
 from kvreplay.config.setting import Setting, settle
 from kvreplay.config.tiers import check_targets
-from kvreplay.engine.engine import Engine, check_name, choose
+from kvreplay.engine.engine import RUNTIME, Engine, check_name, choose
 from kvreplay.engine.job import Driven, Job, Together
 from kvreplay.engine.share import check_submitters
 from kvreplay.native.rows import DELETE, NOT_DONE, READ, WRITE
@@ -55,6 +55,7 @@ from kvreplay.run.watch import Watch, Watching
 from kvreplay.tiers.claims import smart
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.host import DeviceCounters, device_counters
+from kvreplay.tiers.modelled import DriveFile
 from kvreplay.tiers.sharded import BY_KEY, SeveralDrives
 from kvreplay.tiers.tier import DeviceTier, Holding, PlannedTier, StorageTier, Tier, drives_of
 from kvtrace.core.app import INTERRUPTED, noted_signals
@@ -125,6 +126,8 @@ def replay(asked: Replay, *, tiers: list[Tier | None] | None = None, together: T
     """
     started_ns, config, trace = monotonic_ns(), asked.config, asked.trace
     check(config)
+    if config.drive is not None:
+        DriveFile.read(Path(config.drive))
     if tiers is None:
         # Before the trace is read, which may take minutes.
         check_targets(config)
@@ -135,7 +138,7 @@ def replay(asked: Replay, *, tiers: list[Tier | None] | None = None, together: T
 
 
 @contextmanager
-def _quiet_interpreter() -> Iterator[None]:
+def quiet_interpreter() -> Iterator[None]:
     """Disable the garbage collector and shorten the interpreter's thread switch interval."""
     interval = sys.getswitchinterval()
     gc.freeze()
@@ -223,8 +226,10 @@ class _Run:
                     start=self.together,
                     feed=feed,
                     stall_ns=config.stall_ns,
+                    runtime_ns=config.runtime_ns,
                 )
-                driven = failed_populate or self._watched(engine, job, until(interrupted, config.runtime_ns), watch)
+                stop = until(interrupted, None if engine.is_virtual else config.runtime_ns)
+                driven = failed_populate or self._watched(engine, job, stop, watch)
                 kept.stop()
                 moved = device_io(before, read_devices(setting))
                 feed.finish(rows_to_report(setting, loader.laid))
@@ -247,26 +252,23 @@ class _Run:
                 return write_down(found, opening(found.setting, begun), measured, output)
 
     def _choose(self, depth: int, *, is_growing: bool = False) -> Engine:
-        config = self.setting.config
+        config, kinds = self.setting.config, self.setting.window.facts.kinds
         return choose(
             check_name(config.engine),
             self.setting.tiers,
             depth,
             config.io_bytes,
             is_growing=is_growing,
-            most=self._most_buffers(config.io_bytes),
+            # Each I/O of the window's reads and writes may begin within a buffer.
+            most=sum(
+                int(2 * kinds["rows"][:, op].sum() + kinds["bytes"][:, op].sum() // config.io_bytes)
+                for op in (READ, WRITE)
+            ),
             submitters=check_submitters(config.submitters),
         )
 
-    def _most_buffers(self, io_bytes: int) -> int:
-        """Return how many buffers the reads and writes of the window fill at most; each may begin within one."""
-        kinds = self.setting.window.facts.kinds
-        return sum(
-            int(2 * kinds["rows"][:, op].sum() + kinds["bytes"][:, op].sum() // io_bytes) for op in (READ, WRITE)
-        )
-
     def _drive(self, engine: Engine, job: Job, interrupted: Callable[[], str | None], label: str) -> Driven:
-        with self.show(label, len(job.rows)) as progress, _quiet_interpreter():
+        with self.show(label, len(job.rows)) as progress, quiet_interpreter():
             return engine.drive(job, interrupted, progress)
 
     def _watched(self, engine: Engine, job: Job, interrupted: Callable[[], str | None], watch: Watch | None) -> Driven:
@@ -281,7 +283,7 @@ class _Run:
             watch.in_flight = in_flight
             watch.begin()
 
-        with self.watching(watch), _quiet_interpreter():
+        with self.watching(watch), quiet_interpreter():
             return engine.drive(replace(job, watched=begin), interrupted, note)
 
     def _populate(
@@ -417,11 +419,10 @@ def open_tiers(setting: Setting, stack: ExitStack) -> None:
             continue
         together = [need[space] for space in spaces[index]]
         if isinstance(tier, PlannedTier):
-            tier.expect(
-                Holding(
-                    residency.drive_peak_bytes[index], residency.grown[index], _ahead_bytes(setting, index), together
-                )
-            )
+            # Writes can be ahead of deletes before them by what is in flight, and by no more than the deletes free.
+            kinds = setting.window.facts.kinds[index]
+            ahead = min(int(kinds["rows"][DELETE]), setting.config.depth + 1) * int(kinds["end_bytes"].max())
+            tier.expect(Holding(residency.drive_peak_bytes[index], residency.grown[index], ahead, together))
         stack.callback(tier.close)
         tier.open(max(together))
 
@@ -431,16 +432,6 @@ def _space(path: Path) -> object:
         return path.resolve()
     holder = path if path.exists() else path.parent
     return holder.stat().st_dev if holder.exists() else str(path)
-
-
-def _ahead_bytes(setting: Setting, tier: int) -> int:
-    """Return the most that writes can be ahead of deletes before them: what is in flight.
-
-    But no more than the deletes free: without any there is nothing to be ahead of.
-    """
-    kinds, depth = setting.window.facts.kinds[tier], setting.config.depth
-    deletes, longest = int(kinds["rows"][DELETE]), int(kinds["end_bytes"].max())
-    return min(deletes, depth + 1) * longest
 
 
 def precondition_all(setting: Setting, fill: Fill, interrupted: StopAsked, show: Show) -> list[Preconditioned]:
@@ -493,10 +484,6 @@ def device_io(before: dict[str, DeviceCounters | None], after: dict[str, DeviceC
         done = [b - a for a, b in zip(start, end, strict=True)] if start is not None and end is not None else [None] * 4
         result[name] = DeviceIo(read_bytes=done[0], written_bytes=done[1], device_ns=done[2], busy_ns=done[3])
     return result
-
-
-RUNTIME = "--duration"
-"""The reason to stop of a run whose --duration is over: its normal end."""
 
 
 def until(interrupted: Callable[[], str | None], runtime_ns: int | None) -> Callable[[], str | None]:

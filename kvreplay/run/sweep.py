@@ -28,7 +28,9 @@ from kvreplay.result import tables
 from kvreplay.result.cause import DEPENDENCIES, DRIVE, is_late
 from kvreplay.result.figures import slowest
 from kvreplay.result.verdict import limiting
+from kvreplay.run.discover import drive_table, error_line
 from kvreplay.run.run import Replay, Replaying, replay
+from kvreplay.tiers.modelled import DriveFile
 from kvtrace import __version__
 from kvtrace.core import statistics
 from kvtrace.core.document.chapters import LOAD_NAMES, response_lines
@@ -410,11 +412,8 @@ def to_repeat(points: Sequence[SweepPoint]) -> float | None:
 
 def decided(trials: Sequence[SweepPoint]) -> SweepPoint:
     """Return the median of the trials at one value: of those that are not held, longer ones are the worse."""
-
-    def badness(point: SweepPoint) -> tuple[bool, float, float]:
-        return not point.is_held, point.read_p99_ns or 0, point.late_p99_ns or 0
-
-    median = sorted(trials, key=badness)[len(trials) // 2]
+    worse = sorted(trials, key=lambda p: (not p.is_held, p.read_p99_ns or 0, p.late_p99_ns or 0))
+    median = worse[len(trials) // 2]
     held = None if median.kept_pace is None else sum(point.is_held for point in trials)
     return msgspec.structs.replace(median, trials=len(trials), held_trials=held)
 
@@ -666,8 +665,8 @@ def card_of(asked: Replay, scores: list[Score], run: RunFile | None, error: KvEr
     return card
 
 
-def card_document(card: Card) -> Document:
-    """Return the card on one page."""
+def card_document(card: Card, drive: DriveFile) -> Document:
+    """Return the card, and what the drive itself does, on one page."""
     spec = """
         text: preset; number: users = users sustained, at_users = measured at
         bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written
@@ -687,13 +686,21 @@ def card_document(card: Card) -> Document:
         score.request_bytes is None for score in card.scores
     )
     notes += [f"{score.preset}: {score.answer}" for score in card.scores]
+    unknown = [cell for cell in drive.cells if cell.reason]
+    notes += (
+        [f"{len(unknown)} cells of the drive are not known, the first because {unknown[0].reason}"] if unknown else []
+    )
+    notes += [] if drive.held_out is None else [error_line(drive.held_out)]
     warnings = [] if card.status == "complete" else [f"PARTIAL: {card.status}"]
     return Document(
         card.device or "",
         first_line(card),
-        [Chapter("", [replace(table, is_answer=True)], notes)],
+        [Chapter("", [replace(table, is_answer=True), drive_table(drive)], notes)],
         [],
-        _highlights(card),
+        [
+            Highlight(of.preset, of.users, Unit.NUMBER, f"users, {show(of.read_bytes_per_s, Unit.BYTES_PER_S)} read")
+            for of in card.scores
+        ],
         warnings,
     )
 
@@ -706,12 +713,3 @@ def first_line(card: Card) -> str:
     spreads = [score.spread for score in card.scores if score.spread is not None]
     repeats = f"; repeats within {percent(max(spreads))}" if spreads else ""
     return f"sustains {', '.join(told) or 'nothing that was measured'}{repeats}"
-
-
-def _highlights(card: Card) -> list[Highlight]:
-    return [
-        Highlight(
-            score.preset, score.users, Unit.NUMBER, f"users, {show(score.read_bytes_per_s, Unit.BYTES_PER_S)} read"
-        )
-        for score in card.scores
-    ]

@@ -23,7 +23,7 @@ from kvtrace import __version__
 from kvtrace.core import statistics
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_json
-from kvtrace.core.run.figures import RunVerdict
+from kvtrace.core.run.figures import TierRate
 from kvtrace.core.run.run_file import TRIALS_FILE, RunFile
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import MAX_SPREAD
@@ -86,22 +86,16 @@ def quantities(runs: Iterable[RunFile]) -> list[Quantity]:
             for name, value in known:
                 values = found.setdefault((figures.tier, figures.op, name), [])
                 values += [None] * (at - len(values)) + [value]
-    return [_quantity(*key, values + [None] * (count - len(values))) for key, values in found.items()]
-
-
-def _quantity(tier: str, op: str, name: str, values: list[float | None]) -> Quantity:
-    known = [v for v in values if v is not None]
-    is_known = len(known) == len(values) > 0
-    return Quantity(
-        tier=tier,
-        op=op,
-        name=name,
-        values=values,
-        median=median(known) if is_known else None,
-        low=min(known) if is_known else None,
-        high=max(known) if is_known else None,
-        spread=statistics.spread(values),
-    )
+    done = []
+    for (tier, op, name), some in found.items():
+        values = some + [None] * (count - len(some))
+        all_of = [v for v in values if v is not None] if None not in values else []
+        low, middle, high = (min(all_of), median(all_of), max(all_of)) if all_of else (None, None, None)
+        spread = statistics.spread(values)
+        done.append(
+            Quantity(tier=tier, op=op, name=name, values=values, median=middle, low=low, high=high, spread=spread)
+        )
+    return done
 
 
 def disagreements(found: Iterable[Quantity]) -> list[str]:
@@ -113,7 +107,8 @@ def disagreements(found: Iterable[Quantity]) -> list[str]:
 def trials_verdict(runs: Sequence[RunFile], warnings: list[str]) -> str:
     """Return the one sentence of all trials: that of the median one, with the spread and how many share its cause."""
     judged = [run.summary.judgement for run in runs]
-    rated = [(_reached(v), at) for at, v in enumerate(judged) if v is not None and _reached(v) is not None]
+    rates = [next((r for r in v.tiers if r.tier == v.tier), None) if v is not None else None for v in judged]
+    rated = [(reached, at) for at, rate in enumerate(rates) if (reached := _reached(rate)) is not None]
     if not rated or len(rated) < len(runs):
         return f"{len(runs)} trials: {runs[-1].summary.verdict}"
     rated.sort()
@@ -124,19 +119,12 @@ def trials_verdict(runs: Sequence[RunFile], warnings: list[str]) -> str:
     agreed = "disagree" if warnings else "agree"
     causes = [v.cause for v in judged if v is not None]
     same = f"{causes.count(causes[at])} of {len(runs)} say {causes[at] or 'the same'}"
-    spread = f"{_shown(judged, rated[0][1])} to {_shown(judged, rated[-1][1])}"
+    spread = " to ".join(reached_of(rate) for end in (0, -1) if (rate := rates[rated[end][1]]) is not None)
     return f"{len(runs)} trials {agreed}, from {spread}, {same}; the median: {shown}"
 
 
-def _reached(verdict: RunVerdict) -> float | None:
-    rate = next((r for r in verdict.tiers if r.tier == verdict.tier), None)
+def _reached(rate: TierRate | None) -> float | None:
     return None if rate is None else rate.reached_bytes_per_s or rate.reached_operations_per_s
-
-
-def _shown(judged: list[RunVerdict | None], at: int) -> str:
-    verdict = judged[at]
-    rate = next((r for r in verdict.tiers if r.tier == verdict.tier), None) if verdict is not None else None
-    return "-" if rate is None else reached_of(rate)
 
 
 class Trials:

@@ -32,7 +32,8 @@ from kvreplay.tiers.tier import DIRECTORY_NAME, FILE_NAME
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.run.run_file import Smart
 
-SCRATCH = "kvreplay-scratch"
+SCRATCH, MEASURED = "kvreplay-scratch", "kvreplay-drive.dat"
+"""In a target: where objects lie as files, and what a drive is measured by."""
 MARKER = "KVREPLAY"
 _OTHER_FILES = frozenset({"probe.kv", "precondition.kv"})
 _MARKER_TEXT = b"Written by kvreplay: everything in this directory is its own and will be deleted.\n"
@@ -44,7 +45,7 @@ _SYSTEM_PATHS = {
     *("/var", "/var/cache", "/var/lib", "/var/log", "/var/tmp"),  # noqa: S108 - to be refused
 }
 _MEMORY_FILES = "/dev/shm/"  # noqa: S108 - a directory below it is no device
-_NOT_DATA = frozenset({"lost+found", SCRATCH})
+_NOT_DATA = frozenset({"lost+found", SCRATCH, MEASURED})
 _OF_RANKS = re.compile(r"rank-\d{4,}")
 
 

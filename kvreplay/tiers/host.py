@@ -25,12 +25,13 @@ LIBRARIES = ("dgen-py", "numpy", "pyarrow")
 
 def host_facts() -> dict[str, Any]:
     """Return name, processor, memory, kernel, Python and libraries of this machine."""
+    cpu = (line.partition(":") for line in (sys_text(Path("/proc/cpuinfo")) or "").splitlines())
     return {
         "hostname": platform.node(),
         "memory_bytes": _memory_bytes(),
         "kernel": platform.release(),
         "machine": platform.machine(),
-        "cpu_model": _cpu_model(),
+        "cpu_model": next((value.strip() for name, _, value in cpu if name.strip() in ("model name", "Model")), None),
         "cpus": os.cpu_count(),
         "python": platform.python_version(),
         "libraries": {name: _version(name) for name in LIBRARIES},
@@ -49,14 +50,6 @@ def _version(library: str) -> str | None:
         return metadata.version(library)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _cpu_model() -> str | None:
-    for line in (sys_text(Path("/proc/cpuinfo")) or "").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in ("model name", "Model"):
-            return value.strip()
-    return None
 
 
 def sys_text(path: Path) -> str | None:
@@ -150,6 +143,18 @@ def in_memory(target: Path) -> str | None:
 def is_on_drive(target: Path) -> bool:
     """Return whether `target` is or lies on a block device, down to the last layer, and none of them is memory."""
     return all(is_memory is False for is_memory, _ in _layers(target, _MAX_LAYERS))
+
+
+def layers(target: Path) -> str:
+    """Return what `target` lies on, down to its drives: `md0 over nvme0n1, md0 over nvme1n1`."""
+    return ", ".join(text for _, text in _layers(target, _MAX_LAYERS))
+
+
+def longest_request_bytes(target: Path) -> int | None:
+    """Return the bytes that the disk beneath `target` takes in a request, at most; None if it is not seen."""
+    disk = block_device(target) if target.exists() else None
+    kib = None if disk is None else sys_number(disk / "queue/max_sectors_kb")
+    return None if kib is None else kib << 10
 
 
 def _layers(target: Path, most: int) -> Iterator[tuple[bool | None, str]]:

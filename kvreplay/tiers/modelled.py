@@ -1,19 +1,32 @@
 """Tiers that move no data: `sim` takes the time of a service model, `null` takes none; every output marks them.
 
-The model is the one by which `kvtrace gen` gives a tier's operations their times.
+The model is the one by which `kvtrace gen` gives a tier's operations their times; or, of `sim:drive.json`, what
+`kvreplay scorecard` measured of a drive. Such a drive file is a matrix of cells (size x depth x mix): between them
+times are interpolated on logarithms, and each I/O takes one of its cell's, by the run's seed (`native/threads.c`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, Self
 
 import msgspec
+import numpy as np
 
+from kvreplay.native.rows import REPLAY
+from kvreplay.tiers.directio import ALIGNMENT
 from kvreplay.tiers.tier import Native, Service, TierKind
-from kvtrace.core.errors import ConfigError
+from kvtrace import __version__
+from kvtrace.core.config import sha256
+from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.files import read_json
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.units import parse_bytes, parse_duration_ns
+from kvtrace.core.native.library import StructAt, function
+from kvtrace.core.native.structs import Structure
+from kvtrace.core.run.figures import Distribution
+from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
 
 OPTIONS = ("bandwidth", "read_bandwidth", "write_bandwidth", "latency", "concurrency")
 
@@ -39,18 +52,19 @@ class SimulatedTier:
     """Operations that move nothing: they take the time of `service`, or none without it."""
 
     engine = "sim"
-    alignment = 1
     is_simulated = True
 
-    def __init__(self, name: str, service: Service | None = None) -> None:
-        """Name the tier; `service` None is `null`."""
-        self.name, self.service = name, service
+    def __init__(self, name: str, service: Service | None = None, drive: DriveModel | None = None) -> None:
+        """Name the tier; `service` None is `null`; `drive` takes I/Os instead, as they are issued to a drive."""
+        self.name, self.service, self._drive = name, service, drive
+        self.alignment = 1 if drive is None else ALIGNMENT
         self.target = "null" if service is None else "sim"
         self.is_timed = service is not None
 
     def native(self) -> Native:
         """Return how the engine does its operations."""
-        return Native(TierKind.NOTHING if self.service is None else TierKind.MODELLED, service=self.service)
+        kind = TierKind.NOTHING if self.service is None else TierKind.MODELLED
+        return Native(kind, service=self.service, matrix=0 if self._drive is None else self._drive.struct.address)
 
     def open(self, peak_bytes: int) -> None:
         """Do nothing: everything fits."""
@@ -134,3 +148,229 @@ def _of_trace(tier: str, meta: Metadata) -> Service | None:
 
 def _bytes(value: str | int | None) -> int:
     return parse_bytes(value) if isinstance(value, str) else value or 0
+
+
+# === drive files ======================================================================================================
+
+DRIVE_FILE = "drive.json"
+PARTS = (0.0, 0.5, 0.95, 0.99, 0.999, 0.9999, 1.0)
+"""Of the I/Os of a cell, the quickest first: where their times are kept."""
+_KEPT = ("p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
+_HELD, _WORK = len(PARTS), len(PARTS) + 1
+_BETWEEN, _BEYOND, _ALONE = 1.0, 1e-3, 1e-6
+"""What an estimate of a missing cell counts: between two that are known, beyond two, beside one."""
+_OPS = ("read", "write")
+_matrix_at = function("matrix_at", StructAt, int, float, float, float, np.dtype(np.float64))
+
+
+class DriveTimes(Distribution, frozen=True, forbid_unknown_fields=True):
+    """How long the I/Os of one direction took in a cell, from submission to completion."""
+
+
+class DriveCell(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the drive did with I/Os of one size, so many in flight, of which so many read; null of what is not known."""
+
+    io_bytes: int
+    depth: int
+    read_share: float
+    operations: int | None = None
+    bytes_per_s: float | None = None
+    """From the first submission to the last completion."""
+    in_flight: float | None = None
+    """On average, in that time; less than `depth` by what submission takes."""
+    read: DriveTimes | None = None
+    """Null where nothing was read."""
+    write: DriveTimes | None = None
+    reason: str | None = None
+    """Why the cell is null."""
+
+
+class DriveError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far predictions of cells are off that were held out of a fit to the others: |predicted / measured - 1|."""
+
+    cells: int
+    """Held out: every third."""
+    bandwidth_median: float
+    bandwidth_greatest: float
+    p99_median: float | None
+    """Null where no cell had operations enough."""
+    p99_greatest: float | None
+
+
+class DriveFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a drive was measured to do: drive.json."""
+
+    schema_version: int = 1
+    program: str = "kvreplay"
+    version: str = __version__
+    argv: list[str]
+    started_utc: str
+    kernel: str | None
+    device: str | None
+    """Null where no block device is seen; then it is not known that a drive did the work."""
+    model: str | None
+    device_bytes: int | None
+    filesystem: str | None
+    file_bytes: int
+    """Of the file that was read and written, whole before."""
+    cells: list[DriveCell]
+    held_out: DriveError | None
+    """Null of too few cells."""
+    sha256: str | None = None
+    """Of all else."""
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Return the drive file at `path`; TraceError if it is none, is damaged, or knows no reads or no writes."""
+        misfit = "not a drive file of this version of kvreplay: {}; kvreplay scorecard makes one"
+        drive = read_json(path, cls, misfit=misfit)
+        if drive.sha256 != drive.sealed().sha256:
+            raise TraceError("damaged: its content is not what was written", path=path)
+        for op in _OPS:
+            if not any(cell.bytes_per_s and getattr(cell, op) for cell in drive.cells):
+                raise TraceError(f"no cell of it has {op}s; measure the drive again (kvreplay scorecard)", path=path)
+        return drive
+
+    def sealed(self) -> Self:
+        """Return it with the hash of its content."""
+        content = msgspec.json.encode(msgspec.structs.replace(self, sha256=None))
+        whole = msgspec.json.decode(content, type=type(self))
+        return msgspec.structs.replace(whole, sha256=sha256(whole))
+
+    def __str__(self) -> str:
+        return f"{self.device or 'no device seen'}, {self.model or 'model not known'}, measured {self.started_utc[:10]}"
+
+
+class DriveModel:
+    """A drive's times at any size, depth and mix: those of the cells, and between them."""
+
+    def __init__(self, cells: Sequence[DriveCell]) -> None:
+        """Fit the cells that are known; some must have reads, some writes."""
+        known = [cell for cell in cells if cell.bytes_per_s]
+        shares, sizes, depths = (
+            sorted({getattr(cell, name) for cell in known}) for name in ("read_share", "io_bytes", "depth")
+        )
+        grid = np.full((2, len(shares), len(sizes), len(depths), len(PARTS) + 2), np.nan)
+        for cell in known:
+            share, size = shares.index(cell.read_share), sizes.index(cell.io_bytes)
+            like = [c.bytes_per_s or 0 for c in known if (c.read_share, c.io_bytes) == (cell.read_share, cell.io_bytes)]
+            for op, name in enumerate(_OPS):
+                if (times := getattr(cell, name)) is not None:
+                    held, work_ns = cell.depth / (cell.in_flight or cell.depth), cell.io_bytes / max(like) * NS_PER_S
+                    values = [*_log_parts(times), np.log(held), np.log(work_ns)]
+                    grid[op, share, size, depths.index(cell.depth)] = values
+        for of_op in grid:
+            there = [at for at, of_share in enumerate(of_op) if not np.isnan(of_share).all()]
+            for at in there:
+                _fill(of_op[at], np.log(sizes), np.log(depths))
+            for at in set(range(len(shares))) - set(there):
+                of_op[at] = of_op[min(there, key=lambda near: abs(shares[near] - shares[at]))]
+        self.struct = Structure(
+            REPLAY,
+            "Matrix",
+            share=np.array(shares, float),
+            size=np.log(sizes),
+            depth=np.log(depths),
+            part=np.array(PARTS),
+            cell=np.ascontiguousarray(grid),
+            shares=len(shares),
+            sizes=len(sizes),
+            depths=len(depths),
+            parts=len(PARTS),
+        )
+
+    def at(self, io_bytes: float, depth: float, read_share: float) -> tuple[float, dict[str, float]]:
+        """Return bytes a second, and the p99 of reads and of writes in ns, with so many in flight all the time."""
+        mean_ns, p99_ns = 0.0, {}
+        for op, share in enumerate((read_share, 1 - read_share)):
+            if share > 0:
+                slots = np.zeros(len(PARTS) + 2)
+                _matrix_at(self.struct, op, read_share, io_bytes, depth, slots)
+                mean_ns += share * _mean(slots[:_HELD]) * float(np.exp(slots[_HELD]))
+                p99_ns[_OPS[op]] = float(np.exp(slots[PARTS.index(0.99)]))
+        return io_bytes * depth * NS_PER_S / mean_ns, p99_ns
+
+
+def simulated(name: str, options: Mapping[str, str], meta: Metadata, said: str) -> SimulatedTier:
+    """Return the tier `name` by its options: as a drive file says, else by a service; errors as of `service_of`."""
+    if "drive" not in options:
+        return SimulatedTier(name, service_of(name, options, meta, said))
+    drive = DriveFile.read(Path(options["drive"]))
+    rates = [max(int(cell.bytes_per_s or 0) for cell in drive.cells if getattr(cell, op)) for op in _OPS]
+    least = min((cell.read.mean_ns or 0 for cell in drive.cells if cell.read), default=0)
+    source = f"at best: the {len(drive.cells)} cells of a drive file of {drive}"
+    service = Service(read_bytes_per_s=rates[0], write_bytes_per_s=rates[1], latency_ns=int(least), source=source)
+    return SimulatedTier(name, service, DriveModel(drive.cells))
+
+
+def held_out(cells: Sequence[DriveCell]) -> DriveError | None:
+    """Fit all known `cells` but every third, and return how far those are predicted off; None if it cannot be fitted.
+
+    They lie diagonally: each has neighbours of its size, of its depth and of its mix among the others.
+    """
+    known = [cell for cell in cells if cell.bytes_per_s]
+    axes = {name: sorted({getattr(cell, name) for cell in known}) for name in ("read_share", "io_bytes", "depth")}
+    out = [cell for cell in known if sum(axis.index(getattr(cell, n)) for n, axis in axes.items()) % 3 == 1]
+    rest = [cell for cell in known if cell not in out]
+    if not out or not all(any(getattr(cell, op) for cell in rest) for op in _OPS):
+        return None
+    model, rates, tails = DriveModel(rest), [], []
+    for cell in out:
+        rate, p99_ns = model.at(cell.io_bytes, cell.depth, cell.read_share)
+        rates.append(abs(rate / (cell.bytes_per_s or 1) - 1))
+        for op, predicted in p99_ns.items():
+            times = getattr(cell, op)
+            if times is not None and times.p99_ns:
+                tails.append(abs(predicted / times.p99_ns - 1))
+    return DriveError(
+        cells=len(out),
+        bandwidth_median=median(rates),
+        bandwidth_greatest=max(rates),
+        p99_median=median(tails) if tails else None,
+        p99_greatest=max(tails, default=None),
+    )
+
+
+def _mean(logs: Any) -> float:
+    """Return the mean of times whose logarithms are `logs` at PARTS, and rise evenly between them."""
+    values, steps = np.exp(logs), np.diff(logs)
+    is_flat = steps < 1e-9  # noqa: PLR2004 - of logarithms
+    between = np.where(is_flat, values[:-1], np.diff(values) / np.where(is_flat, 1.0, steps))
+    return float(between @ np.diff(PARTS))
+
+
+def _log_parts(times: DriveTimes) -> Any:
+    """Return the logarithms of a cell's times at PARTS: those kept, a least one so that their mean is right.
+
+    A percentile of too few operations is taken for the greatest.
+    """
+    kept = np.array([getattr(times, name) or times.max_ns or 1 for name in _KEPT], float)
+    logs = np.maximum.accumulate(np.log(np.maximum(kept, 1.0)))
+    of_lower = 2 * (times.mean_ns or 1) - 2 * _mean(np.append(logs[:1], logs)) + kept[0]
+    ratios = np.geomspace(0.01, 0.9999, 200)
+    ratio = np.interp(of_lower / kept[0], (1 - ratios) / -np.log(ratios), ratios)
+    logs = np.append(logs[0] + np.log(ratio), logs)
+    return logs + np.log((times.mean_ns or 1) / _mean(logs))
+
+
+def _fill(values: Any, sizes: Any, depths: Any) -> None:
+    """Estimate the missing cells (size, depth) of `values` along both axes: on the line through the two nearest."""
+    while (missing := np.isnan(values[..., 0])).any():
+        before = values.copy()
+        for size, depth in np.argwhere(missing):
+            parts, weight = np.zeros(values.shape[-1]), 0.0
+            for x, line, at in ((sizes, before[:, depth], size), (depths, before[size], depth)):
+                on = np.flatnonzero(~np.isnan(line[:, 0]))
+                below, above = on[on < at], on[on > at]
+                if not len(on):
+                    continue
+                near = (
+                    [*below[-1:], *above[:1]] if len(below) and len(above) else [*on[:2]] if len(above) else [*on[-2:]]
+                )
+                counts = _ALONE if len(near) == 1 else _BETWEEN if len(below) and len(above) else _BEYOND
+                way = (x[at] - x[near[0]]) / (x[near[1]] - x[near[0]]) if len(near) > 1 else 0.0
+                parts += counts * (line[near[0]] + way * (line[near[-1]] - line[near[0]]))
+                weight += counts
+            if weight:
+                values[size, depth] = parts / weight
+                values[size, depth, :_HELD] = np.maximum.accumulate(values[size, depth, :_HELD])

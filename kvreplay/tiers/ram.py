@@ -132,27 +132,14 @@ class RamTier:
 
 def available_bytes() -> int | None:
     """Return the memory that this process can still have, by the kernel, its group's limit and `ulimit -v`, or null."""
-    found = [left for left in (_free_bytes(), _group_left_bytes(), _address_left_bytes()) if left is not None]
-    return max(0, min(found)) if found else None
-
-
-def _group_left_bytes() -> int | None:
-    """Return what the control group at the top of what we see may still take; file cache is given back first."""
-    at = Path("/sys/fs/cgroup")
-    limit, used, stat = (sys_text(at / f"memory.{name}") for name in ("max", "current", "stat"))
-    if limit is None or used is None or not limit.isdecimal():
-        return None
-    cached = next((int(line.split()[1]) for line in (stat or "").splitlines() if line.startswith("inactive_file ")), 0)
-    return int(limit) - int(used) + cached
-
-
-def _address_left_bytes() -> int | None:
-    limit, taken = resource.getrlimit(resource.RLIMIT_AS)[0], sys_text(Path("/proc/self/statm"))
-    if limit in (resource.RLIM_INFINITY, -1) or taken is None:
-        return None
-    return limit - int(taken.split()[0]) * PAGE_BYTES
-
-
-def _free_bytes() -> int | None:
     lines = (sys_text(Path("/proc/meminfo")) or "").splitlines()
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    # The control group at the top of what we see; file cache is given back first.
+    limit, used, stat = (sys_text(Path(f"/sys/fs/cgroup/memory.{name}")) for name in ("max", "current", "stat"))
+    if limit is not None and used is not None and limit.isdecimal():
+        cached = [int(line.split()[1]) for line in (stat or "").splitlines() if line.startswith("inactive_file ")]
+        found.append(int(limit) - int(used) + sum(cached))
+    address_bytes, taken = resource.getrlimit(resource.RLIMIT_AS)[0], sys_text(Path("/proc/self/statm"))
+    if address_bytes not in (resource.RLIM_INFINITY, -1) and taken is not None:
+        found.append(address_bytes - int(taken.split()[0]) * PAGE_BYTES)
+    return max(0, min(found)) if found else None

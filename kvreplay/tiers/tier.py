@@ -238,6 +238,8 @@ class Native:
     sink: tuple[int, int] = (0, 0)
     """Address and bytes of where reads of memory are copied to, in turn."""
     service: Service | None = None
+    matrix: int = 0
+    """The address of the `Matrix` that says its times instead; 0: none."""
 
 
 @runtime_checkable

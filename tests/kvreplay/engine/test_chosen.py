@@ -51,8 +51,11 @@ def test_what_no_ring_moves_goes_by_threads_unless_one_is_asked_for(kind: str) -
     }
     chosen = choose(EngineName.AUTO, [None, tiers[kind]], 2, IO)
     said = "no tier has files, devices or memory, which io_uring's loop is for"
-    expected = ("threads", said) if kind in ("python", "model") else ("uring", "auto")
+    virtual = "all tiers are simulated: their time is virtual, and nothing waits for it"
+    expected = {"python": ("threads", said), "model": ("virtual", virtual)}.get(kind, ("uring", "auto"))
     assert (chosen.name, chosen.because) == expected
+    beside = choose(EngineName.AUTO, [tiers["model"], tiers[kind]], 2, IO)
+    assert (beside.name == "virtual") == (kind in ("model", "null", "none")), "what is real takes real time"
     asked = choose(EngineName.URING, [None, tiers[kind]], 2, IO)
     assert (asked.name, asked.because) == ("uring", "--engine uring")
 

@@ -9,6 +9,7 @@ from statistics import median
 
 import pytest
 from conftest import run_cli
+from drive_files import write_drive
 
 from kvtrace.core.schema import OPS, TRACE
 from kvtrace.core.tables import read_table
@@ -25,6 +26,10 @@ def small(monkeypatch):
     monkeypatch.setattr(f"{cards}.LOAD", ("--duration", "60s", "--set", "workload.think_time=2s"))
     monkeypatch.setattr(f"{cards}.FIRST_USERS", 8.0)
     monkeypatch.setattr("kvreplay.run.sweep.PRECISION", 4)
+    monkeypatch.setattr("kvreplay.run.discover.ROOFLINE_NS", 10**9)
+    monkeypatch.setattr("kvreplay.run.discover.SIZES", (4096, 1 << 20))
+    monkeypatch.setattr("kvreplay.run.discover.ROOFLINE_DEPTHS", (1, 4))
+    monkeypatch.setattr("kvreplay.run.discover.FILE_BYTES", 64 << 20)
 
 
 def moved(folder):
@@ -120,3 +125,33 @@ def test_what_a_card_needs(tmp_path):
     (tmp_path / "full" / "x").touch()
     refused = run_cli("kvreplay", "scorecard", drive, "-o", tmp_path / "full", check=False)
     assert "is not empty and holds no kvreplay run" in refused.stderr
+
+
+def test_the_page_has_the_drive_itself_behind_its_stacks(tmp_path):
+    from msgspec.structs import replace
+
+    from kvreplay.run import sweep as cards
+    from kvreplay.run.discover import drive_table
+    from kvreplay.tiers.modelled import DriveError
+
+    drive = write_drive(tmp_path / "drive.json")
+    error = DriveError(cells=9, bandwidth_median=0.1, bandwidth_greatest=0.5, p99_median=None, p99_greatest=None)
+    unknown = replace(drive.cells[0], bytes_per_s=None, read=None, write=None, reason="the device moved 0 B")
+    drive = replace(drive, held_out=error, cells=[unknown, *drive.cells[1:]])
+    score = cards.Score(
+        **dict.fromkeys(cards.Score.__struct_fields__) | {"preset": "vllm-fs", "answer": "?", "at_users": 4.0}
+    )
+    of_card = dict.fromkeys(cards.Card.__struct_fields__) | {"status": "complete", "argv": [], "scores": [score]}
+    (chapter,) = cards.card_document(cards.Card(**of_card), drive).chapters
+    assert [table.title for table in chapter.tables] == [
+        "at the most users that it sustains",
+        "the drive itself (drive.json)",
+    ]
+    assert "1 cells of the drive are not known, the first because the device moved 0 B" in chapter.notes
+    assert "held out of its fit: bandwidth off by 10.0 % (median), at most 50.0 %" in " ".join(chapter.notes)
+    largest = drive_table(drive).rows[-1]
+    rates = {
+        share: max(c.bytes_per_s for c in drive.cells if (c.io_bytes, c.read_share) == (1 << 20, share))
+        for share in (1, 0, 0.7)
+    }
+    assert [cell.value if hasattr(cell, "value") else cell for cell in largest[:4]] == [1 << 20, *rates.values()]

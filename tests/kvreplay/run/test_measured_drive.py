@@ -1,0 +1,176 @@
+"""Measuring a drive for its file, and what a run says beside one."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from conftest import run_cli, write_trace
+from drive_files import write_drive
+
+from kvreplay.config.config import Config
+from kvreplay.native.rows import OK, ROW
+from kvreplay.result import verdict
+from kvreplay.run import discover as cards
+from kvreplay.run.run import Interrupted, Replay
+from kvreplay.tiers.host import DeviceCounters
+from kvreplay.tiers.modelled import DriveModel
+from kvtrace.core.errors import DeviceError
+from kvtrace.core.run.figures import LimitCause
+from kvtrace.core.units import format_rate
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Measure two sizes in a small file, in a second."""
+    monkeypatch.setattr(cards, "ROOFLINE_NS", 10**9)
+    monkeypatch.setattr(cards, "SIZES", (4096, MIB))
+    monkeypatch.setattr(cards, "ROOFLINE_DEPTHS", (1, 8))
+    monkeypatch.setattr(cards, "FILE_BYTES", 64 * MIB)
+
+
+def measured(folder):
+    folder.mkdir(exist_ok=True)
+    return cards.measure_drive(Replay(Config(), Path(), folder, ["kvreplay", "scorecard"]), folder)
+
+
+@pytest.mark.usefixtures("quick")
+def test_all_cells_are_measured_in_a_file_that_is_gone_afterwards(tmp_path):
+    drive = measured(tmp_path / "d")
+    assert [(c.io_bytes, c.depth, c.read_share) for c in drive.cells] == [
+        (size, depth, share) for size in (4096, MIB) for depth in (1, 8) for share in (1, 0, 0.7)
+    ]
+    assert not list((tmp_path / "d").iterdir())
+    known = [c for c in drive.cells if c.reason is None]
+    assert known
+    for cell in known:
+        assert (cell.read is None, cell.write is None) == (cell.read_share == 0, cell.read_share == 1)
+        times = [t for t in (cell.read, cell.write) if t is not None]
+        assert sum(t.count for t in times) == cell.operations
+        # Little's law, of what was counted: what was in flight, over the mean time, is the rate.
+        mean_ns = sum((t.mean_ns or 0) * t.count for t in times) / cell.operations
+        assert cell.bytes_per_s == pytest.approx(cell.io_bytes * cell.in_flight / mean_ns * 1e9)
+        assert 0 < cell.in_flight <= cell.depth
+    assert cards.drive_table(drive).rows[0][0] == 4096
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_cell_that_the_device_did_not_do_is_null_and_says_why(tmp_path, monkeypatch):
+    monkeypatch.setattr(cards, "device_counters", lambda _target: DeviceCounters(0, 0, 0, 0))
+    drive = measured(tmp_path / "d")
+    assert all(c.bytes_per_s is None and c.operations is None for c in drive.cells)
+    assert {(c.reason or "")[:24] for c in drive.cells} == {"the device moved 0 B of "}
+    assert drive.held_out is None
+
+
+def test_a_cell_of_rows_is_counted_by_hand():
+    rows = np.zeros(4, ROW)
+    rows["outcome"], rows["op"] = OK, [0, 0, 0, 1]
+    rows["submitted_ns"], rows["completed_ns"] = [1000, 1000, 2000, 3000], [2000, 3000, 4000, 6000]
+    # 4 x 4096 bytes in 5,000 ns; 1,000 + 2,000 + 2,000 + 3,000 ns of service.
+    before, after = DeviceCounters(0, 0, 0, 0), DeviceCounters(3 * 4096, 4096, 0, 0)
+    cell = cards.cell_of(rows, 4096, 2, 0.7, before, after)
+    assert (cell.operations, cell.bytes_per_s, cell.in_flight) == (4, 3_276_800_000, 8000 / 5000)
+    assert (cell.read.count, cell.read.mean_ns, cell.read.max_ns, cell.read.p99_ns) == (3, 5000 / 3, 2000, None)
+    assert (cell.write.count, cell.write.max_ns) == (1, 3000)
+    short = cards.cell_of(rows, 4096, 2, 0.7, before, DeviceCounters(2 * 4096, 4096, 0, 0))
+    assert (short.bytes_per_s, short.reason) == (None, "the device moved 8.19 kB of the 12.3 kB of its reads")
+    assert cards.cell_of(rows, 4096, 2, 0.7, None, None) == cell
+
+
+def test_a_target_without_room_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(cards, "FILE_BYTES", 1 << 60)
+    with pytest.raises(DeviceError, match=r"measured on a file of .*, and only .* is free; free some"):
+        measured(tmp_path / "d")
+    assert not list((tmp_path / "d").iterdir())
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_signal_ends_it_and_nothing_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(cards, "noted_signals", lambda: nullcontext(lambda: "SIGINT"))
+    with pytest.raises(Interrupted, match="interrupted by SIGINT while the drive was measured"):
+        measured(tmp_path / "d")
+    assert not list((tmp_path / "d").iterdir())
+
+
+def lines_of(run):
+    return [note.removeprefix("drive.json: ") for note in run["notes"] if note.startswith("drive.json: ")]
+
+
+def test_a_run_says_in_five_lines_what_its_drive_should_do(tmp_path):
+    drive = write_drive(tmp_path / "drive.json")
+    rows = [(i, "write" if i < 64 else "read", 0, "load", i % 64, 0, MIB, None, None, 0) for i in range(256)]
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    (tmp_path / "d").mkdir()
+    argv = ("kvreplay", "run", trace, "--tier", f"gpu={tmp_path / 'd'}", "--queue-depth", "4", "--force")
+    argv += ("--drive", tmp_path / "drive.json", "-o", tmp_path / "run", "--json")
+    run = json.loads(run_cli(*argv).stdout)
+    expected, observed, direct, queue, why = lines_of(run)
+    summary = run["summary"]
+    in_flight = summary["judgement"]["evidence"]["in_flight_mean"]
+    at = DriveModel(drive.cells).at(MIB, max(1.0, in_flight), 0.75)[0] * min(1.0, in_flight)
+    (rate,) = summary["judgement"]["tiers"]
+    ratio = rate["reached_bytes_per_s"] / at
+    assert expected.startswith("expected ")
+    assert f"I/Os of 1.05 MB, {in_flight:.3g} in flight, 75.0 % of bytes read" in expected
+    assert f", {ratio:.2f} of it" in observed
+    assert direct.startswith("O_DIRECT is ")
+    assert f"full: {in_flight:.3g} of 4; I/Os " in queue
+    # The file is of another drive than this machine has.
+    assert why.startswith(("why: another drive: ", "why: no O_DIRECT"))
+    buffered = lines_of(json.loads(run_cli(*argv, "--buffered").stdout))
+    assert buffered[2].startswith("O_DIRECT is NOT in use")
+    assert buffered[4].startswith("why: no O_DIRECT to a drive")
+    assert "drive.json: why:" in run_cli("kvdistill", "report", tmp_path / "run").stdout
+    memory = ("kvreplay", "run", trace, "--tier", "gpu=ram", "--drive", tmp_path / "drive.json", "--json")
+    (only,) = lines_of(json.loads(run_cli(*memory, "-o", tmp_path / "ram").stdout))
+    assert only.startswith("nothing to compare: gpu is not one drive")
+    missing = run_cli(*argv[:-3], "-o", tmp_path / "no", "--drive", tmp_path / "no.json", check=False)
+    assert (missing.returncode, "no.json: no such file" in missing.stderr) != (0, False)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "of_run", "why"),
+    [
+        (1.0, {}, "the drive is the limit: it does what it was measured to do"),
+        (1.0, {"in_flight": 2.0}, "the drive does what it was measured to do; what kept the queue short: the trace"),
+        (0.5, {"is_direct": False}, "no O_DIRECT to a drive"),
+        (0.5, {"cause": "throttle"}, "a control group's limit: the trace"),
+        (0.5, {"device": "sda"}, "another drive: nvme0n1"),
+        (0.5, {"cause": "data generation"}, "data generation, above the drive: the trace"),
+        (0.5, {"layout": "hashed"}, "each object is a new file here"),
+        (0.5, {"beneath": "md0 over nvme0n1"}, "what lies between, such as RAID: md0 over nvme0n1"),
+        (0.5, {"longest": 65536}, "I/Os are split above the drive"),
+        (0.5, {"filesystem": "ext4"}, "the filesystem, ext4: another was measured"),
+        (0.5, {}, "the drive itself: its state is another than when it was measured"),
+    ],
+)
+def test_why_a_run_differs_from_its_drive(tmp_path, monkeypatch, ratio, of_run, why):
+    """Each reason by itself, of a run that moved 1 MiB at a time, 4 in flight, half reads."""
+    found = {"in_flight": 4.0, "is_direct": True, "cause": None, "device": "nvme0n1", "layout": "extents of one file"}
+    found |= {"beneath": "nvme0n1", "longest": 1 << 30, "filesystem": "xfs"} | of_run
+    monkeypatch.setattr(verdict, "layers", lambda _target: found["beneath"])
+    monkeypatch.setattr(verdict, "longest_request_bytes", lambda _target: found["longest"])
+    drive = write_drive(tmp_path / "drive.json")
+    expected, _ = DriveModel(drive.cells).at(MIB, found["in_flight"], 0.5)
+    moved = [SimpleNamespace(tier="nvme", op=op, bytes=100 * MIB, operations=100) for op in ("read", "write")]
+    judgement = SimpleNamespace(
+        tier="nvme",
+        cause=None if found["cause"] is None else LimitCause(found["cause"]),
+        reason="the trace",
+        evidence=SimpleNamespace(in_flight_mean=found["in_flight"], queue_depth=4),
+        tiers=[SimpleNamespace(tier="nvme", reached_bytes_per_s=ratio * expected)],
+    )
+    facts = {name: found[name] for name in ("is_direct", "layout", "filesystem", "device")}
+    facts |= {"target": str(tmp_path), "device_model": "EXAMPLE"}
+    run = SimpleNamespace(drives=lambda: [("nvme", facts)], engine=SimpleNamespace(io_bytes=MIB))
+    lines = verdict.beside_drive(tmp_path / "drive.json", run, SimpleNamespace(judgement=judgement, figures=moved))
+    assert len(lines) == 5
+    assert lines[1].startswith(f"drive.json: observed {format_rate(ratio * expected)}, {ratio:.2f} of it")
+    assert lines[4].startswith(f"drive.json: why: {why}")
