@@ -244,6 +244,7 @@ class _Run:
     """What the device saw of the source, or of a replay of it; null if that is not known: fio's side is compared."""
 
 
+# Long: what a check does, step after step.
 def check(
     source: Path,
     tier: str | None,

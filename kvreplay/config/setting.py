@@ -17,14 +17,14 @@ from kvreplay.config.tiers import make_tiers
 from kvreplay.native.rows import READ, WINDOW_ROWS, WRITE
 from kvreplay.plan.buffers import PAGE_BYTES, buffer_bytes
 from kvreplay.plan.pacing import Pacer, Repeated
-from kvreplay.plan.window import Asked, Facts, TraceWindow, compile_window, joined, named_part, read_asked
+from kvreplay.plan.window import Asked, Facts, TraceWindow, compile_window, joined, read_asked
 from kvreplay.tiers.directio import PlacingTier
 from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.sharded import SeveralDrives
 from kvreplay.tiers.tier import FileLayout, StorageTier, Tier, modelled
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.limit import Limit, parse_limit
+from kvtrace.core.limit import ALL, Limit, parse_limit
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import Reader, open_table
@@ -92,13 +92,12 @@ def settle(
     if tiers is None:
         tiers = make_tiers(config, reader.meta, trace, output)
     alignments = {i: t.alignment for i, t in enumerate(tiers) if t is not None}
-    config = replace(config, window=named_part(config.window, reader, alignments))
     limit = replace(parse_limit(config.limit), node=config.node, part=config.window)
     shared = {i: (t.drive_of, len(t.drives)) for i, t in enumerate(tiers) if isinstance(t, SeveralDrives)}
-    if config.window is not None and config.requests is not None:
+    if config.window not in (None, ALL) and config.requests is not None:
         raise ConfigError("--window with --requests: a window's times are its own; leave one out")
     window = compile_window(reader, trace, alignments, limit, shared)
-    reader, once = window.reader, window.rows
+    reader, once, config = window.reader, window.rows, replace(config, window=window.part)
     if config.runtime_ns is not None and window.planned_rows:
         repeats = repeats or repeats_of(reader, window, pacer, tiers, config.runtime_ns)
         span_ns = None if pacer.speed is None else int(config.runtime_ns * pacer.speed)

@@ -275,6 +275,8 @@ class TraceWindow:
     """Of the trace, or of the part of it that begins later."""
     begin_ns: int | None
     """When that part begins; null for the trace's start."""
+    part: str | None
+    """That part, as `--window` names it."""
 
     @property
     def planned_rows(self) -> int:
@@ -321,9 +323,11 @@ def compile_window(
     import pyarrow as pa
 
     _return_freed()
-    is_part = limit.part is not None or limit.begin_ns > 0
-    if limit.part is not None:
-        reader = Later(reader, limit.part, alignments)
+    part = named_part(limit.part, reader, alignments)
+    limit = replace(limit, part=part)
+    is_part = part is not None or limit.begin_ns > 0
+    if part is not None:
+        reader = Later(reader, part, alignments)
         limit = replace(limit, begin_ns=reader.begin_ns).within(Limit(span_ns=reader.span_ns))
     source = TraceSource(reader, path, alignments, limit, is_done=is_done)
     survey, intake = PlanSurvey(len(source.padding), shared or {}), source.intake()
@@ -343,7 +347,7 @@ def compile_window(
     loader = Loader(source, facts.rows, populated)
     is_whole = not (taken.is_full or limit.begin_ns)
     counted = taken.rows, is_whole, taken.last_ns, intake.skipped
-    return TraceWindow(residency, facts, *counted, loader, reader, limit.begin_ns if is_part else None)
+    return TraceWindow(residency, facts, *counted, loader, reader, limit.begin_ns if is_part else None, part)
 
 
 def _lost(source: TraceSource, lost: tuple[int, int, int], rows: int) -> TraceError:

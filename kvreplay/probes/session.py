@@ -281,6 +281,7 @@ def started(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
                 child.terminate()
 
 
+# Long: what a probe does, step after step.
 def measure(
     wanted: Filter,
     output: Path,
