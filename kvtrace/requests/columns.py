@@ -1,22 +1,27 @@
-"""Published request traces whose columns or fields become ours one by one: Azure, BurstGPT and Qwen-Bailian.
+"""Published request traces whose columns or fields become ours: a table of columns, Qwen-Bailian, ServeGen's clients.
 
-CSVs are read by column name as Arrow columns, each error placed by file, line and column.
+Azure, BurstGPT and Baseten differ in what they call their columns, which are read by name as Arrow columns from CSV or
+Parquet, each error placed by file, line and column.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
 from kvtrace.core.errors import TraceError, need_file, refuse
-from kvtrace.core.tables import csv_fault
-from kvtrace.core.units import NS_PER_S
+from kvtrace.core.files import decode_json, read_json
+from kvtrace.core.tables import csv_fault, text_lines
+from kvtrace.core.units import NS_PER_MS, NS_PER_S
 from kvtrace.requests.requests import (
     MAX_NS,
     MAX_TOKENS,
@@ -29,150 +34,218 @@ from kvtrace.requests.requests import (
     Requests,
     Seconds,
     SourceFormat,
+    Start,
     Waits,
     backwards_notes,
+    chained,
     dense,
     origin_of,
+    parquet_names,
+    runs_of,
     sha256_of,
     turns_of,
     without_blocks,
 )
 
-# The first data row is on line 2.
+# The first data row of a CSV is on line 2; a Parquet file's is row 0.
 FIRST_LINE = 2
 _BLOCK_BYTES = 4 << 20
-
-
-class Columns(NamedTuple):
-    """What the columns of arrival and lengths are called in a CSV: its header has all three."""
-
-    time: str
-    input: str
-    output: str
-
-
-_AZURE = Columns("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-_IMAGES = "NumImages"
+_MAX_S = 2**31
+_UNITS_NS = {"seconds": NS_PER_S, "ms": NS_PER_MS}
 _NO_SESSIONS = "the source has no sessions, turns or block ids: they are null, and no request reuses another's cache"
 
 
-def _read_azure(path: Path) -> Requests:
-    """Return the requests of the Azure CSV at `path`: times with or without a fraction, with or without a zone.
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A source whose columns become ours one by one: what it calls them, empty where it has none.
 
-    Rows out of order are sorted, and counted in the notes.
-
-    Raises:
-        TraceError: a column is missing, a cell is empty or does not fit, or some times have a zone and some none.
-
+    A new source is one of these, and a Source in the registry that names it.
     """
-    import pyarrow as pa
 
-    zone = "UTC" if _has_zone(path) else None
-    table = read_columns(
-        path,
-        {_AZURE.time: pa.timestamp("ns", zone), _AZURE.input: pa.int64(), _AZURE.output: pa.int64()},
-        {_IMAGES: pa.int64()},
-    )
-    times = table.arrays[_AZURE.time].cast(pa.int64()).to_numpy()
-    inputs, outputs = table.tokens(_AZURE.input), table.tokens(_AZURE.output)
-    order, backwards = in_time_order(times)
-    times, inputs, outputs = times[order], inputs[order], outputs[order]
-    if int(times[-1]) - int(times[0]) > MAX_NS:
-        raise TraceError("its times span more than a trace's clock can hold", path=path, column=_AZURE.time)
-    images = int(np.nansum(table.arrays[_IMAGES].to_numpy())) if _IMAGES in table.arrays else None
-    facts = {"images": images, "out_of_order": backwards, "unknown_columns": list(table.others)}
-    origin = origin_of("azure", path, sha256_of(path), len(times), 0, **facts)
-    return without_blocks(times - times[0], inputs, outputs, origin, _azure_notes(images, backwards, table.others))
+    kind: str
+    time: str
+    input: str
+    output: str
+    unit: str = ""
+    """Of times that are numbers, a key of _UNITS_NS; empty: times are dates."""
+    files: str = ""
+    """The pattern of the files that are merged on one clock; empty: it reads single files."""
+    session: str = ""
+    duration: str = ""
+    """From the arrival to the end of the answer, in `unit`."""
+    blocks: str = ""
+    """Lists of hashes, one for each block of the prompt."""
+    block_tokens: str = ""
+    images: str = ""
+    total: str = ""
+    """Input and output together, as the source adds them up."""
+    unused: tuple[str, ...] = ()
+    has_failures: bool = False
+    """Whether a row without output tokens is a request that failed, which is dropped."""
+
+    def is_own(self, start: Start) -> bool:
+        """Return whether the file has this source's columns of arrival and lengths."""
+        return start.columns >= {self.time, self.input, self.output}
+
+    def read(self, path: Path, *, block_tokens: int | None = None) -> Requests:
+        """Return the requests of the file at `path`, or of all that a directory or a glob names, by name.
+
+        Hashes are of blocks of `block_tokens`, unless the file says of how many. Without any, prompts of one session
+        are taken to carry their history. Rows out of order are sorted, and counted in the notes.
+
+        Raises:
+            TraceError: a column is missing, a cell is empty or does not fit, some dates have a zone and some none,
+                hashes do not fit their prompt, or nothing but failures is left.
+
+        """
+        tables = [self._table(one) for one in _paths(path, self.files)]
+        times, inputs, outputs = (np.concatenate(of) for of in zip(*map(self._counts, tables), strict=True))
+        kept = np.argsort(times, kind="stable")
+        facts: dict[str, Any] = {"out_of_order": int(np.count_nonzero(np.diff(times) < 0))}
+        facts["files"] = [table.path.name for table in tables]
+        if self.has_failures:
+            kept = kept[outputs[kept] > 0]
+            facts["failures"] = len(times) - len(kept)
+            if not len(kept):
+                raise TraceError(f"holds no request that succeeded ({self.output} > 0)", path=path)
+        if int(times[kept[-1]]) - int(times[kept[0]]) > MAX_NS:
+            raise TraceError("its times span more than a trace's clock can hold", path=path, column=self.time)
+        arrivals, prompts, answers = times[kept] - times[kept[0]], inputs[kept], outputs[kept]
+        more: dict[str, Any] = {}
+        if self.duration:
+            took = np.concatenate([table.filled(self.duration, 0) for table in tables])[kept]
+            unit_ns = _UNITS_NS[self.unit]
+            more["answered_ns"] = arrivals + np.clip(took, 0, _MAX_S * NS_PER_S // unit_ns) * unit_ns
+        sessions = _session_numbers(tables, self.session)
+        if sessions is not None:
+            sessions = sessions[kept]
+            sessions[sessions != NONE] = dense(sessions[sessions != NONE])[0]
+            more |= {"session_id": sessions, "turn": turns_of(sessions)}
+        facts["conversations"] = None if sessions is None else int(sessions.max()) + 1
+        offsets, ids, block, of_blocks = np.zeros(len(kept) + 1, np.int64), np.zeros(0, np.int64), 0, list[str]()
+        if self.blocks in tables[0].arrays:
+            counts, ids, block = self._hashes(tables[0], inputs, block_tokens)
+            offsets, ids = runs_of(ids, (np.cumsum(counts) - counts)[kept], counts[kept])
+            ids, counted, of_blocks = chained(prompts, offsets, ids, block)
+            facts |= counted
+        facts |= self._oddities(tables)
+        notes = self._notes(facts, 0 if sessions is None else _without_history(sessions, prompts, answers), block)
+        origin = origin_of(self.kind, path, sha256_of(*(t.path for t in tables)), len(kept), block, **facts)
+        return Requests(arrivals, prompts, answers, offsets, ids, block, origin, (*notes, *of_blocks), **more)
+
+    def _table(self, path: Path) -> ColumnsRead:
+        import pyarrow as pa
+
+        zone = "UTC" if not self.unit and _has_zone(path, self.time) else None
+        required = {self.time: pa.float64() if self.unit else pa.timestamp("ns", zone)}
+        required |= dict.fromkeys((self.input, self.output), pa.int64())
+        optional = dict.fromkeys((self.duration, self.block_tokens, self.images, self.total), pa.int64())
+        return read_columns(path, required, optional | {self.session: pa.string(), self.blocks: None})
+
+    def _counts(self, table: ColumnsRead) -> tuple[Ints, Ints, Ints]:
+        """Return the arrivals of the table's rows on the file's own clock, and the tokens of prompts and answers."""
+        import pyarrow as pa
+
+        tokens = table.tokens(self.input), table.tokens(self.output)
+        if not self.unit:
+            return table.arrays[self.time].cast(pa.int64()).to_numpy(), *tokens
+        times, most = table.arrays[self.time].to_numpy(), _MAX_S * NS_PER_S // _UNITS_NS[self.unit]
+        # Not a number fails every comparison.
+        table.refuse(self.time, ~((times >= 0) & (times <= most)), times, f"must be from 0 to {most} {self.unit}")
+        return np.rint(times * _UNITS_NS[self.unit]).astype(np.int64), *tokens
+
+    def _hashes(self, table: ColumnsRead, inputs: Ints, block_tokens: int | None) -> tuple[Ints, Ints, int]:
+        """Return how many hashes each prompt has, numbers for all of them, and the tokens of a block."""
+        import pyarrow.compute as pc
+
+        lists, sizes = table.arrays[self.blocks], table.filled(self.block_tokens, 0)
+        block = block_tokens or int(sizes.max(initial=0))
+        if not block:
+            raise TraceError("nothing says how many tokens a block has: say --block-tokens", path=table.path)
+        table.refuse(self.block_tokens, (sizes != 0) & (sizes != block), sizes, f"but blocks are of {block} tokens")
+        counts = pc.list_value_length(lists).fill_null(0).to_numpy().astype(np.int64)
+        ids = pc.list_flatten(lists).combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
+        is_wrong = (counts > 0) & (counts != inputs // block) & (counts != -(-inputs // block))
+        why = f"hashes are not those of its prompt in blocks of {block} tokens"
+        table.refuse(self.blocks, is_wrong, counts, why)
+        return counts, ids, block
+
+    def _oddities(self, tables: Sequence[ColumnsRead]) -> dict[str, Any]:
+        images = [int(t.filled(self.images, 0).sum()) for t in tables if self.images in t.arrays]
+        wrong = sum(
+            int(np.count_nonzero(t.filled(self.total, -1) != t.tokens(self.input) + t.tokens(self.output)))
+            for t in tables
+            if self.total in t.arrays
+        )
+        unknown = sorted({name for t in tables for name in t.others if name not in self.unused})
+        return {"images": sum(images) if images else None, "wrong_totals": wrong, "unknown_columns": unknown}
+
+    def _notes(self, facts: Mapping[str, Any], shorter: int, block: int) -> list[str]:
+        notes = []
+        if facts["conversations"] is None and not block:
+            notes.append(_NO_SESSIONS)
+        elif not block:
+            notes.append(
+                f"the source has no block ids: prompts of one {self.session} are taken to carry their history, "
+                "which the source does not say"
+            )
+            if shorter:
+                notes.append(f"{shorter} later prompts are shorter than the turn before them: they cannot carry it all")
+        if facts["images"] is not None:
+            notes.append(
+                f"{facts['images']} images are not simulated beyond the source's own {self.input}, whose image share "
+                "is unknown"
+            )
+        if facts.get("failures"):
+            notes.append(f"{facts['failures']} failed requests (no response tokens) were dropped")
+        if (files := len(facts["files"])) > 1:
+            notes.append(f"{files} files were merged on one clock, seconds from the first day")
+        notes += backwards_notes(facts["out_of_order"])
+        if facts["wrong_totals"]:
+            notes.append(f"{facts['wrong_totals']} rows have a total that is not request plus response tokens")
+        if facts["unknown_columns"]:
+            notes.append(f"unknown columns were not read: {', '.join(facts['unknown_columns'])}")
+        return notes
 
 
-def _has_zone(path: Path) -> bool:
-    """Return whether the first time of the CSV at `path` has a zone, as `+00:00` or `Z`."""
+azure = Columns("azure", "TIMESTAMP", "ContextTokens", "GeneratedTokens", images="NumImages")
+"""Azure LLM inference CSVs (2023, 2024, multimodal 2025): arrival and lengths, no conversations and no ids."""
+burstgpt = Columns(
+    *("burstgpt", "Timestamp", "Request tokens", "Response tokens", "seconds", "*.csv", "Session ID"),
+    total="Total tokens",
+    unused=("Elapsed time", "Model", "Log Type"),
+    has_failures=True,
+)
+"""BurstGPT CSVs: arrival and lengths in whole seconds; newer files also name sessions. No block ids."""
+baseten = Columns(
+    *("baseten", "timestamp_start_unix_ms", "input_tokens", "output_tokens", "ms"),
+    session="provided_session_id",
+    duration="duration_e2e_ms",
+    blocks="total_hashes",
+    block_tokens="block_size",
+)
+"""Baseten's completion traces (Parquet): sessions, block hashes, and how long requests took; prompts are not read."""
+
+
+def _has_zone(path: Path, time: str) -> bool:
+    """Return whether the first cell of the column `time` of the CSV at `path` has a zone, as `+00:00` or `Z`."""
     names = header_of(path)
-    if _AZURE.time not in names:
+    if time not in names:
         return False
     with path.open("rb") as file:
         file.readline()
         cells = file.readline(1 << 16).decode(errors="replace").split(",")
-    index = names.index(_AZURE.time)
+    index = names.index(time)
     # The date has dashes of its own.
     clock = cells[index].strip().strip('"')[10:] if index < len(cells) else ""
     return clock.endswith("Z") or "+" in clock or "-" in clock
 
 
-def _azure_notes(images: int | None, backwards: int, unknown: tuple[str, ...]) -> tuple[str, ...]:
-    notes = [_NO_SESSIONS]
-    if images is not None:
-        notes.append(
-            f"{images} images are not simulated beyond the source's own ContextTokens, whose image share is unknown"
-        )
-    return (*notes, *backwards_notes(backwards), *_unknown_notes(unknown))
-
-
-def _unknown_notes(columns: Sequence[str]) -> list[str]:
-    return [f"unknown columns were not read: {', '.join(columns)}"] if columns else []
-
-
-azure = SourceFormat(_read_azure, lambda start: start.columns >= set(_AZURE))
-"""Azure LLM inference CSVs (2023, 2024, multimodal 2025): arrival and lengths, no conversations and no ids."""
-_BURSTGPT = Columns("Timestamp", "Request tokens", "Response tokens")
-_SESSION, _TOTAL = "Session ID", "Total tokens"
-_UNUSED = ("Elapsed time", "Model", "Log Type")
-_MAX_S = 2**31
-_GLOB = "*?["
-
-
-def _read_burstgpt(path: Path) -> Requests:
-    """Return the requests of the BurstGPT CSV at `path`, or of all that a directory or a glob names, by name.
-
-    Failures (no response tokens) are dropped and counted. Several files share one clock, and are merged by time.
-    Prompts of one `Session ID` are taken to carry their history.
-
-    Raises:
-        TraceError: a column is missing, a cell is empty or does not fit, or nothing but failures is left.
-
-    """
-    import pyarrow as pa
-
-    paths = files_of(path)
-    required = {_BURSTGPT.time: pa.float64(), _BURSTGPT.input: pa.int64(), _BURSTGPT.output: pa.int64()}
-    tables = [read_columns(p, required, {_SESSION: pa.string(), _TOTAL: pa.int64()}) for p in paths]
-    times = np.concatenate([_burstgpt_times(t) for t in tables])
-    inputs = np.concatenate([t.tokens(_BURSTGPT.input) for t in tables])
-    outputs = np.concatenate([t.tokens(_BURSTGPT.output) for t in tables])
-    named = _session_names(tables)
-    kept, backwards = in_time_order(times)
-    kept = kept[outputs[kept] > 0]
-    if not len(kept):
-        raise TraceError(f"holds no request that succeeded ({_BURSTGPT.output} > 0)", path=path)
-    unknown = sorted({n for t in tables for n in t.others if n not in _UNUSED})
-    counts = {
-        "failures": len(times) - len(kept),
-        "out_of_order": backwards,
-        "unknown_columns": unknown,
-        "wrong_totals": sum(_wrong_totals(t) for t in tables),
-    }
-    sessions = turns = None
-    if named is not None:
-        sessions = named[kept]
-        sessions[sessions != NONE] = dense(sessions[sessions != NONE])[0]
-        turns = turns_of(sessions)
-    shorter = 0 if sessions is None else _without_history(sessions, inputs[kept], outputs[kept])
-    facts = {
-        "files": [p.name for p in paths],
-        "conversations": None if sessions is None else int(sessions.max()) + 1,
-        **counts,
-    }
-    origin = origin_of("burstgpt", path, sha256_of(*paths), len(kept), 0, **facts)
-    first = times[kept[0]]
-    tokens, notes = (inputs[kept], outputs[kept]), _burstgpt_notes(counts, len(paths), sessions, shorter)
-    return without_blocks(times[kept] - first, *tokens, origin, notes, session_id=sessions, turn=turns)
-
-
-def files_of(path: Path) -> list[Path]:
-    """Return the CSVs that `path` names: itself, those in it, or those it matches; TraceError if there is none."""
-    if path.is_dir():
-        found = sorted(path.glob("*.csv"))
-    elif any(c in path.name for c in _GLOB) and not path.exists():
+def _paths(path: Path, files: str) -> list[Path]:
+    """Return what `path` names: itself, or the `files` in it, or what it matches; TraceError if there is none."""
+    if files and path.is_dir():
+        found = sorted(path.glob(files))
+    elif files and any(c in path.name for c in "*?[") and not path.exists():
         found = sorted(p for p in path.parent.glob(path.name) if p.is_file())
     else:
         need_file(path)
@@ -182,34 +255,14 @@ def files_of(path: Path) -> list[Path]:
     return found
 
 
-def _burstgpt_times(table: CsvColumns) -> Ints:
-    seconds = table.arrays[_BURSTGPT.time].to_numpy()
-    # Not a number fails every comparison.
-    table.refuse(
-        _BURSTGPT.time, ~((seconds >= 0) & (seconds <= _MAX_S)), seconds, f"must be from 0 to {_MAX_S} seconds"
-    )
-    nanoseconds: Ints = np.rint(seconds * NS_PER_S).astype(np.int64)
-    return nanoseconds
-
-
-def _wrong_totals(table: CsvColumns) -> int:
-    if _TOTAL not in table.arrays:
-        return 0
-    sums = table.arrays[_BURSTGPT.input].to_numpy() + table.arrays[_BURSTGPT.output].to_numpy()
-    return int(np.count_nonzero(table.arrays[_TOTAL].to_numpy() != sums))
-
-
-def _session_names(tables: list[CsvColumns]) -> Ints | None:
-    """Return a number for each session name of all files together, NONE where a row has none; None if none has."""
+def _session_numbers(tables: Sequence[ColumnsRead], name: str) -> Ints | None:
+    """Return a number for each session of all files together, NONE where a row has none; None if no row has one."""
     import pyarrow as pa
 
-    if not any(_SESSION in t.arrays for t in tables):
+    if not any(name in t.arrays for t in tables):
         return None
-    chunks: list[Any] = []
-    for table in tables:
-        rows = len(table.arrays[_BURSTGPT.time])
-        chunks.extend(table.arrays[_SESSION].chunks if _SESSION in table.arrays else [pa.nulls(rows, pa.string())])
-    codes = pa.chunked_array(chunks, pa.string()).combine_chunks().dictionary_encode().indices
+    rows = (pa.nulls(len(t), pa.string()) if name not in t.arrays else t.arrays[name].combine_chunks() for t in tables)
+    codes = pa.chunked_array(list(rows), pa.string()).combine_chunks().dictionary_encode().indices
     numbers: Ints = codes.fill_null(NONE).to_numpy(zero_copy_only=False).astype(np.int64)
     return None if (numbers == NONE).all() else numbers
 
@@ -223,32 +276,9 @@ def _without_history(sessions: Ints, inputs: Ints, outputs: Ints) -> int:
     return int(np.count_nonzero(same & (inputs[after] < inputs[before] + outputs[before])))
 
 
-def _burstgpt_notes(counts: dict[str, Any], files: int, sessions: Ints | None, shorter: int) -> tuple[str, ...]:
-    notes = []
-    if sessions is None:
-        notes.append(_NO_SESSIONS)
-    else:
-        notes.append(
-            "the source has no block ids: prompts of one Session ID are taken to carry their history, "
-            "which the source does not say"
-        )
-        if shorter:
-            notes.append(f"{shorter} later prompts are shorter than the turn before them: they cannot carry it all")
-    if counts["failures"]:
-        notes.append(f"{counts['failures']} failed requests (no response tokens) were dropped")
-    if files > 1:
-        notes.append(f"{files} files were merged on one clock, seconds from the first day")
-    notes += backwards_notes(counts["out_of_order"])
-    if counts["wrong_totals"]:
-        notes.append(f"{counts['wrong_totals']} rows have a total that is not request plus response tokens")
-    return (*notes, *_unknown_notes(counts["unknown_columns"]))
-
-
-burstgpt = SourceFormat(_read_burstgpt, lambda start: start.columns >= set(_BURSTGPT))
-"""BurstGPT CSVs: arrival and lengths in whole seconds; newer files also name sessions. No block ids."""
 BLOCK_TOKENS = 16
 ROOT = -1
-TYPES = ("text", "search", "image", "file", "thinking")
+TYPES = ("text", "search", "image", "file", "api", "thinking", "coder")
 
 
 class _Chat(msgspec.Struct):
@@ -320,13 +350,156 @@ bailian = SourceFormat(_read_bailian, lambda start: start.is_json_with("timestam
 """Qwen-Bailian JSONL request traces (Alibaba, ATC'25): conversations by parent links, and 16-token block ids."""
 
 
+_CLIENTS = "chunk-*-trace.csv"
+_NUMBERED = re.compile(rb"([0-9.e+-]+):")
+_LAWS = ("Gamma", "Weibull")
+_MOST_REQUESTS = 10**8
+_ROUNDED = 1e-3
+
+
+def _read_servegen(
+    path: Path,
+    rng: np.random.Generator,
+    *,
+    window_ns: tuple[int, int] = (0, 600 * NS_PER_S),
+    request_rate_per_s: float | None = None,
+) -> Requests:
+    """Return requests as `rng` draws them of the clients in the directory at `path`, in a window of their days.
+
+    Each client is a renewal process: in each stretch of its file, mostly 10 minutes, intervals are of its law and mean,
+    lengths of its newest histograms. With `request_rate_per_s` all clients are slower or faster alike.
+
+    Raises:
+        TraceError: there is no client, a line or histogram is not such, or nothing is asked for in the window.
+
+    """
+    start_ns, length_ns = window_ns
+    begin_s, end_s = start_ns / NS_PER_S, (start_ns + length_ns) / NS_PER_S
+    traces = sorted(path.glob(_CLIENTS), key=lambda one: (len(one.name), one.name)) if path.is_dir() else [path]
+    stretches = [(trace, *of) for trace in traces for of in _stretches(trace, begin_s, end_s)]
+    mean_per_s = sum(rate * (end - begin) for _, begin, end, rate, _, _ in stretches) / (end_s - begin_s)
+    if not mean_per_s:
+        raise TraceError(f"its {len(traces)} clients ask for nothing from {begin_s:g} to {end_s:g} s", path=path)
+    factor = 1.0 if request_rate_per_s is None else request_rate_per_s / mean_per_s
+    if mean_per_s * factor * (end_s - begin_s) > _MOST_REQUESTS:
+        raise TraceError(f"more than {_MOST_REQUESTS} requests in the window: a shorter --window", path=path)
+    parts: list[tuple[Any, Ints, Ints]] = []
+    known: tuple[Path | None, dict[int, list[tuple[Any, Any]]]] = (None, {})
+    unknown = 0
+    for trace, begin, end, rate, law, shape in stretches:
+        if known[0] != trace:
+            known = trace, _histograms(_dataset_of(trace))
+        since = max((at for at in known[1] if at <= begin), default=None)
+        if since is None:
+            unknown += 1
+            continue
+        times = begin + _renewals(rng, rate * factor, end - begin, law, shape)
+        drawn = [rng.choice(values, len(times), p=shares) for values, shares in known[1][since]]
+        parts.append((times, drawn[0], drawn[1]))
+    if not sum(len(times) for times, *_ in parts):
+        raise TraceError("nothing was drawn in the window: a longer --window, or another seed", path=path)
+    times, inputs, outputs = (np.concatenate(of) for of in zip(*parts, strict=True))
+    order = np.argsort(times, kind="stable")
+    arrivals = np.rint((times[order] - begin_s) * NS_PER_S).astype(np.int64)
+    files = [one for trace in traces for one in (trace, _dataset_of(trace)) if one.exists()]
+    facts = {"clients": len(traces), "window_ns": [start_ns, length_ns], "request_rate_per_s": mean_per_s * factor}
+    notes = [
+        f"the source has rates, laws and histograms of {len(traces)} clients: times and lengths are drawn",
+        "it has no joint law of prompts and answers: their lengths are drawn apart",
+        _NO_SESSIONS,
+    ]
+    if unknown:
+        notes.append(f"{unknown} stretches of clients without histograms of lengths are left out")
+    origin = origin_of("servegen", path, sha256_of(*files), len(order), 0, **facts)
+    prompts, answers = inputs[order].astype(np.int64), outputs[order].astype(np.int64)
+    return without_blocks(arrivals - arrivals[0], prompts, answers, origin, tuple(notes))
+
+
+def _dataset_of(trace: Path) -> Path:
+    return trace.with_name(trace.name.replace("-trace.csv", "-dataset.json"))
+
+
+def _stretches(path: Path, begin_s: float, end_s: float) -> Iterator[tuple[float, float, float, str, float]]:
+    """Yield what of a client's file lies in the window: from, to, requests a second, law of intervals, its shape."""
+    need_file(path)
+    rows: list[tuple[float, float, str, float]] = []
+    for number, line in enumerate(text_lines(path), 1):
+        cells = line.decode(errors="replace").strip().split(",")
+        try:
+            at_s, rate, _, shape, _ = (float(cells[at]) for at in (0, 1, 2, 4, 5))
+        except (ValueError, IndexError):
+            raise TraceError("not start, rate, cv, law and its two parameters", path=path, row=number) from None
+        law = cells[3]
+        is_wrong = not 0 <= rate < math.inf or (law and (law not in _LAWS or not 0 < shape < math.inf))
+        if is_wrong or not (rows[-1][0] if rows else -1) < at_s <= _MAX_S:
+            raise TraceError(f"{','.join(cells)[:80]!r} is no stretch of a client", path=path, row=number)
+        rows.append((at_s, rate if law else 0.0, law, shape))
+    # The last stretch is as long as the one before it.
+    ends = [of[0] for of in rows[1:]] + [2 * rows[-1][0] - rows[-2][0] if len(rows) > 1 else math.inf]
+    for (at_s, rate, law, shape), next_s in zip(rows, ends, strict=False):
+        if rate and max(at_s, begin_s) < min(next_s, end_s):
+            yield max(at_s, begin_s), min(next_s, end_s), rate, law, shape
+
+
+def _histograms(path: Path) -> dict[int, list[tuple[Any, Any]]]:
+    """Return a client's histograms by the second from which they hold: values and shares of prompts, and of answers."""
+    found = {}
+    for at_s, fields in read_json(path, dict[int, dict[str, str]]).items():
+        pair = []
+        for name in ("input_tokens", "output_tokens"):
+            if name not in fields:
+                why = f"no {name} but {', '.join(fields)}: requests with images are not read"
+                raise TraceError(why, path=path, column=str(at_s))
+            text = _NUMBERED.sub(rb'"\1":', fields[name].encode())
+            of = decode_json(text, dict[int, float], path, misfit=f"{name} at {at_s} is no histogram: {{}}")
+            values, shares = np.array(list(of), dtype=np.int64), np.array(list(of.values()))
+            is_one = len(of) == 0 or bool(shares.min() >= 0 and np.isclose(shares.sum(), 1, atol=_ROUNDED))
+            if not is_one or values.min(initial=0) < 0 or values.max(initial=0) > MAX_TOKENS:
+                raise TraceError(f"{name} at {at_s} is no histogram of tokens", path=path, column=str(at_s))
+            pair.append((values, shares / shares.sum() if len(of) else shares))
+        if all(len(values) for values, _ in pair):
+            found[at_s] = pair
+    return found
+
+
+def _renewals(rng: np.random.Generator, rate_per_s: float, length_s: float, law: str, shape: float) -> Any:
+    """Return times within so many seconds whose intervals are of `law` with that shape, and of the rate's mean."""
+    times = np.zeros(1)
+    while times[-1] < length_s:
+        count = int(rate_per_s * (length_s - times[-1]) * 1.1) + 16
+        mean = shape if law == "Gamma" else math.gamma(1 + 1 / shape)
+        intervals = rng.gamma(shape, size=count) if law == "Gamma" else rng.weibull(shape, size=count)
+        times = np.concatenate([times, times[-1] + np.cumsum(intervals) / (mean * rate_per_s)])
+    found = times[1:]
+    return found[found < length_s]
+
+
+servegen = SourceFormat(_read_servegen, lambda start: fnmatch(start.path.name, _CLIENTS))
+"""ServeGen's clients (Alibaba): a directory of `chunk-N-trace.csv` and `chunk-N-dataset.json`, language and reasoning.
+
+A client is when it asks how often, by which law, and histograms of its lengths; requests are drawn of that.
+"""
+
+
 @dataclass(frozen=True, slots=True)
-class CsvColumns:
-    """The columns read from one CSV, Arrow chunked arrays by name, and the names of those that were not."""
+class ColumnsRead:
+    """The columns read from one file, Arrow chunked arrays by name, and the names of those that were not."""
 
     path: Path
+    first_row: int
     arrays: dict[str, Any]
     others: tuple[str, ...]
+
+    def __len__(self) -> int:
+        """Return how many rows there are."""
+        return len(next(iter(self.arrays.values())))
+
+    def filled(self, name: str, value: int) -> Ints:
+        """Return the whole numbers of column `name`, `value` where it has none, or for all if there is no column."""
+        if name not in self.arrays:
+            return np.full(len(self), value, dtype=np.int64)
+        numbers: Ints = self.arrays[name].fill_null(value).to_numpy()
+        return numbers
 
     def tokens(self, name: str) -> Ints:
         """Return the token counts of column `name`; TraceError if one is negative or too large."""
@@ -336,7 +509,7 @@ class CsvColumns:
 
     def refuse(self, name: str, is_wrong: Any, values: Any, why: str) -> None:
         """Raise TraceError for the first row of column `name` that `is_wrong`, a boolean array."""
-        refuse(is_wrong, f"{{}} {why}", values, path=self.path, column=name, first_row=FIRST_LINE)
+        refuse(is_wrong, f"{{}} {why}", values, path=self.path, column=name, first_row=self.first_row)
 
 
 def header_of(path: Path) -> list[str]:
@@ -353,8 +526,8 @@ def header_of(path: Path) -> list[str]:
     return [name.strip().strip('"') for name in names]
 
 
-def read_columns(path: Path, required: Mapping[str, Any], optional: Mapping[str, Any]) -> CsvColumns:
-    """Return the columns of the CSV at `path`, whose names and Arrow types are `required` or `optional`.
+def read_columns(path: Path, required: Mapping[str, Any], optional: Mapping[str, Any]) -> ColumnsRead:
+    """Return the columns of the CSV or Parquet file at `path`, whose names and Arrow types are these.
 
     No required cell may be empty; a cell of an optional column may. Memory is that of the columns.
 
@@ -362,33 +535,45 @@ def read_columns(path: Path, required: Mapping[str, Any], optional: Mapping[str,
         TraceError: the header lacks a required name or has one twice, or a line does not fit.
 
     """
-    names = header_of(path)
-    _check_header(path, names, list(required))
-    wanted = {**required, **{n: t for n, t in optional.items() if n in names}}
-    chunks = _read(path, names, wanted)
-    for name in required:
-        is_empty = chunks[name].is_null().to_numpy()
-        refuse(is_empty, "empty, but it must have a value", path=path, column=name, first_row=FIRST_LINE)
-    return CsvColumns(path, chunks, tuple(n for n in names if n not in wanted))
-
-
-def in_time_order(times: Ints) -> tuple[Ints, int]:
-    """Return the order that sorts `times`, equal ones staying as they are, and how many times went backwards."""
-    return np.argsort(times, kind="stable"), int(np.count_nonzero(np.diff(times) < 0))
-
-
-def _check_header(path: Path, names: Sequence[str], required: Sequence[str]) -> None:
-    missing = [name for name in required if name not in names]
-    if missing:
+    need_file(path)
+    names = parquet_names(path) if (is_parquet := path.suffix == ".parquet") else header_of(path)
+    if missing := [name for name in required if name not in names]:
         raise TraceError(
             f"the header has no {' nor '.join(map(repr, missing))}; it reads {','.join(names)[:200]}", path=path, row=1
         )
     twice = [name for name in names if name and names.count(name) > 1]
     if twice:
         raise TraceError(f"the header names {twice[0]!r} twice", path=path, row=1)
+    wanted = {**required, **{n: t for n, t in optional.items() if n and n in names}}
+    arrays = _of_parquet(path, wanted) if is_parquet else _of_csv(path, names, wanted)
+    found = ColumnsRead(path, 0 if is_parquet else FIRST_LINE, arrays, tuple(n for n in names if n not in wanted))
+    for name in required:
+        is_empty = arrays[name].is_null().to_numpy()
+        refuse(is_empty, "empty, but it must have a value", path=path, column=name, first_row=found.first_row)
+    return found
 
 
-def _read(path: Path, names: list[str], types: Mapping[str, Any]) -> dict[str, Any]:
+def _of_parquet(path: Path, types: Mapping[str, Any]) -> dict[str, Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path, columns=list(types), page_checksum_verification=True)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"not a readable Parquet file: {str(error).splitlines()[0]}", path=path) from None
+    if not table.num_rows:
+        raise TraceError("holds no request", path=path)
+    arrays = {}
+    for name, kind in types.items():
+        column = table.column(name)
+        try:
+            arrays[name] = column if kind is None else column.cast(kind)
+        except pa.ArrowException as error:
+            raise TraceError(str(error).splitlines()[0], path=path, column=name) from None
+    return arrays
+
+
+def _of_csv(path: Path, names: list[str], types: Mapping[str, Any]) -> dict[str, Any]:
     import pyarrow as pa
     from pyarrow import csv
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import math
+import re
 import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -14,6 +17,7 @@ import msgspec
 
 from kvtrace.core.errors import TraceError, need_file
 from kvtrace.core.files import place_of
+from kvtrace.core.tables import text_lines
 from kvtrace.core.units import NS_PER_MS, NS_PER_S, NS_PER_US
 from kvtrace.requests.conversations import encoder
 from kvtrace.requests.requests import (
@@ -22,11 +26,13 @@ from kvtrace.requests.requests import (
     Gathered,
     JsonLines,
     Milliseconds,
+    Placing,
     Requests,
     Seconds,
     SourceFormat,
     sha256_of,
     unused_notes,
+    wall_ns,
 )
 
 DYNAMO_SCHEMA = "dynamo.request.trace.v1"
@@ -173,7 +179,7 @@ def _read_otel(path: Path) -> Requests:
     return found.requests("otel", path, lines.sha256, 0, notes, spans_left_out=others)
 
 
-def _count(value: Any, name: str, lines: JsonLines[_OtelLine], number: int, most: int = MAX_TOKENS) -> int:
+def _count(value: Any, name: str, lines: Placing, number: int, most: int = MAX_TOKENS) -> int:
     """Return `value`, which OTLP JSON writes as text or a number, as a count; a missing one is 0."""
     try:
         count = 0 if value is None else int(value)
@@ -190,6 +196,82 @@ otel = SourceFormat(_read_otel, lambda start: start.is_json_with("resourceSpans"
 Collectors write such lines (the file exporter). Spans say no more of a prompt than its length, so nothing is reused but
 within a conversation.
 """
+
+
+class _Status(msgspec.Struct):
+    code: int | None = None
+
+
+class _Call(msgspec.Struct):
+    type: str
+    start_time: str = ""
+    end_time: str = ""
+    status: _Status | None = None
+    attributes: dict[str, Any] | None = None
+
+
+class _AgentRun(msgspec.Struct):
+    session_id: str
+    spans: list[_Call]
+
+
+_MESSAGES, _FAILED = "gen_ai.input.messages", 2
+
+
+def _read_exgentic(path: Path, *, block_tokens: int = 64) -> Requests:
+    """Return a request for each call of a model in the agents' runs of the file at `path`, one run a line.
+
+    A prompt shares with the prompt of its run that has the most text in common with it: so many of that one's tokens
+    as its share of that one's text. Calls that failed or have no tokens are left out.
+
+    Raises:
+        TraceError: a line is not such a run, or a time or count of a call is none.
+
+    """
+    lines, found, left, free = JsonLines(path, _AgentRun), Gathered(has_numbers=True), Counter[str](), 0
+    for number, run in lines:
+        known: list[tuple[str, int, list[int]]] = []
+        for at, span in enumerate(run.spans):
+            place, of = f"spans[{at}]", span.attributes or {}
+            if span.type != "llm_call" or (span.status is not None and span.status.code == _FAILED):
+                left["failed" if span.type == "llm_call" else "of no model"] += 1
+                continue
+            asked, answered = (_count(of.get(name), f"{place}.{name}", lines, number) for name in (INPUT, OUTPUT))
+            if not asked:
+                left["without tokens"] += 1
+                continue
+            start_ns, end_ns = (
+                wall_ns(text, lines, number, f"{place}.{name}")
+                for name, text in (("start_time", span.start_time), ("end_time", span.end_time))
+            )
+            text, shared, before = str(of.get(_MESSAGES) or ""), 0, list[int]()
+            for other, tokens, chain in known:
+                if (common := _common(text, other) * tokens // max(len(other), 1)) > shared:
+                    shared, before = common, chain
+            chain = before[: min(shared, asked) // block_tokens]
+            free, fresh = free + asked // block_tokens - len(chain), free
+            chain = [*chain, *range(fresh, free)]
+            known.append((text, asked, chain))
+            found.add(start_ns, asked, answered, chain, run.session_id, end_ns)
+    how = "as far as their texts begin alike, within a run; where tokens end in the text is estimated"
+    notes = [
+        f"the source has no block ids: prompts share blocks of {block_tokens} tokens {how}",
+        *(f"{count} spans {what} are left out" for what, count in sorted(left.items())),
+    ]
+    return found.requests("exgentic", path, lines.sha256, block_tokens, notes, spans_left_out=left.total())
+
+
+def _common(one: str, other: str) -> int:
+    """Return how many characters two texts have in common at their start."""
+    least, most = 0, min(len(one), len(other))
+    while least < most:
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if one[least:middle] == other[least:middle] else (least, middle - 1)
+    return least
+
+
+exgentic = SourceFormat(_read_exgentic, lambda start: start.is_json_with("spans", "session_id", "harness"))
+"""Exgentic's runs of agents, v1 and v2, as JSON lines: the spans of a run, with the messages of each call."""
 
 
 LOOKUP_FILES = "lookup_hashes_*.jsonl"
@@ -290,8 +372,7 @@ def _read_chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") 
             inputs, outputs = (-(-len(text) // per_token) for text in (units, answer))
             if max(inputs, outputs) > MAX_TOKENS:
                 raise lines.fault(f"a text of more than {MAX_TOKENS} tokens", number, None)
-            chain = (units[at : at + each] for at in range(0, len(units) - each + 1, each))
-            found.add(line.timestamp * NS_PER_US, inputs, outputs, chain, line.session_id)
+            found.add(line.timestamp * NS_PER_US, inputs, outputs, pieces(units, each), line.session_id)
     notes = [
         f"the source has no token counts: they are {words}",
         f"the source has no block ids: {block_tokens} tokens of equal text behind equal text are one block",
@@ -300,11 +381,208 @@ def _read_chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") 
     return found.requests("lmcache-chat", path, sha256_of(*paths), block_tokens, notes, **facts)
 
 
+def pieces(units: Sequence[Any], each: int) -> Iterator[Sequence[Any]]:
+    """Yield the whole pieces of `units` that have `each` of them: the names of blocks by what is in them."""
+    return (units[at : at + each] for at in range(0, len(units) - each + 1, each))
+
+
 chats = SourceFormat(_read_chats, lambda start: start.is_json_with("timestamp", "input"))
 """LMCache's traces of agents (`*.openai_chat.jsonl`): a request a line, its prompt and answer as text.
 
 They are in LMCache/lmcache-agent-trace on GitHub, one session a file, of which lines are not in the order of time.
 """
+
+
+_QUOTED = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None)"""
+_IDS = r"_token_ids: (?:None|\[([0-9, ]*)\])"
+_VLLM = re.compile(
+    r"(\d\d-\d\d \d\d:\d\d:\d\d)[^]]*\] (?:Received request|Request|(Generated response)) (\S+?)"
+    r"(?: \(streaming (?:complete|(delta))\))?(?: details)?: (.*)"
+)
+_VLLM_PROMPT = re.compile(rf"prompt: {_QUOTED}, (?:.*, )?prompt{_IDS}")
+_VLLM_ANSWER = re.compile(rf"(?:output: {_QUOTED}, )?(?:output{_IDS}|finish_reason: )")
+
+
+def _read_vllm(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> Requests:
+    """Return the requests of the log at `path`, as `vllm serve --enable-log-requests` prints it.
+
+    Prompts are in it with `VLLM_LOGGING_LEVEL=DEBUG`, or in releases of before; answers with `--enable-log-outputs`.
+
+    Raises:
+        TraceError: a line about a request is cut off or damaged, or no prompt is in the log.
+        ConfigError: no such tokenizer.
+
+    """
+    log, known, texts, calendar = _Log(path), dict[str, _Logged](), 0, _Calendar()
+    encode, per_token, words = encoder(tokenizer)
+
+    def units_of(text: str, ids: str | None) -> tuple[Any, ...]:
+        if ids is not None:
+            return tuple(int(one) for one in ids.split(",") if one.strip())
+        units = () if text == "None" else encode(ast.literal_eval(text))
+        return tuple(units[at : at + per_token] for at in range(0, len(units), per_token))
+
+    for number, line in log:
+        if (match := _VLLM.search(line)) is None or match[4]:
+            continue
+        when, answer, name, _, rest = match.groups()
+        said = known.setdefault(name, _Logged(calendar.ns(when, log, number)))
+        found = (_VLLM_ANSWER if answer else _VLLM_PROMPT).match(rest)
+        if found is None and (answer or rest.startswith("prompt: ")):
+            where = "output" if answer else "prompt"
+            raise log.fault(f"its {where} is cut off, or the token ids of it", number, where)
+        if answer and found is not None:
+            said.answered_ns = calendar.ns(when, log, number)
+            if found[2] is not None or said.output_tokens is None:
+                said.output_tokens = len(units_of(found[1] or "None", found[2]))
+        elif found is not None:
+            said.units, texts = units_of(found[1], found[2]), texts + (found[2] is None)
+            said.input_tokens = len(said.units)
+    kept = [said for said in known.values() if said.units]
+    if known and not kept:
+        why = "no prompt is in it: start vLLM with VLLM_LOGGING_LEVEL=DEBUG, beside --enable-log-requests"
+        raise TraceError(why, path=path)
+    longest = max((said.input_tokens for said in kept), default=0)
+    counts = (
+        (texts, f"prompts are logged as text alone, whose tokens are {words}"),
+        (len(known) - len(kept), "requests without their prompts are left out"),
+        (sum(said.output_tokens is None for said in kept), "requests have no answer in the log: output_tokens is 0"),
+        (
+            sum(said.input_tokens == longest for said in kept) - 1,
+            f"prompts beside one have its {longest} tokens, the most: --max-log-len may have cut them",
+        ),
+    )
+    notes = ["the log says neither year nor zone, and times of whole seconds"]
+    return log.requests(
+        "vllm-log", kept, block_tokens, [*notes, *(f"{count} {what}" for count, what in counts if count > 0)]
+    )
+
+
+vllm_log = SourceFormat(_read_vllm, lambda start: b"Received request " in start.text and b"Params(" in start.text)
+"""What vLLM prints of requests: their prompts by token ids or as text, and their answers. It names no sessions."""
+
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?")
+_NUMBER = re.compile(r"""['"](\w+)['"]: (-?[0-9][0-9.e+-]*)""")
+_INPUT_IDS = re.compile(r"""\binput_ids(?:=|": )\[([0-9, ]*)\](?! \.\.\. )""")
+_CONVERSATION = re.compile(rf"""conversation_id(?:=|": ){_QUOTED}""")
+_LONGEST_S = 2.0**31
+
+
+def _read_sglang(path: Path, *, block_tokens: int = 16) -> Requests:
+    """Return the requests of the log at `path`, as SGLang prints it with `--log-requests`, as text or as JSON.
+
+    Each is a line that it finished, which says how long prompt and answer were, and when it came; with
+    `--log-requests-level 3` also the token ids of the prompt.
+
+    Raises:
+        TraceError: such a line is cut off or damaged, or says neither when it came nor when it was written.
+
+    """
+    log, found, cached, cut = _Log(path), list[_Logged](), 0, 0
+    for number, line in log:
+        if "Finish: obj=" not in line and '"request.finished"' not in line:
+            continue
+        at = max(line.rfind("'meta_info': {"), line.rfind('"meta_info": {'))
+        if at < 0 or not line.rstrip().endswith("}}"):
+            raise log.fault("cut off within what it says of the request", number, "meta_info")
+        meta = {name: float(value) for name, value in _NUMBER.findall(line[at:])}
+        for name in ("prompt_tokens", "completion_tokens"):
+            if not 0 <= meta.get(name, -1) <= MAX_TOKENS:
+                raise log.fault(f"{meta.get(name)} must be from 0 to {MAX_TOKENS} tokens", number, f"meta_info.{name}")
+        tokens = int(meta["prompt_tokens"])
+        given, named, when = _INPUT_IDS.search(line, 0, at), _CONVERSATION.search(line, 0, at), _TIME.search(line)
+        units = tuple(int(one) for one in given[1].split(",") if one.strip()) if given else None
+        if units is not None and len(units) != tokens:
+            raise log.fault(f"{len(units)} input_ids, but {tokens} prompt_tokens", number, "input_ids")
+        took_ns = round(min(max(0.0, meta.get("e2e_latency", 0.0)), _LONGEST_S) * NS_PER_S)
+        if 0 < meta.get("request_received_ts", 0) < _LONGEST_S:
+            asked_ns = round(meta["request_received_ts"] * NS_PER_S)
+        elif when is None:
+            raise log.fault("neither request_received_ts nor the time of the line", number, "meta_info")
+        else:
+            asked_ns = wall_ns(when[0].replace(" ", "T"), log, number, "time") - took_ns
+        cached, cut = cached + int(meta.get("cached_tokens", 0)), cut + (units is None and "input_ids" in line[:at])
+        session = ast.literal_eval(named[1]) if named else None
+        found.append(_Logged(asked_ns, asked_ns + took_ns, units, tokens, int(meta["completion_tokens"]), session))
+    notes = [f"{cut} prompts are logged in part: their blocks are not known (--log-requests-level 3)"] if cut else []
+    if cached:
+        notes.append(f"the {cached} prompt tokens that SGLang found in its own cache are not used")
+    return log.requests("sglang-log", found, block_tokens, notes)
+
+
+sglang_log = SourceFormat(
+    _read_sglang, lambda start: b"Finish: obj=" in start.text or b'"event": "request.finished"' in start.text
+)
+"""What SGLang prints as requests finish: lengths and times; conversations where the client names them."""
+
+
+@dataclass(slots=True)
+class _Logged:
+    """What a server's log says of one request."""
+
+    asked_ns: int
+    answered_ns: int | None = None
+    units: tuple[Any, ...] | None = None
+    """Of the prompt, one a token: ids, or pieces of text; None if the log has neither."""
+    input_tokens: int = 0
+    output_tokens: int | None = None
+    session: str | None = None
+
+
+class _Log:
+    """The lines of a server's log, and what they come to."""
+
+    def __init__(self, path: Path) -> None:
+        need_file(path)
+        self.path = path
+        self._digest = hashlib.sha256()
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        """Yield each line and its number, from 1; what is no UTF-8 in it is replaced."""
+        for number, line in enumerate(text_lines(self.path), 1):
+            self._digest.update(line)
+            yield number, line.decode(errors="replace")
+
+    def fault(self, message: str, number: int, column: str | None) -> TraceError:
+        """Return a TraceError about `column` of line `number`."""
+        return TraceError(message, path=self.path, row=number, column=column)
+
+    def requests(self, kind: str, logged: list[_Logged], block_tokens: int, notes: list[str]) -> Requests:
+        """Return the requests `logged`: with blocks by the token ids of prompts, if any has its own in the log."""
+        block, found = block_tokens if any(said.units is not None for said in logged) else 0, Gathered()
+        for said in logged:
+            chain = pieces(said.units or (), block_tokens)
+            found.add(said.asked_ns, said.input_tokens, said.output_tokens or 0, chain, said.session, said.answered_ns)
+        if block:
+            shared = f"the log has no block ids: {block} equal tokens behind equal tokens are one block"
+        elif any(said.session is not None for said in logged):
+            shared = "the log has no prompt's tokens: prompts share a prefix only within a conversation"
+        else:
+            shared = "the log has no prompt's tokens and no conversation: no request reuses another's cache"
+        return found.requests(kind, self.path, self._digest.hexdigest(), block, [shared, *notes])
+
+
+_DAY_NS = 86_400 * NS_PER_S
+_YEAR_NS = 365 * _DAY_NS
+_NEW_YEAR_2024_NS = 1_704_067_200 * NS_PER_S
+
+
+class _Calendar:
+    """Times of a log that says no year: they go on from one to the next, with a 29 February if one is there."""
+
+    def __init__(self) -> None:
+        self._is_leap, self._last_ns = False, 0
+
+    def ns(self, text: str, log: _Log, number: int) -> int:
+        """Return the time that `text` says, such as 12-31 23:59:59, from the first New Year on."""
+        self._is_leap |= text.startswith("02-29")
+        in_year = wall_ns(f"2024-{text.replace(' ', 'T')}", log, number, "time") - _NEW_YEAR_2024_NS
+        if not self._is_leap and text >= "03":
+            in_year -= _DAY_NS
+        years = max(0, self._last_ns - in_year + _YEAR_NS // 2) // _YEAR_NS
+        self._last_ns = in_year + years * _YEAR_NS
+        return self._last_ns
 
 
 CHUNK_TOKENS = 256

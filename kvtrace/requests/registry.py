@@ -31,7 +31,7 @@ class Source:
 
     name: str
     options: tuple[str, ...] = ()
-    """Those that its `read` takes; each is an option of the command line, without `_per_s`."""
+    """Those that its `read` takes; each is an option of the command line, without `_per_s` and `_ns`."""
     is_drawn: bool = False
     """Whether it draws what its files lack, such as times: `read` then takes a random generator."""
     files: str = ""
@@ -48,24 +48,36 @@ class Source:
         return getattr(found, reader) if reader else found
 
 
+_AGENTIC = ("conversation_rate_per_s", "idle_cap_ns", "start_ratio")
 SOURCES: Final[dict[str, Source]] = {
     source.name: source
     for source in (
-        Source("mooncake", ("time_unit", "block_tokens")),
+        Source("mooncake", ("time_unit", "block_tokens", "tokenizer")),
         Source("bailian", ("block_tokens",), module="columns:bailian"),
         Source("burstgpt", files="*.csv", has_globs=True, module="columns:burstgpt"),
         Source("azure", module="columns:azure"),
+        Source("baseten", ("block_tokens",), module="columns:baseten"),
         Source(
             *("sharegpt", ("request_rate_per_s", "live_conversations", "max_conversations", "tokenizer"), True),
             module="conversations:sharegpt",
         ),
-        Source("agentic", ("conversation_rate_per_s",), True, files="*.json", module="conversations:agentic"),
+        Source(
+            *("servegen", ("window_ns", "request_rate_per_s"), True),
+            files="chunk-*-trace.csv",
+            module="columns:servegen",
+        ),
+        Source("agentic", _AGENTIC, True, files="*.json", module="conversations:agentic"),
+        Source("agentx", _AGENTIC, True, module="conversations:agentx"),
+        Source("tracelab", ("block_tokens",), module="conversations:tracelab"),
+        Source("exgentic", ("block_tokens",), module="engine_logs:exgentic"),
         Source("agentic-mooncake", module="mooncake:agentic_mooncake"),
         Source("dynamo", module="engine_logs:dynamo"),
         Source("lmcache-lookup", files="lookup_hashes_*.jsonl", module="engine_logs:lookup_log"),
         Source("lmcache-trace", ("block_tokens",), module="engine_logs:lmcache_trace"),
         Source("lmcache-chat", ("block_tokens", "tokenizer"), files="*.openai_chat.jsonl", module="engine_logs:chats"),
         Source("otel", module="engine_logs:otel"),
+        Source("vllm-log", ("block_tokens", "tokenizer"), module="engine_logs:vllm_log"),
+        Source("sglang-log", ("block_tokens",), module="engine_logs:sglang_log"),
         Source("kv-events", module="record"),
         Source("requests", module="own_table"),
     )
@@ -93,7 +105,7 @@ def read(kind: str, path: Path, options: Mapping[str, Any], wanted: Reshaping, s
     for name in given:
         if name not in source.options:
             takers = ", ".join(other.name for other in SOURCES.values() if name in other.options)
-            flag = f"--{name.removesuffix('_per_s').replace('_', '-')}"
+            flag = f"--{name.removesuffix('_per_s').removesuffix('_ns').replace('_', '-')}"
             raise ConfigError(f"{flag} is for --source {takers}; {kind} has no use for it")
     if given.get("block_tokens", 1) < 1:
         raise ConfigError(f"--block-tokens {given['block_tokens']}: must be > 0")
@@ -126,10 +138,8 @@ def detect(path: Path) -> str:
 def _of_directory(path: Path) -> str | None:
     """Return the source of the directory at `path`; None if it holds files of none, or of several."""
     firsts = {s.name: first for s in SOURCES.values() if s.files and (first := min(path.glob(s.files), default=None))}
-    if len(firsts) != 1:
-        return None
-    ((kind, first),) = firsts.items()
-    return kind if _of_file(first) == kind else None
+    kinds = [kind for kind, first in firsts.items() if _of_file(first) == kind]
+    return kinds[0] if len(kinds) == 1 else None
 
 
 def _of_file(path: Path) -> str | None:

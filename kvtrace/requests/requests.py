@@ -12,8 +12,9 @@ import hashlib
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final, Generic, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.files import decode_json
+from kvtrace.core.tables import text_lines
 
 Ints = NDArray[np.int64]
 Notes = tuple[str, ...]
@@ -97,6 +99,9 @@ MAX_NS: Final = 2**61
 MAX_BLOCK_ID: Final = 2**52
 _DIGEST_BYTES = 1 << 20
 _START_BYTES = 1 << 16
+_START_LINES = 100
+PACKED = (".gz", ".zst")
+"""How the names of files end that are unpacked as they are read."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 BlockId = Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOCK_ID)]
@@ -170,14 +175,30 @@ class Start:
 
     @property
     def columns(self) -> set[str]:
-        """The column names, if the first line is the header of a CSV."""
+        """The column names, of Parquet, or if the first line is the header of a CSV."""
+        if self.text.startswith(b"PAR1"):
+            return set(parquet_names(self.path))
         return {name.strip() for name in self.line.decode(errors="replace").split(",")}
 
 
+def parquet_names(path: Path) -> list[str]:
+    """Return the names of the columns of the Parquet file at `path`; none of one that cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return list(pq.read_schema(path).names)
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        return []
+
+
 def start_of(path: Path) -> Start:
-    """Return the start of the file at `path`."""
+    """Return the start of the file at `path`, unpacked if it is gzip or zstd; TraceError if it cannot be unpacked."""
     with path.open("rb") as file:
-        return Start(path, file.read(_START_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip())
+        text = file.read(_START_BYTES)
+    if path.suffix in PACKED:
+        text = b"".join(islice(text_lines(path), _START_LINES))[:_START_BYTES]
+    return Start(path, text.removeprefix(b"\xef\xbb\xbf").lstrip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,15 +309,29 @@ class JsonLines(Generic[T]):
 
     def __iter__(self) -> Iterator[tuple[int, T]]:
         """Yield each line and its number, from 1; TraceError for one that is no `T`."""
-        with self.path.open("rb") as file:
-            for number, text in enumerate(file, 1):
-                self._digest.update(text)
-                if text.strip():
-                    decoded = decode_json(text, self._decoder, self.path, row=number)
-                    if number <= self._named_lines:
-                        names = decode_json(text, _NAMES, self.path, row=number)
-                        self.fields.update(names)
-                    yield number, decoded
+        for number, text in enumerate(text_lines(self.path), 1):
+            self._digest.update(text)
+            if text.strip():
+                decoded = decode_json(text, self._decoder, self.path, row=number)
+                if number <= self._named_lines:
+                    names = decode_json(text, _NAMES, self.path, row=number)
+                    self.fields.update(names)
+                yield number, decoded
+
+
+class Placing(Protocol):
+    """What reads a text line by line, and places a fault in it."""
+
+    def fault(self, message: str, number: int, column: str | None) -> TraceError:
+        """Return a TraceError about `column` of line `number`."""
+
+
+def wall_ns(text: str, lines: Placing, number: int, column: str) -> int:
+    """Return the ns since 1970 of the ISO time `text`, without zone or of UTC; TraceError, placed, if it is none."""
+    try:
+        return int(np.datetime64(text.removesuffix("Z").removesuffix("+00:00"), "ns").astype(np.int64))
+    except (ValueError, OverflowError):
+        raise lines.fault(f"{text!r} is no time", number, column) from None
 
 
 def unused_notes(fields: set[str], used: type[msgspec.Struct]) -> list[str]:
@@ -331,6 +366,16 @@ def prefix_chains(ids: Ints, offsets: Ints) -> tuple[Ints, int]:
     differs = (sorted_ids[1:] == sorted_ids[:-1]) & (sorted_before[1:] != sorted_before[:-1])
     ambiguous = len(np.unique(sorted_ids[1:][differs]))
     return (ids, 0) if ambiguous == 0 else (_renamed(ids, offsets), ambiguous)
+
+
+def chained(inputs: Ints, offsets: Ints, ids: Ints, block_tokens: int) -> tuple[Ints, dict[str, int], list[str]]:
+    """Return `ids` as prefix chains of prompts of so many `inputs` tokens, with what is counted and noted of them."""
+    ids, ambiguous = prefix_chains(ids, offsets) if len(ids) else (ids, 0)
+    unnamed = int(np.maximum(inputs - np.diff(offsets) * block_tokens, 0).sum())
+    notes = [f"{ambiguous} block ids stand behind more than one prefix, and were renamed by it"] if ambiguous else []
+    if unnamed:
+        notes.append(f"{unnamed} tokens at the ends of prompts have no block id and are never reused")
+    return ids, {"block_references": len(ids), "rechained_ids": ambiguous, "unnamed_tokens": unnamed}, notes
 
 
 def backwards_notes(times: int) -> list[str]:
@@ -415,15 +460,11 @@ class Gathered:
             raise TraceError("its times span more than the clock of a trace holds", path=path)
         inputs, outputs = column(self._inputs)[order], column(self._outputs)[order]
         offsets, ids = flat(self._chains, order)
-        ids, ambiguous = prefix_chains(ids, offsets) if len(ids) else (ids, 0)
         said = list(notes)
         if block_tokens:
-            unnamed = int(np.maximum(inputs - np.diff(offsets) * block_tokens, 0).sum())
-            facts |= {"block_references": len(ids), "rechained_ids": ambiguous, "unnamed_tokens": unnamed}
-            if ambiguous:
-                said.append(f"{ambiguous} block ids stand behind more than one prefix, and were renamed by it")
-            if unnamed:
-                said.append(f"{unnamed} tokens at the ends of prompts have no block id and are never reused")
+            ids, counted, of_blocks = chained(inputs, offsets, ids, block_tokens)
+            facts |= counted
+            said += of_blocks
         place: dict[str, Any] = {}
         answered = column(self._answered)[order]
         if (answered != arrivals).any():
