@@ -193,11 +193,8 @@ class RowCheck:
     def take(self, columns: Mapping[str, Any], names: Sequence[str]) -> pa.RecordBatch:
         """Return the next rows, arrays by column name, as the columns `names` with the exact types of the table.
 
-        A name that is not among the columns is that of an extra one, which gets its default.
-
-        Raises:
-            TraceError: a null, value or text that its column may not hold.
-
+        A name that is not among the columns is that of an extra one, which gets its default. TraceError for a
+        null, value or text that its column may not hold.
         """
         import pyarrow as pa
 
@@ -542,9 +539,7 @@ def text_lines(path: Path) -> Iterator[bytes]:
 def unpacked(path: Path) -> Iterator[bytes]:
     """Yield what gzip or the zstd frames at `path` hold, some MiB at a time; the one way to unpack a whole file.
 
-    Raises:
-        TraceError: it is damaged or cut off, or unpacks to so much that it was made to fill a machine.
-
+    TraceError if it is damaged or cut off, or unpacks to so much that it was made to fill a machine.
     """
     import zstandard
 
@@ -677,9 +672,7 @@ class Reader(Protocol):
 def open_table(path: Path | str, table: Table | None = None) -> Reader:
     """Return a reader of the file at `path`, which must hold `table` if one is named.
 
-    Raises:
-        TraceError: the file is missing, damaged, of another table, or of a schema version we do not know.
-
+    TraceError if the file is missing, damaged, of another table, or of a schema version we do not know.
     """
     path = Path(path)
     if not path.is_file():
@@ -692,10 +685,7 @@ def checked(path: Path | str, table: Table | None = None) -> Reader:
     """Return a reader of the file at `path`, all of whose rows have been looked at.
 
     For those who give the file itself to another program, such as DuckDB, which would take whatever stands in it.
-
-    Raises:
-        TraceError: as `open_table`, or a row that a reader refuses.
-
+    TraceError as of `open_table`, or for a row that a reader refuses.
     """
     reader = open_table(path, table)
     state = reader.path.stat()

@@ -91,12 +91,9 @@ class Columns:
         """Return the requests of the file at `path`, or of all that a directory or a glob names, by name.
 
         Hashes are of blocks of `block_tokens`, unless the file says of how many. Without any, prompts of one session
-        are taken to carry their history. Rows out of order are sorted, and counted in the notes.
-
-        Raises:
-            TraceError: a column is missing, a cell is empty or does not fit, some dates have a zone and some none,
-                hashes do not fit their prompt, or nothing but failures is left.
-
+        are taken to carry their history. Rows out of order are sorted, and counted in the notes. TraceError if a column
+        is missing, a cell is empty or does not fit, some dates have a zone and some none, hashes do not fit their
+        prompt, or nothing but failures is left.
         """
         tables = [self._table(one) for one in _paths(path, self.files)]
         times, inputs, outputs = (np.concatenate(of) for of in zip(*map(self._counts, tables), strict=True))
@@ -296,12 +293,8 @@ def _read_bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
     """Return the requests of the Qwen-Bailian JSONL file at `path`; its times are seconds.
 
     A conversation is a tree of chats by `parent_chat_id`; turns are counted from 0, as the file's `turn` less 1.
-    Prompts have ids for all their blocks, or for whole blocks only.
-
-    Raises:
-        TraceError: a line is not such an object, its ids do not fit its length, a chat is there twice, or time
-            goes backwards.
-
+    Prompts have ids for all their blocks, or for whole blocks only. TraceError if a line is not such an object, its ids
+    do not fit its length, a chat is there twice, or time goes backwards.
     """
     lines, found, latest_ns = JsonLines(path, _Chat), Gathered(has_numbers=True), 0
     chats: dict[int, tuple[int, int, int]] = {}
@@ -367,11 +360,8 @@ def _read_servegen(
     """Return requests as `rng` draws them of the clients in the directory at `path`, in a window of their days.
 
     Each client is a renewal process: in each stretch of its file, mostly 10 minutes, intervals are of its law and mean,
-    lengths of its newest histograms. With `request_rate_per_s` all clients are slower or faster alike.
-
-    Raises:
-        TraceError: there is no client, a line or histogram is not such, or nothing is asked for in the window.
-
+    lengths of its newest histograms. With `request_rate_per_s` all clients are slower or faster alike. TraceError if
+    there is no client, a line or histogram is not such, or nothing is asked for in the window.
     """
     start_ns, length_ns = window_ns
     begin_s, end_s = start_ns / NS_PER_S, (start_ns + length_ns) / NS_PER_S
@@ -529,11 +519,8 @@ def header_of(path: Path) -> list[str]:
 def read_columns(path: Path, required: Mapping[str, Any], optional: Mapping[str, Any]) -> ColumnsRead:
     """Return the columns of the CSV or Parquet file at `path`, whose names and Arrow types are these.
 
-    No required cell may be empty; a cell of an optional column may. Memory is that of the columns.
-
-    Raises:
-        TraceError: the header lacks a required name or has one twice, or a line does not fit.
-
+    No required cell may be empty; a cell of an optional column may. Memory is that of the columns. TraceError if the
+    header lacks a required name or has one twice, or a line does not fit.
     """
     need_file(path)
     names = parquet_names(path) if (is_parquet := path.suffix == ".parquet") else header_of(path)

@@ -60,10 +60,8 @@ class Tokenizer(StrEnum):
 def encoder(tokenizer: str) -> tuple[Callable[[str], Sequence[Any]], int, str]:
     """Return a function that makes units of a text, how many of them are a token, and a description for the notes.
 
-    Raises:
-        ConfigError: no such tokenizer.
-        ProbeUnavailable: `tiktoken` was asked for and cannot be had; `auto` falls back to characters.
-
+    ConfigError if there is no such tokenizer; ProbeUnavailable if `tiktoken` was asked for and cannot be had; `auto` falls back
+    to characters.
     """
     if tokenizer not in tuple(Tokenizer):
         raise ConfigError(f"unknown tokenizer {tokenizer!r}; use {', '.join(Tokenizer)}")
@@ -139,13 +137,9 @@ def _read_sharegpt(
 ) -> Requests:
     """Return the requests of the ShareGPT JSON array at `path`, one an answer, arriving as `rng` draws.
 
-    Arrivals are a Poisson process of `request_rate_per_s`. Each is the next turn of one of the
-    `live_conversations` going on, any with the same chance; one that ends makes way for the next of the file.
-
-    Raises:
-        TraceError: the file is no such array, or no conversation has a question and an answer.
-        ConfigError: a rate or count cannot be.
-
+    Arrivals are a Poisson process of `request_rate_per_s`. Each is the next turn of one of the `live_conversations`
+    going on, any with the same chance; one that ends makes way for the next of the file. TraceError if the file is no
+    such array, or no conversation has a question and an answer; ConfigError if a rate or count cannot be.
     """
     if not 0 < request_rate_per_s < math.inf:
         raise ConfigError(f"request rate(={request_rate_per_s}) must be > 0 a second")
@@ -406,10 +400,7 @@ def _read_agentic(
     The files do not say when conversations start: all at 0, or with a rate, one after the other as `rng` draws
     (Poisson). Ids of different files are kept apart unless a file says that its ids are global. With `idle_cap_ns` no
     conversation is idle for longer; with `start_ratio` each begins at a moment drawn between these shares of its span.
-
-    Raises:
-        TraceError: a file is not such an object, its ids do not fit its lengths, or block sizes differ.
-
+    TraceError if a file is not such an object, its ids do not fit its lengths, or block sizes differ.
     """
     if not 0 <= conversation_rate_per_s < math.inf:
         raise ConfigError(f"conversation rate(={conversation_rate_per_s}) must be >= 0 a second")
@@ -478,11 +469,8 @@ def _read_tracelab(path: Path, *, block_tokens: int = 512) -> Requests:
     """Return the rounds of the file at `path` as requests: each comes with the last thing that it was asked.
 
     A prompt begins with the whole prompt before it in its session; where it is shorter than that, only with what the
-    provider found in its cache (`prefix_tokens`). So a miss of the provider's is none here.
-
-    Raises:
-        TraceError: a line is no such round, or a time of it is none.
-
+    provider found in its cache (`prefix_tokens`). So a miss of the provider's is none here. TraceError if a line is no
+    such round, or a time of it is none.
     """
     lines = JsonLines(path, _Round)
     rounds: list[tuple[int, int, str, int, int, int]] = []

@@ -66,9 +66,7 @@ class _DynamoLine(msgspec.Struct):
 def _read_dynamo(path: Path) -> Requests:
     """Return the requests of the Dynamo trace at `path`, each a request_end; arrivals are request_received_ms.
 
-    Raises:
-        TraceError: a line is not such an event, hashes do not fit a length, or block sizes differ.
-
+    TraceError if a line is not such an event, hashes do not fit a length, or block sizes differ.
     """
     lines, found = JsonLines(path, _DynamoLine, name_fields=True), Gathered()
     others, unplaced, block_tokens = Counter[str](), 0, 0
@@ -151,9 +149,7 @@ class _OtelLine(msgspec.Struct, rename="camel"):
 def _read_otel(path: Path) -> Requests:
     """Return a request for each span of the file at `path` that says how many input tokens it had.
 
-    Raises:
-        TraceError: a line is not OTLP JSON, or a span's time or tokens are no count.
-
+    TraceError if a line is not OTLP JSON, or a span's time or tokens are no count.
     """
     lines, found, others, cached = JsonLines(path, _OtelLine), Gathered(), 0, 0
     for number, line in lines:
@@ -221,12 +217,9 @@ _MESSAGES, _FAILED = "gen_ai.input.messages", 2
 def _read_exgentic(path: Path, *, block_tokens: int = 64) -> Requests:
     """Return a request for each call of a model in the agents' runs of the file at `path`, one run a line.
 
-    A prompt shares with the prompt of its run that has the most text in common with it: so many of that one's tokens
-    as its share of that one's text. Calls that failed or have no tokens are left out.
-
-    Raises:
-        TraceError: a line is not such a run, or a time or count of a call is none.
-
+    A prompt shares with the prompt of its run that has the most text in common with it: so many of that one's tokens as
+    its share of that one's text. Calls that failed or have no tokens are left out. TraceError if a line is not such a
+    run, or a time or count of a call is none.
     """
     lines, found, left, free = JsonLines(path, _AgentRun), Gathered(has_numbers=True), Counter[str](), 0
     for number, run in lines:
@@ -293,10 +286,8 @@ class _Lookup(msgspec.Struct):
 def _read_lookup_log(path: Path) -> Requests:
     """Return the requests of the log at `path`, or of all `lookup_hashes_*.jsonl` in that directory, by name.
 
-    Raises:
-        TraceError: a line is no such lookup, has more hashes than its prompt has full chunks, or is of another model
-            or chunk size than those before it.
-
+    TraceError if a line is no such lookup, has more hashes than its prompt has full chunks, or is of another model or
+    chunk size than those before it.
     """
     paths = sorted(path.glob(LOOKUP_FILES)) if path.is_dir() else [path]
     if not paths:
@@ -358,10 +349,7 @@ class _Chat(msgspec.Struct):
 def _read_chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> Requests:
     """Return the requests of the chats at `path`, or of all `*.openai_chat.jsonl` in that directory, by name.
 
-    Raises:
-        TraceError: a line is no such request.
-        ConfigError: no such tokenizer.
-
+    TraceError if a line is no such request; ConfigError if there is no such tokenizer.
     """
     paths = sorted(path.glob(CHAT_FILES)) if path.is_dir() else [path]
     encode, per_token, words = encoder(tokenizer)
@@ -407,11 +395,8 @@ def _read_vllm(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -
     """Return the requests of the log at `path`, as `vllm serve --enable-log-requests` prints it.
 
     Prompts are in it with `VLLM_LOGGING_LEVEL=DEBUG`, or in releases of before; answers with `--enable-log-outputs`.
-
-    Raises:
-        TraceError: a line about a request is cut off or damaged, or no prompt is in the log.
-        ConfigError: no such tokenizer.
-
+    TraceError if a line about a request is cut off or damaged, or no prompt is in the log; ConfigError if no such
+    tokenizer.
     """
     log, known, texts, calendar = _Log(path), dict[str, _Logged](), 0, _Calendar()
     encode, per_token, words = encoder(tokenizer)
@@ -473,11 +458,8 @@ def _read_sglang(path: Path, *, block_tokens: int = 16) -> Requests:
     """Return the requests of the log at `path`, as SGLang prints it with `--log-requests`, as text or as JSON.
 
     Each is a line that it finished, which says how long prompt and answer were, and when it came; with
-    `--log-requests-level 3` also the token ids of the prompt.
-
-    Raises:
-        TraceError: such a line is cut off or damaged, or says neither when it came nor when it was written.
-
+    `--log-requests-level 3` also the token ids of the prompt. TraceError if such a line is cut off or damaged, or says
+    neither when it came nor when it was written.
     """
     log, found, cached, cut = _Log(path), list[_Logged](), 0, 0
     for number, line in log:
@@ -633,11 +615,8 @@ class _Spec(msgspec.Struct):
 def _read_lmcache_trace(path: Path, *, block_tokens: int | None = None) -> Requests:
     """Return a request for each prefetch of the trace at `path`; its chunks are `block_tokens` long, 256 by default.
 
-    The trace gives full chunks and neither the tokens after them nor answers.
-
-    Raises:
-        TraceError: the file is not such a trace, is cut off, or no shape in it has a dimension of `block_tokens`.
-
+    The trace gives full chunks and neither the tokens after them nor answers. TraceError if the file is not such a
+    trace, is cut off, or no shape in it has a dimension of `block_tokens`.
     """
     chunk_tokens = block_tokens or CHUNK_TOKENS
     need_file(path)

@@ -107,13 +107,10 @@ class _Texts:
 def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None, tokenizer: str = "auto") -> Requests:
     """Return the requests of the Mooncake JSONL file at `path`; times are in `time_unit`.
 
-    Blocks have the `block_size` of the file's rows, or `block_tokens`, or 512 tokens; each line is checked against
-    it. Rows may name a `session_id`, and its later turns a `delay` in place of a timestamp and what they add in place
-    of a whole prompt. Rows of sessions may stand in any order of time, and lack ids: their blocks are their own.
-
-    Raises:
-        TraceError: a line is not such an object, its chain does not fit its length, or time goes backwards.
-
+    Blocks have the `block_size` of the file's rows, or `block_tokens`, or 512 tokens; each line is checked against it.
+    Rows may name a `session_id`, and its later turns a `delay` in place of a timestamp and what they add in place of a
+    whole prompt. Rows of sessions may stand in any order of time, and lack ids: their blocks are their own. TraceError
+    if a line is not such an object, its chain does not fit its length, or time goes backwards.
     """
     if time_unit not in TIME_UNITS_NS:
         raise ConfigError(f"unknown time unit {time_unit!r}; use {' or '.join(TIME_UNITS_NS)}")
@@ -361,11 +358,8 @@ def _read_agentic(path: Path) -> Requests:
     """Return the requests of the file at `path`, and which wait for which to be dispatched or to complete.
 
     As recorded, a request arrives at its `not_before_ms`, or its delay after the last request that it depends on; that
-    is taken to complete as it arrives, for the file does not say how long requests took.
-
-    Raises:
-        TraceError: the header is not of version 2, a line is not such a request, or it depends on a later one.
-
+    is taken to complete as it arrives, for the file does not say how long requests took. TraceError if the header is
+    not of version 2, a line is not such a request, or it depends on a later one.
     """
     lines = JsonLines(path, _AgenticLine, name_fields=True)
     rows = iter(lines)

@@ -88,12 +88,8 @@ SOURCES: Final[dict[str, Source]] = {
 def read(kind: str, path: Path, options: Mapping[str, Any], wanted: Reshaping, seed: int) -> Requests:
     """Return the requests of `path`, a source of `kind`, reshaped as `wanted`; all that is drawn comes from `seed`.
 
-    An option that is None was not given: the source has its own default.
-
-    Raises:
-        ConfigError: an unknown kind, or an option that this kind does not take.
-        TraceError: the file is not what it should be.
-
+    An option that is None was not given: the source has its own default. ConfigError if the kind is
+    unknown, or does not take an option; TraceError if the file is not what it should be.
     """
     import numpy as np
 
@@ -117,10 +113,8 @@ def read(kind: str, path: Path, options: Mapping[str, Any], wanted: Reshaping, s
 def detect(path: Path) -> str:
     """Return the name of the source that `path` is, from its name and its first bytes.
 
-    Raises:
-        TraceError: there is no such file.
-        ConfigError: no source recognises it, or its directory holds the files of several.
-
+    TraceError if there is no such file; ConfigError if no source recognises it, or its directory holds the files of
+    several.
     """
     if path.is_dir():
         found = _of_directory(path)

@@ -109,9 +109,7 @@ def make_overlapping(
 ) -> Requests:
     """Return the requests of `count` users that as many servers begin before `until_ns`, each when it is begun.
 
-    Raises:
-        ConfigError: they ask too often for a table, or not at all.
-
+    ConfigError if they ask too often for a table, or not at all.
     """
     users, starts = make_users(count, seed, kind=kind, mean_think_ns=mean_think_ns)
     ranks = np.array(
@@ -451,11 +449,8 @@ class ArrivalProcess:
     def times_ns(self, seed: int, until_ns: int, limit: int | None = None) -> Ints:
         """Return when requests arrive, ns, in order, from 0 to before `until_ns`, the first `limit` of them.
 
-        Times are whole microseconds. A longer window or a larger limit begins with the same arrivals.
-
-        Raises:
-            ConfigError: there would be more than MAX_REQUESTS, or `until_ns` is beyond the clock.
-
+        Times are whole microseconds. A longer window or a larger limit begins with the same arrivals. ConfigError if
+        there would be more than MAX_REQUESTS, or `until_ns` is beyond the clock.
         """
         if until_ns > MAX_NS:
             raise ConfigError(f"{format_duration(until_ns)} is longer than a trace's clock")
@@ -550,11 +545,7 @@ def make_open_loop(
     """Return the requests that arrive before `until_ns`, each the next turn of one of `live_conversations`.
 
     The conversation is any with the same chance; one that ends makes way for one of a new user. All users are of
-    `user_kind`, or mixed.
-
-    Raises:
-        ConfigError: a count that cannot be, or nothing arrives.
-
+    `user_kind`, or mixed. ConfigError if a count cannot be, or nothing arrives.
     """
     if not 1 <= live_conversations <= MAX_LIVE:
         raise ConfigError(f"live conversations(={live_conversations}) must be from 1 to {MAX_LIVE}")

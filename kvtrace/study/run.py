@@ -93,10 +93,8 @@ def attempt(simulate: Simulate, task: Task) -> Result:
 def by_dask(tasks: Sequence[Task], simulate: Simulate, scheduler: str) -> Iterator[tuple[Task, Result]]:
     """Yield each task with its result, as they are ready, of the cluster `scheduler`.
 
-    Raises:
-        ProbeUnavailable: Dask is missing.
-        ConfigError: there is no such scheduler, or its workers have another version of this program.
-
+    ProbeUnavailable if Dask is missing; ConfigError if there is no such scheduler, or its workers have another version
+    of this program.
     """
     if find_spec("distributed") is None:
         raise ProbeUnavailable(f"--scheduler needs Dask: {how_to_add('dask')}")

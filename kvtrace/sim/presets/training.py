@@ -71,9 +71,7 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def load_training(settings: Iterable[str], options: dict[str, Any]) -> Training:
     """Return the training run of `--set` settings and of `options`, those that were given.
 
-    Raises:
-        ConfigError: an unknown knob, or a value that cannot be.
-
+    ConfigError if a knob is unknown, or a value cannot be.
     """
     tree = override({}, settings) | {name: value for name, value in options.items() if value is not None}
     found = to_struct(tree, Training, f"preset {PRESET}")
