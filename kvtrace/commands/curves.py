@@ -103,11 +103,6 @@ def sim(
         return
     counted = "full blocks" if full_blocks else "partial last blocks included"
     title = f"{policy}: {format_count(references)} references of {format_count(len(requests))} requests, {counted}"
-    _show_points(title, points, references)
-
-
-def _show_points(title: str, points: list[tuple[int | None, int, int]], references: int) -> None:
-    """Print hits and the optimum's at each capacity."""
     columns = columns_of(
         "count: capacity_blocks = capacity in blocks, hits; share: hit_ratio = hit ratio, optimal_hit_ratio = optimal"
     )

@@ -126,10 +126,6 @@ class ParquetReader:
         found = set(self._file.schema_arrow.names)
         self.extras = tuple(c.name for c in self.table.extras if c.name in found)
         self._check_columns()
-        self._check_sizes()
-
-    def _check_sizes(self) -> None:
-        """Refuse a footer that does not fit the file, before anything is made as large as it says."""
         footer, size = self._file.metadata, self.path.stat().st_size
         if self.meta.rows != footer.num_rows:
             raise TraceError(f"its metadata says {self.meta.rows} rows, but it holds {footer.num_rows}", path=self.path)

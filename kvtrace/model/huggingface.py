@@ -74,7 +74,12 @@ def read_model(path: Path, kv_dtype: str | None = None) -> ModelShape:
     text = completed(config.nested("text_config") or config, notes)
     model_dtype = _model_dtype(text, config, notes)
     groups = _groups(text, model_dtype, notes)
-    _refuse_unread(text)
+    for name, value in text.tree.items():
+        is_set = value not in (None, False, 0, [], {}, "")
+        if is_set and name not in text.used and _SUSPECT.search(name) and not _HARMLESS.search(name):
+            raise text.error(
+                name, "may change what is cached, and is not understood; if it does not, remove it from a copy"
+            )
     if text.count("num_nextn_predict_layers") or text.count("mtp_num_hidden_layers"):
         notes.append("multi-token-prediction layers are not counted")
     kind = text.text("model_type") or config.text("model_type") or "unnamed"
@@ -238,16 +243,6 @@ def _kv_dtype(chosen: str | None, config: Fields, text: Fields, model_dtype: KvD
     if (algorithm := quantised.text("kv_cache_quant_algo")) is not None:
         return parse_dtype(algorithm, f"{quantised.where}: kv_cache_quant_algo")
     return model_dtype
-
-
-def _refuse_unread(text: Fields) -> None:
-    """Raise ConfigError for the first set field that we did not read and that may change the cache."""
-    for name, value in text.tree.items():
-        is_set = value not in (None, False, 0, [], {}, "")
-        if is_set and name not in text.used and _SUSPECT.search(name) and not _HARMLESS.search(name):
-            raise text.error(
-                name, "may change what is cached, and is not understood; if it does not, remove it from a copy"
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,7 +278,7 @@ def check(model: ModelShape, where: str) -> None:
 
 
 def _complaints(model: ModelShape) -> Iterator[str]:
-    groups = token_groups(model)
+    groups = [g for g in model.groups if not isinstance(g, Recurrent)]
     if not groups:
         yield "no layer keeps anything for a token; a recurrent-only model has no chunks"
     for group in model.groups:
@@ -298,11 +298,6 @@ def _complaints(model: ModelShape) -> Iterator[str]:
         yield f"{size} bytes a token; at most {_MOST_BYTES_PER_TOKEN}"
     if (state := state_bytes(model)) > _MOST_STATE_BYTES:
         yield f"{state} bytes a state; at most {_MOST_STATE_BYTES}"
-
-
-def token_groups(model: ModelShape) -> list[TokenLayers]:
-    """Return the groups of layers that keep something for each token."""
-    return [g for g in model.groups if not isinstance(g, Recurrent)]
 
 
 def bytes_per_token(model: ModelShape) -> int:

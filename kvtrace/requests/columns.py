@@ -321,12 +321,6 @@ def _read_bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
         chats[line.chat_id] = len(found), session, time_ns
         found.add(time_ns, line.input_length, line.output_length, line.hash_ids, session, turn=line.turn - 1)
     facts = {"conversations": conversations, "orphans": orphans, "types": dict(sorted(types.items()))}
-    notes = _bailian_notes(orphans, types)
-    requests = found.requests("bailian", path, lines.sha256, block_tokens, notes, **facts)
-    return replace(requests, waits=Waits.of(len(requests), waits))
-
-
-def _bailian_notes(orphans: int, types: Counter[str]) -> list[str]:
     notes = []
     if orphans:
         notes.append(
@@ -336,7 +330,8 @@ def _bailian_notes(orphans: int, types: Counter[str]) -> list[str]:
     unknown = [name for name in types if name not in TYPES]
     if unknown:
         notes.append(f"{sum(types[n] for n in unknown)} requests are of unknown types: {', '.join(sorted(unknown))}")
-    return notes
+    requests = found.requests("bailian", path, lines.sha256, block_tokens, notes, **facts)
+    return replace(requests, waits=Waits.of(len(requests), waits))
 
 
 bailian = SourceFormat(_read_bailian, lambda start: start.is_json_with("timestamp", "hash_ids", "chat_id"))

@@ -297,7 +297,17 @@ def _read_lookup_log(path: Path) -> Requests:
         lines = JsonLines(one, _Lookup, name_fields=True)
         for number, line in lines:
             first = first or line
-            _check_lookup(line, first, lines, number)
+            chunks, most = len(line.chunk_hashes), line.seq_len // line.chunk_size
+            if chunks > most:
+                why = f"{chunks} hashes, but {line.seq_len} tokens in chunks of {line.chunk_size} make {most} full ones"
+                raise lines.fault(why, number, "chunk_hashes")
+            if len(set(line.chunk_hashes)) < chunks:
+                raise lines.fault("a hash appears twice, but a hash names one whole prefix", number, "chunk_hashes")
+            for name in ("model_name", "chunk_size"):
+                mine, of_first = getattr(line, name), getattr(first, name)
+                if mine != of_first:
+                    why = f"{mine!r} after {of_first!r}: one file may hold one model's requests; split it by {name}"
+                    raise lines.fault(why, number, name)
             repeated += bool(line.request_id) and line.request_id in ids
             ids.add(line.request_id)
             found.add(round(line.timestamp * NS_PER_S), line.seq_len, 0, line.chunk_hashes)
@@ -312,20 +322,6 @@ def _read_lookup_log(path: Path) -> Requests:
     notes += unused_notes(unused, _Lookup)
     facts = {"files": [p.name for p in paths], "model": model, "repeated_lookups": repeated}
     return found.requests("lmcache-lookup", path, sha256_of(*paths), first.chunk_size, notes, **facts)
-
-
-def _check_lookup(line: _Lookup, first: _Lookup, lines: JsonLines[_Lookup], number: int) -> None:
-    chunks, most = len(line.chunk_hashes), line.seq_len // line.chunk_size
-    if chunks > most:
-        why = f"{chunks} hashes, but {line.seq_len} tokens in chunks of {line.chunk_size} make {most} full ones"
-        raise lines.fault(why, number, "chunk_hashes")
-    if len(set(line.chunk_hashes)) < chunks:
-        raise lines.fault("a hash appears twice, but a hash names one whole prefix", number, "chunk_hashes")
-    for name in ("model_name", "chunk_size"):
-        mine, of_first = getattr(line, name), getattr(first, name)
-        if mine != of_first:
-            why = f"{mine!r} after {of_first!r}: one file may hold one model's requests; split it by {name}"
-            raise lines.fault(why, number, name)
 
 
 lookup_log = SourceFormat(_read_lookup_log, lambda start: start.is_json_with("chunk_hashes", "seq_len"))

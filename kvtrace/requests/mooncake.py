@@ -373,7 +373,10 @@ def _read_agentic(path: Path) -> Requests:
     waits: list[tuple[int, int, int, bool]] = []
     least_ns = array("q")
     for number, line in rows:
-        name, tokens, ids = _check_agentic(line, head.block_size, lines, number)
+        if line.request_id is None or line.input_length is None or line.hash_ids is None:
+            raise lines.fault("a request needs request_id, input_length and hash_ids", number, None)
+        lines.check_ids(len(line.hash_ids), line.input_length, head.block_size, number)
+        name, tokens, ids = line.request_id, line.input_length, line.hash_ids
         if name in arrivals:
             raise lines.fault(f"{name!r} appears twice", number, "request_id")
         time_ns = round(line.not_before_ms * NS_PER_MS)
@@ -406,16 +409,6 @@ def _read_agentic(path: Path) -> Requests:
     requests = found.requests("agentic-mooncake", path, lines.sha256, head.block_size, notes)
     pause = "what the file's dependencies say, those on a dispatch counted from there"
     return replace(requests, waits=found.in_order(graph), untimed=untimed, pause=pause)
-
-
-def _check_agentic(
-    line: _AgenticLine, block_tokens: int, lines: JsonLines[_AgenticLine], number: int
-) -> tuple[str, int, list[int]]:
-    """Return the request's name, the tokens of its prompt and its blocks."""
-    if line.request_id is None or line.input_length is None or line.hash_ids is None:
-        raise lines.fault("a request needs request_id, input_length and hash_ids", number, None)
-    lines.check_ids(len(line.hash_ids), line.input_length, block_tokens, number)
-    return line.request_id, line.input_length, line.hash_ids
 
 
 agentic_mooncake = SourceFormat(_read_agentic, lambda start: start.is_json_with(AGENTIC_SCHEMA))

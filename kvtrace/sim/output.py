@@ -372,23 +372,18 @@ class StreamLabels:
             age_ns = write["ts_ns"] - self._first_ns[write["object_id"]]
             found = np.searchsorted([seconds * 10**9 for _, seconds in _AGES], age_ns, side="right")
         elif len(found):
-            found = self._of_owner(of, write)
-        return found
-
-    def _of_owner(self, of: Streams, write: dict[str, Any]) -> Any:
-        """Return the class of the request that each write serves, else of the one that wrote the object last."""
-        owners, asked = self._owners[of], self._asked[of]
-        serves = write["request_id"] != NONE
-        order = np.argsort(write["object_id"], kind="stable")
-        objects, mine = write["object_id"][order], serves[order]
-        # Of each write the place of the last one before it, of the same object, that serves a request.
-        places = np.maximum.accumulate(np.where(mine, np.arange(len(order)), NONE))
-        is_known = places >= np.searchsorted(objects, objects)
-        classes = owners[objects]
-        classes[is_known] = asked[write["request_id"][order[places[is_known]]]]
-        owners.values[objects] = classes
-        found = np.empty(len(order), np.int64)
-        found[order] = classes
+            owners, asked = self._owners[of], self._asked[of]
+            serves = write["request_id"] != NONE
+            order = np.argsort(write["object_id"], kind="stable")
+            objects, mine = write["object_id"][order], serves[order]
+            # Of each write the place of the last one before it, of the same object, that serves a request.
+            places = np.maximum.accumulate(np.where(mine, np.arange(len(order)), NONE))
+            is_known = places >= np.searchsorted(objects, objects)
+            classes = owners[objects]
+            classes[is_known] = asked[write["request_id"][order[places[is_known]]]]
+            owners.values[objects] = classes
+            found = np.empty(len(order), np.int64)
+            found[order] = classes
         return found
 
 
