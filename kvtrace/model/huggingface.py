@@ -443,7 +443,11 @@ def _sliding(text: Fields, layers: int) -> list[LayerKind]:
         return [LayerKind.FULL if n < first else LayerKind.SLIDING for n in range(layers)]
     for name in ("sliding_window_pattern", "_sliding_window_pattern"):
         if isinstance(text.get(name), str):
-            return _patterned(text, name, layers)
+            letters = text.text(name) or ""
+            if not letters or set(letters) - set("LG"):
+                raise text.error(name, f"must be a number, or letters L and G, not {letters!r}")
+            kinds = [LayerKind.SLIDING if letters[n % len(letters)] == "L" else LayerKind.FULL for n in range(layers)]
+            return [*kinds[:-1], LayerKind.FULL]
         if text.get(name) is not None:
             return _every(text.integer(name), layers, LayerKind.SLIDING)
     if kind in _PATTERN:
@@ -451,15 +455,6 @@ def _sliding(text: Fields, layers: int) -> list[LayerKind]:
     if kind in _ALL_SLIDE:
         return [LayerKind.SLIDING] * layers
     raise text.error("sliding_window", "which layers it is for is not said: add layer_types")
-
-
-def _patterned(text: Fields, field: str, layers: int) -> list[LayerKind]:
-    """EXAONE 4: L for local and G for global, over and over; the last layer is global whatever it says."""
-    letters = text.text(field) or ""
-    if not letters or set(letters) - set("LG"):
-        raise text.error(field, f"must be a number, or letters L and G, not {letters!r}")
-    kinds = [LayerKind.SLIDING if letters[n % len(letters)] == "L" else LayerKind.FULL for n in range(layers)]
-    return [*kinds[:-1], LayerKind.FULL]
 
 
 def _every(interval: int, layers: int, other: LayerKind) -> list[LayerKind]:

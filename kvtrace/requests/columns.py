@@ -125,7 +125,14 @@ class Columns:
             offsets, ids = runs_of(ids, (np.cumsum(counts) - counts)[kept], counts[kept])
             ids, counted, of_blocks = chained(prompts, offsets, ids, block)
             facts |= counted
-        facts |= self._oddities(tables)
+        images = [int(t.filled(self.images, 0).sum()) for t in tables if self.images in t.arrays]
+        wrong = sum(
+            int(np.count_nonzero(t.filled(self.total, -1) != t.tokens(self.input) + t.tokens(self.output)))
+            for t in tables
+            if self.total in t.arrays
+        )
+        unknown = sorted({name for t in tables for name in t.others if name not in self.unused})
+        facts |= {"images": sum(images) if images else None, "wrong_totals": wrong, "unknown_columns": unknown}
         notes = self._notes(facts, 0 if sessions is None else _without_history(sessions, prompts, answers), block)
         origin = origin_of(self.kind, path, sha256_of(*(t.path for t in tables)), len(kept), block, **facts)
         return Requests(arrivals, prompts, answers, offsets, ids, block, origin, (*notes, *of_blocks), **more)
@@ -137,7 +144,29 @@ class Columns:
         required = {self.time: pa.float64() if self.unit else pa.timestamp("ns", zone)}
         required |= dict.fromkeys((self.input, self.output), pa.int64())
         optional = dict.fromkeys((self.duration, self.block_tokens, self.images, self.total), pa.int64())
-        return read_columns(path, required, optional | {self.session: pa.string(), self.blocks: None})
+        need_file(path)
+        names = parquet_names(path) if (is_parquet := path.suffix == ".parquet") else header_of(path)
+        if missing := [name for name in required if name not in names]:
+            raise TraceError(
+                f"the header has no {' nor '.join(map(repr, missing))}; it reads {','.join(names)[:200]}",
+                path=path,
+                row=1,
+            )
+        twice = [name for name in names if name and names.count(name) > 1]
+        if twice:
+            raise TraceError(f"the header names {twice[0]!r} twice", path=path, row=1)
+        wanted = {
+            **required,
+            **{
+                n: t for n, t in (optional | {self.session: pa.string(), self.blocks: None}).items() if n and n in names
+            },
+        }
+        arrays = _of_parquet(path, wanted) if is_parquet else _of_csv(path, names, wanted)
+        found = ColumnsRead(path, 0 if is_parquet else FIRST_LINE, arrays, tuple(n for n in names if n not in wanted))
+        for name in required:
+            is_empty = arrays[name].is_null().to_numpy()
+            refuse(is_empty, "empty, but it must have a value", path=path, column=name, first_row=found.first_row)
+        return found
 
     def _counts(self, table: ColumnsRead) -> tuple[Ints, Ints, Ints]:
         """Return the arrivals of the table's rows on the file's own clock, and the tokens of prompts and answers."""
@@ -166,16 +195,6 @@ class Columns:
         why = f"hashes are not those of its prompt in blocks of {block} tokens"
         table.refuse(self.blocks, is_wrong, counts, why)
         return counts, ids, block
-
-    def _oddities(self, tables: Sequence[ColumnsRead]) -> dict[str, Any]:
-        images = [int(t.filled(self.images, 0).sum()) for t in tables if self.images in t.arrays]
-        wrong = sum(
-            int(np.count_nonzero(t.filled(self.total, -1) != t.tokens(self.input) + t.tokens(self.output)))
-            for t in tables
-            if self.total in t.arrays
-        )
-        unknown = sorted({name for t in tables for name in t.others if name not in self.unused})
-        return {"images": sum(images) if images else None, "wrong_totals": wrong, "unknown_columns": unknown}
 
     def _notes(self, facts: Mapping[str, Any], shorter: int, block: int) -> list[str]:
         notes = []
@@ -509,30 +528,6 @@ def header_of(path: Path) -> list[str]:
     except UnicodeDecodeError:
         raise TraceError("not a text file", path=path, row=1) from None
     return [name.strip().strip('"') for name in names]
-
-
-def read_columns(path: Path, required: Mapping[str, Any], optional: Mapping[str, Any]) -> ColumnsRead:
-    """Return the columns of the CSV or Parquet file at `path`, whose names and Arrow types are these.
-
-    No required cell may be empty; a cell of an optional column may. Memory is that of the columns. TraceError if the
-    header lacks a required name or has one twice, or a line does not fit.
-    """
-    need_file(path)
-    names = parquet_names(path) if (is_parquet := path.suffix == ".parquet") else header_of(path)
-    if missing := [name for name in required if name not in names]:
-        raise TraceError(
-            f"the header has no {' nor '.join(map(repr, missing))}; it reads {','.join(names)[:200]}", path=path, row=1
-        )
-    twice = [name for name in names if name and names.count(name) > 1]
-    if twice:
-        raise TraceError(f"the header names {twice[0]!r} twice", path=path, row=1)
-    wanted = {**required, **{n: t for n, t in optional.items() if n and n in names}}
-    arrays = _of_parquet(path, wanted) if is_parquet else _of_csv(path, names, wanted)
-    found = ColumnsRead(path, 0 if is_parquet else FIRST_LINE, arrays, tuple(n for n in names if n not in wanted))
-    for name in required:
-        is_empty = arrays[name].is_null().to_numpy()
-        refuse(is_empty, "empty, but it must have a value", path=path, column=name, first_row=found.first_row)
-    return found
 
 
 def _of_parquet(path: Path, types: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,7 +52,14 @@ def document(found: Findings, name: str, *, is_page: bool) -> Document:
     """Return what was found; a page also has maps of two knobs, and every configuration."""
     keys = [key for key in found.study.axes if key != SEED]
     strongest = sensitivities(found.study, found.rows)
-    chapters = [Chapter("", [_best_table(found, keys)])]
+    columns = _candidate_columns(found, keys)
+    rows = [_candidate_row(of, columns) for of in found.candidates[:MOST_SHOWN]]
+    more = len(found.candidates) - len(rows)
+    note = f"{more} more; results.parquet has all" if more else ""
+    title = (
+        "best first" if found.target is None else "the target reached, the cheapest first; then the others by hit ratio"
+    )
+    chapters = [Chapter("", [ReportTable(title, Sheet.SUMMARY, columns, rows, note=note, keys=len(keys))])]
     if (costs := _cost_table(found, keys)) is not None:
         chapters.append(Chapter("What a hit costs", [costs]))
     if strongest:
@@ -117,17 +124,6 @@ def _candidate_row(of: Candidate, columns: Sequence[ReportColumn]) -> list[Any]:
     figures |= {c.name: getattr(of, c.name) for c in columns if hasattr(of, c.name)}
     figures |= {f"knob.{key}": as_text(value) for key, value in of.knobs.items()}
     return [figures.get(column.name) for column in columns]
-
-
-def _best_table(found: Findings, keys: Sequence[str]) -> ReportTable:
-    columns = _candidate_columns(found, keys)
-    rows = [_candidate_row(of, columns) for of in found.candidates[:MOST_SHOWN]]
-    more = len(found.candidates) - len(rows)
-    note = f"{more} more; results.parquet has all" if more else ""
-    title = (
-        "best first" if found.target is None else "the target reached, the cheapest first; then the others by hit ratio"
-    )
-    return ReportTable(title, Sheet.SUMMARY, columns, rows, note=note, keys=len(keys))
 
 
 def _cost_table(found: Findings, keys: Sequence[str]) -> ReportTable | None:
