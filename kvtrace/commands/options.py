@@ -89,7 +89,7 @@ class SourceArguments:
     block_tokens: Annotated[
         int | None,
         typer.Option(
-            help="Tokens a block: mooncake, tracelab [512], exgentic [64], bailian, lmcache-chat, vllm-log, sglang-log "
+            help="Tokens a block: mooncake, tracelab [512], bailian, lmcache-chat, vllm-log, sglang-log "
             "[16], baseten [the file's]."
         ),
     ] = None
@@ -107,8 +107,7 @@ class SourceArguments:
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            help="sharegpt, lmcache-chat, vllm-log, texts of mooncake: auto, tiktoken, or characters (a quarter of "
-            "them) [auto]."
+            help="sharegpt, lmcache-chat, vllm-log: auto, tiktoken, or characters (a quarter of them) [auto]."
         ),
     ] = None
     conversation_rate: Annotated[

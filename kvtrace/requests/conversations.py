@@ -60,8 +60,8 @@ class Tokenizer(StrEnum):
 def encoder(tokenizer: str) -> tuple[Callable[[str], Sequence[Any]], int, str]:
     """Return a function that makes units of a text, how many of them are a token, and a description for the notes.
 
-    ConfigError if there is no such tokenizer; ProbeUnavailable if `tiktoken` was asked for and cannot be had; `auto` falls back
-    to characters.
+    ConfigError if there is no such tokenizer; ProbeUnavailable if `tiktoken` was asked for and cannot be had; `auto`
+    falls back to characters.
     """
     if tokenizer not in tuple(Tokenizer):
         raise ConfigError(f"unknown tokenizer {tokenizer!r}; use {', '.join(Tokenizer)}")

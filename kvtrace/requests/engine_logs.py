@@ -26,7 +26,6 @@ from kvtrace.requests.requests import (
     Gathered,
     JsonLines,
     Milliseconds,
-    Placing,
     Requests,
     Seconds,
     SourceFormat,
@@ -175,7 +174,7 @@ def _read_otel(path: Path) -> Requests:
     return found.requests("otel", path, lines.sha256, 0, notes, spans_left_out=others)
 
 
-def _count(value: Any, name: str, lines: Placing, number: int, most: int = MAX_TOKENS) -> int:
+def _count(value: Any, name: str, lines: JsonLines[_OtelLine], number: int, most: int = MAX_TOKENS) -> int:
     """Return `value`, which OTLP JSON writes as text or a number, as a count; a missing one is 0."""
     try:
         count = 0 if value is None else int(value)
@@ -192,79 +191,6 @@ otel = SourceFormat(_read_otel, lambda start: start.is_json_with("resourceSpans"
 Collectors write such lines (the file exporter). Spans say no more of a prompt than its length, so nothing is reused but
 within a conversation.
 """
-
-
-class _Status(msgspec.Struct):
-    code: int | None = None
-
-
-class _Call(msgspec.Struct):
-    type: str
-    start_time: str = ""
-    end_time: str = ""
-    status: _Status | None = None
-    attributes: dict[str, Any] | None = None
-
-
-class _AgentRun(msgspec.Struct):
-    session_id: str
-    spans: list[_Call]
-
-
-_MESSAGES, _FAILED = "gen_ai.input.messages", 2
-
-
-def _read_exgentic(path: Path, *, block_tokens: int = 64) -> Requests:
-    """Return a request for each call of a model in the agents' runs of the file at `path`, one run a line.
-
-    A prompt shares with the prompt of its run that has the most text in common with it: so many of that one's tokens as
-    its share of that one's text. Calls that failed or have no tokens are left out. TraceError if a line is not such a
-    run, or a time or count of a call is none.
-    """
-    lines, found, left, free = JsonLines(path, _AgentRun), Gathered(has_numbers=True), Counter[str](), 0
-    for number, run in lines:
-        known: list[tuple[str, int, list[int]]] = []
-        for at, span in enumerate(run.spans):
-            place, of = f"spans[{at}]", span.attributes or {}
-            if span.type != "llm_call" or (span.status is not None and span.status.code == _FAILED):
-                left["failed" if span.type == "llm_call" else "of no model"] += 1
-                continue
-            asked, answered = (_count(of.get(name), f"{place}.{name}", lines, number) for name in (INPUT, OUTPUT))
-            if not asked:
-                left["without tokens"] += 1
-                continue
-            start_ns, end_ns = (
-                wall_ns(text, lines, number, f"{place}.{name}")
-                for name, text in (("start_time", span.start_time), ("end_time", span.end_time))
-            )
-            text, shared, before = str(of.get(_MESSAGES) or ""), 0, list[int]()
-            for other, tokens, chain in known:
-                if (common := _common(text, other) * tokens // max(len(other), 1)) > shared:
-                    shared, before = common, chain
-            chain = before[: min(shared, asked) // block_tokens]
-            free, fresh = free + asked // block_tokens - len(chain), free
-            chain = [*chain, *range(fresh, free)]
-            known.append((text, asked, chain))
-            found.add(start_ns, asked, answered, chain, run.session_id, end_ns)
-    how = "as far as their texts begin alike, within a run; where tokens end in the text is estimated"
-    notes = [
-        f"the source has no block ids: prompts share blocks of {block_tokens} tokens {how}",
-        *(f"{count} spans {what} are left out" for what, count in sorted(left.items())),
-    ]
-    return found.requests("exgentic", path, lines.sha256, block_tokens, notes, spans_left_out=left.total())
-
-
-def _common(one: str, other: str) -> int:
-    """Return how many characters two texts have in common at their start."""
-    least, most = 0, min(len(one), len(other))
-    while least < most:
-        middle = (least + most + 1) // 2
-        least, most = (middle, most) if one[least:middle] == other[least:middle] else (least, middle - 1)
-    return least
-
-
-exgentic = SourceFormat(_read_exgentic, lambda start: start.is_json_with("spans", "session_id", "harness"))
-"""Exgentic's runs of agents, v1 and v2, as JSON lines: the spans of a run, with the messages of each call."""
 
 
 LOOKUP_FILES = "lookup_hashes_*.jsonl"

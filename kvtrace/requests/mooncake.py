@@ -2,12 +2,11 @@
 
 Rows may name sessions, as AIPerf's and Dynamo's do. A later turn may then say only how long after the turn before it
 comes (`delay`), and only what it adds to the prompt: its prompt is all earlier inputs and outputs of its session and
-that. Rows that have their prompt as text or messages, as H CUA Perf's, are counted and cut into blocks.
+that.
 """
 
 from __future__ import annotations
 
-import re
 from array import array
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +17,6 @@ import numpy as np
 
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.units import NS_PER_MS, NS_PER_S
-from kvtrace.requests.conversations import encoder
 from kvtrace.requests.requests import (
     MAX_NS,
     MAX_TOKENS,
@@ -48,17 +46,13 @@ _Time = Annotated[float, msgspec.Meta(ge=0, le=2**43)]
 
 
 class _Line(msgspec.Struct):
-    input_length: Count = NONE
-    """NONE where the prompt is there as text."""
+    input_length: Count
     output_length: Count | None = None
     timestamp: _Time | None = None
     hash_ids: list[BlockId] | None = None
     block_size: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
     session_id: str | int | None = None
     delay: _Time | None = None
-    text_input: str | None = None
-    messages: msgspec.Raw = msgspec.Raw()
-    tools: msgspec.Raw = msgspec.Raw()
 
 
 def is_own(start: Start) -> bool:
@@ -67,44 +61,11 @@ def is_own(start: Start) -> bool:
     def has(*names: bytes) -> bool:
         return any(b'"%b"' % name in start.line for name in names)
 
-    is_request = has(b"timestamp", b"session_id") and has(b"hash_ids", b"session_id")
-    is_request = is_request and has(b"input_length", b"text_input", b"messages")
+    is_request = has(b"timestamp", b"session_id") and has(b"hash_ids", b"session_id") and has(b"input_length")
     return start.text.startswith(b"{") and is_request and not has(b"chat_id", b"event_type")
 
 
-_TEXT_IDS = 1 << 51
-_IMAGE = re.compile(rb'"data:image/[^"]*"')
-
-
-class _Texts:
-    """Prompts that rows have as text (`text_input`, or `tools` and `messages` as JSON), counted and cut into blocks."""
-
-    def __init__(self, tokenizer: str) -> None:
-        """Count by `tokenizer`."""
-        self._encode, self._per_token, self._words = encoder(tokenizer)
-        self._ids: dict[tuple[int, Any], int] = {}
-        self.rows = self.images = 0
-
-    def fill(self, line: _Line, block_tokens: int) -> None:
-        """Give `line` its input_length, and hash_ids of its prefixes; images in it are no tokens."""
-        raw = (line.text_input or "").encode() + bytes(line.tools) + bytes(line.messages)
-        text, images = _IMAGE.subn(b'""', raw)
-        units = self._encode(text.decode(errors="replace"))
-        each, last, line.hash_ids = block_tokens * self._per_token, 0, []
-        for at in range(0, len(units), each):
-            last = self._ids.setdefault((last, units[at : at + each]), _TEXT_IDS + len(self._ids))
-            line.hash_ids.append(last)
-        line.input_length = -(-len(units) // self._per_token)
-        self.rows, self.images = self.rows + 1, self.images + images
-
-    def notes(self) -> list[str]:
-        """Return what is to be said of them; nothing of none."""
-        said = f"{self.rows} rows have their prompt as text: its tokens are {self._words}, those of its JSON"
-        images = f"; {self.images} images in them are not counted" if self.images else ""
-        return [said + images] if self.rows else []
-
-
-def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None, tokenizer: str = "auto") -> Requests:
+def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) -> Requests:
     """Return the requests of the Mooncake JSONL file at `path`; times are in `time_unit`.
 
     Blocks have the `block_size` of the file's rows, or `block_tokens`, or 512 tokens; each line is checked against it.
@@ -118,11 +79,8 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None, 
     times, inputs, outputs, numbers = (array("q") for _ in range(4))
     chains: list[array[int]] = []
     sessions, scale, last_ns, unanswered = Sessions(), TIME_UNITS_NS[time_unit], 0, 0
-    texts = _Texts(tokenizer)
     for number, line in lines:
         block_tokens = block_tokens or line.block_size or BLOCK_TOKENS
-        if line.input_length == NONE and (line.text_input is not None or bytes(line.messages)):
-            texts.fill(line, block_tokens)
         _check(line, block_tokens, lines, number)
         time_ns = None if line.timestamp is None else round(line.timestamp * scale)
         before_ns = last_ns if line.session_id is None else sessions.last_ns(line.session_id)
@@ -155,20 +113,13 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None, 
     offsets, all_ids = flat(chains, order)
     facts = {"time_unit": time_unit, "block_references": len(all_ids)} | sessions.facts()
     origin = origin_of("mooncake", path, lines.sha256, len(times), block_tokens, **facts)
-    notes = (
-        *sessions.notes(),
-        *texts.notes(),
-        *_notes(arrivals, time_unit, unanswered),
-        *unused_notes(lines.fields, _Line),
-    )
+    notes = (*sessions.notes(), *_notes(arrivals, time_unit, unanswered), *unused_notes(lines.fields, _Line))
     columns = (prompts[order], answers[order], offsets, all_ids)
     more = sessions.columns(order, arrivals[0])
     return Requests(arrivals - arrivals[0], *columns, block_tokens, origin, notes, **more)
 
 
 def _check(line: _Line, block_tokens: int, lines: JsonLines[_Line], number: int) -> None:
-    if line.input_length == NONE:
-        raise lines.fault("missing required field `input_length`, and no text of a prompt", number, None)
     if line.block_size not in (None, block_tokens):
         raise lines.fault(f"{line.block_size}, but blocks are of {block_tokens} tokens", number, "block_size")
     if line.timestamp is None and line.session_id is None:

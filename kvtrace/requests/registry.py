@@ -52,7 +52,7 @@ _AGENTIC = ("conversation_rate_per_s", "idle_cap_ns", "start_ratio")
 SOURCES: Final[dict[str, Source]] = {
     source.name: source
     for source in (
-        Source("mooncake", ("time_unit", "block_tokens", "tokenizer")),
+        Source("mooncake", ("time_unit", "block_tokens")),
         Source("bailian", ("block_tokens",), module="columns:bailian"),
         Source("burstgpt", files="*.csv", has_globs=True, module="columns:burstgpt"),
         Source("azure", module="columns:azure"),
@@ -69,7 +69,6 @@ SOURCES: Final[dict[str, Source]] = {
         Source("agentic", _AGENTIC, True, files="*.json", module="conversations:agentic"),
         Source("agentx", _AGENTIC, True, module="conversations:agentx"),
         Source("tracelab", ("block_tokens",), module="conversations:tracelab"),
-        Source("exgentic", ("block_tokens",), module="engine_logs:exgentic"),
         Source("agentic-mooncake", module="mooncake:agentic_mooncake"),
         Source("dynamo", module="engine_logs:dynamo"),
         Source("lmcache-lookup", files="lookup_hashes_*.jsonl", module="engine_logs:lookup_log"),

@@ -1,4 +1,4 @@
-"""TraceLab, ServeGen, Baseten, Exgentic, H CUA, AgentX, servers' own logs: requests worked out by hand, and faults."""
+"""TraceLab, ServeGen, Baseten, AgentX, servers' own logs: requests worked out by hand, and faults."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import pytest
 import zstandard
 
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.requests import mooncake
 from kvtrace.requests.columns import baseten, servegen
 from kvtrace.requests.conversations import agentic, agentx, tracelab
-from kvtrace.requests.engine_logs import exgentic, sglang_log, vllm_log
+from kvtrace.requests.engine_logs import sglang_log, vllm_log
 from kvtrace.requests.registry import detect
 from kvtrace.requests.shaping import waits_of
 
@@ -320,89 +319,6 @@ def test_an_edition_is_a_conversation_a_line(tmp_path):
     with pytest.raises(TraceError, match=r"edition\.jsonl") as caught:
         agentic.read(jsonl(path, lines), rng())
     assert message in str(caught.value)
-
-
-# Exgentic
-
-
-def call(start, end, tokens, text, **more):
-    attributes = {"gen_ai.usage.input_tokens": tokens, "gen_ai.usage.output_tokens": 3, "gen_ai.input.messages": text}
-    return {
-        "type": "llm_call",
-        "start_time": start,
-        "end_time": end,
-        "status": {"code": 1},
-        "attributes": attributes,
-    } | more
-
-
-def run_of(*spans, session="s"):
-    return {"session_id": session, "harness": "tool_calling", "models": ["m"], "spans": list(spans)}
-
-
-def test_exgentics_prompts_share_as_far_as_their_texts_do(tmp_path):
-    long, at = "x" * 400, "2026-03-01T00:00:0"
-    spans = [
-        call(f"{at}0Z", f"{at}1.25Z", 100, long),
-        call(f"{at}2Z", f"{at}3Z", 50, "y" * 200),
-        # 320 of its characters are the first's, which is 80 of its 100 tokens: 5 blocks of 16.
-        call(f"{at}4+00:00", f"{at}5", 120, "x" * 320 + "z" * 160),
-        call(f"{at}6", f"{at}7", 9, "", status={"code": 2}), {"type": "tool_call"}, call(f"{at}6", f"{at}7", 0, ""),
-    ]  # fmt: skip
-    path = jsonl(tmp_path / "e.jsonl", [run_of(*spans), run_of(call(f"{at}2Z", f"{at}3Z", 100, long), session="t")])
-    assert detect(path) == "exgentic"
-    found = exgentic.read(path, block_tokens=16)
-    assert found.arrival_ns.tolist() == [0, 2 * S, 2 * S, 4 * S]
-    assert found.answered_ns.tolist() == [1_250_000_000, 3 * S, 3 * S, 5 * S]
-    assert found.input_tokens.tolist() == [100, 50, 100, 120]
-    assert found.session_id.tolist() == [0, 0, 1, 0]
-    assert found.block_offsets.tolist() == [0, 6, 9, 15, 22]
-    ids = found.block_ids.tolist()
-    assert ids[15:20] == ids[0:5]
-    assert len(set(ids)) == 6 + 3 + 6 + 2
-    assert found.origin["spans_left_out"] == 3
-    for span, message in (
-        (call("noon", f"{at}1", 5, ""), "row 1, column spans[0].start_time: 'noon' is no time"),
-        (call(f"{at}0", f"{at}1", -5, ""), "row 1, column spans[0].gen_ai.usage.input_tokens: -5 must be from 0"),
-    ):
-        assert message in fault(exgentic, jsonl(path, [run_of(span)]))
-
-
-# H CUA, and what else has its prompts as text in Mooncake's rows
-
-
-def test_rows_with_messages_are_counted_and_cut(tmp_path):
-    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}, "uuid": "1"}
-    first = [{"role": "user", "content": "a" * 100}, {"role": "user", "content": [picture]}]
-    rows = [
-        {"session_id": "t", "delay": 0, "messages": first, "tools": [{"name": "click"}], "output_length": 5},
-        {"session_id": "t", "delay": 1500, "messages": [first[0], {"role": "user", "content": "b" * 100}],
-         "tools": [{"name": "click"}], "output_length": 6},
-        {"session_id": "u", "text_input": "c" * 40, "output_length": 7},
-    ]  # fmt: skip
-    path = jsonl(tmp_path / "h.jsonl", rows)
-    assert detect(path) == "mooncake"
-    found = mooncake.read(path, block_tokens=8, tokenizer="characters")
-    texts = [json.dumps(row.get("tools", "")) + json.dumps(row.get("messages", "")) for row in rows[:2]]
-    texts = [text.replace("data:image/png;base64,AAAA", "") for text in texts] + ["c" * 40]
-    assert found.input_tokens.tolist() == [-(-len(texts[at]) // 4) for at in (0, 2, 1)]
-    assert found.arrival_ns.tolist() == [0, 0, 1_500_000_000]
-    assert found.output_tokens.tolist() == [5, 7, 6]
-    # Blocks of 32 characters, of which so many begin both prompts of t.
-    same = next(at for at, pair in enumerate(zip(*texts[:2], strict=False)) if pair[0] != pair[1]) // 32
-    first, other, later = (
-        found.block_ids[a:b].tolist() for a, b in zip(found.block_offsets, found.block_offsets[1:], strict=False)
-    )
-    assert same > 2
-    assert first[:same] == later[:same]
-    assert len({*first, *other, *later}) == len(first) + len(other) + len(later) - same
-    assert any(
-        "3 rows have their prompt as text" in note and "1 images in them are not counted" in note
-        for note in found.notes
-    )
-    assert "row 1: missing required field `input_length`" in fault(
-        mooncake, jsonl(path, [{"session_id": "t", "delay": 1}])
-    )
 
 
 # Servers' logs
