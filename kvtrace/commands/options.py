@@ -134,8 +134,7 @@ class SourceArguments:
         int, typer.Option(help="Number of superposed copies of the requests, each with blocks and sessions of its own.")
     ] = 1
     scale_common: Annotated[
-        str,
-        typer.Option(help="Share of block references, such as 20%, that all copies share: the most used prefixes."),
+        str, typer.Option(help="Share of block references, such as 20%, that all copies share: the most used prefixes.")
     ] = "0"
     scale_shift: Annotated[
         str | None, typer.Option(help="Shift each copy by a time drawn evenly up to this.  [default: 1m]")

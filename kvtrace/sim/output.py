@@ -21,17 +21,7 @@ import numpy as np
 from kvtrace.core import metadata
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import INSTANT_STORAGE, STALLS, Metadata
-from kvtrace.core.schema import (
-    OBJECTS,
-    REQUESTS,
-    TRACE,
-    Op,
-    Phase,
-    Table,
-    batch_of,
-    enum_code,
-    objects_batch,
-)
+from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, Op, Phase, Table, batch_of, enum_code, objects_batch
 from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
 from kvtrace.model.serving import in_words
 from kvtrace.model.shape import PieceKind, pieces
