@@ -89,8 +89,7 @@ class SourceArguments:
     block_tokens: Annotated[
         int | None,
         typer.Option(
-            help="Tokens a block: mooncake, tracelab [512], bailian, lmcache-chat, vllm-log, sglang-log "
-            "[16], baseten [the file's]."
+            help="Tokens a block: mooncake, tracelab [512], bailian, lmcache-chat, vllm-log, sglang-log [16]."
         ),
     ] = None
     request_rate: Annotated[

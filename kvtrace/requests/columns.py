@@ -1,7 +1,7 @@
 """Published request traces whose columns or fields become ours: a table of columns, Qwen-Bailian, ServeGen's clients.
 
-Azure, BurstGPT and Baseten differ in what they call their columns, which are read by name as Arrow columns from CSV or
-Parquet, each error placed by file, line and column.
+Azure and BurstGPT differ in what they call their columns, which are read by name as Arrow columns, each error placed by
+file, line and column.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from kvtrace.core.errors import TraceError, need_file, refuse
 from kvtrace.core.files import decode_json, read_json
 from kvtrace.core.tables import csv_fault, text_lines
-from kvtrace.core.units import NS_PER_MS, NS_PER_S
+from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.requests import (
     MAX_NS,
     MAX_TOKENS,
@@ -37,21 +37,17 @@ from kvtrace.requests.requests import (
     Start,
     Waits,
     backwards_notes,
-    chained,
     dense,
     origin_of,
-    parquet_names,
-    runs_of,
     sha256_of,
     turns_of,
     without_blocks,
 )
 
-# The first data row of a CSV is on line 2; a Parquet file's is row 0.
+# The first data row is on line 2.
 FIRST_LINE = 2
 _BLOCK_BYTES = 4 << 20
 _MAX_S = 2**31
-_UNITS_NS = {"seconds": NS_PER_S, "ms": NS_PER_MS}
 _NO_SESSIONS = "the source has no sessions, turns or block ids: they are null, and no request reuses another's cache"
 
 
@@ -66,16 +62,11 @@ class Columns:
     time: str
     input: str
     output: str
-    unit: str = ""
-    """Of times that are numbers, a key of _UNITS_NS; empty: times are dates."""
+    is_seconds: bool = False
+    """Whether times are seconds from a start; else they are dates."""
     files: str = ""
     """The pattern of the files that are merged on one clock; empty: it reads single files."""
     session: str = ""
-    duration: str = ""
-    """From the arrival to the end of the answer, in `unit`."""
-    blocks: str = ""
-    """Lists of hashes, one for each block of the prompt."""
-    block_tokens: str = ""
     images: str = ""
     total: str = ""
     """Input and output together, as the source adds them up."""
@@ -87,13 +78,12 @@ class Columns:
         """Return whether the file has this source's columns of arrival and lengths."""
         return start.columns >= {self.time, self.input, self.output}
 
-    def read(self, path: Path, *, block_tokens: int | None = None) -> Requests:
+    def read(self, path: Path) -> Requests:
         """Return the requests of the file at `path`, or of all that a directory or a glob names, by name.
 
-        Hashes are of blocks of `block_tokens`, unless the file says of how many. Without any, prompts of one session
-        are taken to carry their history. Rows out of order are sorted, and counted in the notes. TraceError if a column
-        is missing, a cell is empty or does not fit, some dates have a zone and some none, hashes do not fit their
-        prompt, or nothing but failures is left.
+        Prompts of one session are taken to carry their history. Rows out of order are sorted, and counted in the notes.
+        TraceError if a column is missing, a cell is empty or does not fit, some dates have a zone and some none, or
+        nothing but failures is left.
         """
         tables = [self._table(one) for one in _paths(path, self.files)]
         times, inputs, outputs = (np.concatenate(of) for of in zip(*map(self._counts, tables), strict=True))
@@ -108,23 +98,11 @@ class Columns:
         if int(times[kept[-1]]) - int(times[kept[0]]) > MAX_NS:
             raise TraceError("its times span more than a trace's clock can hold", path=path, column=self.time)
         arrivals, prompts, answers = times[kept] - times[kept[0]], inputs[kept], outputs[kept]
-        more: dict[str, Any] = {}
-        if self.duration:
-            took = np.concatenate([table.filled(self.duration, 0) for table in tables])[kept]
-            unit_ns = _UNITS_NS[self.unit]
-            more["answered_ns"] = arrivals + np.clip(took, 0, _MAX_S * NS_PER_S // unit_ns) * unit_ns
         sessions = _session_numbers(tables, self.session)
         if sessions is not None:
             sessions = sessions[kept]
             sessions[sessions != NONE] = dense(sessions[sessions != NONE])[0]
-            more |= {"session_id": sessions, "turn": turns_of(sessions)}
         facts["conversations"] = None if sessions is None else int(sessions.max()) + 1
-        offsets, ids, block, of_blocks = np.zeros(len(kept) + 1, np.int64), np.zeros(0, np.int64), 0, list[str]()
-        if self.blocks in tables[0].arrays:
-            counts, ids, block = self._hashes(tables[0], inputs, block_tokens)
-            offsets, ids = runs_of(ids, (np.cumsum(counts) - counts)[kept], counts[kept])
-            ids, counted, of_blocks = chained(prompts, offsets, ids, block)
-            facts |= counted
         images = [int(t.filled(self.images, 0).sum()) for t in tables if self.images in t.arrays]
         wrong = sum(
             int(np.count_nonzero(t.filled(self.total, -1) != t.tokens(self.input) + t.tokens(self.output)))
@@ -133,39 +111,29 @@ class Columns:
         )
         unknown = sorted({name for t in tables for name in t.others if name not in self.unused})
         facts |= {"images": sum(images) if images else None, "wrong_totals": wrong, "unknown_columns": unknown}
-        notes = self._notes(facts, 0 if sessions is None else _without_history(sessions, prompts, answers), block)
-        origin = origin_of(self.kind, path, sha256_of(*(t.path for t in tables)), len(kept), block, **facts)
-        return Requests(arrivals, prompts, answers, offsets, ids, block, origin, (*notes, *of_blocks), **more)
+        notes = self._notes(facts, 0 if sessions is None else _without_history(sessions, prompts, answers))
+        origin = origin_of(self.kind, path, sha256_of(*(t.path for t in tables)), len(kept), 0, **facts)
+        turns = None if sessions is None else turns_of(sessions)
+        return without_blocks(arrivals, prompts, answers, origin, tuple(notes), session_id=sessions, turn=turns)
 
     def _table(self, path: Path) -> ColumnsRead:
         import pyarrow as pa
 
-        zone = "UTC" if not self.unit and _has_zone(path, self.time) else None
-        required = {self.time: pa.float64() if self.unit else pa.timestamp("ns", zone)}
+        zone = "UTC" if not self.is_seconds and _has_zone(path, self.time) else None
+        required = {self.time: pa.float64() if self.is_seconds else pa.timestamp("ns", zone)}
         required |= dict.fromkeys((self.input, self.output), pa.int64())
-        optional = dict.fromkeys((self.duration, self.block_tokens, self.images, self.total), pa.int64())
-        need_file(path)
-        names = parquet_names(path) if (is_parquet := path.suffix == ".parquet") else header_of(path)
+        optional = dict.fromkeys((self.images, self.total), pa.int64()) | {self.session: pa.string()}
+        names = header_of(path)
         if missing := [name for name in required if name not in names]:
-            raise TraceError(
-                f"the header has no {' nor '.join(map(repr, missing))}; it reads {','.join(names)[:200]}",
-                path=path,
-                row=1,
-            )
-        twice = [name for name in names if name and names.count(name) > 1]
-        if twice:
+            why = f"the header has no {' nor '.join(map(repr, missing))}; it reads {','.join(names)[:200]}"
+            raise TraceError(why, path=path, row=1)
+        if twice := [name for name in names if name and names.count(name) > 1]:
             raise TraceError(f"the header names {twice[0]!r} twice", path=path, row=1)
-        wanted = {
-            **required,
-            **{
-                n: t for n, t in (optional | {self.session: pa.string(), self.blocks: None}).items() if n and n in names
-            },
-        }
-        arrays = _of_parquet(path, wanted) if is_parquet else _of_csv(path, names, wanted)
-        found = ColumnsRead(path, 0 if is_parquet else FIRST_LINE, arrays, tuple(n for n in names if n not in wanted))
+        types = required | {name: kind for name, kind in optional.items() if name and name in names}
+        found = ColumnsRead(path, _of_csv(path, names, types), tuple(n for n in names if n not in types))
         for name in required:
-            is_empty = arrays[name].is_null().to_numpy()
-            refuse(is_empty, "empty, but it must have a value", path=path, column=name, first_row=found.first_row)
+            is_empty = found.arrays[name].is_null().to_numpy()
+            refuse(is_empty, "empty, but it must have a value", path=path, column=name, first_row=FIRST_LINE)
         return found
 
     def _counts(self, table: ColumnsRead) -> tuple[Ints, Ints, Ints]:
@@ -173,34 +141,18 @@ class Columns:
         import pyarrow as pa
 
         tokens = table.tokens(self.input), table.tokens(self.output)
-        if not self.unit:
+        if not self.is_seconds:
             return table.arrays[self.time].cast(pa.int64()).to_numpy(), *tokens
-        times, most = table.arrays[self.time].to_numpy(), _MAX_S * NS_PER_S // _UNITS_NS[self.unit]
+        seconds = table.arrays[self.time].to_numpy()
         # Not a number fails every comparison.
-        table.refuse(self.time, ~((times >= 0) & (times <= most)), times, f"must be from 0 to {most} {self.unit}")
-        return np.rint(times * _UNITS_NS[self.unit]).astype(np.int64), *tokens
+        table.refuse(self.time, ~((seconds >= 0) & (seconds <= _MAX_S)), seconds, f"must be from 0 to {_MAX_S} seconds")
+        return np.rint(seconds * NS_PER_S).astype(np.int64), *tokens
 
-    def _hashes(self, table: ColumnsRead, inputs: Ints, block_tokens: int | None) -> tuple[Ints, Ints, int]:
-        """Return how many hashes each prompt has, numbers for all of them, and the tokens of a block."""
-        import pyarrow.compute as pc
-
-        lists, sizes = table.arrays[self.blocks], table.filled(self.block_tokens, 0)
-        block = block_tokens or int(sizes.max(initial=0))
-        if not block:
-            raise TraceError("nothing says how many tokens a block has: say --block-tokens", path=table.path)
-        table.refuse(self.block_tokens, (sizes != 0) & (sizes != block), sizes, f"but blocks are of {block} tokens")
-        counts = pc.list_value_length(lists).fill_null(0).to_numpy().astype(np.int64)
-        ids = pc.list_flatten(lists).combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
-        is_wrong = (counts > 0) & (counts != inputs // block) & (counts != -(-inputs // block))
-        why = f"hashes are not those of its prompt in blocks of {block} tokens"
-        table.refuse(self.blocks, is_wrong, counts, why)
-        return counts, ids, block
-
-    def _notes(self, facts: Mapping[str, Any], shorter: int, block: int) -> list[str]:
+    def _notes(self, facts: Mapping[str, Any], shorter: int) -> list[str]:
         notes = []
-        if facts["conversations"] is None and not block:
+        if facts["conversations"] is None:
             notes.append(_NO_SESSIONS)
-        elif not block:
+        else:
             notes.append(
                 f"the source has no block ids: prompts of one {self.session} are taken to carry their history, "
                 "which the source does not say"
@@ -227,20 +179,12 @@ class Columns:
 azure = Columns("azure", "TIMESTAMP", "ContextTokens", "GeneratedTokens", images="NumImages")
 """Azure LLM inference CSVs (2023, 2024, multimodal 2025): arrival and lengths, no conversations and no ids."""
 burstgpt = Columns(
-    *("burstgpt", "Timestamp", "Request tokens", "Response tokens", "seconds", "*.csv", "Session ID"),
+    *("burstgpt", "Timestamp", "Request tokens", "Response tokens", True, "*.csv", "Session ID"),
     total="Total tokens",
     unused=("Elapsed time", "Model", "Log Type"),
     has_failures=True,
 )
 """BurstGPT CSVs: arrival and lengths in whole seconds; newer files also name sessions. No block ids."""
-baseten = Columns(
-    *("baseten", "timestamp_start_unix_ms", "input_tokens", "output_tokens", "ms"),
-    session="provided_session_id",
-    duration="duration_e2e_ms",
-    blocks="total_hashes",
-    block_tokens="block_size",
-)
-"""Baseten's completion traces (Parquet): sessions, block hashes, and how long requests took; prompts are not read."""
 
 
 def _has_zone(path: Path, time: str) -> bool:
@@ -490,7 +434,6 @@ class ColumnsRead:
     """The columns read from one file, Arrow chunked arrays by name, and the names of those that were not."""
 
     path: Path
-    first_row: int
     arrays: dict[str, Any]
     others: tuple[str, ...]
 
@@ -513,7 +456,7 @@ class ColumnsRead:
 
     def refuse(self, name: str, is_wrong: Any, values: Any, why: str) -> None:
         """Raise TraceError for the first row of column `name` that `is_wrong`, a boolean array."""
-        refuse(is_wrong, f"{{}} {why}", values, path=self.path, column=name, first_row=self.first_row)
+        refuse(is_wrong, f"{{}} {why}", values, path=self.path, column=name, first_row=FIRST_LINE)
 
 
 def header_of(path: Path) -> list[str]:
@@ -528,26 +471,6 @@ def header_of(path: Path) -> list[str]:
     except UnicodeDecodeError:
         raise TraceError("not a text file", path=path, row=1) from None
     return [name.strip().strip('"') for name in names]
-
-
-def _of_parquet(path: Path, types: Mapping[str, Any]) -> dict[str, Any]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(path, columns=list(types), page_checksum_verification=True)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise TraceError(f"not a readable Parquet file: {str(error).splitlines()[0]}", path=path) from None
-    if not table.num_rows:
-        raise TraceError("holds no request", path=path)
-    arrays = {}
-    for name, kind in types.items():
-        column = table.column(name)
-        try:
-            arrays[name] = column if kind is None else column.cast(kind)
-        except pa.ArrowException as error:
-            raise TraceError(str(error).splitlines()[0], path=path, column=name) from None
-    return arrays
 
 
 def _of_csv(path: Path, names: list[str], types: Mapping[str, Any]) -> dict[str, Any]:

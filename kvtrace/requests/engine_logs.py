@@ -320,7 +320,7 @@ def _read_vllm(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -
     TraceError if a line about a request is cut off or damaged, or no prompt is in the log; ConfigError if no such
     tokenizer.
     """
-    log, known, texts, calendar = _Log(path), dict[str, _Logged](), 0, _Calendar()
+    log, known, texts, calendar = _Log(path, object), dict[str, _Logged](), 0, _Calendar()
     encode, per_token, words = encoder(tokenizer)
 
     def units_of(text: str, ids: str | None) -> tuple[Any, ...]:
@@ -349,20 +349,14 @@ def _read_vllm(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -
     if known and not kept:
         why = "no prompt is in it: start vLLM with VLLM_LOGGING_LEVEL=DEBUG, beside --enable-log-requests"
         raise TraceError(why, path=path)
-    longest = max((said.input_tokens for said in kept), default=0)
     counts = (
         (texts, f"prompts are logged as text alone, whose tokens are {words}"),
         (len(known) - len(kept), "requests without their prompts are left out"),
         (sum(said.output_tokens is None for said in kept), "requests have no answer in the log: output_tokens is 0"),
-        (
-            sum(said.input_tokens == longest for said in kept) - 1,
-            f"prompts beside one have its {longest} tokens, the most: --max-log-len may have cut them",
-        ),
     )
-    notes = ["the log says neither year nor zone, and times of whole seconds"]
-    return log.requests(
-        "vllm-log", kept, block_tokens, [*notes, *(f"{count} {what}" for count, what in counts if count > 0)]
-    )
+    notes = ["the log says neither year nor zone, and times of whole seconds; --max-log-len would have cut prompts"]
+    notes += [f"{count} {what}" for count, what in counts if count]
+    return log.requests("vllm-log", kept, block_tokens, notes)
 
 
 vllm_log = SourceFormat(_read_vllm, lambda start: b"Received request " in start.text and b"Params(" in start.text)
@@ -383,7 +377,7 @@ def _read_sglang(path: Path, *, block_tokens: int = 16) -> Requests:
     `--log-requests-level 3` also the token ids of the prompt. TraceError if such a line is cut off or damaged, or says
     neither when it came nor when it was written.
     """
-    log, found, cached, cut = _Log(path), list[_Logged](), 0, 0
+    log, found, cached, cut = _Log(path, object), list[_Logged](), 0, 0
     for number, line in log:
         if "Finish: obj=" not in line and '"request.finished"' not in line:
             continue
@@ -434,23 +428,14 @@ class _Logged:
     session: str | None = None
 
 
-class _Log:
-    """The lines of a server's log, and what they come to."""
-
-    def __init__(self, path: Path) -> None:
-        need_file(path)
-        self.path = path
-        self._digest = hashlib.sha256()
+class _Log(JsonLines[Any]):
+    """The lines of a server's log, as text, and what they come to."""
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
         """Yield each line and its number, from 1; what is no UTF-8 in it is replaced."""
         for number, line in enumerate(text_lines(self.path), 1):
             self._digest.update(line)
             yield number, line.decode(errors="replace")
-
-    def fault(self, message: str, number: int, column: str | None) -> TraceError:
-        """Return a TraceError about `column` of line `number`."""
-        return TraceError(message, path=self.path, row=number, column=column)
 
     def requests(self, kind: str, logged: list[_Logged], block_tokens: int, notes: list[str]) -> Requests:
         """Return the requests `logged`: with blocks by the token ids of prompts, if any has its own in the log."""
@@ -464,7 +449,7 @@ class _Log:
             shared = "the log has no prompt's tokens: prompts share a prefix only within a conversation"
         else:
             shared = "the log has no prompt's tokens and no conversation: no request reuses another's cache"
-        return found.requests(kind, self.path, self._digest.hexdigest(), block, [shared, *notes])
+        return found.requests(kind, self.path, self.sha256, block, [shared, *notes])
 
 
 _DAY_NS = 86_400 * NS_PER_S

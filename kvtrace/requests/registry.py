@@ -56,7 +56,6 @@ SOURCES: Final[dict[str, Source]] = {
         Source("bailian", ("block_tokens",), module="columns:bailian"),
         Source("burstgpt", files="*.csv", has_globs=True, module="columns:burstgpt"),
         Source("azure", module="columns:azure"),
-        Source("baseten", ("block_tokens",), module="columns:baseten"),
         Source(
             *("sharegpt", ("request_rate_per_s", "live_conversations", "max_conversations", "tokenizer"), True),
             module="conversations:sharegpt",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Annotated, Any, Final, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -175,21 +175,8 @@ class Start:
 
     @property
     def columns(self) -> set[str]:
-        """The column names, of Parquet, or if the first line is the header of a CSV."""
-        if self.text.startswith(b"PAR1"):
-            return set(parquet_names(self.path))
+        """The column names, if the first line is the header of a CSV."""
         return {name.strip() for name in self.line.decode(errors="replace").split(",")}
-
-
-def parquet_names(path: Path) -> list[str]:
-    """Return the names of the columns of the Parquet file at `path`; none of one that cannot be read."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return list(pq.read_schema(path).names)
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
-        return []
 
 
 def start_of(path: Path) -> Start:
@@ -319,14 +306,7 @@ class JsonLines(Generic[T]):
                 yield number, decoded
 
 
-class Placing(Protocol):
-    """What reads a text line by line, and places a fault in it."""
-
-    def fault(self, message: str, number: int, column: str | None) -> TraceError:
-        """Return a TraceError about `column` of line `number`."""
-
-
-def wall_ns(text: str, lines: Placing, number: int, column: str) -> int:
+def wall_ns(text: str, lines: JsonLines[Any], number: int, column: str) -> int:
     """Return the ns since 1970 of the ISO time `text`, without zone or of UTC; TraceError, placed, if it is none."""
     try:
         return int(np.datetime64(text.removesuffix("Z").removesuffix("+00:00"), "ns").astype(np.int64))
@@ -366,16 +346,6 @@ def prefix_chains(ids: Ints, offsets: Ints) -> tuple[Ints, int]:
     differs = (sorted_ids[1:] == sorted_ids[:-1]) & (sorted_before[1:] != sorted_before[:-1])
     ambiguous = len(np.unique(sorted_ids[1:][differs]))
     return (ids, 0) if ambiguous == 0 else (_renamed(ids, offsets), ambiguous)
-
-
-def chained(inputs: Ints, offsets: Ints, ids: Ints, block_tokens: int) -> tuple[Ints, dict[str, int], list[str]]:
-    """Return `ids` as prefix chains of prompts of so many `inputs` tokens, with what is counted and noted of them."""
-    ids, ambiguous = prefix_chains(ids, offsets) if len(ids) else (ids, 0)
-    unnamed = int(np.maximum(inputs - np.diff(offsets) * block_tokens, 0).sum())
-    notes = [f"{ambiguous} block ids stand behind more than one prefix, and were renamed by it"] if ambiguous else []
-    if unnamed:
-        notes.append(f"{unnamed} tokens at the ends of prompts have no block id and are never reused")
-    return ids, {"block_references": len(ids), "rechained_ids": ambiguous, "unnamed_tokens": unnamed}, notes
 
 
 def backwards_notes(times: int) -> list[str]:
@@ -460,11 +430,15 @@ class Gathered:
             raise TraceError("its times span more than the clock of a trace holds", path=path)
         inputs, outputs = column(self._inputs)[order], column(self._outputs)[order]
         offsets, ids = flat(self._chains, order)
+        ids, ambiguous = prefix_chains(ids, offsets) if len(ids) else (ids, 0)
         said = list(notes)
         if block_tokens:
-            ids, counted, of_blocks = chained(inputs, offsets, ids, block_tokens)
-            facts |= counted
-            said += of_blocks
+            unnamed = int(np.maximum(inputs - np.diff(offsets) * block_tokens, 0).sum())
+            facts |= {"block_references": len(ids), "rechained_ids": ambiguous, "unnamed_tokens": unnamed}
+            if ambiguous:
+                said.append(f"{ambiguous} block ids stand behind more than one prefix, and were renamed by it")
+            if unnamed:
+                said.append(f"{unnamed} tokens at the ends of prompts have no block id and are never reused")
         place: dict[str, Any] = {}
         answered = column(self._answered)[order]
         if (answered != arrivals).any():

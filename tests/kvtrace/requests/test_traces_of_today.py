@@ -1,4 +1,4 @@
-"""TraceLab, ServeGen, Baseten, AgentX, servers' own logs: requests worked out by hand, and faults."""
+"""TraceLab, ServeGen, AgentX, servers' own logs: requests worked out by hand, and faults."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import zstandard
 
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.requests.columns import baseten, servegen
+from kvtrace.requests.columns import servegen
 from kvtrace.requests.conversations import agentic, agentx, tracelab
 from kvtrace.requests.engine_logs import sglang_log, vllm_log
 from kvtrace.requests.registry import detect
@@ -118,68 +116,6 @@ def test_lines_are_read_packed(tmp_path, suffix):
     assert "truncated" in fault(tracelab, packed)
     packed.write_bytes(packed.read_bytes()[:4] + b"damaged, all of it")
     assert "damaged" in fault(tracelab, packed)
-
-
-# Baseten
-
-
-def parquet(path, **columns):
-    base = {
-        "timestamp_start_unix_ms": [1_700_000_002_000, 1_700_000_000_000, 1_700_000_001_500],
-        "prompt": ["a", "b", "c"], "input_tokens": [40, 32, 33], "output_tokens": [4, 0, 6], "block_size": [16, 16, 16],
-        "provided_session_id": ["x", None, "x"], "duration_e2e_ms": [500, None, 250],
-        "total_hashes": pa.array([[2**63, 7, 9], [5, 6], [2**63, 7]], pa.list_(pa.uint64())),
-    }  # fmt: skip
-    pq.write_table(pa.table({name: of for name, of in (base | columns).items() if of is not None}), path)
-    return path
-
-
-def test_basetens_columns_become_requests(tmp_path):
-    path = parquet(tmp_path / "b.parquet")
-    assert detect(path) == "baseten"
-    found = baseten.read(path)
-    assert found.arrival_ns.tolist() == [0, 1_500_000_000, 2 * S]
-    assert (found.input_tokens.tolist(), found.output_tokens.tolist()) == ([32, 33, 40], [0, 6, 4])
-    assert (found.session_id.tolist(), found.turn.tolist()) == ([-1, 0, 0], [-1, 0, 1])
-    assert found.answered_ns.tolist() == [0, 1_750_000_000, 2_500_000_000]
-    assert (found.block_tokens, found.block_offsets.tolist()) == (16, [0, 2, 4, 7])
-    ids = found.block_ids.tolist()
-    assert ids[2:4] == ids[4:6]
-    assert len(set(ids)) == 5
-    assert found.origin["unnamed_tokens"] == 1
-    assert found.notes == (
-        "times went backwards 1 times: the requests were sorted by arrival",
-        "unknown columns were not read: prompt",
-        "1 tokens at the ends of prompts have no block id and are never reused",
-    )
-
-
-def test_baseten_without_hashes_has_sessions(tmp_path):
-    found = baseten.read(parquet(tmp_path / "b.parquet", total_hashes=None, block_size=None))
-    assert (found.block_tokens, found.session_id.tolist()) == (0, [-1, 0, 0])
-    assert any("prompts of one provided_session_id are taken to carry their history" in note for note in found.notes)
-    plain = parquet(tmp_path / "b.parquet", total_hashes=None, block_size=None, provided_session_id=None)
-    assert "no sessions, turns or block ids" in baseten.read(plain).notes[0]
-
-
-@pytest.mark.parametrize(("columns", "message"), [
-    ({"input_tokens": [40, -1, 33]}, "row 1, column input_tokens: -1 must be from 0 to"),
-    ({"input_tokens": [40, None, 33]}, "row 1, column input_tokens: empty, but it must have a value"),
-    ({"input_tokens": ["a", "b", "c"]}, "column input_tokens: Failed to parse string"),
-    ({"timestamp_start_unix_ms": [0, 0, -5]}, "row 2, column timestamp_start_unix_ms: -5.0 must be from 0 to"),
-    ({"total_hashes": [[1, 2, 3], [5], [1, 2]]}, "row 1, column total_hashes: 1 hashes are not those of its prompt in"),
-    ({"block_size": [16, 16, 32]}, "row 0, column block_size: 16 but blocks are of 32 tokens"),
-    ({"block_size": None}, "nothing says how many tokens a block has: say --block-tokens"),
-    ({"output_tokens": None}, "the header has no 'output_tokens'"),
-])  # fmt: skip
-def test_bad_rows_of_baseten_are_named(tmp_path, columns, message):
-    assert message in fault(baseten, parquet(tmp_path / "b.parquet", **columns))
-
-
-def test_a_damaged_parquet_is_one_line(tmp_path):
-    path = parquet(tmp_path / "b.parquet")
-    path.write_bytes(path.read_bytes()[:-20])
-    assert "row 1: the header has no" in fault(baseten, path)
 
 
 # ServeGen
