@@ -7,7 +7,7 @@ import math
 import mmap
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -232,6 +232,7 @@ sharegpt = SourceFormat(_read_sharegpt, lambda start: start.text.startswith(b"["
 """ShareGPT JSON, an array of conversations as text. It has no times and no token counts: both are made, and noted."""
 
 
+_Fault = Callable[..., TraceError]
 LOCAL, GLOBAL = "local", "global"
 SUBAGENT = "subagent"
 
@@ -267,25 +268,19 @@ class _Conversations:
     warmups: int = 0
     left_out: int = 0
 
-    def enter(self, file: _File, scope: int | None, start_ns: int, path: Path, row: int | None, draw: float) -> None:
+    def enter(self, file: _File, scope: int | None, start_ns: int, draw: float, fault: _Fault) -> None:
         """Append a conversation that starts then, its sub-agents after it; with `scope` None its ids are of all files.
 
         Of one with a start ratio, `draw` says which moment of it is the start.
         """
         if file.block_size <= 0:
-            raise TraceError(f"{file.block_size} must be > 0 tokens", path=path, row=row, column="block_size")
+            raise fault(f"{file.block_size} must be > 0 tokens", column="block_size")
         if file.hash_id_scope not in (LOCAL, GLOBAL):
-            why = f"{file.hash_id_scope!r} is not {LOCAL} or {GLOBAL}"
-            raise TraceError(why, path=path, row=row, column="hash_id_scope")
+            raise fault(f"{file.hash_id_scope!r} is not {LOCAL} or {GLOBAL}", column="hash_id_scope")
         self.block_tokens = self.block_tokens or file.block_size
         if file.block_size != self.block_tokens:
-            why = f"blocks of {file.block_size} tokens, but {self.block_tokens} before"
-            raise TraceError(why, path=path, row=row)
-        # A sub-agent's times are from its own start, unless all are past where its conversation starts it.
-        agents = [request for request in file.requests if request.type == SUBAGENT]
-        is_own_clock = any(inner.t < agent.t for agent in agents for inner in agent.requests or ())
-        calls: list[tuple[_Request, float, int, int]] = []
-        self._flatten(file.requests, 0.0, "", calls, path, row, is_own_clock=is_own_clock)
+            raise fault(f"blocks of {file.block_size} tokens, but {self.block_tokens} before")
+        calls = list(self._calls(file.requests, fault))
         if not calls:
             return
         began = np.array([min(round(t * NS_PER_S), MAX_NS) for _, t, _, _ in calls], dtype=np.int64)
@@ -307,39 +302,33 @@ class _Conversations:
                 tokens = request.input or 0, request.output or 0
                 self.found.add(start_ns + at_ns, *tokens, chain, session, start_ns + end_ns, turn)
 
-    def _flatten(
-        self,
-        requests: list[_Request],
-        start: float,
-        where: str,
-        calls: list[tuple[_Request, float, int, int]],
-        path: Path,
-        row: int | None,
-        *,
-        is_own_clock: bool,
-    ) -> None:
-        """Append a conversation's requests to `calls` with their times, session and turn, then its sub-agents'."""
-        session, turn, latest = self.count, 0, 0.0
-        self.count += 1
-        nested = []
-        for number, request in enumerate(requests):
-            place = f"{where}requests[{number}]"
-            if request.type == SUBAGENT:
-                nested.append((request.requests or [], start + request.t if is_own_clock else start, f"{place}."))
-                continue
-            if request.input is None or request.output is None or request.hash_ids is None:
-                raise TraceError("a request needs in, out and hash_ids", path=path, row=row, column=place)
-            ids, (whole, partial) = len(request.hash_ids), divmod(request.input, self.block_tokens)
-            if ids not in (whole, whole + (partial > 0)):
-                why = f"{ids} ids, but {request.input} input tokens in blocks of {self.block_tokens}"
-                raise TraceError(f"{why} make {whole} whole blocks", path=path, row=row, column=f"{place}.hash_ids")
-            self.out_of_order += request.t < latest
-            latest = request.t
-            calls.append((request, start + request.t, session, turn))
-            turn += 1
-        for inner, began, place in nested:
-            self.subagents += 1
-            self._flatten(inner, began, place, calls, path, row, is_own_clock=is_own_clock)
+    def _calls(self, requests: list[_Request], fault: _Fault) -> Iterator[tuple[_Request, float, int, int]]:
+        """Yield a conversation's requests with their times, session and turn, then its sub-agents'."""
+        # A sub-agent's times are from its own start, unless all are past where its conversation starts it.
+        agents = [request for request in requests if request.type == SUBAGENT]
+        is_own_clock = any(inner.t < agent.t for agent in agents for inner in agent.requests or ())
+        left = [(requests, 0.0, "")]
+        while left:
+            asked, start, where = left.pop(0)
+            session, turn, latest, nested = self.count, 0, 0.0, []
+            self.count += 1
+            for number, request in enumerate(asked):
+                place = f"{where}requests[{number}]"
+                if request.type == SUBAGENT:
+                    nested.append((request.requests or [], start + request.t * is_own_clock, f"{place}."))
+                    continue
+                if request.input is None or request.output is None or request.hash_ids is None:
+                    raise fault("a request needs in, out and hash_ids", column=place)
+                ids, (whole, partial) = len(request.hash_ids), divmod(request.input, self.block_tokens)
+                if ids not in (whole, whole + (partial > 0)):
+                    why = f"{ids} ids, but {request.input} input tokens in blocks of {self.block_tokens}"
+                    raise fault(f"{why} make {whole} whole blocks", column=f"{place}.hash_ids")
+                self.out_of_order += request.t < latest
+                latest = request.t
+                yield request, start + request.t, session, turn
+                turn += 1
+            self.subagents += len(nested)
+            left[:0] = nested
 
     def _from_the_middle(self, began: Ints, ended: Ints, sessions: Ints, draw: float) -> tuple[Ints, Ints, Any]:
         """Return times from a moment of the conversation on, and which requests are left.
@@ -420,7 +409,8 @@ def _read_agentic(
         scopes[file.hash_id_scope] += 1
         draw = float(rng.random()) if start_ratio else 0.0
         place = None if file.hash_id_scope == GLOBAL else number
-        conversations.enter(file, place, int(start), path if is_lines else paths[number], row, draw)
+        fault = partial(TraceError, path=path if is_lines else paths[number], row=row)
+        conversations.enter(file, place, int(start), draw, fault)
     notes = conversations.notes(conversation_rate_per_s, scopes)
     facts = {
         "files": [p.name for p in paths],
