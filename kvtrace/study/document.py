@@ -95,34 +95,43 @@ def _cost_unit(found: Findings) -> Unit:
 
 
 def _candidate_columns(found: Findings, keys: Sequence[str]) -> list[ReportColumn]:
-    wears = any(row.figures.tiers[-1].drive_writes_per_day is not None for row in found.rows if row.figures)
-    has_times = any(of.first_token_p99_ns is not None for of in found.candidates)
-    return [
-        *(ReportColumn(f"knob.{key}", key) for key in keys),
-        *columns_of("share: hit_ratio = hits; count: recomputed_tokens = tokens computed again"),
-        *(columns_of("ns: first_token_p99_ns = first token p99") if has_times else []),
-        *columns_of("""
-            bytes_per_s: read = read from storage, read_p99 = p99 of per-second rate,
-                written = written to it, written_p99 = p99 of per-second rate
-        """),
-        *(columns_of("number: drive_writes_per_day = drive writes a day") if wears else []),
-        ReportColumn("cost", found.study.cost_name, _cost_unit(found)),
-    ]
+    known = {
+        "hit_ratio", "recomputed_tokens", "read", "read_p99", "written", "written_p99",
+        *(name for of in found.candidates for name, value in _figures(of).items() if value is not None),
+    }  # fmt: skip
+    figures = columns_of("""
+        share: hit_ratio = hits, optimal_hit_ratio = optimal
+        count: recomputed_tokens = tokens computed again
+        ns: first_token_p99_ns = first token p99
+        bytes_per_s: read = read from storage, read_p99 = p99 of per-second rate,
+            written = written to it, written_p99 = p99 of per-second rate
+        number: drive_writes_per_day = drive writes a day
+        years: life_years = life
+    """)
+    keyed = [ReportColumn(f"knob.{key}", key) for key in keys]
+    cost = ReportColumn("cost", found.study.cost_name, _cost_unit(found))
+    return [*keyed, *(column for column in figures if column.name in known), cost]
 
 
-def _candidate_row(of: Candidate, columns: Sequence[ReportColumn]) -> list[Any]:
+def _figures(of: Candidate) -> dict[str, Any]:
+    """Return what a candidate came to, by the names of columns."""
     storage = [row.figures.tiers[-1] for row in of.rows if row.figures]
     reads = [rate for tier in storage if (rate := tier.rates.read_bytes_per_s) is not None]
     writes = [rate for tier in storage if (rate := tier.rates.write_bytes_per_s) is not None]
-    figures: dict[str, Any] = {
+    return {
         "read": mean([rate.mean for rate in reads]),
         "read_p99": mean([rate.p99_second for rate in reads]),
         "written": mean([rate.mean for rate in writes]),
         "written_p99": mean([rate.p99_second for rate in writes]),
+        "optimal_hit_ratio": mean([row.figures.optimal_hit_ratio for row in of.rows if row.figures]),
         "drive_writes_per_day": mean([tier.drive_writes_per_day for tier in storage]),
+        "life_years": mean([tier.life_years for tier in storage]),
+        **{name: getattr(of, name) for name in ("hit_ratio", "recomputed_tokens", "first_token_p99_ns", "cost")},
     }
-    figures |= {c.name: getattr(of, c.name) for c in columns if hasattr(of, c.name)}
-    figures |= {f"knob.{key}": as_text(value) for key, value in of.knobs.items()}
+
+
+def _candidate_row(of: Candidate, columns: Sequence[ReportColumn]) -> list[Any]:
+    figures = _figures(of) | {f"knob.{key}": as_text(value) for key, value in of.knobs.items()}
     return [figures.get(column.name) for column in columns]
 
 
