@@ -294,7 +294,8 @@ def size(
         check_page(page, "--plot")
     is_ordered = file is not None and target.first_token is None
     scenario = prepare(file, stack, users, run, source, turns, gpu="instant" if is_ordered else None)
-    scenario.refuse_fleet("kvtrace size")
+    if (nodes := scenario.preset.fleet.nodes) > 1:
+        raise ConfigError(f"fleet.nodes={nodes}: kvtrace size is of one node; kvtrace plan is of a fleet")
     if file is not None and scenario.load.requests is not None:
         scenario.load.requests.check_shared()
     wanted = Stack(scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns, worn)

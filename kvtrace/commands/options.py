@@ -313,7 +313,6 @@ def write_page(page: Path, shown: Document) -> None:
 USED_BY_ALL = {"model", "preset", "settings", "duration", "seed"}
 """Options of the groups below that a preset without a KV cache has a use for, too."""
 
-
 TurnsOption = Annotated[
     str | None,
     typer.Option(
@@ -457,11 +456,6 @@ class Scenario:
         from kvtrace.sim.simulation import Simulation
 
         return Simulation(self.preset, self.model, self.load, ranks=self.ranks)
-
-    def refuse_fleet(self, command: str) -> None:
-        """Raise ConfigError if there are several nodes: `command` looks at one."""
-        if (nodes := self.preset.fleet.nodes) > 1:
-            raise ConfigError(f"fleet.nodes={nodes}: {command} is of one node; kvtrace plan is of a fleet")
 
     def span_ns(self, simulation: Simulation) -> int | None:
         """Return over how long requests arrive, as far as it is known so far: to the last one, or to the end."""

@@ -149,8 +149,7 @@ class ParquetReader:
             if index < 0:
                 raise TraceError("this column is missing", path=self.path, column=column.name)
             type_ = found.field(index).type
-            same = pa.types.is_dictionary(type_) if column.type == "enum" else type_ == field.type
-            if not same:
+            if not (pa.types.is_dictionary(type_) if column.type == "enum" else type_ == field.type):
                 raise TraceError(f"its type is {type_}, not {field.type}", path=self.path, column=column.name)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -442,15 +441,9 @@ class CsvReader:
     def _array(self, array: Any, name: str, row: int) -> Any:
         import pyarrow as pa
 
-        if self.table.column(name).type.startswith("list"):
-            array = self._lists(array, name, row)
-        elif pa.types.is_dictionary(array.type):
-            array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary)
-        return array
-
-    def _lists(self, array: Any, name: str, row: int) -> Any:
-        import pyarrow as pa
-
+        if not self.table.column(name).type.startswith("list"):
+            is_set = pa.types.is_dictionary(array.type)
+            return pa.DictionaryArray.from_arrays(array.indices, array.dictionary) if is_set else array
         lists: list[list[int] | None] = []
         for index, text in enumerate(array.to_pylist()):
             numbers = None if text is None else _numbers(text)
@@ -570,7 +563,6 @@ def unpacked(path: Path) -> Iterator[bytes]:
 
 SUFFIXES = (".parquet", ".csv.zst")
 ROW_GROUP_ROWS = 1 << 18
-
 
 Encoder = ParquetEncoder | CsvEncoder
 """What a file format writes: whole row groups, then the metadata."""

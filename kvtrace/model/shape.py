@@ -128,11 +128,6 @@ class Latent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             return self.layers * DS_MLA_RECORD_BYTES
         return self.layers * (self.latent_dim + self.rope_dim) * dtype.element_bytes
 
-    @property
-    def is_ds_mla(self) -> bool:
-        """Whether vLLM's packed record fits this latent."""
-        return (self.latent_dim, self.rope_dim) == _DS_MLA_SHAPE
-
     def formula(self, dtype: KvDtype, ranks: int) -> str:  # noqa: ARG002 - the same on every rank
         """Return `token_bytes` as a product to read."""
         if dtype is KvDtype.FP8_DS_MLA:
@@ -201,7 +196,6 @@ class Recurrent(
 TokenLayers = Full | Sliding | Chunked | Latent | Indexer
 """Layers that keep something for each token."""
 Layers = TokenLayers | Recurrent
-
 
 # With these, bytes of any prefix on all ranks still fit 64 bits.
 _MOST = 2**24
@@ -291,7 +285,10 @@ def _complaints(model: ModelShape) -> Iterator[str]:
         yield f"max_context_tokens(={model.max_context_tokens}) must be > 0"
     if len({isinstance(g, Latent | Indexer) for g in groups}) > 1:
         yield "latent attention and attention with heads in one model are not supported"
-    fits = all(isinstance(g, Indexer) or (isinstance(g, Latent) and g.is_ds_mla) for g in groups)
+    fits = all(
+        isinstance(g, Indexer) or (isinstance(g, Latent) and (g.latent_dim, g.rope_dim) == _DS_MLA_SHAPE)
+        for g in groups
+    )
     if model.kv_dtype is KvDtype.FP8_DS_MLA and not fits:
         yield "fp8_ds_mla packs multi-head latents of 512 + 64 only; use fp8"
     if (size := bytes_per_token(model)) > _MOST_BYTES_PER_TOKEN:

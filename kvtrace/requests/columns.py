@@ -300,7 +300,6 @@ def _read_bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
 bailian = SourceFormat(_read_bailian, lambda start: start.is_json_with("timestamp", "hash_ids", "chat_id"))
 """Qwen-Bailian JSONL request traces (Alibaba, ATC'25): conversations by parent links, and 16-token block ids."""
 
-
 _CLIENTS = "chunk-*-trace.csv"
 _NUMBERED = re.compile(rb"([0-9.e+-]+):")
 _LAWS = ("Gamma", "Weibull")

@@ -231,7 +231,6 @@ def _sharegpt_notes(origin: dict[str, Any]) -> tuple[str, ...]:
 sharegpt = SourceFormat(_read_sharegpt, lambda start: start.text.startswith(b"[") and b'"conversations"' in start.text)
 """ShareGPT JSON, an array of conversations as text. It has no times and no token counts: both are made, and noted."""
 
-
 _Fault = Callable[..., TraceError]
 LOCAL, GLOBAL = "local", "global"
 SUBAGENT = "subagent"

@@ -115,7 +115,6 @@ dynamo = SourceFormat(
 Dynamo gives the hashes of whole prefixes where it traces for replay (`replay` in a request), and sessions of agents.
 """
 
-
 INPUT, OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
 OLD_NAMES = {"gen_ai.usage.prompt_tokens": INPUT, "gen_ai.usage.completion_tokens": OUTPUT}
 """As the conventions called them before version 1.27, and vLLM still does."""
@@ -192,7 +191,6 @@ Collectors write such lines (the file exporter). Spans say no more of a prompt t
 within a conversation.
 """
 
-
 LOOKUP_FILES = "lookup_hashes_*.jsonl"
 
 _Size = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
@@ -256,7 +254,6 @@ lookup_log = SourceFormat(_read_lookup_log, lambda start: start.is_json_with("ch
 LMCache's server writes it with `--lookup-hash-log-dir`: a line for each prompt that it looks up, with its full chunks.
 """
 
-
 CHAT_FILES = "*.openai_chat.jsonl"
 
 
@@ -301,7 +298,6 @@ chats = SourceFormat(_read_chats, lambda start: start.is_json_with("timestamp", 
 
 They are in LMCache/lmcache-agent-trace on GitHub, one session a file, of which lines are not in the order of time.
 """
-
 
 _QUOTED = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None)"""
 _IDS = r"_token_ids: (?:None|\[([0-9, ]*)\])"
@@ -361,7 +357,6 @@ def _read_vllm(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -
 
 vllm_log = SourceFormat(_read_vllm, lambda start: b"Received request " in start.text and b"Params(" in start.text)
 """What vLLM prints of requests: their prompts by token ids or as text, and their answers. It names no sessions."""
-
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?")
 _NUMBER = re.compile(r"""['"](\w+)['"]: (-?[0-9][0-9.e+-]*)""")
@@ -619,7 +614,6 @@ lmcache_trace = SourceFormat(
 
 The file is frames of a 4-byte big-endian length and so many bytes of MessagePack: a header, then a record a call.
 """
-
 
 ITEM_BYTES: Final = {
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "uint8", "int8"), 1),

@@ -56,7 +56,6 @@ LIBRARY: Final = -2
 # Of the first rank of a Zipf distribution with exponent 1; that of rank r is this over r.
 ZIPF_WEIGHT: Final = 1 << 32
 
-
 _draw_all = function("draw_all", I8, int, int, int, int, int)
 _make_users = function("make_users", USER, I8, int, I8, int, I8, int)
 

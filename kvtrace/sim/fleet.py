@@ -38,7 +38,7 @@ from kvtrace.native.records import (
     UNBOUNDED,
     World,
 )
-from kvtrace.sim.presets.tier import FleetSetting, Scope, TierSetting
+from kvtrace.sim.presets.tier import FleetSetting, Scope, TierSetting, bytes_of
 
 DRAM: Final = ("cpu", "dram", "host")
 MEMORY: Final = ("gpu", "hbm", *DRAM)
@@ -447,7 +447,7 @@ def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows
     """Set up the nodes of `setting`, each with its own tiers as `scopes` says; `rows` is the size of the buffers."""
     fleet, knobs, count = world.fleet, world.knobs, setting.nodes
     fleet.count, fleet.entrances = count, setting.prefill_nodes if setting.is_disaggregated else count
-    fleet.link_bytes_per_us = setting.link_bytes_per_s // 10**6
+    fleet.link_bytes_per_us = (bytes_of(setting.link_bandwidth) or 0) // 10**6
     fleet.rack_nodes = setting.rack_nodes
     fleet.nodes, fleet.batches = np.zeros(count, NODE), np.zeros(count, BATCH)
     fleet.nodes["is_up"] = 1

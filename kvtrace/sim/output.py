@@ -67,7 +67,8 @@ def write(
         raise ConfigError(f"--requests-out {requests_path}: the trace or its objects go there; name another file")
     with ExitStack() as stack:
         # The trace is entered first and so renamed last: when it is there, all is there.
-        labels = StreamLabels(simulation) if any(tier.has_streams for tier in simulation.preset.tiers) else None
+        are_apart = any(tier.streams is not Streams.NONE for tier in simulation.preset.tiers)
+        labels = StreamLabels(simulation) if are_apart else None
         extras = (FLEET if simulation.preset.fleet.nodes > 1 else ()) + (STREAMED if labels else ())
         trace = stack.enter_context(create(path, TRACE, describe(TRACE), extras))
         objects = stack.enter_context(create(objects_path(path), OBJECTS, describe(OBJECTS)))
@@ -241,7 +242,7 @@ def _notes(simulation: Simulation) -> list[str]:
     notes += [
         f"streams: writes to {tier.name} are told apart by {tier.streams} (column stream)"
         for tier in preset.tiers
-        if tier.has_streams
+        if tier.streams is not Streams.NONE
     ]
     if any(tier.policy is Policy.TTL for tier in preset.tiers):
         notes.append("the trace ends with its last operation: what expires later (policy ttl) is live at the end")
