@@ -1,6 +1,6 @@
 """The contract between the programs: every table, its columns, their Arrow types, units and meanings.
 
-They stand in schema.toml, the only source: `schemas/*.json` and `schemas/README.md` are generated from it.
+This module is the only source. `schemas/*.json` and `schemas/README.md` are generated from it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-from kvtrace.core.config import load_toml
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,6 +54,24 @@ class Phase(StrEnum):
     RESTORE = "restore"
     COLLECT = "collect"
     LOSE = "lose"
+
+
+PHASE_MEANINGS: Final[dict[str, str]] = {
+    Phase.POPULATE: "written before the measured window, so that later reads find it",
+    Phase.LOAD: "cached KV read for a request, before its prefill",
+    Phase.PROMOTE: "copied to a faster tier because a request loaded it",
+    Phase.PREFILL: "newly computed KV written to the tier it is computed in or first placed in",
+    Phase.STORE: "newly computed KV written through to a slower tier",
+    Phase.DECODE: "read or written while tokens are generated",
+    Phase.DEMOTE: "moved to a slower tier to make room: read, write, delete",
+    Phase.EVICT: "deleted to make room",
+    Phase.RETRIEVE: "document KV read for retrieval-augmented generation",
+    Phase.OTHER: "a reason that the imported source gives and this set does not know",
+    Phase.SAVE: "a part of a training checkpoint written",
+    Phase.RESTORE: "a part of a training checkpoint read back, after a failure",
+    Phase.COLLECT: "what lives of a bucket, read and written again so that the rest of it can be freed",
+    Phase.LOSE: "lost with its node or drive: nobody deletes it, but nobody can read it any more",
+}
 
 
 class Outcome(StrEnum):
@@ -104,19 +119,14 @@ class Column:
     meaning: str
     nullable: bool = False
     values: tuple[str, ...] = ()
-    is_signed: bool = False
-    """Whether it may hold any number; else the smallest is 0."""
+    least: int | None = 0
+    """The smallest number that it may hold; null if any."""
     limit: int | None = None
     """The largest, where it is not that of its unit, such as bytes of many operations."""
     since: int = 1
     """The version of the schema that brought it."""
     default: int | None = None
     """Of an extra column: what every row of a file without it has."""
-
-    @property
-    def least(self) -> int | None:
-        """The smallest number that it may hold; null if any."""
-        return None if self.is_signed else 0
 
     @property
     def most(self) -> int:
@@ -152,32 +162,147 @@ class Table:
         return max([c.since for c in self.columns] + [self.column(name).since for name in extras])
 
 
-_CONTRACT: Final = load_toml(Path(__file__).with_name("schema.toml"))
-_ENUMS: Final = {kind.__name__: tuple(kind) for kind in (Op, Phase, Outcome, RequestKind, Qos, CacheEvent)}
-PHASE_MEANINGS: Final[dict[str, str]] = _CONTRACT["phases"]
+def _values(enum: type[StrEnum]) -> tuple[str, ...]:
+    return tuple(member.value for member in enum)
 
 
-def _table(name: str) -> Table:
-    """Return the table `name` of schema.toml."""
+# Laid out as tables: a column a line.
+# fmt: off
+REQUESTS: Final = Table("requests", "What users asked, one row a request, in order of arrival.", (
+    Column("arrival_ns", "int64", "ns", "when the request arrived, from the start of the source"),
+    Column("request_id", "int64", "id", "dense number of the request, from 0"),
+    Column("session_id", "int64", "id", "the conversation it belongs to; null if the source has none", nullable=True),
+    Column("turn", "int32", "count", "which turn of its conversation, from 0; null if unknown", nullable=True),
+    Column("input_tokens", "int64", "tokens", "prompt length, the conversation's history included"),
+    Column("output_tokens", "int64", "tokens", "tokens generated"),
+    Column("block_ids", "list<int64>", "id",
+           "the prompt's prefix chain: an equal id means an equal prefix up to and including that block; "
+           "null where the source has none", nullable=True),
+    Column("qos", "enum", "class", "the service class; null if unknown", nullable=True, values=_values(Qos)),
+    Column("kind", "enum", "class", "the kind of user", values=_values(RequestKind)),
+))
 
-    def columns(rows: list[dict[str, Any]]) -> tuple[Column, ...]:
-        return tuple(
-            Column(**row | {"values": _ENUMS.get(str(of := row.get("values", ())), tuple(of))}) for row in rows
-        )
+TRACE: Final = Table("trace", "One row an operation on an object, in the order in which they happen.", (
+    Column("ts_ns", "int64", "ns", "when the operation is due, from the start of the trace; never decreases"),
+    Column("op", "enum", "class", "what is done", values=_values(Op)),
+    Column("tier", "int8", "index", "index into the tier list of the metadata, fastest first"),
+    Column("phase", "enum", "class", "why it is done", values=_values(Phase)),
+    Column("object_id", "int64", "id", "dense number of the object, from 0; the objects table names it"),
+    Column("offset_bytes", "int64", "bytes", "where in the object it starts"),
+    Column("length_bytes", "int64", "bytes", "how much is read, written or, for a delete, freed"),
+    Column("request_id", "int64", "id", "the request it serves; null for background work", nullable=True),
+    Column("stage", "int32", "index",
+           "operations of one request with the same stage may run together; a stage starts when the one "
+           "before it has completed; null for background work", nullable=True),
+    Column("rank", "int16", "index", "tensor-parallel rank"),
+), extras=(
+    Column("node", "int32", "index", "the serving node that does it; absent where there is one", since=2, default=0),
+    Column("stream", "int16", "index",
+           "the stream that a write belongs to, as the preset places data by its lifetime or owner; null where it "
+           "belongs to none; absent where nothing is placed", nullable=True, since=2),
+))
 
-    of = _CONTRACT["tables"][name]
-    return Table(name, of["meaning"], columns(of["columns"]), columns(of.get("extras", [])))
+OBJECTS: Final = Table("objects", "What each object_id of a trace stands for, in order of object_id.", (
+    Column("object_id", "int64", "id", "dense number of the object, from 0"),
+    Column("key", "string", "name", "the object's name in a store; unique within a trace, no spaces"),
+    Column("kind", "enum", "class", "what it holds", values=("chunk", "turn", "layer", "document", "other", "prompt",
+                                                              "checkpoint")),
+    Column("size_bytes", "int64", "bytes", "its full size; null if unknown", nullable=True),
+))
 
+OPS: Final = Table("ops", "What a replay measured, one row a trace row, in trace order.", (
+    Column("row", "int64", "index", "the trace row it replays, from 0"),
+    Column("op", "enum", "class", "what was done", values=_values(Op)),
+    Column("tier", "int8", "index", "index into the tier list of the metadata"),
+    Column("phase", "enum", "class", "why, from the trace", values=_values(Phase)),
+    Column("object_id", "int64", "id", "the object, from the trace"),
+    Column("request_id", "int64", "id", "the request, from the trace; null for background work", nullable=True),
+    Column("scheduled_ns", "int64", "ns",
+           "when it was due, from the start of the run; null in a closed loop", nullable=True),
+    Column("submitted_ns", "int64", "ns", "first submission to the tier; null if never submitted", nullable=True),
+    Column("completed_ns", "int64", "ns", "last completion; null if it never completed", nullable=True),
+    Column("bytes", "int64", "bytes", "object bytes moved, without padding; null if not done", nullable=True),
+    Column("io_bytes", "int64", "bytes",
+           "bytes asked of the tier, padding included; null where the tier moves none", nullable=True),
+    Column("outcome", "enum", "class", "how it ended", values=_values(Outcome)),
+    Column("engine", "enum", "class", "which path did it; sim: nothing moved, times are a model's; "
+           "other: a program that is not ours, imported",
+           values=("threads", "uring", "memory", "gpu", "sim", "none", "other", "gds", "s3dlio")),
+), extras=(
+    Column("node", "int32", "index", "the serving node, from the trace; absent where there is one", since=2, default=0),
+    Column("retries", "int32", "count", "its requests sent again; absent where none are counted", since=2, default=0),
+))
 
-REQUESTS: Final = _table("requests")
-TRACE: Final = _table("trace")
-OBJECTS: Final = _table("objects")
-OPS: Final = _table("ops")
-SERVED: Final = _table("served")
-SERIES: Final = _table("series")
-BLOCKS: Final = _table("blocks")
-EVENTS: Final = _table("events")
-STUDY: Final = _table("study")
+SERVED: Final = Table("served", "What storage did for each request of a replay: requests.parquet of a run.", (
+    Column("request_id", "int64", "id", "the request, from the trace"),
+    Column("scheduled_ns", "int64", "ns",
+           "when its first replayed operation was due, from the start of the run; null in a closed loop",
+           nullable=True),
+    Column("submitted_ns", "int64", "ns", "its first submission; null if there was none", nullable=True),
+    Column("completed_ns", "int64", "ns", "its last completion; null if there was none", nullable=True),
+    Column("storage_ns", "int64", "ns",
+           "time in which at least one of its operations was in flight; null if none completed", nullable=True),
+    Column("qos", "enum", "class", "the service class; null without the requests table", nullable=True,
+           values=_values(Qos)),
+    Column("first_token_ns", "int64", "ns",
+           "time to the first token: its loads as replayed, on simulated tiers as modelled, plus the computing time "
+           "that the trace models; null where it models none or a load was not replayed", nullable=True),
+    Column("operations", "int64", "count", "operations that completed"),
+    Column("unfinished", "int64", "count", "operations that failed or were not reached"),
+    Column("not_replayed", "int64", "count", "operations on tiers that were skipped or simulated"),
+    Column("hits", "int64", "count", "completed reads of cached KV for it (phases load and retrieve)"),
+    Column("hit_bytes", "int64", "bytes", "what these read", limit=MOST),
+    Column("read_bytes", "int64", "bytes", "all that completed reads brought", limit=MOST),
+    Column("written_bytes", "int64", "bytes", "all that completed writes took", limit=MOST),
+))
+
+SERIES: Final = Table("series", "What a replay did in each second, one row a second, tier, drive and op.", (
+    Column("second", "int64", "s", "whole seconds from the start of the run; seconds without an end have no row"),
+    Column("tier", "int8", "index", "index into the tier list of the metadata"),
+    Column("drive", "int16", "index", "index into the tier's drives in run.json; null where it has one",
+           nullable=True),
+    Column("op", "enum", "class", "what was done", values=_values(Op)),
+    Column("operations", "int64", "count", "operations that completed in it; null if unknown", nullable=True),
+    Column("errors", "int64", "count", "operations submitted in it that failed; null if unknown", nullable=True),
+    Column("bytes", "int64", "bytes", "object bytes of those that completed; 0 for deletes; null if unknown",
+           nullable=True, limit=MOST),
+    Column("mean_ns", "int64", "ns", "their mean latency; null if there are none", nullable=True),
+    Column("p99_ns", "int64", "ns", "their p99 by nearest rank; null with fewer than 100", nullable=True),
+    Column("max_ns", "int64", "ns", "their longest; null if there are none", nullable=True),
+))
+
+BLOCKS: Final = Table("blocks", "Requests as the block layer saw them, one row a request.", (
+    Column("insert_ns", "int64", "ns", "queued, from the start of the run; null if no insert was seen", nullable=True,
+           least=None),
+    Column("issue_ns", "int64", "ns", "issued to the device; null if not seen", nullable=True, least=None),
+    Column("complete_ns", "int64", "ns", "completed by the device; null if not seen", nullable=True, least=None),
+    Column("device", "string", "name", "the device that did the I/O"),
+    Column("sector", "int64", "512-byte sectors", "first sector"),
+    Column("bytes", "int64", "bytes", "length", limit=(1 << 32) - 1),
+    Column("rwbs", "string", "flags", "the kernel's operation flags"),
+    Column("pid", "int32", "id", "the process that queued it; null if unknown", nullable=True),
+    Column("comm", "string", "name", "that process's name; null if unknown", nullable=True),
+    Column("error", "int32", "errno", "the completion's error, 0 for success; null if none came", nullable=True,
+           least=None),
+))
+
+EVENTS: Final = Table("events", "What an engine's KV cache said that it did, one row an event, as `kvtrace record` "
+                      "heard it.", (
+    Column("ts_ns", "int64", "ns", "when the engine published it, since 1970"),
+    Column("sequence", "int64", "id", "the engine's number of the message that brought it"),
+    Column("rank", "int16", "index", "the data-parallel rank; null if the engine does not say", nullable=True),
+    Column("event", "enum", "class", "what was done", values=_values(CacheEvent)),
+    Column("medium", "string", "name", "where, as the engine calls it: GPU, CPU, STORAGE; null if it does not say",
+           nullable=True),
+    Column("block_ids", "list<int64>", "id",
+           "the blocks, in order, as dense numbers of the engine's hashes; null where all were cleared", nullable=True),
+    Column("parent_id", "int64", "id", "the block before the first; null if there is none", nullable=True),
+    Column("block_tokens", "int32", "tokens", "tokens of a stored block; null for other events", nullable=True),
+    Column("group", "int32", "index", "the engine's group of layers; null if it has one", nullable=True),
+    Column("session", "string", "name", "the session that the engine names; null if it does not", nullable=True),
+))
+# fmt: on
+
 TABLES: Final[dict[str, Table]] = {t.name: t for t in (REQUESTS, TRACE, OBJECTS, OPS, SERVED, SERIES, BLOCKS, EVENTS)}
 
 
@@ -246,6 +371,63 @@ def numbers(column: Any, kind: Any = "i8") -> Any:
 def enum_code(table: Table, column: str, value: str) -> int:
     """Return the code of `value` in the closed set of `column`."""
     return table.column(column).values.index(value)
+
+
+# Laid out as a table: a column a line.
+# fmt: off
+STUDY: Final = Table("study", "What came of each configuration of a study, one row a configuration, in the order of "
+                     "the grid. Every figure is simulated.", (
+    Column("configuration", "int64", "index", "which configuration of the study, from 0"),
+    Column("knob.*", "string", "as given",
+           "what it was asked for, a column an option or knob of the study; int64 or float64 where all its values are "
+           "such numbers; null where a configuration has none", nullable=True),
+    Column("command", "string", "name", "the command that simulates it alone"),
+    Column("error", "string", "name", "why it failed; null if it did not: then all its figures are", nullable=True),
+    Column("requests", "int64", "count", "requests that were looked up", nullable=True),
+    Column("lookups", "int64", "count", "objects that they looked up", nullable=True),
+    Column("hit_ratio", "float64", "share of 1", "look-ups that hit in any tier; null without look-ups", nullable=True),
+    Column("input_tokens", "int64", "tokens", "tokens of their prompts", nullable=True),
+    Column("recomputed_tokens", "int64", "tokens", "prompt tokens that no tier had, and that were computed",
+           nullable=True),
+    Column("output_tokens", "int64", "tokens", "tokens generated", nullable=True),
+    Column("span_ns", "int64", "ns", "virtual time that rates refer to", nullable=True),
+    *(Column(f"first_token_{name}_ns", "int64", "ns", f"{words} of the modelled times to the first token; null if "
+             "nothing takes time, or too few requests tell", nullable=True)
+      for name, words in (("p50", "median"), ("p95", "p95"), ("p99", "p99"))),
+    Column("imbalance", "float64", "ratio", "requests of the busiest node over their mean; null of one node",
+           nullable=True),
+    Column("duplicate_bytes", "int64", "bytes",
+           "what nodes hold at the end beside the first copy of each object; null of one node", nullable=True,
+           limit=MOST),
+    Column("capacity_bytes", "int64", "bytes", "all tiers of all nodes together; null if one has no bound",
+           nullable=True, limit=MOST),
+    Column("price", "float64", "as given", "what the tiers with a price cost; null without one, or without a bound",
+           nullable=True),
+    Column("tier.*.instances", "int64", "count", "how many of it there are: one, or in a fleet one a node, or a rack; "
+           "its rates and bytes are of all together", nullable=True),
+    Column("tier.*.capacity_bytes", "int64", "bytes", "how much each of them holds; null without a bound",
+           nullable=True, limit=MOST),
+    Column("tier.*.hit_ratio", "float64", "share of 1", "look-ups that hit in it", nullable=True),
+    Column("tier.*.read_bytes", "int64", "bytes", "read from it", nullable=True, limit=MOST),
+    Column("tier.*.written_bytes", "int64", "bytes", "written to it, what was populated before the start included",
+           nullable=True, limit=MOST),
+    *(Column(f"tier.*.{name}", "float64", unit, f"{words}{end}", nullable=True)
+      for field, unit, words in (
+          ("read_bytes_per_s", "bytes/s", "read from it a second"),
+          ("write_bytes_per_s", "bytes/s", "written to it a second"),
+          ("reads_per_s", "1/s", "objects read from it a second"),
+          ("writes_per_s", "1/s", "objects written to it a second"))
+      for name, end in (
+          (field, ", mean over the span"),
+          (f"p99_second_{field}", ", in the second that 1 % of all exceed; null with fewer than 100 seconds"))),
+    Column("tier.*.drive_writes_per_day", "float64", "1/day",
+           "of the slowest tier: how often its capacity, or the drive size that is stated, is written a day, on "
+           "average over its instances",
+           nullable=True),
+    Column("tier.*.life_years", "float64", "years", "of the slowest tier: how long each lasts at the endurance stated",
+           nullable=True),
+))
+# fmt: on
 
 
 def study_table(names: Mapping[str, Mapping[str, str]]) -> Table:

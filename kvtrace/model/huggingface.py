@@ -20,7 +20,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from kvtrace.core.config import load_toml
 from kvtrace.core.errors import ConfigError, need_file
 from kvtrace.model.shape import (
     INDEX_SCALE_VALUES,
@@ -37,8 +36,29 @@ from kvtrace.model.shape import (
     parse_dtype,
 )
 
-_CLASSES: Final = load_toml(Path(__file__).with_name("classes.toml"))
-_SUSPECT, _HARMLESS = (re.compile("|".join(_CLASSES[name])) for name in ("suspect", "harmless"))
+# Classes of transformers in which a missing num_key_value_heads means one for each attention head.
+_MULTI_HEAD_DEFAULT = {"llama", "phi3", "olmo", "olmo2", "opt"}
+_PLAIN_NAMES = """
+llama mistral mixtral qwen2 qwen2_moe qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text phi3 phi starcoder2 granite
+granitemoe granitemoehybrid bamba olmo olmo2 olmoe stablelm cohere cohere2 smollm3 opt falcon RefinedWeb
+RefinedWebModel nemotron-nas jamba exaone exaone4 exaone4_5_text exaone_moe
+"""
+# Classes in which a missing head_dim means hidden_size / num_attention_heads.
+_PLAIN_HEAD_DIM = frozenset(_PLAIN_NAMES.split())
+# What a set field of such a name says may change the cache; those we read are struck off first.
+_SUSPECT = re.compile(
+    r"^(swa_|index|indexer|mamba_|ssm_|linear_|lightning|rwkv|kda_|gdn_|conv_|compress|cla_|use_cla|cross_attention_l"
+    r"|kv_|num_kv|multi_query|attn_layer|attn_type|attention_type|block_types|block_configs|layer_group|layers_block"
+    r"|hybrid_|no_rope|global_|local_attention|num_global|num_key_value|attention_window|attention_chunk)"
+    r"|sliding|window|pattern|^sparse_attention"
+)
+# Suspects by name that leave the cache as it is.
+_HARMLESS = re.compile(
+    r"^mtp_|_act$|_activation$|_bias$|_kernels$|_chunk_size$|_norm|_dt_|_eps$|_expand$"
+    r"|^(index_n_heads|index_topk|indexer_rope_interleave|index_share_for_mtp_iteration|kv_channels"
+    r"|global_partial_rotary_factor|global_rope|mamba_ssm_dtype|mamba_ssm_cache_dtype|max_window_layers"
+    r"|use_sliding_window|sliding_window|_?sliding_window_pattern|swa_rope_theta|swa_num_attention_heads)$"
+)
 
 
 def read_model(path: Path, kv_dtype: str | None = None) -> ModelShape:
@@ -129,7 +149,7 @@ def _heads(text: Fields, *, is_full: bool) -> dict[str, Any]:
     # Gemma 4: its full layers have widths of their own, and heads of their own where keys are values.
     if is_full and text.get("attention_k_eq_v") and text.get("num_global_key_value_heads") is not None:
         heads_field = "num_global_key_value_heads"
-    if text.get(heads_field) is None and kind in _CLASSES["multi_head"]:
+    if text.get(heads_field) is None and kind in _MULTI_HEAD_DEFAULT:
         heads_field = "num_attention_heads"
     width_field = "global_head_dim" if is_full and text.get("global_head_dim") is not None else "head_dim"
     value_field = "v_head_dim"
@@ -156,7 +176,7 @@ def _known(text: Fields, name: str) -> int | None:
 
 
 def _plain_head_dim(text: Fields, kind: str) -> int:
-    if kind not in _CLASSES["plain_head_dim"]:
+    if kind not in _PLAIN_HEAD_DIM:
         raise text.error(
             "head_dim",
             f"is missing, and what a {kind or 'model without model_type'} means by that is not known here; add it",
@@ -302,6 +322,9 @@ _NAMED = {
     **dict.fromkeys(("moe", "mlp"), LayerKind.NONE),
 }
 _LETTERS = {"*": LayerKind.FULL, "M": LayerKind.RECURRENT, "-": LayerKind.NONE, "E": LayerKind.NONE}
+# Classes in which `sliding_window` is for every layer, and those in which every n-th layer is full.
+_ALL_SLIDE = {"mistral", "mixtral", "phi3", "starcoder2"}
+_PATTERN = {"gemma2": 2, "gpt_oss": 2}
 _MOST_LAYERS = 10_000
 # Llama 4's default for no_rope_layer_interval.
 _NO_ROPE_INTERVAL = 4
@@ -427,9 +450,9 @@ def _sliding(text: Fields, layers: int) -> list[LayerKind]:
             return [*kinds[:-1], LayerKind.FULL]
         if text.get(name) is not None:
             return _every(text.integer(name), layers, LayerKind.SLIDING)
-    if kind in _CLASSES["full_interval"]:
-        return _every(_CLASSES["full_interval"][kind], layers, LayerKind.SLIDING)
-    if kind in _CLASSES["all_slide"]:
+    if kind in _PATTERN:
+        return _every(_PATTERN[kind], layers, LayerKind.SLIDING)
+    if kind in _ALL_SLIDE:
         return [LayerKind.SLIDING] * layers
     raise text.error("sliding_window", "which layers it is for is not said: add layer_types")
 
@@ -499,17 +522,46 @@ def _state_dtype(text: Fields, otherwise: KvDtype, notes: list[str], default: st
     return otherwise
 
 
+_GEMMA3: Final = {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 6,
+    "max_position_embeddings": 131_072,
+}
+
+
+# What each class of transformers takes for a field that a config.json leaves out; released files rely on it.
+_DEFAULTS: Final[dict[str, dict[str, int]]] = {
+    "gemma3_text": _GEMMA3,
+    "opt": {"max_position_embeddings": 2048},
+    "falcon": {"max_position_embeddings": 2048},
+    "jamba": {"num_key_value_heads": 8, "max_position_embeddings": 262_144},
+}
+
+
+# The names by which Falcon was released before transformers had it, and whether all of that name are of the new layout.
+_FALCON: Final = {"falcon": False, "RefinedWeb": True, "RefinedWebModel": False}
+_OLD_NAMES: Final = {
+    "n_layer": "num_hidden_layers",
+    "num_layers": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_head_kv": "num_kv_heads",
+}
+_WITH_OLD_NAMES: Final = {*_FALCON, "exaone"}
+
+
 def completed(text: Fields, notes: list[str]) -> Fields:
     """Return `text` with what its class adds; `notes` takes which values that were."""
     kind = text.text("model_type") or ""
     tree = {name: value for name, value in text.tree.items() if value is not None}
-    falcon = _CLASSES["falcon"]
-    if kind in falcon or kind == "exaone":
-        for old, name in _CLASSES["old_names"].items():
+    if kind in _WITH_OLD_NAMES:
+        for old, name in _OLD_NAMES.items():
             if old in tree:
                 tree.setdefault(name, tree[old])
-    if kind in falcon:
-        tree.setdefault("num_key_value_heads", _falcon_heads(Fields(tree, text.where), is_new=falcon[kind]))
+    if kind in _FALCON:
+        tree.setdefault("num_key_value_heads", _falcon_heads(Fields(tree, text.where), is_new=_FALCON[kind]))
         text.use("multi_query", "new_decoder_architecture", "num_kv_heads")
         kind = "falcon"
     if kind == "nemotron_h" and "num_hidden_layers" not in tree:
@@ -519,7 +571,7 @@ def completed(text: Fields, notes: list[str]) -> Fields:
     if kind == "mimo_v2_flash":
         tree.setdefault("layer_types", _of_pattern(text))
         text.use("sliding_window_size")
-    defaults = {n: value for n, value in _CLASSES["defaults"].get(kind, {}).items() if n not in tree}
+    defaults = {n: value for n, value in _DEFAULTS.get(kind, {}).items() if n not in tree}
     if "layer_types" in tree:
         defaults.pop("sliding_window_pattern", None)
     if defaults:
