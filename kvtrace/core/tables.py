@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -319,7 +318,6 @@ _FREE_BYTES = 64 << 20
 # zstd unpacks a byte to 32 KiB at most: a step takes 64 MiB.
 _UNPACK_BYTES = 2 << 10
 _MOST_WINDOW = 128 << 20
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _CSV_ROWS = 1 << 17
 # Python's int() takes more: other digits, underscores, any length.
 _LIST = re.compile(r"\[(?:-?[0-9]{1,19}(?: -?[0-9]{1,19})*)?\]")
@@ -514,40 +512,24 @@ def _line_blocks(path: Path) -> Iterator[bytes]:
         yield b"".join(rest)
 
 
-def text_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of the text at `path`, unpacked where its first bytes say that it is gzip or zstd."""
-    with path.open("rb") as file:
-        if not file.read(4).startswith((_GZIP, _ZSTD)):
-            file.seek(0)
-            yield from file
-            return
-    for block in _line_blocks(path):
-        yield from io.BytesIO(block)
-
-
 def unpacked(path: Path) -> Iterator[bytes]:
-    """Yield what gzip or the zstd frames at `path` hold, some MiB at a time; the one way to unpack a whole file.
+    """Yield what the zstd frames at `path` hold, some MiB at a time; the one way to unpack a whole file.
 
     TraceError if it is damaged or cut off, or unpacks to so much that it was made to fill a machine.
     """
     import zstandard
 
-    frame: Any = None
-    parts: list[bytes] = []
+    frame, parts = None, []
     taken = done = given = 0
     with path.open("rb") as file:
-        is_gzip = file.read(2) == _GZIP
-        file.seek(0)
         while data := file.read(_UNPACK_BYTES):
             taken += len(data)
             while data:
-                if frame is None:
-                    zstd = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW)
-                    frame = zlib.decompressobj(zlib.MAX_WBITS | 16) if is_gzip else zstd.decompressobj()
+                frame = frame or zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW).decompressobj()
                 try:
                     parts.append(frame.decompress(data))
-                except (zstandard.ZstdError, zlib.error) as error:
-                    raise TraceError(f"damaged {'gzip' if is_gzip else 'zstd'} data: {error}", path=path) from None
+                except zstandard.ZstdError as error:
+                    raise TraceError(f"damaged zstd data: {error}", path=path) from None
                 done += len(parts[-1])
                 data, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
             if done > _FREE_BYTES + taken * MOST_EXPANSION:
@@ -558,7 +540,7 @@ def unpacked(path: Path) -> Iterator[bytes]:
     if any(parts):
         yield b"".join(parts)
     if frame is not None:
-        raise TraceError(f"truncated: its {'gzip' if is_gzip else 'zstd'} data has no end", path=path)
+        raise TraceError("truncated: its zstd data has no end", path=path)
 
 
 SUFFIXES = (".parquet", ".csv.zst")

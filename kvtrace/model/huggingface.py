@@ -483,16 +483,9 @@ def recurrent_layers(text: Fields, layers: int, conv_dtype: KvDtype, notes: list
         dtype = _state_dtype(text, KvDtype.FP32, notes, default="as vLLM keeps KDA's")
     elif text.get("mamba_expand") is not None and text.get("mamba_d_head") is None:
         # Mamba 1 (Jamba): each of the widened channels is a head of `mamba_d_state` values, and its convolution's own.
-        return Recurrent(
-            layers=layers,
-            heads=text.integer("mamba_expand") * text.integer("hidden_size"),
-            head_elements=text.integer("mamba_d_state"),
-            conv_head_elements=text.integer("mamba_d_conv") - 1,
-            groups=1,
-            conv_group_elements=0,
-            state_dtype=_state_dtype(text, conv_dtype, notes),
-            conv_dtype=conv_dtype,
-        )
+        heads, groups, width = text.integer("mamba_expand") * text.integer("hidden_size"), 0, 1
+        state, taps = text.integer("mamba_d_state"), text.integer("mamba_d_conv") - 1
+        dtype = _state_dtype(text, conv_dtype, notes)
     else:
         names = next((n for n in _MAMBA2 if text.get(n[0]) is not None), None)
         if names is None:
@@ -507,8 +500,8 @@ def recurrent_layers(text: Fields, layers: int, conv_dtype: KvDtype, notes: list
         heads=heads,
         head_elements=width * state,
         conv_head_elements=width * taps,
-        groups=groups,
-        conv_group_elements=2 * state * taps,
+        groups=max(1, groups),
+        conv_group_elements=2 * state * taps if groups else 0,
         state_dtype=dtype,
         conv_dtype=conv_dtype,
     )

@@ -20,7 +20,7 @@ import numpy as np
 
 from kvtrace.core.errors import TraceError, need_file, refuse
 from kvtrace.core.files import decode_json, read_json
-from kvtrace.core.tables import csv_fault, text_lines
+from kvtrace.core.tables import csv_fault
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.requests import (
     MAX_NS,
@@ -370,8 +370,8 @@ def _stretches(path: Path, begin_s: float, end_s: float) -> Iterator[tuple[float
     """Yield what of a client's file lies in the window: from, to, requests a second, law of intervals, its shape."""
     need_file(path)
     rows: list[tuple[float, float, str, float]] = []
-    for number, line in enumerate(text_lines(path), 1):
-        cells = line.decode(errors="replace").strip().split(",")
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        cells = line.strip().split(",")
         try:
             at_s, rate, _, shape, _ = (float(cells[at]) for at in (0, 1, 2, 4, 5))
         except (ValueError, IndexError):

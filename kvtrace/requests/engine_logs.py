@@ -17,7 +17,6 @@ import msgspec
 
 from kvtrace.core.errors import TraceError, need_file
 from kvtrace.core.files import place_of
-from kvtrace.core.tables import text_lines
 from kvtrace.core.units import NS_PER_MS, NS_PER_S, NS_PER_US
 from kvtrace.requests.conversations import encoder
 from kvtrace.requests.requests import (
@@ -299,6 +298,8 @@ chats = SourceFormat(_read_chats, lambda start: start.is_json_with("timestamp", 
 They are in LMCache/lmcache-agent-trace on GitHub, one session a file, of which lines are not in the order of time.
 """
 
+_DAY_NS = 86_400 * NS_PER_S
+_YEAR_NS = 365 * _DAY_NS
 _QUOTED = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None)"""
 _IDS = r"_token_ids: (?:None|\[([0-9, ]*)\])"
 _VLLM = re.compile(
@@ -316,7 +317,7 @@ def _read_vllm(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -
     TraceError if a line about a request is cut off or damaged, or no prompt is in the log; ConfigError if no such
     tokenizer.
     """
-    log, known, texts, calendar = _Log(path, object), dict[str, _Logged](), 0, _Calendar()
+    log, known, texts = _Log(path, object), dict[str, _Logged](), 0
     encode, per_token, words = encoder(tokenizer)
 
     def units_of(text: str, ids: str | None) -> tuple[Any, ...]:
@@ -329,13 +330,13 @@ def _read_vllm(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -
         if (match := _VLLM.search(line)) is None or match[4]:
             continue
         when, answer, name, _, rest = match.groups()
-        said = known.setdefault(name, _Logged(calendar.ns(when, log, number)))
+        said = known.setdefault(name, _Logged(log.ns(when, number)))
         found = (_VLLM_ANSWER if answer else _VLLM_PROMPT).match(rest)
         if found is None and (answer or rest.startswith("prompt: ")):
             where = "output" if answer else "prompt"
             raise log.fault(f"its {where} is cut off, or the token ids of it", number, where)
         if answer and found is not None:
-            said.answered_ns = calendar.ns(when, log, number)
+            said.answered_ns = log.ns(when, number)
             if found[2] is not None or said.output_tokens is None:
                 said.output_tokens = len(units_of(found[1] or "None", found[2]))
         elif found is not None:
@@ -426,11 +427,22 @@ class _Logged:
 class _Log(JsonLines[Any]):
     """The lines of a server's log, as text, and what they come to."""
 
+    _is_leap, _last_ns = False, 0
+
     def __iter__(self) -> Iterator[tuple[int, str]]:
         """Yield each line and its number, from 1; what is no UTF-8 in it is replaced."""
-        for number, line in enumerate(text_lines(self.path), 1):
-            self._digest.update(line)
-            yield number, line.decode(errors="replace")
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                self._digest.update(line)
+                yield number, line.decode(errors="replace")
+
+    def ns(self, text: str, number: int) -> int:
+        """Return the time of such as 12-31 23:59:59, without a year: they go on, with a 29 February if one is there."""
+        self._is_leap |= text.startswith("02-29")
+        at, new_year = (wall_ns(f"2024-{day}", self, number, "time") for day in (text.replace(" ", "T"), "01-01"))
+        in_year = at - new_year - _DAY_NS * (not self._is_leap and text >= "03")
+        self._last_ns = in_year + max(0, self._last_ns - in_year + _YEAR_NS // 2) // _YEAR_NS * _YEAR_NS
+        return self._last_ns
 
     def requests(self, kind: str, logged: list[_Logged], block_tokens: int, notes: list[str]) -> Requests:
         """Return the requests `logged`: with blocks by the token ids of prompts, if any has its own in the log."""
@@ -445,28 +457,6 @@ class _Log(JsonLines[Any]):
         else:
             shared = "the log has no prompt's tokens and no conversation: no request reuses another's cache"
         return found.requests(kind, self.path, self.sha256, block, [shared, *notes])
-
-
-_DAY_NS = 86_400 * NS_PER_S
-_YEAR_NS = 365 * _DAY_NS
-_NEW_YEAR_2024_NS = 1_704_067_200 * NS_PER_S
-
-
-class _Calendar:
-    """Times of a log that says no year: they go on from one to the next, with a 29 February if one is there."""
-
-    def __init__(self) -> None:
-        self._is_leap, self._last_ns = False, 0
-
-    def ns(self, text: str, log: _Log, number: int) -> int:
-        """Return the time that `text` says, such as 12-31 23:59:59, from the first New Year on."""
-        self._is_leap |= text.startswith("02-29")
-        in_year = wall_ns(f"2024-{text.replace(' ', 'T')}", log, number, "time") - _NEW_YEAR_2024_NS
-        if not self._is_leap and text >= "03":
-            in_year -= _DAY_NS
-        years = max(0, self._last_ns - in_year + _YEAR_NS // 2) // _YEAR_NS
-        self._last_ns = in_year + years * _YEAR_NS
-        return self._last_ns
 
 
 CHUNK_TOKENS = 256

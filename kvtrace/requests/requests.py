@@ -12,7 +12,6 @@ import hashlib
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final, Generic, NamedTuple, Self, TypeVar
 
@@ -22,7 +21,6 @@ from numpy.typing import NDArray
 
 from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.files import decode_json
-from kvtrace.core.tables import text_lines
 
 Ints = NDArray[np.int64]
 Notes = tuple[str, ...]
@@ -99,9 +97,6 @@ MAX_NS: Final = 2**61
 MAX_BLOCK_ID: Final = 2**52
 _DIGEST_BYTES = 1 << 20
 _START_BYTES = 1 << 16
-_START_LINES = 100
-PACKED = (".gz", ".zst")
-"""How the names of files end that are unpacked as they are read."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 BlockId = Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOCK_ID)]
@@ -180,12 +175,9 @@ class Start:
 
 
 def start_of(path: Path) -> Start:
-    """Return the start of the file at `path`, unpacked if it is gzip or zstd; TraceError if it cannot be unpacked."""
+    """Return the start of the file at `path`."""
     with path.open("rb") as file:
-        text = file.read(_START_BYTES)
-    if path.suffix in PACKED:
-        text = b"".join(islice(text_lines(path), _START_LINES))[:_START_BYTES]
-    return Start(path, text.removeprefix(b"\xef\xbb\xbf").lstrip())
+        return Start(path, file.read(_START_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,14 +288,15 @@ class JsonLines(Generic[T]):
 
     def __iter__(self) -> Iterator[tuple[int, T]]:
         """Yield each line and its number, from 1; TraceError for one that is no `T`."""
-        for number, text in enumerate(text_lines(self.path), 1):
-            self._digest.update(text)
-            if text.strip():
-                decoded = decode_json(text, self._decoder, self.path, row=number)
-                if number <= self._named_lines:
-                    names = decode_json(text, _NAMES, self.path, row=number)
-                    self.fields.update(names)
-                yield number, decoded
+        with self.path.open("rb") as file:
+            for number, text in enumerate(file, 1):
+                self._digest.update(text)
+                if text.strip():
+                    decoded = decode_json(text, self._decoder, self.path, row=number)
+                    if number <= self._named_lines:
+                        names = decode_json(text, _NAMES, self.path, row=number)
+                        self.fields.update(names)
+                    yield number, decoded
 
 
 def wall_ns(text: str, lines: JsonLines[Any], number: int, column: str) -> int:

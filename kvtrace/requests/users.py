@@ -472,17 +472,6 @@ class ArrivalProcess:
                 break
         return np.concatenate(found)[:limit]
 
-    def as_origin(self) -> dict[str, Any]:
-        """Return what the metadata records of the process; null for parameters that it does not have."""
-        is_diurnal = self.process is Process.DIURNAL
-        return {
-            "arrivals": str(self.process),
-            "request_rate_per_s": self.rate_per_s,
-            "burstiness_cv": self.burstiness,
-            "day_ns": self.day_ns if is_diurnal else None,
-            "day_amplitude": self.amplitude if is_diurnal else None,
-        }
-
     def describe(self) -> str:
         """Return a description of the process that continues "requests arrive"."""
         rate = f"{self.rate_per_s:g} a second"
@@ -557,11 +546,15 @@ def make_open_loop(
     turns = _turns(len(times), live_conversations, max_context_tokens, seed, user_kind)
     over = int(np.count_nonzero(turns["input"] + turns["output"] > max_context_tokens))
     is_even = arrivals.process is Process.CONSTANT
+    day = (arrivals.day_ns, arrivals.amplitude) if arrivals.process is Process.DIURNAL else (None, None)
     origin = {
         "kind": "open-loop",
         "requests": len(times),
         "block_tokens": 0,
-        **arrivals.as_origin(),
+        "arrivals": str(arrivals.process),
+        "request_rate_per_s": arrivals.rate_per_s,
+        "burstiness_cv": arrivals.burstiness,
+        **dict(zip(("day_ns", "day_amplitude"), day, strict=True)),
         "expected_requests": arrivals.expected(until_ns),
         "duration_ns": until_ns,
         "max_requests": max_requests,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-import zstandard
 
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.requests.columns import servegen
@@ -102,20 +100,6 @@ def test_rounds_without_times_or_tokens_are_left_out_and_faults_placed(tmp_path)
         ({"round_index": 1}, "row 2: Object missing required field `session_id`"),
     ):  # fmt: skip
         assert message in fault(tracelab, jsonl(tmp_path / "f.jsonl", [ROUNDS[0], row]))
-
-
-@pytest.mark.parametrize("suffix", ["gz", "zst"])
-def test_lines_are_read_packed(tmp_path, suffix):
-    plain = jsonl(tmp_path / "t.jsonl", ROUNDS)
-    packed = tmp_path / f"t.jsonl.{suffix}"
-    pack = gzip.compress if suffix == "gz" else zstandard.ZstdCompressor().compress
-    packed.write_bytes(pack(plain.read_bytes()))
-    assert detect(packed) == "tracelab"
-    assert tracelab.read(packed).block_ids.tolist() == tracelab.read(plain).block_ids.tolist()
-    packed.write_bytes(packed.read_bytes()[:-9])
-    assert "truncated" in fault(tracelab, packed)
-    packed.write_bytes(packed.read_bytes()[:4] + b"damaged, all of it")
-    assert "damaged" in fault(tracelab, packed)
 
 
 # ServeGen
