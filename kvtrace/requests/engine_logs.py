@@ -322,7 +322,7 @@ def _read_vllm(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -
 
     def units_of(text: str, ids: str | None) -> tuple[Any, ...]:
         if ids is not None:
-            return tuple(int(one) for one in ids.split(",") if one.strip())
+            return log.ids(ids, number)
         units = () if text == "None" else encode(ast.literal_eval(text))
         return tuple(units[at : at + per_token] for at in range(0, len(units), per_token))
 
@@ -360,7 +360,7 @@ vllm_log = SourceFormat(_read_vllm, lambda start: b"Received request " in start.
 """What vLLM prints of requests: their prompts by token ids or as text, and their answers. It names no sessions."""
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?")
-_NUMBER = re.compile(r"""['"](\w+)['"]: (-?[0-9][0-9.e+-]*)""")
+_NUMBER = re.compile(r"""['"](\w+)['"]: (-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\b""")
 _INPUT_IDS = re.compile(r"""\binput_ids(?:=|": )\[([0-9, ]*)\](?! \.\.\. )""")
 _CONVERSATION = re.compile(rf"""conversation_id(?:=|": ){_QUOTED}""")
 _LONGEST_S = 2.0**31
@@ -386,7 +386,7 @@ def _read_sglang(path: Path, *, block_tokens: int = 16) -> Requests:
                 raise log.fault(f"{meta.get(name)} must be from 0 to {MAX_TOKENS} tokens", number, f"meta_info.{name}")
         tokens = int(meta["prompt_tokens"])
         given, named, when = _INPUT_IDS.search(line, 0, at), _CONVERSATION.search(line, 0, at), _TIME.search(line)
-        units = tuple(int(one) for one in given[1].split(",") if one.strip()) if given else None
+        units = log.ids(given[1], number) if given else None
         if units is not None and len(units) != tokens:
             raise log.fault(f"{len(units)} input_ids, but {tokens} prompt_tokens", number, "input_ids")
         took_ns = round(min(max(0.0, meta.get("e2e_latency", 0.0)), _LONGEST_S) * NS_PER_S)
@@ -435,6 +435,13 @@ class _Log(JsonLines[Any]):
             for number, line in enumerate(file, 1):
                 self._digest.update(line)
                 yield number, line.decode(errors="replace")
+
+    def ids(self, text: str, number: int) -> tuple[int, ...]:
+        """Return the token ids of such as 1, 2, 3."""
+        try:
+            return tuple(int(one) for one in text.split(",")) if text.strip() else ()
+        except ValueError:
+            raise self.fault("no list of token ids", number, "token_ids") from None
 
     def ns(self, text: str, number: int) -> int:
         """Return the time of such as 12-31 23:59:59, without a year: they go on, with a 29 February if one is there."""
