@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from kvtrace.core.errors import TraceError, need_file
-from kvtrace.core.files import place_of
+from kvtrace.core.files import decode_json, place_of
 from kvtrace.core.units import NS_PER_MS, NS_PER_S, NS_PER_US
 from kvtrace.requests.conversations import encoder
 from kvtrace.requests.requests import (
@@ -322,8 +322,8 @@ def _read_vllm(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -
 
     def units_of(text: str, ids: str | None) -> tuple[Any, ...]:
         if ids is not None:
-            return log.ids(ids, number)
-        units = () if text == "None" else encode(ast.literal_eval(text))
+            return decode_json(f"[{ids}]".encode(), tuple[int, ...], path, row=number)
+        units = encode(log.text(text, number) or "")
         return tuple(units[at : at + per_token] for at in range(0, len(units), per_token))
 
     for number, line in log:
@@ -386,7 +386,7 @@ def _read_sglang(path: Path, *, block_tokens: int = 16) -> Requests:
                 raise log.fault(f"{meta.get(name)} must be from 0 to {MAX_TOKENS} tokens", number, f"meta_info.{name}")
         tokens = int(meta["prompt_tokens"])
         given, named, when = _INPUT_IDS.search(line, 0, at), _CONVERSATION.search(line, 0, at), _TIME.search(line)
-        units = log.ids(given[1], number) if given else None
+        units = decode_json(f"[{given[1]}]".encode(), tuple[int, ...], path, row=number) if given else None
         if units is not None and len(units) != tokens:
             raise log.fault(f"{len(units)} input_ids, but {tokens} prompt_tokens", number, "input_ids")
         took_ns = round(min(max(0.0, meta.get("e2e_latency", 0.0)), _LONGEST_S) * NS_PER_S)
@@ -397,7 +397,7 @@ def _read_sglang(path: Path, *, block_tokens: int = 16) -> Requests:
         else:
             asked_ns = wall_ns(when[0].replace(" ", "T"), log, number, "time") - took_ns
         cached, cut = cached + int(meta.get("cached_tokens", 0)), cut + (units is None and "input_ids" in line[:at])
-        session = ast.literal_eval(named[1]) if named else None
+        session = log.text(named[1], number) if named else None
         found.append(_Logged(asked_ns, asked_ns + took_ns, units, tokens, int(meta["completion_tokens"]), session))
     notes = [f"{cut} prompts are logged in part: their blocks are not known (--log-requests-level 3)"] if cut else []
     if cached:
@@ -436,12 +436,13 @@ class _Log(JsonLines[Any]):
                 self._digest.update(line)
                 yield number, line.decode(errors="replace")
 
-    def ids(self, text: str, number: int) -> tuple[int, ...]:
-        """Return the token ids of such as 1, 2, 3."""
+    def text(self, quoted: str, number: int) -> str | None:
+        """Return the text, or None, that Python wrote as `quoted`."""
         try:
-            return tuple(int(one) for one in text.split(",")) if text.strip() else ()
-        except ValueError:
-            raise self.fault("no list of token ids", number, "token_ids") from None
+            found: str | None = ast.literal_eval(quoted)
+        except (SyntaxError, ValueError):
+            raise self.fault("no text as Python writes it", number, None) from None
+        return found
 
     def ns(self, text: str, number: int) -> int:
         """Return the time of such as 12-31 23:59:59, without a year: they go on, with a 29 February if one is there."""
