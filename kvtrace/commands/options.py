@@ -120,7 +120,7 @@ class SourceArguments:
         str | None,
         typer.Option(help="agentic: conversations begin at a moment drawn from these shares of them [agentx: 0-1]."),
     ] = None
-    window: Annotated[
+    time_window: Annotated[
         str | None,
         typer.Option(help="servegen: part of its days, such as 20h+10min: from and for how long [0s+10min]."),
     ] = None
@@ -168,11 +168,11 @@ class SourceArguments:
         if self.start_ratio is not None:
             least, _, most = self.start_ratio.partition("-")
             options["start_ratio"] = tuple(parse_share(part, "--start-ratio") for part in (least, most or least))
-        if self.window is not None:
-            start, _, length = self.window.rpartition("+")
-            options["window_ns"] = parse_duration_ns(start or "0s"), parse_duration_ns(length)
-            if not options["window_ns"][1]:
-                raise ConfigError(f"--window {self.window}: write for example 20h+10min")
+        if self.time_window is not None:
+            start, _, length = self.time_window.rpartition("+")
+            options["time_window_ns"] = parse_duration_ns(start or "0s"), parse_duration_ns(length)
+            if not options["time_window_ns"][1]:
+                raise ConfigError(f"--time-window {self.time_window}: write for example 20h+10min")
         same = ("time_unit", "block_tokens", "live_conversations", "max_conversations", "tokenizer")
         options |= {name: getattr(self, name) for name in same}
         return read(kind, path, options, wanted, seed)

@@ -55,8 +55,8 @@ Force = Annotated[bool, typer.Option("--force", help="Write over what is there: 
 
 
 SECTIONS = {
-    "Source": "source block-tokens time-unit tokenizer max-conversations max-input-tokens over-limit conversation-rate "
-    "live-conversations idle-cap start-ratio window cycle-ids cycles jitter time-scale scale scale-common scale-shift",
+    "Source": "source block-tokens time-unit tokenizer max-conversations max-input-tokens over-limit time-window "
+    "conversation-rate live-conversations idle-cap start-ratio cycle-ids cycles jitter time-scale scale scale-common scale-shift",
     "Arrivals": "turns request-rate arrivals burstiness amplitude day",
     "Model": "kv-dtype tp layers kv-heads head-dim chunk-tokens",
     "Fleet": "nodes router rack-nodes prefill-nodes event",

@@ -311,7 +311,7 @@ def _read_servegen(
     path: Path,
     rng: np.random.Generator,
     *,
-    window_ns: tuple[int, int] = (0, 600 * NS_PER_S),
+    time_window_ns: tuple[int, int] = (0, 600 * NS_PER_S),
     request_rate_per_s: float | None = None,
 ) -> Requests:
     """Return requests as `rng` draws them of the clients in the directory at `path`, in a window of their days.
@@ -320,7 +320,7 @@ def _read_servegen(
     lengths of its newest histograms. With `request_rate_per_s` all clients are slower or faster alike. TraceError if
     there is no client, a line or histogram is not such, or nothing is asked for in the window.
     """
-    start_ns, length_ns = window_ns
+    start_ns, length_ns = time_window_ns
     begin_s, end_s = start_ns / NS_PER_S, (start_ns + length_ns) / NS_PER_S
     traces = sorted(path.glob(_CLIENTS), key=lambda one: (len(one.name), one.name)) if path.is_dir() else [path]
     stretches = [(trace, *of) for trace in traces for of in _stretches(trace, begin_s, end_s)]
@@ -329,7 +329,7 @@ def _read_servegen(
         raise TraceError(f"its {len(traces)} clients ask for nothing from {begin_s:g} to {end_s:g} s", path=path)
     factor = 1.0 if request_rate_per_s is None else request_rate_per_s / mean_per_s
     if mean_per_s * factor * (end_s - begin_s) > _MOST_REQUESTS:
-        raise TraceError(f"more than {_MOST_REQUESTS} requests in the window: a shorter --window", path=path)
+        raise TraceError(f"more than {_MOST_REQUESTS} requests in the window: a shorter --time-window", path=path)
     parts: list[tuple[Any, Ints, Ints]] = []
     known: tuple[Path | None, dict[int, list[tuple[Any, Any]]]] = (None, {})
     unknown = 0
@@ -344,12 +344,12 @@ def _read_servegen(
         drawn = [rng.choice(values, len(times), p=shares) for values, shares in known[1][since]]
         parts.append((times, drawn[0], drawn[1]))
     if not sum(len(times) for times, *_ in parts):
-        raise TraceError("nothing was drawn in the window: a longer --window, or another seed", path=path)
+        raise TraceError("nothing was drawn in the window: a longer --time-window, or another seed", path=path)
     times, inputs, outputs = (np.concatenate(of) for of in zip(*parts, strict=True))
     order = np.argsort(times, kind="stable")
     arrivals = np.rint((times[order] - begin_s) * NS_PER_S).astype(np.int64)
     files = [one for trace in traces for one in (trace, _dataset_of(trace)) if one.exists()]
-    facts = {"clients": len(traces), "window_ns": [start_ns, length_ns], "request_rate_per_s": mean_per_s * factor}
+    facts = {"clients": len(traces), "time_window_ns": [start_ns, length_ns], "request_rate_per_s": mean_per_s * factor}
     notes = [
         f"the source has rates, laws and histograms of {len(traces)} clients: times and lengths are drawn",
         "it has no joint law of prompts and answers: their lengths are drawn apart",

@@ -129,7 +129,7 @@ def test_servegens_clients_are_drawn_by_their_rates_laws_and_histograms(tmp_path
         {0: ONE | {"input_tokens": {5: 1.0}}},
     )
     assert detect(tmp_path) == "servegen"
-    found = servegen.read(tmp_path, rng(), window_ns=(0, 600 * S))
+    found = servegen.read(tmp_path, rng(), time_window_ns=(0, 600 * S))
     of_first = found.input_tokens == 100
     # 20 and 2 a second for 600 s: within 4 standard deviations of what their laws give (Gamma of shape 4 halves it).
     assert abs(int(of_first.sum()) - 12_000) < 4 * (12_000 / 4) ** 0.5
@@ -140,7 +140,7 @@ def test_servegens_clients_are_drawn_by_their_rates_laws_and_histograms(tmp_path
     assert gaps.std() / gaps.mean() == pytest.approx(0.5, abs=0.03)
     assert (np.diff(found.arrival_ns) >= 0).all()
     assert int(found.arrival_ns[-1]) < 600 * S
-    again = servegen.read(tmp_path, rng(), window_ns=(0, 600 * S))
+    again = servegen.read(tmp_path, rng(), time_window_ns=(0, 600 * S))
     assert again.arrival_ns.tolist() == found.arrival_ns.tolist()
     assert any("no sessions, turns or block ids" in note for note in found.notes)
     with pytest.raises(ConfigError, match="does not say which prompts share a prefix"):
@@ -150,14 +150,14 @@ def test_servegens_clients_are_drawn_by_their_rates_laws_and_histograms(tmp_path
 def test_a_window_of_servegen_begins_anywhere_and_its_rate_is_set(tmp_path):
     client(tmp_path, 0, [(0, 20, 1, "Gamma", 1.0, 1), (600, 0, 0, "", 0, 0), (1200, 5, 1, "Weibull", 0.5, 1)],
            {0: ONE, 1200: ONE | {"input_tokens": {3: 1.0}}})  # fmt: skip
-    found = servegen.read(tmp_path, rng(), window_ns=(900 * S, 600 * S), request_rate_per_s=10.0)
+    found = servegen.read(tmp_path, rng(), time_window_ns=(900 * S, 600 * S), request_rate_per_s=10.0)
     # Nothing in its first half; as much as 10 a second of the whole in its second.
     assert set(found.input_tokens.tolist()) == {3}
     assert found.origin["request_rate_per_s"] == pytest.approx(10)
     assert len(found) == pytest.approx(6000, rel=0.2)
     assert int(found.arrival_ns[-1]) < 300 * S
     with pytest.raises(TraceError, match="its 1 clients ask for nothing from 700 to 800 s"):
-        servegen.read(tmp_path, rng(), window_ns=(700 * S, 100 * S))
+        servegen.read(tmp_path, rng(), time_window_ns=(700 * S, 100 * S))
 
 
 @pytest.mark.parametrize(("rows", "histograms", "message"), [
