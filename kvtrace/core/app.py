@@ -56,8 +56,8 @@ Force = Annotated[bool, typer.Option("--force", help="Write over what is there: 
 
 SECTIONS = {
     "Source": "source block-tokens time-unit tokenizer max-conversations max-input-tokens over-limit time-window "
-    "conversation-rate live-conversations idle-cap start-ratio cycle-ids cycles jitter time-scale scale scale-common scale-shift",
-    "Arrivals": "turns request-rate arrivals burstiness amplitude day",
+    "conversation-rate live-conversations cycle-ids cycles jitter time-scale scale scale-common scale-shift",
+    "Arrivals": "turns request-rate arrivals burstiness amplitude day idle-cap start-ratio",
     "Model": "kv-dtype tp layers kv-heads head-dim chunk-tokens",
     "Fleet": "nodes router rack-nodes prefill-nodes event",
     "Load": "as-fast-as-possible pool checkpoint-depth engine submitters buffered gds direct fsync fadvise layout "
