@@ -323,6 +323,7 @@ def _read_servegen(
     start_ns, length_ns = time_window_ns
     begin_s, end_s = start_ns / NS_PER_S, (start_ns + length_ns) / NS_PER_S
     traces = sorted(path.glob(_CLIENTS), key=lambda one: (len(one.name), one.name)) if path.is_dir() else [path]
+    datasets = {trace: trace.with_name(trace.name.replace("-trace.csv", "-dataset.json")) for trace in traces}
     stretches = [(trace, *of) for trace in traces for of in _stretches(trace, begin_s, end_s)]
     mean_per_s = sum(rate * (end - begin) for _, begin, end, rate, _, _ in stretches) / (end_s - begin_s)
     if not mean_per_s:
@@ -335,7 +336,7 @@ def _read_servegen(
     unknown = 0
     for trace, begin, end, rate, law, shape in stretches:
         if known[0] != trace:
-            known = trace, _histograms(_dataset_of(trace))
+            known = trace, _histograms(datasets[trace])
         since = max((at for at in known[1] if at <= begin), default=None)
         if since is None:
             unknown += 1
@@ -348,7 +349,7 @@ def _read_servegen(
     times, inputs, outputs = (np.concatenate(of) for of in zip(*parts, strict=True))
     order = np.argsort(times, kind="stable")
     arrivals = np.rint((times[order] - begin_s) * NS_PER_S).astype(np.int64)
-    files = [one for trace in traces for one in (trace, _dataset_of(trace)) if one.exists()]
+    files = [one for trace in traces for one in (trace, datasets[trace]) if one.exists()]
     facts = {"clients": len(traces), "time_window_ns": [start_ns, length_ns], "request_rate_per_s": mean_per_s * factor}
     notes = [
         f"the source has rates, laws and histograms of {len(traces)} clients: times and lengths are drawn",
@@ -360,10 +361,6 @@ def _read_servegen(
     origin = origin_of("servegen", path, sha256_of(*files), len(order), 0, **facts)
     prompts, answers = inputs[order].astype(np.int64), outputs[order].astype(np.int64)
     return without_blocks(arrivals - arrivals[0], prompts, answers, origin, tuple(notes))
-
-
-def _dataset_of(trace: Path) -> Path:
-    return trace.with_name(trace.name.replace("-trace.csv", "-dataset.json"))
 
 
 def _stretches(path: Path, begin_s: float, end_s: float) -> Iterator[tuple[float, float, float, str, float]]:
