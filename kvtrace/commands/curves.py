@@ -103,11 +103,6 @@ def sim(
         return
     counted = "full blocks" if full_blocks else "partial last blocks included"
     title = f"{policy}: {format_count(references)} references of {format_count(len(requests))} requests, {counted}"
-    _show_points(title, points, references)
-
-
-def _show_points(title: str, points: list[tuple[int | None, int, int]], references: int) -> None:
-    """Print hits and the optimum's at each capacity."""
     columns = columns_of(
         "count: capacity_blocks = capacity in blocks, hits; share: hit_ratio = hit ratio, optimal_hit_ratio = optimal"
     )
@@ -301,7 +296,8 @@ def size(
         check_page(page, "--plot")
     is_ordered = file is not None and target.first_token is None
     scenario = prepare(file, stack, users, run, source, turns, gpu="instant" if is_ordered else None)
-    scenario.refuse_fleet("kvtrace size")
+    if (nodes := scenario.preset.fleet.nodes) > 1:
+        raise ConfigError(f"fleet.nodes={nodes}: kvtrace size is of one node; kvtrace plan is of a fleet")
     if file is not None and scenario.load.requests is not None:
         scenario.load.requests.check_shared()
     wanted = Stack(scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns, worn)
@@ -417,8 +413,22 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
     tables = _tier_tables(shown)
     if shown.first_token is not None:
         tables.append(first_token_table(shown.first_token))
+    lines = [
+        (
+            "all ranks together, means over the whole load; "
+            "p99 of per-second rate: what 1 % of all seconds of virtual time exceed"
+        )
+    ]
+    if any(tier.drive_writes_per_day is not None for tier in shown.tiers):
+        lines.append("drive writes a day and life: if this load's rate is kept up")
+    lines += _costs(shown, stack)
+    if (tick_s := _tick_s(stack)) is not None:
+        lines.append(
+            f"requests arrive on ticks about {tick_s} s apart: --jitter {tick_s}s spreads them, "
+            "and lowers the p99 of per-second rates"
+        )
     chapters = [
-        Chapter(f"What each tier must do with {place}", tables, _notes_of(shown, stack)),
+        Chapter(f"What each tier must do with {place}", tables, lines),
         Chapter("Capacities", [_grid(found, stack)], _notes_of_grid(found, stack)),
     ]
     span, lookups = format_duration(shown.span_ns), format_count(shown.lookups)
@@ -528,24 +538,6 @@ def _charts(found: Sizing) -> tuple[Chart, ...]:
         return ()
     title, named = f"Hits against {found.labels[along]}", f"{found.labels[along]} capacity"
     return (Chart(title, ChartShape.CURVE, Unit.BYTES, Unit.SHARE, series, x_title=named, y_title="look-ups that hit"),)
-
-
-def _notes_of(point: Point, stack: Stack) -> list[str]:
-    lines = [
-        (
-            "all ranks together, means over the whole load; "
-            "p99 of per-second rate: what 1 % of all seconds of virtual time exceed"
-        )
-    ]
-    if any(tier.drive_writes_per_day is not None for tier in point.tiers):
-        lines.append("drive writes a day and life: if this load's rate is kept up")
-    lines += _costs(point, stack)
-    if (tick_s := _tick_s(stack)) is not None:
-        lines.append(
-            f"requests arrive on ticks about {tick_s} s apart: --jitter {tick_s}s spreads them, "
-            "and lowers the p99 of per-second rates"
-        )
-    return lines
 
 
 def _costs(point: Point, stack: Stack) -> list[str]:

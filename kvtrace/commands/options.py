@@ -87,12 +87,16 @@ class SourceArguments:
     ] = None
     time_unit: Annotated[str | None, typer.Option(help="mooncake: unit of its timestamps, ms or s [ms].")] = None
     block_tokens: Annotated[
-        int | None, typer.Option(help="mooncake, bailian, lmcache-chat: tokens a block [512, 16, 16].")
+        int | None,
+        typer.Option(
+            help="Tokens a block: mooncake, tracelab [512], bailian, lmcache-chat, vllm-log, sglang-log [16]."
+        ),
     ] = None
     request_rate: Annotated[
         str | None,
         typer.Option(
-            help="How often requests arrive, such as 20/s; sharegpt (it has no times) [1/s], or gen without FILE."
+            help="How often requests arrive, such as 20/s; sharegpt (it has no times) [1/s], servegen [its own], or "
+            "gen without FILE."
         ),
     ] = None
     live_conversations: Annotated[
@@ -101,10 +105,24 @@ class SourceArguments:
     max_conversations: Annotated[int | None, typer.Option(help="sharegpt: number of conversations to read.")] = None
     tokenizer: Annotated[
         str | None,
-        typer.Option(help="sharegpt, lmcache-chat: auto, tiktoken, or characters (a quarter of them) [auto]."),
+        typer.Option(
+            help="sharegpt, lmcache-chat, vllm-log: auto, tiktoken, or characters (a quarter of them) [auto]."
+        ),
     ] = None
     conversation_rate: Annotated[
         float | None, typer.Option(help="agentic: conversations that start a second, Poisson; 0: all at once [0].")
+    ] = None
+    idle_cap: Annotated[
+        str | None,
+        typer.Option(help="agentic: longest time in which a conversation has nothing under way [agentx: 10s]."),
+    ] = None
+    start_ratio: Annotated[
+        str | None,
+        typer.Option(help="agentic: conversations begin at a moment drawn from these shares of them [agentx: 0-1]."),
+    ] = None
+    time_window: Annotated[
+        str | None,
+        typer.Option(help="servegen: part of its days, such as 20h+10min: from and for how long [0s+10min]."),
     ] = None
     time_scale: Annotated[float, typer.Option(help="Multiply times; 0.5 is twice as fast.")] = 1.0
     cycles: Annotated[int, typer.Option(help="How many times the requests come, one after the other.")] = 1
@@ -115,8 +133,7 @@ class SourceArguments:
         int, typer.Option(help="Number of superposed copies of the requests, each with blocks and sessions of its own.")
     ] = 1
     scale_common: Annotated[
-        str,
-        typer.Option(help="Share of block references, such as 20%, that all copies share: the most used prefixes."),
+        str, typer.Option(help="Share of block references, such as 20%, that all copies share: the most used prefixes.")
     ] = "0"
     scale_shift: Annotated[
         str | None, typer.Option(help="Shift each copy by a time drawn evenly up to this.  [default: 1m]")
@@ -146,7 +163,16 @@ class SourceArguments:
             scale_shift_ns=SCALE_SHIFT_NS if self.scale_shift is None else parse_duration_ns(self.scale_shift),
         )
         rate = None if self.request_rate is None else parse_rate_per_s(self.request_rate)
-        options = {"request_rate_per_s": rate, "conversation_rate_per_s": self.conversation_rate}
+        options: dict[str, Any] = {"request_rate_per_s": rate, "conversation_rate_per_s": self.conversation_rate}
+        options["idle_cap_ns"] = None if self.idle_cap is None else parse_duration_ns(self.idle_cap)
+        if self.start_ratio is not None:
+            least, _, most = self.start_ratio.partition("-")
+            options["start_ratio"] = tuple(parse_share(part, "--start-ratio") for part in (least, most or least))
+        if self.time_window is not None:
+            start, _, length = self.time_window.rpartition("+")
+            options["time_window_ns"] = parse_duration_ns(start or "0s"), parse_duration_ns(length)
+            if not options["time_window_ns"][1]:
+                raise ConfigError(f"--time-window {self.time_window}: write for example 20h+10min")
         same = ("time_unit", "block_tokens", "live_conversations", "max_conversations", "tokenizer")
         options |= {name: getattr(self, name) for name in same}
         return read(kind, path, options, wanted, seed)
@@ -286,7 +312,6 @@ def write_page(page: Path, shown: Document) -> None:
 
 USED_BY_ALL = {"model", "preset", "settings", "duration", "seed"}
 """Options of the groups below that a preset without a KV cache has a use for, too."""
-
 
 TurnsOption = Annotated[
     str | None,
@@ -431,11 +456,6 @@ class Scenario:
         from kvtrace.sim.simulation import Simulation
 
         return Simulation(self.preset, self.model, self.load, ranks=self.ranks)
-
-    def refuse_fleet(self, command: str) -> None:
-        """Raise ConfigError if there are several nodes: `command` looks at one."""
-        if (nodes := self.preset.fleet.nodes) > 1:
-            raise ConfigError(f"fleet.nodes={nodes}: {command} is of one node; kvtrace plan is of a fleet")
 
     def span_ns(self, simulation: Simulation) -> int | None:
         """Return over how long requests arrive, as far as it is known so far: to the last one, or to the end."""

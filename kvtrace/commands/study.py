@@ -160,7 +160,7 @@ def _asked(argv: tuple[str, ...]) -> _Asked:
 
 def simulate(task: Task) -> Simulated:
     """Simulate what `task` asks for, as `gen` does, and count."""
-    from kvtrace.curves.points import Meter, Worn, simulated
+    from kvtrace.curves.points import Meter, Stack, Worn, simulated
     from kvtrace.sim import output as trace_output
 
     with chdir(task.folder):
@@ -171,7 +171,10 @@ def simulate(task: Task) -> Simulated:
                 asked.file, asked.fleet.over(asked.stack), asked.users, asked.run, asked.source, asked.turns,
                 read=partial(_read, task.file_sha256), events=asked.event or (),
             )  # fmt: skip
-            simulation = scenario.simulation()
+            bounds = Stack(
+                scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns
+            ).with_chains()
+            simulation = replace(scenario, load=bounds.load).simulation()
         meter = Meter(simulation)
         if task.trace is None:
             simulation.run(meter)
@@ -179,9 +182,9 @@ def simulate(task: Task) -> Simulated:
             describe = trace_output.describer(simulation, scenario.config, ["kvtrace", "gen", *task.argv])
             trace_output.write(Path(task.trace), simulation, describe, watch=meter.count)
     tier = len(scenario.preset.tiers) - 1 if len(scenario.preset.tiers) > 1 else None
-    return simulated(
-        simulation, meter, scenario.span_ns(simulation), Worn(tier, asked.drive.drive_size, asked.drive.endurance)
-    )
+    worn = Worn(tier, asked.drive.drive_size, asked.drive.endurance)
+    found = simulated(simulation, meter, scenario.span_ns(simulation), worn)
+    return found if scenario.preset.fleet.nodes > 1 else replace(found, optimal_hit_ratio=bounds.optimum({}))
 
 
 _PREPARING = Lock()

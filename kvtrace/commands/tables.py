@@ -6,7 +6,6 @@ And what they are made with: the models and their bytes, the presets and their k
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from textwrap import fill
@@ -97,21 +96,17 @@ def convert(
             for note in found.notes():
                 log(f"note: {note}")
         else:
-            _convert_native(source, target, tick)
-
-
-def _convert_native(source: Path, target: Path, tick: Callable[[float], None]) -> None:
-    reader = open_table(source)
-    with ExitStack() as stack:
-        if reader.table == TRACE and objects_path(source).exists():
-            side = open_table(objects_path(source), OBJECTS)
-            out = stack.enter_context(create(objects_path(target), OBJECTS, side.meta))
-            for batch in side.batches():
-                out.write(batch)
-        out = stack.enter_context(create(target, reader.table, reader.meta, reader.extras))
-        for batch in reader.batches():
-            out.write(batch)
-            tick(float(out.rows))
+            reader = open_table(source)
+            with ExitStack() as stack:
+                if reader.table == TRACE and objects_path(source).exists():
+                    side = open_table(objects_path(source), OBJECTS)
+                    out = stack.enter_context(create(objects_path(target), OBJECTS, side.meta))
+                    for batch in side.batches():
+                        out.write(batch)
+                out = stack.enter_context(create(target, reader.table, reader.meta, reader.extras))
+                for batch in reader.batches():
+                    out.write(batch)
+                    tick(float(out.rows))
 
 
 def merge(

@@ -56,9 +56,9 @@ Force = Annotated[bool, typer.Option("--force", help="Write over what is there: 
 
 
 SECTIONS = {
-    "Source": "source block-tokens time-unit tokenizer max-conversations max-input-tokens over-limit conversation-rate "
-    "live-conversations cycle-ids cycles jitter time-scale scale scale-common scale-shift",
-    "Arrivals": "turns request-rate arrivals burstiness amplitude day",
+    "Source": "source block-tokens time-unit tokenizer max-conversations max-input-tokens over-limit time-window "
+    "conversation-rate live-conversations cycle-ids cycles jitter time-scale scale scale-common scale-shift",
+    "Arrivals": "turns request-rate arrivals burstiness amplitude day idle-cap start-ratio",
     "Model": "kv-dtype tp layers kv-heads head-dim chunk-tokens",
     "Fleet": "nodes router rack-nodes prefill-nodes event",
     "Load": "as-fast-as-possible pool checkpoint-depth engine submitters buffered gds direct fsync fadvise layout "
@@ -75,7 +75,7 @@ SECTIONS = {
 }
 """Of a command with many options, the section of each that `--help` leaves to `--help-all`."""
 METAVARS = {
-    "DURATION": "duration ttl scale-shift jitter day every mtbf from to busiest max-duration check-duration "
+    "DURATION": "duration ttl scale-shift idle-cap jitter day every mtbf from to busiest max-duration check-duration "
     "rank-timeout request-timeout stall-timeout pause read-p99 target-ttft",
     "SIZE": "io-bytes pool capacity check-bytes drive-size space cpu disk",
     "SIZES": "dram nvme capacity-blocks",

@@ -249,9 +249,7 @@ class _Names(msgspec.Struct):
 def study_names(meta: Metadata, path: object) -> dict[str, dict[str, str]]:
     """Return what stands for the stars in the columns of the study that `meta` describes, as study_table takes it.
 
-    Raises:
-        TraceError: it does not say so.
-
+    TraceError if it does not say so.
     """
     try:
         knobs = dict[str, str](msgspec.convert(meta.config, _Names).knobs)

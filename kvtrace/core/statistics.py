@@ -98,7 +98,6 @@ _MOST_TRIALS: Final = 1000
 _WIDEST: Final = 600.0
 """Of an interval's half, in logarithms: what two trials that have nothing in common give is more than a float holds."""
 
-
 DEFINITION: Final = (
     "ratio: of the medians; its interval: of the ratio of geometric means, by Welch's t on the trials' logarithms, so "
     "wide that the intervals of all figures of the headline hold together at 95 %; differs: the interval does not hold "

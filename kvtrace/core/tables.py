@@ -125,10 +125,6 @@ class ParquetReader:
         found = set(self._file.schema_arrow.names)
         self.extras = tuple(c.name for c in self.table.extras if c.name in found)
         self._check_columns()
-        self._check_sizes()
-
-    def _check_sizes(self) -> None:
-        """Refuse a footer that does not fit the file, before anything is made as large as it says."""
         footer, size = self._file.metadata, self.path.stat().st_size
         if self.meta.rows != footer.num_rows:
             raise TraceError(f"its metadata says {self.meta.rows} rows, but it holds {footer.num_rows}", path=self.path)
@@ -152,8 +148,7 @@ class ParquetReader:
             if index < 0:
                 raise TraceError("this column is missing", path=self.path, column=column.name)
             type_ = found.field(index).type
-            same = pa.types.is_dictionary(type_) if column.type == "enum" else type_ == field.type
-            if not same:
+            if not (pa.types.is_dictionary(type_) if column.type == "enum" else type_ == field.type):
                 raise TraceError(f"its type is {type_}, not {field.type}", path=self.path, column=column.name)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -192,11 +187,8 @@ class RowCheck:
     def take(self, columns: Mapping[str, Any], names: Sequence[str]) -> pa.RecordBatch:
         """Return the next rows, arrays by column name, as the columns `names` with the exact types of the table.
 
-        A name that is not among the columns is that of an extra one, which gets its default.
-
-        Raises:
-            TraceError: a null, value or text that its column may not hold.
-
+        A name that is not among the columns is that of an extra one, which gets its default. TraceError for a
+        null, value or text that its column may not hold.
         """
         import pyarrow as pa
 
@@ -447,15 +439,9 @@ class CsvReader:
     def _array(self, array: Any, name: str, row: int) -> Any:
         import pyarrow as pa
 
-        if self.table.column(name).type.startswith("list"):
-            array = self._lists(array, name, row)
-        elif pa.types.is_dictionary(array.type):
-            array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary)
-        return array
-
-    def _lists(self, array: Any, name: str, row: int) -> Any:
-        import pyarrow as pa
-
+        if not self.table.column(name).type.startswith("list"):
+            is_set = pa.types.is_dictionary(array.type)
+            return pa.DictionaryArray.from_arrays(array.indices, array.dictionary) if is_set else array
         lists: list[list[int] | None] = []
         for index, text in enumerate(array.to_pylist()):
             numbers = None if text is None else _numbers(text)
@@ -529,9 +515,7 @@ def _line_blocks(path: Path) -> Iterator[bytes]:
 def unpacked(path: Path) -> Iterator[bytes]:
     """Yield what the zstd frames at `path` hold, some MiB at a time; the one way to unpack a whole file.
 
-    Raises:
-        TraceError: it is damaged or cut off, or unpacks to so much that it was made to fill a machine.
-
+    TraceError if it is damaged or cut off, or unpacks to so much that it was made to fill a machine.
     """
     import zstandard
 
@@ -561,7 +545,6 @@ def unpacked(path: Path) -> Iterator[bytes]:
 
 SUFFIXES = (".parquet", ".csv.zst")
 ROW_GROUP_ROWS = 1 << 18
-
 
 Encoder = ParquetEncoder | CsvEncoder
 """What a file format writes: whole row groups, then the metadata."""
@@ -659,9 +642,7 @@ class Reader(Protocol):
 def open_table(path: Path | str, table: Table | None = None) -> Reader:
     """Return a reader of the file at `path`, which must hold `table` if one is named.
 
-    Raises:
-        TraceError: the file is missing, damaged, of another table, or of a schema version we do not know.
-
+    TraceError if the file is missing, damaged, of another table, or of a schema version we do not know.
     """
     path = Path(path)
     if not path.is_file():
@@ -674,10 +655,7 @@ def checked(path: Path | str, table: Table | None = None) -> Reader:
     """Return a reader of the file at `path`, all of whose rows have been looked at.
 
     For those who give the file itself to another program, such as DuckDB, which would take whatever stands in it.
-
-    Raises:
-        TraceError: as `open_table`, or a row that a reader refuses.
-
+    TraceError as of `open_table`, or for a row that a reader refuses.
     """
     reader = open_table(path, table)
     state = reader.path.stat()

@@ -107,16 +107,7 @@ def sweep(
         best = optimal_uses(chains, capacities)
         made = [replace(p, optimal_hit_ratio=b.hits / curve.references) for p, b in zip(made, best, strict=True)]
     enough = [_enough(curve, made, share, size, policy) for share in SHARES]
-    return HitCurve(
-        policy,
-        found[0].sampling_rate,
-        tokens,
-        size,
-        len(requests),
-        curve.references,
-        made,
-        enough,
-    )
+    return HitCurve(policy, found[0].sampling_rate, tokens, size, len(requests), curve.references, made, enough)
 
 
 def _point(found: Estimate, references: int, most: int, size: int) -> CurvePoint:

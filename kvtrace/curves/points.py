@@ -316,6 +316,8 @@ class Simulated(Timed):
     """To each drive that wears, node by node."""
     hits_back_ns: int | None = None
     """How long after the first event hits are as before; null without one, or if they never are."""
+    optimal_hit_ratio: float | None = None
+    """What no policy exceeds with as many bytes in all tiers (Belady); null where it is not known, as of a fleet."""
 
     @property
     def recomputed_tokens(self) -> int:

@@ -74,7 +74,12 @@ def read_model(path: Path, kv_dtype: str | None = None) -> ModelShape:
     text = completed(config.nested("text_config") or config, notes)
     model_dtype = _model_dtype(text, config, notes)
     groups = _groups(text, model_dtype, notes)
-    _refuse_unread(text)
+    for name, value in text.tree.items():
+        is_set = value not in (None, False, 0, [], {}, "")
+        if is_set and name not in text.used and _SUSPECT.search(name) and not _HARMLESS.search(name):
+            raise text.error(
+                name, "may change what is cached, and is not understood; if it does not, remove it from a copy"
+            )
     if text.count("num_nextn_predict_layers") or text.count("mtp_num_hidden_layers"):
         notes.append("multi-token-prediction layers are not counted")
     kind = text.text("model_type") or config.text("model_type") or "unnamed"
@@ -238,16 +243,6 @@ def _kv_dtype(chosen: str | None, config: Fields, text: Fields, model_dtype: KvD
     if (algorithm := quantised.text("kv_cache_quant_algo")) is not None:
         return parse_dtype(algorithm, f"{quantised.where}: kv_cache_quant_algo")
     return model_dtype
-
-
-def _refuse_unread(text: Fields) -> None:
-    """Raise ConfigError for the first set field that we did not read and that may change the cache."""
-    for name, value in text.tree.items():
-        is_set = value not in (None, False, 0, [], {}, "")
-        if is_set and name not in text.used and _SUSPECT.search(name) and not _HARMLESS.search(name):
-            raise text.error(
-                name, "may change what is cached, and is not understood; if it does not, remove it from a copy"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,7 +443,11 @@ def _sliding(text: Fields, layers: int) -> list[LayerKind]:
         return [LayerKind.FULL if n < first else LayerKind.SLIDING for n in range(layers)]
     for name in ("sliding_window_pattern", "_sliding_window_pattern"):
         if isinstance(text.get(name), str):
-            return _patterned(text, name, layers)
+            letters = text.text(name) or ""
+            if not letters or set(letters) - set("LG"):
+                raise text.error(name, f"must be a number, or letters L and G, not {letters!r}")
+            kinds = [LayerKind.SLIDING if letters[n % len(letters)] == "L" else LayerKind.FULL for n in range(layers)]
+            return [*kinds[:-1], LayerKind.FULL]
         if text.get(name) is not None:
             return _every(text.integer(name), layers, LayerKind.SLIDING)
     if kind in _PATTERN:
@@ -456,15 +455,6 @@ def _sliding(text: Fields, layers: int) -> list[LayerKind]:
     if kind in _ALL_SLIDE:
         return [LayerKind.SLIDING] * layers
     raise text.error("sliding_window", "which layers it is for is not said: add layer_types")
-
-
-def _patterned(text: Fields, field: str, layers: int) -> list[LayerKind]:
-    """EXAONE 4: L for local and G for global, over and over; the last layer is global whatever it says."""
-    letters = text.text(field) or ""
-    if not letters or set(letters) - set("LG"):
-        raise text.error(field, f"must be a number, or letters L and G, not {letters!r}")
-    kinds = [LayerKind.SLIDING if letters[n % len(letters)] == "L" else LayerKind.FULL for n in range(layers)]
-    return [*kinds[:-1], LayerKind.FULL]
 
 
 def _every(interval: int, layers: int, other: LayerKind) -> list[LayerKind]:
@@ -493,16 +483,9 @@ def recurrent_layers(text: Fields, layers: int, conv_dtype: KvDtype, notes: list
         dtype = _state_dtype(text, KvDtype.FP32, notes, default="as vLLM keeps KDA's")
     elif text.get("mamba_expand") is not None and text.get("mamba_d_head") is None:
         # Mamba 1 (Jamba): each of the widened channels is a head of `mamba_d_state` values, and its convolution's own.
-        return Recurrent(
-            layers=layers,
-            heads=text.integer("mamba_expand") * text.integer("hidden_size"),
-            head_elements=text.integer("mamba_d_state"),
-            conv_head_elements=text.integer("mamba_d_conv") - 1,
-            groups=1,
-            conv_group_elements=0,
-            state_dtype=_state_dtype(text, conv_dtype, notes),
-            conv_dtype=conv_dtype,
-        )
+        heads, groups, width = text.integer("mamba_expand") * text.integer("hidden_size"), 0, 1
+        state, taps = text.integer("mamba_d_state"), text.integer("mamba_d_conv") - 1
+        dtype = _state_dtype(text, conv_dtype, notes)
     else:
         names = next((n for n in _MAMBA2 if text.get(n[0]) is not None), None)
         if names is None:
@@ -517,8 +500,8 @@ def recurrent_layers(text: Fields, layers: int, conv_dtype: KvDtype, notes: list
         heads=heads,
         head_elements=width * state,
         conv_head_elements=width * taps,
-        groups=groups,
-        conv_group_elements=2 * state * taps,
+        groups=max(1, groups),
+        conv_group_elements=2 * state * taps if groups else 0,
         state_dtype=dtype,
         conv_dtype=conv_dtype,
     )

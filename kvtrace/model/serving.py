@@ -28,7 +28,6 @@ EXAMPLE_TOKENS, LONG_TOKENS = 8192, 100_000
 """Of each request, where a decode step is shown as an example; of prompts, where their speed is."""
 FS_PER_S: Final = 10**15
 
-
 COMPUTING: Final = ("prefill_ns_per_token", "decode_ns_per_token")
 ATTENTION: Final = "prefill_attention"
 BATCH: Final = ("decode_active_ns", "decode_compute_ns", "decode_bandwidth")

@@ -128,11 +128,6 @@ class Latent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             return self.layers * DS_MLA_RECORD_BYTES
         return self.layers * (self.latent_dim + self.rope_dim) * dtype.element_bytes
 
-    @property
-    def is_ds_mla(self) -> bool:
-        """Whether vLLM's packed record fits this latent."""
-        return (self.latent_dim, self.rope_dim) == _DS_MLA_SHAPE
-
     def formula(self, dtype: KvDtype, ranks: int) -> str:  # noqa: ARG002 - the same on every rank
         """Return `token_bytes` as a product to read."""
         if dtype is KvDtype.FP8_DS_MLA:
@@ -201,7 +196,6 @@ class Recurrent(
 TokenLayers = Full | Sliding | Chunked | Latent | Indexer
 """Layers that keep something for each token."""
 Layers = TokenLayers | Recurrent
-
 
 # With these, bytes of any prefix on all ranks still fit 64 bits.
 _MOST = 2**24
@@ -278,7 +272,7 @@ def check(model: ModelShape, where: str) -> None:
 
 
 def _complaints(model: ModelShape) -> Iterator[str]:
-    groups = token_groups(model)
+    groups = [g for g in model.groups if not isinstance(g, Recurrent)]
     if not groups:
         yield "no layer keeps anything for a token; a recurrent-only model has no chunks"
     for group in model.groups:
@@ -291,18 +285,16 @@ def _complaints(model: ModelShape) -> Iterator[str]:
         yield f"max_context_tokens(={model.max_context_tokens}) must be > 0"
     if len({isinstance(g, Latent | Indexer) for g in groups}) > 1:
         yield "latent attention and attention with heads in one model are not supported"
-    fits = all(isinstance(g, Indexer) or (isinstance(g, Latent) and g.is_ds_mla) for g in groups)
+    fits = all(
+        isinstance(g, Indexer) or (isinstance(g, Latent) and (g.latent_dim, g.rope_dim) == _DS_MLA_SHAPE)
+        for g in groups
+    )
     if model.kv_dtype is KvDtype.FP8_DS_MLA and not fits:
         yield "fp8_ds_mla packs multi-head latents of 512 + 64 only; use fp8"
     if (size := bytes_per_token(model)) > _MOST_BYTES_PER_TOKEN:
         yield f"{size} bytes a token; at most {_MOST_BYTES_PER_TOKEN}"
     if (state := state_bytes(model)) > _MOST_STATE_BYTES:
         yield f"{state} bytes a state; at most {_MOST_STATE_BYTES}"
-
-
-def token_groups(model: ModelShape) -> list[TokenLayers]:
-    """Return the groups of layers that keep something for each token."""
-    return [g for g in model.groups if not isinstance(g, Recurrent)]
 
 
 def bytes_per_token(model: ModelShape) -> int:

@@ -1,20 +1,25 @@
-"""Published request traces whose columns or fields become ours one by one: Azure, BurstGPT and Qwen-Bailian.
+"""Published request traces whose columns or fields become ours: a table of columns, Qwen-Bailian, ServeGen's clients.
 
-CSVs are read by column name as Arrow columns, each error placed by file, line and column.
+Azure and BurstGPT differ in what they call their columns, which are read by name as Arrow columns, each error placed by
+file, line and column.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
 from kvtrace.core.errors import TraceError, need_file, refuse
+from kvtrace.core.files import decode_json, read_json
 from kvtrace.core.tables import csv_fault
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.requests import (
@@ -29,6 +34,7 @@ from kvtrace.requests.requests import (
     Requests,
     Seconds,
     SourceFormat,
+    Start,
     Waits,
     backwards_notes,
     dense,
@@ -41,138 +47,165 @@ from kvtrace.requests.requests import (
 # The first data row is on line 2.
 FIRST_LINE = 2
 _BLOCK_BYTES = 4 << 20
-
-
-class Columns(NamedTuple):
-    """What the columns of arrival and lengths are called in a CSV: its header has all three."""
-
-    time: str
-    input: str
-    output: str
-
-
-_AZURE = Columns("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-_IMAGES = "NumImages"
+_MAX_S = 2**31
 _NO_SESSIONS = "the source has no sessions, turns or block ids: they are null, and no request reuses another's cache"
 
 
-def _read_azure(path: Path) -> Requests:
-    """Return the requests of the Azure CSV at `path`: times with or without a fraction, with or without a zone.
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A source whose columns become ours one by one: what it calls them, empty where it has none.
 
-    Rows out of order are sorted, and counted in the notes.
-
-    Raises:
-        TraceError: a column is missing, a cell is empty or does not fit, or some times have a zone and some none.
-
+    A new source is one of these, and a Source in the registry that names it.
     """
-    import pyarrow as pa
 
-    zone = "UTC" if _has_zone(path) else None
-    table = read_columns(
-        path,
-        {_AZURE.time: pa.timestamp("ns", zone), _AZURE.input: pa.int64(), _AZURE.output: pa.int64()},
-        {_IMAGES: pa.int64()},
-    )
-    times = table.arrays[_AZURE.time].cast(pa.int64()).to_numpy()
-    inputs, outputs = table.tokens(_AZURE.input), table.tokens(_AZURE.output)
-    order, backwards = in_time_order(times)
-    times, inputs, outputs = times[order], inputs[order], outputs[order]
-    if int(times[-1]) - int(times[0]) > MAX_NS:
-        raise TraceError("its times span more than a trace's clock can hold", path=path, column=_AZURE.time)
-    images = int(np.nansum(table.arrays[_IMAGES].to_numpy())) if _IMAGES in table.arrays else None
-    facts = {"images": images, "out_of_order": backwards, "unknown_columns": list(table.others)}
-    origin = origin_of("azure", path, sha256_of(path), len(times), 0, **facts)
-    return without_blocks(times - times[0], inputs, outputs, origin, _azure_notes(images, backwards, table.others))
+    kind: str
+    time: str
+    input: str
+    output: str
+    is_seconds: bool = False
+    """Whether times are seconds from a start; else they are dates."""
+    files: str = ""
+    """The pattern of the files that are merged on one clock; empty: it reads single files."""
+    session: str = ""
+    images: str = ""
+    total: str = ""
+    """Input and output together, as the source adds them up."""
+    unused: tuple[str, ...] = ()
+    has_failures: bool = False
+    """Whether a row without output tokens is a request that failed, which is dropped."""
+
+    def is_own(self, start: Start) -> bool:
+        """Return whether the file has this source's columns of arrival and lengths."""
+        return start.columns >= {self.time, self.input, self.output}
+
+    def read(self, path: Path) -> Requests:
+        """Return the requests of the file at `path`, or of all that a directory or a glob names, by name.
+
+        Prompts of one session are taken to carry their history. Rows out of order are sorted, and counted in the notes.
+        TraceError if a column is missing, a cell is empty or does not fit, some dates have a zone and some none, or
+        nothing but failures is left.
+        """
+        tables = [self._table(one) for one in _paths(path, self.files)]
+        times, inputs, outputs = (np.concatenate(of) for of in zip(*map(self._counts, tables), strict=True))
+        kept = np.argsort(times, kind="stable")
+        facts: dict[str, Any] = {"out_of_order": int(np.count_nonzero(np.diff(times) < 0))}
+        facts["files"] = [table.path.name for table in tables]
+        if self.has_failures:
+            kept = kept[outputs[kept] > 0]
+            facts["failures"] = len(times) - len(kept)
+            if not len(kept):
+                raise TraceError(f"holds no request that succeeded ({self.output} > 0)", path=path)
+        if int(times[kept[-1]]) - int(times[kept[0]]) > MAX_NS:
+            raise TraceError("its times span more than a trace's clock can hold", path=path, column=self.time)
+        arrivals, prompts, answers = times[kept] - times[kept[0]], inputs[kept], outputs[kept]
+        sessions = _session_numbers(tables, self.session)
+        if sessions is not None:
+            sessions = sessions[kept]
+            sessions[sessions != NONE] = dense(sessions[sessions != NONE])[0]
+        facts["conversations"] = None if sessions is None else int(sessions.max()) + 1
+        images = [int(t.filled(self.images, 0).sum()) for t in tables if self.images in t.arrays]
+        wrong = sum(
+            int(np.count_nonzero(t.filled(self.total, -1) != t.tokens(self.input) + t.tokens(self.output)))
+            for t in tables
+            if self.total in t.arrays
+        )
+        unknown = sorted({name for t in tables for name in t.others if name not in self.unused})
+        facts |= {"images": sum(images) if images else None, "wrong_totals": wrong, "unknown_columns": unknown}
+        notes = self._notes(facts, 0 if sessions is None else _without_history(sessions, prompts, answers))
+        origin = origin_of(self.kind, path, sha256_of(*(t.path for t in tables)), len(kept), 0, **facts)
+        turns = None if sessions is None else turns_of(sessions)
+        return without_blocks(arrivals, prompts, answers, origin, tuple(notes), session_id=sessions, turn=turns)
+
+    def _table(self, path: Path) -> ColumnsRead:
+        import pyarrow as pa
+
+        zone = "UTC" if not self.is_seconds and _has_zone(path, self.time) else None
+        required = {self.time: pa.float64() if self.is_seconds else pa.timestamp("ns", zone)}
+        required |= dict.fromkeys((self.input, self.output), pa.int64())
+        optional = dict.fromkeys((self.images, self.total), pa.int64()) | {self.session: pa.string()}
+        names = header_of(path)
+        if missing := [name for name in required if name not in names]:
+            why = f"the header has no {' nor '.join(map(repr, missing))}; it reads {','.join(names)[:200]}"
+            raise TraceError(why, path=path, row=1)
+        if twice := [name for name in names if name and names.count(name) > 1]:
+            raise TraceError(f"the header names {twice[0]!r} twice", path=path, row=1)
+        types = required | {name: kind for name, kind in optional.items() if name and name in names}
+        found = ColumnsRead(path, _of_csv(path, names, types), tuple(n for n in names if n not in types))
+        for name in required:
+            is_empty = found.arrays[name].is_null().to_numpy()
+            refuse(is_empty, "empty, but it must have a value", path=path, column=name, first_row=FIRST_LINE)
+        return found
+
+    def _counts(self, table: ColumnsRead) -> tuple[Ints, Ints, Ints]:
+        """Return the arrivals of the table's rows on the file's own clock, and the tokens of prompts and answers."""
+        import pyarrow as pa
+
+        tokens = table.tokens(self.input), table.tokens(self.output)
+        if not self.is_seconds:
+            return table.arrays[self.time].cast(pa.int64()).to_numpy(), *tokens
+        seconds = table.arrays[self.time].to_numpy()
+        # Not a number fails every comparison.
+        table.refuse(self.time, ~((seconds >= 0) & (seconds <= _MAX_S)), seconds, f"must be from 0 to {_MAX_S} seconds")
+        return np.rint(seconds * NS_PER_S).astype(np.int64), *tokens
+
+    def _notes(self, facts: Mapping[str, Any], shorter: int) -> list[str]:
+        notes = []
+        if facts["conversations"] is None:
+            notes.append(_NO_SESSIONS)
+        else:
+            notes.append(
+                f"the source has no block ids: prompts of one {self.session} are taken to carry their history, "
+                "which the source does not say"
+            )
+            if shorter:
+                notes.append(f"{shorter} later prompts are shorter than the turn before them: they cannot carry it all")
+        if facts["images"] is not None:
+            notes.append(
+                f"{facts['images']} images are not simulated beyond the source's own {self.input}, whose image share "
+                "is unknown"
+            )
+        if facts.get("failures"):
+            notes.append(f"{facts['failures']} failed requests (no response tokens) were dropped")
+        if (files := len(facts["files"])) > 1:
+            notes.append(f"{files} files were merged on one clock, seconds from the first day")
+        notes += backwards_notes(facts["out_of_order"])
+        if facts["wrong_totals"]:
+            notes.append(f"{facts['wrong_totals']} rows have a total that is not request plus response tokens")
+        if facts["unknown_columns"]:
+            notes.append(f"unknown columns were not read: {', '.join(facts['unknown_columns'])}")
+        return notes
 
 
-def _has_zone(path: Path) -> bool:
-    """Return whether the first time of the CSV at `path` has a zone, as `+00:00` or `Z`."""
+azure = Columns("azure", "TIMESTAMP", "ContextTokens", "GeneratedTokens", images="NumImages")
+"""Azure LLM inference CSVs (2023, 2024, multimodal 2025): arrival and lengths, no conversations and no ids."""
+burstgpt = Columns(
+    *("burstgpt", "Timestamp", "Request tokens", "Response tokens", True, "*.csv", "Session ID"),
+    total="Total tokens",
+    unused=("Elapsed time", "Model", "Log Type"),
+    has_failures=True,
+)
+"""BurstGPT CSVs: arrival and lengths in whole seconds; newer files also name sessions. No block ids."""
+
+
+def _has_zone(path: Path, time: str) -> bool:
+    """Return whether the first cell of the column `time` of the CSV at `path` has a zone, as `+00:00` or `Z`."""
     names = header_of(path)
-    if _AZURE.time not in names:
+    if time not in names:
         return False
     with path.open("rb") as file:
         file.readline()
         cells = file.readline(1 << 16).decode(errors="replace").split(",")
-    index = names.index(_AZURE.time)
+    index = names.index(time)
     # The date has dashes of its own.
     clock = cells[index].strip().strip('"')[10:] if index < len(cells) else ""
     return clock.endswith("Z") or "+" in clock or "-" in clock
 
 
-def _azure_notes(images: int | None, backwards: int, unknown: tuple[str, ...]) -> tuple[str, ...]:
-    notes = [_NO_SESSIONS]
-    if images is not None:
-        notes.append(
-            f"{images} images are not simulated beyond the source's own ContextTokens, whose image share is unknown"
-        )
-    return (*notes, *backwards_notes(backwards), *_unknown_notes(unknown))
-
-
-def _unknown_notes(columns: Sequence[str]) -> list[str]:
-    return [f"unknown columns were not read: {', '.join(columns)}"] if columns else []
-
-
-azure = SourceFormat(_read_azure, lambda start: start.columns >= set(_AZURE))
-"""Azure LLM inference CSVs (2023, 2024, multimodal 2025): arrival and lengths, no conversations and no ids."""
-_BURSTGPT = Columns("Timestamp", "Request tokens", "Response tokens")
-_SESSION, _TOTAL = "Session ID", "Total tokens"
-_UNUSED = ("Elapsed time", "Model", "Log Type")
-_MAX_S = 2**31
-_GLOB = "*?["
-
-
-def _read_burstgpt(path: Path) -> Requests:
-    """Return the requests of the BurstGPT CSV at `path`, or of all that a directory or a glob names, by name.
-
-    Failures (no response tokens) are dropped and counted. Several files share one clock, and are merged by time.
-    Prompts of one `Session ID` are taken to carry their history.
-
-    Raises:
-        TraceError: a column is missing, a cell is empty or does not fit, or nothing but failures is left.
-
-    """
-    import pyarrow as pa
-
-    paths = files_of(path)
-    required = {_BURSTGPT.time: pa.float64(), _BURSTGPT.input: pa.int64(), _BURSTGPT.output: pa.int64()}
-    tables = [read_columns(p, required, {_SESSION: pa.string(), _TOTAL: pa.int64()}) for p in paths]
-    times = np.concatenate([_burstgpt_times(t) for t in tables])
-    inputs = np.concatenate([t.tokens(_BURSTGPT.input) for t in tables])
-    outputs = np.concatenate([t.tokens(_BURSTGPT.output) for t in tables])
-    named = _session_names(tables)
-    kept, backwards = in_time_order(times)
-    kept = kept[outputs[kept] > 0]
-    if not len(kept):
-        raise TraceError(f"holds no request that succeeded ({_BURSTGPT.output} > 0)", path=path)
-    unknown = sorted({n for t in tables for n in t.others if n not in _UNUSED})
-    counts = {
-        "failures": len(times) - len(kept),
-        "out_of_order": backwards,
-        "unknown_columns": unknown,
-        "wrong_totals": sum(_wrong_totals(t) for t in tables),
-    }
-    sessions = turns = None
-    if named is not None:
-        sessions = named[kept]
-        sessions[sessions != NONE] = dense(sessions[sessions != NONE])[0]
-        turns = turns_of(sessions)
-    shorter = 0 if sessions is None else _without_history(sessions, inputs[kept], outputs[kept])
-    facts = {
-        "files": [p.name for p in paths],
-        "conversations": None if sessions is None else int(sessions.max()) + 1,
-        **counts,
-    }
-    origin = origin_of("burstgpt", path, sha256_of(*paths), len(kept), 0, **facts)
-    first = times[kept[0]]
-    tokens, notes = (inputs[kept], outputs[kept]), _burstgpt_notes(counts, len(paths), sessions, shorter)
-    return without_blocks(times[kept] - first, *tokens, origin, notes, session_id=sessions, turn=turns)
-
-
-def files_of(path: Path) -> list[Path]:
-    """Return the CSVs that `path` names: itself, those in it, or those it matches; TraceError if there is none."""
-    if path.is_dir():
-        found = sorted(path.glob("*.csv"))
-    elif any(c in path.name for c in _GLOB) and not path.exists():
+def _paths(path: Path, files: str) -> list[Path]:
+    """Return what `path` names: itself, or the `files` in it, or what it matches; TraceError if there is none."""
+    if files and path.is_dir():
+        found = sorted(path.glob(files))
+    elif files and any(c in path.name for c in "*?[") and not path.exists():
         found = sorted(p for p in path.parent.glob(path.name) if p.is_file())
     else:
         need_file(path)
@@ -182,34 +215,14 @@ def files_of(path: Path) -> list[Path]:
     return found
 
 
-def _burstgpt_times(table: CsvColumns) -> Ints:
-    seconds = table.arrays[_BURSTGPT.time].to_numpy()
-    # Not a number fails every comparison.
-    table.refuse(
-        _BURSTGPT.time, ~((seconds >= 0) & (seconds <= _MAX_S)), seconds, f"must be from 0 to {_MAX_S} seconds"
-    )
-    nanoseconds: Ints = np.rint(seconds * NS_PER_S).astype(np.int64)
-    return nanoseconds
-
-
-def _wrong_totals(table: CsvColumns) -> int:
-    if _TOTAL not in table.arrays:
-        return 0
-    sums = table.arrays[_BURSTGPT.input].to_numpy() + table.arrays[_BURSTGPT.output].to_numpy()
-    return int(np.count_nonzero(table.arrays[_TOTAL].to_numpy() != sums))
-
-
-def _session_names(tables: list[CsvColumns]) -> Ints | None:
-    """Return a number for each session name of all files together, NONE where a row has none; None if none has."""
+def _session_numbers(tables: Sequence[ColumnsRead], name: str) -> Ints | None:
+    """Return a number for each session of all files together, NONE where a row has none; None if no row has one."""
     import pyarrow as pa
 
-    if not any(_SESSION in t.arrays for t in tables):
+    if not any(name in t.arrays for t in tables):
         return None
-    chunks: list[Any] = []
-    for table in tables:
-        rows = len(table.arrays[_BURSTGPT.time])
-        chunks.extend(table.arrays[_SESSION].chunks if _SESSION in table.arrays else [pa.nulls(rows, pa.string())])
-    codes = pa.chunked_array(chunks, pa.string()).combine_chunks().dictionary_encode().indices
+    rows = (pa.nulls(len(t), pa.string()) if name not in t.arrays else t.arrays[name].combine_chunks() for t in tables)
+    codes = pa.chunked_array(list(rows), pa.string()).combine_chunks().dictionary_encode().indices
     numbers: Ints = codes.fill_null(NONE).to_numpy(zero_copy_only=False).astype(np.int64)
     return None if (numbers == NONE).all() else numbers
 
@@ -223,32 +236,9 @@ def _without_history(sessions: Ints, inputs: Ints, outputs: Ints) -> int:
     return int(np.count_nonzero(same & (inputs[after] < inputs[before] + outputs[before])))
 
 
-def _burstgpt_notes(counts: dict[str, Any], files: int, sessions: Ints | None, shorter: int) -> tuple[str, ...]:
-    notes = []
-    if sessions is None:
-        notes.append(_NO_SESSIONS)
-    else:
-        notes.append(
-            "the source has no block ids: prompts of one Session ID are taken to carry their history, "
-            "which the source does not say"
-        )
-        if shorter:
-            notes.append(f"{shorter} later prompts are shorter than the turn before them: they cannot carry it all")
-    if counts["failures"]:
-        notes.append(f"{counts['failures']} failed requests (no response tokens) were dropped")
-    if files > 1:
-        notes.append(f"{files} files were merged on one clock, seconds from the first day")
-    notes += backwards_notes(counts["out_of_order"])
-    if counts["wrong_totals"]:
-        notes.append(f"{counts['wrong_totals']} rows have a total that is not request plus response tokens")
-    return (*notes, *_unknown_notes(counts["unknown_columns"]))
-
-
-burstgpt = SourceFormat(_read_burstgpt, lambda start: start.columns >= set(_BURSTGPT))
-"""BurstGPT CSVs: arrival and lengths in whole seconds; newer files also name sessions. No block ids."""
 BLOCK_TOKENS = 16
 ROOT = -1
-TYPES = ("text", "search", "image", "file", "thinking")
+TYPES = ("text", "search", "image", "file", "api", "thinking", "coder")
 
 
 class _Chat(msgspec.Struct):
@@ -266,12 +256,8 @@ def _read_bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
     """Return the requests of the Qwen-Bailian JSONL file at `path`; its times are seconds.
 
     A conversation is a tree of chats by `parent_chat_id`; turns are counted from 0, as the file's `turn` less 1.
-    Prompts have ids for all their blocks, or for whole blocks only.
-
-    Raises:
-        TraceError: a line is not such an object, its ids do not fit its length, a chat is there twice, or time
-            goes backwards.
-
+    Prompts have ids for all their blocks, or for whole blocks only. TraceError if a line is not such an object, its ids
+    do not fit its length, a chat is there twice, or time goes backwards.
     """
     lines, found, latest_ns = JsonLines(path, _Chat), Gathered(has_numbers=True), 0
     chats: dict[int, tuple[int, int, int]] = {}
@@ -298,12 +284,6 @@ def _read_bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
         chats[line.chat_id] = len(found), session, time_ns
         found.add(time_ns, line.input_length, line.output_length, line.hash_ids, session, turn=line.turn - 1)
     facts = {"conversations": conversations, "orphans": orphans, "types": dict(sorted(types.items()))}
-    notes = _bailian_notes(orphans, types)
-    requests = found.requests("bailian", path, lines.sha256, block_tokens, notes, **facts)
-    return replace(requests, waits=Waits.of(len(requests), waits))
-
-
-def _bailian_notes(orphans: int, types: Counter[str]) -> list[str]:
     notes = []
     if orphans:
         notes.append(
@@ -313,20 +293,156 @@ def _bailian_notes(orphans: int, types: Counter[str]) -> list[str]:
     unknown = [name for name in types if name not in TYPES]
     if unknown:
         notes.append(f"{sum(types[n] for n in unknown)} requests are of unknown types: {', '.join(sorted(unknown))}")
-    return notes
+    requests = found.requests("bailian", path, lines.sha256, block_tokens, notes, **facts)
+    return replace(requests, waits=Waits.of(len(requests), waits))
 
 
 bailian = SourceFormat(_read_bailian, lambda start: start.is_json_with("timestamp", "hash_ids", "chat_id"))
 """Qwen-Bailian JSONL request traces (Alibaba, ATC'25): conversations by parent links, and 16-token block ids."""
 
+_CLIENTS = "chunk-*-trace.csv"
+_NUMBERED = re.compile(rb"([0-9.e+-]+):")
+_LAWS = ("Gamma", "Weibull")
+_MOST_REQUESTS = 10**8
+_ROUNDED = 1e-3
+
+
+def _read_servegen(
+    path: Path,
+    rng: np.random.Generator,
+    *,
+    time_window_ns: tuple[int, int] = (0, 600 * NS_PER_S),
+    request_rate_per_s: float | None = None,
+) -> Requests:
+    """Return requests as `rng` draws them of the clients in the directory at `path`, in a window of their days.
+
+    Each client is a renewal process: in each stretch of its file, mostly 10 minutes, intervals are of its law and mean,
+    lengths of its newest histograms. With `request_rate_per_s` all clients are slower or faster alike. TraceError if
+    there is no client, a line or histogram is not such, or nothing is asked for in the window.
+    """
+    start_ns, length_ns = time_window_ns
+    begin_s, end_s = start_ns / NS_PER_S, (start_ns + length_ns) / NS_PER_S
+    traces = sorted(path.glob(_CLIENTS), key=lambda one: (len(one.name), one.name)) if path.is_dir() else [path]
+    datasets = {trace: trace.with_name(trace.name.replace("-trace.csv", "-dataset.json")) for trace in traces}
+    stretches = [(trace, *of) for trace in traces for of in _stretches(trace, begin_s, end_s)]
+    mean_per_s = sum(rate * (end - begin) for _, begin, end, rate, _, _ in stretches) / (end_s - begin_s)
+    if not mean_per_s:
+        raise TraceError(f"its {len(traces)} clients ask for nothing from {begin_s:g} to {end_s:g} s", path=path)
+    factor = 1.0 if request_rate_per_s is None else request_rate_per_s / mean_per_s
+    if mean_per_s * factor * (end_s - begin_s) > _MOST_REQUESTS:
+        raise TraceError(f"more than {_MOST_REQUESTS} requests in the window: a shorter --time-window", path=path)
+    parts: list[tuple[Any, Ints, Ints]] = []
+    known: tuple[Path | None, dict[int, list[tuple[Any, Any]]]] = (None, {})
+    unknown = 0
+    for trace, begin, end, rate, law, shape in stretches:
+        if known[0] != trace:
+            known = trace, _histograms(datasets[trace])
+        since = max((at for at in known[1] if at <= begin), default=None)
+        if since is None:
+            unknown += 1
+            continue
+        times = begin + _renewals(rng, rate * factor, end - begin, law, shape)
+        drawn = [rng.choice(values, len(times), p=shares) for values, shares in known[1][since]]
+        parts.append((times, drawn[0], drawn[1]))
+    if not sum(len(times) for times, *_ in parts):
+        raise TraceError("nothing was drawn in the window: a longer --time-window, or another seed", path=path)
+    times, inputs, outputs = (np.concatenate(of) for of in zip(*parts, strict=True))
+    order = np.argsort(times, kind="stable")
+    arrivals = np.rint((times[order] - begin_s) * NS_PER_S).astype(np.int64)
+    files = [one for trace in traces for one in (trace, datasets[trace]) if one.exists()]
+    facts = {"clients": len(traces), "time_window_ns": [start_ns, length_ns], "request_rate_per_s": mean_per_s * factor}
+    notes = [
+        f"the source has rates, laws and histograms of {len(traces)} clients: times and lengths are drawn",
+        "it has no joint law of prompts and answers: their lengths are drawn apart",
+        _NO_SESSIONS,
+    ]
+    if unknown:
+        notes.append(f"{unknown} stretches of clients without histograms of lengths are left out")
+    origin = origin_of("servegen", path, sha256_of(*files), len(order), 0, **facts)
+    prompts, answers = inputs[order].astype(np.int64), outputs[order].astype(np.int64)
+    return without_blocks(arrivals - arrivals[0], prompts, answers, origin, tuple(notes))
+
+
+def _stretches(path: Path, begin_s: float, end_s: float) -> Iterator[tuple[float, float, float, str, float]]:
+    """Yield what of a client's file lies in the window: from, to, requests a second, law of intervals, its shape."""
+    need_file(path)
+    rows: list[tuple[float, float, str, float]] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        cells = line.strip().split(",")
+        try:
+            at_s, rate, _, shape, _ = (float(cells[at]) for at in (0, 1, 2, 4, 5))
+        except (ValueError, IndexError):
+            raise TraceError("not start, rate, cv, law and its two parameters", path=path, row=number) from None
+        law = cells[3]
+        is_wrong = not 0 <= rate < math.inf or (law and (law not in _LAWS or not 0 < shape < math.inf))
+        if is_wrong or not (rows[-1][0] if rows else -1) < at_s <= _MAX_S:
+            raise TraceError(f"{','.join(cells)[:80]!r} is no stretch of a client", path=path, row=number)
+        rows.append((at_s, rate if law else 0.0, law, shape))
+    # The last stretch is as long as the one before it.
+    ends = [of[0] for of in rows[1:]] + [2 * rows[-1][0] - rows[-2][0] if len(rows) > 1 else math.inf]
+    for (at_s, rate, law, shape), next_s in zip(rows, ends, strict=False):
+        if rate and max(at_s, begin_s) < min(next_s, end_s):
+            yield max(at_s, begin_s), min(next_s, end_s), rate, law, shape
+
+
+def _histograms(path: Path) -> dict[int, list[tuple[Any, Any]]]:
+    """Return a client's histograms by the second from which they hold: values and shares of prompts, and of answers."""
+    found = {}
+    for at_s, fields in read_json(path, dict[int, dict[str, str]]).items():
+        pair = []
+        for name in ("input_tokens", "output_tokens"):
+            if name not in fields:
+                why = f"no {name} but {', '.join(fields)}: requests with images are not read"
+                raise TraceError(why, path=path, column=str(at_s))
+            text = _NUMBERED.sub(rb'"\1":', fields[name].encode())
+            of = decode_json(text, dict[int, float], path, misfit=f"{name} at {at_s} is no histogram: {{}}")
+            values, shares = np.array(list(of), dtype=np.int64), np.array(list(of.values()))
+            is_one = len(of) == 0 or bool(shares.min() >= 0 and np.isclose(shares.sum(), 1, atol=_ROUNDED))
+            if not is_one or values.min(initial=0) < 0 or values.max(initial=0) > MAX_TOKENS:
+                raise TraceError(f"{name} at {at_s} is no histogram of tokens", path=path, column=str(at_s))
+            pair.append((values, shares / shares.sum() if len(of) else shares))
+        if all(len(values) for values, _ in pair):
+            found[at_s] = pair
+    return found
+
+
+def _renewals(rng: np.random.Generator, rate_per_s: float, length_s: float, law: str, shape: float) -> Any:
+    """Return times within so many seconds whose intervals are of `law` with that shape, and of the rate's mean."""
+    times = np.zeros(1)
+    while times[-1] < length_s:
+        count = int(rate_per_s * (length_s - times[-1]) * 1.1) + 16
+        mean = shape if law == "Gamma" else math.gamma(1 + 1 / shape)
+        intervals = rng.gamma(shape, size=count) if law == "Gamma" else rng.weibull(shape, size=count)
+        times = np.concatenate([times, times[-1] + np.cumsum(intervals) / (mean * rate_per_s)])
+    found = times[1:]
+    return found[found < length_s]
+
+
+servegen = SourceFormat(_read_servegen, lambda start: fnmatch(start.path.name, _CLIENTS))
+"""ServeGen's clients (Alibaba): a directory of `chunk-N-trace.csv` and `chunk-N-dataset.json`, language and reasoning.
+
+A client is when it asks how often, by which law, and histograms of its lengths; requests are drawn of that.
+"""
+
 
 @dataclass(frozen=True, slots=True)
-class CsvColumns:
-    """The columns read from one CSV, Arrow chunked arrays by name, and the names of those that were not."""
+class ColumnsRead:
+    """The columns read from one file, Arrow chunked arrays by name, and the names of those that were not."""
 
     path: Path
     arrays: dict[str, Any]
     others: tuple[str, ...]
+
+    def __len__(self) -> int:
+        """Return how many rows there are."""
+        return len(next(iter(self.arrays.values())))
+
+    def filled(self, name: str, value: int) -> Ints:
+        """Return the whole numbers of column `name`, `value` where it has none, or for all if there is no column."""
+        if name not in self.arrays:
+            return np.full(len(self), value, dtype=np.int64)
+        numbers: Ints = self.arrays[name].fill_null(value).to_numpy()
+        return numbers
 
     def tokens(self, name: str) -> Ints:
         """Return the token counts of column `name`; TraceError if one is negative or too large."""
@@ -353,42 +469,7 @@ def header_of(path: Path) -> list[str]:
     return [name.strip().strip('"') for name in names]
 
 
-def read_columns(path: Path, required: Mapping[str, Any], optional: Mapping[str, Any]) -> CsvColumns:
-    """Return the columns of the CSV at `path`, whose names and Arrow types are `required` or `optional`.
-
-    No required cell may be empty; a cell of an optional column may. Memory is that of the columns.
-
-    Raises:
-        TraceError: the header lacks a required name or has one twice, or a line does not fit.
-
-    """
-    names = header_of(path)
-    _check_header(path, names, list(required))
-    wanted = {**required, **{n: t for n, t in optional.items() if n in names}}
-    chunks = _read(path, names, wanted)
-    for name in required:
-        is_empty = chunks[name].is_null().to_numpy()
-        refuse(is_empty, "empty, but it must have a value", path=path, column=name, first_row=FIRST_LINE)
-    return CsvColumns(path, chunks, tuple(n for n in names if n not in wanted))
-
-
-def in_time_order(times: Ints) -> tuple[Ints, int]:
-    """Return the order that sorts `times`, equal ones staying as they are, and how many times went backwards."""
-    return np.argsort(times, kind="stable"), int(np.count_nonzero(np.diff(times) < 0))
-
-
-def _check_header(path: Path, names: Sequence[str], required: Sequence[str]) -> None:
-    missing = [name for name in required if name not in names]
-    if missing:
-        raise TraceError(
-            f"the header has no {' nor '.join(map(repr, missing))}; it reads {','.join(names)[:200]}", path=path, row=1
-        )
-    twice = [name for name in names if name and names.count(name) > 1]
-    if twice:
-        raise TraceError(f"the header names {twice[0]!r} twice", path=path, row=1)
-
-
-def _read(path: Path, names: list[str], types: Mapping[str, Any]) -> dict[str, Any]:
+def _of_csv(path: Path, names: list[str], types: Mapping[str, Any]) -> dict[str, Any]:
     import pyarrow as pa
     from pyarrow import csv
 

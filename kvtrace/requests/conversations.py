@@ -6,9 +6,12 @@ import importlib
 import math
 import mmap
 from array import array
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ import numpy as np
 
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError, need_file
 from kvtrace.core.files import decode_json, read_json
-from kvtrace.core.units import NS_PER_S
+from kvtrace.core.units import NS_PER_S, format_duration
 from kvtrace.requests.requests import (
     MAX_NS,
     MAX_TOKENS,
@@ -25,14 +28,15 @@ from kvtrace.requests.requests import (
     Count,
     Gathered,
     Ints,
+    JsonLines,
     Requests,
     Seconds,
     SourceFormat,
-    Start,
     backwards_notes,
     column,
     origin_of,
     sha256_of,
+    wall_ns,
     without_blocks,
 )
 
@@ -56,10 +60,8 @@ class Tokenizer(StrEnum):
 def encoder(tokenizer: str) -> tuple[Callable[[str], Sequence[Any]], int, str]:
     """Return a function that makes units of a text, how many of them are a token, and a description for the notes.
 
-    Raises:
-        ConfigError: no such tokenizer.
-        ProbeUnavailable: `tiktoken` was asked for and cannot be had; `auto` falls back to characters.
-
+    ConfigError if there is no such tokenizer; ProbeUnavailable if `tiktoken` was asked for and cannot be had; `auto`
+    falls back to characters.
     """
     if tokenizer not in tuple(Tokenizer):
         raise ConfigError(f"unknown tokenizer {tokenizer!r}; use {', '.join(Tokenizer)}")
@@ -135,13 +137,9 @@ def _read_sharegpt(
 ) -> Requests:
     """Return the requests of the ShareGPT JSON array at `path`, one an answer, arriving as `rng` draws.
 
-    Arrivals are a Poisson process of `request_rate_per_s`. Each is the next turn of one of the
-    `live_conversations` going on, any with the same chance; one that ends makes way for the next of the file.
-
-    Raises:
-        TraceError: the file is no such array, or no conversation has a question and an answer.
-        ConfigError: a rate or count cannot be.
-
+    Arrivals are a Poisson process of `request_rate_per_s`. Each is the next turn of one of the `live_conversations`
+    going on, any with the same chance; one that ends makes way for the next of the file. TraceError if the file is no
+    such array, or no conversation has a question and an answer; ConfigError if a rate or count cannot be.
     """
     if not 0 < request_rate_per_s < math.inf:
         raise ConfigError(f"request rate(={request_rate_per_s}) must be > 0 a second")
@@ -233,7 +231,7 @@ def _sharegpt_notes(origin: dict[str, Any]) -> tuple[str, ...]:
 sharegpt = SourceFormat(_read_sharegpt, lambda start: start.text.startswith(b"[") and b'"conversations"' in start.text)
 """ShareGPT JSON, an array of conversations as text. It has no times and no token counts: both are made, and noted."""
 
-
+_Fault = Callable[..., TraceError]
 LOCAL, GLOBAL = "local", "global"
 SUBAGENT = "subagent"
 
@@ -243,7 +241,7 @@ class _Request(msgspec.Struct):
     type: str
     input: Count | None = msgspec.field(default=None, name="in")
     output: Count | None = msgspec.field(default=None, name="out")
-    api_time: Seconds = 0.0
+    api_time: Seconds | None = None
     hash_ids: list[BlockId] | None = None
     requests: list[_Request] | None = None
 
@@ -254,114 +252,263 @@ class _File(msgspec.Struct):
     hash_id_scope: str = LOCAL
 
 
+@dataclass(slots=True)
 class _Conversations:
     """The conversations of all files, as they are read."""
 
-    def __init__(self) -> None:
-        self.found = Gathered()
-        self.count = self.subagents = self.out_of_order = 0
+    idle_cap_ns: int | None
+    start_ratio: tuple[float, float] | None
+    found: Gathered = field(default_factory=Gathered)
+    block_tokens: int = 0
+    count: int = 0
+    """Of conversations and sub-agents."""
+    subagents: int = 0
+    out_of_order: int = 0
+    warmups: int = 0
+    left_out: int = 0
 
-    def enter(
-        self, requests: list[_Request], file: int | None, path: Path, block_tokens: int, start_ns: int, where: str = ""
-    ) -> None:
-        """Append `requests`, a conversation's that starts then, and after them those of its sub-agents.
+    def enter(self, file: _File, scope: int | None, start_ns: int, draw: float, fault: _Fault) -> None:
+        """Append a conversation that starts then, its sub-agents after it; with `scope` None its ids are of all files.
 
-        Its blocks are those of other conversations of the same `file`, or with None of all.
+        Of one with a start ratio, `draw` says which moment of it is the start.
         """
-        session, turn, latest = self.count, 0, 0.0
-        self.count += 1
-        nested = []
-        for number, request in enumerate(requests):
-            place = f"{where}requests[{number}]"
-            if request.type == SUBAGENT:
-                nested.append((request.requests or [], start_ns + round(request.t * NS_PER_S), f"{place}."))
-                continue
-            if request.input is None or request.output is None or request.hash_ids is None:
-                raise TraceError("a request needs in, out and hash_ids", path=path, column=place)
-            _check(len(request.hash_ids), request.input, block_tokens, path, place)
-            self.out_of_order += request.t < latest
-            latest, time_ns = request.t, start_ns + round(request.t * NS_PER_S)
-            chain = ((file, block) for block in request.hash_ids)
-            answered_ns = time_ns + round(request.api_time * NS_PER_S)
-            self.found.add(time_ns, request.input, request.output, chain, session, answered_ns, turn)
-            turn += 1
-        for inner, began_ns, place in nested:
-            self.subagents += 1
-            self.enter(inner, file, path, block_tokens, min(began_ns, MAX_NS), place)
+        if file.block_size <= 0:
+            raise fault(f"{file.block_size} must be > 0 tokens", column="block_size")
+        if file.hash_id_scope not in (LOCAL, GLOBAL):
+            raise fault(f"{file.hash_id_scope!r} is not {LOCAL} or {GLOBAL}", column="hash_id_scope")
+        self.block_tokens = self.block_tokens or file.block_size
+        if file.block_size != self.block_tokens:
+            raise fault(f"blocks of {file.block_size} tokens, but {self.block_tokens} before")
+        calls = list(self._calls(file.requests, fault))
+        if not calls:
+            return
+        began = np.array([min(round(t * NS_PER_S), MAX_NS) for _, t, _, _ in calls], dtype=np.int64)
+        ended: Ints = began + np.array([round((one.api_time or 0) * NS_PER_S) for one, *_ in calls], dtype=np.int64)
+        if self.idle_cap_ns is not None:
+            order = np.argsort(began, kind="stable")
+            idle = began[order][1:] - np.maximum.accumulate(ended[order])[:-1]
+            shift = np.cumsum(np.maximum(0, idle - self.idle_cap_ns), dtype=np.int64)
+            shift = np.concatenate([np.zeros(1, dtype=np.int64), shift])
+            began[order], ended[order] = began[order] - shift, ended[order] - shift
+        is_kept = np.ones(len(calls), dtype=bool)
+        if self.start_ratio is not None:
+            began, ended, is_kept = self._from_the_middle(began, ended, np.array([call[2] for call in calls]), draw)
+        for (request, _, session, turn), at_ns, end_ns, kept in zip(
+            calls, began.tolist(), ended.tolist(), is_kept, strict=True
+        ):
+            if kept:
+                chain = ((scope, block) for block in request.hash_ids or ())
+                tokens = request.input or 0, request.output or 0
+                self.found.add(start_ns + at_ns, *tokens, chain, session, start_ns + end_ns, turn)
+
+    def _calls(self, requests: list[_Request], fault: _Fault) -> Iterator[tuple[_Request, float, int, int]]:
+        """Yield a conversation's requests with their times, session and turn, then its sub-agents'."""
+        # A sub-agent's times are from its own start, unless all are past where its conversation starts it.
+        agents = [request for request in requests if request.type == SUBAGENT]
+        is_own_clock = any(inner.t < agent.t for agent in agents for inner in agent.requests or ())
+        left = [(requests, 0.0, "")]
+        while left:
+            asked, start, where = left.pop(0)
+            session, turn, latest, nested = self.count, 0, 0.0, []
+            self.count += 1
+            for number, request in enumerate(asked):
+                place = f"{where}requests[{number}]"
+                if request.type == SUBAGENT:
+                    nested.append((request.requests or [], start + request.t * is_own_clock, f"{place}."))
+                    continue
+                if request.input is None or request.output is None or request.hash_ids is None:
+                    raise fault("a request needs in, out and hash_ids", column=place)
+                ids, (whole, partial) = len(request.hash_ids), divmod(request.input, self.block_tokens)
+                if ids not in (whole, whole + (partial > 0)):
+                    why = f"{ids} ids, but {request.input} input tokens in blocks of {self.block_tokens}"
+                    raise fault(f"{why} make {whole} whole blocks", column=f"{place}.hash_ids")
+                self.out_of_order += request.t < latest
+                latest = request.t
+                yield request, start + request.t, session, turn
+                turn += 1
+            self.subagents += len(nested)
+            left[:0] = nested
+
+    def _from_the_middle(self, began: Ints, ended: Ints, sessions: Ints, draw: float) -> tuple[Ints, Ints, Any]:
+        """Return times from a moment of the conversation on, and which requests are left.
+
+        Those from then on are, and of each session that has any the last one before, which warms the caches up.
+        """
+        least, most = self.start_ratio or (0.0, 0.0)
+        first, last = int(began.min()), int(began.max())
+        moment = first + round((least + draw * (most - least)) * (last - first))
+        is_after = began >= moment
+        is_kept, lead = is_after.copy(), moment - began
+        for session in np.unique(sessions[is_after]):
+            before = np.flatnonzero((sessions == session) & ~is_after)
+            if len(before):
+                is_kept[before[np.argmax(began[before])]] = True
+        cap = MAX_NS if self.idle_cap_ns is None else self.idle_cap_ns
+        # Before it a warm-up is no earlier than the cap, and what comes first after it no later.
+        shift = np.where(is_after, np.maximum(0, -lead[is_after].max() - cap), np.minimum(0, cap - lead)) + moment
+        self.warmups += int((is_kept & ~is_after).sum())
+        self.left_out += int((~is_kept).sum())
+        return began - shift, ended - shift, is_kept
+
+    def notes(self, rate_per_s: float, scopes: Counter[str]) -> list[str]:
+        """Return what is to be said of them: how many have ids of which scope, and how they were placed in time."""
+        drawn = f"they are drawn, Poisson at {rate_per_s:g} a second" if rate_per_s else "all start at 0"
+        notes = [f"the source does not say when its {scopes.total()} conversations start: {drawn}"]
+        if LOCAL in scopes:
+            notes.append("block ids are local to their file: nothing is shared between conversations")
+        if self.subagents:
+            notes.append(
+                f"{self.subagents} sub-agents are sessions of their own, from where they start, with shared ids"
+            )
+        if self.idle_cap_ns is not None:
+            notes.append(
+                f"time in which a conversation has nothing under way is cut to {format_duration(self.idle_cap_ns)}"
+            )
+        if self.start_ratio is not None:
+            least, most = self.start_ratio
+            notes.append(
+                f"conversations begin at a moment drawn from {least:g} to {most:g} of their span: {self.left_out} "
+                f"requests before it are left out, {self.warmups} warm the caches up"
+            )
+        return [*notes, *backwards_notes(self.out_of_order)]
 
 
-def _read_agentic(path: Path, rng: np.random.Generator, *, conversation_rate_per_s: float = 0.0) -> Requests:
-    """Return the requests of the conversation file at `path`, or of all `*.json` in that directory, by name.
+# Long: its options, and what each is said to do.
+def _read_agentic(
+    path: Path,
+    rng: np.random.Generator,
+    *,
+    conversation_rate_per_s: float = 0.0,
+    idle_cap_ns: int | None = None,
+    start_ratio: tuple[float, float] | None = None,
+    kind: str = "agentic",
+) -> Requests:
+    """Return the requests of the conversations at `path`: a JSON file, all `*.json` of a directory, or JSON lines.
 
     The files do not say when conversations start: all at 0, or with a rate, one after the other as `rng` draws
-    (Poisson). Ids of different files are kept apart unless a file says that its ids are global.
-
-    Raises:
-        TraceError: a file is not such an object, its ids do not fit its lengths, or block sizes differ.
-
+    (Poisson). Ids of different files are kept apart unless a file says that its ids are global. With `idle_cap_ns` no
+    conversation is idle for longer; with `start_ratio` each begins at a moment drawn between these shares of its span.
+    TraceError if a file is not such an object, its ids do not fit its lengths, or block sizes differ.
     """
     if not 0 <= conversation_rate_per_s < math.inf:
         raise ConfigError(f"conversation rate(={conversation_rate_per_s}) must be >= 0 a second")
+    if start_ratio is not None and not 0 <= start_ratio[0] <= start_ratio[1] <= 1:
+        raise ConfigError(f"start ratio(={start_ratio[0]:g}-{start_ratio[1]:g}) must be from 0 to 1, such as 0.25-0.75")
     paths = sorted(path.glob("*.json")) if path.is_dir() else [path]
     if not paths:
         raise TraceError("no *.json file there", path=path)
-    starts = np.zeros(len(paths))
-    if conversation_rate_per_s:
-        starts[1:] = np.cumsum(np.rint(rng.exponential(NS_PER_S / conversation_rate_per_s, size=len(paths) - 1)))
-    if starts[-1] > MAX_NS:
-        raise ConfigError(f"conversation rate(={conversation_rate_per_s}) is too low: they outlast the clock")
-    conversations, scopes, block_tokens = _Conversations(), [], 0
-    for number, (one, start) in enumerate(zip(paths, starts, strict=True)):
-        file = _decode(one)
-        if number and file.block_size != block_tokens:
-            raise TraceError(f"blocks of {file.block_size} tokens, but {block_tokens} before", path=one)
-        block_tokens = file.block_size
-        scopes.append(file.hash_id_scope)
+    conversations, scopes, start = _Conversations(idle_cap_ns, start_ratio), Counter[str](), 0.0
+    is_lines = ".jsonl" in path.suffixes
+    files = JsonLines(path, _File) if is_lines else ((None, read_json(one, _File)) for one in paths)
+    for number, (row, file) in enumerate(files):
+        if number and conversation_rate_per_s:
+            start += float(np.rint(rng.exponential(NS_PER_S / conversation_rate_per_s)))
+        if start > MAX_NS:
+            raise ConfigError(f"conversation rate(={conversation_rate_per_s}) is too low: they outlast the clock")
+        scopes[file.hash_id_scope] += 1
+        draw = float(rng.random()) if start_ratio else 0.0
         place = None if file.hash_id_scope == GLOBAL else number
-        conversations.enter(file.requests, place, one, block_tokens, int(start))
+        fault = partial(TraceError, path=path if is_lines else paths[number], row=row)
+        conversations.enter(file, place, int(start), draw, fault)
+    notes = conversations.notes(conversation_rate_per_s, scopes)
     facts = {
         "files": [p.name for p in paths],
         "conversation_rate_per_s": conversation_rate_per_s,
-        "conversations": len(paths),
+        "conversations": scopes.total(),
         "subagents": conversations.subagents,
         "out_of_order": conversations.out_of_order,
+        "idle_cap_ns": idle_cap_ns,
+        "start_ratio": start_ratio,
     }
-    notes = _agentic_notes(conversations, conversation_rate_per_s, scopes)
-    return conversations.found.requests("agentic", path, sha256_of(*paths), block_tokens, notes, **facts)
+    return conversations.found.requests(kind, path, sha256_of(*paths), conversations.block_tokens, notes, **facts)
 
 
-def _decode(path: Path) -> _File:
-    file = read_json(path, _File)
-    if file.block_size <= 0:
-        raise TraceError(f"{file.block_size} must be > 0 tokens", path=path, column="block_size")
-    if file.hash_id_scope not in (LOCAL, GLOBAL):
-        raise TraceError(f"{file.hash_id_scope!r} is not {LOCAL} or {GLOBAL}", path=path, column="hash_id_scope")
-    return file
+agentic = SourceFormat(
+    _read_agentic,
+    lambda start: start.text.startswith(b"{") and b'"block_size"' in start.text and b'"requests"' in start.text,
+)
+"""Agentic coding conversations (kv-cache-tester, the editions cc-traces-weka): one a file, or a line, ids of 64 tokens.
+
+Each conversation has a clock and, mostly, ids of its own; sub-agents, nested in it, share its ids.
+"""
+agentx = SourceFormat(
+    partial(_read_agentic, idle_cap_ns=10 * NS_PER_S, start_ratio=(0.0, 1.0), kind="agentx"), lambda _: False
+)
+"""The same by the rules of SemiAnalysis' AgentX (AIPerf's inferencex-agentx-mvp): idle cap 10 s, start ratio 0 to 1."""
 
 
-def _check(ids: int, tokens: int, block_tokens: int, path: Path, place: str) -> None:
-    whole, partial = divmod(tokens, block_tokens)
-    if ids not in (whole, whole + (partial > 0)):
-        why = f"{ids} ids, but {tokens} input tokens in blocks of {block_tokens} make {whole} whole blocks"
-        raise TraceError(why, path=path, column=f"{place}.hash_ids")
+class _Event(msgspec.Struct):
+    event_type: str
+    timestamp: str | None = None
 
 
-def _agentic_notes(found: _Conversations, rate_per_s: float, scopes: list[str]) -> list[str]:
-    drawn = f"they are drawn, Poisson at {rate_per_s:g} a second" if rate_per_s else "all start at 0"
-    notes = [f"the source does not say when its {len(scopes)} conversations start: {drawn}"]
-    if LOCAL in scopes:
-        notes.append("block ids are local to their file: nothing is shared between conversations")
-    if found.subagents:
-        notes.append(f"{found.subagents} sub-agents are sessions of their own, from where they start, with shared ids")
-    return [*notes, *backwards_notes(found.out_of_order)]
+class _Round(msgspec.Struct):
+    session_id: str
+    provider: str = "unknown"
+    prefix_tokens: Count | None = None
+    newly_append_tokens: Count | None = None
+    output_tokens: Count | None = None
+    timing_events: list[_Event] = []
 
 
-def _is_agentic(start: Start) -> bool:
-    return start.text.startswith(b"{") and b'"block_size"' in start.text and b'"requests"' in start.text
+ASKING_EVENTS = ("user_message", "tool_result")
 
 
-agentic = SourceFormat(_read_agentic, _is_agentic)
-"""Agentic coding conversations (kv-cache-tester JSON): one file a conversation, with ids of 64-token blocks.
+def _read_tracelab(path: Path, *, block_tokens: int = 512) -> Requests:
+    """Return the rounds of the file at `path` as requests: each comes with the last thing that it was asked.
 
-Each conversation has a clock and, mostly, ids of its own; sub-agents, nested in it, share its ids, and have clocks too.
+    A prompt begins with the whole prompt before it in its session; where it is shorter than that, only with what the
+    provider found in its cache (`prefix_tokens`). So a miss of the provider's is none here. TraceError if a line is no
+    such round, or a time of it is none.
+    """
+    lines = JsonLines(path, _Round)
+    rounds: list[tuple[int, int, str, int, int, int]] = []
+    newest: dict[str, tuple[int, int]] = {}
+    appended, fresh, left = Counter[str](), Counter[str](), Counter[str]()
+    for number, line in lines:
+        prefix, added, output = line.prefix_tokens or 0, line.newly_append_tokens or 0, line.output_tokens or 0
+        # TraceLab's own figure: what a round adds to the context, less the answer before it.
+        trigger = line.timing_events[0].event_type if line.timing_events else ""
+        if line.session_id in newest and trigger in ASKING_EVENTS:
+            before, answered = newest[line.session_id]
+            appended[line.provider] += added
+            fresh[line.provider] += max(0, prefix + added - before) - answered
+        newest[line.session_id] = prefix + added, output
+        times = [
+            (wall_ns(event.timestamp, lines, number, f"timing_events[{at}].timestamp"), event.event_type)
+            for at, event in enumerate(line.timing_events)
+            if event.timestamp
+        ]
+        if not times or not prefix + added:
+            left["without times" if not times else "without input tokens"] += 1
+            continue
+        asked = max((ns for ns, kind in times if kind in ASKING_EVENTS), default=min(times)[0])
+        rounds.append((asked, max(max(times)[0], asked), line.session_id, prefix, prefix + added, output))
+    found, known, shorter, first, free = Gathered(has_numbers=True), dict[str, tuple[int, list[int]]](), 0, 0, 0
+    for asked, answered, session, prefix, prompt, output in sorted(rounds, key=itemgetter(0)):
+        before, chain = known.get(session, (0, []))
+        first += 0 if session in known else prefix
+        shorter += prompt < before
+        kept = min(before if prompt >= before else min(prefix, prompt), before) // block_tokens
+        free, fresh_id = free + prompt // block_tokens - kept, free
+        known[session] = prompt, [*chain[:kept], *range(fresh_id, free)]
+        found.add(asked, prompt, output, known[session][1], session, answered)
+    same = f"a prompt begins with the whole prompt before it of its session, in blocks of {block_tokens} tokens"
+    notes = [f"the source has no block ids: {same}"]
+    if shorter:
+        notes.append(f"{shorter} prompts are shorter than that: they begin with what the provider had cached")
+    notes.append(
+        f"of first prompts the provider had {first} tokens cached, by other sessions: which is not said, so nothing is "
+        "shared between sessions; sub-agents are sessions too"
+    )
+    notes += [f"{count} rounds {what} are left out" for what, count in sorted(left.items())]
+    facts = {"appended_tokens": dict(appended), "fresh_tokens": dict(fresh), "rounds_left_out": left.total()}
+    return found.requests("tracelab", path, lines.sha256, block_tokens, notes, **facts)
+
+
+tracelab = SourceFormat(
+    _read_tracelab, lambda start: start.is_json_with("session_id", "round_index", "newly_append_tokens")
+)
+"""TraceLab's rounds of coding agents (University of Washington), a round a line: sessions, lengths, and the times of
+what a round was asked and answered; no text, and no hashes.
 """

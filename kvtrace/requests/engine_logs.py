@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import math
+import re
 import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
 
 from kvtrace.core.errors import TraceError, need_file
-from kvtrace.core.files import place_of
+from kvtrace.core.files import decode_json, place_of
 from kvtrace.core.units import NS_PER_MS, NS_PER_S, NS_PER_US
 from kvtrace.requests.conversations import encoder
 from kvtrace.requests.requests import (
@@ -27,6 +30,7 @@ from kvtrace.requests.requests import (
     SourceFormat,
     sha256_of,
     unused_notes,
+    wall_ns,
 )
 
 DYNAMO_SCHEMA = "dynamo.request.trace.v1"
@@ -60,9 +64,7 @@ class _DynamoLine(msgspec.Struct):
 def _read_dynamo(path: Path) -> Requests:
     """Return the requests of the Dynamo trace at `path`, each a request_end; arrivals are request_received_ms.
 
-    Raises:
-        TraceError: a line is not such an event, hashes do not fit a length, or block sizes differ.
-
+    TraceError if a line is not such an event, hashes do not fit a length, or block sizes differ.
     """
     lines, found = JsonLines(path, _DynamoLine, name_fields=True), Gathered()
     others, unplaced, block_tokens = Counter[str](), 0, 0
@@ -112,7 +114,6 @@ dynamo = SourceFormat(
 Dynamo gives the hashes of whole prefixes where it traces for replay (`replay` in a request), and sessions of agents.
 """
 
-
 INPUT, OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
 OLD_NAMES = {"gen_ai.usage.prompt_tokens": INPUT, "gen_ai.usage.completion_tokens": OUTPUT}
 """As the conventions called them before version 1.27, and vLLM still does."""
@@ -145,9 +146,7 @@ class _OtelLine(msgspec.Struct, rename="camel"):
 def _read_otel(path: Path) -> Requests:
     """Return a request for each span of the file at `path` that says how many input tokens it had.
 
-    Raises:
-        TraceError: a line is not OTLP JSON, or a span's time or tokens are no count.
-
+    TraceError if a line is not OTLP JSON, or a span's time or tokens are no count.
     """
     lines, found, others, cached = JsonLines(path, _OtelLine), Gathered(), 0, 0
     for number, line in lines:
@@ -191,7 +190,6 @@ Collectors write such lines (the file exporter). Spans say no more of a prompt t
 within a conversation.
 """
 
-
 LOOKUP_FILES = "lookup_hashes_*.jsonl"
 
 _Size = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
@@ -211,10 +209,8 @@ class _Lookup(msgspec.Struct):
 def _read_lookup_log(path: Path) -> Requests:
     """Return the requests of the log at `path`, or of all `lookup_hashes_*.jsonl` in that directory, by name.
 
-    Raises:
-        TraceError: a line is no such lookup, has more hashes than its prompt has full chunks, or is of another model
-            or chunk size than those before it.
-
+    TraceError if a line is no such lookup, has more hashes than its prompt has full chunks, or is of another model or
+    chunk size than those before it.
     """
     paths = sorted(path.glob(LOOKUP_FILES)) if path.is_dir() else [path]
     if not paths:
@@ -224,7 +220,17 @@ def _read_lookup_log(path: Path) -> Requests:
         lines = JsonLines(one, _Lookup, name_fields=True)
         for number, line in lines:
             first = first or line
-            _check_lookup(line, first, lines, number)
+            chunks, most = len(line.chunk_hashes), line.seq_len // line.chunk_size
+            if chunks > most:
+                why = f"{chunks} hashes, but {line.seq_len} tokens in chunks of {line.chunk_size} make {most} full ones"
+                raise lines.fault(why, number, "chunk_hashes")
+            if len(set(line.chunk_hashes)) < chunks:
+                raise lines.fault("a hash appears twice, but a hash names one whole prefix", number, "chunk_hashes")
+            for name in ("model_name", "chunk_size"):
+                mine, of_first = getattr(line, name), getattr(first, name)
+                if mine != of_first:
+                    why = f"{mine!r} after {of_first!r}: one file may hold one model's requests; split it by {name}"
+                    raise lines.fault(why, number, name)
             repeated += bool(line.request_id) and line.request_id in ids
             ids.add(line.request_id)
             found.add(round(line.timestamp * NS_PER_S), line.seq_len, 0, line.chunk_hashes)
@@ -241,26 +247,11 @@ def _read_lookup_log(path: Path) -> Requests:
     return found.requests("lmcache-lookup", path, sha256_of(*paths), first.chunk_size, notes, **facts)
 
 
-def _check_lookup(line: _Lookup, first: _Lookup, lines: JsonLines[_Lookup], number: int) -> None:
-    chunks, most = len(line.chunk_hashes), line.seq_len // line.chunk_size
-    if chunks > most:
-        why = f"{chunks} hashes, but {line.seq_len} tokens in chunks of {line.chunk_size} make {most} full ones"
-        raise lines.fault(why, number, "chunk_hashes")
-    if len(set(line.chunk_hashes)) < chunks:
-        raise lines.fault("a hash appears twice, but a hash names one whole prefix", number, "chunk_hashes")
-    for name in ("model_name", "chunk_size"):
-        mine, of_first = getattr(line, name), getattr(first, name)
-        if mine != of_first:
-            why = f"{mine!r} after {of_first!r}: one file may hold one model's requests; split it by {name}"
-            raise lines.fault(why, number, name)
-
-
 lookup_log = SourceFormat(_read_lookup_log, lambda start: start.is_json_with("chunk_hashes", "seq_len"))
 """LMCache's lookup log (`lookup_hashes_*.jsonl`): each prompt's chunk hashes, and the shape of their KV.
 
 LMCache's server writes it with `--lookup-hash-log-dir`: a line for each prompt that it looks up, with its full chunks.
 """
-
 
 CHAT_FILES = "*.openai_chat.jsonl"
 
@@ -276,10 +267,7 @@ class _Chat(msgspec.Struct):
 def _read_chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> Requests:
     """Return the requests of the chats at `path`, or of all `*.openai_chat.jsonl` in that directory, by name.
 
-    Raises:
-        TraceError: a line is no such request.
-        ConfigError: no such tokenizer.
-
+    TraceError if a line is no such request; ConfigError if there is no such tokenizer.
     """
     paths = sorted(path.glob(CHAT_FILES)) if path.is_dir() else [path]
     encode, per_token, words = encoder(tokenizer)
@@ -290,8 +278,7 @@ def _read_chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") 
             inputs, outputs = (-(-len(text) // per_token) for text in (units, answer))
             if max(inputs, outputs) > MAX_TOKENS:
                 raise lines.fault(f"a text of more than {MAX_TOKENS} tokens", number, None)
-            chain = (units[at : at + each] for at in range(0, len(units) - each + 1, each))
-            found.add(line.timestamp * NS_PER_US, inputs, outputs, chain, line.session_id)
+            found.add(line.timestamp * NS_PER_US, inputs, outputs, pieces(units, each), line.session_id)
     notes = [
         f"the source has no token counts: they are {words}",
         f"the source has no block ids: {block_tokens} tokens of equal text behind equal text are one block",
@@ -300,11 +287,184 @@ def _read_chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") 
     return found.requests("lmcache-chat", path, sha256_of(*paths), block_tokens, notes, **facts)
 
 
+def pieces(units: Sequence[Any], each: int) -> Iterator[Sequence[Any]]:
+    """Yield the whole pieces of `units` that have `each` of them: the names of blocks by what is in them."""
+    return (units[at : at + each] for at in range(0, len(units) - each + 1, each))
+
+
 chats = SourceFormat(_read_chats, lambda start: start.is_json_with("timestamp", "input"))
 """LMCache's traces of agents (`*.openai_chat.jsonl`): a request a line, its prompt and answer as text.
 
 They are in LMCache/lmcache-agent-trace on GitHub, one session a file, of which lines are not in the order of time.
 """
+
+_DAY_NS = 86_400 * NS_PER_S
+_YEAR_NS = 365 * _DAY_NS
+_QUOTED = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None)"""
+_IDS = r"_token_ids: (?:None|\[([0-9, ]*)\])"
+_VLLM = re.compile(
+    r"(\d\d-\d\d \d\d:\d\d:\d\d)[^]]*\] (?:Received request|Request|(Generated response)) (\S+?)"
+    r"(?: \(streaming (?:complete|(delta))\))?(?: details)?: (.*)"
+)
+_VLLM_PROMPT = re.compile(rf"prompt: {_QUOTED}, (?:.*, )?prompt{_IDS}")
+_VLLM_ANSWER = re.compile(rf"(?:output: {_QUOTED}, )?(?:output{_IDS}|finish_reason: )")
+
+
+def _read_vllm(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> Requests:
+    """Return the requests of the log at `path`, as `vllm serve --enable-log-requests` prints it.
+
+    Prompts are in it with `VLLM_LOGGING_LEVEL=DEBUG`, or in releases of before; answers with `--enable-log-outputs`.
+    TraceError if a line about a request is cut off or damaged, or no prompt is in the log; ConfigError if no such
+    tokenizer.
+    """
+    log, known, texts = _Log(path, object), dict[str, _Logged](), 0
+    encode, per_token, words = encoder(tokenizer)
+
+    def units_of(text: str, ids: str | None) -> tuple[Any, ...]:
+        if ids is not None:
+            return decode_json(f"[{ids}]".encode(), tuple[int, ...], path, row=number)
+        units = encode(log.text(text, number) or "")
+        return tuple(units[at : at + per_token] for at in range(0, len(units), per_token))
+
+    for number, line in log:
+        if (match := _VLLM.search(line)) is None or match[4]:
+            continue
+        when, answer, name, _, rest = match.groups()
+        said = known.setdefault(name, _Logged(log.ns(when, number)))
+        found = (_VLLM_ANSWER if answer else _VLLM_PROMPT).match(rest)
+        if found is None and (answer or rest.startswith("prompt: ")):
+            where = "output" if answer else "prompt"
+            raise log.fault(f"its {where} is cut off, or the token ids of it", number, where)
+        if answer and found is not None:
+            said.answered_ns = log.ns(when, number)
+            if found[2] is not None or said.output_tokens is None:
+                said.output_tokens = len(units_of(found[1] or "None", found[2]))
+        elif found is not None:
+            said.units, texts = units_of(found[1], found[2]), texts + (found[2] is None)
+            said.input_tokens = len(said.units)
+    kept = [said for said in known.values() if said.units]
+    if known and not kept:
+        why = "no prompt is in it: start vLLM with VLLM_LOGGING_LEVEL=DEBUG, beside --enable-log-requests"
+        raise TraceError(why, path=path)
+    counts = (
+        (texts, f"prompts are logged as text alone, whose tokens are {words}"),
+        (len(known) - len(kept), "requests without their prompts are left out"),
+        (sum(said.output_tokens is None for said in kept), "requests have no answer in the log: output_tokens is 0"),
+    )
+    notes = ["the log says neither year nor zone, and times of whole seconds; --max-log-len would have cut prompts"]
+    notes += [f"{count} {what}" for count, what in counts if count]
+    return log.requests("vllm-log", kept, block_tokens, notes)
+
+
+vllm_log = SourceFormat(_read_vllm, lambda start: b"Received request " in start.text and b"Params(" in start.text)
+"""What vLLM prints of requests: their prompts by token ids or as text, and their answers. It names no sessions."""
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?")
+_NUMBER = re.compile(r"""['"](\w+)['"]: (-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\b""")
+_INPUT_IDS = re.compile(r"""\binput_ids(?:=|": )\[([0-9, ]*)\](?! \.\.\. )""")
+_CONVERSATION = re.compile(rf"""conversation_id(?:=|": ){_QUOTED}""")
+_LONGEST_S = 2.0**31
+
+
+def _read_sglang(path: Path, *, block_tokens: int = 16) -> Requests:
+    """Return the requests of the log at `path`, as SGLang prints it with `--log-requests`, as text or as JSON.
+
+    Each is a line that it finished, which says how long prompt and answer were, and when it came; with
+    `--log-requests-level 3` also the token ids of the prompt. TraceError if such a line is cut off or damaged, or says
+    neither when it came nor when it was written.
+    """
+    log, found, cached, cut = _Log(path, object), list[_Logged](), 0, 0
+    for number, line in log:
+        if "Finish: obj=" not in line and '"request.finished"' not in line:
+            continue
+        at = max(line.rfind("'meta_info': {"), line.rfind('"meta_info": {'))
+        if at < 0 or not line.rstrip().endswith("}}"):
+            raise log.fault("cut off within what it says of the request", number, "meta_info")
+        meta = {name: float(value) for name, value in _NUMBER.findall(line[at:])}
+        for name in ("prompt_tokens", "completion_tokens"):
+            if not 0 <= meta.get(name, -1) <= MAX_TOKENS:
+                raise log.fault(f"{meta.get(name)} must be from 0 to {MAX_TOKENS} tokens", number, f"meta_info.{name}")
+        tokens = int(meta["prompt_tokens"])
+        given, named, when = _INPUT_IDS.search(line, 0, at), _CONVERSATION.search(line, 0, at), _TIME.search(line)
+        units = decode_json(f"[{given[1]}]".encode(), tuple[int, ...], path, row=number) if given else None
+        if units is not None and len(units) != tokens:
+            raise log.fault(f"{len(units)} input_ids, but {tokens} prompt_tokens", number, "input_ids")
+        took_ns = round(min(max(0.0, meta.get("e2e_latency", 0.0)), _LONGEST_S) * NS_PER_S)
+        if 0 < meta.get("request_received_ts", 0) < _LONGEST_S:
+            asked_ns = round(meta["request_received_ts"] * NS_PER_S)
+        elif when is None:
+            raise log.fault("neither request_received_ts nor the time of the line", number, "meta_info")
+        else:
+            asked_ns = wall_ns(when[0].replace(" ", "T"), log, number, "time") - took_ns
+        cached, cut = cached + int(meta.get("cached_tokens", 0)), cut + (units is None and "input_ids" in line[:at])
+        session = log.text(named[1], number) if named else None
+        found.append(_Logged(asked_ns, asked_ns + took_ns, units, tokens, int(meta["completion_tokens"]), session))
+    notes = [f"{cut} prompts are logged in part: their blocks are not known (--log-requests-level 3)"] if cut else []
+    if cached:
+        notes.append(f"the {cached} prompt tokens that SGLang found in its own cache are not used")
+    return log.requests("sglang-log", found, block_tokens, notes)
+
+
+sglang_log = SourceFormat(
+    _read_sglang, lambda start: b"Finish: obj=" in start.text or b'"event": "request.finished"' in start.text
+)
+"""What SGLang prints as requests finish: lengths and times; conversations where the client names them."""
+
+
+@dataclass(slots=True)
+class _Logged:
+    """What a server's log says of one request."""
+
+    asked_ns: int
+    answered_ns: int | None = None
+    units: tuple[Any, ...] | None = None
+    """Of the prompt, one a token: ids, or pieces of text; None if the log has neither."""
+    input_tokens: int = 0
+    output_tokens: int | None = None
+    session: str | None = None
+
+
+class _Log(JsonLines[Any]):
+    """The lines of a server's log, as text, and what they come to."""
+
+    _is_leap, _last_ns = False, 0
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        """Yield each line and its number, from 1; what is no UTF-8 in it is replaced."""
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                self._digest.update(line)
+                yield number, line.decode(errors="replace")
+
+    def text(self, quoted: str, number: int) -> str | None:
+        """Return the text, or None, that Python wrote as `quoted`."""
+        try:
+            found: str | None = ast.literal_eval(quoted)
+        except (SyntaxError, ValueError):
+            raise self.fault("no text as Python writes it", number, None) from None
+        return found
+
+    def ns(self, text: str, number: int) -> int:
+        """Return the time of such as 12-31 23:59:59, without a year: they go on, with a 29 February if one is there."""
+        self._is_leap |= text.startswith("02-29")
+        at, new_year = (wall_ns(f"2024-{day}", self, number, "time") for day in (text.replace(" ", "T"), "01-01"))
+        in_year = at - new_year - _DAY_NS * (not self._is_leap and text >= "03")
+        self._last_ns = in_year + max(0, self._last_ns - in_year + _YEAR_NS // 2) // _YEAR_NS * _YEAR_NS
+        return self._last_ns
+
+    def requests(self, kind: str, logged: list[_Logged], block_tokens: int, notes: list[str]) -> Requests:
+        """Return the requests `logged`: with blocks by the token ids of prompts, if any has its own in the log."""
+        block, found = block_tokens if any(said.units is not None for said in logged) else 0, Gathered()
+        for said in logged:
+            chain = pieces(said.units or (), block_tokens)
+            found.add(said.asked_ns, said.input_tokens, said.output_tokens or 0, chain, said.session, said.answered_ns)
+        if block:
+            shared = f"the log has no block ids: {block} equal tokens behind equal tokens are one block"
+        elif any(said.session is not None for said in logged):
+            shared = "the log has no prompt's tokens: prompts share a prefix only within a conversation"
+        else:
+            shared = "the log has no prompt's tokens and no conversation: no request reuses another's cache"
+        return found.requests(kind, self.path, self.sha256, block, [shared, *notes])
 
 
 CHUNK_TOKENS = 256
@@ -355,11 +515,8 @@ class _Spec(msgspec.Struct):
 def _read_lmcache_trace(path: Path, *, block_tokens: int | None = None) -> Requests:
     """Return a request for each prefetch of the trace at `path`; its chunks are `block_tokens` long, 256 by default.
 
-    The trace gives full chunks and neither the tokens after them nor answers.
-
-    Raises:
-        TraceError: the file is not such a trace, is cut off, or no shape in it has a dimension of `block_tokens`.
-
+    The trace gives full chunks and neither the tokens after them nor answers. TraceError if the file is not such a
+    trace, is cut off, or no shape in it has a dimension of `block_tokens`.
     """
     chunk_tokens = block_tokens or CHUNK_TOKENS
     need_file(path)
@@ -455,7 +612,6 @@ lmcache_trace = SourceFormat(
 
 The file is frames of a 4-byte big-endian length and so many bytes of MessagePack: a header, then a record a call.
 """
-
 
 ITEM_BYTES: Final = {
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "uint8", "int8"), 1),

@@ -68,13 +68,10 @@ def is_own(start: Start) -> bool:
 def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) -> Requests:
     """Return the requests of the Mooncake JSONL file at `path`; times are in `time_unit`.
 
-    Blocks have the `block_size` of the file's rows, or `block_tokens`, or 512 tokens; each line is checked against
-    it. Rows may name a `session_id`, and its later turns a `delay` in place of a timestamp and what they add in place
-    of a whole prompt. Rows of sessions may stand in any order of time, and lack ids: their blocks are their own.
-
-    Raises:
-        TraceError: a line is not such an object, its chain does not fit its length, or time goes backwards.
-
+    Blocks have the `block_size` of the file's rows, or `block_tokens`, or 512 tokens; each line is checked against it.
+    Rows may name a `session_id`, and its later turns a `delay` in place of a timestamp and what they add in place of a
+    whole prompt. Rows of sessions may stand in any order of time, and lack ids: their blocks are their own. TraceError
+    if a line is not such an object, its chain does not fit its length, or time goes backwards.
     """
     if time_unit not in TIME_UNITS_NS:
         raise ConfigError(f"unknown time unit {time_unit!r}; use {' or '.join(TIME_UNITS_NS)}")
@@ -117,9 +114,9 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
     facts = {"time_unit": time_unit, "block_references": len(all_ids)} | sessions.facts()
     origin = origin_of("mooncake", path, lines.sha256, len(times), block_tokens, **facts)
     notes = (*sessions.notes(), *_notes(arrivals, time_unit, unanswered), *unused_notes(lines.fields, _Line))
-    texts = (prompts[order], answers[order], offsets, all_ids)
+    columns = (prompts[order], answers[order], offsets, all_ids)
     more = sessions.columns(order, arrivals[0])
-    return Requests(arrivals - arrivals[0], *texts, block_tokens, origin, notes, **more)
+    return Requests(arrivals - arrivals[0], *columns, block_tokens, origin, notes, **more)
 
 
 def _check(line: _Line, block_tokens: int, lines: JsonLines[_Line], number: int) -> None:
@@ -312,11 +309,8 @@ def _read_agentic(path: Path) -> Requests:
     """Return the requests of the file at `path`, and which wait for which to be dispatched or to complete.
 
     As recorded, a request arrives at its `not_before_ms`, or its delay after the last request that it depends on; that
-    is taken to complete as it arrives, for the file does not say how long requests took.
-
-    Raises:
-        TraceError: the header is not of version 2, a line is not such a request, or it depends on a later one.
-
+    is taken to complete as it arrives, for the file does not say how long requests took. TraceError if the header is
+    not of version 2, a line is not such a request, or it depends on a later one.
     """
     lines = JsonLines(path, _AgenticLine, name_fields=True)
     rows = iter(lines)
@@ -330,7 +324,10 @@ def _read_agentic(path: Path) -> Requests:
     waits: list[tuple[int, int, int, bool]] = []
     least_ns = array("q")
     for number, line in rows:
-        name, tokens, ids = _check_agentic(line, head.block_size, lines, number)
+        if line.request_id is None or line.input_length is None or line.hash_ids is None:
+            raise lines.fault("a request needs request_id, input_length and hash_ids", number, None)
+        lines.check_ids(len(line.hash_ids), line.input_length, head.block_size, number)
+        name, tokens, ids = line.request_id, line.input_length, line.hash_ids
         if name in arrivals:
             raise lines.fault(f"{name!r} appears twice", number, "request_id")
         time_ns = round(line.not_before_ms * NS_PER_MS)
@@ -363,16 +360,6 @@ def _read_agentic(path: Path) -> Requests:
     requests = found.requests("agentic-mooncake", path, lines.sha256, head.block_size, notes)
     pause = "what the file's dependencies say, those on a dispatch counted from there"
     return replace(requests, waits=found.in_order(graph), untimed=untimed, pause=pause)
-
-
-def _check_agentic(
-    line: _AgenticLine, block_tokens: int, lines: JsonLines[_AgenticLine], number: int
-) -> tuple[str, int, list[int]]:
-    """Return the request's name, the tokens of its prompt and its blocks."""
-    if line.request_id is None or line.input_length is None or line.hash_ids is None:
-        raise lines.fault("a request needs request_id, input_length and hash_ids", number, None)
-    lines.check_ids(len(line.hash_ids), line.input_length, block_tokens, number)
-    return line.request_id, line.input_length, line.hash_ids
 
 
 agentic_mooncake = SourceFormat(_read_agentic, lambda start: start.is_json_with(AGENTIC_SCHEMA))

@@ -75,9 +75,7 @@ def is_own(start: Start) -> bool:
 def read(path: Path) -> Requests:
     """Return the requests of the requests table at `path`, Parquet or zstd CSV.
 
-    Raises:
-        TraceError: it holds another table, or requests that none of our programs writes.
-
+    TraceError if it holds another table, or requests that none of our programs writes.
     """
     reader = open_table(path, REQUESTS)
     columns: dict[str, list[Ints]] = {name: [] for name in REQUESTS.names if name != "block_ids"}

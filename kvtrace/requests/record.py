@@ -358,9 +358,7 @@ def is_own(start: Start) -> bool:
 def read(path: Path) -> Requests:
     """Return the requests that the events table at `path` lets one know of.
 
-    Raises:
-        TraceError: the file is no events table, or its blocks are of several sizes.
-
+    TraceError if the file is no events table, or its blocks are of several sizes.
     """
     reader = open_table(path, EVENTS)
     stores = _Stores()

@@ -13,6 +13,7 @@ No source is imported before it is asked for, so that a command's help can name 
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,16 +31,12 @@ class Source:
     """One format of request files."""
 
     name: str
-    options: tuple[str, ...] = ()
-    """Those that its `read` takes; each is an option of the command line, without `_per_s`."""
-    is_drawn: bool = False
-    """Whether it draws what its files lack, such as times: `read` then takes a random generator."""
+    module: str = ""
+    """Its module in this folder, and after a colon its SourceFormat there; empty: a module called by its name."""
     files: str = ""
     """The pattern of the files that it reads together from a directory; empty if it reads single files only."""
     has_globs: bool = False
     """Whether it also reads together the files that a glob matches."""
-    module: str = ""
-    """Its module in this folder, and after a colon its SourceFormat there; empty: a module called by its name."""
 
     def load(self) -> Any:
         """Return what has its `read` and `is_own`: a module, or a SourceFormat of one."""
@@ -47,27 +44,37 @@ class Source:
         found = importlib.import_module(f"kvtrace.requests.{module}")
         return getattr(found, reader) if reader else found
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What its `read` takes beside the path: options of the command line, there without `_per_s` and `_ns`.
+
+        And `rng`, a random generator, if it draws what its files lack, such as times.
+        """
+        return tuple(inspect.signature(self.load().read).parameters)[1:]
+
 
 SOURCES: Final[dict[str, Source]] = {
     source.name: source
     for source in (
-        Source("mooncake", ("time_unit", "block_tokens")),
-        Source("bailian", ("block_tokens",), module="columns:bailian"),
-        Source("burstgpt", files="*.csv", has_globs=True, module="columns:burstgpt"),
-        Source("azure", module="columns:azure"),
-        Source(
-            *("sharegpt", ("request_rate_per_s", "live_conversations", "max_conversations", "tokenizer"), True),
-            module="conversations:sharegpt",
-        ),
-        Source("agentic", ("conversation_rate_per_s",), True, files="*.json", module="conversations:agentic"),
-        Source("agentic-mooncake", module="mooncake:agentic_mooncake"),
-        Source("dynamo", module="engine_logs:dynamo"),
-        Source("lmcache-lookup", files="lookup_hashes_*.jsonl", module="engine_logs:lookup_log"),
-        Source("lmcache-trace", ("block_tokens",), module="engine_logs:lmcache_trace"),
-        Source("lmcache-chat", ("block_tokens", "tokenizer"), files="*.openai_chat.jsonl", module="engine_logs:chats"),
-        Source("otel", module="engine_logs:otel"),
-        Source("kv-events", module="record"),
-        Source("requests", module="own_table"),
+        Source("mooncake"),
+        Source("bailian", "columns:bailian"),
+        Source("burstgpt", "columns:burstgpt", "*.csv", has_globs=True),
+        Source("azure", "columns:azure"),
+        Source("sharegpt", "conversations:sharegpt"),
+        Source("servegen", "columns:servegen", "chunk-*-trace.csv"),
+        Source("agentic", "conversations:agentic", "*.json"),
+        Source("agentx", "conversations:agentx"),
+        Source("tracelab", "conversations:tracelab"),
+        Source("agentic-mooncake", "mooncake:agentic_mooncake"),
+        Source("dynamo", "engine_logs:dynamo"),
+        Source("lmcache-lookup", "engine_logs:lookup_log", "lookup_hashes_*.jsonl"),
+        Source("lmcache-trace", "engine_logs:lmcache_trace"),
+        Source("lmcache-chat", "engine_logs:chats", "*.openai_chat.jsonl"),
+        Source("otel", "engine_logs:otel"),
+        Source("vllm-log", "engine_logs:vllm_log"),
+        Source("sglang-log", "engine_logs:sglang_log"),
+        Source("kv-events", "record"),
+        Source("requests", "own_table"),
     )
 }
 """In the order of the help text, which is also the order in which they are asked whether a file is theirs."""
@@ -76,12 +83,8 @@ SOURCES: Final[dict[str, Source]] = {
 def read(kind: str, path: Path, options: Mapping[str, Any], wanted: Reshaping, seed: int) -> Requests:
     """Return the requests of `path`, a source of `kind`, reshaped as `wanted`; all that is drawn comes from `seed`.
 
-    An option that is None was not given: the source has its own default.
-
-    Raises:
-        ConfigError: an unknown kind, or an option that this kind does not take.
-        TraceError: the file is not what it should be.
-
+    An option that is None was not given: the source has its own default. ConfigError if the kind is
+    unknown, or does not take an option; TraceError if the file is not what it should be.
     """
     import numpy as np
 
@@ -93,11 +96,11 @@ def read(kind: str, path: Path, options: Mapping[str, Any], wanted: Reshaping, s
     for name in given:
         if name not in source.options:
             takers = ", ".join(other.name for other in SOURCES.values() if name in other.options)
-            flag = f"--{name.removesuffix('_per_s').replace('_', '-')}"
+            flag = f"--{name.removesuffix('_per_s').removesuffix('_ns').replace('_', '-')}"
             raise ConfigError(f"{flag} is for --source {takers}; {kind} has no use for it")
     if given.get("block_tokens", 1) < 1:
         raise ConfigError(f"--block-tokens {given['block_tokens']}: must be > 0")
-    drawn = (np.random.default_rng(seed),) if source.is_drawn else ()
+    drawn = (np.random.default_rng(seed),) if "rng" in source.options else ()
     requests: Requests = source.load().read(path, *drawn, **given)
     return reshape(requests, wanted, np.random.default_rng([seed, 1]))
 
@@ -105,10 +108,8 @@ def read(kind: str, path: Path, options: Mapping[str, Any], wanted: Reshaping, s
 def detect(path: Path) -> str:
     """Return the name of the source that `path` is, from its name and its first bytes.
 
-    Raises:
-        TraceError: there is no such file.
-        ConfigError: no source recognises it, or its directory holds the files of several.
-
+    TraceError if there is no such file; ConfigError if no source recognises it, or its directory holds the files of
+    several.
     """
     if path.is_dir():
         found = _of_directory(path)
@@ -126,10 +127,8 @@ def detect(path: Path) -> str:
 def _of_directory(path: Path) -> str | None:
     """Return the source of the directory at `path`; None if it holds files of none, or of several."""
     firsts = {s.name: first for s in SOURCES.values() if s.files and (first := min(path.glob(s.files), default=None))}
-    if len(firsts) != 1:
-        return None
-    ((kind, first),) = firsts.items()
-    return kind if _of_file(first) == kind else None
+    kinds = [kind for kind, first in firsts.items() if _of_file(first) == kind]
+    return kinds[0] if len(kinds) == 1 else None
 
 
 def _of_file(path: Path) -> str | None:

@@ -9,6 +9,7 @@ the prefix they end.
 from __future__ import annotations
 
 import hashlib
+import re
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -97,6 +98,7 @@ MAX_NS: Final = 2**61
 MAX_BLOCK_ID: Final = 2**52
 _DIGEST_BYTES = 1 << 20
 _START_BYTES = 1 << 16
+_CLOCK = re.compile(r"\d{4}-\d\d-\d\d([T ][0-9:.]+)?")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 BlockId = Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOCK_ID)]
@@ -297,6 +299,16 @@ class JsonLines(Generic[T]):
                         names = decode_json(text, _NAMES, self.path, row=number)
                         self.fields.update(names)
                     yield number, decoded
+
+
+def wall_ns(text: str, lines: JsonLines[Any], number: int, column: str) -> int:
+    """Return the ns since 1970 of the ISO time `text`, without zone or of UTC; TraceError, placed, if it is none."""
+    plain = text.removesuffix("Z").removesuffix("+00:00")
+    try:
+        # NumPy would take another zone, and warn; and "NaT" or nothing as a time.
+        return int(np.datetime64(plain if _CLOCK.fullmatch(plain) else "none", "ns").astype(np.int64))
+    except (ValueError, OverflowError):
+        raise lines.fault(f"{text!r} is no time", number, column) from None
 
 
 def unused_notes(fields: set[str], used: type[msgspec.Struct]) -> list[str]:

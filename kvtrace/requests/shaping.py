@@ -86,7 +86,17 @@ def reshape(requests: Requests, wanted: Reshaping, rng: np.random.Generator) -> 
     if wanted.max_input_tokens is not None:
         requests = _limit(requests, wanted.max_input_tokens, wanted.over_limit)
     if wanted.jitter_ns:
-        requests = _jitter(requests, wanted.jitter_ns, rng)
+        times = requests.arrival_ns
+        distinct, group = np.unique(times, return_inverse=True)
+        width = np.full(len(distinct), wanted.jitter_ns, dtype=np.int64)
+        width[:-1] = np.minimum(width[:-1], np.diff(distinct))
+        moves = np.floor(rng.random(len(times)) * width[group]).astype(np.int64)
+        # In order within each time, so that requests stay in theirs.
+        moves = moves[np.lexsort((moves, group))]
+        requests = _noted(
+            replace(requests, arrival_ns=times + moves, answered_ns=_moved(requests.answered_ns, moves)),
+            f"times were spread evenly at random over ticks of {format_duration(wanted.jitter_ns)}, in the same order",
+        )
     if wanted.time_scale != 1:
         requests = _scale(requests, wanted.time_scale)
     if wanted.cycles > 1:
@@ -137,21 +147,6 @@ def _limit(requests: Requests, limit: int, over: OverLimit) -> Requests:
     tokens = np.minimum(requests.input_tokens, limit)
     clipped = replace(requests, input_tokens=tokens, block_offsets=offsets, block_ids=ids)
     return _noted(clipped, f"{count} prompts over {limit} tokens were clipped to their first {limit}")
-
-
-def _jitter(requests: Requests, tick_ns: int, rng: np.random.Generator) -> Requests:
-    """Spread requests of one time over the tick that follows, or up to the next time if that is sooner."""
-    times = requests.arrival_ns
-    distinct, group = np.unique(times, return_inverse=True)
-    width = np.full(len(distinct), tick_ns, dtype=np.int64)
-    width[:-1] = np.minimum(width[:-1], np.diff(distinct))
-    moves = np.floor(rng.random(len(times)) * width[group]).astype(np.int64)
-    # In order within each time, so that requests stay in theirs.
-    moves = moves[np.lexsort((moves, group))]
-    return _noted(
-        replace(requests, arrival_ns=times + moves, answered_ns=_moved(requests.answered_ns, moves)),
-        f"times were spread evenly at random over ticks of {format_duration(tick_ns)}, in the same order",
-    )
 
 
 def _moved(times: Ints | None, by_ns: Ints) -> Ints | None:

@@ -56,7 +56,6 @@ LIBRARY: Final = -2
 # Of the first rank of a Zipf distribution with exponent 1; that of rank r is this over r.
 ZIPF_WEIGHT: Final = 1 << 32
 
-
 _draw_all = function("draw_all", I8, int, int, int, int, int)
 _make_users = function("make_users", USER, I8, int, I8, int, I8, int)
 
@@ -109,9 +108,7 @@ def make_overlapping(
 ) -> Requests:
     """Return the requests of `count` users that as many servers begin before `until_ns`, each when it is begun.
 
-    Raises:
-        ConfigError: they ask too often for a table, or not at all.
-
+    ConfigError if they ask too often for a table, or not at all.
     """
     users, starts = make_users(count, seed, kind=kind, mean_think_ns=mean_think_ns)
     ranks = np.array(
@@ -451,11 +448,8 @@ class ArrivalProcess:
     def times_ns(self, seed: int, until_ns: int, limit: int | None = None) -> Ints:
         """Return when requests arrive, ns, in order, from 0 to before `until_ns`, the first `limit` of them.
 
-        Times are whole microseconds. A longer window or a larger limit begins with the same arrivals.
-
-        Raises:
-            ConfigError: there would be more than MAX_REQUESTS, or `until_ns` is beyond the clock.
-
+        Times are whole microseconds. A longer window or a larger limit begins with the same arrivals. ConfigError if
+        there would be more than MAX_REQUESTS, or `until_ns` is beyond the clock.
         """
         if until_ns > MAX_NS:
             raise ConfigError(f"{format_duration(until_ns)} is longer than a trace's clock")
@@ -477,17 +471,6 @@ class ArrivalProcess:
             if len(kept) < len(times_us) or (limit is not None and total >= limit):
                 break
         return np.concatenate(found)[:limit]
-
-    def as_origin(self) -> dict[str, Any]:
-        """Return what the metadata records of the process; null for parameters that it does not have."""
-        is_diurnal = self.process is Process.DIURNAL
-        return {
-            "arrivals": str(self.process),
-            "request_rate_per_s": self.rate_per_s,
-            "burstiness_cv": self.burstiness,
-            "day_ns": self.day_ns if is_diurnal else None,
-            "day_amplitude": self.amplitude if is_diurnal else None,
-        }
 
     def describe(self) -> str:
         """Return a description of the process that continues "requests arrive"."""
@@ -550,11 +533,7 @@ def make_open_loop(
     """Return the requests that arrive before `until_ns`, each the next turn of one of `live_conversations`.
 
     The conversation is any with the same chance; one that ends makes way for one of a new user. All users are of
-    `user_kind`, or mixed.
-
-    Raises:
-        ConfigError: a count that cannot be, or nothing arrives.
-
+    `user_kind`, or mixed. ConfigError if a count cannot be, or nothing arrives.
     """
     if not 1 <= live_conversations <= MAX_LIVE:
         raise ConfigError(f"live conversations(={live_conversations}) must be from 1 to {MAX_LIVE}")
@@ -567,11 +546,15 @@ def make_open_loop(
     turns = _turns(len(times), live_conversations, max_context_tokens, seed, user_kind)
     over = int(np.count_nonzero(turns["input"] + turns["output"] > max_context_tokens))
     is_even = arrivals.process is Process.CONSTANT
+    day = (arrivals.day_ns, arrivals.amplitude) if arrivals.process is Process.DIURNAL else (None, None)
     origin = {
         "kind": "open-loop",
         "requests": len(times),
         "block_tokens": 0,
-        **arrivals.as_origin(),
+        "arrivals": str(arrivals.process),
+        "request_rate_per_s": arrivals.rate_per_s,
+        "burstiness_cv": arrivals.burstiness,
+        **dict(zip(("day_ns", "day_amplitude"), day, strict=True)),
         "expected_requests": arrivals.expected(until_ns),
         "duration_ns": until_ns,
         "max_requests": max_requests,

@@ -38,7 +38,7 @@ from kvtrace.native.records import (
     UNBOUNDED,
     World,
 )
-from kvtrace.sim.presets.tier import FleetSetting, Scope, TierSetting
+from kvtrace.sim.presets.tier import FleetSetting, Scope, TierSetting, bytes_of
 
 DRAM: Final = ("cpu", "dram", "host")
 MEMORY: Final = ("gpu", "hbm", *DRAM)
@@ -352,8 +352,23 @@ class IncidentCounters:
             return {}
         self._end_ns = end_ns
         self._grow((end_ns // SECOND_NS + 1) * len(self._parts))
+        seconds = max(1, -(-end_ns // SECOND_NS))
+        step = max(1, -(-seconds // MOST_POINTS))
+        starts = np.arange(0, seconds, step) * len(self._parts)
+        end = seconds * len(self._parts)
+        requests = np.add.reduceat(self._requests[:end], starts)
+        tiers = np.add.reduceat(self._storage[:end], starts).reshape(len(starts), len(self._tiers), -1)
         return {
-            "incidents": {"around": [self._of(incident, end_ns) for incident in self._incidents]} | self._series(end_ns)
+            "incidents": {"around": [self._of(incident, end_ns) for incident in self._incidents]}
+            | {
+                "step_ns": step * SECOND_NS,
+                "end_ns": end_ns,
+                "over_time": {name: requests[:, column].tolist() for column, name in enumerate(OF_REQUESTS)},
+                "tiers": [
+                    {"name": name} | {of: tiers[:, t, column].tolist() for column, of in enumerate(OF_TIERS)}
+                    for t, name in enumerate(self._tiers)
+                ],
+            }
         }
 
     def _of(self, incident: Incident, end_ns: int) -> dict[str, Any]:
@@ -408,24 +423,6 @@ class IncidentCounters:
                 return start + STEP_NS - over_ns
         return None
 
-    def _series(self, end_ns: int) -> dict[str, Any]:
-        """Return what there is over the whole time, in steps of whole seconds."""
-        seconds = max(1, -(-end_ns // SECOND_NS))
-        step = max(1, -(-seconds // MOST_POINTS))
-        starts = np.arange(0, seconds, step) * len(self._parts)
-        end = seconds * len(self._parts)
-        requests = np.add.reduceat(self._requests[:end], starts)
-        tiers = np.add.reduceat(self._storage[:end], starts).reshape(len(starts), len(self._tiers), -1)
-        return {
-            "step_ns": step * SECOND_NS,
-            "end_ns": end_ns,
-            "over_time": {name: requests[:, column].tolist() for column, name in enumerate(OF_REQUESTS)},
-            "tiers": [
-                {"name": name} | {of: tiers[:, t, column].tolist() for column, of in enumerate(OF_TIERS)}
-                for t, name in enumerate(self._tiers)
-            ],
-        }
-
 
 def _windows(at_ns: int, over_ns: int, end_ns: int) -> Iterator[tuple[str, int, int]]:
     """Yield the windows around what happens from `at_ns` to `over_ns`: name, start and end; none after the end."""
@@ -450,7 +447,7 @@ def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows
     """Set up the nodes of `setting`, each with its own tiers as `scopes` says; `rows` is the size of the buffers."""
     fleet, knobs, count = world.fleet, world.knobs, setting.nodes
     fleet.count, fleet.entrances = count, setting.prefill_nodes if setting.is_disaggregated else count
-    fleet.link_bytes_per_us = setting.link_bytes_per_s // 10**6
+    fleet.link_bytes_per_us = (bytes_of(setting.link_bandwidth) or 0) // 10**6
     fleet.rack_nodes = setting.rack_nodes
     fleet.nodes, fleet.batches = np.zeros(count, NODE), np.zeros(count, BATCH)
     fleet.nodes["is_up"] = 1
@@ -580,6 +577,9 @@ def stats(setting: FleetSetting, world: World) -> dict[str, Any]:
         return {}
     nodes = world.fleet.nodes
     total = {name: int(nodes[name].sum()) for name in BY_NODE}
+    slots = world.slots
+    copies = slots[(slots["place"] > 0) & (slots["place"] <= world.fleet.count) & (slots["live"] != 0)]
+    homes, counts = np.unique(copies["home"], return_counts=True)
     return {
         "fleet": {
             "nodes": setting.nodes,
@@ -588,7 +588,7 @@ def stats(setting: FleetSetting, world: World) -> dict[str, Any]:
             "shared_hits": total["shared_hits"],
             **hit_ratios(total),
             "computed_tokens": total["computed_tokens"],
-            "duplicate_bytes": _duplicates(world),
+            "duplicate_bytes": int((slots["size"][homes] * (counts - 1)).sum()),
             **({"link_bytes": int(nodes["sent_bytes"].sum())} if setting.is_disaggregated else {}),
             "imbalance": {name: _imbalance(nodes[name]) for name in ("requests", "computing_ns")},
             "by_node": {name: nodes[name].tolist() for name in BY_NODE},
@@ -605,11 +605,3 @@ def _imbalance(values: Any) -> float | None:
     """Return the largest of `values` over their mean; 1 is even, null if all are 0."""
     mean = float(values.mean())
     return float(values.max()) / mean if mean else None
-
-
-def _duplicates(world: World) -> int:
-    """Return the bytes that nodes hold beside the first copy of each object, of what may still be asked for or read."""
-    slots = world.slots
-    copies = slots[(slots["place"] > 0) & (slots["place"] <= world.fleet.count) & (slots["live"] != 0)]
-    homes, counts = np.unique(copies["home"], return_counts=True)
-    return int((slots["size"][homes] * (counts - 1)).sum())

@@ -21,17 +21,7 @@ import numpy as np
 from kvtrace.core import metadata
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import INSTANT_STORAGE, STALLS, Metadata
-from kvtrace.core.schema import (
-    OBJECTS,
-    REQUESTS,
-    TRACE,
-    Op,
-    Phase,
-    Table,
-    batch_of,
-    enum_code,
-    objects_batch,
-)
+from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, Op, Phase, Table, batch_of, enum_code, objects_batch
 from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
 from kvtrace.model.serving import in_words
 from kvtrace.model.shape import PieceKind, pieces
@@ -77,7 +67,8 @@ def write(
         raise ConfigError(f"--requests-out {requests_path}: the trace or its objects go there; name another file")
     with ExitStack() as stack:
         # The trace is entered first and so renamed last: when it is there, all is there.
-        labels = StreamLabels(simulation) if any(tier.has_streams for tier in simulation.preset.tiers) else None
+        are_apart = any(tier.streams is not Streams.NONE for tier in simulation.preset.tiers)
+        labels = StreamLabels(simulation) if are_apart else None
         extras = (FLEET if simulation.preset.fleet.nodes > 1 else ()) + (STREAMED if labels else ())
         trace = stack.enter_context(create(path, TRACE, describe(TRACE), extras))
         objects = stack.enter_context(create(objects_path(path), OBJECTS, describe(OBJECTS)))
@@ -251,7 +242,7 @@ def _notes(simulation: Simulation) -> list[str]:
     notes += [
         f"streams: writes to {tier.name} are told apart by {tier.streams} (column stream)"
         for tier in preset.tiers
-        if tier.has_streams
+        if tier.streams is not Streams.NONE
     ]
     if any(tier.policy is Policy.TTL for tier in preset.tiers):
         notes.append("the trace ends with its last operation: what expires later (policy ttl) is live at the end")
@@ -372,23 +363,18 @@ class StreamLabels:
             age_ns = write["ts_ns"] - self._first_ns[write["object_id"]]
             found = np.searchsorted([seconds * 10**9 for _, seconds in _AGES], age_ns, side="right")
         elif len(found):
-            found = self._of_owner(of, write)
-        return found
-
-    def _of_owner(self, of: Streams, write: dict[str, Any]) -> Any:
-        """Return the class of the request that each write serves, else of the one that wrote the object last."""
-        owners, asked = self._owners[of], self._asked[of]
-        serves = write["request_id"] != NONE
-        order = np.argsort(write["object_id"], kind="stable")
-        objects, mine = write["object_id"][order], serves[order]
-        # Of each write the place of the last one before it, of the same object, that serves a request.
-        places = np.maximum.accumulate(np.where(mine, np.arange(len(order)), NONE))
-        is_known = places >= np.searchsorted(objects, objects)
-        classes = owners[objects]
-        classes[is_known] = asked[write["request_id"][order[places[is_known]]]]
-        owners.values[objects] = classes
-        found = np.empty(len(order), np.int64)
-        found[order] = classes
+            owners, asked = self._owners[of], self._asked[of]
+            serves = write["request_id"] != NONE
+            order = np.argsort(write["object_id"], kind="stable")
+            objects, mine = write["object_id"][order], serves[order]
+            # Of each write the place of the last one before it, of the same object, that serves a request.
+            places = np.maximum.accumulate(np.where(mine, np.arange(len(order)), NONE))
+            is_known = places >= np.searchsorted(objects, objects)
+            classes = owners[objects]
+            classes[is_known] = asked[write["request_id"][order[places[is_known]]]]
+            owners.values[objects] = classes
+            found = np.empty(len(order), np.int64)
+            found[order] = classes
         return found
 
 

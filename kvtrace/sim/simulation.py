@@ -336,13 +336,7 @@ def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:
 
 def new_contexts(count: int) -> Any:
     """Return World.contexts, of which only what is used takes memory, by the page: numpy would ask for huge pages."""
-    try:
-        memory = mmap.mmap(-1, max(1, 8 * count))
-    except OSError as error:
-        raise MemoryError(str(error)) from None
-    with suppress(OSError):  # of a kernel without huge pages
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(memory, np.int64)[:count]
+    return np.frombuffer(_take(max(1, 8 * count), mmap.MADV_NOHUGEPAGE), np.int64)[:count]
 
 
 def make_rows(columns: Any, rows: int) -> None:
@@ -367,7 +361,7 @@ class GrowableTables:
             setattr(owner, name, np.empty(0, dtype))
         if name not in self._memory or not _is_moved(self._memory[name], size_bytes):
             before = table if name not in self._memory else np.frombuffer(self._memory[name], dtype)
-            memory = self._memory[name] = _take(size_bytes)
+            memory = self._memory[name] = _take(size_bytes, mmap.MADV_HUGEPAGE)
             np.frombuffer(memory, dtype)[:count] = before
         setattr(owner, name, np.frombuffer(self._memory[name], dtype))
         return getattr(owner, name)[count:]
@@ -385,13 +379,13 @@ def _is_moved(memory: mmap.mmap, size_bytes: int) -> bool:
     return True
 
 
-def _take(size_bytes: int) -> mmap.mmap:
+def _take(size_bytes: int, advice: int) -> mmap.mmap:
     try:
         memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise MemoryError(str(error)) from None
     with suppress(OSError):  # of a kernel without huge pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        memory.madvise(advice)
     return memory
 
 

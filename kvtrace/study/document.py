@@ -52,7 +52,14 @@ def document(found: Findings, name: str, *, is_page: bool) -> Document:
     """Return what was found; a page also has maps of two knobs, and every configuration."""
     keys = [key for key in found.study.axes if key != SEED]
     strongest = sensitivities(found.study, found.rows)
-    chapters = [Chapter("", [_best_table(found, keys)])]
+    columns = _candidate_columns(found, keys)
+    rows = [_candidate_row(of, columns) for of in found.candidates[:MOST_SHOWN]]
+    more = len(found.candidates) - len(rows)
+    note = f"{more} more; results.parquet has all" if more else ""
+    title = (
+        "best first" if found.target is None else "the target reached, the cheapest first; then the others by hit ratio"
+    )
+    chapters = [Chapter("", [ReportTable(title, Sheet.SUMMARY, columns, rows, note=note, keys=len(keys))])]
     if (costs := _cost_table(found, keys)) is not None:
         chapters.append(Chapter("What a hit costs", [costs]))
     if strongest:
@@ -88,46 +95,44 @@ def _cost_unit(found: Findings) -> Unit:
 
 
 def _candidate_columns(found: Findings, keys: Sequence[str]) -> list[ReportColumn]:
-    wears = any(row.figures.tiers[-1].drive_writes_per_day is not None for row in found.rows if row.figures)
-    has_times = any(of.first_token_p99_ns is not None for of in found.candidates)
-    return [
-        *(ReportColumn(f"knob.{key}", key) for key in keys),
-        *columns_of("share: hit_ratio = hits; count: recomputed_tokens = tokens computed again"),
-        *(columns_of("ns: first_token_p99_ns = first token p99") if has_times else []),
-        *columns_of("""
-            bytes_per_s: read = read from storage, read_p99 = p99 of per-second rate,
-                written = written to it, written_p99 = p99 of per-second rate
-        """),
-        *(columns_of("number: drive_writes_per_day = drive writes a day") if wears else []),
-        ReportColumn("cost", found.study.cost_name, _cost_unit(found)),
-    ]
+    known = {
+        "hit_ratio", "recomputed_tokens", "read", "read_p99", "written", "written_p99",
+        *(name for of in found.candidates for name, value in _figures(of).items() if value is not None),
+    }  # fmt: skip
+    figures = columns_of("""
+        share: hit_ratio = hits, optimal_hit_ratio = optimal
+        count: recomputed_tokens = tokens computed again
+        ns: first_token_p99_ns = first token p99
+        bytes_per_s: read = read from storage, read_p99 = p99 of per-second rate,
+            written = written to it, written_p99 = p99 of per-second rate
+        number: drive_writes_per_day = drive writes a day
+        years: life_years = life
+    """)
+    keyed = [ReportColumn(f"knob.{key}", key) for key in keys]
+    cost = ReportColumn("cost", found.study.cost_name, _cost_unit(found))
+    return [*keyed, *(column for column in figures if column.name in known), cost]
 
 
-def _candidate_row(of: Candidate, columns: Sequence[ReportColumn]) -> list[Any]:
+def _figures(of: Candidate) -> dict[str, Any]:
+    """Return what a candidate came to, by the names of columns."""
     storage = [row.figures.tiers[-1] for row in of.rows if row.figures]
     reads = [rate for tier in storage if (rate := tier.rates.read_bytes_per_s) is not None]
     writes = [rate for tier in storage if (rate := tier.rates.write_bytes_per_s) is not None]
-    figures: dict[str, Any] = {
+    return {
         "read": mean([rate.mean for rate in reads]),
         "read_p99": mean([rate.p99_second for rate in reads]),
         "written": mean([rate.mean for rate in writes]),
         "written_p99": mean([rate.p99_second for rate in writes]),
+        "optimal_hit_ratio": mean([row.figures.optimal_hit_ratio for row in of.rows if row.figures]),
         "drive_writes_per_day": mean([tier.drive_writes_per_day for tier in storage]),
+        "life_years": mean([tier.life_years for tier in storage]),
+        **{name: getattr(of, name) for name in ("hit_ratio", "recomputed_tokens", "first_token_p99_ns", "cost")},
     }
-    figures |= {c.name: getattr(of, c.name) for c in columns if hasattr(of, c.name)}
-    figures |= {f"knob.{key}": as_text(value) for key, value in of.knobs.items()}
+
+
+def _candidate_row(of: Candidate, columns: Sequence[ReportColumn]) -> list[Any]:
+    figures = _figures(of) | {f"knob.{key}": as_text(value) for key, value in of.knobs.items()}
     return [figures.get(column.name) for column in columns]
-
-
-def _best_table(found: Findings, keys: Sequence[str]) -> ReportTable:
-    columns = _candidate_columns(found, keys)
-    rows = [_candidate_row(of, columns) for of in found.candidates[:MOST_SHOWN]]
-    more = len(found.candidates) - len(rows)
-    note = f"{more} more; results.parquet has all" if more else ""
-    title = (
-        "best first" if found.target is None else "the target reached, the cheapest first; then the others by hit ratio"
-    )
-    return ReportTable(title, Sheet.SUMMARY, columns, rows, note=note, keys=len(keys))
 
 
 def _cost_table(found: Findings, keys: Sequence[str]) -> ReportTable | None:

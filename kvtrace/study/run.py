@@ -93,10 +93,8 @@ def attempt(simulate: Simulate, task: Task) -> Result:
 def by_dask(tasks: Sequence[Task], simulate: Simulate, scheduler: str) -> Iterator[tuple[Task, Result]]:
     """Yield each task with its result, as they are ready, of the cluster `scheduler`.
 
-    Raises:
-        ProbeUnavailable: Dask is missing.
-        ConfigError: there is no such scheduler, or its workers have another version of this program.
-
+    ProbeUnavailable if Dask is missing; ConfigError if there is no such scheduler, or its workers have another version
+    of this program.
     """
     if find_spec("distributed") is None:
         raise ProbeUnavailable(f"--scheduler needs Dask: {how_to_add('dask')}")
@@ -132,20 +130,19 @@ def _client(scheduler: str) -> Iterator[Client]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"--scheduler {scheduler}: {error or 'nothing answers there'}") from None
     with client:
-        _check_versions(client, scheduler)
+        try:
+            found = client.run(program_sha256)
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"--scheduler {scheduler}: its workers lack {error.name}; install the same there"
+            ) from None
+        if not found:
+            raise ConfigError(f"--scheduler {scheduler}: it has no workers; start some with `dask worker {scheduler}`")
+        if other := [worker for worker, digest in found.items() if digest != program_sha256()]:
+            raise ConfigError(
+                f"--scheduler {scheduler}: {other[0]} has another kvtrace than this one; install the same"
+            )
         yield client
-
-
-def _check_versions(client: Client, scheduler: str) -> None:
-    """Raise ConfigError unless the workers are there, and have this program as it is here."""
-    try:
-        found = client.run(program_sha256)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"--scheduler {scheduler}: its workers lack {error.name}; install the same there") from None
-    if not found:
-        raise ConfigError(f"--scheduler {scheduler}: it has no workers; start some with `dask worker {scheduler}`")
-    if other := [worker for worker, digest in found.items() if digest != program_sha256()]:
-        raise ConfigError(f"--scheduler {scheduler}: {other[0]} has another kvtrace than this one; install the same")
 
 
 _COUNTED = (

@@ -118,9 +118,7 @@ class Study:
 def read_study(path: Path, options: Collection[str], default_preset: str, price: Callable[[str, str], float]) -> Study:
     """Return the study at `path`; `options` are those of `gen`, and `price` reads the price of a tier.
 
-    Raises:
-        ConfigError: the file, or a key of it, is not what it should be; it names both.
-
+    ConfigError if the file, or a key of it, is not what it should be; it names both.
     """
     said = to_struct(load_toml(path), StudyFile, str(path))
     base = _flat(path, "base", said.base)

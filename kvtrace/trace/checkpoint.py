@@ -242,7 +242,7 @@ def run_course(training: Training, until_ns: int, seed: int) -> Course:
     rng = np.random.default_rng(seed)
 
     def until_failure_ns() -> int | None:
-        return None if training.mtbf_ns is None else 1 + int(rng.exponential(training.mtbf_ns))
+        return None if training.mtbf is None else 1 + int(rng.exponential(parse_duration_ns(training.mtbf)))
 
     now, saves, failure_ns = 0, 0, until_failure_ns()
     while True:

@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from msgspec import UNSET
 
-from kvtrace.core.document.document import (
-    Cell,
-    Chapter,
-    Document,
-    Sheet,
-    Unit,
-    table_of,
-)
+from kvtrace.core.document.document import Cell, Chapter, Document, Sheet, Unit, table_of
 from kvtrace.core.document.fleet import event_lines, event_tables
 from kvtrace.core.errors import TraceError, refuse
 from kvtrace.core.metadata import Metadata

@@ -91,11 +91,8 @@ def merge(
 ) -> Metadata:
     """Write the traces of `inputs` as one to `output`, its objects table beside it and their requests if wanted.
 
-    Rows of equal time are in the order of `inputs`, as far as they are read together.
-
-    Raises:
-        ConfigError: names, tiers or outputs that do not go together.
-
+    Rows of equal time are in the order of `inputs`, as far as they are read together. ConfigError if names, tiers
+    or outputs do not go together.
     """
     sources = [_open(given) for given in inputs]
     tiers = _match_tiers(sources)

@@ -154,13 +154,16 @@ def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
     refuse(sizes < 0, "a negative size", path=path, column="Object_Size_Bytes", first_row=state.rows)
     is_wrong = ~((seconds >= 0) & (seconds <= _MAX_SECONDS))
     refuse(is_wrong, "{:g} is no Unix time", seconds, path=path, column="Timestamp", first_row=state.rows)
+    keys = rows["Key"].combine_chunks().dictionary_encode()
+    ids = state.keys.number(keys.dictionary)[keys.indices.to_numpy()]
+    state.keys.enlarge(ids, sizes)
     ops = _codes(rows["Operation"], _OPS, path, state.rows)
     columns = {
         "ts_ns": _times(seconds, state),
         "op": ops,
         "tier": _codes(rows["Tier"], {name: i for i, name in enumerate(_TIERS)}, path, state.rows),
         "phase": _phases(rows["Phase"], ops, state),
-        "object_id": _objects(rows["Key"], sizes, state),
+        "object_id": ids,
         "offset_bytes": np.zeros(n, np.int64),
         "length_bytes": sizes,
         "rank": np.zeros(n, np.int16),
@@ -212,13 +215,6 @@ def _times(seconds: Any, state: Import) -> Any:
     state.raised_most_ns = max(state.raised_most_ns, int(late.max(initial=0)))
     state.last_ns = int(raised[-1]) if len(raised) else state.last_ns
     return raised
-
-
-def _objects(keys: Any, sizes: Any, state: Import) -> Any:
-    encoded = keys.combine_chunks().dictionary_encode()
-    ids = state.keys.number(encoded.dictionary)[encoded.indices.to_numpy()]
-    state.keys.enlarge(ids, sizes)
-    return ids
 
 
 def write_from(source: Path, target: Path, progress: Callable[[float], None]) -> dict[str, int]:

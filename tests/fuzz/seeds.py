@@ -122,6 +122,16 @@ AGENTIC = {
          "stop": "end_turn"} for i in range(4)
     ],
 }  # fmt: skip
+
+
+def _tracelab(row: int) -> str:
+    events = [{"event_type": "user_message", "timestamp": f"2026-01-01T00:0{row}:00.5Z"}, {"event_type": "text"}]
+    counts = {"prefix_tokens": 600 * row, "newly_append_tokens": 600, "output_tokens": 9}
+    return json.dumps(
+        {"session_id": f"s{row % 2}", "round_index": row, "provider": "codex", "timing_events": events} | counts
+    )
+
+
 REQUEST_TEXTS: dict[str, bytes] = {
     "mooncake": lines(*map(_mooncake, range(6))),
     "bailian": lines(*map(_bailian, range(6))),
@@ -133,6 +143,7 @@ REQUEST_TEXTS: dict[str, bytes] = {
         "TIMESTAMP,ContextTokens,GeneratedTokens",
         *(f"2023-11-16 18:17:0{i}.9799600,{10 + i},{i + 1}" for i in range(6)),
     ),
+    "tracelab": lines(*map(_tracelab, range(6))),
 }
 MLPERF = lines(
     "Timestamp,Operation,Object_Size_Bytes,Tier,Key,Phase",
@@ -206,6 +217,7 @@ ENGINES = {
     "agentic-mooncake": "dynamo/agentic-mooncake.jsonl", "dynamo": "dynamo/dynamo-standard.jsonl", "otel": "otel/spans.jsonl",
     "lmcache-lookup": "lmcache/lookup_hashes_20260921_141321_000000.jsonl", "lmcache-trace": "lmcache/prompts.lct",
     "lmcache-chat": "chats/agent.openai_chat.jsonl", "kv-events": "vllm/kv-events.msgpack",
+    "vllm-log": "vllm/requests.log", "sglang-log": "sglang/requests.log",
 }  # fmt: skip
 """What serving engines logged, by the source that reads it."""
 RUN: dict[str, Any] = json.loads((GOLDEN / "run" / "run.json").read_text(encoding="utf-8"))

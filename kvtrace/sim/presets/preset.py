@@ -395,7 +395,16 @@ def knobs_of(name: str) -> list[Knob]:
 
 
 def _knobs(prefix: str, holder: Any, kind: type[msgspec.Struct]) -> Iterator[Knob]:
-    meanings = _meanings(kind)
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    meanings, name = {}, None
+    for node in body.body if isinstance(body, ast.ClassDef) else ():
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            name = node.target.id
+        elif name and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            meanings[name] = " ".join(str(node.value.value).split())
+            name = None
+        else:
+            name = None
     for field in msgspec.structs.fields(kind):
         value = getattr(holder, field.name)
         if field.name in _HIDDEN or isinstance(value, msgspec.Struct) or field.name == "tiers":
@@ -417,21 +426,6 @@ def _type(kind: Any) -> str:
         return "size"
     names = {str: "text", int: "int", float: "float", bool: "bool"}
     return " | ".join(names[part] if part in names else _type(part) for part in parts)
-
-
-def _meanings(kind: type) -> dict[str, str]:
-    """Return what the class's source says beneath each of its fields."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    found, name = {}, None
-    for node in body.body if isinstance(body, ast.ClassDef) else ():
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            name = node.target.id
-        elif name and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            found[name] = " ".join(str(node.value.value).split())
-            name = None
-        else:
-            name = None
-    return found
 
 
 def description_of(name: str) -> str:

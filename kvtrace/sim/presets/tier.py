@@ -235,11 +235,6 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return None if self.capacity == UNLIMITED else bytes_of(self.capacity)
 
     @property
-    def has_streams(self) -> bool:
-        """Whether its writes are told apart."""
-        return self.streams is not Streams.NONE
-
-    @property
     def rates_bytes_per_s(self) -> tuple[int, int]:
         """Read and write bytes a second; 0 where the model has none."""
         return bytes_of(self.read_bandwidth) or 0, bytes_of(self.write_bandwidth) or 0
@@ -294,11 +289,6 @@ class FleetSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     def is_disaggregated(self) -> bool:
         """Whether some nodes compute prompts and others generate."""
         return 0 < self.prefill_nodes < self.nodes
-
-    @property
-    def link_bytes_per_s(self) -> int:
-        """`link_bandwidth` in bytes; 0 without."""
-        return bytes_of(self.link_bandwidth) or 0
 
     def instance_nodes(self, scope: Scope) -> int | msgspec.UnsetType:
         """Return how many nodes, in order, share a tier of `scope`; unset for all, and with one node."""

@@ -62,18 +62,11 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The time from save to save."""
         return parse_duration_ns(self.every)
 
-    @property
-    def mtbf_ns(self) -> int | None:
-        """The mean time between failures; None: nothing fails."""
-        return None if self.mtbf is None else parse_duration_ns(self.mtbf)
-
 
 def load_training(settings: Iterable[str], options: dict[str, Any]) -> Training:
     """Return the training run of `--set` settings and of `options`, those that were given.
 
-    Raises:
-        ConfigError: an unknown knob, or a value that cannot be.
-
+    ConfigError if a knob is unknown, or a value cannot be.
     """
     tree = override({}, settings) | {name: value for name, value in options.items() if value is not None}
     found = to_struct(tree, Training, f"preset {PRESET}")

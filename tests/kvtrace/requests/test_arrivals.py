@@ -321,7 +321,10 @@ def test_the_bytes_of_a_day_are_over_what_was_simulated(monkeypatch, capsys, tmp
 
 @pytest.mark.parametrize(("args", "message"), [
     (["--users", "4"], "--users 4: they ask in a closed loop; leave them or --request-rate 20/s out"),
-    (["m.jsonl", "--source", "mooncake"], "--request-rate is for --source sharegpt; mooncake has no use for it"),
+    (
+        ["m.jsonl", "--source", "mooncake"],
+        "--request-rate is for --source sharegpt, servegen; mooncake has no use for it",
+    ),
     (["m.jsonl", "--arrivals", "gamma"], "--arrivals gamma: m.jsonl is no open loop of synthetic users"),
     (["--arrivals", "uniform"], "--arrivals uniform: use poisson or gamma or constant or diurnal"),
     (["--arrivals", "gamma"], "gamma arrivals need a burstiness"),

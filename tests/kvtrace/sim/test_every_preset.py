@@ -46,10 +46,17 @@ CSVS = {
     "azure": "TIMESTAMP,ContextTokens,GeneratedTokens\n"
     + "".join(f"2023-11-16 18:17:0{i}.9799600,{tokens},40\n" for i, (_, tokens, _) in enumerate(PROMPTS)),
 }  # fmt: skip
+TRACELAB = [
+    {"session_id": "s", "round_index": i, "prefix_tokens": tokens * i, "newly_append_tokens": tokens,
+     "output_tokens": 40, "timing_events": [{"event_type": "user_message", "timestamp": f"2026-01-01T00:00:0{i}Z"}]}
+    for i, (_, tokens, _) in enumerate(PROMPTS)
+]  # fmt: skip
 TEXTS = {
     "mooncake": ("m.jsonl", "".join(json.dumps(line) + "\n" for line in MOONCAKE)),
     "bailian": ("b.jsonl", "".join(json.dumps(line) + "\n" for line in BAILIAN)),
     "agentic": ("a.json", json.dumps(AGENTIC)),
+    "agentx": ("x.json", json.dumps(AGENTIC)),
+    "tracelab": ("t.jsonl", "".join(json.dumps(line) + "\n" for line in TRACELAB)),
     "sharegpt": ("s.json", json.dumps(SHAREGPT)),
     "burstgpt": ("burst.csv", CSVS["burstgpt"]),
     "azure": ("azure.csv", CSVS["azure"]),
@@ -58,7 +65,7 @@ MADE = {
     "users": ["--users", "2", "--duration", "4s"],
     "open loop": ["--request-rate", "3/s", "--duration", "2s"],
 }
-REQUESTS = {"sharegpt": 6, "users": None, "open loop": None}
+REQUESTS = {"sharegpt": 6, "agentx": None, "users": None, "open loop": None}
 
 
 @pytest.fixture
@@ -79,6 +86,7 @@ def test_every_source_is_here():
     assert {*TEXTS, "requests"} <= set(SOURCES)
     # Those of engines' logs, whose requests are of the same form, have one preset each below.
     logs = {"agentic-mooncake", "dynamo", "lmcache-lookup", "lmcache-trace", "lmcache-chat", "otel", "kv-events"}
+    logs |= {"vllm-log", "sglang-log", "servegen"}
     assert logs == set(SOURCES) - {*TEXTS, "requests"}
 
 
@@ -109,6 +117,8 @@ def test_a_preset_with_a_source(tmp_path, monkeypatch, capsys, preset, source):
         ("dynamo/dynamo-agentic.jsonl", "vllm-fs"),
         ("dynamo/agentic-mooncake.jsonl", "sglang-hicache"),
         ("otel/spans.jsonl", "mlperf"),
+        ("vllm/requests.log", "vllm-fs"),
+        ("sglang/requests.log", "sglang-hicache"),
     ],
 )
 def test_a_log_of_an_engine_makes_a_valid_trace(tmp_path, monkeypatch, capsys, log, preset):
@@ -119,6 +129,17 @@ def test_a_log_of_an_engine_makes_a_valid_trace(tmp_path, monkeypatch, capsys, l
     capsys.readouterr()
     assert kvtrace(monkeypatch, "validate", path, "--json") == 0
     assert json.loads(capsys.readouterr().out)["rows"] > 0
+
+
+def test_drawn_clients_make_a_valid_trace(tmp_path, monkeypatch, capsys):
+    (tmp_path / "chunk-0-trace.csv").write_text("0,2.0,1.0,Gamma,1.0,0.5\n600,0,0,,0,0\n")
+    lengths = {"input_tokens": "{900: 0.5, 2000: 0.5}", "output_tokens": "{40: 1.0}"}
+    (tmp_path / "chunk-0-dataset.json").write_text(json.dumps({"0": lengths}))
+    path = tmp_path / "t.parquet"
+    options = ["--time-window", "1min+30s", "--preset", "lmcache-disk", "--model", "tiny-1b", "-o", path]
+    assert kvtrace(monkeypatch, "gen", tmp_path, *options, "--json") == 0
+    assert 30 < json.loads(capsys.readouterr().out)["stats"]["requests"] < 90
+    assert kvtrace(monkeypatch, "validate", path) == 0
 
 
 @pytest.mark.parametrize("options", [[], ["--limit", "5"]])
