@@ -492,10 +492,14 @@ def _sure(line: ComparedLine, at: int) -> str:
 def _range(line: ComparedLine, at: int) -> str:
     found, words = line.sides[at].ratio, ("faster", "slower") if _is_time(line) else ("lower", "higher")
     low, high = (1.0 if value is None else value for value in (found.low, found.high))
-    what = _percentile(line) if _is_time(line) else "bandwidth"
-    return (
-        f"{line.op or 'first token'} {what} ({(1 - low) * 100:.0f} % {words[0]} to {(high - 1) * 100:.0f} % {words[1]})"
-    )
+    what = f"{line.op or 'first token'} {_percentile(line) if _is_time(line) else 'bandwidth'}"
+    if high > _TELLS_NOTHING * low:
+        return f"{what} (trials too unlike to bound it)"
+    return f"{what} ({(1 - low) * 100:.0f} % {words[0]} to {(high - 1) * 100:.0f} % {words[1]})"
+
+
+_TELLS_NOTHING = 100
+"""An interval whose ends are so many times apart is no answer: of two trials it may end at 10^12 %."""
 
 
 def _is_time(line: ComparedLine) -> bool:
