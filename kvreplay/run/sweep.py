@@ -692,6 +692,10 @@ def card_document(card: Card, drive: DriveFile) -> Document:
     )
     notes += [] if drive.held_out is None else [error_line(drive.held_out)]
     warnings = [] if card.status == "complete" else [f"PARTIAL: {card.status}"]
+    warnings += [
+        f"{of}: NOTHING WAS READ in its window: this tests writes alone; a greater --size keeps what is read again"
+        for of in (score.preset for score in card.scores if not score.read_bytes_per_s)
+    ]
     return Document(
         card.device or "",
         first_line(card),
@@ -708,7 +712,9 @@ def card_document(card: Card, drive: DriveFile) -> Document:
 def first_line(card: Card) -> str:
     """Return the answer: users of each stack, and how well it repeats."""
     told = [
-        f"{score.preset} {'less than ' if score.users is None else ''}{score.at_users:g} users" for score in card.scores
+        f"{score.preset} {'less than ' if score.users is None else ''}{score.at_users:g} users"
+        f"{'' if score.read_bytes_per_s else ' (of writes alone)'}"
+        for score in card.scores
     ]
     spreads = [score.spread for score in card.scores if score.spread is not None]
     repeats = f"; repeats within {percent(max(spreads))}" if spreads else ""

@@ -9,8 +9,10 @@ from statistics import median
 
 import pytest
 from conftest import run_cli
-from drive_files import write_drive
+from drive_files import cell, drive_of, write_drive
 
+from kvreplay.run.sweep import card_document, first_line
+from kvtrace.core.run.sweep_file import Card, Score
 from kvtrace.core.schema import OPS, TRACE
 from kvtrace.core.tables import read_table
 
@@ -39,6 +41,16 @@ def moved(folder):
     done = [row for row in rows if row["tier"] == NVME and row["completed_ns"] is not None]
     bytes_of = {op: sum(row["bytes"] for row in done if row["op"] == op) for op in ("read", "write")}
     return bytes_of, run["summary"]["wall_ns"] / 1e9, run
+
+
+def test_a_card_of_writes_alone_says_so_first():
+    known = dict.fromkeys(Score.__struct_fields__) | {"preset": "lmcache-disk", "users": 11.0, "at_users": 11.0}
+    score = Score(**(known | {"tried": [], "each": [], "answer": "", "trials": 1}))
+    facts = dict.fromkeys(("device", "model", "device_bytes", "filesystem"))
+    card = Card(argv=[], status="complete", scores=[score], **facts)
+    assert first_line(card) == "sustains lmcache-disk 11 users (of writes alone)"
+    page = card_document(card, drive_of([cell(4096, 1, 1.0)]))
+    assert page.warnings[0].startswith("lmcache-disk: NOTHING WAS READ")
 
 
 @pytest.mark.full
