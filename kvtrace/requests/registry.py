@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kvtrace.core.errors import ConfigError, need_file
+from kvtrace.core.errors import ConfigError, TraceError, need_file
 
 if TYPE_CHECKING:
     from kvtrace.requests.requests import Requests
@@ -80,6 +80,21 @@ SOURCES: Final[dict[str, Source]] = {
 """In the order of the help text, which is also the order in which they are asked whether a file is theirs."""
 
 
+_PACKED = {b"\x1f\x8b": "gunzip", b"\x28\xb5\x2f\xfd": "unzstd", b"BZh": "bunzip2", b"PK\x03\x04": "unzip"}
+"""How compressed files begin, and what unpacks them."""
+
+
+def refuse_packed(path: Path) -> None:
+    """Raise TraceError of a compressed file, unless it is a table of ours: what others write is read as text."""
+    if not path.is_file() or path.name.endswith(".csv.zst"):
+        return
+    with path.open("rb") as file:
+        start = file.read(4)
+    for magic, program in _PACKED.items():
+        if start.startswith(magic):
+            raise TraceError(f"compressed: unpack it first, {program} {path.name}", path=path)
+
+
 def read(kind: str, path: Path, options: Mapping[str, Any], wanted: Reshaping, seed: int) -> Requests:
     """Return the requests of `path`, a source of `kind`, reshaped as `wanted`; all that is drawn comes from `seed`.
 
@@ -100,6 +115,7 @@ def read(kind: str, path: Path, options: Mapping[str, Any], wanted: Reshaping, s
             raise ConfigError(f"{flag} is for --source {takers}; {kind} has no use for it")
     if given.get("block_tokens", 1) < 1:
         raise ConfigError(f"--block-tokens {given['block_tokens']}: must be > 0")
+    refuse_packed(path)
     drawn = (np.random.default_rng(seed),) if "rng" in source.options else ()
     requests: Requests = source.load().read(path, *drawn, **given)
     return reshape(requests, wanted, np.random.default_rng([seed, 1]))
@@ -133,6 +149,7 @@ def _of_directory(path: Path) -> str | None:
 
 def _of_file(path: Path) -> str | None:
     need_file(path)
+    refuse_packed(path)
     from kvtrace.requests.requests import start_of
 
     start = start_of(path)

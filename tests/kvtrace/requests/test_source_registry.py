@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+
 import numpy as np
 import pytest
 from conftest import TRACES
@@ -98,3 +101,12 @@ def test_jitter_and_draws_come_from_the_seed(files):
 ])  # fmt: skip
 def test_real_files_are_known(name, kind):
     assert detect(TRACES / name) == kind
+
+
+@pytest.mark.parametrize(("packed", "program"), [(gzip.compress, "gunzip"), (bz2.compress, "bunzip2")])
+@pytest.mark.parametrize("asked", [detect, lambda path: read("mooncake", path, {}, Reshaping(), 1)])
+def test_a_compressed_file_is_told_from_a_damaged_one(tmp_path, packed, program, asked):
+    path = tmp_path / "m.jsonl.packed"
+    path.write_bytes(packed(MOONCAKE.encode()))
+    with pytest.raises(TraceError, match=f"compressed: unpack it first, {program} m.jsonl.packed"):
+        asked(path)
