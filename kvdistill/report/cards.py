@@ -105,6 +105,9 @@ def _doubts(names: Sequence[str], cards: Sequence[Card], stacks: dict[str, list[
         if alone := [score.preset for score in card.scores if score.preset not in stacks]:
             yield f"{name} alone has {', '.join(alone)}"
         for score in card.scores:
+            if score.preset in stacks and score.is_by_chance:
+                few = f"the window of {score.preset} holds {score.requests} requests"
+                yield f"{name}: {few}: nothing is claimed of its users"
             if score.preset in stacks and not (score.each and score.tried):
                 yield f"{name} does not state the runs of {score.preset}, so nothing is claimed of it"
 
@@ -133,7 +136,7 @@ def _ratio_of_users(a: Score, b: Score, together: int) -> Ratio:
 
     value = b.users / a.users if a.users and b.users else None
     runs = [np.array([(np.log(t.users), t.held_trials, t.trials) for t in of.tried]).T for of in (a, b)]
-    if not (a.tried and b.tried) or _has_other_trace(a, b):
+    if not (a.tried and b.tried) or _has_other_trace(a, b) or a.is_by_chance or b.is_by_chance:
         return Ratio(value=value, low=None, high=None, differs=None)
     ends = [load for of in runs for load in of[0]]
     grid = np.arange(min(ends) - 1, max(ends) + 1, _STEP)

@@ -41,9 +41,9 @@ from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import LimitCause, RunVerdict, Summary
 from kvtrace.core.run.probe_file import find_probe
-from kvtrace.core.run.run_file import SWEEP_FILE, ProgramError, RunFile, find_run, run_program
+from kvtrace.core.run.run_file import SERVED_FILE, SWEEP_FILE, ProgramError, RunFile, find_run, run_program
 from kvtrace.core.run.sweep_file import CARD_FILE, Axis, Card, CardTrial, LoadSweep, Score, SweepPoint, TriedUsers
-from kvtrace.core.schema import TRACE
+from kvtrace.core.schema import SERVED, TRACE
 from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance
 from kvtrace.core.tables import objects_path, open_table
 from kvtrace.core.units import NS_PER_S, format_duration, format_rate, percent
@@ -633,6 +633,7 @@ def _score(
         spread=statistics.spread(both) if len(both) > 1 else None,
         trials=len(each),
         each=each,
+        requests=sum(batch.num_rows for batch in open_table(folder / SERVED_FILE, SERVED).batches()),
         trace_sha256=run.trace.sha256,
     )
 
@@ -695,6 +696,11 @@ def card_document(card: Card, drive: DriveFile) -> Document:
     warnings += [
         f"{of}: NOTHING WAS READ in its window: this tests writes alone; a greater --size keeps what is read again"
         for of in (score.preset for score in card.scores if not score.read_bytes_per_s)
+    ]
+    warnings += [
+        f"{score.preset}: CHANCE DECIDES, for its window holds {score.requests} requests; a longer --window tells more"
+        for score in card.scores
+        if score.is_by_chance
     ]
     return Document(
         card.device or "",

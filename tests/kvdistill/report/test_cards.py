@@ -194,3 +194,13 @@ def test_a_drive_that_is_half_as_fast_is_told_apart():
     rng = random.Random(3)  # noqa: S311
     found = [verdict(card(measured(100, 0.005, rng)), card(measured(50, 0.005, rng))) for _ in range(20)]
     assert all(said.startswith("b sustains fewer users than a under x") for said in found)
+
+
+def test_of_few_requests_chance_decides_and_no_users_are_compared():
+    """Two cards of one drive differed: 4 users of a window of few requests asked for less than 2 did."""
+    cards = [card(score("vllm-fs", *users, requests=8)) for users in ((4.0, 5.0), (40.0, 50.0))]
+    compared = compare_cards("ab", cards)
+    assert compared.verdict.startswith("b and a cannot be told apart by these cards")
+    assert compared.warnings[0] == "a: the window of vllm-fs holds 8 requests: nothing is claimed of its users"
+    more = [card(score("vllm-fs", *users, requests=80)) for users in ((4.0, 5.0), (40.0, 50.0))]
+    assert compare_cards("ab", more).verdict.startswith("b sustains more users than a under vllm-fs")

@@ -7,6 +7,7 @@ import json
 import shlex
 from statistics import median
 
+import msgspec
 import pytest
 from conftest import run_cli
 from drive_files import cell, drive_of, write_drive
@@ -51,6 +52,11 @@ def test_a_card_of_writes_alone_says_so_first():
     assert first_line(card) == "sustains lmcache-disk 11 users (of writes alone)"
     page = card_document(card, drive_of([cell(4096, 1, 1.0)]))
     assert page.warnings[0].startswith("lmcache-disk: NOTHING WAS READ")
+    few = Card(argv=[], status="complete", scores=[msgspec.structs.replace(score, requests=8)], **facts)
+    assert (
+        "CHANCE DECIDES, for its window holds 8 requests"
+        in card_document(few, drive_of([cell(4096, 1, 1.0)])).warnings[1]
+    )
 
 
 @pytest.mark.full
