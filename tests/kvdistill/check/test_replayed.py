@@ -65,7 +65,7 @@ def test_both_sides_are_block_requests_where_a_replay_was_seen(tmp_path):
     written = write_job(FioMode.REPLAY, part, tmp_path, options)
     asked = asked_stream(split_ios(part.ios, MIB), by_instant=True)
     logged = job_figures("replay", asked, asked, is_replay=True, mean_depth=None)
-    run = _Run(FioMode.REPLAY, part, "all", tmp_path, options, written, sides["replay"])
+    run = _Run(FioMode.REPLAY, part, "all", part.profile.span_ns, tmp_path, options, written, sides["replay"])
 
     pair = _compare(run, Seen({}, sides["fio"], None), asked, logged, EXACT)
     assert (pair.source.side, pair.fio.side) == ("device", "device")
@@ -100,7 +100,7 @@ def test_what_the_block_layer_merged_counts_in_the_parts_that_were_submitted(tmp
     written = write_job(FioMode.REPLAY, part, tmp_path, request)
     asked = asked_stream(split_ios(part.ios, MIB), by_instant=True)
     logged = job_figures("replay", asked, asked, is_replay=True, mean_depth=None)
-    run = _Run(FioMode.REPLAY, part, "all", tmp_path, request, written, sides["replay"])
+    run = _Run(FioMode.REPLAY, part, "all", part.profile.span_ns, tmp_path, request, written, sides["replay"])
     pair = _compare(run, Seen({}, sides["fio"], None), asked, logged, EXACT)
     assert [(side.ios, side.requests, side.largest_request_bytes) for side in (pair.source, pair.fio)] == [
         (80, 40, 2 * MIB), (80, 80, MIB),

@@ -239,7 +239,7 @@ def test_import_reports_in_words_and_in_json(tmp_path, monkeypatch, capsys):
     assert "null                       qos in 3 rows, block_ids in 3 rows\n" in shown.out
     assert "note: b.csv is read as --source burstgpt" in shown.err
     assert "1 failed requests" in shown.err
-    assert kvtrace(monkeypatch, "import", "b.csv", "--json", "-o", "r.parquet") == 0
+    assert kvtrace(monkeypatch, "import", "b.csv", "--json", "-o", "r.parquet", "--force") == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["requests"], found["conversations"], found["oddities"]) == (3, 2, {"failures": 1})
     meta = open_table(tmp_path / "r.parquet", REQUESTS).meta
