@@ -148,8 +148,8 @@ def test_requests_whose_end_is_not_seen_leave_the_count(place):
             found = block_figures(programs, shared(programs)[0], {}, 11)
         process.communicate("end\n")
     read = found.directions["read"]
-    # Neighbours of the burst may be merged into one request.
-    assert read.issued >= 500
+    # Neighbours of the burst may be merged into one request, on a busy disk many.
+    assert read.issued + read.bios_merged + read.requests_merged >= 500
     assert (read.completed, read.q2d.count, read.d2c.count) == (0, 0, 0)
     # One at a time, 5 ms apart: what the burst left in the count is gone, and so is each before the next. But for what
     # others use of the kernel's requests while we look: they seem to be in flight still.
