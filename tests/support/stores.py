@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -13,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -39,10 +40,24 @@ class Store:
     """Where it keeps objects as files by their keys; None where it does not."""
 
 
+def free_ports(count: int) -> list[int]:
+    """Return so many ports that nobody has, no two alike.
+
+    They are below those that the kernel gives to clients, such as another part of the same server that starts before.
+    """
+    below = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    found: list[int] = []
+    for port in random.sample(range(10_000, below), 1_000):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            break
+    return found
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)[0]
 
 
 def found_program(name: str) -> str | None:
@@ -112,15 +127,17 @@ def seaweedfs(folder: Path) -> Iterator[Store]:
     identity = {"credentials": [{"accessKey": KEY, "secretKey": SECRET}], "actions": ["Admin", "Read", "Write", "List"]}
     config = folder / "s3.json"
     config.write_text(json.dumps({"identities": [{"name": "test", **identity}]}))
-    s3, master, volume, filer = (free_port() for _ in range(4))
+    s3, master, volume, filer, *internal = free_ports(8)
     url = f"http://127.0.0.1:{s3}"
     (folder / "data").mkdir()
     options = [
         *(f"-dir={folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3", f"-s3.config={config}"),
         *(f"-s3.port={s3}", f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}"),
-        *(f"-master.port.grpc={free_port()}", f"-volume.port.grpc={free_port()}", f"-filer.port.grpc={free_port()}"),
         *(
-            f"-s3.port.grpc={free_port()}",
+            f"-{part}.port.grpc={port}"
+            for part, port in zip(("master", "volume", "filer", "s3"), internal, strict=True)
+        ),
+        *(
             "-s3.port.iceberg=0",
             "-s3.port.lance=0",
             "-volume.max=100",
