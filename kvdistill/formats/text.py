@@ -15,6 +15,7 @@ import numpy as np
 from kvdistill.formats.formats import Account, Rows
 from kvdistill.queries.database import BATCH_ROWS, literal, named
 from kvtrace.core.errors import TraceError, need_file
+from kvtrace.core.files import ZSTD_MAGIC
 from kvtrace.core.run.run_file import OPS_FILE
 from kvtrace.core.schema import OBJECTS, OPS, TRACE, Table, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import unpacked
@@ -36,7 +37,6 @@ _CODES = {
 }
 
 
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _HEAD_BYTES = 1 << 16
 
 
@@ -68,7 +68,7 @@ def first_lines(path: Path) -> list[str]:
 def is_zstd(path: Path) -> bool:
     """Return whether `path` is compressed, whatever its name."""
     with path.open("rb") as file:
-        return file.read(len(_ZSTD_MAGIC)) == _ZSTD_MAGIC
+        return file.read(len(ZSTD_MAGIC)) == ZSTD_MAGIC
 
 
 def load(

@@ -169,24 +169,6 @@ class ColdTraceError(ConfigError):
     """A trace that never fills its slowest tier has no steady window."""
 
 
-def named_part(text: str | None, reader: Reader, tiers: Collection[int]) -> str | None:
-    """Return the part of a trace that `text`, of --window, asks for; null for all of it.
-
-    Raises:
-        ConfigError: as of `Later`, but of STEADIEST.
-
-    """
-    if text != STEADIEST:
-        return None if text == ALL else text
-    steady = STEADIEST.partition(",")[0]
-    try:
-        Later(reader, steady, tiers)
-    except ColdTraceError as why:
-        log(f"note: the whole trace is replayed, from empty tiers on ({why})")
-        return None
-    return steady
-
-
 class Later:
     """Reads the rows of a trace from a later time on, as a trace of its own that begins then.
 
@@ -204,6 +186,7 @@ class Later:
 
         """
         self.path: Path = reader.path
+        self.text = text
         self.table: Table = reader.table
         self.extras = reader.extras
         self.meta: Metadata = reader.meta
@@ -253,6 +236,22 @@ class Later:
             part = part.slice(int(np.searchsorted(ts_ns.to_numpy(), self.begin_ns)))
             if part.num_rows:
                 yield part if columns is None else part.select(list(columns))
+
+
+def part_of(text: str | None, reader: Reader, tiers: Collection[int]) -> Later | None:
+    """Return the part of a trace that `text`, of --window, asks for; None for all of it.
+
+    STEADIEST asks for the steady window of a trace that has one. ConfigError as of `Later`.
+    """
+    if text in (None, ALL):
+        return None
+    if text != STEADIEST:
+        return Later(reader, text, tiers)
+    try:
+        return Later(reader, STEADIEST.partition(",")[0], tiers)
+    except ColdTraceError as why:
+        log(f"note: the whole trace is replayed, from empty tiers on ({why})")
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,12 +322,11 @@ def compile_window(
     import pyarrow as pa
 
     _return_freed()
-    part = named_part(limit.part, reader, alignments)
-    limit = replace(limit, part=part)
+    part = part_of(limit.part, reader, alignments)
     is_part = part is not None or limit.begin_ns > 0
+    limit = replace(limit, part=None if part is None else part.text)
     if part is not None:
-        reader = Later(reader, part, alignments)
-        limit = replace(limit, begin_ns=reader.begin_ns).within(Limit(span_ns=reader.span_ns))
+        reader, limit = part, replace(limit, begin_ns=part.begin_ns).within(Limit(span_ns=part.span_ns))
     source = TraceSource(reader, path, alignments, limit, is_done=is_done)
     survey, intake = PlanSurvey(len(source.padding), shared or {}), source.intake()
     try:
@@ -347,7 +345,7 @@ def compile_window(
     loader = Loader(source, facts.rows, populated)
     is_whole = not (taken.is_full or limit.begin_ns)
     counted = taken.rows, is_whole, taken.last_ns, intake.skipped
-    return TraceWindow(residency, facts, *counted, loader, reader, limit.begin_ns if is_part else None, part)
+    return TraceWindow(residency, facts, *counted, loader, reader, limit.begin_ns if is_part else None, limit.part)
 
 
 def _lost(source: TraceSource, lost: tuple[int, int, int], rows: int) -> TraceError:

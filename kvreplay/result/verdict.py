@@ -418,7 +418,6 @@ def _ratio(service: Any, kind: Any, upper: Any, lower: Any, least: int = LEAST) 
     return float(np.average(found, weights=weights)) if found else None
 
 
-DEEP = 64
 EXPECTED = (0.9, 1.1)
 """Times what is expected: nothing to explain."""
 _OURS = (
@@ -457,7 +456,8 @@ def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
     is_met = EXPECTED[0] <= ratio <= EXPECTED[1]
     load = f"I/Os of {format_bytes(size)}, {in_flight:.3g} in flight, {percent(share)} of bytes read"
     takes = "not seen" if longest is None else f"{format_bytes(longest)} a request"
-    best = format_rate(model.at(size, DEEP, share)[0])
+    deepest = max(cell.depth for cell in drive.cells)
+    best = format_rate(model.at(size, deepest, share)[0])
     above = judged.reason or "all that was asked was delivered"
     reasons = [
         (not facts["is_direct"], "no O_DIRECT to a drive: what answered was a cache, or is not seen"),
@@ -479,7 +479,7 @@ def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
     queue = f"queue {'' if is_full else 'not '}full: {in_flight:.3g} of {depth}"
     return [
         f"{first}expected {format_rate(expected)} of this load: {load} ({drive})",
-        f"{first}observed {format_rate(observed)}, {ratio:.2f} of it; {best} is what the drive does at depth {DEEP}",
+        f"{first}observed {format_rate(observed)}, {ratio:.2f} of it; {best} is what the drive does at depth {deepest}",
         f"{first}O_DIRECT {'is in use' if facts['is_direct'] else 'is NOT in use, or not confirmed'} on {beneath}",
         f"{first}{queue}; I/Os {'ARE' if is_split else 'not'} split ({takes})",
         f"{first}why: {why}",

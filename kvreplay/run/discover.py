@@ -426,9 +426,9 @@ def drive_table(drive: DriveFile) -> ReportTable:
         rows.append(
             dict(zip(("io_bytes", "read", "write", "mixed", "p50", "p99", "deep"), (size, *best, *times), strict=True))
         )
-    spec = """
+    spec = f"""
         bytes: io_bytes = I/O; bytes_per_s: read, write, mixed = 70 % read
-        ns: p50 = one read p50, p99, deep = p99 of 64 at once
+        ns: p50 = one read p50, p99, deep = p99 of {max(cell.depth for cell in drive.cells)} at once
     """
     return table_of(f"the drive itself ({DRIVE_FILE})", Sheet.DEVICE, spec, rows)
 

@@ -581,6 +581,7 @@ def measure_stack(
         KvError: nothing was measured.
 
     """
+    gen = shlex.join(open_table(asked.trace, TRACE).meta.argv[2:])
     found, error = sweep(
         asked,
         Axis.USERS,
@@ -591,9 +592,9 @@ def measure_stack(
     if not found.points:
         raise error or KvError(f"{preset}: nothing was measured")
     point = next((p for p in found.points if p.value == found.knee), found.points[0])
-    runs = list(_trials(asked.output, point))
-    run = next(run for run, name in runs if name == point.run)
-    return _score(preset, found, point, [run for run, _ in runs], run, asked.output / point.run, endurance), run, error
+    runs = {name: run for run, name in _trials(asked.output, point)}
+    run, folder = runs[point.run], asked.output / point.run
+    return _score(preset, found, point, list(runs.values()), run, folder, gen, endurance), run, error
 
 
 def _trials(folder: Path, point: SweepPoint) -> Iterator[tuple[RunFile, str]]:
@@ -606,7 +607,7 @@ def _trials(folder: Path, point: SweepPoint) -> Iterator[tuple[RunFile, str]]:
 
 def _score(
     preset: str, sweep_: LoadSweep, point: SweepPoint, trials: list[RunFile], run: RunFile, folder: Path,
-    endurance: Endurance | None,
+    gen: str, endurance: Endurance | None,
 ) -> Score:  # fmt: skip
     size, written, asked = run.tiers[TIER].get("device_bytes"), _rate(run, "write"), point.asked_bytes_per_s
     a_day = None if written is None else written * SECONDS_PER_DAY
@@ -619,7 +620,7 @@ def _score(
     return Score(
         **msgspec.structs.asdict(_trial(run)),
         preset=preset,
-        gen=shlex.join(with_users(run.trace.metadata.argv[2:], 0)).removesuffix(" --users 0"),
+        gen=gen,
         users=sweep_.knee,
         tried=[TriedUsers(p.value, p.trials, p.held_trials or 0) for p in sweep_.points],
         at_users=point.value,

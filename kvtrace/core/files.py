@@ -16,6 +16,7 @@ import msgspec
 from kvtrace.core.errors import DeviceError, TraceError
 
 T = TypeVar("T")
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
 def decode_json(

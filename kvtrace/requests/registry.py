@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kvtrace.core.errors import ConfigError, TraceError, need_file
+from kvtrace.core.files import ZSTD_MAGIC
 
 if TYPE_CHECKING:
     from kvtrace.requests.requests import Requests
@@ -80,7 +81,7 @@ SOURCES: Final[dict[str, Source]] = {
 """In the order of the help text, which is also the order in which they are asked whether a file is theirs."""
 
 
-_PACKED = {b"\x1f\x8b": "gunzip", b"\x28\xb5\x2f\xfd": "unzstd", b"BZh": "bunzip2", b"PK\x03\x04": "unzip"}
+_PACKED = {b"\x1f\x8b": "gunzip", ZSTD_MAGIC: "unzstd", b"BZh": "bunzip2", b"PK\x03\x04": "unzip"}
 """How compressed files begin, and what unpacks them."""
 
 

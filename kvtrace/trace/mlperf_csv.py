@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from kvtrace.core.errors import ConfigError, TraceError, refuse
-from kvtrace.core.files import aside
+from kvtrace.core.files import ZSTD_MAGIC, aside
 from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, batch_of, enum_code, objects_batch
-from kvtrace.core.tables import MOST_LINE_BYTES, create, csv_fault, objects_path, open_table, unpacked
+from kvtrace.core.tables import BLOCK_BYTES, MOST_LINE_BYTES, create, csv_fault, objects_path, open_table, unpacked
 from kvtrace.core.units import format_duration
 from kvtrace.sim.chains import Numbers
 from kvtrace.trace.inventory import grown
@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 
 
 HEADER = "Timestamp,Operation,Object_Size_Bytes,Tier,Key,Phase"
-BLOCK_BYTES = 8 << 20
 ZSTD_LEVEL = 3
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # Microseconds up to here are exact in a double.
 _MAX_SECONDS = 2**53 / 1e6
 _TIERS = {"Tier-0": "gpu", "Tier-1": "cpu", "Tier-2": "nvme"}
@@ -108,7 +106,7 @@ def read_into(source: Path, target: Path, argv: list[str], progress: Callable[[f
 def _chunks(path: Path) -> Iterator[bytes]:
     """Yield the text of `path`, plain or zstd, some MiB at a time."""
     with path.open("rb") as file:
-        if file.read(len(_ZSTD_MAGIC)) == _ZSTD_MAGIC:
+        if file.read(len(ZSTD_MAGIC)) == ZSTD_MAGIC:
             yield from unpacked(path)
             return
         file.seek(0)
