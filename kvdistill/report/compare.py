@@ -494,7 +494,7 @@ def _range(line: ComparedLine, at: int) -> str:
     low, high = (1.0 if value is None else value for value in (found.low, found.high))
     what = f"{line.op or 'first token'} {_percentile(line) if _is_time(line) else 'bandwidth'}"
     if high > _TELLS_NOTHING * low:
-        return f"{what} (trials too unlike to bound it)"
+        return f"{what} (trials vary too much for an interval)"
     return f"{what} ({(1 - low) * 100:.0f} % {words[0]} to {(high - 1) * 100:.0f} % {words[1]})"
 
 

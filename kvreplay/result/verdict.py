@@ -478,7 +478,7 @@ def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
     why = next(said for holds, said in reasons if holds)
     queue = f"queue {'' if is_full else 'not '}full: {in_flight:.3g} of {depth}"
     return [
-        f"{first}expected {format_rate(expected)} of this load: {load} ({drive})",
+        f"{first}expected {format_rate(expected)} for this load: {load} ({drive})",
         f"{first}observed {format_rate(observed)}, {ratio:.2f} of it; {best} is what the drive does at depth {deepest}",
         f"{first}O_DIRECT {'is in use' if facts['is_direct'] else 'is NOT in use, or not confirmed'} on {beneath}",
         f"{first}{queue}; I/Os {'ARE' if is_split else 'not'} split ({takes})",

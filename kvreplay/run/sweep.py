@@ -695,11 +695,11 @@ def card_document(card: Card, drive: DriveFile) -> Document:
     notes += [] if drive.held_out is None else [error_line(drive.held_out)]
     warnings = [] if card.status == "complete" else [f"PARTIAL: {card.status}"]
     warnings += [
-        f"{of}: NOTHING WAS READ in its window: this tests writes alone; a greater --size keeps what is read again"
+        f"{of}: NOTHING WAS READ in its window: this tests writes only; a larger --size keeps what is read again"
         for of in (score.preset for score in card.scores if not score.read_bytes_per_s)
     ]
     warnings += [
-        f"{score.preset}: CHANCE DECIDES, for its window holds {score.requests} requests; a longer --window tells more"
+        f"{score.preset}: TOO FEW REQUESTS ({score.requests}) in its window: users vary by chance; use a longer --window"
         for score in card.scores
         if score.is_by_chance
     ]
@@ -720,7 +720,7 @@ def first_line(card: Card) -> str:
     """Return the answer: users of each stack, and how well it repeats."""
     told = [
         f"{score.preset} {'less than ' if score.users is None else ''}{score.at_users:g} users"
-        f"{'' if score.read_bytes_per_s else ' (of writes alone)'}"
+        f"{'' if score.read_bytes_per_s else ' (writes only)'}"
         for score in card.scores
     ]
     spreads = [score.spread for score in card.scores if score.spread is not None]

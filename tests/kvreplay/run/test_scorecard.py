@@ -49,12 +49,12 @@ def test_a_card_of_writes_alone_says_so_first():
     score = Score(**(known | {"tried": [], "each": [], "answer": "", "trials": 1}))
     facts = dict.fromkeys(("device", "model", "device_bytes", "filesystem"))
     card = Card(argv=[], status="complete", scores=[score], **facts)
-    assert first_line(card) == "sustains lmcache-disk 11 users (of writes alone)"
+    assert first_line(card) == "sustains lmcache-disk 11 users (writes only)"
     page = card_document(card, drive_of([cell(4096, 1, 1.0)]))
     assert page.warnings[0].startswith("lmcache-disk: NOTHING WAS READ")
     few = Card(argv=[], status="complete", scores=[msgspec.structs.replace(score, requests=8)], **facts)
     assert (
-        "CHANCE DECIDES, for its window holds 8 requests"
+        "lmcache-disk: TOO FEW REQUESTS (8) in its window: users vary by chance"
         in card_document(few, drive_of([cell(4096, 1, 1.0)])).warnings[1]
     )
 
