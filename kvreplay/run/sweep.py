@@ -699,9 +699,9 @@ def card_document(card: Card, drive: DriveFile) -> Document:
         for of in (score.preset for score in card.scores if not score.read_bytes_per_s)
     ]
     warnings += [
-        f"{score.preset}: TOO FEW REQUESTS ({score.requests}) in its window: users vary by chance; use a longer --window"
-        for score in card.scores
-        if score.is_by_chance
+        f"{of.preset}: TOO FEW REQUESTS ({of.requests}) in its window: users vary by chance; use a longer --window"
+        for of in card.scores
+        if of.is_by_chance
     ]
     return Document(
         card.device or "",
