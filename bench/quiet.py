@@ -39,6 +39,7 @@ BENCHES = {
     "files": "a file an object, beside fio",
     "drives": "two drives in memory, beside fio",
     "ram": "the tier in DRAM, beside memcpy",
+    "drive_file": "cells of a drive file, beside fio",
     "live": "the live view, beside none",
     "probes": "the probes, beside none (root, libbpf, fio)",
     "mpi": "four ranks, beside one (mpi4py, mpirun)",
