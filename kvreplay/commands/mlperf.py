@@ -13,7 +13,7 @@ import typer
 from kvreplay.commands.options import RanksArguments, alongside, command_line, targets
 from kvreplay.config.config import Config
 from kvtrace.core.app import Force, emit_json, log, progress, takes_groups
-from kvtrace.core.errors import ConfigError, KvError
+from kvtrace.core.errors import ConfigError, KvError, TraceError
 from kvtrace.core.run.run_file import RANK_FOLDER
 from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from kvreplay.mlperf.rules import Attempt, LockedOption, Rule
     from kvreplay.ranks.session import Alongside
 
-COMBINE = "combine"
 _TICK_S = 0.2
 
 
@@ -67,9 +66,9 @@ def mlperf(
     names: Annotated[
         list[str],
         typer.Argument(
-            metavar="OPTION...|combine RANK...",
+            metavar="OPTION...|combine RANK...|check TREE",
             help="v3-8b-stress (option 1; v3-8b is short for it), v3-8b-throughput (2), v3-70b (3), or v3 for all; or "
-            "combine and the folders of ranks.",
+            "combine and the folders of ranks; or check and a result tree of mlpstorage.",
             show_default=False,
         ),
     ],
@@ -95,7 +94,7 @@ def mlperf(
     force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Run a locked option of the MLPerf Storage KV-cache benchmark by its rules, or combine the results of ranks.
+    """Run a locked option of the MLPerf Storage KV-cache benchmark by its rules, combine ranks, or check a submission.
 
     Makes the option's trace with its users, memory and seed, replays it in trials that the clock ends, and leaves
     mlperf.json, mlperf.csv and mlperf.xlsx with the benchmark's metric names, its criteria, the rules that were kept,
@@ -113,9 +112,11 @@ def mlperf(
       kvreplay mlperf combine rank-0 rank-1 -o together
     Example, the same by MPI, on four hosts:
       mpirun -n 4 --host a,b,c,d kvreplay mlperf v3-8b --mpi --tier nvme=/mnt/array -o together
+    Example, what is wrong with a result tree of mlpstorage before it is submitted:
+      kvreplay mlperf check results-dir
     """
-    if names[0] == COMBINE:
-        _combine([Path(name) for name in names[1:]], output, is_forced=force, as_json=as_json)
+    if names[0] in _OF_RESULTS:
+        _OF_RESULTS[names[0]]([Path(name) for name in names[1:]], output, is_forced=force, as_json=as_json)
         return
     with alongside(is_mpi=client.is_mpi, rank_timeout=ranks.rank_timeout) as several:
         from kvreplay.config.limits import check_memory
@@ -256,6 +257,23 @@ def _rest(seconds: float) -> None:
             note(seconds - left)
 
 
+def _check(trees: Sequence[Path], _output: Path, *, is_forced: bool, as_json: bool) -> None:  # noqa: ARG001 - as _combine
+    """Print the faults of a result tree; TraceError if it has any."""
+    from kvreplay.mlperf.check import check_tree
+    from kvreplay.mlperf.document import check_document
+    from kvtrace.core.document.terminal import show_documents
+
+    if len(trees) != 1:
+        raise ConfigError("check takes one folder, the --results-dir of mlpstorage")
+    found = check_tree(trees[0], command_line())
+    if as_json:
+        emit_json(found)
+    else:
+        show_documents([check_document(found)])
+    if found.findings:
+        raise TraceError(found.answer, path=trees[0])
+
+
 def _combine(folders: Sequence[Path], output: Path, *, is_forced: bool, as_json: bool) -> None:
     from kvreplay.mlperf.document import result_document
     from kvreplay.mlperf.submit import combine, write_result
@@ -273,3 +291,7 @@ def _combine(folders: Sequence[Path], output: Path, *, is_forced: bool, as_json:
         emit_json(found if len(found) > 1 else found[0])
     else:
         show_documents([result_document(result) for result in found])
+
+
+_OF_RESULTS = {"combine": _combine, "check": _check}
+"""What is done with results that are there, instead of a run."""

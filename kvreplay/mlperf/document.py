@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import asdict
 
+from kvreplay.mlperf.check import Checked
 from kvreplay.mlperf.result import READ_P95, READ_RATE, WRITE_P95, WRITE_RATE, MlperfResult, Served
 from kvreplay.mlperf.rules import Attempt, Kept, Rule, mark_of
 from kvtrace.core.document.chapters import run_sheets
@@ -71,6 +72,20 @@ def result_document(result: MlperfResult, name: str = "") -> Document:
                 ],
             )
         ],
+    )
+
+
+def check_document(found: Checked) -> Document:
+    """Make the document of a checked result tree: its faults, then the rules."""
+    faults = [asdict(each) for each in found.findings]
+    tables = (
+        [table_of("Faults", Sheet.PERFORMANCE, "text: rule = Rules.md, path, what = fault", faults)] if faults else []
+    )
+    return Document(
+        name="",
+        headline=found.answer,
+        notes=[f"not checked: {what} ({rule})" for rule, what in found.not_checked.items()],
+        chapters=[Chapter("", [*tables, _rules(found.rules)])],
     )
 
 

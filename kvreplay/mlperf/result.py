@@ -213,7 +213,7 @@ def _answer(option: str, found: Aggregated, criteria: Sequence[Criterion], mark:
         f"{op} P95 {'not known (a trial with fewer than 20)' if ms is None else format_duration(ms * _NS_PER_MS)}"
         for op, ms in times
     )
-    over = f"over {_count(found.trial_count, 'trial')}"
+    over = f"over {counted(found.trial_count, 'trial')}"
     if found.rank_count > 1:
         over += f" of {found.rank_count} ranks"
     partial = f"; partial: {', '.join(found.missing_files)} not complete" if found.partial_failure else ""
@@ -230,7 +230,8 @@ def _verdict(criteria: Sequence[Criterion]) -> str:
     return "criteria pass" if criteria else "criteria not measured"
 
 
-def _count(count: int, what: str) -> str:
+def counted(count: int, what: str) -> str:
+    """Return so many of `what`, in words."""
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
