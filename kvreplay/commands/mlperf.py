@@ -84,7 +84,7 @@ def mlperf(
     locked: LockedArguments,
     client: ClientArguments,
     ranks: Annotated[RanksArguments, "rank_timeout"],
-    how: Annotated[Config, "precondition", "is_destroying", "overwritten"],
+    how: Annotated[Config, "precondition", "is_destroying", "overwritten", "drive"],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would run, the space and the rules; nothing is written.")
     ] = False,

@@ -52,12 +52,11 @@ def result_document(result: MlperfResult, name: str = "") -> Document:
         for client in result.clients
         for trial in client.trials
     ]
-    criteria = "text: name = criterion, shown = worst trial and threshold, verdict"
-    judged = [asdict(criterion) for criterion in result.criteria]
     return Document(
         name=name,
         headline=result.answer,
         notes=[
+            *([] if result.expected is None else [result.expected.in_words()]),
             f"not claimed (mlperf.json says why): {'; '.join(result.not_claimed)}",
             *(f"space: {s}" for s in result.space),
         ],
@@ -67,7 +66,6 @@ def result_document(result: MlperfResult, name: str = "") -> Document:
                 [
                     ReportTable("Trials", Sheet.PERFORMANCE, columns_of(spec), rows),
                     _aggregated(result),
-                    table_of("Criteria", Sheet.PERFORMANCE, criteria, judged, result.criteria_note),
                     _rules(result.rules),
                 ],
             )

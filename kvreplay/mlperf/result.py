@@ -29,6 +29,12 @@ from kvtrace.core.units import NS_PER_S, format_duration, format_rate
 READ_RATE, WRITE_RATE = "Tier Storage Read Bandwidth (GiB/s)", "Tier Storage Write Bandwidth (GiB/s)"
 READ_P95, WRITE_P95 = "Storage Tier Read Total P95 (ms)", "Storage Tier Write Total P95 (ms)"
 _GIB, _NS_PER_MS = 1 << 30, 1e6
+_EXPECTED = {
+    READ_RATE: ("reads", format_rate, _GIB),
+    WRITE_RATE: ("writes", format_rate, _GIB),
+    READ_P95: ("read P95", format_duration, _NS_PER_MS),
+    WRITE_P95: ("write P95", format_duration, _NS_PER_MS),
+}
 _SEVERITY = ("pass", "not measured", "fail")
 
 
@@ -78,6 +84,34 @@ class Aggregated(msgspec.Struct, frozen=True, kw_only=True):
     """Trials in which a rank moved nothing on storage."""
 
 
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """What a drive file expects of an option's trace, replayed on it in virtual time before the first trial."""
+
+    drive: str
+    row: dict[str, float | None]
+    """The columns of bandwidth and P95, as in a trial's."""
+    over_measured: dict[str, float | None] = {}
+    """Expected divided by the mean of the trials; null where one of them is not known."""
+
+    def beside(self, trials: Sequence[MlperfTrial]) -> Expected:
+        """Return it with its error beside `trials`."""
+        found: dict[str, float | None] = {}
+        for column, value in self.row.items():
+            measured = [trial.row.get(column) for trial in trials]
+            is_known = value is not None and measured and all(measured)
+            found[column] = value / fmean(measured) if is_known else None  # type: ignore[arg-type, operator]
+        return msgspec.structs.replace(self, over_measured=found)
+
+    def in_words(self) -> str:
+        """Return it in one line."""
+        shown = []
+        for column, (what, form, unit) in _EXPECTED.items():
+            value, ratio = self.row[column], self.over_measured.get(column)
+            if value is not None:
+                shown.append(f"{what} {form(value * unit)}{'' if ratio is None else f' ({ratio:.2f} of measured)'}")
+        return f"{self.drive} expects {', '.join(shown) or 'nothing that is measured'}"
+
+
 class MlperfResult(msgspec.Struct, frozen=True, kw_only=True):
     """The content of mlperf.json."""
 
@@ -107,6 +141,8 @@ class MlperfResult(msgspec.Struct, frozen=True, kw_only=True):
     space: list[str]
     not_claimed: dict[str, str]
     """What these figures are not, and why."""
+    expected: Expected | None = None
+    """By --drive; null without."""
     trace: str | None
     """Beside this file; made with the seed and options that its metadata holds."""
     clients: list[Client]
@@ -188,7 +224,7 @@ def result_of(result: dict[str, Any], clients: Sequence[Client], number: int, *,
     found = aggregate(number, result["asked_trials"], clients)
     criteria = worst_criteria(clients, has_memory=has_memory)
     mark = mark_of(result["rules"])
-    answer = _answer(result["option"], found, criteria, mark)
+    answer = _answer(result["option"], found, mark)
     status = "partial" if found.partial_failure else "complete"
     return MlperfResult(
         **result,
@@ -202,7 +238,7 @@ def result_of(result: dict[str, Any], clients: Sequence[Client], number: int, *,
     )
 
 
-def _answer(option: str, found: Aggregated, criteria: Sequence[Criterion], mark: str | None) -> str:
+def _answer(option: str, found: Aggregated, mark: str | None) -> str:
     read, write = found.aggregated_read_bandwidth_gbps, found.aggregated_write_bandwidth_gbps
     total = "a bandwidth that is not known"
     if read is not None and write is not None:
@@ -217,17 +253,7 @@ def _answer(option: str, found: Aggregated, criteria: Sequence[Criterion], mark:
     if found.rank_count > 1:
         over += f" of {found.rank_count} ranks"
     partial = f"; partial: {', '.join(found.missing_files)} not complete" if found.partial_failure else ""
-    return f"{option}: {total}, {p95} {over}: {_verdict(criteria)}{partial}" + (f"; {mark}" if mark else "")
-
-
-def _verdict(criteria: Sequence[Criterion]) -> str:
-    failed = [f"{c.name} {c.shown}" for c in criteria if c.verdict == "fail"]
-    unknown = [c.name for c in criteria if c.verdict == "not measured"]
-    if failed:
-        return f"criteria fail ({'; '.join(failed)})"
-    if unknown:
-        return f"criteria not decided ({', '.join(unknown)} not measured)"
-    return "criteria pass" if criteria else "criteria not measured"
+    return f"{option}: {total}, {p95} {over}{partial}" + (f"; {mark}" if mark else "")
 
 
 def counted(count: int, what: str) -> str:

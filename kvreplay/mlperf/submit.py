@@ -12,17 +12,31 @@ from pathlib import Path
 from typing import Any
 
 from kvreplay.mlperf.document import write_book, write_csv
-from kvreplay.mlperf.result import Client, MlperfResult, Served, read_result, result_of, served_of, trial_of
+from kvreplay.mlperf.result import (
+    READ_P95,
+    READ_RATE,
+    WRITE_P95,
+    WRITE_RATE,
+    Client,
+    Expected,
+    MlperfResult,
+    Served,
+    read_result,
+    result_of,
+    served_of,
+    trial_of,
+)
 from kvreplay.mlperf.rules import STORAGE, Attempt, Kept, Rule, judged, resolve
 from kvreplay.result import tables
 from kvreplay.run.run import FinishedRun, Replay, Replaying, replay
 from kvreplay.run.trials import Trials
 from kvtrace.core.app import log
+from kvtrace.core.document.chapters import metrics_of, parameters_of
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable, TraceError
 from kvtrace.core.files import write_json
 from kvtrace.core.run.run_file import MLPERF_FILE, TRIALS_FOLDER, RunFile, run_program
 
-TRACE, REQUESTS = "trace.parquet", "requests.parquet"
+TRACE, REQUESTS, EXPECTED = "trace.parquet", "requests.parquet", "expected"
 CSV_FILE, BOOK_FILE = "mlperf.csv", "mlperf.xlsx"
 
 
@@ -42,6 +56,7 @@ def submit(
     make_trace(attempt, output)
     config = replace(attempt.config, requests=str(output / REQUESTS))
     runs: list[tuple[str, RunFile, Served]] = []
+    expected = None if config.drive is None else _expected(replace(asked, config=config, trace=output / TRACE))
 
     def done(run: Path, finished: FinishedRun) -> None:
         log(f"{run}: {finished.run.summary.verdict}")
@@ -50,9 +65,22 @@ def submit(
 
     each = replace(asked, config=config, trace=output / TRACE, output=output / TRIALS_FOLDER, is_forced=True)
     _, error = Trials(each, attempt.trials, replaying=replaying).perform(done)
-    result = _result(attempt, rules, argv, runs)
+    result = _result(attempt, rules, argv, runs, expected)
     write_result(result, runs, output)
     return result, error
+
+
+def _expected(asked: Replay) -> Expected:
+    """Replay the option's trace in virtual time on the drive file that is named, and say what it expects."""
+    name = str(asked.config.drive)
+    on_file = replace(asked.config, tiers=asked.config.tiers | {STORAGE: f"sim:{name}"}, drive=None)
+    run = replay(replace(asked, config=on_file, output=asked.output / EXPECTED, is_forced=True, watching=None)).run
+    row = parameters_of(run) | metrics_of(run)
+    found = Expected(
+        drive=name, row={column: row[column][0] for column in (READ_RATE, WRITE_RATE, READ_P95, WRITE_P95)}
+    )
+    log(found.in_words())
+    return found
 
 
 def make_trace(attempt: Attempt, output: Path) -> None:
@@ -69,7 +97,11 @@ def make_trace(attempt: Attempt, output: Path) -> None:
 
 
 def _result(
-    attempt: Attempt, rules: list[Rule], argv: list[str], runs: Sequence[tuple[str, RunFile, Served]]
+    attempt: Attempt,
+    rules: list[Rule],
+    argv: list[str],
+    runs: Sequence[tuple[str, RunFile, Served]],
+    expected: Expected | None,
 ) -> MlperfResult:
     client = Client(
         rank=attempt.rank,
@@ -90,6 +122,7 @@ def _result(
         "rules": rules,
         "space": [attempt.space],
         "trace": TRACE,
+        "expected": expected and expected.beside(client.trials),
     }
     return result_of(fields, [client], option.number, has_memory=option.cpu_gib > 0)
 
