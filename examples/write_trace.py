@@ -20,7 +20,7 @@ events = [
 ]
 keys = list(dict.fromkeys(event[3] for event in events))
 names = ["ts_ns", "op", "phase", "object_id", "length_bytes", "request_id", "stage"]
-rows = [dict(zip(names, (*event[:3], keys.index(event[3]), *event[4:]))) for event in events]
+rows = [dict(zip(names, (*event[:3], keys.index(event[3]), *event[4:]), strict=True)) for event in events]
 for row in rows:
     row |= {"tier": 0, "offset_bytes": 0, "rank": 0}
 columns = [
@@ -31,7 +31,8 @@ columns = [
 about = {"schema_version": 1, "program": "my-system", "version": "1.0", "argv": sys.argv, "tiers": [{"name": "nvme"}]}
 
 
-def write(path, table, fields, rows):
+def write(path: str, table: str, fields: list[tuple[str, pa.DataType]], rows: list[dict[str, object]]) -> None:
+    """Write `rows` with what makes the file one of the format: the JSON under `kvtrace`, and which columns have nulls."""
     said = {"kvtrace": json.dumps(about | {"table": table, "rows": len(rows)})}
     required = [pa.field(name, kind, nullable=name in ("request_id", "stage", "size_bytes")) for name, kind in fields]
     pq.write_table(pa.Table.from_pylist(rows, pa.schema(required, metadata=said)), path)
