@@ -32,7 +32,7 @@ about = {"schema_version": 1, "program": "my-system", "version": "1.0", "argv": 
 
 
 def write(path: str, table: str, fields: list[tuple[str, pa.DataType]], rows: list[dict[str, object]]) -> None:
-    """Write `rows` with what makes the file one of the format: the JSON under `kvtrace`, and which columns have nulls."""
+    """Write `rows` with the JSON under `kvtrace`, and which columns may be null."""
     said = {"kvtrace": json.dumps(about | {"table": table, "rows": len(rows)})}
     required = [pa.field(name, kind, nullable=name in ("request_id", "stage", "size_bytes")) for name, kind in fields]
     pq.write_table(pa.Table.from_pylist(rows, pa.schema(required, metadata=said)), path)
