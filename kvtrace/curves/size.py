@@ -14,11 +14,12 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import format_duration
-from kvtrace.curves.points import Capacities, Point, Stack, Timed
+from kvtrace.curves.points import Capacities, Point, Sampled, Stack, Timed
 from kvtrace.curves.stack import SAMPLES
 from kvtrace.sim.chains import Chains
 
@@ -27,6 +28,8 @@ EXACT_REFERENCES: Final = 20_000_000
 _SAMPLED_REFERENCES = 5_000_000
 """Likewise, of all samples: some 2 s on two processors."""
 _FEWEST_SAMPLED = 20_000
+_SEARCHED_SHARE = 1 / 64
+"""Of the objects in each sample that a search looks at first: all of them take a sixteenth of a simulation."""
 _FEWEST_HELD = 64
 """Objects of a sample that a tier must hold: a smaller one lets less pass to the next tier than the whole one does."""
 _MOST_THREADS = 8
@@ -110,10 +113,6 @@ def answer(stack: Stack, question: Question, done: Callable[[int, int], None] = 
         run.pool.shutdown(wait=False, cancel_futures=True)
 
 
-_Started = tuple[Future[Any], Future[Any]] | None
-"""A simulation in full and its optimum; None for a point that was simulated so."""
-
-
 class _Run:
     """The simulations of one question, several at a time: compiled code needs no interpreter."""
 
@@ -126,7 +125,7 @@ class _Run:
 
     def answer(self) -> Sizing:
         stack, chains = self.stack, self.stack.load.chains
-        ceiling = self._start(stack.simulate, dict.fromkeys(stack.roles))
+        self._ceiling = ceiling = self._start(stack.simulate, dict.fromkeys(stack.roles))
         most = ceiling.result().live_bytes if chains is None else len(chains.tokens) * stack.chunk_bytes
         axes = {role: self.question.axes.get(role) or self._axis(role, most) for role in stack.roles}
         self._most = _rounded(2 * most)
@@ -147,6 +146,8 @@ class _Run:
         if chosen is not None:
             self._guess = self._between(points, chosen)
             chosen = self._searched(chosen, axes)
+            if chosen.optimal_hit_ratio is None:
+                chosen = replace(chosen, optimal_hit_ratio=stack.optimum(chosen.capacities))
             if all(of.capacities != chosen.capacities for of in points):
                 points = sorted([*points, chosen], key=lambda of: _sizes(of.capacities))
         return Sizing(chosen, best, points, self.stack.labels)
@@ -190,24 +191,76 @@ class _Run:
                 best = self._best_of(best, outer, [_rounded(at * 2 ** (sign / part)) for sign in (-1, 1)], inner)
         if best is chosen:
             best = self._least(chosen, inner)
-        return best if best is chosen else replace(best, optimal_hit_ratio=self.stack.optimum(best.capacities))
+        return best
 
     def _best_of(self, best: Point, outer: str, sizes: Sequence[int], inner: str) -> Point:
         """Return the best of `best` and the points with `sizes`: each is tried with all that 2 % less money buys."""
         fixed: list[Capacities] = [{outer: size} for size in sizes if size != best.capacities[outer]]
         tried = [of | {inner: most} for of in fixed if (most := self._affordable(best, of, inner)) is not None]
+        looked = self._look(tried)
+        is_met = self.question.target.is_met
+        tried = [
+            of for of, look in zip(tried, looked, strict=True) if look is None or is_met(look, look.hit_ratio_error)
+        ]
         for point in map(self._result, [self._start(self.stack.simulate, of) for of in tried]):
             priced = self._priced(point)
             if self.question.target.is_met(priced) and _preference(priced) < _preference(best):
                 best = self._least(priced, inner)
         return best
 
+    @cached_property
+    def _samples(self) -> tuple[float, list[Chains], list[Sampled]] | None:
+        """A share of the objects, samples of it, and what these give without a bound; None if none stand for all."""
+        stack, chains = self.stack, self.stack.load.chains
+        if chains is None or not stack.can_sample or self.question.sample == 1:
+            return None
+        rate = max(_SEARCHED_SHARE, _FEWEST_SAMPLED / len(chains.slots))
+        if rate * SAMPLES > 0.5:  # noqa: PLR2004 - looks that cost half of what they save
+            return None
+        samples = [self._result(of) for of in [self._start(stack.sample, rate, seed) for seed in range(SAMPLES)]]
+        unlimited = dict.fromkeys(stack.roles)
+        return rate, samples, [self._result(of) for of in self._start_samples(unlimited, samples, rate)]
+
+    def _start_samples(self, capacities: Capacities, samples: Sequence[Chains], rate: float) -> list[Future[Any]]:
+        return [self._start(self.stack.simulate_sample, capacities, sample, rate) for sample in samples]
+
+    def _look(self, tried: Sequence[Capacities]) -> list[Point | None]:
+        """Return what samples say of each of `tried`; None of one that they do not stand for."""
+        if self._samples is None:
+            return [None] * len(tried)
+        rate, samples, unlimited = self._samples
+        least = _FEWEST_HELD * self.stack.chunk_bytes / rate
+        are_held = [all(not size or size >= least for size in of.values()) for of in tried]
+        started = [self._start_samples(of, samples, rate) if ok else [] for of, ok in zip(tried, are_held, strict=True)]
+        found = [[self._result(of) for of in point] for point in started]
+        full = self._ceiling.result()
+        return [
+            self.stack.estimate(of, got, rate, full, unlimited) if got else None
+            for of, got in zip(tried, found, strict=True)
+        ]
+
+    def _guessed(self, best: Point, inner: str) -> float:
+        """Return how much of `inner` reaches the target by samples; what the grid says of all bytes if they cannot."""
+        high, low = float(best.capacities[inner] or 0), float(self.stack.chunk_bytes)
+        guess = 0.0
+        while high > low * _CLOSE:
+            middle = (high * low) ** 0.5
+            [look] = self._look([best.capacities | {inner: int(middle)}])
+            if look is None:
+                # Less is held than samples tell: below it is searched in full.
+                low = middle
+            elif self.question.target.is_met(look):
+                high = guess = middle
+            else:
+                low = middle
+        return guess or self._guess
+
     def _least(self, best: Point, inner: str) -> Point:
         """Return `best` with the least of `inner` that reaches the target, to within 2 %: two simulations at a time.
 
         Between one that does not and one that does, where a line over the logarithm of the capacity meets the target.
         """
-        low, ratio, smallest, below, guess = -1, 1.5, self.stack.chunk_bytes, best, self._guess
+        low, ratio, smallest, below, guess = -1, 1.5, self.stack.chunk_bytes, best, self._guessed(best, inner)
         parts: tuple[float, ...]
         while True:
             high = best.capacities[inner] or 0
@@ -291,7 +344,7 @@ class _Run:
         made = [self._start(stack.sample, rate, seed) for seed in range(SAMPLES)]
         samples: list[Chains] = [self._result(sample) for sample in made]
         wanted = [dict.fromkeys(stack.roles), *grid]
-        started = [[self._start(stack.simulate_sample, of, sample, rate) for sample in samples] for of in wanted]
+        started = [self._start_samples(of, samples, rate) for of in wanted]
         found = [[self._result(of) for of in point] for point in started]
         full, (unlimited, *of_grid) = ceiling.result(), found
         return [stack.estimate(of, got, rate, full, unlimited) for of, got in zip(grid, of_grid, strict=True)]
@@ -299,16 +352,16 @@ class _Run:
     def _choose(self, points: Sequence[Point]) -> Point | None:
         """Return the first point, in order of preference, that meets the target when it is simulated in full."""
         left = [of for of in sorted(points, key=_preference) if self.question.target.is_met(of, of.hit_ratio_error)]
-        started: list[_Started] = []
+        started: list[Future[Any] | None] = []
         for at, point in enumerate(left):
             # Where the estimate may be wrong, the next one is simulated beside it.
             is_sure = self.question.target.is_met(point, -point.hit_ratio_error)
             started += [
-                None if later.sampling_rate == 1 else self._start_point(later.capacities)
+                None if later.sampling_rate == 1 else self._start(self.stack.simulate, later.capacities)
                 for later in left[len(started) : at + (1 if is_sure else 2)]
             ]
             begun = started[at]
-            full = point if begun is None else self._priced(self._of_full(*begun))
+            full = point if begun is None else self._priced(self._result(begun))
             if self.question.target.is_met(full):
                 return full
         return None
