@@ -55,6 +55,7 @@ GEN = [
     "--quiet",
     "-o",
 ]
+MLPERF = ("kvreplay", "mlperf", "v3-8b", "--tier", "nvme=scratch")
 MOST_S = 120
 
 
@@ -82,7 +83,7 @@ COMMANDS = {
         ("kvreplay", "sweep", "t.parquet", "--tier", "nvme=scratch", "--queue-depths", "1,4", "--window", "all", "-o", "out")
     ),
     "mlperf": Command(
-        (*"kvreplay mlperf v3-8b --tier nvme=scratch --duration 2s --trials 2 --capacity 1GiB --break-rules -o out".split(),),
+        (*MLPERF, "--duration", "2s", "--trials", "2", "--capacity", "1GiB", "--break-rules", "-o", "out"),
         trace="out/trace.parquet",
     ),
     "s3": Command(("kvreplay", "run", "t.parquet", "--tier", f"nvme=s3://{BUCKET}/case", "--limit", "400", "-o", "out")),
@@ -144,6 +145,20 @@ def trace_of(path: Path) -> list[dict[str, object]]:
     return list(rows_of(path, ("op", "tier", "object_id", "length_bytes"), TRACE))
 
 
+def recovered(command: Command, folder: Path, trace: list[dict[str, object]]) -> list[int]:
+    """Recover what a kill left in `folder`; return how many rows each run then has."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kvreplay.cli", "recover", "out"], cwd=folder, capture_output=True, text=True, check=False,
+        timeout=MOST_S,
+    )  # fmt: skip
+    if done.returncode not in (0, 2, 3) or "Traceback" in done.stderr:
+        raise FoundError(f"recover left with {done.returncode}: {done.stderr[-600:]}")
+    found = sorted((folder / "out").rglob("ops.parquet"))
+    if found and command.trace:
+        trace = trace_of(folder / command.trace)
+    return [check_rows(ops, trace, is_whole=False) for ops in found]
+
+
 def check(
     name: str, folder: Path, wanted: dict[str, str], trace: list[dict[str, object]], whole: dict[str, int]
 ) -> str:
@@ -156,16 +171,7 @@ def check(
         if wrong:
             raise FoundError(f"files are not what they are without a kill: {wrong}")
     elif out.exists():
-        done = subprocess.run(
-            [sys.executable, "-m", "kvreplay.cli", "recover", "out"], cwd=folder, capture_output=True, text=True, check=False,
-            timeout=MOST_S,
-        )  # fmt: skip
-        if done.returncode not in (0, 2, 3) or "Traceback" in done.stderr:
-            raise FoundError(f"recover left with {done.returncode}: {done.stderr[-600:]}")
-        found = sorted(out.rglob("ops.parquet"))
-        if found and command.trace:
-            trace = trace_of(folder / command.trace)
-        rows = [check_rows(ops, trace, is_whole=False) for ops in found]
+        rows = recovered(command, folder, trace)
         word = f"{sum(rows)} rows" if rows else word
     finish(command, folder, "--force")
     if command.is_reproducible:
