@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 # The engines that `make engines` drives; ENGINES="lmcache vllm" takes others. vllm is asked for by name: it is large.
 ENGINES ?= lmcache sglang mooncake
 
-.PHONY: demo test check sanitize native engines fuzz lint fix bench bench-quiet bench-long validate docs man outputs published site site-version dist wheels bpf clean
+.PHONY: demo test check sanitize native engines fuzz lint fix bench bench-quiet bench-long soak validate docs man outputs published site site-version dist wheels bpf clean
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvtrace needs Python 3.11 or later: make PYTHON=python3.x")'
@@ -95,6 +95,11 @@ bench-quiet: $(READY)
 ROWS ?= 10
 bench-long: $(READY)
 	$(BIN)/python bench/bench_long.py $(ROWS)
+
+# Memory of an open loop of so many MINUTES, which must be flat within 5 %.
+MINUTES ?= 60
+soak: $(READY)
+	$(BIN)/python bench/soak.py --minutes $(MINUTES)
 
 # The probes' object, after a change of their C; needs clang, llvm and libbpf-dev. It is kept in the repository.
 BPF := kvreplay/probes
