@@ -20,7 +20,7 @@ from kvdistill.check.device import environment
 from kvreplay.config.config import Config
 from kvreplay.run import discover
 from kvreplay.run.run import Replay
-from kvtrace.core.units import NS_PER_S, format_bytes
+from kvtrace.core.units import NS_PER_S, format_io_size
 
 SIZES, DEPTHS, SHARES = (64 << 10, 1 << 20), (4, 16), (1, 0)
 SECONDS, WRITING_S = figures.sized(3, 1), 4
@@ -71,7 +71,7 @@ def main() -> None:
             for cell in cells:
                 rounds[cell].append((found[cell], fio(file, *cell)))
     for (size, depth, share), pairs in rounds.items():
-        what = f"{'read' if share else 'write'} {format_bytes(size)}, depth {depth}"
+        what = f"{'read' if share else 'write'} {format_io_size(size)}, depth {depth}"
         rates = [(mine.bytes_per_s / 1e9, theirs.bytes_per_s / 1e9) for mine, theirs in pairs]
         p99 = [(mine.p99_ns / 1e6, theirs.p99_ns / 1e6) for mine, theirs in pairs]
         print(f"{what}: GB/s ours, fio {rates}; p99 ms {p99}", flush=True)
