@@ -239,7 +239,7 @@ def scorecard(
         for preset, trace in traces.items():
             try:
                 one = replace(asked, output=output / preset, trace=trace)
-                score, run, error = cards.measure_stack(one, preset, log, rated)
+                score, run, error = cards.measure_stack(one, preset, cards.first_users(drive), log, rated)
                 scores.append(score)
             except KvError as failed:
                 error = failed

@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from math import sqrt
+from math import log2, sqrt
 from pathlib import Path
 
 import msgspec
@@ -30,7 +30,7 @@ from kvreplay.result.figures import slowest
 from kvreplay.result.verdict import limiting
 from kvreplay.run.discover import drive_table, error_line
 from kvreplay.run.run import Replay, Replaying, replay
-from kvreplay.tiers.modelled import DriveFile
+from kvreplay.tiers.modelled import DriveFile, DriveModel
 from kvtrace import __version__
 from kvtrace.core import statistics
 from kvtrace.core.document.chapters import LOAD_NAMES, response_lines
@@ -561,7 +561,8 @@ MODEL, FASTER = "qwen2.5-7b", {"gpu": "512MiB", "cpu": "2GiB"}
 """What the stacks serve, and what they hold above the drive: little, so that the drive has the work."""
 LOAD = ("--duration", "20min", "--set", "workload.think_time=10s")
 """The steady window begins where the drive's tier first evicts, which takes few users long."""
-FIRST_USERS = 4.0
+USER_BYTES_PER_S = 90e6
+"""What one of these users asks of the drive, about (77 to 105 MB were seen): it says where a search begins."""
 TIER = "nvme"
 
 
@@ -572,10 +573,16 @@ def gen_options(preset: str, size: str) -> str:
     return shlex.join(["--preset", preset, "--model", MODEL, *LOAD, *settings])
 
 
+def first_users(drive: DriveFile) -> float:
+    """Return the users that a search begins with: those that ask for half of what `drive` does, as a power of two."""
+    rate, _ = DriveModel(drive.cells).at(1 << 20, 16, 0.5)
+    return max(1.0, 2.0 ** round(log2(rate / 2 / USER_BYTES_PER_S)))
+
+
 def measure_stack(
-    asked: Replay, preset: str, tell: Callable[[str], None], endurance: Endurance | None
+    asked: Replay, preset: str, users: float, tell: Callable[[str], None], endurance: Endurance | None
 ) -> tuple[Score, RunFile, KvError | None]:
-    """Sweep the users of one stack in `asked`, `tell` each run; return its score, its run, and why it is partial.
+    """Sweep the users of one stack, from so many on, and `tell` each run; return score, run, and why it is partial.
 
     Raises:
         KvError: nothing was measured.
@@ -585,7 +592,7 @@ def measure_stack(
     found, error = sweep(
         asked,
         Axis.USERS,
-        [FIRST_USERS],
+        [users],
         is_made=True,
         done=lambda point: tell(f"{preset} {point.run}: {progress_of(Axis.USERS, point, None)}"),
     )

@@ -27,7 +27,7 @@ def small(monkeypatch):
     monkeypatch.setattr(f"{cards}.MODEL", "tiny-1b")
     monkeypatch.setattr(f"{cards}.FASTER", {"gpu": "8MiB", "cpu": "32MiB"})
     monkeypatch.setattr(f"{cards}.LOAD", ("--duration", "60s", "--set", "workload.think_time=2s"))
-    monkeypatch.setattr(f"{cards}.FIRST_USERS", 8.0)
+    monkeypatch.setattr(f"{cards}.first_users", lambda _drive: 8.0)
     monkeypatch.setattr("kvreplay.run.sweep.PRECISION", 4)
     monkeypatch.setattr("kvreplay.run.discover.ROOFLINE_NS", 10**9)
     monkeypatch.setattr("kvreplay.run.discover.SIZES", (4096, 1 << 20))
