@@ -16,8 +16,8 @@ from statistics import median
 
 FLAT = 1.05
 SETTLED_S, EVERY_S = 120, 10
-PRESET = ("--preset", "lmcache-disk", "--model", "tiny-1b", "--users", "32", "--duration", "10min")
-SMALL = ("tiers.gpu.capacity=64MiB", "tiers.cpu.capacity=256MiB", "tiers.nvme.capacity=2GiB", "workload.think_time=2s")
+PRESET = ("--preset", "lmcache-disk", "--model", "tiny-1b", "--users", "16", "--duration", "10min")
+SMALL = ("tiers.gpu.capacity=64MiB", "tiers.cpu.capacity=256MiB", "tiers.nvme.capacity=2GiB", "workload.think_time=10s")
 
 
 def resident_bytes(pid: int) -> int:

@@ -134,7 +134,14 @@ def replay(asked: Replay, *, tiers: list[Tier | None] | None = None, together: T
     tables.check_output(asked.output, is_forced=asked.is_forced)
     setting = settle(config, trace, asked.output, asked.argv, tiers)
     data = DataSource.of(setting.seed, config.dedup_ratio, config.compress_ratio, is_stamped=config.is_verified)
-    return _Run(setting, asked.show, data, started_ns, asked.watching, together).perform(asked.output)
+    with noted_signals() as signalled:
+        done = _Run(setting, asked.show, data, started_ns, asked.watching, together).perform(asked.output)
+    if done.error is None and (name := signalled()) is not None:
+        # It came while tiers were closed, which takes long if files are large: no other run may follow.
+        return replace(
+            done, error=Interrupted(f"interrupted by {name} as the run ended; all of it is in {asked.output}")
+        )
+    return done
 
 
 @contextmanager

@@ -45,7 +45,8 @@ _NO_THREAD = "can't start new thread"
 _TOO_LITTLE = ("failed to map segment", "not enough memory")  # the loader of libraries, and zstd through Arrow
 PROGRAM: ContextVar[str] = ContextVar("program", default="kvtrace")
 """Which of the three runs, for messages."""
-NOTED: ContextVar[list[str]] = ContextVar("noted", default=[])  # noqa: B039 - never changed
+_NONE_NOTED: list[str] = []
+NOTED: ContextVar[list[str]] = ContextVar("noted", default=_NONE_NOTED)
 """The signals that `noted_signals` has caught, for what waits in the main thread."""
 QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 """Set by --quiet, which every command takes: of stderr, errors alone."""
@@ -397,13 +398,15 @@ def progress(label: str, total: float | None = None) -> Iterator[Callable[[float
 def noted_signals() -> Iterator[Callable[[], str | None]]:
     """Yield a function that names the signal that asked to stop, if one did; meanwhile neither ends the process.
 
-    Outside the main thread, which alone receives signals, there never is one.
+    Outside the main thread, which alone receives signals, there never is one. Of two within each other, the outer one
+    knows what the inner one caught.
     """
-    caught: list[str] = []
-    NOTED.set(caught)
+    outer = NOTED.get()
+    caught = list(outer)
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
+    NOTED.set(caught)
 
     def note(number: int, _frame: object) -> None:
         caught.append(signal.Signals(number).name)
@@ -414,4 +417,6 @@ def noted_signals() -> Iterator[Callable[[], str | None]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        NOTED.set([])
+        if outer is not _NONE_NOTED:
+            outer[:] = caught
+        NOTED.set(outer)

@@ -14,7 +14,6 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Final
 
 from kvtrace.core.errors import ConfigError
@@ -25,16 +24,16 @@ from kvtrace.sim.chains import Chains
 
 EXACT_REFERENCES: Final = 20_000_000
 """Of all points together, up to which they are simulated in full: some seconds."""
-_SAMPLED_REFERENCES = 5_000_000
+_SAMPLED_REFERENCES = 12_000_000
 """Likewise, of all samples: some 2 s on two processors."""
 _FEWEST_SAMPLED = 20_000
-_SEARCHED_SHARE = 1 / 64
-"""Of the objects in each sample that a search looks at first: all of them take a sixteenth of a simulation."""
 _FEWEST_HELD = 64
 """Objects of a sample that a tier must hold: a smaller one lets less pass to the next tier than the whole one does."""
 _MOST_THREADS = 8
 _CLOSE = 1.02
 """What is answered is at most so many times what reaches the target."""
+_GUESS = 1.0095
+"""How far to each side of what samples say it is tried: both together are within _CLOSE."""
 _DIGITS = 3
 """Of a capacity that is searched: as it is printed."""
 _HALVINGS = 14
@@ -113,6 +112,15 @@ def answer(stack: Stack, question: Question, done: Callable[[int, int], None] = 
         run.pool.shutdown(wait=False, cancel_futures=True)
 
 
+@dataclass(frozen=True, slots=True)
+class _Sampling:
+    """Samples of the objects, each a share `rate` of them, and what each gives without a bound."""
+
+    rate: float
+    samples: list[Chains]
+    unlimited: list[Sampled]
+
+
 class _Run:
     """The simulations of one question, several at a time: compiled code needs no interpreter."""
 
@@ -122,6 +130,7 @@ class _Run:
         self._asked = self._done = self._most = 0
         self._guess = 0.0
         """How many bytes in all the grid says that the target takes; 0 if it does not say."""
+        self._sampling: _Sampling | None = None
 
     def answer(self) -> Sizing:
         stack, chains = self.stack, self.stack.load.chains
@@ -130,12 +139,10 @@ class _Run:
         axes = {role: self.question.axes.get(role) or self._axis(role, most) for role in stack.roles}
         self._most = _rounded(2 * most)
         grid = [dict(zip(axes, of, strict=True)) for of in itertools.product(*axes.values())]
-        rate = self._rate(len(grid))
-        least = _FEWEST_HELD * stack.chunk_bytes / rate
-        sampled = [of for of in grid if rate < 1 and all(not size or size >= least for size in of.values())]
+        self._sampling = self._samples(self._rate(len(grid)))
+        sampled = [of for of in grid if self._is_told(of)]
         started = [self._start_point(of) for of in grid if of not in sampled]
-        points = self._estimates(sampled, rate, ceiling) if sampled else []
-        points += [self._of_full(*of) for of in started]
+        points = [*self._looks(sampled), *(self._of_full(*of) for of in started)]
         points = [self._priced(of) for of in sorted(points, key=lambda of: grid.index(of.capacities))]
         best = self._result(ceiling)
         if not best.lookups:
@@ -181,7 +188,8 @@ class _Run:
         best = chosen
         if outer is not None and self.question.price is not None:
             given = [of for of in axes[outer] if of is not None]
-            steps = [0, *(max(given) >> n for n in reversed(range(_HALVINGS)))] if outer in free else given
+            halved = [max(given) >> n for n in reversed(range(_HALVINGS))]
+            steps = [0, *(of for of in halved if of >= self._prompt_bytes())] if outer in free else given
             # The least of the other axis first: what costs more by itself than the best so far is not tried at all.
             best = self._best_of(best, outer, steps[:1], inner)
             while (better := self._best_of(best, outer, steps, inner)) is not best:
@@ -193,63 +201,54 @@ class _Run:
             best = self._least(chosen, inner)
         return best
 
+    def _prompt_bytes(self) -> float:
+        """Return what a prompt takes on average: a tier that does not hold one is no use."""
+        chains = self.stack.load.chains
+        return 0.0 if chains is None else len(chains.slots) / (len(chains.offsets) - 1) * self.stack.chunk_bytes
+
     def _best_of(self, best: Point, outer: str, sizes: Sequence[int], inner: str) -> Point:
-        """Return the best of `best` and the points with `sizes`: each is tried with all that 2 % less money buys."""
+        """Return the best of `best` and the points with `sizes`: each is tried with all that 2 % less money buys.
+
+        Samples say at first which of them cannot reach the target; where they tell nothing it is simulated in full.
+        """
         fixed: list[Capacities] = [{outer: size} for size in sizes if size != best.capacities[outer]]
         tried = [of | {inner: most} for of in fixed if (most := self._affordable(best, of, inner)) is not None]
-        looked = self._look(tried)
+        told = [of for of in tried if self._is_told(of)]
         is_met = self.question.target.is_met
-        tried = [
-            of for of, look in zip(tried, looked, strict=True) if look is None or is_met(look, look.hit_ratio_error)
-        ]
-        for point in map(self._result, [self._start(self.stack.simulate, of) for of in tried]):
-            priced = self._priced(point)
-            if self.question.target.is_met(priced) and _preference(priced) < _preference(best):
-                best = self._least(priced, inner)
+        points = [of for of in self._looks(told) if is_met(of, of.hit_ratio_error)]
+        points += map(self._result, [self._start(self.stack.simulate, of) for of in tried if of not in told])
+        for point in map(self._priced, points):
+            if is_met(point, point.hit_ratio_error) and _preference(point) < _preference(best):
+                found = self._least(point, inner)
+                best = min(best, found, key=_preference) if is_met(found) else best
         return best
 
-    @cached_property
-    def _samples(self) -> tuple[float, list[Chains], list[Sampled]] | None:
-        """A share of the objects, samples of it, and what these give without a bound; None if none stand for all."""
-        stack, chains = self.stack, self.stack.load.chains
-        if chains is None or not stack.can_sample or self.question.sample == 1:
-            return None
-        rate = max(_SEARCHED_SHARE, _FEWEST_SAMPLED / len(chains.slots))
-        if rate * SAMPLES > 0.5:  # noqa: PLR2004 - looks that cost half of what they save
-            return None
-        samples = [self._result(of) for of in [self._start(stack.sample, rate, seed) for seed in range(SAMPLES)]]
-        unlimited = dict.fromkeys(stack.roles)
-        return rate, samples, [self._result(of) for of in self._start_samples(unlimited, samples, rate)]
+    def _is_told(self, capacities: Capacities) -> bool:
+        """Whether samples stand for all of the objects with `capacities`: each tier holds enough of a sample."""
+        if self._sampling is None:
+            return False
+        least = _FEWEST_HELD * self.stack.chunk_bytes / self._sampling.rate
+        return all(not size or size >= least for size in capacities.values())
 
-    def _start_samples(self, capacities: Capacities, samples: Sequence[Chains], rate: float) -> list[Future[Any]]:
-        return [self._start(self.stack.simulate_sample, capacities, sample, rate) for sample in samples]
-
-    def _look(self, tried: Sequence[Capacities]) -> list[Point | None]:
-        """Return what samples say of each of `tried`; None of one that they do not stand for."""
-        if self._samples is None:
-            return [None] * len(tried)
-        rate, samples, unlimited = self._samples
-        least = _FEWEST_HELD * self.stack.chunk_bytes / rate
-        are_held = [all(not size or size >= least for size in of.values()) for of in tried]
-        started = [self._start_samples(of, samples, rate) if ok else [] for of, ok in zip(tried, are_held, strict=True)]
+    def _looks(self, tried: Sequence[Capacities]) -> list[Point]:
+        """Return what samples say of each of `tried`."""
+        told = self._sampling
+        if told is None or not tried:
+            return []
+        started = [self._start_samples(of, told.samples, told.rate) for of in tried]
         found = [[self._result(of) for of in point] for point in started]
         full = self._ceiling.result()
         return [
-            self.stack.estimate(of, got, rate, full, unlimited) if got else None
-            for of, got in zip(tried, found, strict=True)
+            self.stack.estimate(of, got, told.rate, full, told.unlimited) for of, got in zip(tried, found, strict=True)
         ]
 
     def _guessed(self, best: Point, inner: str) -> float:
         """Return how much of `inner` reaches the target by samples; what the grid says of all bytes if they cannot."""
-        high, low = float(best.capacities[inner] or 0), float(self.stack.chunk_bytes)
-        guess = 0.0
-        while high > low * _CLOSE:
+        high, low, guess = float(best.capacities[inner] or 0), float(self.stack.chunk_bytes), 0.0
+        while high > low * _GUESS:
             middle = (high * low) ** 0.5
-            [look] = self._look([best.capacities | {inner: int(middle)}])
-            if look is None:
-                # Less is held than samples tell: below it is searched in full.
-                low = middle
-            elif self.question.target.is_met(look):
+            looks = self._looks([of]) if self._is_told(of := best.capacities | {inner: int(middle)}) else []
+            if looks and self.question.target.is_met(looks[0]):
                 high = guess = middle
             else:
                 low = middle
@@ -265,9 +264,9 @@ class _Run:
         while True:
             high = best.capacities[inner] or 0
             if high <= max(low * _CLOSE, smallest):
-                return best
+                break
             if guess and low < guess < high / _CLOSE:
-                parts, guess = (guess / 1.04, guess * 1.04), 0.0
+                parts, guess = (guess / _GUESS, guess * _GUESS), 0.0
             elif low < 0:
                 least = high / ratio
                 parts, ratio = (least if least > smallest else 0, high / 1.06), ratio**2
@@ -277,13 +276,14 @@ class _Run:
                 parts = (at / _CLOSE**0.5, at * _CLOSE**0.5) if step > _CLOSE**3 else (high / step**0.5,)
             sizes = sorted({size for part in parts if low < (size := _rounded(part)) < high})
             if not sizes:
-                return best
+                break
             started = [self._start(self.stack.simulate, best.capacities | {inner: size}) for size in sizes]
             for size, point in zip(sizes, [self._priced(self._result(of)) for of in started], strict=True):
                 if self.question.target.is_met(point):
                     best = point
                     break
                 low, below = size, point
+        return best if best.sampling_rate == 1 else self._priced(self.stack.simulate(best.capacities))
 
     def _share(self, low: Point, high: Point) -> float:
         """Return how far from `low`, which misses the target, to `high` it is reached, as the hit ratio tells."""
@@ -338,16 +338,17 @@ class _Run:
         rate = max(_SAMPLED_REFERENCES / (SAMPLES * points * references), _FEWEST_SAMPLED / references)
         return rate if rate * SAMPLES < 1 else 1.0
 
-    def _estimates(self, grid: Sequence[Capacities], rate: float, ceiling: Future[Any]) -> list[Point]:
-        """Return what samples of a share `rate` of the objects suggest for each point of `grid`."""
+    def _samples(self, rate: float) -> _Sampling | None:
+        """Return samples of a share `rate`; None if all are simulated."""
+        if rate == 1:
+            return None
         stack = self.stack
-        made = [self._start(stack.sample, rate, seed) for seed in range(SAMPLES)]
-        samples: list[Chains] = [self._result(sample) for sample in made]
-        wanted = [dict.fromkeys(stack.roles), *grid]
-        started = [self._start_samples(of, samples, rate) for of in wanted]
-        found = [[self._result(of) for of in point] for point in started]
-        full, (unlimited, *of_grid) = ceiling.result(), found
-        return [stack.estimate(of, got, rate, full, unlimited) for of, got in zip(grid, of_grid, strict=True)]
+        samples = [self._result(of) for of in [self._start(stack.sample, rate, seed) for seed in range(SAMPLES)]]
+        unlimited = self._start_samples(dict.fromkeys(stack.roles), samples, rate)
+        return _Sampling(rate, samples, [self._result(of) for of in unlimited])
+
+    def _start_samples(self, capacities: Capacities, samples: Sequence[Chains], rate: float) -> list[Future[Any]]:
+        return [self._start(self.stack.simulate_sample, capacities, sample, rate) for sample in samples]
 
     def _choose(self, points: Sequence[Point]) -> Point | None:
         """Return the first point, in order of preference, that meets the target when it is simulated in full."""
