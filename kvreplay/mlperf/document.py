@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import asdict
 
 from kvreplay.mlperf.check import Checked
-from kvreplay.mlperf.result import READ_P95, READ_RATE, WRITE_P95, WRITE_RATE, MlperfResult, Served
+from kvreplay.mlperf.result import GIB, NS_PER_MS, READ_P95, READ_RATE, WRITE_P95, WRITE_RATE, MlperfResult, Served
 from kvreplay.mlperf.rules import Attempt, Kept, Rule, mark_of
 from kvtrace.core.document.chapters import run_sheets
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of, parameters, table_of
@@ -20,7 +20,6 @@ from kvtrace.core.run.run_file import RunFile
 from kvtrace.core.units import format_duration
 
 AGGREGATE = "aggregate (Rules.md 6.3.4)"
-_GIB, _NS_PER_MS = 1 << 30, 1e6
 
 
 def plan_document(attempt: Attempt, rules: Sequence[Rule]) -> Document:
@@ -45,8 +44,8 @@ def result_document(result: MlperfResult, name: str = "") -> Document:
     rows = [
         [
             trial.run if len(result.clients) == 1 else f"rank {client.rank}, {trial.run}",
-            *(_scaled(trial.row.get(column), _GIB) for column in (READ_RATE, WRITE_RATE)),
-            *(_scaled(trial.row.get(column), _NS_PER_MS) for column in (READ_P95, WRITE_P95)),
+            *(_scaled(trial.row.get(column), GIB) for column in (READ_RATE, WRITE_RATE)),
+            *(_scaled(trial.row.get(column), NS_PER_MS) for column in (READ_P95, WRITE_P95)),
             trial.status,
         ]
         for client in result.clients

@@ -28,12 +28,12 @@ from kvtrace.core.units import NS_PER_S, format_duration, format_rate
 
 READ_RATE, WRITE_RATE = "Tier Storage Read Bandwidth (GiB/s)", "Tier Storage Write Bandwidth (GiB/s)"
 READ_P95, WRITE_P95 = "Storage Tier Read Total P95 (ms)", "Storage Tier Write Total P95 (ms)"
-_GIB, _NS_PER_MS = 1 << 30, 1e6
+GIB, NS_PER_MS = 1 << 30, 1e6
 _EXPECTED = {
-    READ_RATE: ("reads", format_rate, _GIB),
-    WRITE_RATE: ("writes", format_rate, _GIB),
-    READ_P95: ("read P95", format_duration, _NS_PER_MS),
-    WRITE_P95: ("write P95", format_duration, _NS_PER_MS),
+    READ_RATE: ("reads", format_rate, GIB),
+    WRITE_RATE: ("writes", format_rate, GIB),
+    READ_P95: ("read P95", format_duration, NS_PER_MS),
+    WRITE_P95: ("write P95", format_duration, NS_PER_MS),
 }
 _SEVERITY = ("pass", "not measured", "fail")
 
@@ -153,7 +153,7 @@ def trial_of(run: RunFile, name: str, served: Served) -> MlperfTrial:
     named = parameters_of(run) | metrics_of(run) | served.named(run.summary.wall_ns)
     row = {column: value for column, (value, _) in named.items()}
     rates, definition = (row[READ_RATE], row[WRITE_RATE]), "bytes of reads and writes on storage over the elapsed time"
-    rate = None if None in rates else sum(rates) * _GIB
+    rate = None if None in rates else sum(rates) * GIB
     criteria = [
         judge(c.name, c.threshold, rate, definition, format_rate) if c.name == "storage_bandwidth_bytes_per_s" else c
         for c in ([] if run.mlperf is None else served.judged(run.mlperf.criteria))
@@ -242,11 +242,11 @@ def _answer(option: str, found: Aggregated, mark: str | None) -> str:
     read, write = found.aggregated_read_bandwidth_gbps, found.aggregated_write_bandwidth_gbps
     total = "a bandwidth that is not known"
     if read is not None and write is not None:
-        rates = [format_rate(rate * _GIB) for rate in (read + write, read, write)]
+        rates = [format_rate(rate * GIB) for rate in (read + write, read, write)]
         total = f"{rates[0]} of storage ({rates[1]} read, {rates[2]} written)"
     times = [("read", found.aggregated_total_read_p95_ms), ("write", found.aggregated_total_write_p95_ms)]
     p95 = ", ".join(
-        f"{op} P95 {'not known (a trial with fewer than 20)' if ms is None else format_duration(ms * _NS_PER_MS)}"
+        f"{op} P95 {'not known (a trial with fewer than 20)' if ms is None else format_duration(ms * NS_PER_MS)}"
         for op, ms in times
     )
     over = f"over {counted(found.trial_count, 'trial')}"

@@ -13,6 +13,8 @@ from typing import Any
 
 from kvreplay.mlperf.document import write_book, write_csv
 from kvreplay.mlperf.result import (
+    GIB,
+    NS_PER_MS,
     READ_P95,
     READ_RATE,
     WRITE_P95,
@@ -31,10 +33,10 @@ from kvreplay.result import tables
 from kvreplay.run.run import FinishedRun, Replay, Replaying, replay
 from kvreplay.run.trials import Trials
 from kvtrace.core.app import log
-from kvtrace.core.document.chapters import metrics_of, parameters_of
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable, TraceError
 from kvtrace.core.files import write_json
 from kvtrace.core.run.run_file import MLPERF_FILE, TRIALS_FOLDER, RunFile, run_program
+from kvtrace.core.units import NS_PER_S
 
 TRACE, REQUESTS, EXPECTED = "trace.parquet", "requests.parquet", "expected"
 CSV_FILE, BOOK_FILE = "mlperf.csv", "mlperf.xlsx"
@@ -75,10 +77,13 @@ def _expected(asked: Replay) -> Expected:
     name = str(asked.config.drive)
     on_file = replace(asked.config, tiers=asked.config.tiers | {STORAGE: f"sim:{name}"}, drive=None)
     run = replay(replace(asked, config=on_file, output=asked.output / EXPECTED, is_forced=True, watching=None)).run
-    row = parameters_of(run) | metrics_of(run)
-    found = Expected(
-        drive=name, row={column: row[column][0] for column in (READ_RATE, WRITE_RATE, READ_P95, WRITE_P95)}
-    )
+    row = dict[str, float | None]()
+    for op, rate, p95 in (("read", READ_RATE, READ_P95), ("write", WRITE_RATE, WRITE_P95)):
+        figures = next((f for f in run.summary.figures if (f.tier, f.op) == (STORAGE, op)), None)
+        moved, tail_ns = (figures.bytes, figures.latency.p95_ns) if figures else (None, None)
+        row[rate] = moved * NS_PER_S / run.summary.wall_ns / GIB if moved and run.summary.wall_ns else None
+        row[p95] = None if tail_ns is None else tail_ns / NS_PER_MS
+    found = Expected(drive=name, row=row)
     log(found.in_words())
     return found
 

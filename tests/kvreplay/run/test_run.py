@@ -413,6 +413,21 @@ def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
     assert (manifest["status"], "SIGTERM" in manifest["reason"]) == ("partial", True)
 
 
+def test_a_signal_while_a_run_closes_is_not_lost(tmp_path: Path) -> None:
+    """Closing takes long where a large file goes: no run of a sweep may follow."""
+
+    class Closing(FakeTier):
+        def close(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.05)
+
+    outcome, ops = run(tmp_path, [row("write", 1, i) for i in range(20)], [None, Closing("cpu"), None])
+    assert isinstance(outcome.error, Interrupted)
+    assert "interrupted by SIGTERM as the run ended" in str(outcome.error)
+    assert Counter(o["outcome"] for o in ops) == {"ok": 20}
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "complete"
+
+
 def started(trace: Path, drive: Path, output: Path) -> subprocess.Popen[str]:
     """Return a replay under way, a write a second."""
     command = ["kvreplay.cli", "run", str(trace), "--tier", f"nvme={drive}", "--speed", "1", "-o", str(output)]
