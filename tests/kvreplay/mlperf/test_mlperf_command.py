@@ -26,11 +26,12 @@ def drive(tmp_path: Path) -> Path:
 def test_a_shortened_run_leaves_three_forms_that_say_so(drive, tmp_path):
     out = tmp_path / "r"
     arguments = ["mlperf", "v3-8b", "--tier", f"nvme={drive}", "-o", out, *SHORT, "--break-rules"]
-    done = run_cli("kvreplay", *arguments)
+    file = ROOT / "examples" / "drive.json"
+    done = run_cli("kvreplay", *arguments, "--drive", file)
     first = done.stdout.splitlines()[0]
     assert first.startswith("v3-8b-stress: ")
     assert first.endswith(MARK)
-    assert "not claimed (mlperf.json says why): a submission; device P95" in done.stdout.splitlines()[1]
+    assert "not claimed (mlperf.json says why): a submission; device P95" in done.stdout.splitlines()[2]
     assert "space: at most 3.22 GB on" in done.stderr
     kept = json.loads((out / "mlperf.json").read_text())
     assert (kept["mark"], kept["answer"], kept["status"]) == (MARK, first, "complete")
@@ -45,6 +46,12 @@ def test_a_shortened_run_leaves_three_forms_that_say_so(drive, tmp_path):
     assert trial["summary"]["cache_stats"]["tier_storage_write_bandwidth_gbps"] == pytest.approx(rate)
     assert kept["aggregated"]["aggregated_write_bandwidth_gbps"] == pytest.approx(rate)
     assert kept["aggregated"]["aggregated_device_read_p95_ms"] is None
+    # What the drive file expects is said before the trial, and its error beside what came.
+    column = "Tier Storage Write Bandwidth (GiB/s)"
+    expected, over = kept["expected"]["row"][column], kept["expected"]["over_measured"][column]
+    assert over == pytest.approx(expected / rate)
+    assert f"{file} expects" in done.stderr.partition("trials/trial-1")[0]
+    assert f"({over:.2f} of measured)" in done.stdout.splitlines()[1]
     # The names of the benchmark's export, in all three.
     columns = json.loads((ROOT / "tests" / "golden" / "mlperf" / "export.json").read_text())["columns"]
     with (out / "mlperf.csv").open() as file:
