@@ -274,11 +274,11 @@ def _of_staging(preset: Preset) -> Iterator[str]:
         yield "skip_held needs a tier with staging=true"
     for tier in preset.tiers:
         name = f"tiers.{tier.name}"
-        is_head_first = (tier.recency or preset.recency) is Recency.HEAD_FIRST
+        is_as_used = (tier.recency or preset.recency) in (Recency.HEAD_FIRST, Recency.TAIL_FIRST_AT_END)
         for needed, is_so, fields in (
             ("placement=write-through", preset.placement is Placement.WRITE_THROUGH, ("staging", "evict_every")),
             ("entry=chunk", preset.entry is Entry.CHUNK, ("staging",)),
-            ("recency=head-first", is_head_first, ("loads_backwards", "stores_backwards")),
+            ("recency=head-first or tail-first-at-end", is_as_used, ("loads_backwards", "stores_backwards")),
         ):
             yield from (f"{name}.{f} needs {needed}" for f in fields if getattr(tier, f) and not is_so)
         if tier.staging and (tier.admission is not Admission.ALWAYS or tier.store_queue):

@@ -8,7 +8,7 @@ from simulated import brief, preset_of, requests_of, rows_of, simulate
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.sim.presets.preset import Match, Promotion, load_preset
-from kvtrace.sim.presets.tier import TierSetting
+from kvtrace.sim.presets.tier import Recency, TierSetting
 from kvtrace.sim.simulation import Load
 
 DISK = TierSetting("disk")
@@ -114,6 +114,15 @@ def test_below_its_mark_nothing_goes_and_without_a_share_it_goes_down_to_its_low
     requests = requests_of([(1, 12, 0, [0, 1, 2]), (11, 4, 0, [3]), (12, 4, 0, [4]), (35, 4, 0, [5])])
     rows = [(row[0], row[1], row[4]) for row in rows_of(tiers(pool), requests) if row[2] == 0]
     assert [row for row in rows if row[1] == "delete"] == [(20, "delete", 0), (20, "delete", 1), (20, "delete", 2)]
+
+
+@pytest.mark.parametrize(("recency", "deleted"), [(Recency.HEAD_FIRST, [2, 1]), (Recency.TAIL_FIRST_AT_END, [3, 2])])
+def test_at_its_end_a_session_counts_all_its_chunks_as_used(recency, deleted):
+    """What was stored came behind what was loaded; a session's end puts the whole prompt in order again."""
+    backwards = {"staging": True, "loads_backwards": True, "stores_backwards": True, "recency": recency}
+    pool = TierSetting("pool", 20, high_watermark=0.8, evict_every="10ns", evict_share=0.5, **backwards)
+    requests = requests_of([(1, 12, 0, [0, 1, 2]), (2, 16, 0, [0, 1, 2, 3]), (11, 4, 0, [9])])
+    assert [row[4] for row in rows_of(tiers(pool), requests) if row[:2] == (10, "delete")] == deleted
 
 
 def test_lmcache_mp_goes_from_80_to_64_percent():
