@@ -32,8 +32,8 @@ _FEWEST_HELD = 64
 _MOST_THREADS = 8
 _CLOSE = 1.02
 """What is answered is at most so many times what reaches the target."""
-_GUESS = 1.0095
-"""How far to each side of what samples say it is tried: both together are within _CLOSE."""
+_GUESS, _ROUGH_GUESS = 1.0095, 1.04
+"""How far to each side of what samples say it is tried, both together within _CLOSE; and of what a grid says."""
 _DIGITS = 3
 """Of a capacity that is searched: as it is printed."""
 _HALVINGS = 14
@@ -242,8 +242,11 @@ class _Run:
             self.stack.estimate(of, got, told.rate, full, told.unlimited) for of, got in zip(tried, found, strict=True)
         ]
 
-    def _guessed(self, best: Point, inner: str) -> float:
-        """Return how much of `inner` reaches the target by samples; what the grid says of all bytes if they cannot."""
+    def _guessed(self, best: Point, inner: str) -> tuple[float, float]:
+        """Return how much of `inner` reaches the target by samples, and how far to try around it.
+
+        What the grid says of all bytes if samples tell nothing.
+        """
         high, low, guess = float(best.capacities[inner] or 0), float(self.stack.chunk_bytes), 0.0
         while high > low * _GUESS:
             middle = (high * low) ** 0.5
@@ -252,21 +255,22 @@ class _Run:
                 high = guess = middle
             else:
                 low = middle
-        return guess or self._guess
+        return (guess, _GUESS) if guess else (self._guess, _ROUGH_GUESS)
 
     def _least(self, best: Point, inner: str) -> Point:
         """Return `best` with the least of `inner` that reaches the target, to within 2 %: two simulations at a time.
 
         Between one that does not and one that does, where a line over the logarithm of the capacity meets the target.
         """
-        low, ratio, smallest, below, guess = -1, 1.5, self.stack.chunk_bytes, best, self._guessed(best, inner)
+        low, ratio, smallest, below = -1, 1.5, self.stack.chunk_bytes, best
+        guess, around = self._guessed(best, inner)
         parts: tuple[float, ...]
         while True:
             high = best.capacities[inner] or 0
             if high <= max(low * _CLOSE, smallest):
                 break
             if guess and low < guess < high / _CLOSE:
-                parts, guess = (guess / _GUESS, guess * _GUESS), 0.0
+                parts, guess = (guess / around, guess * around), 0.0
             elif low < 0:
                 least = high / ratio
                 parts, ratio = (least if least > smallest else 0, high / 1.06), ratio**2
