@@ -297,8 +297,10 @@ def test_a_trace_that_is_there_is_replaced_if_that_is_said(tmp_path, monkeypatch
     assert kvtrace(monkeypatch, *made) == 0
     before = trace.read_bytes()
     table.write_bytes(b"mine")
+    (tmp_path / "alone.objects.parquet").write_bytes(b"mine")
     for more, named in (
         ([], "t.parquet is there already; name another with -o"),
+        (["-o", tmp_path / "alone.parquet"], "alone.objects.parquet is there already; name another with -o"),
         (
             ["-o", tmp_path / "u.parquet", "--requests-out", table],
             "r.parquet is there already; name another with --requests-out",
