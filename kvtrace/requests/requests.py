@@ -154,6 +154,10 @@ def sha256_of(*paths: Path) -> str:
     return digest.hexdigest()
 
 
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Of UTF-8, which some editors write first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """The first 64 KiB of a file, from which a source recognises its format; no byte order mark, no leading blanks."""
@@ -179,7 +183,7 @@ class Start:
 def start_of(path: Path) -> Start:
     """Return the start of the file at `path`."""
     with path.open("rb") as file:
-        return Start(path, file.read(_START_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip())
+        return Start(path, file.read(_START_BYTES).removeprefix(BYTE_ORDER_MARK).lstrip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,8 +295,9 @@ class JsonLines(Generic[T]):
     def __iter__(self) -> Iterator[tuple[int, T]]:
         """Yield each line and its number, from 1; TraceError for one that is no `T`."""
         with self.path.open("rb") as file:
-            for number, text in enumerate(file, 1):
-                self._digest.update(text)
+            for number, line in enumerate(file, 1):
+                self._digest.update(line)
+                text = line if number > 1 else line.removeprefix(BYTE_ORDER_MARK)
                 if text.strip():
                     decoded = decode_json(text, self._decoder, self.path, row=number)
                     if number <= self._named_lines:

@@ -45,6 +45,8 @@ def test_blank_lines_other_fields_and_a_missing_last_newline_are_fine(tmp_path):
     path = tmp_path / "m.jsonl"
     path.write_text(f"\n{line(session_id='x', delay=3)}\n  \n{line(5)}")
     assert len(read(path)) == 2
+    path.write_text(f"{line()}\n{line(5)}", encoding="utf-8-sig")
+    assert len(read(path)) == 2
 
 
 def test_fractions_of_a_millisecond_count(tmp_path):
