@@ -65,6 +65,9 @@ def test_a_shortened_run_leaves_three_forms_that_say_so(drive, tmp_path):
     assert {row[0].value for row in book["Performance Metrics"].iter_rows(min_row=2)} >= set(columns)
     again = run_cli("kvreplay", *arguments, check=False)
     assert (again.returncode, "is not empty" in again.stderr) == (4, True)
+    # What a killed one left is written over, its trace included.
+    (out / "mlperf.json").unlink()
+    assert run_cli("kvreplay", *arguments, "--force").stdout.splitlines()[0].endswith(MARK)
 
 
 def test_a_dry_run_says_space_and_rules_and_writes_nothing(drive, tmp_path):
