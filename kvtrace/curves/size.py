@@ -24,8 +24,9 @@ from kvtrace.sim.chains import Chains
 
 EXACT_REFERENCES: Final = 20_000_000
 """Of all points together, up to which they are simulated in full: some seconds."""
-_SAMPLED_REFERENCES = 12_000_000
-"""Likewise, of all samples: some 2 s on two processors."""
+_SAMPLED_REFERENCES, _MOST_SAMPLED_REFERENCES = 5_000_000, 12_000_000
+"""Likewise, of all samples: some 2 s on two processors. More where they are less than a sample of _SAMPLED_SHARE."""
+_SAMPLED_SHARE = 1 / 64
 _FEWEST_SAMPLED = 20_000
 _FEWEST_HELD = 64
 """Objects of a sample that a tier must hold: a smaller one lets less pass to the next tier than the whole one does."""
@@ -209,16 +210,17 @@ class _Run:
     def _best_of(self, best: Point, outer: str, sizes: Sequence[int], inner: str) -> Point:
         """Return the best of `best` and the points with `sizes`: each is tried with all that 2 % less money buys.
 
-        Samples say at first which of them cannot reach the target; where they tell nothing it is simulated in full.
+        Samples say at first which of them do and which cannot reach the target; the others are simulated in full.
         """
         fixed: list[Capacities] = [{outer: size} for size in sizes if size != best.capacities[outer]]
         tried = [of | {inner: most} for of in fixed if (most := self._affordable(best, of, inner)) is not None]
-        told = [of for of in tried if self._is_told(of)]
         is_met = self.question.target.is_met
-        points = [of for of in self._looks(told) if is_met(of, of.hit_ratio_error)]
-        points += map(self._result, [self._start(self.stack.simulate, of) for of in tried if of not in told])
+        looks = [of for of in self._looks([of for of in tried if self._is_told(of)]) if is_met(of, of.hit_ratio_error)]
+        points = [of for of in looks if is_met(of, -of.hit_ratio_error)]
+        unsure = [of.capacities for of in looks if of not in points] + [of for of in tried if not self._is_told(of)]
+        points += map(self._result, [self._start(self.stack.simulate, of) for of in unsure])
         for point in map(self._priced, points):
-            if is_met(point, point.hit_ratio_error) and _preference(point) < _preference(best):
+            if is_met(point) and _preference(point) < _preference(best):
                 found = self._least(point, inner)
                 best = min(best, found, key=_preference) if is_met(found) else best
         return best
@@ -339,7 +341,8 @@ class _Run:
         references = len(stack.load.chains.slots)
         if references * points <= EXACT_REFERENCES:
             return 1.0
-        rate = max(_SAMPLED_REFERENCES / (SAMPLES * points * references), _FEWEST_SAMPLED / references)
+        usual, most = (n / (SAMPLES * points * references) for n in (_SAMPLED_REFERENCES, _MOST_SAMPLED_REFERENCES))
+        rate = max(usual, min(_SAMPLED_SHARE, most), _FEWEST_SAMPLED / references)
         return rate if rate * SAMPLES < 1 else 1.0
 
     def _samples(self, rate: float) -> _Sampling | None:
