@@ -1,7 +1,9 @@
 """Memory of a long open loop: its resident size each ten seconds, flat within 5 % after its first two minutes.
 
 A trace of ten minutes is replayed at its own times, again and again, on a file below the folder that is named (the
-working directory without): `python bench/soak.py --minutes 60`. Leaves with 1 if the size grew by more than 5 %.
+working directory without): `python bench/soak.py --minutes 60`. Leaves with 1 if the size grew by more than 5 %. So much
+may be in flight that a busy minute soon has it all: the memory of buffers is touched as it is first needed, so that with
+the default depth of an open loop it steps up with each new peak, to 1 GiB at most.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ def main() -> None:
         gen = [sys.executable, "-m", "kvtrace.cli", "gen", *PRESET, *settings, "-o", "t.parquet", "--quiet"]
         subprocess.run(gen, cwd=name, check=True)
         run = [sys.executable, "-m", "kvreplay.cli", "run", "t.parquet", "--tier", "nvme=file.dat", "--speed", "1"]
+        run += ["--queue-depth", "32"]
         seen: list[tuple[float, int]] = []
         with subprocess.Popen([*run, "--duration", f"{asked.minutes}min", "--quiet"], cwd=name) as process:
             began = time.monotonic()
