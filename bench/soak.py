@@ -1,9 +1,9 @@
 """Memory of a long open loop: its resident size each ten seconds, flat within 5 % after its first two minutes.
 
 A trace of ten minutes is replayed at its own times, again and again, on a file below the folder that is named (the
-working directory without): `python bench/soak.py --minutes 60`. Leaves with 1 if the size grew by more than 5 %. So much
-may be in flight that a busy minute soon has it all: the memory of buffers is touched as it is first needed, so that with
-the default depth of an open loop it steps up with each new peak, to 1 GiB at most.
+working directory without): `python bench/soak.py --minutes 60`. Leaves with 1 if the size grew by more than 5 %. The
+memory of buffers is touched as it is first needed, so that an open loop's default depth makes it step up with each new
+peak, to 1 GiB at most: here so few may be in flight that a busy minute soon has them all.
 """
 
 from __future__ import annotations
