@@ -170,9 +170,8 @@ def gen(
     scenario = prepare(file, fleet.over(stack), users, run, source, turns, events=event or ())
     fleet.check(scenario.preset)
     simulation, config = scenario.simulation(), scenario.config
-    describe = trace_output.describer(simulation, config, ["kvtrace", *sys.argv[1:]])
     with progress("simulating", scenario.span_ns(simulation)) as tick:
-        meta = trace_output.write(output, simulation, describe, requests_out, tick)
+        meta = trace_output.write(output, simulation, config, ["kvtrace", *sys.argv[1:]], requests_out, tick)
     for note in meta.notes:
         log(f"note: {note}")
     facts = {name: config[name] for name in ("preset", "model", "seed", "serving")}

@@ -179,8 +179,8 @@ def simulate(task: Task) -> Simulated:
         if task.trace is None:
             simulation.run(meter)
         else:
-            describe = trace_output.describer(simulation, scenario.config, ["kvtrace", "gen", *task.argv])
-            trace_output.write(Path(task.trace), simulation, describe, watch=meter.count)
+            argv = ["kvtrace", "gen", *task.argv]
+            trace_output.write(Path(task.trace), simulation, scenario.config, argv, watch=meter.count)
     tier = len(scenario.preset.tiers) - 1 if len(scenario.preset.tiers) > 1 else None
     worn = Worn(tier, asked.drive.drive_size, asked.drive.endurance)
     found = simulated(simulation, meter, scenario.span_ns(simulation), worn)

@@ -38,11 +38,11 @@ BATCH_ROWS = 1 << 16
 _TRACE_KIND = enum_code(REQUESTS, "kind", RequestKind.TRACE)
 
 
-def batches(requests: Requests, count: int | None = None, first_id: int = 0) -> Iterator[pa.RecordBatch]:
-    """Yield the first `count` of `requests`, or all, numbered from `first_id`, as record batches of their table."""
+def batches(requests: Requests, count: int | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield the first `count` of `requests`, or all, as record batches of their table."""
     stop = len(requests) if count is None else count
     for start in range(0, stop, BATCH_ROWS):
-        yield _batch(requests, start, min(start + BATCH_ROWS, stop), first_id + start)
+        yield _batch(requests, start, min(start + BATCH_ROWS, stop), start)
 
 
 def batches_as_arrived(requests: Requests, rows: Ints, arrival_ns: Ints) -> Iterator[pa.RecordBatch]:

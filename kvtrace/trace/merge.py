@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvtrace.core import metadata
 from kvtrace.core.errors import ConfigError, refuse
-from kvtrace.core.metadata import Metadata, TierFacts
+from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.schema import MOST, OBJECTS, REQUESTS, TRACE, Table, arrow_schema
 from kvtrace.core.tables import Reader, create, objects_path, open_table
 from kvtrace.core.units import format_duration
@@ -97,20 +95,20 @@ def merge(
     sources = [_open(given) for given in inputs]
     tiers = _match_tiers(sources)
     _number(sources)
-    describe = _describer(sources, tiers, argv)
+    meta = _metadata(sources, tiers, argv)
     lacking = [s.given.name for s in sources if s.objects is None]
     extras = tuple(c.name for c in TRACE.extras if any(c.name in s.trace.extras for s in sources))
     with ExitStack() as stack:
-        trace = stack.enter_context(create(output, TRACE, describe(TRACE), extras))
+        trace = stack.enter_context(create(output, TRACE, meta, extras))
         if not lacking:
-            objects = stack.enter_context(create(objects_path(output), OBJECTS, describe(OBJECTS)))
+            objects = stack.enter_context(create(objects_path(output), OBJECTS, meta))
             for source in sources:
                 assert source.objects is not None, "none lacks it"
                 for batch in source.objects.batches():
                     objects.write(source.moved(batch))
         if requests_output is not None:
             asked = [(s, s.requests) for s in sources if s.requests is not None]
-            requests = stack.enter_context(create(requests_output, REQUESTS, describe(REQUESTS)))
+            requests = stack.enter_context(create(requests_output, REQUESTS, meta))
             for batch in _in_order(asked, REQUESTS, ()):
                 requests.write(batch)
         for batch in _in_order([(s, s.trace) for s in sources], TRACE, extras):
@@ -233,8 +231,8 @@ class _Head:
         return taken
 
 
-def _describer(sources: list[_Source], tiers: list[TierFacts], argv: list[str]) -> Callable[[Table], Metadata]:
-    """Return the function that makes the metadata of each table.
+def _metadata(sources: list[_Source], tiers: list[TierFacts], argv: list[str]) -> Metadata:
+    """Return the metadata of each table.
 
     What is said of one simulation (its model, configuration and counters) is that of the only trace of a KV cache.
     """
@@ -262,11 +260,11 @@ def _describer(sources: list[_Source], tiers: list[TierFacts], argv: list[str]) 
     shifted = [s.given for s in sources if s.given.shift_ns]
     notes += [f"{given.name} begins {format_duration(given.shift_ns)} later" for given in shifted]
 
-    return partial(
-        metadata.describe,
-        program="kvtrace",
-        argv=argv,
-        config={**(main.config if main else {}), "merged": merged},
+    return describe(
+        TRACE,
+        "kvtrace",
+        argv,
+        {**(main.config if main else {}), "merged": merged},
         seed=(main or metas[0]).seed,
         preset="+".join(meta.preset or "?" for meta in metas)[:255],
         model=main.model if main else None,

@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -83,11 +82,10 @@ def read_into(source: Path, target: Path, argv: list[str], progress: Callable[[f
     """Convert the MLPerf CSV at `source` to the trace at `target`, with its objects table beside it."""
     tiers = [TierFacts(name) for name in _TIERS.values()]
     origin = {"kind": "mlperf-csv", "file": source.name}
-
-    about = partial(describe, program="kvtrace", argv=argv, config={"import": origin}, tiers=tiers, source=origin)
+    meta = describe(TRACE, "kvtrace", argv, {"import": origin}, tiers=tiers, source=origin)
     with (
-        create(objects_path(target), OBJECTS, about(OBJECTS)) as objects,
-        create(target, TRACE, about(TRACE)) as out,
+        create(objects_path(target), OBJECTS, meta) as objects,
+        create(target, TRACE, meta) as out,
         KeyNumbers(target.parent) as keys,
     ):
         state = Import(keys)
