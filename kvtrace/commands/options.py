@@ -78,6 +78,12 @@ def flag_of(field: str) -> str:
     return _FLAGS.get(field) or f"--{field.replace('_', '-')}"
 
 
+def given(group: Any, *but: str) -> dict[str, Any]:
+    """Return those options of `group` that were given, by name, but for some: what is not at its default."""
+    named = ((field, getattr(group, field.name)) for field in fields(group) if field.name not in but)
+    return {field.name: value for field, value in named if value != field.default}
+
+
 @dataclass(frozen=True, slots=True)
 class SourceArguments:
     """What FILE is, and how to transform its requests; None for an option that was not given."""
@@ -144,7 +150,7 @@ class SourceArguments:
 
     def read(self, path: Path, seed: int, max_requests: int | None = None) -> Requests:
         """Return the requests of `path`, at most `max_requests`; all that is drawn comes from `seed`."""
-        from kvtrace.requests.shaping import SCALE_SHIFT_NS, CycleIds, OverLimit, Reshaping
+        from kvtrace.requests.requests import SCALE_SHIFT_NS, CycleIds, OverLimit, Reshaping
 
         kind = self.source
         if kind is None:
@@ -177,15 +183,6 @@ class SourceArguments:
         options |= {name: getattr(self, name) for name in same}
         return read(kind, path, options, wanted, seed)
 
-    def refuse_options_of_files(self) -> None:
-        """Raise ConfigError if an option was given that applies to a FILE only."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name not in ("request_rate", "live_conversations") and value != field.default:
-                raise ConfigError(
-                    f"{flag_of(field.name)} {value} needs a FILE to read; without one, users are synthetic"
-                )
-
 
 @dataclass(frozen=True, slots=True)
 class UserArguments:
@@ -211,8 +208,8 @@ class UserArguments:
         """Raise ConfigError for options that exclude each other: of users, of an open loop, and of `file`."""
         if file is not None and self.users is not None:
             raise ConfigError(f"--users {self.users}: requests come from {file}; leave one of the two out")
-        if file is None:
-            source.refuse_options_of_files()
+        for name, value in given(source, "request_rate", "live_conversations").items() if file is None else ():
+            raise ConfigError(f"{flag_of(name)} {value} needs a FILE to read; without one, users are synthetic")
         if self.users is not None and (said := self.open_loop(source)):
             raise ConfigError(f"--users {self.users}: they ask in a closed loop; leave them or {said} out")
         if file is not None and (said := self._arrivals()):
@@ -390,8 +387,7 @@ class FleetArguments:
         """Return `stack` with what was given as settings before its own."""
         if self.router is not None:
             member(Router, self.router, "--router")
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        settings = [f"fleet.{name}={value}" for name, value in given.items() if value is not None]
+        settings = [f"fleet.{name}={value}" for name, value in given(self).items()]
         return replace(stack, settings=[*settings, *(stack.settings or ())])
 
 
@@ -489,7 +485,7 @@ def prepare(
     as --event has them.
     """
     from kvtrace.model import serving
-    from kvtrace.requests.shaping import Turns, choose
+    from kvtrace.requests.requests import Turns, choose
     from kvtrace.sim.fleet import parse_all
     from kvtrace.sim.presets.preset import load_preset
     from kvtrace.sim.simulation import FOREVER_NS, Load

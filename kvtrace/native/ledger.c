@@ -53,32 +53,12 @@ EXPORT int64_t ledger_enter(Books *b, int64_t rows, const int64_t *ts_ns, const 
 }
 
 // === numbers of names ================================================================================================
-// Names, int64, into numbers from 0 by first appearance: a hash table of the numbers, beside their names.
 
-// Where the number of `name` stands in `table`, whose `room` is a power of two, or the empty place where it would.
-static int64_t place_of_name(const int32_t *table, int64_t room, const int64_t *names, int64_t name) {
-    int64_t mask = room - 1, at = (int64_t)((uint64_t)name * 0x9E3779B97F4A7C15 >> 20) & mask;
-    while (table[at] >= 0 && names[table[at]] != name) at = (at + 1) & mask;
-    return at;
+// Give the next `count` names numbers from 0 by first appearance; how many numbers there are. Any name may be, but the
+// largest, which stands for none in a table.
+EXPORT int64_t number_names(Table *known, const int64_t *names, int64_t count, int32_t *found) {
+    for (int64_t i = 0; i < count; i++) found[i] = (int32_t)*table_put(known, names[i] ^ INT64_MIN, known->count);
+    return known->count;
 }
 
-// Put the numbers of `wanted` into `found`, as far as `names` has room for new ones, of which there are `count` so far;
-// return how many were.
-EXPORT int64_t number_names(const int64_t *wanted, int64_t wanted_count, int32_t *found, int32_t *table, int64_t room,
-    int64_t *names, int64_t names_room, int64_t count) {
-    for (int64_t i = 0; i < wanted_count; i++) {
-        int64_t at = place_of_name(table, room, names, wanted[i]);
-        if (table[at] < 0) {
-            if (count == names_room) return i;
-            names[count] = wanted[i];
-            table[at] = (int32_t)count++;
-        }
-        found[i] = table[at];
-    }
-    return wanted_count;
-}
-
-EXPORT void place_names(int32_t *table, int64_t room, const int64_t *names, int64_t count) {
-    for (int64_t number = 0; number < count; number++)
-        table[place_of_name(table, room, names, names[number])] = (int32_t)number;
-}
+EXPORT void forget_names(Table *known) { table_free(known); }

@@ -34,6 +34,8 @@ from kvtrace.requests.requests import (
     SourceFormat,
     backwards_notes,
     column,
+    counted,
+    files_of,
     origin_of,
     sha256_of,
     wall_ns,
@@ -225,7 +227,7 @@ def _sharegpt_notes(origin: dict[str, Any]) -> tuple[str, ...]:
         "unasked": "answers have no question before them: they are history, not requests",
         "unknown_speakers": "messages of unknown speakers were taken for questions",
     }
-    return (*notes, *(f"{origin[name]} {what}" for name, what in noted.items() if origin[name]))
+    return (*notes, *counted(*((origin[name], what) for name, what in noted.items())))
 
 
 sharegpt = SourceFormat(_read_sharegpt, lambda start: start.text.startswith(b"[") and b'"conversations"' in start.text)
@@ -356,10 +358,8 @@ class _Conversations:
         notes = [f"the source does not say when its {scopes.total()} conversations start: {drawn}"]
         if LOCAL in scopes:
             notes.append("block ids are local to their file: nothing is shared between conversations")
-        if self.subagents:
-            notes.append(
-                f"{self.subagents} sub-agents are sessions of their own, from where they start, with shared ids"
-            )
+        apart = "are sessions of their own, from where they start, with shared ids"
+        notes += counted((self.subagents, f"sub-agents {apart}"))
         if self.idle_cap_ns is not None:
             notes.append(
                 f"time in which a conversation has nothing under way is cut to {format_duration(self.idle_cap_ns)}"
@@ -394,9 +394,7 @@ def _read_agentic(
         raise ConfigError(f"conversation rate(={conversation_rate_per_s}) must be >= 0 a second")
     if start_ratio is not None and not 0 <= start_ratio[0] <= start_ratio[1] <= 1:
         raise ConfigError(f"start ratio(={start_ratio[0]:g}-{start_ratio[1]:g}) must be from 0 to 1, such as 0.25-0.75")
-    paths = sorted(path.glob("*.json")) if path.is_dir() else [path]
-    if not paths:
-        raise TraceError("no *.json file there", path=path)
+    paths = files_of(path, "*.json")
     conversations, scopes, start = _Conversations(idle_cap_ns, start_ratio), Counter[str](), 0.0
     is_lines = ".jsonl" in path.suffixes
     files = JsonLines(path, _File) if is_lines else ((None, read_json(one, _File)) for one in paths)
@@ -495,13 +493,12 @@ def _read_tracelab(path: Path, *, block_tokens: int = 512) -> Requests:
         found.add(asked, prompt, output, known[session][1], session, answered)
     same = f"a prompt begins with the whole prompt before it of its session, in blocks of {block_tokens} tokens"
     notes = [f"the source has no block ids: {same}"]
-    if shorter:
-        notes.append(f"{shorter} prompts are shorter than that: they begin with what the provider had cached")
+    notes += counted((shorter, "prompts are shorter than that: they begin with what the provider had cached"))
     notes.append(
         f"of first prompts the provider had {first} tokens cached, by other sessions: which is not said, so nothing is "
         "shared between sessions; sub-agents are sessions too"
     )
-    notes += [f"{count} rounds {what} are left out" for what, count in sorted(left.items())]
+    notes += counted(*((count, f"rounds {what} are left out") for what, count in sorted(left.items())))
     facts = {"appended_tokens": dict(appended), "fresh_tokens": dict(fresh), "rounds_left_out": left.total()}
     return found.requests("tracelab", path, lines.sha256, block_tokens, notes, **facts)
 

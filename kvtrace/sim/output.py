@@ -25,7 +25,7 @@ from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
 from kvtrace.model.serving import in_words
 from kvtrace.model.shape import PieceKind, pieces
 from kvtrace.native.records import NONE
-from kvtrace.requests import own_table
+from kvtrace.requests.requests import batches, batches_as_arrived
 from kvtrace.requests.users import workload_notes
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, as_config
@@ -72,20 +72,20 @@ def write(
         trace = stack.enter_context(create(path, TRACE, meta, extras))
         objects = stack.enter_context(create(objects_path(path), OBJECTS, meta))
         log = stack.enter_context(create(requests_path, REQUESTS, meta)) if requests_path else None
-        kind = "layer" if simulation.layers > 1 else simulation.preset.entry.value
+        kind = "layer" if simulation.sizes.layers > 1 else simulation.preset.entry.value
         for shared, sizes in simulation.library_object_bytes():
-            each = np.repeat(sizes // simulation.parts, simulation.parts)
+            each = np.repeat(sizes // simulation.sizes.parts, simulation.sizes.parts)
             for start in range(0, len(each), _OBJECT_ROWS):
                 objects.write(object_batch(objects.rows, shared, each[start : start + _OBJECT_ROWS]))
         if requests is not None and log is not None and simulation.load.waits is None:
             load = simulation.load
             arrived = min(int(np.searchsorted(requests.arrival_ns, load.until_ns)), load.max_requests)
-            for batch in own_table.batches(requests, arrived):
+            for batch in batches(requests, arrived):
                 log.write(batch)
 
         _run(simulation, _encoder(simulation, kind, trace, objects, log, labels, watch), progress)
         if requests is not None and log is not None and (arrivals := simulation.arrivals()) is not None:
-            for batch in own_table.batches_as_arrived(requests, *arrivals):
+            for batch in batches_as_arrived(requests, *arrivals):
                 log.write(batch)
         stats = _stats(simulation, labels)
         for writer in (trace, objects, log):
@@ -198,9 +198,9 @@ def _metadata(simulation: Simulation, config: dict[str, Any], argv: list[str]) -
         "name": config["model"],
         "source": model.source,
         "kv_dtype": str(model.kv_dtype),
-        "bytes_per_token": simulation.bytes_per_token,
-        "ranks": simulation.ranks,
-        "objects_per_chunk": simulation.parts,
+        "bytes_per_token": simulation.sizes.bytes_per_token,
+        "ranks": simulation.sizes.ranks,
+        "objects_per_chunk": simulation.sizes.parts,
     }
     return metadata.describe(
         TRACE,
@@ -278,7 +278,7 @@ class StreamLabels:
         self._kinds, self._first_ns = _Known(0), _Known(_NEVER)
         self._tally = np.zeros((len(settings), max(tier.stream_count for tier in settings), 2), np.int64)
         for kind, sizes in simulation.library_object_bytes():
-            self._kinds.add(np.full(len(sizes) * simulation.parts, _KINDS.index(kind) if kind in _KINDS else 0))
+            self._kinds.add(np.full(len(sizes) * simulation.sizes.parts, _KINDS.index(kind) if kind in _KINDS else 0))
 
     def label(self, flush: Flush) -> Any:
         """Return the stream of each row of `flush`, int16; NONE where it has none."""

@@ -357,7 +357,7 @@ class Basis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: str
     read: str
     """Which of its source files were read."""
-    executed: str
+    executed: str = "nothing: read only"
     """What was run beside it, when, and what did not come out equal."""
 
 
