@@ -180,55 +180,34 @@ def _in_order(readers: list[tuple[_Source, Reader]], table: Table, extras: tuple
     import pyarrow as pa
 
     time, columns = _TIMES[table.name], [*table.names, *extras]
-    heads = [_Head(source, reader, columns, time) for source, reader in readers]
-    while heads := [head for head in heads if head.advance()]:
+    left = [(batches, next(batches, None)) for batches in (_moved(*of, columns, time) for of in readers)]
+    while heads := [(batches, head, head.column(time).to_numpy()) for batches, head in left if head is not None]:
         # All up to here are known: no later batch begins before it.
-        until = min(int(head.times[-1]) for head in heads)
-        parts = [part for head in heads if (part := head.take(until)).num_rows]
-        rows = pa.Table.from_batches(parts, arrow_schema(table, extras))
+        until = min(int(times[-1]) for *_, times in heads)
+        counts = [int(np.searchsorted(times, until, side="right")) for *_, times in heads]
+        parts = [head.slice(0, count) for (_, head, _), count in zip(heads, counts, strict=True)]
+        left = [
+            (batches, head.slice(count) if count < head.num_rows else next(batches, None))
+            for (batches, head, _), count in zip(heads, counts, strict=True)
+        ]
         order = np.argsort(np.concatenate([part.column(time).to_numpy() for part in parts]), kind="stable")
+        rows = pa.Table.from_batches(parts, arrow_schema(table, extras))
         yield from rows.take(order).combine_chunks().to_batches()
 
 
-class _Head:
-    """What is read of one table and not written yet."""
-
-    def __init__(self, source: _Source, reader: Reader, columns: list[str], time: str) -> None:
-        self._source, self._reader, self._time = source, reader, time
-        self._batches = reader.batches(columns)
-        self._rest: pa.RecordBatch | None = None
-        self._last_ns, self._row = 0, 0
-        self.times: Any = np.zeros(0, np.int64)
-
-    def advance(self) -> bool:
-        """Read the next batch if the last is used up; return whether rows are left."""
-        while self._rest is None or not self._rest.num_rows:
-            batch = next(self._batches, None)
-            if batch is None:
-                return False
-            self._check(batch)
-            self._rest = self._source.moved(batch)
-            self._row += batch.num_rows
-            self.times = self._rest.column(self._time).to_numpy()
-        return True
-
-    def _check(self, batch: pa.RecordBatch) -> None:
-        times = batch.column(self._time).to_numpy()
-        late = np.append(self._last_ns, times[:-1]) > times
-        wrong = "earlier than the row before it"
-        refuse(late, wrong, path=self._reader.path, column=self._time, first_row=self._row)
-        if len(times):
-            self._last_ns = int(times[-1])
-            if self._last_ns + self._source.given.shift_ns > MOST:
-                raise ConfigError(f"--shift {self._source.given.name}: its times would not fit a trace")
-
-    def take(self, until_ns: int) -> pa.RecordBatch:
-        """Return the rows up to `until_ns`, that time included."""
-        assert self._rest is not None, "it has advanced"
-        count = int(np.searchsorted(self.times, until_ns, side="right"))
-        taken, self._rest = self._rest.slice(0, count), self._rest.slice(count)
-        self.times = self.times[count:]
-        return taken
+def _moved(source: _Source, reader: Reader, columns: list[str], time: str) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a table with their new numbers and times; TraceError at one that is earlier than one before."""
+    last_ns = row = 0
+    for batch in reader.batches(columns):
+        times = batch.column(time).to_numpy()
+        late = np.append(last_ns, times[:-1]) > times
+        refuse(late, "earlier than the row before it", path=reader.path, column=time, first_row=row)
+        if not len(times):
+            continue
+        last_ns, row = int(times[-1]), row + len(times)
+        if last_ns + source.given.shift_ns > MOST:
+            raise ConfigError(f"--shift {source.given.name}: its times would not fit a trace")
+        yield source.moved(batch)
 
 
 def _metadata(sources: list[_Source], tiers: list[TierFacts], argv: list[str]) -> Metadata:
