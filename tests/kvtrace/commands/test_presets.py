@@ -87,7 +87,8 @@ def test_the_knobs_of_a_preset_are_no_wider_than_a_screen(name, monkeypatch, cap
 
 def test_a_preset_says_what_differs_from_its_base(tmp_path):
     own = tmp_path / "own.toml"
-    own.write_text('base = "lmcache-s3"\nmatch = "prefix"\n[[tiers]]\nname = "cpu"\ncapacity = "1GiB"\n[[tiers]]\nname = "tape"\n')
+    tiers = '[[tiers]]\nname = "cpu"\ncapacity = "1GiB"\n[[tiers]]\nname = "tape"\n'
+    own.write_text(f'base = "lmcache-s3"\nmatch = "prefix"\n{tiers}')
     found, base = load_preset(str(own)), load_preset("lmcache-s3")
     assert [tier.name for tier in found.tiers] == ["gpu", "cpu", "nvme", "s3", "tape"]
     assert (found.match, found.placement, found.tiers[1].capacity_bytes) == ("prefix", base.placement, 1 << 30)

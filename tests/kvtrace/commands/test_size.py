@@ -74,10 +74,8 @@ def test_every_point_is_what_gen_counts(requests, tmp_path, preset):
     found = sized(*given, "--preset", preset, *stated, "--target-hit", "1%")
     assert len(found["points"]) == 2 ** len(tiers)
     for point in found["points"]:
-        settings = [
-            ("--set", f"tiers.{tier}.capacity={'unlimited' if (of := point['capacities'][ROLES[tier]]) is None else of}")
-            for tier in tiers
-        ]
+        held = {tier: point["capacities"][ROLES[tier]] for tier in tiers}
+        settings = [("--set", f"tiers.{t}.capacity={'unlimited' if of is None else of}") for t, of in held.items()]
         arguments = [*given, "--preset", preset, *(a for s in settings for a in s)]
         made = json.loads(
             run_cli("kvtrace", "gen", *arguments, "-o", tmp_path / "t.parquet", "--json", "--force").stdout
