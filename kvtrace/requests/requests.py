@@ -603,19 +603,18 @@ def take(requests: Requests, rows: Ints) -> Requests:
 BATCH_ROWS = 1 << 16
 
 
-def batches(requests: Requests, count: int | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield the first `count` of `requests`, or all, as record batches of their table."""
-    stop = len(requests) if count is None else count
+def batches(
+    requests: Requests, count: int | None = None, arrivals: tuple[Ints, Ints] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield `requests` as record batches of their table: the first `count`, all, or those of `arrivals`, then."""
+    stop = len(requests if arrivals is None else arrivals[0]) if count is None else count
     for start in range(0, stop, BATCH_ROWS):
-        yield _batch(requests, start, min(start + BATCH_ROWS, stop), start)
-
-
-def batches_as_arrived(requests: Requests, rows: Ints, arrival_ns: Ints) -> Iterator[pa.RecordBatch]:
-    """Yield those of `requests` in `rows`, in that order, as record batches with other times of arrival."""
-    for start in range(0, len(rows), BATCH_ROWS):
-        which = slice(start, start + BATCH_ROWS)
-        part = replace(take(requests, rows[which]), arrival_ns=arrival_ns[which])
-        yield _batch(part, 0, len(part), start)
+        end = min(start + BATCH_ROWS, stop)
+        if arrivals is None:
+            yield _batch(requests, start, end, start)
+        else:
+            rows, arrival_ns = (of[start:end] for of in arrivals)
+            yield _batch(replace(take(requests, rows), arrival_ns=arrival_ns), 0, end - start, start)
 
 
 def _batch(requests: Requests, start: int, stop: int, first_id: int) -> pa.RecordBatch:

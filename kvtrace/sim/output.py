@@ -25,7 +25,7 @@ from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
 from kvtrace.model.serving import in_words
 from kvtrace.model.shape import PieceKind, pieces
 from kvtrace.native.records import NONE
-from kvtrace.requests.requests import batches, batches_as_arrived
+from kvtrace.requests.requests import batches
 from kvtrace.requests.users import workload_notes
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, as_config
@@ -77,15 +77,11 @@ def write(
             each = np.repeat(sizes // simulation.sizes.parts, simulation.sizes.parts)
             for start in range(0, len(each), _OBJECT_ROWS):
                 objects.write(object_batch(objects.rows, shared, each[start : start + _OBJECT_ROWS]))
-        if requests is not None and log is not None and simulation.load.waits is None:
-            load = simulation.load
-            arrived = min(int(np.searchsorted(requests.arrival_ns, load.until_ns)), load.max_requests)
-            for batch in batches(requests, arrived):
-                log.write(batch)
-
         _run(simulation, _encoder(simulation, kind, trace, objects, log, labels, watch), progress)
-        if requests is not None and log is not None and (arrivals := simulation.arrivals()) is not None:
-            for batch in batches_as_arrived(requests, *arrivals):
+        if requests is not None and log is not None:
+            load, arrivals = simulation.load, simulation.arrivals()
+            recorded = min(int(np.searchsorted(requests.arrival_ns, load.until_ns)), load.max_requests)
+            for batch in batches(requests, recorded if arrivals is None else None, arrivals):
                 log.write(batch)
         stats = _stats(simulation, labels)
         for writer in (trace, objects, log):
