@@ -2,6 +2,8 @@
 // computed, and the decode.
 #include "sim.h"
 
+#include <stdlib.h>
+
 // === prompts =========================================================================================================
 // Prompts: of which objects a request consists. They are made when first asked for.
 
@@ -16,7 +18,7 @@ static void make(World *w, int64_t size, int64_t home) {
     int64_t number = c->next_object++;
     w->made_size[c->made++] = size;
     if (w->knobs.is_packed) {
-        w->contexts[home] = packed(number << PACKED_BITS);
+        *entry_at(w, home) = packed(number << PACKED_BITS);
         return;
     }
     int64_t slot = take_slot(w);
@@ -24,7 +26,7 @@ static void make(World *w, int64_t size, int64_t home) {
     what->object = number, what->size = size, what->home = home;
     what->live = 0, what->held = 1, what->seen = 0;
     renew(w, slot);
-    w->contexts[home] = slot;
+    *entry_at(w, home) = slot;
 }
 
 // Make the new objects of the actor's request and append them to its conversation.
@@ -32,9 +34,13 @@ static void make_objects(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
     Knobs *k = &w->knobs;
     int64_t size = k->chunk_tokens ? k->chunk_bytes : me->new_tokens * k->bytes_per_token;
-    int64_t end = me->context * k->context_width + me->length;
-    for (int64_t i = end; i < end + me->new; i++) make(w, size, i);
-    me->length += me->new;
+    Context *mine = &w->contexts[me->context];
+    int64_t end = me->length + me->new;
+    if (end > mine->room) {
+        mine->room = max_of(end, 2 * mine->room);
+        mine->entry = grown(mine->entry, mine->room, sizeof(int64_t));
+    }
+    for (; me->length < end; me->length++) make(w, size, home_at(me->context, me->length));
     if (w->knobs.source == CONVERSATIONS && me->new) w->conversations[me->session].length = me->length;
 }
 
@@ -42,8 +48,8 @@ static void make_objects(World *w, int64_t actor) {
 static void find_objects(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
     for (int64_t i = me->first; i < me->first + me->length; i++) {
-        int64_t number = w->chains[i];
-        if (w->contexts[number] == NONE) make(w, w->knobs.chunk_bytes, number);
+        int64_t home = home_at(0, w->chains[i]);
+        if (*entry_at(w, home) == NONE) make(w, w->knobs.chunk_bytes, home);
     }
 }
 
@@ -59,12 +65,9 @@ static int64_t collect(World *w, int64_t actor) {
         int64_t first = w->items[me->prompt].first;
         for (int64_t j = 0; j < me->shared; j++) chain[n++] = first + j;
     }
-    if (w->knobs.source == CHAINS) {
-        for (int64_t i = me->first; i < me->first + me->length; i++) chain[n++] = w->contexts[w->chains[i]];
-        return n;
-    }
-    int64_t first = me->context * w->knobs.context_width;
-    for (int64_t i = first; i < first + me->length; i++) chain[n++] = w->contexts[i];
+    const int64_t *own = w->contexts[me->context].entry;
+    const int32_t *places = w->knobs.source == CHAINS ? &w->chains[me->first] : NULL;
+    for (int64_t i = 0; i < me->length; i++) chain[n++] = own[places ? places[i] : i];
     return n;
 }
 
@@ -78,8 +81,8 @@ int64_t gather(World *w, int64_t actor) {
 // Where `chain[i]`, one of the actor's own objects, is named in World.contexts.
 static int64_t home_of(World *w, int64_t actor, int64_t i) {
     Actor *me = &w->actors[actor];
-    if (w->knobs.source == CHAINS) return w->chains[me->first + i];
-    return me->context * w->knobs.context_width + i - me->retrieved_objects - me->shared;
+    if (w->knobs.source == CHAINS) return home_at(0, w->chains[me->first + i]);
+    return home_at(me->context, i - me->retrieved_objects - me->shared);
 }
 
 // Note the entry that decoding reads: the last of the `n` objects of the request, if it has any of its own.
@@ -91,8 +94,8 @@ static void set_entry(World *w, int64_t actor, int64_t n) {
 
 // Nobody can ask any more for what is named at `home`.
 static void forget_home(World *w, int64_t home) {
-    int64_t slot = w->contexts[home];
-    w->contexts[home] = NONE;
+    int64_t slot = *entry_at(w, home);
+    *entry_at(w, home) = NONE;
     if (slot < 0) return;
     w->slots[slot].held &= ~1;
     w->slots[slot].home = NONE;
@@ -100,8 +103,9 @@ static void forget_home(World *w, int64_t home) {
 }
 
 void forget_all(World *w, int64_t context, int64_t length) {
-    int64_t first = context * w->knobs.context_width;
-    for (int64_t i = first; i < first + length; i++) forget_home(w, i);
+    for (int64_t i = 0; i < length; i++) forget_home(w, home_at(context, i));
+    free(w->contexts[context].entry);
+    w->contexts[context] = (Context){NULL, 0};
 }
 
 // End the request of a file: what no request is to ask for any more is forgotten where nothing else needs it.
@@ -111,14 +115,13 @@ static void leave_request(World *w, int64_t actor) {
     if (w->knobs.source == CONVERSATIONS) {
         Conversation *mine = &w->conversations[me->session];
         if (--mine->remaining) return;
-        forget_all(w, mine->context, mine->length);
-        w->idle_contexts[w->control.idle_contexts++] = mine->context;
-        mine->context = NONE, mine->length = 0;
+        forget_all(w, me->context, mine->length);
+        mine->length = 0;
         return;
     }
     for (int64_t i = me->first; i < me->first + me->length; i++) {
         int64_t number = w->chains[i];
-        if (--w->object_uses[number] == 0) forget_home(w, number);
+        if (--w->object_uses[number] == 0) forget_home(w, home_at(0, number));
     }
 }
 

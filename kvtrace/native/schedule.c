@@ -6,6 +6,7 @@
 #include "sim.h"
 
 #include <setjmp.h>
+#include <stdlib.h>
 
 // === users ===========================================================================================================
 // What synthetic users ask: chatbot, coding and document users who take turns in conversations, in a closed loop (the
@@ -306,14 +307,13 @@ static void arrive(World *w, int64_t actor, int64_t request) {
     me->prompt = NONE;
     if (k->source == CHAINS) {
         if (w->conversation_count) me->session = w->conversation[request];
-        me->first = w->offsets[request], me->new = 0;
+        me->first = w->offsets[request], me->new = 0, me->context = 0;
         me->length = w->offsets[request + 1] - me->first;
         return;
     }
     int64_t row = w->conversation[request];
     Conversation *mine = &w->conversations[row];
-    if (mine->context == NONE) mine->context = w->idle_contexts[--w->control.idle_contexts];
-    me->session = row, me->context = mine->context, me->length = mine->length;
+    me->session = me->context = row, me->length = mine->length;
     if (k->chunk_tokens) {
         int64_t chunks = me->input / k->chunk_tokens;
         me->new = max_of(0, chunks - me->length);
@@ -542,14 +542,11 @@ void ensure(World *w, int64_t what, int64_t need) {
     if (!w->ask(what, need)) longjmp(*(jmp_buf *)w->stop, 1);
 }
 
-// Ensure that tables hold the objects of the actor's request in its next step, and of its conversation.
+// Ensure that tables hold the objects of the actor's request in its next step.
 static void ensure_capacity(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
     int64_t n = me->retrieved_objects + me->shared + me->length + me->new;
-    bool makes = me->step == STEP_LOAD || me->step == STEP_END;
     if (n > w->chain_count) ensure(w, LONGER_CHAIN, n);
-    if (makes && w->knobs.source != CHAINS && me->length + me->new > w->knobs.context_width)
-        ensure(w, WIDER_CONTEXTS, me->length + me->new);
 }
 
 // The actor whose turn it is, or HAPPENS, and set the time; NONE at the end.
@@ -578,7 +575,6 @@ static int64_t next_actor(World *w) {
     }
     if (arrival_ns >= k->until_ns) return NONE;
     if (c->idle == 0) ensure(w, MORE_ACTORS, 1);
-    if (k->source == CONVERSATIONS && c->idle_contexts == 0) ensure(w, MORE_CONTEXTS, 1);
     int64_t actor = w->idle[--c->idle];
     c->now = arrival_ns;
     int64_t request = take_arrival(w);
@@ -604,6 +600,10 @@ static int64_t act(World *w, int64_t actor) {
 static void run(World *w) {
     Control *c = &w->control;
     Knobs *k = &w->knobs;
+    if (k->source == CHAINS) {
+        w->contexts[0].entry = grown(NULL, w->object_uses_count, sizeof(int64_t));
+        for (int64_t i = 0; i < w->object_uses_count; i++) w->contexts[0].entry[i] = NONE;
+    }
     while (c->populated < w->items_count) {
         int64_t n = w->items[c->populated].objects;
         move(w, c->populating);
@@ -633,4 +633,6 @@ EXPORT void simulate(World *w) {
     w->stop = &stop;
     if (!setjmp(stop)) run(w);
     table_free(&w->counts);
+    for (int64_t i = 0; i < w->contexts_count; i++) free(w->contexts[i].entry);
+    free(w->fleet.places);
 }

@@ -42,6 +42,8 @@ int64_t end_request(World *w, int64_t actor);
 
 // tiers.c: what entries and slots stand for; they are taken when an object is named, given back when nobody can ask for it
 // any more; copies at nodes and racks
+INLINE int64_t home_at(int64_t context, int64_t place) { return context << 32 | place; }
+INLINE int64_t *entry_at(World *w, int64_t home) { return &w->contexts[home >> 32].entry[(uint32_t)home]; }
 INLINE int64_t is_endless(World *w, int64_t t) { return w->knobs.endless & (1 << t); }
 INLINE int64_t packed(int64_t what) { return -2 - what; }   // what an entry stands for, or such an entry
 INLINE int64_t place_in(int64_t entry) { return packed(entry) >> PLACE_SHIFT & ((1 << PLACE_BITS) - 1); }

@@ -140,11 +140,17 @@ static int64_t find_copy(World *w, int64_t number, int64_t place) {    // its sl
 
 // A column stays half empty, however unevenly objects are numbered: a full one would be gone through for ever.
 static void put_copy(World *w, int64_t slot) {
+    Fleet *fleet = &w->fleet;
     const Slot *what = &w->slots[slot];
-    int64_t *copies = &w->fleet.column_copies[what->object & 15];
+    int64_t *copies = &fleet->column_copies[what->object & 15];
     if (2 * (*copies + 1) > lines_of(w)) {
-        ensure(w, MORE_PLACES, 1);
-        if (find_copy(w, what->object, what->place) == slot) return;    // all were entered again, this one, too
+        fleet->places_count = max_of(2 * COPY_COLUMNS, 2 * fleet->places_count);
+        fleet->places = grown(fleet->places, fleet->places_count, sizeof(int32_t));
+        memset(fleet->places, NONE, (size_t)fleet->places_count * sizeof(int32_t));
+        memset(fleet->column_copies, 0, sizeof fleet->column_copies);
+        for (int64_t other = 0; other < w->slots_count; other++)
+            if (w->slots[other].place > 0) put_copy(w, other);
+        return;     // all were entered again, this one, too
     }
     ++*copies;
     int32_t *column = w->fleet.places + (what->object & 15);
@@ -187,12 +193,6 @@ static void remove_copy(World *w, int64_t slot) {
     if (home->node_copy == slot) home->node_copy = NONE;
     if (home->rack_copy == slot) home->rack_copy = NONE;
     take_copy(w, slot);
-}
-
-EXPORT void enter_all(World *w) {   // put all copies into an empty table, which is larger than the one before
-    memset(w->fleet.column_copies, 0, sizeof w->fleet.column_copies);
-    for (int64_t slot = 0; slot < w->slots_count; slot++)
-        if (w->slots[slot].place > 0) put_copy(w, slot);
 }
 
 static int64_t place_of(World *w, int64_t t) {     // whose tier `t` is at hand: 1 + a node, or racks after all nodes
@@ -248,15 +248,15 @@ static void see_slot(World *w, int64_t slot) {
     what->live = (int16_t)live;
 }
 
-int64_t give_slot(World *w, int64_t home) {     // of the object that contexts[home] stands for; taken if it has none
-    int64_t entry = w->contexts[home];
+int64_t give_slot(World *w, int64_t home) {     // of the object that is named at `home`; taken if it has none
+    int64_t entry = *entry_at(w, home);
     if (entry >= 0) return entry;
     int64_t known = packed(entry), live = known & ((1 << LIVE_BITS) - 1), slot = take_slot(w);
     Slot *what = &w->slots[slot];
     what->object = known >> PACKED_BITS, what->size = w->knobs.chunk_bytes, what->home = home, what->held = 1;
     what->live = (int16_t)(live & ~w->fleet.scoped), what->seen = known >> LIVE_BITS & 1;
     renew(w, slot);
-    w->contexts[home] = slot;
+    *entry_at(w, home) = slot;
     if (place_in(entry)) {
         int64_t copy = make_copy(w, slot, place_in(entry));     // tables may move
         w->slots[copy].live = (int16_t)(live & w->fleet.scoped);
@@ -357,7 +357,7 @@ void pack(World *w) {
                 discard(w, copy);
             }
             int64_t known = what->object << PACKED_BITS | place << PLACE_SHIFT | (int64_t)what->seen << LIVE_BITS | live;
-            w->contexts[what->home] = packed(known);
+            *entry_at(w, what->home) = packed(known);
             what->held = what->live = 0;
             give_back(w, slot);
         }

@@ -12,8 +12,8 @@
 #define UNBOUNDED ((int64_t)1 << 62)
 
 // What Python is asked for: to take what was made since the last flush; or larger tables, for at least so many slots
-// more, actors more, objects of a request, objects of a conversation, conversations more, copies.
-enum { FLUSH, MORE_SLOTS, MORE_ACTORS, LONGER_CHAIN, WIDER_CONTEXTS, MORE_CONTEXTS, MORE_PLACES };
+// more, actors more, objects of a request.
+enum { FLUSH, MORE_SLOTS, MORE_ACTORS, LONGER_CHAIN };
 
 // What an actor (a user, or a request in flight) does next.
 enum { STEP_ASK, STEP_LOAD, STEP_PROMOTE, STEP_STORE, STEP_DECODE, STEP_END };
@@ -102,7 +102,7 @@ typedef struct { int64_t head, tail, bytes; } Queue;
 // A slot holds an object. Of a copy that a node or rack has, `home` is the object's own slot.
 typedef struct {
     int64_t object, size;   // bytes: of all ranks together
-    int64_t home;           // where in World.contexts it is named; NONE: nowhere, or in World.items
+    int64_t home;           // where in World.contexts it is named (entry_at); NONE: nowhere, or in World.items
     int16_t live;           // a bit for each tier
     int16_t held;           // 1 if somebody may still ask for it, 2 << t if it waits for tier t, or'd: it is not reused
     int8_t seen;            // it was loaded once and not promoted yet
@@ -147,9 +147,11 @@ typedef struct {
     int64_t made, restarts, answered;
 } Actor;
 
-// A conversation of a file: row of World.contexts (NONE before it begins and after it ends), how many objects, tokens
-// so far, and requests that have not ended.
-typedef struct { int64_t context, length, tokens, remaining; } Conversation;
+// The slots of a conversation's own objects, in order, or what stands for those that need none; memory of C's own.
+typedef struct { int64_t *entry; int64_t room; } Context;
+
+// A conversation of a file: how many objects, tokens so far, and requests that have not ended.
+typedef struct { int64_t length, tokens, remaining; } Conversation;
 
 // What is shared by all: tokens, first of its slots (they are consecutive), how many, and how often it was decoded.
 typedef struct { int64_t tokens, first, objects, uses; } Item;
@@ -174,7 +176,7 @@ typedef struct { int64_t when, kind, place, tier; } Happening;
 typedef struct {
     int64_t now;
     int64_t arrived, heap_size, next_request, next_session, next_object, made, logged;  // in each buffer and stack
-    int64_t answered, populated, rows, free, idle, idle_contexts, uses, loose, coming;
+    int64_t answered, populated, rows, free, idle, uses, loose, coming;
     int64_t offers, offer;  // how many there were; the number of this one
     int64_t known;          // what of the one being stored was found cached
     int64_t is_staged;      // the stage being written has operations
@@ -280,7 +282,6 @@ typedef struct {
     int64_t is_zipf_chunk;
     int64_t first_entry, entries;   // with DECODE_ONLY: each user's items, from `first_entry` on
     int64_t follows;            // requests of a file wait for others
-    int64_t context_width;      // objects that a row of World.contexts holds
 } Knobs;
 
 // Trace rows, a table a column; request and stage NONE for background work.
@@ -327,7 +328,8 @@ typedef struct {
     TABLE(Tier, tiers);         // [nodes + racks, tiers]: those of the places that are not at hand
     TABLE(Queue, queues);       // [nodes + racks, tiers, QUEUES]: their lists
     TABLE(Copy, copies);        // [slots]
-    TABLE(int32_t, places);     // copies by the number of their object and their place, as tiers.c finds them
+    int32_t *places;            // copies by the number of their object and their place, as tiers.c finds them: C's own
+    int64_t places_count;
     int64_t column_copies[16];  // how many stand in each of its COPY_COLUMNS
     TABLE(int64_t, due);        // [nodes + racks]: when a tier of a place that is not at hand next does something by
                                 // itself; empty if none ever does
@@ -388,11 +390,9 @@ struct World {
     TABLE(int64_t, output_tokens);
     TABLE(int64_t, conversation);   // with CONVERSATIONS: [requests]: the row of `conversations`
     TABLE(Conversation, conversations);
-    // [users or conversations that go on, knobs.context_width]: the slots of each one's own objects, in order, or what
-    // stands for those that need none. With CHAINS: [objects]: the same, of each object of the file; NONE before it is
-    // asked for, and after.
-    TABLE(int64_t, contexts);
-    TABLE(int64_t, idle_contexts);  // with CONVERSATIONS: a stack of unused rows of `contexts`
+    // Of each user or conversation. With CHAINS a single one, of each object of the file; NONE before it is asked for, and
+    // after.
+    TABLE(Context, contexts);
     TABLE(int64_t, offsets);        // with CHAINS: request n has the objects chains[offsets[n]:offsets[n + 1]]
     TABLE(int32_t, chains);
     TABLE(int32_t, object_uses);    // with CHAINS: [objects]: how often requests will still name it

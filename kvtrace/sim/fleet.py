@@ -18,14 +18,12 @@ import numpy as np
 from kvtrace.core.config import nearest
 from kvtrace.core.document.fleet import hit_ratios
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.native.library import StructAt, function
 from kvtrace.core.schema import TRACE, Op, Phase, enum_code
 from kvtrace.core.units import format_duration, parse_duration_ns
 from kvtrace.native.records import (
     BACK,
     BATCH,
     COPY,
-    COPY_COLUMNS,
     EMPTIED,
     FOUND,
     GONE,
@@ -426,7 +424,6 @@ def _windows(at_ns: int, over_ns: int, end_ns: int) -> Iterator[tuple[str, int, 
 
 
 MILLION = 1_000_000
-_enter_all = function("enter_all", StructAt)
 
 
 def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows: int) -> None:
@@ -500,12 +497,6 @@ def copy_tiers_to_places(world: World) -> None:
 def forget_copies(copies: Any) -> None:
     """Mark slots as having no copies at nodes or racks."""
     copies.view([("all", "i4", (5,))])["all"] = NONE
-
-
-def grow_places(world: World) -> None:
-    """Double the hash table that finds copies by place."""
-    world.fleet.places = np.full(max(COPY_COLUMNS, 2 * len(world.fleet.places)), NONE, np.int32)
-    _enter_all(world)
 
 
 def all_tiers(world: World) -> tuple[Any, Any]:

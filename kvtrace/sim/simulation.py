@@ -58,8 +58,6 @@ FOREVER_NS = 2**62
 MILLION = 1_000_000
 # Of slots, of actors for requests in flight, and of objects of one request, to start with.
 ROOM = 1024
-# Objects that a conversation may have, to start with.
-WIDTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +140,7 @@ def make_world(preset: Preset, model: ModelShape, load: Load, library: Library, 
         world.control["coming"] = _follow(world.following, load.waits, world.arrival_ns)
     world.actors["entry"] = world.actors["prompt"] = NONE
     world.actors["context"] = np.arange(count)
-    if len(world.contexts) == 0:
-        world.contexts = new_contexts(count * world.knobs.context_width)
-    world.idle, world.idle_contexts = np.arange(count - 1, -1, -1), np.arange(count - 1, -1, -1)
-    world.control["idle"] = world.control["idle_contexts"] = count
+    world.idle, world.control["idle"] = np.arange(count - 1, -1, -1), count
     world.heap, world.decoding = np.zeros(count + 1, EVENT), np.zeros(count, WAIT)
     asked = preset.workload
     world.users, starts = make_users(
@@ -226,7 +221,6 @@ def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Li
     knobs.top_chunks = w.rag_top_chunks if knobs.retrieve_ppm else 0
     knobs.is_zipf_chunk = w.rag_chunk_popularity is Popularity.ZIPF
     knobs.first_entry, knobs.entries = library.first_entry, w.decode_entries
-    knobs.context_width = WIDTH
 
 
 def _set_tiers(world: World, preset: Preset) -> None:
@@ -293,6 +287,7 @@ def _set_requests(world: World, load: Load) -> None:
     """Say what the prompts of the requests consist of: conversations, or chains of objects that they name."""
     requests = load.requests
     if requests is None:
+        world.contexts = np.zeros(load.users, records.CONTEXT)
         return
     world.arrival_ns, world.input_tokens = requests.arrival_ns, requests.input_tokens
     world.output_tokens = requests.output_tokens
@@ -302,11 +297,11 @@ def _set_requests(world: World, load: Load) -> None:
         world.object_uses = np.bincount(chains.slots, minlength=len(chains.tokens))
         if world.fleet.count > 1:
             world.conversation = conversations(requests)[0]
-        world.contexts = np.full(len(chains.tokens), NONE, np.int64)
+        world.contexts = np.zeros(1, records.CONTEXT)
         return
     world.conversation, count = conversations(requests)
     world.conversations = np.zeros(count, records.CONVERSATION)
-    world.conversations["context"] = NONE
+    world.contexts = np.zeros(count, records.CONTEXT)
     world.conversations["remaining"] = np.bincount(world.conversation, minlength=count)
 
 
@@ -339,11 +334,6 @@ def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:
     return limits, largest
 
 
-def new_contexts(count: int) -> Any:
-    """Return World.contexts, of which only what is used takes memory, by the page: numpy would ask for huge pages."""
-    return np.frombuffer(_take(max(1, 8 * count), mmap.MADV_NOHUGEPAGE), np.int64)[:count]
-
-
 def make_rows(columns: Any, rows: int) -> None:
     """Allocate empty columns of `rows` rows."""
     for name, dtype in columns.tables.items():
@@ -366,7 +356,7 @@ class GrowableTables:
             setattr(owner, name, np.empty(0, dtype))
         if name not in self._memory or not _is_moved(self._memory[name], size_bytes):
             before = table if name not in self._memory else np.frombuffer(self._memory[name], dtype)
-            memory = self._memory[name] = _take(size_bytes, mmap.MADV_HUGEPAGE)
+            memory = self._memory[name] = _take(size_bytes)
             np.frombuffer(memory, dtype)[:count] = before
         setattr(owner, name, np.frombuffer(self._memory[name], dtype))
         return getattr(owner, name)[count:]
@@ -384,13 +374,13 @@ def _is_moved(memory: mmap.mmap, size_bytes: int) -> bool:
     return True
 
 
-def _take(size_bytes: int, advice: int) -> mmap.mmap:
+def _take(size_bytes: int) -> mmap.mmap:
     try:
         memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise MemoryError(str(error)) from None
     with suppress(OSError):  # of a kernel without huge pages
-        memory.madvise(advice)
+        memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 
 
@@ -432,8 +422,6 @@ def unnote(notes: Any) -> None:
 
 
 ROWS = 1 << 18
-_CONTEXTS = 1 << 12
-"""Moved at a time."""
 _FEW = 1 << 18
 """Up to so many slots, tables double; from there on they grow by an eighth: their pages are moved, not copied."""
 _simulate = function("simulate", StructAt)
@@ -531,10 +519,7 @@ class Simulation:
             records.FLUSH: flush,
             records.MORE_SLOTS: self._grow_slots,
             records.MORE_ACTORS: self._grow_actors,
-            records.MORE_CONTEXTS: self._grow_contexts,
-            records.WIDER_CONTEXTS: self._widen_contexts,
             records.LONGER_CHAIN: self._grow_chain,
-            records.MORE_PLACES: lambda _need: fleet.grow_places(self.world),
         }
 
         def answer(what: int, need: int) -> bool:
@@ -620,35 +605,6 @@ class Simulation:
         now.decoding = np.concatenate([now.decoding, np.zeros(old, WAIT)])
         now.retrieved = np.zeros(2 * len(now.retrieved), np.int64)
 
-    def _grow_contexts(self, _need: int) -> None:
-        """Make room for twice as many conversations."""
-        now = self.world
-        old = len(now.contexts) // now.knobs.context_width
-        now.idle_contexts = np.concatenate([np.arange(2 * old - 1, old - 1, -1), np.zeros(old, np.int64)])
-        now.control["idle_contexts"] = old
-        self._move_contexts(2 * old, now.knobs.context_width)
-
-    def _widen_contexts(self, need: int) -> None:
-        """Make room for longer conversations."""
-        width = self.world.knobs.context_width
-        self._move_contexts(len(self.world.contexts) // width, max(need, 2 * width))
-
-    def _move_contexts(self, rows: int, width: int) -> None:
-        """Lay contexts out anew; only what is used is copied, so the rest takes no memory."""
-        now = self.world
-        before = now.contexts.reshape(-1, now.knobs.context_width)
-        now.knobs.context_width = width
-        contexts = new_contexts(rows * width).reshape(rows, width)
-        used = now.conversations if len(now.conversations) else now.actors
-        used = used[["context", "length"]][used["length"] > 0]
-        for first in range(0, len(used), _CONTEXTS):
-            part = used[first : first + _CONTEXTS]
-            of, place = np.repeat(part["context"], part["length"]), _places(part["length"])
-            entries = contexts[of, place] = before[of, place]
-            is_slot = entries >= 0
-            now.slots["home"][entries[is_slot]] = (of * width + place)[is_slot]
-        now.contexts = contexts.reshape(-1)
-
     def _grow_chain(self, need: int) -> None:
         """Make room for a longer prompt."""
         self.world.chain, self.world.where = np.empty(2 * need, np.int64), np.empty(2 * need, np.int8)
@@ -696,12 +652,6 @@ class Simulation:
             **fleet.stats(preset.fleet, self.world),
             **self._incidents_seen.stats(self.now_ns if self.load.until_ns == FOREVER_NS else self.load.until_ns),
         }
-
-
-def _places(lengths: Any) -> Any:
-    """Return 0, 1, … up to each of `lengths`, one after the other."""
-    ends = np.cumsum(lengths)
-    return np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
 
 
 _COUNTS = ("requests", "input_tokens", "output_tokens", "lookups", "lookup_bytes")
