@@ -632,7 +632,7 @@ EXPORT void simulate(World *w) {
     jmp_buf stop;
     w->stop = &stop;
     if (!setjmp(stop)) run(w);
-    table_free(&w->counts);
+    free_counts(w);
     for (int64_t i = 0; i < w->contexts_count; i++) free(w->contexts[i].entry);
     free(w->fleet.places);
 }

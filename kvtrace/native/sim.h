@@ -96,6 +96,7 @@ int64_t fastest_from(World *w, int64_t entry, int64_t t);
 // tiers.c: what a tier takes, and what makes room for it
 bool admits(World *w, int64_t t, int64_t slot, int64_t now);
 void forget_counts(World *w, int64_t t);
+void free_counts(World *w);
 bool takes_offer(World *w, int64_t t, int64_t first, int64_t n, int64_t previous, int64_t now);
 bool make_room(World *w, int64_t t, int64_t slot, int64_t now);
 int64_t lower_tier(World *w, int64_t t, int64_t size);

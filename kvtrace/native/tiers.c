@@ -2,6 +2,7 @@
 // that reads, writes and deletes cause and how long the tier is busy with them, and what it takes and makes room for.
 #include "sim.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 // === lists and policies ==============================================================================================
@@ -401,7 +402,7 @@ void release(World *w, int64_t slot) {
 // What is stored, and what a faster tier gives up, is offered to a tier; it takes it or not, by how often it has been
 // offered or used. What a promotion copies up was asked for, and passes; so does what is there before the start.
 
-enum { MOST = 1 << 30, MILLION = 1000000 };     // no count goes higher; evict_ppm is in millionths
+enum { MOST = 1 << 30, MILLION = 1000000, RUN = 64 };   // no count goes higher; evict_ppm is in millionths
 
 // A count, and how often counts had decayed when it was, as World.counts has them.
 static int64_t seen_as(int64_t count, int64_t since) { return min_of(count, MOST) << 32 | (uint32_t)since; }
@@ -413,10 +414,13 @@ static int64_t number_of(World *w, int64_t entry) {         // of its object
     return entry >= 0 ? w->slots[entry].object : packed(entry) >> PACKED_BITS;
 }
 
-// How often object `number` was offered to tier `t`, or used there.
+// How often object `number` was offered to tier `t`, or used there. Counts lie in runs: objects of one prompt follow each
+// other.
 static int64_t *count_of(World *w, int64_t t, int64_t number) {
-    int64_t counters = 2 * w->fleet.count + 1;
-    return table_put(&w->counts, (number * counters + counter_of(w, t)) * w->tiers_count + t, 0);
+    int64_t counters = 2 * w->fleet.count + 1, key = (number / RUN * counters + counter_of(w, t)) * w->tiers_count + t;
+    int64_t *run = table_put(&w->counts, key, 0);
+    if (!*run) *run = (int64_t)zeros(RUN, sizeof(int64_t));
+    return (int64_t *)*run + number % RUN;
 }
 
 static int64_t decayed(const Tier *tier, int64_t seen) {    // a count, halved as often as all were since
@@ -485,8 +489,15 @@ void forget_counts(World *w, int64_t t) {   // of tier `t`, which is at hand
     for (int64_t i = 0; i < w->counts.size; i++) {
         Entry *count = &w->counts.entry[i];
         bool is_its = count->key % tiers == t && count->key / tiers % counters == counter_of(w, t);
-        if (count->key >= 0 && is_its) count->value = seen_as(0, count->value);
+        int64_t *run = count->key >= 0 && is_its ? (int64_t *)count->value : NULL;
+        for (int64_t k = 0; run && k < RUN; k++) run[k] = seen_as(0, run[k]);
     }
+}
+
+void free_counts(World *w) {
+    for (int64_t i = 0; i < w->counts.size; i++)
+        if (w->counts.entry[i].key >= 0) free((void *)w->counts.entry[i].value);
+    table_free(&w->counts);
 }
 
 // === operations ======================================================================================================

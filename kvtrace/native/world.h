@@ -355,6 +355,9 @@ typedef struct {
     TABLE(int32_t, stages);         // that each request has reached
 } Books;
 
+// Names, int64, and their numbers, which stand in a hash table of twice so many places; memory of C's own.
+typedef struct { int64_t *name; int32_t *number; int64_t count, room; } Names;
+
 struct World {
     Ask *ask;
     void *stop;                     // where the loop ends if Python cannot do what it is asked
@@ -375,7 +378,7 @@ struct World {
     TABLE(Member, members);         // [slots]; empty without knobs.bucketed, as the next two
     TABLE(int64_t, row_offsets);    // [rows]: where in its object a row begins
     TABLE(int8_t, made_kind);       // [rows]: 1 for those of made_size that are buckets, or the files beside them
-    Table counts;                   // with knobs.filtered: how often objects were offered to tiers, or used there
+    Table counts;                   // with knobs.filtered: how often objects were offered to tiers, or used there: runs
     TABLE(int64_t, ages);           // [slots]: uses there had been when each was last used; empty without keeps_age
     TABLE(Pin, pins);               // [slots], if any tier takes offers whole or not at all
     TABLE(int32_t, free);           // a stack of unused slots; control.free of them

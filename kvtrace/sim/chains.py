@@ -107,12 +107,12 @@ def conversations(requests: Requests) -> tuple[NDArray[np.int64], int]:
 
 
 class Numbers:
-    """Gives names, int64, numbers from 0 by first appearance: 4 bytes a name, and 24 to 48 more a distinct one."""
+    """Gives names, int64, numbers from 0 by first appearance: 4 bytes a name, and 16 to 32 more a distinct one."""
 
     def __init__(self, capacity: int) -> None:
         self.count = self._done = 0
         self.found = np.empty(capacity, dtype=np.int32)
-        self._known = Structure(WORLD, "Table")
+        self._known = Structure(WORLD, "Names")
         weakref.finalize(self, _forget, self._known)
 
     def add(self, names: NDArray[np.int64]) -> None:

@@ -8,7 +8,7 @@ room to grow; tables that grow do so by moving their pages (GrowableTables). In 
 the chunk and for each node that has it; 8 in all again while only one node has it, in a tier that deletes nothing. An
 entry of a turn takes all of that as long as it may be asked for; so does any chunk with decode reads, and with the
 policies s3fifo and arc, with which every block of a file counts as one that may still be asked for. Where a tier has an
-admission filter, each object ever offered to it takes 24 to 48 bytes. Requests of a file take about 100 bytes a
+admission filter, each object ever offered to it takes 8 bytes. Requests of a file take about 100 bytes a
 request, 4 a reference to a block, and 12 a distinct block; where turns follow, 60 more a request and 60 a wait.
 """
 
