@@ -91,6 +91,14 @@ class _Conversation(msgspec.Struct):
     id: str | int | None = None
 
 
+_ODDITIES = {
+    "empty_conversations": "conversations without a question and an answer were left out",
+    "unanswered": "last questions have no answer and were left out",
+    "unasked": "answers have no question before them: they are history, not requests",
+    "unknown_speakers": "messages of unknown speakers were taken for questions",
+}
+
+
 @dataclass(slots=True)
 class _Turns:
     """The turns of all conversations in file order, and counts of what made no turn."""
@@ -99,10 +107,8 @@ class _Turns:
     outputs: array[int] = field(default_factory=lambda: array("q"))
     lengths: array[int] = field(default_factory=lambda: array("q"))
     """How many turns each conversation has; those with none are left out."""
-    empty: int = 0
-    unanswered: int = 0
-    unasked: int = 0
-    unknown_speakers: int = 0
+    odd: Counter[str] = field(default_factory=Counter)
+    """How often there was what made none, by the names of _ODDITIES."""
 
     def enter(self, conversation: _Conversation, count: Callable[[str], int]) -> None:
         """Append a turn for each answer of `conversation`; its prompt carries all that came before."""
@@ -115,17 +121,17 @@ class _Turns:
                     self.outputs.append(tokens)
                     turns += 1
                 else:
-                    self.unasked += 1
+                    self.odd["unasked"] += 1
                 is_asked = False
             else:
                 is_asked = is_asked or message.speaker not in CONTEXT
-                self.unknown_speakers += message.speaker not in (*ASKING, *CONTEXT)
+                self.odd["unknown_speakers"] += message.speaker not in (*ASKING, *CONTEXT)
             before += tokens
-        self.unanswered += is_asked
+        self.odd["unanswered"] += is_asked
         if turns:
             self.lengths.append(turns)
         else:
-            self.empty += 1
+            self.odd["empty_conversations"] += 1
 
 
 def _read_sharegpt(
@@ -163,10 +169,7 @@ def _read_sharegpt(
         "live_conversations": live_conversations,
         "max_conversations": max_conversations,
         "conversations": len(turns.lengths),
-        "empty_conversations": turns.empty,
-        "unanswered": turns.unanswered,
-        "unasked": turns.unasked,
-        "unknown_speakers": turns.unknown_speakers,
+        **{name: turns.odd[name] for name in _ODDITIES},
     }
     origin = origin_of("sharegpt", path, sha256_of(path), len(order), 0, **facts)
     tokens = column(turns.inputs)[order], column(turns.outputs)[order]
@@ -221,13 +224,7 @@ def _sharegpt_notes(origin: dict[str, Any]) -> tuple[str, ...]:
         f"the source has no token counts: they are {origin['tokenizer']}",
         "the source has no block ids: prompts share a prefix within their conversation only",
     ]
-    noted = {
-        "empty_conversations": "conversations without a question and an answer were left out",
-        "unanswered": "last questions have no answer and were left out",
-        "unasked": "answers have no question before them: they are history, not requests",
-        "unknown_speakers": "messages of unknown speakers were taken for questions",
-    }
-    return (*notes, *counted(*((origin[name], what) for name, what in noted.items())))
+    return (*notes, *counted(*((origin[name], what) for name, what in _ODDITIES.items())))
 
 
 sharegpt = SourceFormat(_read_sharegpt, lambda start: start.text.startswith(b"[") and b'"conversations"' in start.text)
