@@ -11,6 +11,8 @@ enum { FS_PER_NS = 1000000 };
 
 // --- objects --------------------------------------------------------------------------------------------------------
 
+INLINE int64_t home_at(int64_t context, int64_t place) { return context << 32 | place; }
+
 // Name a new object of `size` bytes at `home` of World.contexts.
 static void make(World *w, int64_t size, int64_t home) {
     Control *c = &w->control;

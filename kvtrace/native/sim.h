@@ -42,19 +42,16 @@ int64_t end_request(World *w, int64_t actor);
 
 // tiers.c: what entries and slots stand for; they are taken when an object is named, given back when nobody can ask for it
 // any more; copies at nodes and racks
-INLINE int64_t home_at(int64_t context, int64_t place) { return context << 32 | place; }
 INLINE int64_t *entry_at(World *w, int64_t home) { return &w->contexts[home >> 32].entry[(uint32_t)home]; }
 INLINE int64_t is_endless(World *w, int64_t t) { return w->knobs.endless & (1 << t); }
 INLINE int64_t packed(int64_t what) { return -2 - what; }   // what an entry stands for, or such an entry
 INLINE int64_t place_in(int64_t entry) { return packed(entry) >> PLACE_SHIFT & ((1 << PLACE_BITS) - 1); }
-INLINE bool is_here(World *w, int64_t place) {              // whether the node at hand, or its rack, is at `place`
-    return place == 1 + w->control.node
-        || (w->fleet.racked && place == 1 + w->fleet.count + w->control.node / w->fleet.rack_nodes);
-}
-INLINE int64_t live_in(World *w, int64_t entry) {           // a bit for each tier, as the node at hand sees it
+INLINE int64_t live_in(World *w, int64_t entry) {           // a bit for each tier, as the node at hand or its rack sees it
     if (entry >= 0) return w->slots[entry].live;
-    int64_t live = packed(entry) & ((1 << LIVE_BITS) - 1), place = place_in(entry);
-    return place && !is_here(w, place) ? live & ~w->fleet.scoped : live;
+    int64_t live = packed(entry) & ((1 << LIVE_BITS) - 1), place = place_in(entry), node = w->control.node;
+    bool is_here = !place || place == 1 + node
+        || (w->fleet.racked && place == 1 + w->fleet.count + node / w->fleet.rack_nodes);
+    return is_here ? live : live & ~w->fleet.scoped;
 }
 INLINE int64_t found_in(World *w, int64_t entry) { return live_in(w, entry) & ~w->control.gone; }  // and in reach
 INLINE int64_t member_of(World *w, int64_t t, int64_t slot) {   // NONE if the tier's place has no copy of it

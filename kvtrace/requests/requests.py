@@ -252,12 +252,13 @@ class Waits:
         which = np.flatnonzero((place[self.row] >= 0) & (place[self.before] >= 0))
         return self._chosen(which, place[self.row[which]], place[self.before[which]], least)
 
-    def repeated(self, times: int, period_ns: int) -> Self:
-        """Return the waits of the same requests so many `times` over, each time `period_ns` later."""
-        count, which = len(self.not_before_ns), np.tile(np.arange(len(self)), times)
-        shift = np.repeat(np.arange(times), len(self)) * count
-        least = np.tile(self.not_before_ns, times) + np.repeat(np.arange(times), count) * period_ns
-        return self._chosen(which, self.row[which] + shift, self.before[which] + shift, least)
+    def repeated(self, shifts_ns: Ints) -> Self:
+        """Return the waits of the same requests once for each of `shifts_ns`, so much later."""
+        count, which = len(self.not_before_ns), np.tile(np.arange(len(self)), len(shifts_ns))
+        copy = np.repeat(np.arange(len(shifts_ns)), len(self)) * count
+        return self._chosen(
+            which, self.row[which] + copy, self.before[which] + copy, shifted(self.not_before_ns, shifts_ns)
+        )
 
     def scaled(self, factor: float) -> Self:
         """Return the waits with all times multiplied."""
@@ -572,8 +573,9 @@ def reshape(requests: Requests, wanted: Reshaping, rng: np.random.Generator) -> 
         moves = np.floor(rng.random(len(times)) * width[group]).astype(np.int64)
         # In order within each time, so that requests stay in theirs.
         moves = moves[np.lexsort((moves, group))]
+        answered = None if requests.answered_ns is None else requests.answered_ns + moves
         requests = _noted(
-            replace(requests, arrival_ns=times + moves, answered_ns=_moved(requests.answered_ns, moves)),
+            replace(requests, arrival_ns=times + moves, answered_ns=answered),
             f"times were spread evenly at random over ticks of {format_duration(wanted.jitter_ns)}, in the same order",
         )
     if wanted.time_scale != 1:
@@ -659,10 +661,6 @@ def _limit(requests: Requests, limit: int, over: OverLimit) -> Requests:
     return _noted(clipped, f"{count} prompts over {limit} tokens were clipped to their first {limit}")
 
 
-def _moved(times: Ints | None, by_ns: Ints) -> Ints | None:
-    return None if times is None else times + by_ns
-
-
 def _scale(requests: Requests, factor: float) -> Requests:
     if float(requests.arrival_ns[-1]) * factor > MAX_NS:
         raise ConfigError(f"time scale(={factor:g}) puts requests beyond the clock of a trace")
@@ -685,29 +683,57 @@ def _repeat(requests: Requests, cycles: int, cycle_ids: CycleIds, limit: int | N
     needed = min(cycles, -(-limit // n)) if limit is not None else cycles
     if n * needed > MAX_REQUESTS or int(requests.arrival_ns[-1]) + period * needed > MAX_NS:
         raise ConfigError(f"cycles(={cycles}) of {n} requests are more than a trace can hold")
-    every = take(replace(requests, waits=None), np.tile(np.arange(n), needed))
-    cycle = np.repeat(np.arange(needed), n)
-    ids = every.block_ids
+    numbers, count = requests.block_ids, 0
     if cycle_ids is CycleIds.DISTINCT and requests.block_tokens:
         numbers, count = dense(requests.block_ids)
         if count * needed > MAX_BLOCK_ID:
             raise ConfigError(f"cycles(={cycles}) of {count} blocks are more than a trace can number")
-        ids = np.tile(numbers, needed) + np.repeat(np.arange(needed) * count, len(numbers))
-    repeated = replace(
-        every,
-        arrival_ns=every.arrival_ns + cycle * period,
-        block_ids=ids,
-        session_id=_sessions_of_copies(requests.session_id, needed),
-        answered_ns=_moved(every.answered_ns, cycle * period),
-        waits=None if requests.waits is None else requests.waits.repeated(needed, period),
-    )
+    repeated = _copied(requests, np.arange(needed) * period, lambda cycle: numbers + cycle * count)
     blocks = f", with {cycle_ids} block ids" if requests.block_tokens else ""
     new = "; each time its conversations are new ones" if requests.session_id is not None else ""
     return _noted(repeated, f"the trace comes {cycles} times, {format_duration(period)} apart{blocks}{new}")
 
 
-_PARTS = 10**9
+def shifted(times: Ints, shifts_ns: Ints) -> Ints:
+    """Return `times` once for each of `shifts_ns`, so much later, one copy after the other."""
+    return (times[None, :] + shifts_ns[:, None]).reshape(-1)
+
+
 _COLUMNS = ("input_tokens", "output_tokens", "turn", "qos", "kind")
+
+
+def _copied(requests: Requests, shifts_ns: Ints, ids_of: Callable[[int], Ints]) -> Requests:
+    """Return a copy of `requests` for each of `shifts_ns`, so much later, in order of arrival.
+
+    `ids_of` gives a copy's block ids; its sessions are its own.
+    """
+    count, lengths = len(requests), np.diff(requests.block_offsets)
+    times = shifted(requests.arrival_ns, shifts_ns)
+    # Of equal times the earlier copy first, and within one its own order.
+    order = np.argsort(times, kind="stable")
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths[order % count])])
+    # One copy at a time, so that little more is held than what is returned.
+    ids = np.empty(offsets[-1], dtype=np.int64)
+    within = np.arange(len(requests.block_ids)) - np.repeat(requests.block_offsets[:-1], lengths)
+    for copy in range(len(shifts_ns)):
+        ids[np.repeat(offsets[place[copy * count : (copy + 1) * count]], lengths) + within] = ids_of(copy)
+    more: dict[str, Any] = {name: _rows(getattr(requests, name), order % count) for name in _COLUMNS}
+    answered, waits = requests.answered_ns, requests.waits
+    return replace(
+        requests,
+        arrival_ns=times[order],
+        block_offsets=offsets,
+        block_ids=ids,
+        session_id=_rows(_sessions_of_copies(requests.session_id, len(shifts_ns)), order),
+        answered_ns=None if answered is None else shifted(answered, shifts_ns)[order],
+        waits=None if waits is None else waits.repeated(shifts_ns).kept(order),
+        **more,
+    )
+
+
+_PARTS = 10**9
 
 
 def superpose(requests: Requests, copies: int, common: float, shift_ns: int, rng: np.random.Generator) -> Requests:
@@ -730,41 +756,17 @@ def superpose(requests: Requests, copies: int, common: float, shift_ns: int, rng
     own, owned = np.cumsum(~is_common) - 1, int(np.count_nonzero(~is_common))
     if names * copies > MAX_BLOCK_ID:
         raise ConfigError(f"scale(={copies}) of {names} blocks are more than a trace can number")
-    times = (requests.arrival_ns[None, :] + shifts[:, None]).reshape(-1)
-    # Of equal times the earlier copy first, and within one its own order.
-    order = np.argsort(times, kind="stable")
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    lengths = np.diff(requests.block_offsets)
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths[order % count])])
-    # One copy at a time, so that little more is held than what is returned.
-    ids = np.empty(references * copies, dtype=np.int64)
-    within = np.arange(references) - np.repeat(requests.block_offsets[:-1], lengths)
-    for copy in range(copies):
-        starts = offsets[place[copy * count : (copy + 1) * count]]
-        # Common blocks keep their numbers, then come those of each copy.
-        renamed = np.where(is_common, np.arange(names), names + copy * owned + own)
-        ids[np.repeat(starts, lengths) + within] = renamed[numbers]
-    more: dict[str, Any] = {name: _rows(getattr(requests, name), order % count) for name in _COLUMNS}
+    # Common blocks keep their numbers, then come those of each copy.
+    every = _copied(
+        requests, shifts, lambda copy: np.where(is_common, np.arange(names), names + copy * owned + own)[numbers]
+    )
     share = f"{100 * shared / max(references, 1):.1f} % of all references to blocks"
     note = (
         f"the requests come {copies} times over each other, each copy later by up to {format_duration(shift_ns)}"
         + ("; its sessions are its own" if requests.session_id is not None else "")
         + (f"; its blocks too, but for the most used prefixes, {share}" if requests.block_tokens else "")
     )
-    return replace(
-        requests,
-        arrival_ns=times[order],
-        block_offsets=offsets,
-        block_ids=ids,
-        session_id=_rows(_sessions_of_copies(requests.session_id, copies), order),
-        answered_ns=None
-        if requests.answered_ns is None
-        else (requests.answered_ns[None, :] + shifts[:, None]).reshape(-1)[order],
-        waits=_waits(requests, shifts, order),
-        notes=(*requests.notes, note),
-        **more,
-    )
+    return _noted(every, note)
 
 
 def _most_used(numbers: Ints, names: int, common: float) -> tuple[Any, int]:
@@ -787,15 +789,6 @@ def _sessions_of_copies(sessions: Ints | None, copies: int) -> Ints | None:
     found = np.full((copies, len(sessions)), NONE, dtype=np.int64)
     found[:, sessions != NONE] = numbers + count * np.arange(copies)[:, None]
     return found.reshape(-1)
-
-
-def _waits(requests: Requests, shifts: Ints, order: Ints) -> Any:
-    """Return who waits for whom within each copy; None if the source does not say."""
-    if requests.waits is None:
-        return None
-    every = requests.waits.repeated(len(shifts), 0)
-    least = every.not_before_ns + np.repeat(shifts, len(requests))
-    return replace(every, not_before_ns=least).kept(order)
 
 
 class Turns(StrEnum):
