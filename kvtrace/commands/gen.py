@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,7 @@ from kvtrace.commands.options import (
     TurnsOption,
     UserArguments,
     flag_of,
+    given,
     prepare,
 )
 from kvtrace.core.app import log, progress, takes_groups
@@ -56,16 +58,6 @@ class CheckpointArguments:
         ),
     ] = None
 
-    def given(self) -> dict[str, Any]:
-        """Return what was given, by name."""
-        named = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in named.items() if value is not None}
-
-    def refuse(self, preset: str) -> None:
-        """Raise ConfigError for an option that was given although `preset` has no training."""
-        for name, value in self.given().items():
-            raise ConfigError(f"{flag_of(name)} {value} is of --preset checkpoint; {preset} has no training")
-
 
 def gen_checkpoints(
     output: Path,
@@ -79,12 +71,8 @@ def gen_checkpoints(
     """Write the trace of a training run's checkpoints; `others` are groups of options of which it has no use."""
     from kvtrace.trace.checkpoint import document, notes, write
 
-    for group in (stack, run, *others):
-        for field in fields(group):  # type: ignore[arg-type]
-            value = getattr(group, field.name)
-            if field.name not in USED_BY_ALL and value != field.default:
-                flag = flag_of(field.name)
-                raise ConfigError(f"{flag} {value} is of a KV cache; --preset checkpoint has none")
+    for name, value in chain.from_iterable(given(group, *USED_BY_ALL).items() for group in (stack, run, *others)):
+        raise ConfigError(f"{flag_of(name)} {value} is of a KV cache; --preset checkpoint has none")
     job = _job(stack, run, training)
     with progress("writing", job.until_ns) as tick:
         meta = write(output, job, ["kvtrace", *sys.argv[1:]], tick)
@@ -99,11 +87,11 @@ def gen_checkpoints(
     answer(summary, lambda: document(summary), as_json=as_json)
 
 
-def _job(stack: StackArguments, run: RunArguments, given: CheckpointArguments) -> Saving:
+def _job(stack: StackArguments, run: RunArguments, asked: CheckpointArguments) -> Saving:
     from kvtrace.sim.presets.training import load_training
     from kvtrace.trace.checkpoint import Saving, run_course, shard_bytes
 
-    training = load_training(stack.settings or (), given.given())
+    training = load_training(stack.settings or (), given(asked))
     name = stack.model or MODEL
     shape = find_model(name)
     parameters = training.parameters or shape.parameters
@@ -163,16 +151,16 @@ def gen(
             raise ConfigError(f"--event {event[0]}: of the nodes of a KV cache; preset {CHECKPOINT} has none")
         gen_checkpoints(output, stack, run, training, (users, source, drive, fleet), as_json=as_json)
         return
-    training.refuse(stack.preset)
+    for name, value in given(training).items():
+        raise ConfigError(f"{flag_of(name)} {value} is of --preset checkpoint; {stack.preset} has no training")
     from kvtrace.sim import output as trace_output
     from kvtrace.trace.inventory import monthly_costs
 
     scenario = prepare(file, fleet.over(stack), users, run, source, turns, events=event or ())
     fleet.check(scenario.preset)
     simulation, config = scenario.simulation(), scenario.config
-    describe = trace_output.describer(simulation, config, ["kvtrace", *sys.argv[1:]])
     with progress("simulating", scenario.span_ns(simulation)) as tick:
-        meta = trace_output.write(output, simulation, describe, requests_out, tick)
+        meta = trace_output.write(output, simulation, config, ["kvtrace", *sys.argv[1:]], requests_out, tick)
     for note in meta.notes:
         log(f"note: {note}")
     facts = {name: config[name] for name in ("preset", "model", "seed", "serving")}

@@ -78,6 +78,12 @@ def flag_of(field: str) -> str:
     return _FLAGS.get(field) or f"--{field.replace('_', '-')}"
 
 
+def given(group: Any, *but: str) -> dict[str, Any]:
+    """Return those options of `group` that were given, by name, but for some: what is not at its default."""
+    named = ((field, getattr(group, field.name)) for field in fields(group) if field.name not in but)
+    return {field.name: value for field, value in named if value != field.default}
+
+
 @dataclass(frozen=True, slots=True)
 class SourceArguments:
     """What FILE is, and how to transform its requests; None for an option that was not given."""
@@ -144,7 +150,7 @@ class SourceArguments:
 
     def read(self, path: Path, seed: int, max_requests: int | None = None) -> Requests:
         """Return the requests of `path`, at most `max_requests`; all that is drawn comes from `seed`."""
-        from kvtrace.requests.shaping import SCALE_SHIFT_NS, CycleIds, OverLimit, Reshaping
+        from kvtrace.requests.requests import SCALE_SHIFT_NS, CycleIds, OverLimit, Reshaping
 
         kind = self.source
         if kind is None:
@@ -177,14 +183,9 @@ class SourceArguments:
         options |= {name: getattr(self, name) for name in same}
         return read(kind, path, options, wanted, seed)
 
-    def refuse_options_of_files(self) -> None:
-        """Raise ConfigError if an option was given that applies to a FILE only."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name not in ("request_rate", "live_conversations") and value != field.default:
-                raise ConfigError(
-                    f"{flag_of(field.name)} {value} needs a FILE to read; without one, users are synthetic"
-                )
+
+_OPEN_LOOP = ("request_rate", "live_conversations")
+"""Of the options of a FILE, those that an open loop without one takes, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,19 +212,18 @@ class UserArguments:
         """Raise ConfigError for options that exclude each other: of users, of an open loop, and of `file`."""
         if file is not None and self.users is not None:
             raise ConfigError(f"--users {self.users}: requests come from {file}; leave one of the two out")
-        if file is None:
-            source.refuse_options_of_files()
+        for name, value in given(source, *_OPEN_LOOP).items() if file is None else ():
+            raise ConfigError(f"{flag_of(name)} {value} needs a FILE to read; without one, users are synthetic")
         if self.users is not None and (said := self.open_loop(source)):
             raise ConfigError(f"--users {self.users}: they ask in a closed loop; leave them or {said} out")
-        if file is not None and (said := self._arrivals()):
-            raise ConfigError(f"{said}: {file} is no open loop of synthetic users; leave one of the two out")
+        for name, value in given(self, "users").items() if file is not None else ():
+            why = f"{file} is no open loop of synthetic users; leave one of the two out"
+            raise ConfigError(f"{flag_of(name)} {value}: {why}")
 
     def open_loop(self, source: SourceArguments) -> str | None:
         """Return the first option of an open loop that was given, as the user writes it; None if none was."""
-        return _given(source, "request_rate", "live_conversations") or self._arrivals()
-
-    def _arrivals(self) -> str | None:
-        return _given(self, "arrivals", "burstiness", "day", "amplitude")
+        said = {name: value for name, value in given(source).items() if name in _OPEN_LOOP} | given(self, "users")
+        return next((f"{flag_of(name)} {value}" for name, value in said.items()), None)
 
     def requests(
         self,
@@ -240,26 +240,17 @@ class UserArguments:
         if source.request_rate is None:
             raise ConfigError(f"{self.open_loop(source)} is of an open loop: give its --request-rate, such as 20/s")
         process = member(Process, self.arrivals or Process.POISSON, "--arrivals")
-        for name in ("day", "amplitude"):
-            if process is not Process.DIURNAL and getattr(self, name) is not None:
-                raise ConfigError(
-                    f"--{name} {getattr(self, name)} is of --arrivals diurnal; {process} has no use for it"
-                )
-        curve: dict[str, Any] = {}
-        if self.day is not None:
-            curve["day_ns"] = parse_duration_ns(self.day)
-        if self.amplitude is not None:
-            curve["amplitude"] = self.amplitude
-        arrivals = ArrivalProcess(parse_rate_per_s(source.request_rate), process, self.burstiness, **curve)
+        curve = given(self, "users", "arrivals")
+        for name, value in curve.items():
+            if process is not Process.DIURNAL and name != "burstiness":
+                raise ConfigError(f"--{name} {value} is of --arrivals diurnal; {process} has no use for it")
+        if "day" in curve:
+            curve["day_ns"] = parse_duration_ns(curve.pop("day"))
+        arrivals = ArrivalProcess(parse_rate_per_s(source.request_rate), process, **curve)
         live = {} if source.live_conversations is None else {"live_conversations": source.live_conversations}
         return make_open_loop(
             arrivals, until_ns, max_context_tokens, seed, max_requests=max_requests, user_kind=kind, **live
         )
-
-
-def _given(group: object, *names: str) -> str | None:
-    given = ((name, getattr(group, name)) for name in names)
-    return next((f"{flag_of(name)} {value}" for name, value in given if value is not None), None)
 
 
 _PRICE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([A-Za-z]+)\s*")
@@ -390,8 +381,7 @@ class FleetArguments:
         """Return `stack` with what was given as settings before its own."""
         if self.router is not None:
             member(Router, self.router, "--router")
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        settings = [f"fleet.{name}={value}" for name, value in given.items() if value is not None]
+        settings = [f"fleet.{name}={value}" for name, value in given(self).items()]
         return replace(stack, settings=[*settings, *(stack.settings or ())])
 
 
@@ -489,7 +479,7 @@ def prepare(
     as --event has them.
     """
     from kvtrace.model import serving
-    from kvtrace.requests.shaping import Turns, choose
+    from kvtrace.requests.requests import Turns, choose
     from kvtrace.sim.fleet import parse_all
     from kvtrace.sim.presets.preset import load_preset
     from kvtrace.sim.simulation import FOREVER_NS, Load

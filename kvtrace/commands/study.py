@@ -52,6 +52,10 @@ if TYPE_CHECKING:
 
 
 TABLE, PAGE, TRACES = "results.parquet", "study.html", "traces"
+Workers = Annotated[int | None, typer.Option(min=1, max=4096, help="Simulations at a time.  [default: a core each]")]
+Scheduler = Annotated[
+    str | None, typer.Option(help="Simulate on the Dask cluster of this scheduler, such as tcp://10.0.0.1:8786.")
+]
 
 
 # Long: two thirds are its options and its help.
@@ -62,12 +66,8 @@ def study(
     ] = Path("study"),
     target_hit: TargetHit = None,
     target_ttft: TargetTtft = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, max=4096, help="Simulations at a time.  [default: a core each]")
-    ] = None,
-    scheduler: Annotated[
-        str | None, typer.Option(help="Simulate on the Dask cluster of this scheduler, such as tcp://10.0.0.1:8786.")
-    ] = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
     with_traces: Annotated[
         bool, typer.Option("--with-traces", help=f"Also write each configuration's trace, below {TRACES}/.")
     ] = False,
@@ -179,8 +179,8 @@ def simulate(task: Task) -> Simulated:
         if task.trace is None:
             simulation.run(meter)
         else:
-            describe = trace_output.describer(simulation, scenario.config, ["kvtrace", "gen", *task.argv])
-            trace_output.write(Path(task.trace), simulation, describe, watch=meter.count)
+            argv = ["kvtrace", "gen", *task.argv]
+            trace_output.write(Path(task.trace), simulation, scenario.config, argv, watch=meter.count)
     tier = len(scenario.preset.tiers) - 1 if len(scenario.preset.tiers) > 1 else None
     worn = Worn(tier, asked.drive.drive_size, asked.drive.endurance)
     found = simulated(simulation, meter, scenario.span_ns(simulation), worn)
@@ -316,10 +316,8 @@ def plan(
     output: Annotated[
         Path, typer.Option("-o", "--output", help=f"A folder for {TABLE}, and what is kept to go on with.")
     ] = Path("plan"),
-    workers: Annotated[
-        int | None, typer.Option(min=1, max=4096, help="Simulations at a time.  [default: a core each]")
-    ] = None,
-    scheduler: Annotated[str | None, typer.Option(help="Simulate on the Dask cluster of this scheduler.")] = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
     as_json: AsJson = False,
     stack: StackArguments,
     fleet: FleetArguments,

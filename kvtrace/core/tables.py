@@ -556,8 +556,9 @@ class Writer:
     def __init__(
         self, table: Table, meta: Metadata, encoder: Encoder, extras: tuple[str, ...] = (), group_rows: int = 0
     ) -> None:
-        """Write rows of `table` with the columns `extras` through `encoder`, and `meta` at the end."""
-        self.table, self.meta, self.rows = table, msgspec.structs.replace(meta, schema_version=table.version(extras)), 0
+        """Write rows of `table` with the columns `extras` through `encoder`, and `meta`, as of it, at the end."""
+        self.table, self.rows = table, 0
+        self.meta = msgspec.structs.replace(meta, table=table.name, schema_version=table.version(extras))
         self._extras, self._group_rows = extras, group_rows or ROW_GROUP_ROWS
         self._encoder, self._pending, self._pending_rows, self._is_whole = encoder, [], 0, False
 

@@ -339,7 +339,7 @@ def simulated(simulation: Simulation, meter: Meter, span_ns: int | None, drive: 
     """Return what `simulation`, which is over, came to; requests arrived over `span_ns`."""
     preset, stats, span_ns = simulation.preset, simulation.stats(), meter.span_ns(span_ns)
     hits, lookups = sum(of["hits"] for of in stats["tiers"]), stats["lookups"]
-    saved = sum(of["hit_bytes"] for of in stats["tiers"]) // simulation.bytes_per_token
+    saved = sum(of["hit_bytes"] for of in stats["tiers"]) // simulation.sizes.bytes_per_token
     return Simulated(
         **{name: stats[name] for name in ("requests", "lookups", "input_tokens", "output_tokens", "first_token")},
         hit_ratio=hits / lookups if lookups else None,

@@ -80,7 +80,7 @@ def read_model(path: Path, kv_dtype: str | None = None) -> ModelShape:
             raise text.error(
                 name, "may change what is cached, and is not understood; if it does not, remove it from a copy"
             )
-    if text.count("num_nextn_predict_layers") or text.count("mtp_num_hidden_layers"):
+    if text.known("num_nextn_predict_layers", 0) or text.known("mtp_num_hidden_layers", 0):
         notes.append("multi-token-prediction layers are not counted")
     kind = text.text("model_type") or config.text("model_type") or "unnamed"
     is_named_so = text.get("max_position_embeddings") is None and "model_max_length" in text.tree
@@ -162,17 +162,13 @@ def _heads(text: Fields, *, is_full: bool) -> dict[str, Any]:
     if text.get("head_dim") is None and text.get("attention_head_dim") is not None:
         width_field = "attention_head_dim"
     width = _plain_head_dim(text, kind) if text.get(width_field) is None else text.integer(width_field)
-    value = _known(text, value_field)
+    value = text.known(value_field)
     return {
-        "query_heads": _known(text, query_field),
+        "query_heads": text.known(query_field),
         "kv_heads": heads,
         "head_dim": width,
         "value_dim": None if value == width else value,
     }
-
-
-def _known(text: Fields, name: str) -> int | None:
-    return None if text.get(name) is None else text.integer(name)
 
 
 def _plain_head_dim(text: Fields, kind: str) -> int:
@@ -190,7 +186,7 @@ def _plain_head_dim(text: Fields, kind: str) -> int:
 def _latent(text: Fields, kinds: list[LayerKind], layers: int) -> list[Layers]:
     rope = text.integer("qk_rope_head_dim", least=0)
     names = {"query_heads": "num_attention_heads", "nope_dim": "qk_nope_head_dim", "value_dim": "v_head_dim"}
-    widths = {name: _known(text, field) for name, field in names.items()}
+    widths = {name: text.known(field) for name, field in names.items()}
     groups: list[Layers] = [Latent(layers=layers, latent_dim=text.integer("kv_lora_rank"), rope_dim=rope, **widths)]
     if text.get("index_head_dim") is None:
         if text.get("index_topk") is not None:
@@ -211,7 +207,7 @@ def _latent(text: Fields, kinds: list[LayerKind], layers: int) -> list[Layers]:
     elif text.get("index_topk_freq") is not None:
         raise text.error("index_topk_freq", "which layers share an indexer is not said: add indexer_types")
     if indexers:
-        heads, top_tokens = _known(text, "index_n_heads"), _known(text, "index_topk")
+        heads, top_tokens = text.known("index_n_heads"), text.known("index_topk")
         groups.append(Indexer(layers=indexers, index_dim=width, query_heads=heads, top_tokens=top_tokens))
     return groups
 
@@ -275,9 +271,9 @@ class Fields:
             raise self.error(name, f"must be a whole number >= {least}, not {value!r}")
         return value
 
-    def count(self, name: str) -> int:
-        """Return the whole number `name`, 0 if it is absent or null."""
-        return 0 if self.get(name) is None else self.integer(name, least=0)
+    def known(self, name: str, least: int = 1) -> int | None:
+        """Return the whole number `name`, None if it is absent or null."""
+        return None if self.get(name) is None else self.integer(name, least)
 
     def text(self, name: str) -> str | None:
         """Return the text `name`, None if it is absent or null; ConfigError if it is something else."""
@@ -338,7 +334,7 @@ def layer_kinds(text: Fields, notes: list[str]) -> list[LayerKind]:
     if layers > _MOST_LAYERS:
         raise text.error("num_hidden_layers", f"{layers}; at most {_MOST_LAYERS}")
     kinds = _said(text, layers)
-    if shared := text.count("num_kv_shared_layers"):
+    if shared := text.known("num_kv_shared_layers", 0):
         if shared >= layers:
             raise text.error("num_kv_shared_layers", f"{shared} of {layers} layers cannot share")
         notes.append(f"the last {shared} layers share the cache of earlier ones (num_kv_shared_layers)")

@@ -25,9 +25,10 @@ static void change_tier(World *w, int64_t t, int64_t old, int64_t new) {
     tier->groups = groups, tier->free_group = free_group;
 }
 
-void change_node(World *w, int64_t node) {
+void move(World *w, int64_t node) {
     Fleet *fleet = &w->fleet;
     int64_t here = w->control.node;
+    if (here == node) return;
     int64_t rack = fleet->count + here / fleet->rack_nodes, next_rack = fleet->count + node / fleet->rack_nodes;
     if (fleet->due_count) {
         note_due(w, here, fleet->scoped & ~fleet->racked);
@@ -75,35 +76,25 @@ void route(World *w, int64_t actor, int64_t n) {
     see_all(w, n);
 }
 
-// Count of `chain[:end]`, as it was found, what is in the node's own tiers and what in shared ones.
-static void count_hits(World *w, int64_t end, int64_t *local_hits, int64_t *shared_hits) {
-    for (int64_t i = 0; i < end; i++) {
-        int64_t t = w->where[i];
-        if (t == NONE) continue;
-        if (w->fleet.own & (1 << t)) ++*local_hits;
-        else ++*shared_hits;
-    }
-}
-
-// Count what the node of the actor's request found: `chain[:end]`, of so many objects `looked_up`.
+// Count and note what the actor's request found: `chain[:end]`, of so many objects `looked_up`.
 void account(World *w, int64_t actor, int64_t end, int64_t looked_up) {
     Actor *me = &w->actors[actor];
     Node *node = &w->fleet.nodes[me->node];
-    node->lookups += looked_up;
-    node->prefilling_tokens += me->missed_tokens;
-    node->computed_tokens += me->missed_tokens;
-    count_hits(w, end, &node->local_hits, &node->shared_hits);
-}
-
-// Note what the actor's request found: `chain[:end]`, of so many objects `looked_up`.
-void note_found(World *w, int64_t actor, int64_t end, int64_t looked_up) {
-    Actor *me = &w->actors[actor];
+    Found found = {.ts_ns = w->control.now, .lookups = looked_up, .computed_tokens = me->missed_tokens,
+        .restarted = me->restarts > 0};
+    for (int64_t i = 0; i < end; i++) {
+        int64_t t = w->where[i];
+        if (t == NONE) continue;
+        if (w->fleet.own & (1 << t)) found.local_hits++;
+        else found.shared_hits++;
+    }
+    if (w->fleet.count > 1) {
+        node->lookups += looked_up, node->local_hits += found.local_hits, node->shared_hits += found.shared_hits;
+        node->prefilling_tokens += me->missed_tokens, node->computed_tokens += me->missed_tokens;
+    }
+    if (!w->found_count) return;
     if (w->control.found == w->found_count) ensure(w, FLUSH, 1);
-    Found *note = &w->found[w->control.found++];
-    note->ts_ns = w->control.now, note->lookups = looked_up, note->computed_tokens = me->missed_tokens;
-    note->restarted = me->restarts > 0;
-    note->local_hits = note->shared_hits = 0;
-    count_hits(w, end, &note->local_hits, &note->shared_hits);
+    w->found[w->control.found++] = found;
 }
 
 // How long it is until a node joins that may be sent requests; NONE if none ever does.
@@ -115,19 +106,67 @@ int64_t until_open(World *w) {
     return NONE;
 }
 
-// --- the hand-over of a computed prompt -----------------------------------------------------------------------------
+// --- what routers share: which nodes they may choose, the cheapest of them, and what of a prompt each has ------------
 
-// The decoding node with the fewest requests; of several, the one that has had the fewest.
-static int64_t find_taker(World *w) {
-    Node *nodes = w->fleet.nodes;
-    int64_t found = NONE;
-    for (int64_t k = w->fleet.entrances; k < w->fleet.count; k++) {
-        bool is_less = found == NONE || nodes[k].outstanding < nodes[found].outstanding;
-        bool is_next = is_less || (nodes[k].outstanding == nodes[found].outstanding && is_fresher(w, k, found));
-        if (is_open(w, k) && is_next) found = k;
+int64_t count_open(World *w) {
+    int64_t count = 0;
+    for (int64_t node = 0; node < w->fleet.entrances; node++) count += is_open(w, node);
+    return count;
+}
+
+// Of the nodes from `first` on, below `end`, the one that is up and costs least for the actor's request; of several, the
+// one that has served the fewest, and of those the first.
+int64_t cheapest(World *w, int64_t actor, int64_t first, int64_t end, Cost *cost) {
+    int64_t found = NONE, least = 0;
+    for (int64_t node = first; node < end; node++) {
+        if (!w->fleet.nodes[node].is_up) continue;
+        int64_t its = cost(w, actor, node), turns = w->fleet.nodes[node].turns;
+        if (found == NONE || its < least || (its == least && turns < w->fleet.nodes[found].turns))
+            found = node, least = its;
     }
     return found;
 }
+
+int64_t outstanding_of(World *w, UNUSED int64_t actor, int64_t node) { return w->fleet.nodes[node].outstanding; }
+
+// Whether the object after the first `run` ones is one more of those that `node` has (racks come after all nodes).
+static bool add_run(World *w, int64_t node, int64_t run, int64_t size) {
+    Fleet *fleet = &w->fleet;
+    if (node >= fleet->count || fleet->runs[node] != run) return false;
+    fleet->runs[node]++;
+    fleet->runs[fleet->count + node] += size;
+    return true;
+}
+
+// Find, for each node, of how many of the request's first objects it has a copy in tiers of its own, in `runs`.
+void measure(World *w, int64_t actor, int64_t n) {
+    Fleet *fleet = &w->fleet;
+    int64_t first = w->actors[actor].retrieved_objects;
+    for (int64_t node = 0; node < 2 * fleet->count; node++) fleet->runs[node] = 0;
+    bool is_any = fleet->scoped != 0;
+    for (int64_t i = first; is_any && i < n; i++) {
+        int64_t entry = w->chain[i];
+        is_any = false;
+        if (entry < 0) {
+            if (place_in(entry)) is_any = add_run(w, place_in(entry) - 1, i - first, w->knobs.chunk_bytes);
+            continue;
+        }
+        for (int64_t copy = fleet->copies[entry].first; copy != NONE; copy = fleet->copies[copy].older) {
+            const Slot *what = &w->slots[copy];
+            if (what->live != 0) is_any |= add_run(w, what->place - 1, i - first, what->size);
+        }
+    }
+}
+
+// How many tokens of the request's prompt `node` has, as `measure` found.
+int64_t found_tokens(World *w, int64_t actor, int64_t node) {
+    Fleet *fleet = &w->fleet;
+    int64_t chunk = w->knobs.chunk_tokens;
+    int64_t tokens = chunk ? fleet->runs[node] * chunk : fleet->runs[fleet->count + node] / w->knobs.bytes_per_token;
+    return min_of(tokens, w->actors[actor].input);
+}
+
+// --- the hand-over of a computed prompt -----------------------------------------------------------------------------
 
 // Append rows of the link, which is the tier after all others, for what of `chain[:n]` is sent.
 static void emit_sent(World *w, int64_t n, int64_t op, int64_t phase, int64_t request, int64_t stage) {
@@ -160,7 +199,8 @@ static bool keep_sent(World *w, int64_t n, int64_t request, int64_t stage) {
 // It is written to the link, read from it, and put into the node's fastest tier. The node that sends is one server.
 int64_t hand_over(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
-    int64_t now = w->control.now, sender = me->node, taker = find_taker(w), n = gather(w, actor), sent = 0;
+    int64_t now = w->control.now, sender = me->node, n = gather(w, actor), sent = 0;
+    int64_t taker = cheapest(w, actor, w->fleet.entrances, w->fleet.count, outstanding_of);   // which decodes
     give_slots(w, actor, 0, n);
     move(w, taker);
     see_all(w, n);
@@ -244,7 +284,7 @@ static void lose_node(World *w, int64_t node, int64_t kept) {
         move(w, node);
         if (!(kept & (1 << t))) empty_tier(w, node, t);
         Tier *tier = &w->tiers[t];
-        tier->read_busy_ns = tier->write_busy_ns = control->now;
+        tier->busy_ns[OP_READ] = tier->busy_ns[OP_WRITE] = control->now;
         while (tier->waiting_objects > 0) take_first(w, t);
         tier->beat_ns = 0;
         if (w->knobs.filtered & (1 << t)) forget_counts(w, t);
@@ -258,19 +298,15 @@ static void lose_node(World *w, int64_t node, int64_t kept) {
     fail_over(w, node);
 }
 
+static int64_t turns_of(World *w, UNUSED int64_t actor, int64_t node) { return w->fleet.nodes[node].turns; }
+
 // Let `node` serve.
 static void join_node(World *w, int64_t node) {
-    Node *nodes = w->fleet.nodes;
-    if (nodes[node].is_up) return;
-    int64_t least = nodes[node].turns;
-    bool is_any = false;
-    for (int64_t k = 0; k < w->fleet.count; k++) {
-        if (nodes[k].is_up && (!is_any || nodes[k].turns < least)) {
-            least = nodes[k].turns;
-            is_any = true;
-        }
-    }
-    nodes[node].is_up = 1, nodes[node].turns = max_of(nodes[node].turns, least);
+    Node *its = &w->fleet.nodes[node];
+    if (its->is_up) return;
+    int64_t least = cheapest(w, NONE, 0, w->fleet.count, turns_of);
+    if (least != NONE) its->turns = max_of(its->turns, turns_of(w, NONE, least));
+    its->is_up = 1;
     w->control.open += node < w->fleet.entrances;
 }
 
@@ -287,7 +323,7 @@ static void set_reach(World *w, int64_t t, bool is_gone) {
     }
     control->gone = 0, tier->largest = control->gone_largest;
     if (is_queued) {
-        tier->write_busy_ns = max_of(tier->write_busy_ns, now);
+        tier->busy_ns[OP_WRITE] = max_of(tier->busy_ns[OP_WRITE], now);
         if (tier->beat_ns && tier->beat_ns < now) tier->beat_ns = up_by(now, tier->heartbeat_ns) * tier->heartbeat_ns;
     }
 }

@@ -1,6 +1,9 @@
 // The books of a trace (kvtrace/trace/inventory.py): its rows against what must be live, up to the first that cannot be.
 #include "world.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #define MOST ((int64_t)1 << 62)         // what can be reckoned with
 
 static int64_t check_stage(int64_t request, int64_t stage, Books *b) {
@@ -53,32 +56,36 @@ EXPORT int64_t ledger_enter(Books *b, int64_t rows, const int64_t *ts_ns, const 
 }
 
 // === numbers of names ================================================================================================
-// Names, int64, into numbers from 0 by first appearance: a hash table of the numbers, beside their names.
+// Names into numbers from 0 by first appearance: a hash table of the numbers, beside their names.
 
-// Where the number of `name` stands in `table`, whose `room` is a power of two, or the empty place where it would.
-static int64_t place_of_name(const int32_t *table, int64_t room, const int64_t *names, int64_t name) {
-    int64_t mask = room - 1, at = (int64_t)((uint64_t)name * 0x9E3779B97F4A7C15 >> 20) & mask;
-    while (table[at] >= 0 && names[table[at]] != name) at = (at + 1) & mask;
+// Where the number of `name` stands, or the empty place where it would.
+static int64_t place_of_name(const Names *known, int64_t name) {
+    int64_t mask = 2 * known->room - 1, at = (int64_t)((uint64_t)name * 0x9E3779B97F4A7C15 >> 20) & mask;
+    while (known->number[at] >= 0 && known->name[known->number[at]] != name) at = (at + 1) & mask;
     return at;
 }
 
-// Put the numbers of `wanted` into `found`, as far as `names` has room for new ones, of which there are `count` so far;
-// return how many were.
-EXPORT int64_t number_names(const int64_t *wanted, int64_t wanted_count, int32_t *found, int32_t *table, int64_t room,
-    int64_t *names, int64_t names_room, int64_t count) {
-    for (int64_t i = 0; i < wanted_count; i++) {
-        int64_t at = place_of_name(table, room, names, wanted[i]);
-        if (table[at] < 0) {
-            if (count == names_room) return i;
-            names[count] = wanted[i];
-            table[at] = (int32_t)count++;
-        }
-        found[i] = table[at];
-    }
-    return wanted_count;
+static void make_room(Names *known) {
+    known->room = max_of(1024, 2 * known->room);
+    known->name = grown(known->name, known->room, sizeof(int64_t));
+    free(known->number);
+    known->number = grown(NULL, 2 * known->room, sizeof(int32_t));
+    memset(known->number, NONE, 2 * (size_t)known->room * sizeof(int32_t));
+    for (int64_t i = 0; i < known->count; i++) known->number[place_of_name(known, known->name[i])] = (int32_t)i;
 }
 
-EXPORT void place_names(int32_t *table, int64_t room, const int64_t *names, int64_t count) {
-    for (int64_t number = 0; number < count; number++)
-        table[place_of_name(table, room, names, names[number])] = (int32_t)number;
+// Give the next `count` names their numbers; how many numbers there are.
+EXPORT int64_t number_names(Names *known, const int64_t *names, int64_t count, int32_t *found) {
+    for (int64_t i = 0; i < count; i++) {
+        if (known->count == known->room) make_room(known);
+        int64_t at = place_of_name(known, names[i]);
+        if (known->number[at] < 0) {
+            known->name[known->count] = names[i];
+            known->number[at] = (int32_t)known->count++;
+        }
+        found[i] = known->number[at];
+    }
+    return known->count;
 }
+
+EXPORT void forget_names(Names *known) { free(known->name), free(known->number); }

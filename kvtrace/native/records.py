@@ -5,25 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from kvtrace.core.native import library
 from kvtrace.core.native.structs import Structure, header
 
-WORLD = header(Path(__file__).parent / "world.h")
+WORLD = header(Path(library.__file__).parent / "core.h", Path(__file__).parent / "world.h")
 UNBOUNDED = 2**62
 NONE = -1
 
-FLUSH, MORE_SLOTS, MORE_ACTORS, LONGER_CHAIN, WIDER_CONTEXTS, MORE_CONTEXTS, MORE_COUNTS, MORE_PLACES = range(8)
+FLUSH, MORE_SLOTS, MORE_ACTORS, LONGER_CHAIN = range(4)
 """What the simulation asks for."""
 USERS, CONVERSATIONS, CHAINS = range(3)
 """Knobs.source."""
-QUEUES, COPY_COLUMNS = 4, 16
+QUEUES = 4
 LOST, JOINED, EMPTIED, GONE, BACK = range(5)
 """Happening.kind: to a node, to a node's or a rack's tier, or to the store."""
 
 TIER, QUEUE, SLOT, LINK, NOTE = map(WORLD.dtype, ("Tier", "Queue", "Slot", "Link", "Note"))
-OFFER, MEMBER, SEEN, PIN = map(WORLD.dtype, ("Offer", "Member", "Seen", "Pin"))
-ACTOR, CONVERSATION, ITEM = map(WORLD.dtype, ("Actor", "Conversation", "Item"))
+OFFER, MEMBER, PIN = map(WORLD.dtype, ("Offer", "Member", "Pin"))
+ACTOR, CONVERSATION, CONTEXT, ITEM = map(WORLD.dtype, ("Actor", "Conversation", "Context", "Item"))
 PIECE, ATTENTION = map(WORLD.dtype, ("Piece", "Attention"))
-WANTED, FIRST_TOKEN, FOUND, HAPPENING = map(WORLD.dtype, ("Wanted", "FirstToken", "Found", "Happening"))
+FIRST_TOKEN, FOUND, HAPPENING = map(WORLD.dtype, ("FirstToken", "Found", "Happening"))
 EVENT, BATCH, WAIT, ASKED = map(WORLD.dtype, ("Event", "Batch", "Wait", "Asked"))
 FOLLOWER, WAITING, USER, NODE, COPY = map(WORLD.dtype, ("Follower", "Waiting", "User", "Node", "Copy"))
 

@@ -1,15 +1,17 @@
-// A request, from its arrival to its end: which one comes next, the look-up and its reads, the store of what was
+// A request, from its arrival to its end: of which objects it consists, the look-up and its reads, the store of what was
 // computed, and the decode.
 #include "sim.h"
 
-// === prompts =========================================================================================================
-// Prompts: which request comes next, and of which objects it consists.
-//
-// A user plans its next turn, or the next request of a file arrives. Its objects are made when first asked for.
+#include <stdlib.h>
 
-enum { MILLION = 1000000, FS_PER_NS = 1000000 };
+// === prompts =========================================================================================================
+// Prompts: of which objects a request consists. They are made when first asked for.
+
+enum { FS_PER_NS = 1000000 };
 
 // --- objects --------------------------------------------------------------------------------------------------------
+
+INLINE int64_t home_at(int64_t context, int64_t place) { return context << 32 | place; }
 
 // Name a new object of `size` bytes at `home` of World.contexts.
 static void make(World *w, int64_t size, int64_t home) {
@@ -18,7 +20,7 @@ static void make(World *w, int64_t size, int64_t home) {
     int64_t number = c->next_object++;
     w->made_size[c->made++] = size;
     if (w->knobs.is_packed) {
-        w->contexts[home] = packed(number << PACKED_BITS);
+        *entry_at(w, home) = packed(number << PACKED_BITS);
         return;
     }
     int64_t slot = take_slot(w);
@@ -26,7 +28,7 @@ static void make(World *w, int64_t size, int64_t home) {
     what->object = number, what->size = size, what->home = home;
     what->live = 0, what->held = 1, what->seen = 0;
     renew(w, slot);
-    w->contexts[home] = slot;
+    *entry_at(w, home) = slot;
 }
 
 // Make the new objects of the actor's request and append them to its conversation.
@@ -34,9 +36,13 @@ static void make_objects(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
     Knobs *k = &w->knobs;
     int64_t size = k->chunk_tokens ? k->chunk_bytes : me->new_tokens * k->bytes_per_token;
-    int64_t end = me->context * k->context_width + me->length;
-    for (int64_t i = end; i < end + me->new; i++) make(w, size, i);
-    me->length += me->new;
+    Context *mine = &w->contexts[me->context];
+    int64_t end = me->length + me->new;
+    if (end > mine->room) {
+        mine->room = max_of(end, 2 * mine->room);
+        mine->entry = grown(mine->entry, mine->room, sizeof(int64_t));
+    }
+    for (; me->length < end; me->length++) make(w, size, home_at(me->context, me->length));
     if (w->knobs.source == CONVERSATIONS && me->new) w->conversations[me->session].length = me->length;
 }
 
@@ -44,8 +50,8 @@ static void make_objects(World *w, int64_t actor) {
 static void find_objects(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
     for (int64_t i = me->first; i < me->first + me->length; i++) {
-        int64_t number = w->chains[i];
-        if (w->contexts[number] == NONE) make(w, w->knobs.chunk_bytes, number);
+        int64_t home = home_at(0, w->chains[i]);
+        if (*entry_at(w, home) == NONE) make(w, w->knobs.chunk_bytes, home);
     }
 }
 
@@ -61,12 +67,9 @@ static int64_t collect(World *w, int64_t actor) {
         int64_t first = w->items[me->prompt].first;
         for (int64_t j = 0; j < me->shared; j++) chain[n++] = first + j;
     }
-    if (w->knobs.source == CHAINS) {
-        for (int64_t i = me->first; i < me->first + me->length; i++) chain[n++] = w->contexts[w->chains[i]];
-        return n;
-    }
-    int64_t first = me->context * w->knobs.context_width;
-    for (int64_t i = first; i < first + me->length; i++) chain[n++] = w->contexts[i];
+    const int64_t *own = w->contexts[me->context].entry;
+    const int32_t *places = w->knobs.source == CHAINS ? &w->chains[me->first] : NULL;
+    for (int64_t i = 0; i < me->length; i++) chain[n++] = own[places ? places[i] : i];
     return n;
 }
 
@@ -78,10 +81,10 @@ int64_t gather(World *w, int64_t actor) {
 }
 
 // Where `chain[i]`, one of the actor's own objects, is named in World.contexts.
-int64_t home_of(World *w, int64_t actor, int64_t i) {
+static int64_t home_of(World *w, int64_t actor, int64_t i) {
     Actor *me = &w->actors[actor];
-    if (w->knobs.source == CHAINS) return w->chains[me->first + i];
-    return me->context * w->knobs.context_width + i - me->retrieved_objects - me->shared;
+    if (w->knobs.source == CHAINS) return home_at(0, w->chains[me->first + i]);
+    return home_at(me->context, i - me->retrieved_objects - me->shared);
 }
 
 // Note the entry that decoding reads: the last of the `n` objects of the request, if it has any of its own.
@@ -93,136 +96,18 @@ static void set_entry(World *w, int64_t actor, int64_t n) {
 
 // Nobody can ask any more for what is named at `home`.
 static void forget_home(World *w, int64_t home) {
-    int64_t slot = w->contexts[home];
-    w->contexts[home] = NONE;
+    int64_t slot = *entry_at(w, home);
+    *entry_at(w, home) = NONE;
     if (slot < 0) return;
     w->slots[slot].held &= ~1;
     w->slots[slot].home = NONE;
     release(w, slot);
 }
 
-static void forget_all(World *w, int64_t context, int64_t length) {
-    int64_t first = context * w->knobs.context_width;
-    for (int64_t i = first; i < first + length; i++) forget_home(w, i);
-}
-
-// --- users ----------------------------------------------------------------------------------------------------------
-
-// Draw whether the user's new conversation begins with a system prompt, and with which.
-static void choose_prompt(World *w, int64_t user) {
-    Actor *me = &w->actors[user];
-    Knobs *k = &w->knobs;
-    User *who = &w->users[user];
-    me->prompt = NONE, me->shared = 0;
-    if (!k->prompt_ppm || next_extra(who, k->seed, user, 0, MILLION - 1) >= k->prompt_ppm) return;
-    me->prompt = next_extra(who, k->seed, user, 0, k->prompts - 1);
-    me->shared = w->items[me->prompt].objects;
-    me->history = w->items[me->prompt].tokens;
-}
-
-// Draw whether the user's request retrieves chunks of a document, and which; none that its context cannot hold.
-static void retrieve(World *w, int64_t user) {
-    Actor *me = &w->actors[user];
-    Knobs *k = &w->knobs;
-    User *who = &w->users[user];
-    me->retrieved = 0, me->retrieved_objects = 0, me->retrieved_tokens = 0;
-    if (!k->retrieve_ppm || next_extra(who, k->seed, user, 0, MILLION - 1) >= k->retrieve_ppm) return;
-    int64_t document = pick(w->document_weight, w->document_weight_count, who, k->seed, user);
-    int64_t first = w->documents[document], end = w->documents[document + 1];
-    int64_t *chosen = w->retrieved, at = user * k->top_chunks, tokens = 0;
-    int64_t count = pick_distinct(chosen, at, k->top_chunks, end - first, k->is_zipf_chunk, who, k->seed, user);
-    for (int64_t i = at; i < at + count; i++) {
-        chosen[i] += first;
-        tokens += w->items[chosen[i]].tokens;
-    }
-    if (me->input + tokens + me->output > k->max_context_tokens) return;
-    me->retrieved = count, me->retrieved_tokens = tokens;
-    for (int64_t i = at; i < at + count; i++) me->retrieved_objects += w->items[chosen[i]].objects;
-    me->input += tokens;
-}
-
-// Draw the user's next turn, its conversation, and what it retrieves.
-static void plan_turn(World *w, int64_t user) {
-    Actor *me = &w->actors[user];
-    Knobs *k = &w->knobs;
-    int64_t new_tokens, output;
-    bool is_new = next_turn(
-        &w->users[user], k->seed, user, me->turn, me->history, k->max_context_tokens, &new_tokens, &output);
-    me->new_tokens = new_tokens, me->output = output;
-    if (is_new) {
-        forget_all(w, me->context, me->length);
-        me->length = 0, me->turn = 0, me->history = 0;
-        me->session = w->control.next_session++;
-        choose_prompt(w, user);
-    }
-    me->input = me->history + me->new_tokens;
-    me->new = k->chunk_tokens ? me->input / k->chunk_tokens - me->shared - me->length : 1;
-    retrieve(w, user);
-}
-
-// Draw which of its entries the user decodes on; the entry is a conversation that only ever decodes.
-static void choose_entry(World *w, int64_t user) {
-    Actor *me = &w->actors[user];
-    Knobs *k = &w->knobs;
-    User *who = &w->users[user];
-    int64_t new_tokens;
-    next_turn(who, k->seed, user, 0, 0, k->max_context_tokens, &new_tokens, &me->output);
-    me->session = user * k->entries + next_extra(who, k->seed, user, 0, k->entries - 1);
-    me->prompt = k->first_entry + me->session;
-    Item *item = &w->items[me->prompt];
-    me->turn = item->uses++;
-    me->shared = item->objects, me->input = item->tokens, me->new_tokens = 0, me->new = 0;
-}
-
-// Plan the next request of a user; NONE if no more may ask.
-int64_t ask(World *w, int64_t user) {
-    Actor *me = &w->actors[user];
-    Control *c = &w->control;
-    if (c->next_request >= w->knobs.max_requests) return NONE;
-    if (w->knobs.mode == DECODE_ONLY) choose_entry(w, user);
-    else plan_turn(w, user);
-    if (c->logged == w->log_count) ensure(w, FLUSH, 1);
-    me->request = c->next_request++;
-    w->log[c->logged++] = (Asked){
-        .arrival_ns = c->now, .request_id = me->request, .session_id = me->session, .turn = me->turn,
-        .input_tokens = me->input, .output_tokens = me->output, .qos = w->users[user].qos, .kind = w->users[user].kind,
-    };
-    me->stage = 0, me->asked_ns = c->now, me->step = STEP_LOAD;
-    me->restarts = 0, me->answered = 0;
-    return 0;
-}
-
-// --- requests of a file ---------------------------------------------------------------------------------------------
-
-// Make `actor` the request in row `request` of the file; requests are numbered as they arrive.
-void arrive(World *w, int64_t actor, int64_t request) {
-    Actor *me = &w->actors[actor];
-    Knobs *k = &w->knobs;
-    me->step = STEP_LOAD, me->request = w->control.arrived - 1, me->stage = 0, me->asked_ns = w->control.now;
-    me->input = w->input_tokens[request], me->output = w->output_tokens[request];
-    me->new_tokens = me->input;
-    me->restarts = 0, me->answered = 0;
-    me->prompt = NONE;
-    if (k->source == CHAINS) {
-        if (w->conversation_count) me->session = w->conversation[request];
-        me->first = w->offsets[request], me->new = 0;
-        me->length = w->offsets[request + 1] - me->first;
-        return;
-    }
-    int64_t row = w->conversation[request];
-    Conversation *mine = &w->conversations[row];
-    if (mine->context == NONE) mine->context = w->idle_contexts[--w->control.idle_contexts];
-    me->session = row, me->context = mine->context, me->length = mine->length;
-    if (k->chunk_tokens) {
-        int64_t chunks = me->input / k->chunk_tokens;
-        me->new = max_of(0, chunks - me->length);
-        me->length = min_of(chunks, me->length);
-    } else {
-        int64_t new_tokens = max_of(0, me->input - mine->tokens);
-        mine->tokens = me->input + me->output;
-        me->new = new_tokens > 0;
-        if (new_tokens) me->new_tokens = new_tokens;
-    }
+void forget_all(World *w, int64_t context, int64_t length) {
+    for (int64_t i = 0; i < length; i++) forget_home(w, home_at(context, i));
+    free(w->contexts[context].entry);
+    w->contexts[context] = (Context){NULL, 0};
 }
 
 // End the request of a file: what no request is to ask for any more is forgotten where nothing else needs it.
@@ -232,15 +117,85 @@ static void leave_request(World *w, int64_t actor) {
     if (w->knobs.source == CONVERSATIONS) {
         Conversation *mine = &w->conversations[me->session];
         if (--mine->remaining) return;
-        forget_all(w, mine->context, mine->length);
-        w->idle_contexts[w->control.idle_contexts++] = mine->context;
-        mine->context = NONE, mine->length = 0;
+        forget_all(w, me->context, mine->length);
+        mine->length = 0;
         return;
     }
     for (int64_t i = me->first; i < me->first + me->length; i++) {
         int64_t number = w->chains[i];
-        if (--w->object_uses[number] == 0) forget_home(w, number);
+        if (--w->object_uses[number] == 0) forget_home(w, home_at(0, number));
     }
+}
+
+// === staging buffers =================================================================================================
+// The staging tier: what a request stores and what it reads from below takes a buffer there before any of it is in.
+
+// Make room in tier `t` for a buffer for `slot`, beside `taken_bytes` of others; return whether there is. What is given
+// up is what was there, but for `kept_bytes`, those used last.
+static bool take(World *w, int64_t t, int64_t slot, int64_t kept_bytes, int64_t taken_bytes, int64_t now) {
+    const Tier *tier = &w->tiers[t];
+    int64_t size = size_of(w, slot);
+    if (size > tier->largest) return false;
+    if (tier->live_bytes + taken_bytes + size > tier->limit)
+        while (tier->live_bytes > kept_bytes && tier->live_bytes + taken_bytes + size > tier->low)
+            drop(w, t, object_of(w, t, victim(w, t, slot)), now, PHASE_EVICT);
+    // As has_room: an object that it takes may fill an empty tier past its limit.
+    return tier->live_bytes + taken_bytes + size <= tier->limit || tier->live_bytes + taken_bytes == 0;
+}
+
+enum { HELD = 2 };  // in `where`, of an object to store: some tier has it, and it is not stored again
+
+// Take buffers of tier `t` for `chain[first:n]` but what is HELD; return the end of those that have one.
+static int64_t stage_writes(World *w, int64_t t, int64_t first, int64_t n, int64_t now) {
+    const Tier *tier = &w->tiers[t];
+    int64_t taken = 0;
+    if (tier->evict_every_ns > 0) {
+        for (int64_t i = first; i < n; i++) {
+            int64_t size = size_of(w, w->chain[i]);
+            if (w->where[i] == HELD) continue;
+            if (size > tier->largest) return first;
+            if (!(w->slots[w->chain[i]].live & (1 << t))) taken += size;
+        }
+        return tier->live_bytes + taken <= tier->limit ? n : first;
+    }
+    for (int64_t i = first; i < n; i++) {
+        if (w->where[i] == HELD) continue;
+        if (!take(w, t, w->chain[i], 0, taken, now)) return i;
+        taken += size_of(w, w->chain[i]);
+    }
+    return n;
+}
+
+// The end of those of `chain[:end]` that are read, all of them or none from below the staging tier. The first `first`
+// ones are read each by itself: then those of them are not found.
+static int64_t cut_reads(World *w, int64_t first, int64_t end) {
+    int64_t t = w->knobs.staging - 1, needed = 0, cut = end;
+    const Tier *tier = &w->tiers[t];
+    if (tier->evict_every_ns == 0) return end;
+    for (int64_t i = 0; i < end; i++) {
+        if (w->where[i] <= t) continue;
+        needed += size_of(w, w->chain[i]);
+        if (i >= first) cut = min_of(cut, i);
+    }
+    if (tier->live_bytes + needed <= tier->limit) return end;
+    for (int64_t i = 0; i < first; i++)
+        if (w->where[i] > t) w->where[i] = NONE;
+    return cut;
+}
+
+// Take buffers for those of `chain[:end]` that were read below the staging tier; return the end of those with one. What
+// the request read in the staging tier itself makes no room.
+static int64_t stage_reads(World *w, int64_t end, int64_t now) {
+    int64_t t = w->knobs.staging - 1, kept = 0, taken = 0;
+    if (w->tiers[t].evict_every_ns > 0) return end;
+    for (int64_t i = 0; i < end; i++)
+        if (w->where[i] == t) kept += size_of(w, w->chain[i]);
+    for (int64_t i = 0; i < end; i++) {
+        if (w->where[i] <= t) continue;
+        if (!take(w, t, w->chain[i], kept, taken, now)) return i;
+        taken += size_of(w, w->chain[i]);
+    }
+    return end;
 }
 
 // === look-up and load ================================================================================================
@@ -250,7 +205,7 @@ static void leave_request(World *w, int64_t actor) {
 // documents, each by itself; from there on it is as the preset says.
 static int64_t look_up(World *w, int64_t first, int64_t known) {
     Knobs *k = &w->knobs;
-    for (int64_t i = 0; i < first; i++) w->where[i] = (int8_t)fastest(w, w->chain[i]);
+    for (int64_t i = 0; i < first; i++) w->where[i] = (int8_t)fastest_from(w, w->chain[i], 0);
     int64_t end = first, first_below = NONE, of = 0;
     for (; end < known; end++) {
         int64_t found = fastest_from(w, w->chain[end], of);
@@ -430,8 +385,7 @@ int64_t load(World *w, int64_t actor) {
     // What a prefix match leaves, or a turn adds, is what is computed and stored.
     me->new = n - (k->is_prefix ? end : known), me->missed_tokens = max_of(0, me->input - hit_tokens);
     if (k->mode == DECODE_ONLY) me->new = 0, me->missed_tokens = 0;
-    if (w->fleet.count > 1) account(w, actor, end, looked_up);
-    if (w->found_count) note_found(w, actor, end, looked_up);
+    if (w->fleet.count > 1 || w->found_count) account(w, actor, end, looked_up);
     me->step = STEP_PROMOTE;
     return done - w->control.now;
 }
@@ -578,7 +532,7 @@ static int64_t store_down(World *w, int64_t first, int64_t n, int64_t stage, int
     int64_t now = w->control.now, at = stage;
     begin_stage(w);
     for (int64_t i = first; i < n; i++) {
-        int64_t slot = w->chain[i], t = lower_tier(w, 0, w->slots[slot].size), held_in = fastest(w, slot);
+        int64_t slot = w->chain[i], t = lower_tier(w, 0, w->slots[slot].size), held_in = fastest_from(w, slot, 0);
         if (t == NONE) {
             w->total.unplaced++;
             continue;
@@ -621,35 +575,56 @@ static int64_t take_whole(World *w, int64_t first, int64_t n) {
     return t;
 }
 
-// Write each new object to the first tier that takes it, and a stage later to all below; the stages used.
+// Write `chain[i]`, stored from `first` on, into tier `t` unless it is there or not taken; the stage reached. What is there
+// counts as used, if so said. The staging tier has a buffer for it, and takes all that it has one for.
+static int64_t put(World *w, int64_t t, int64_t first, int64_t i, int64_t phase, int64_t request, int64_t stage,
+    bool is_open, bool is_use) {
+    int64_t slot = w->chain[i], now = w->control.now;
+    bool is_staging = t == w->knobs.staging - 1;
+    if (w->slots[slot].live & (1 << t)) {
+        if (is_use) {
+            follow(w, t, i);
+            touch(w, t, slot);
+        }
+        return stage;
+    }
+    if (!is_open || (!is_staging && !takes(w, t, slot, now, phase))) return stage;
+    if (is_staging && w->tiers[t].stores_backwards) {
+        trail(w, t, i, first, 1);
+        w->where[i] = 1;
+    } else follow(w, t, i);
+    stage = in_stage(w, stage, t, w->tiers[t].request_writes);
+    write_slot(w, t, slot, now, phase, request, stage);
+    return stage;
+}
+
+// Write each new object to the first tier that takes it, and a stage later to all below; the stages used. From the first
+// on for which the staging tier has no buffer, or all if an offer was refused, only tiers above that are written.
 static int64_t store_through(
     World *w, int64_t first, int64_t n, int64_t stage, int64_t request, int64_t first_phase, int64_t rest_phase) {
     Control *c = &w->control;
-    int64_t now = c->now, open_tiers = take_whole(w, first, n), at = stage;
+    int64_t staging = w->knobs.staging - 1, at = stage, tiers = w->tiers_count;
+    for (int64_t i = first; i < n; i++) w->where[i] = w->knobs.skips_held && found_in(w, w->chain[i]) ? HELD : 0;
+    int64_t end = staging < 0 ? first : stage_writes(w, staging, first, n, c->now);
+    int64_t closed = staging < 0 ? take_whole(w, first, n) : staging;
     begin_stage(w);
     for (int64_t i = first; i < n; i++) {
-        int64_t slot = w->chain[i], t = lower_tier(w, 0, w->slots[slot].size);
-        if (t == NONE) w->total.unplaced++;
-        else if (w->slots[slot].live & (1 << t)) {
-            if (i >= c->known) {
-                follow(w, t, i);
-                touch(w, t, slot);
-            }
-        } else if (t < open_tiers && takes(w, t, slot, now, first_phase)) {
-            follow(w, t, i);
-            at = in_stage(w, at, t, w->tiers[t].request_writes);
-            write_slot(w, t, slot, now, first_phase, request, at);
-        }
+        if (w->where[i] == HELD) continue;
+        int64_t t = lower_tier(w, 0, w->slots[w->chain[i]].size);
+        bool is_open = i < end || t < closed;
+        // The staging tier frees the buffer and leaves what it has as it was; the others count it as used.
+        bool is_use = staging < 0 ? i >= c->known : t != staging && !(c->gone & (1 << t));
+        if (t == NONE || (staging >= 0 && !is_open)) w->total.unplaced++;
+        else at = put(w, t, first, i, first_phase, request, at, is_open, is_use);
     }
     at += c->is_staged;
     begin_stage(w);
     for (int64_t i = first; i < n; i++) {
-        int64_t slot = w->chain[i];
-        for (int64_t t = lower_tier(w, 0, w->slots[slot].size) + 1; 0 < t && t < open_tiers; t++) {
-            if (w->slots[slot].live & (1 << t) || !takes(w, t, slot, now, first_phase)) continue;
-            follow(w, t, i);
-            at = in_stage(w, at, t, w->tiers[t].request_writes);
-            write_slot(w, t, slot, now, rest_phase, request, at);
+        if (w->where[i] == HELD) continue;
+        int64_t t = lower_tier(w, 0, w->slots[w->chain[i]].size) + 1;   // 0: none takes it
+        for (; 0 < t && t < (i < end ? tiers : closed); t++) {
+            bool is_use = staging >= 0 && t != staging && !(c->gone & (1 << t));
+            at = put(w, t, first, i, rest_phase, request, at, true, is_use);
         }
     }
     return at - stage + c->is_staged;
@@ -659,7 +634,6 @@ static int64_t store_through(
 static int64_t place(
     World *w, int64_t first, int64_t n, int64_t stage, int64_t request, int64_t first_phase, int64_t rest_phase) {
     if (w->knobs.is_write_back) return store_down(w, first, n, stage, request, first_phase);
-    if (w->knobs.staging) return store_staged(w, first, n, stage, request, first_phase, rest_phase);
     return store_through(w, first, n, stage, request, first_phase, rest_phase);
 }
 
@@ -674,7 +648,7 @@ void populate(World *w) {
     if (++c->populated < w->items_count) return;
     for (int64_t t = 0; t < w->tiers_count; t++) {
         Tier *tier = &w->tiers[t];
-        tier->read_busy_ns = 0, tier->write_busy_ns = 0;
+        tier->busy_ns[OP_READ] = tier->busy_ns[OP_WRITE] = 0;
         tier->populated_bytes = tier->written_bytes;
     }
     do c->populating++;
@@ -720,7 +694,7 @@ static int64_t keep_lost(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
     int64_t lost = 0, shared = me->retrieved_objects + (w->knobs.is_prefix ? 0 : me->shared);
     for (int64_t i = 0; i < shared; i++)
-        if (w->knobs.mode == PREFILL_ONLY || fastest(w, w->chain[i]) == NONE) w->chain[lost++] = w->chain[i];
+        if (w->knobs.mode == PREFILL_ONLY || fastest_from(w, w->chain[i], 0) == NONE) w->chain[lost++] = w->chain[i];
     return lost;
 }
 
@@ -809,7 +783,7 @@ int64_t decode(World *w, int64_t actor) {
         return time_to_decode(w, actor, me->output);
     }
     see(w, me->entry);
-    int64_t t = fastest(w, me->entry);
+    int64_t t = fastest_from(w, me->entry, 0);
     me->served_ns = now;
     if (t == NONE) w->total.decode_misses++;
     else {

@@ -1,10 +1,330 @@
-// The simulation: requests arrive, load what is cached, store what is not, and decode.
+// The simulation: what is asked and when, and who acts next: requests arrive, load what is cached, store what is not, and
+// decode (request.c).
 //
 // One loop serves both a file of requests (arrivals at their times, or after those that they follow) and synthetic
 // users (the next turn waits for the last). Who acts next is in a heap by time and then by actor.
 #include "sim.h"
 
 #include <setjmp.h>
+#include <stdlib.h>
+
+// === users ===========================================================================================================
+// What synthetic users ask: chatbot, coding and document users who take turns in conversations, in a closed loop (the
+// simulation's own), in an open loop, at times that wait for nobody, or on without waiting for answers, served by
+// class.
+//
+// The templates are those of the MLPerf Storage KV-cache benchmark. Every number is drawn from (seed, user, how many
+// were drawn before), so one user's turns never depend on another's.
+
+// Of the first rank of a Zipf distribution with exponent 1; that of rank r is this over r.
+#define ZIPF_WEIGHT ((int64_t)1 << 32)
+
+// Who draws: users 0, 1, ...; the lot of an open loop, which says what conversation goes on; then come the lengths of
+// documents (requests/users.py), and from EXTRA down each user's extra draws.
+enum { LOT = -1, EXTRA = -3 };
+
+// --- draws ----------------------------------------------------------------------------------------------------------
+
+// The `number`-th draw of `user`: an integer from `low` to `high`, both included (splitmix64).
+int64_t draw(int64_t seed, int64_t user, int64_t number, int64_t low, int64_t high) {
+    uint64_t x = (uint64_t)seed * 0x9E3779B97F4A7C15 + (uint64_t)user * 0xD1B54A32D192ED03
+        + (uint64_t)number * 0x8CB92BA72F3D8DD7 + 0x2545F4914F6CDD1D;
+    for (int round = 0; round < 2; round++) {
+        x ^= x >> 30;
+        x *= 0xBF58476D1CE4E5B9;
+        x ^= x >> 27;
+        x *= 0x94D049BB133111EB;
+        x ^= x >> 31;
+    }
+    return low + (int64_t)(x % (uint64_t)(high - low + 1));
+}
+
+// Fill `found` with the first draws of `user`.
+EXPORT void draw_all(int64_t *found, int64_t count, int64_t seed, int64_t user, int64_t low, int64_t high) {
+    for (int64_t number = 0; number < count; number++) found[number] = draw(seed, user, number, low, high);
+}
+
+static int64_t next_draw(User *me, int64_t seed, int64_t user, int64_t low, int64_t high) {
+    return draw(seed, user, me->draws++, low, high);
+}
+
+static int64_t next_extra(User *me, int64_t seed, int64_t user, int64_t low, int64_t high) {
+    return draw(seed, EXTRA - user, me->extra_draws++, low, high);
+}
+
+// An index drawn by `user` with the chances whose whole weights `cumulated` sums up.
+EXPORT int64_t pick(const int64_t *cumulated, int64_t count, User *me, int64_t seed, int64_t user) {
+    int64_t lot = next_extra(me, seed, user, 0, cumulated[count - 1] - 1), low = 0, high = count - 1;
+    while (low < high) {
+        int64_t middle = (low + high) >> 1;
+        if (cumulated[middle] > lot) high = middle;
+        else low = middle + 1;
+    }
+    return low;
+}
+
+static int64_t weight_of(int64_t rank, int64_t is_zipf) { return is_zipf ? ZIPF_WEIGHT / (rank + 1) : 1; }
+
+// Fill `chosen` from `first` on with at most `most` distinct indices below `count`; return how many they are. They are
+// drawn with the weights of Zipf's distribution, or with the same chance each.
+EXPORT int64_t pick_distinct(
+    int64_t *chosen, int64_t first, int64_t most, int64_t count, int64_t is_zipf, User *me, int64_t seed,
+    int64_t user) {
+    int64_t wanted = min_of(most, count), total = 0;
+    for (int64_t i = 0; i < count; i++) total += weight_of(i, is_zipf);
+    for (int64_t k = 0; k < wanted; k++) {
+        int64_t lot = next_extra(me, seed, user, 0, total - 1), i = -1, weight = 0;
+        while (lot >= 0) {
+            i++;
+            bool is_taken = false;
+            for (int64_t before = 0; before < k; before++) is_taken = is_taken || chosen[first + before] == i;
+            if (is_taken) continue;
+            weight = weight_of(i, is_zipf);
+            lot -= weight;
+        }
+        chosen[first + k] = i;
+        total -= weight;
+    }
+    return wanted;
+}
+
+// --- users and their turns ------------------------------------------------------------------------------------------
+
+// Make users, and when each first asks, ns. Of `templates`, each of the same chance: context tokens from, to; output
+// tokens from, to; think time from, to; kind. Of `qos`: class, and up to which of 1000 lots.
+EXPORT void make_users(User *users, int64_t *starts, int64_t count, const int64_t (*templates)[7],
+    int64_t templates_count, const int64_t (*qos)[2], int64_t seed) {
+    for (int64_t user = 0; user < count; user++) {
+        User *me = &users[user];
+        const int64_t *template = templates[next_draw(me, seed, user, 0, templates_count - 1)];
+        int64_t share = next_draw(me, seed, user, 0, 999), chosen = 0;
+        while (share >= qos[chosen][1]) chosen++;
+        me->kind = template[6], me->qos = qos[chosen][0];
+        me->context = next_draw(me, seed, user, template[0], template[1]);
+        me->output = next_draw(me, seed, user, template[2], template[3]);
+        me->think_ns = next_draw(me, seed, user, template[4], template[5]);
+        starts[user] = next_draw(me, seed, user, 0, me->think_ns);
+    }
+}
+
+// What `user` asks after `turn` turns and `history_tokens` of its conversation. Sizes are uniform from a quarter of the
+// user's own value up to it. A conversation ends by chance, after MAX_TURNS, or when the next turn would not fit the
+// context.
+static bool next_turn(User *me, int64_t seed, int64_t user, int64_t turn, int64_t history_tokens, int64_t max_context_tokens,
+    int64_t *new_tokens, int64_t *output_tokens) {
+    *new_tokens = next_draw(me, seed, user, max_of(1, me->context / 4), me->context);
+    *output_tokens = next_draw(me, seed, user, max_of(1, me->output / 4), me->output);
+    bool goes_on = next_draw(me, seed, user, 0, 999) < CONTINUE_PER_MILLE;
+    bool fits = history_tokens + *new_tokens + *output_tokens <= max_context_tokens;
+    return turn == 0 || !goes_on || turn >= MAX_TURNS || !fits;
+}
+
+// How long `user` thinks this time: the user's own value, 20 % less to 20 % more.
+int64_t think_ns(User *me, int64_t seed, int64_t user) {
+    return next_draw(me, seed, user, me->think_ns * 8 / 10, me->think_ns * 12 / 10);
+}
+
+// --- an open loop: each request is the next turn of one of the conversations that go on -----------------------------
+
+// Make turns from `progress` (rows, users) on; return whether all are made, or `users` may not suffice.
+EXPORT bool take_turns(Turn *turns, int64_t count, Place *places, int64_t places_count, int64_t *progress, User *users,
+    int64_t users_count, int64_t seed, int64_t max_context_tokens) {
+    int64_t row = progress[0], next_user = progress[1];
+    while (row < count && next_user < users_count) {
+        Place *place = &places[draw(seed, LOT, row, 0, places_count - 1)];
+        int64_t new_tokens = 0, output_tokens = 0, user = place->user;
+        bool is_new = user == NONE;
+        if (!is_new) {
+            is_new = next_turn(&users[user], seed, user, place->done, place->history, max_context_tokens, &new_tokens,
+                &output_tokens);
+        }
+        if (is_new) {
+            *place = (Place){.user = next_user};
+            next_turn(&users[next_user], seed, next_user, 0, 0, max_context_tokens, &new_tokens, &output_tokens);
+            next_user++;
+        }
+        User *me = &users[place->user];
+        turns[row] = (Turn){place->user, place->done, place->history + new_tokens, output_tokens, me->qos, me->kind};
+        place->done++;
+        place->history += new_tokens + output_tokens;
+        row++;
+    }
+    progress[0] = row, progress[1] = next_user;
+    return row == count;
+}
+
+// --- users who ask on without waiting for answers -------------------------------------------------------------------
+
+// Fill `asked` with what each user asks before `until_ns`; return how many rows that takes, or one too many.
+EXPORT int64_t ask_overlapping(Question *asked, int64_t room, User *users, const int64_t *starts, int64_t users_count,
+    int64_t seed, int64_t until_ns, int64_t max_context_tokens) {
+    int64_t row = 0;
+    for (int64_t user = 0; user < users_count; user++) {
+        User *me = &users[user];
+        int64_t time_ns = starts[user], conversation = -1, turn = 0, history = 0, new_tokens, output;
+        while (time_ns < until_ns) {
+            if (row == room) return row + 1;
+            if (next_turn(me, seed, user, turn, history, max_context_tokens, &new_tokens, &output))
+                conversation++, turn = 0, history = 0;
+            Question *line = &asked[row++];
+            line->time_ns = time_ns, line->user = user, line->conversation = conversation, line->turn = turn;
+            line->input = history + new_tokens, line->output = output;
+            turn++;
+            history += new_tokens + output;
+            time_ns += max_of(1, think_ns(me, seed, user));
+        }
+    }
+    return row;
+}
+
+// Let each of `servers`, which says when it is free, take what has waited longest of the first class that waits.
+//
+// `queues[heads[rank]:ends[rank]]` are the rows of `asked` of one class. Return how many were begun.
+EXPORT int64_t serve_by_class(int64_t *begun, int64_t *times, const Question *asked, int64_t asked_count,
+    const int64_t *queues, int64_t *heads, const int64_t *ends, int64_t classes, int64_t *servers,
+    int64_t servers_count, int64_t until_ns, int64_t decode_ns_per_token) {
+    for (int64_t served = 0; served < asked_count; served++) {
+        int64_t server = 0, chosen = NONE;
+        for (int64_t other = 1; other < servers_count; other++)
+            if (servers[other] < servers[server]) server = other;
+        int64_t now = servers[server];
+        for (int64_t rank = 0; rank < classes; rank++) {
+            if (heads[rank] == ends[rank]) continue;
+            int64_t first_ns = chosen == NONE ? 0 : asked[queues[heads[chosen]]].time_ns;
+            bool is_first = chosen == NONE || asked[queues[heads[rank]]].time_ns < first_ns;
+            bool is_waiting = chosen != NONE && first_ns <= now;
+            if (is_first && !is_waiting) chosen = rank;
+        }
+        int64_t row = queues[heads[chosen]++];
+        begun[served] = row, times[served] = max_of(now, asked[row].time_ns);
+        if (times[served] >= until_ns) return served;
+        servers[server] = times[served] + asked[row].output * decode_ns_per_token;
+    }
+    return asked_count;
+}
+
+// === requests ========================================================================================================
+// A user plans its next turn, or the next request of a file arrives.
+
+enum { MILLION = 1000000 };
+
+// --- a user's next request -------------------------------------------------------------------------------------------
+
+// Draw whether the user's new conversation begins with a system prompt, and with which.
+static void choose_prompt(World *w, int64_t user) {
+    Actor *me = &w->actors[user];
+    Knobs *k = &w->knobs;
+    User *who = &w->users[user];
+    me->prompt = NONE, me->shared = 0;
+    if (!k->prompt_ppm || next_extra(who, k->seed, user, 0, MILLION - 1) >= k->prompt_ppm) return;
+    me->prompt = next_extra(who, k->seed, user, 0, k->prompts - 1);
+    me->shared = w->items[me->prompt].objects;
+    me->history = w->items[me->prompt].tokens;
+}
+
+// Draw whether the user's request retrieves chunks of a document, and which; none that its context cannot hold.
+static void retrieve(World *w, int64_t user) {
+    Actor *me = &w->actors[user];
+    Knobs *k = &w->knobs;
+    User *who = &w->users[user];
+    me->retrieved = 0, me->retrieved_objects = 0, me->retrieved_tokens = 0;
+    if (!k->retrieve_ppm || next_extra(who, k->seed, user, 0, MILLION - 1) >= k->retrieve_ppm) return;
+    int64_t document = pick(w->document_weight, w->document_weight_count, who, k->seed, user);
+    int64_t first = w->documents[document], end = w->documents[document + 1];
+    int64_t *chosen = w->retrieved, at = user * k->top_chunks, tokens = 0;
+    int64_t count = pick_distinct(chosen, at, k->top_chunks, end - first, k->is_zipf_chunk, who, k->seed, user);
+    for (int64_t i = at; i < at + count; i++) {
+        chosen[i] += first;
+        tokens += w->items[chosen[i]].tokens;
+    }
+    if (me->input + tokens + me->output > k->max_context_tokens) return;
+    me->retrieved = count, me->retrieved_tokens = tokens;
+    for (int64_t i = at; i < at + count; i++) me->retrieved_objects += w->items[chosen[i]].objects;
+    me->input += tokens;
+}
+
+// Draw the user's next turn, its conversation, and what it retrieves.
+static void plan_turn(World *w, int64_t user) {
+    Actor *me = &w->actors[user];
+    Knobs *k = &w->knobs;
+    int64_t new_tokens, output;
+    bool is_new = next_turn(
+        &w->users[user], k->seed, user, me->turn, me->history, k->max_context_tokens, &new_tokens, &output);
+    me->new_tokens = new_tokens, me->output = output;
+    if (is_new) {
+        forget_all(w, me->context, me->length);
+        me->length = 0, me->turn = 0, me->history = 0;
+        me->session = w->control.next_session++;
+        choose_prompt(w, user);
+    }
+    me->input = me->history + me->new_tokens;
+    me->new = k->chunk_tokens ? me->input / k->chunk_tokens - me->shared - me->length : 1;
+    retrieve(w, user);
+}
+
+// Draw which of its entries the user decodes on; the entry is a conversation that only ever decodes.
+static void choose_entry(World *w, int64_t user) {
+    Actor *me = &w->actors[user];
+    Knobs *k = &w->knobs;
+    User *who = &w->users[user];
+    int64_t new_tokens;
+    next_turn(who, k->seed, user, 0, 0, k->max_context_tokens, &new_tokens, &me->output);
+    me->session = user * k->entries + next_extra(who, k->seed, user, 0, k->entries - 1);
+    me->prompt = k->first_entry + me->session;
+    Item *item = &w->items[me->prompt];
+    me->turn = item->uses++;
+    me->shared = item->objects, me->input = item->tokens, me->new_tokens = 0, me->new = 0;
+}
+
+// Plan the next request of a user; NONE if no more may ask.
+static int64_t ask(World *w, int64_t user) {
+    Actor *me = &w->actors[user];
+    Control *c = &w->control;
+    if (c->next_request >= w->knobs.max_requests) return NONE;
+    if (w->knobs.mode == DECODE_ONLY) choose_entry(w, user);
+    else plan_turn(w, user);
+    if (c->logged == w->log_count) ensure(w, FLUSH, 1);
+    me->request = c->next_request++;
+    w->log[c->logged++] = (Asked){
+        .arrival_ns = c->now, .request_id = me->request, .session_id = me->session, .turn = me->turn,
+        .input_tokens = me->input, .output_tokens = me->output, .qos = w->users[user].qos, .kind = w->users[user].kind,
+    };
+    me->stage = 0, me->asked_ns = c->now, me->step = STEP_LOAD;
+    me->restarts = 0, me->answered = 0;
+    return 0;
+}
+
+// --- the next request of a file --------------------------------------------------------------------------------------
+
+// Make `actor` the request in row `request` of the file; requests are numbered as they arrive.
+static void arrive(World *w, int64_t actor, int64_t request) {
+    Actor *me = &w->actors[actor];
+    Knobs *k = &w->knobs;
+    me->step = STEP_LOAD, me->request = w->control.arrived - 1, me->stage = 0, me->asked_ns = w->control.now;
+    me->input = w->input_tokens[request], me->output = w->output_tokens[request];
+    me->new_tokens = me->input;
+    me->restarts = 0, me->answered = 0;
+    me->prompt = NONE;
+    if (k->source == CHAINS) {
+        if (w->conversation_count) me->session = w->conversation[request];
+        me->first = w->offsets[request], me->new = 0, me->context = 0;
+        me->length = w->offsets[request + 1] - me->first;
+        return;
+    }
+    int64_t row = w->conversation[request];
+    Conversation *mine = &w->conversations[row];
+    me->session = me->context = row, me->length = mine->length;
+    if (k->chunk_tokens) {
+        int64_t chunks = me->input / k->chunk_tokens;
+        me->new = max_of(0, chunks - me->length);
+        me->length = min_of(chunks, me->length);
+    } else {
+        int64_t new_tokens = max_of(0, me->input - mine->tokens);
+        mine->tokens = me->input + me->output;
+        me->new = new_tokens > 0;
+        if (new_tokens) me->new_tokens = new_tokens;
+    }
+}
 
 // === schedule ========================================================================================================
 // The schedule: who acts when, by time; and those who decode, by the steps of the batch that they are in.
@@ -12,6 +332,8 @@
 // Each step of the batch makes one token for each request in it, and takes as long as all of them need together, which
 // changes only when one joins or leaves. So a clock of steps runs beside the time, and a request is done once that
 // clock has gone on by as many steps as it generates tokens, however long each of them took.
+
+static Batch *batch_of(World *w) { return &w->fleet.batches[w->control.node]; }
 
 enum { PARTS = 1 << 10 };   // of a step: what the clock counts
 
@@ -39,7 +361,7 @@ int64_t pop(Event *heap, int64_t count) {
     return first;
 }
 
-// --- requests of a file ---------------------------------------------------------------------------------------------
+// --- arrivals -------------------------------------------------------------------------------------------------------
 
 // When the next one arrives, as far as is known; UNBOUNDED if none is left.
 static int64_t next_arrival_ns(World *w) {
@@ -220,14 +542,11 @@ void ensure(World *w, int64_t what, int64_t need) {
     if (!w->ask(what, need)) longjmp(*(jmp_buf *)w->stop, 1);
 }
 
-// Ensure that tables hold the objects of the actor's request in its next step, and of its conversation.
+// Ensure that tables hold the objects of the actor's request in its next step.
 static void ensure_capacity(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
     int64_t n = me->retrieved_objects + me->shared + me->length + me->new;
-    bool makes = me->step == STEP_LOAD || me->step == STEP_END;
     if (n > w->chain_count) ensure(w, LONGER_CHAIN, n);
-    if (makes && w->knobs.source != CHAINS && me->length + me->new > w->knobs.context_width)
-        ensure(w, WIDER_CONTEXTS, me->length + me->new);
 }
 
 // The actor whose turn it is, or HAPPENS, and set the time; NONE at the end.
@@ -256,7 +575,6 @@ static int64_t next_actor(World *w) {
     }
     if (arrival_ns >= k->until_ns) return NONE;
     if (c->idle == 0) ensure(w, MORE_ACTORS, 1);
-    if (k->source == CONVERSATIONS && c->idle_contexts == 0) ensure(w, MORE_CONTEXTS, 1);
     int64_t actor = w->idle[--c->idle];
     c->now = arrival_ns;
     int64_t request = take_arrival(w);
@@ -279,13 +597,13 @@ static int64_t act(World *w, int64_t actor) {
     }
 }
 
-// Simulate until the end, or until Python cannot do what it is asked.
-EXPORT void simulate(World *w) {
+static void run(World *w) {
     Control *c = &w->control;
     Knobs *k = &w->knobs;
-    jmp_buf stop;
-    w->stop = &stop;
-    if (setjmp(stop)) return;
+    if (k->source == CHAINS) {
+        w->contexts[0].entry = grown(NULL, w->object_uses_count, sizeof(int64_t));
+        for (int64_t i = 0; i < w->object_uses_count; i++) w->contexts[0].entry[i] = NONE;
+    }
     while (c->populated < w->items_count) {
         int64_t n = w->items[c->populated].objects;
         move(w, c->populating);
@@ -307,4 +625,14 @@ EXPORT void simulate(World *w) {
         }
         if (delay > 0 && c->now + delay < k->until_ns) push(w->heap, c->heap_size++, c->now + delay, actor);
     }
+}
+
+// Simulate until the end, or until Python cannot do what it is asked.
+EXPORT void simulate(World *w) {
+    jmp_buf stop;
+    w->stop = &stop;
+    if (!setjmp(stop)) run(w);
+    free_counts(w);
+    for (int64_t i = 0; i < w->contexts_count; i++) free(w->contexts[i].entry);
+    free(w->fleet.places);
 }

@@ -1,6 +1,507 @@
-// What happens in a tier: an object is read, written, used, or deleted; the rows that it causes, and how long the tier
-// is busy with it.
+// What a tier does: the lists and the policy by which it gives objects up, the slots that stand for objects, the rows
+// that reads, writes and deletes cause and how long the tier is busy with them, and what it takes and makes room for.
 #include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// === lists and policies ==============================================================================================
+// What policies are made of: the lists that a tier keeps its slots in, most recent first, and the calls of a policy.
+// LRU is here: a tier without a policy's operations is LRU, and keeps one list.
+
+// Put `slot` into list `number`, between `newer` and `older`, which are neighbours there; NONE is beyond an end.
+void link_between(World *w, int64_t t, int64_t slot, int64_t newer, int64_t older, int64_t number) {
+    Queue *queue = queue_of(w, t, number);
+    *link_of(w, t, slot) = (Link){.newer = (int32_t)newer, .older = (int32_t)older};
+    if (newer == NONE) queue->head = slot;
+    else link_of(w, t, newer)->older = (int32_t)slot;
+    if (older == NONE) queue->tail = slot;
+    else link_of(w, t, older)->newer = (int32_t)slot;
+}
+
+void link_first(World *w, int64_t t, int64_t slot, int64_t number) {
+    link_between(w, t, slot, NONE, queue_of(w, t, number)->head, number);
+}
+
+void unlink_from(World *w, int64_t t, int64_t slot, int64_t number) {
+    Queue *queue = queue_of(w, t, number);
+    int32_t newer = link_of(w, t, slot)->newer, older = link_of(w, t, slot)->older;
+    if (newer == NONE) queue->head = older;
+    else link_of(w, t, newer)->older = older;
+    if (older == NONE) queue->tail = newer;
+    else link_of(w, t, older)->newer = newer;
+}
+
+// When `slot` was last used: at its own node in a node's tier, at any in a tier that nodes share.
+static int64_t age(World *w, int64_t t, int64_t slot) {
+    return w->ages[w->fleet.racked & (1 << t) ? w->slots[slot].home : slot];
+}
+
+// Move `slot`, first in the list of tier `t`, behind those that were used after it, if the tier is LRU.
+static void settle(World *w, int64_t t, int64_t slot) {
+    int64_t older = link_of(w, t, slot)->older, newer = older;
+    if (w->tiers[t].on_insert || older == NONE || age(w, t, older) < age(w, t, slot)) return;
+    unlink_from(w, t, slot, 0);
+    while (older != NONE && age(w, t, older) > age(w, t, slot)) newer = older, older = link_of(w, t, older)->older;
+    link_between(w, t, slot, newer, older, 0);
+}
+
+void enter(World *w, int64_t t, int64_t slot, int64_t number) {     // first in list `number`, its bytes counted there
+    link_first(w, t, slot, number);
+    note_of(w, t, slot)->place = (int32_t)number;
+    queue_of(w, t, number)->bytes += w->slots[slot].size;
+}
+
+void leave(World *w, int64_t t, int64_t slot) {     // the list it is in
+    Note *note = note_of(w, t, slot);
+    unlink_from(w, t, slot, note->place);
+    queue_of(w, t, note->place)->bytes -= w->slots[slot].size;
+    note->place = NONE;
+}
+
+// Put `slot`, which was used, into the list of an LRU tier: right behind the slot that this says, or first.
+static void link_used(World *w, int64_t t, int64_t slot) {
+    int64_t *behind = &w->tiers[t].behind, newer = *behind - 1;
+    link_between(w, t, slot, newer, newer == NONE ? queue_of(w, t, 0)->head : link_of(w, t, newer)->older, 0);
+    *behind = 0;
+}
+
+void on_hit(World *w, int64_t t, int64_t slot) {    // `slot`, which is live in tier `t`, was used
+    Tier *tier = &w->tiers[t];
+    if (tier->on_hit) tier->on_hit(w, t, slot, 0);
+    else if (tier->behind || queue_of(w, t, 0)->head != slot) {
+        unlink_from(w, t, slot, 0);
+        link_used(w, t, slot);
+    }
+}
+
+void on_insert(World *w, int64_t t, int64_t slot, int64_t now) {    // `slot` is now live in tier `t`
+    Tier *tier = &w->tiers[t];
+    if (tier->on_insert) tier->on_insert(w, t, slot, now);
+    else link_used(w, t, slot);
+}
+
+// Which slot of tier `t`, which is not empty, makes room for `incoming`; the caller then removes it. This may reorder
+// the tier, so ask once for each that is removed.
+int64_t victim(World *w, int64_t t, int64_t incoming) {
+    const Tier *tier = &w->tiers[t];
+    return tier->choose ? tier->choose(w, t, incoming, 0) : queue_of(w, t, 0)->tail;
+}
+
+void on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted) {     // is_evicted: `victim` chose it
+    const Tier *tier = &w->tiers[t];
+    if (tier->on_remove) tier->on_remove(w, t, slot, is_evicted);
+    else unlink_from(w, t, slot, 0);
+}
+
+// Drop what any tier remembers of `slot`, which is live in none, so that another object may have it.
+static void forget(World *w, int64_t slot) {
+    for (int64_t t = 0; t < w->tiers_count; t++) {
+        if (w->tiers[t].forget) w->tiers[t].forget(w, t, slot, 0);
+        if (w->notes_count) note_of(w, t, slot)->place = NONE;
+    }
+}
+
+int64_t expiry_ns(World *w, int64_t t) {    // of what tier `t` has had longest; UNBOUNDED: never, or there is none
+    int64_t tail = queue_of(w, t, 0)->tail;
+    return w->tiers[t].ttl_ns && tail != NONE ? note_of(w, t, tail)->count : UNBOUNDED;
+}
+
+// === slots ===========================================================================================================
+// The slots of objects: taken when an object is named, given back when nobody can ask for it any more.
+//
+// In a fleet an object's slot is of what all nodes share; what a node or a rack has is a copy with a slot of its own.
+// The object's slot then says where the object is live as the node at hand sees it, once that has looked (`see`).
+
+// --- copies, by the place that has them -----------------------------------------------------------------------------
+//
+// A hash table, and a list of each object's copies. The table has one entry a copy, and stays half empty. Objects are
+// numbered as they are named, so that those of one prompt follow each other: sixteen that do share a line of the table,
+// and one miss of the processor's cache finds all. Each of the sixteen columns is a table of its own in which what
+// finds its line taken goes to the next.
+
+static int64_t lines_of(const World *w) { return w->fleet.places_count / COPY_COLUMNS; }     // a power of two
+
+// In which of so many lines object `number` at `place` is looked for first. Shifts are of signed numbers.
+static int64_t line_of(int64_t lines, int64_t number, int64_t place) {
+    int64_t x = (int64_t)((uint64_t)(number >> 4) * 0x1E3779B97F4A7C15u + (uint64_t)place * 0x51B54A32D192ED03u);
+    x ^= x >> 29;
+    x = (int64_t)((uint64_t)x * 0x3F58476D1CE4E5B9u);
+    x ^= x >> 32;
+    return x & (lines - 1);
+}
+
+static int64_t find_copy(World *w, int64_t number, int64_t place) {    // its slot, or NONE
+    const int32_t *column = w->fleet.places + (number & 15);
+    int64_t lines = lines_of(w), line = line_of(lines, number, place), slot;
+    for (; (slot = column[line * COPY_COLUMNS]) != NONE; line = (line + 1) & (lines - 1))
+        if (w->slots[slot].object == number && w->slots[slot].place == place) return slot;
+    return NONE;
+}
+
+// A column stays half empty, however unevenly objects are numbered: a full one would be gone through for ever.
+static void put_copy(World *w, int64_t slot) {
+    Fleet *fleet = &w->fleet;
+    const Slot *what = &w->slots[slot];
+    int64_t *copies = &fleet->column_copies[what->object & 15];
+    if (2 * (*copies + 1) > lines_of(w)) {
+        fleet->places_count = max_of(2 * COPY_COLUMNS, 2 * fleet->places_count);
+        fleet->places = grown(fleet->places, fleet->places_count, sizeof(int32_t));
+        memset(fleet->places, NONE, (size_t)fleet->places_count * sizeof(int32_t));
+        memset(fleet->column_copies, 0, sizeof fleet->column_copies);
+        for (int64_t other = 0; other < w->slots_count; other++)
+            if (w->slots[other].place > 0) put_copy(w, other);
+        return;     // all were entered again, this one, too
+    }
+    ++*copies;
+    int32_t *column = w->fleet.places + (what->object & 15);
+    int64_t lines = lines_of(w), line = line_of(lines, what->object, what->place);
+    while (column[line * COPY_COLUMNS] != NONE) line = (line + 1) & (lines - 1);
+    column[line * COPY_COLUMNS] = (int32_t)slot;
+}
+
+// Take a copy's slot out of the table; those behind it that it kept from their line move up.
+static void take_copy(World *w, int64_t slot) {
+    const Slot *what = &w->slots[slot];
+    int32_t *column = w->fleet.places + (what->object & 15);
+    int64_t lines = lines_of(w), line = line_of(lines, what->object, what->place), other;
+    while (column[line * COPY_COLUMNS] != slot) line = (line + 1) & (lines - 1);
+    w->fleet.column_copies[what->object & 15]--;
+    int64_t empty = line;
+    while (line = (line + 1) & (lines - 1), (other = column[line * COPY_COLUMNS]) != NONE) {
+        int64_t first = line_of(lines, w->slots[other].object, w->slots[other].place);
+        if (((line - first) & (lines - 1)) < ((line - empty) & (lines - 1))) continue;
+        column[empty * COPY_COLUMNS] = (int32_t)other;
+        empty = line;
+    }
+    column[empty * COPY_COLUMNS] = NONE;
+}
+
+static void add_copy(World *w, int64_t slot) {     // of the object whose own slot is its home
+    Copy *copies = w->fleet.copies, *mine = &copies[slot], *home = &copies[w->slots[slot].home];
+    mine->newer = NONE, mine->older = home->first;
+    if (home->first != NONE) copies[home->first].newer = (int32_t)slot;
+    home->first = (int32_t)slot;
+    put_copy(w, slot);
+}
+
+static void remove_copy(World *w, int64_t slot) {
+    Copy *copies = w->fleet.copies, *home = &copies[w->slots[slot].home];
+    int32_t newer = copies[slot].newer, older = copies[slot].older;
+    if (newer == NONE) home->first = older;
+    else copies[newer].older = older;
+    if (older != NONE) copies[older].newer = newer;
+    if (home->node_copy == slot) home->node_copy = NONE;
+    if (home->rack_copy == slot) home->rack_copy = NONE;
+    take_copy(w, slot);
+}
+
+static int64_t place_of(World *w, int64_t t) {     // whose tier `t` is at hand: 1 + a node, or racks after all nodes
+    const Fleet *fleet = &w->fleet;
+    int64_t node = w->control.node;
+    return 1 + (fleet->racked & (1 << t) ? fleet->count + node / fleet->rack_nodes : node);
+}
+
+// --- slots ----------------------------------------------------------------------------------------------------------
+
+static void give_back(World *w, int64_t slot) { w->free[w->control.free++] = (int32_t)slot; }
+
+void renew(World *w, int64_t slot) {    // forget what was in flight, and copied, of the object that it held before
+    if (w->pins_count) w->pins[slot] = (Pin){0, 0, 0};
+    if (!w->fleet.scoped) return;
+    Copy *copy = &w->fleet.copies[slot];
+    copy->node_copy = copy->rack_copy = copy->first = NONE;
+}
+
+int64_t take_slot(World *w) {
+    if (!w->control.free) ensure(w, MORE_SLOTS, 1);
+    return w->free[--w->control.free];
+}
+
+// A copy of `slot` at `place`, which has none.
+static int64_t make_copy(World *w, int64_t slot, int64_t place) {
+    int64_t copy = take_slot(w);
+    Slot *what = &w->slots[copy];
+    const Slot *of = &w->slots[slot];
+    what->object = of->object, what->size = of->size, what->home = slot, what->place = (int16_t)place;
+    what->held = what->live = 0, what->seen = 0;
+    renew(w, copy);
+    if (w->knobs.keeps_age) w->ages[copy] = w->ages[slot];
+    add_copy(w, copy);
+    return copy;
+}
+
+static void see_slot(World *w, int64_t slot) {
+    const Fleet *fleet = &w->fleet;
+    Slot *what = &w->slots[slot];
+    Copy *copy = &fleet->copies[slot];
+    int64_t live = what->live & ~fleet->scoped, node = 1 + w->control.node, first = copy->first;
+    copy->node_copy = copy->rack_copy = NONE;
+    if (first != NONE) {    // most have one copy: no need to look that up
+        copy->node_copy = (int32_t)(w->slots[first].place == node ? first : find_copy(w, what->object, node));
+        if (copy->node_copy != NONE) live |= w->slots[copy->node_copy].live;
+        if (fleet->racked) {
+            int64_t rack = fleet->count + w->control.node / fleet->rack_nodes;
+            copy->rack_copy = (int32_t)find_copy(w, what->object, 1 + rack);
+            if (copy->rack_copy != NONE) live |= w->slots[copy->rack_copy].live;
+        }
+    }
+    what->live = (int16_t)live;
+}
+
+int64_t give_slot(World *w, int64_t home) {     // of the object that is named at `home`; taken if it has none
+    int64_t entry = *entry_at(w, home);
+    if (entry >= 0) return entry;
+    int64_t known = packed(entry), live = known & ((1 << LIVE_BITS) - 1), slot = take_slot(w);
+    Slot *what = &w->slots[slot];
+    what->object = known >> PACKED_BITS, what->size = w->knobs.chunk_bytes, what->home = home, what->held = 1;
+    what->live = (int16_t)(live & ~w->fleet.scoped), what->seen = known >> LIVE_BITS & 1;
+    renew(w, slot);
+    *entry_at(w, home) = slot;
+    if (place_in(entry)) {
+        int64_t copy = make_copy(w, slot, place_in(entry));     // tables may move
+        w->slots[copy].live = (int16_t)(live & w->fleet.scoped);
+        see_slot(w, slot);
+    }
+    return slot;
+}
+
+void see(World *w, int64_t entry) {     // let the slot of its object say where it is live for the node at hand
+    if (w->fleet.scoped && entry >= 0) see_slot(w, entry);
+}
+
+void see_all(World *w, int64_t n) {
+    if (!w->fleet.scoped) return;
+    for (int64_t i = 0; i < n; i++)
+        if (w->chain[i] >= 0) see_slot(w, w->chain[i]);
+}
+
+int64_t object_of(World *w, int64_t t, int64_t member) {    // the object's own slot of what tier `t` lists
+    if (!(w->fleet.scoped & (1 << t))) return member;
+    int64_t slot = w->slots[member].home;
+    see_slot(w, slot);
+    return slot;
+}
+
+// The copy of `slot` at the place of tier `t`, made if there is none; if it stays unused it goes again.
+static int64_t own(World *w, int64_t t, int64_t slot) {
+    int64_t copy = member_of(w, t, slot);
+    if (copy != NONE) return copy;
+    copy = make_copy(w, slot, place_of(w, t));
+    if (w->fleet.racked & (1 << t)) w->fleet.copies[slot].rack_copy = (int32_t)copy;
+    else w->fleet.copies[slot].node_copy = (int32_t)copy;
+    loosen(w, copy);
+    return copy;
+}
+
+int64_t incoming_of(World *w, int64_t t, int64_t slot) {    // what will stand for it in tier `t`, to which it comes
+    return w->fleet.scoped & (1 << t) ? own(w, t, slot) : slot;
+}
+
+static bool is_needed(World *w, int64_t slot) {     // a tier that may give it up has its object, or there is a copy
+    int64_t live = w->slots[slot].live & ~w->knobs.endless & ~w->fleet.scoped;
+    return live || (w->fleet.scoped && w->fleet.copies[slot].first != NONE);
+}
+
+// The only copy of `slot`, if nothing has its object but tiers of that place that delete nothing; else NONE.
+static int64_t lone_copy(World *w, int64_t slot) {
+    if (!w->fleet.scoped || w->slots[slot].live & ~w->knobs.endless & ~w->fleet.scoped) return NONE;
+    int64_t copy = w->fleet.copies[slot].first;
+    if (copy == NONE || w->fleet.copies[copy].older != NONE) return NONE;
+    const Slot *what = &w->slots[copy];
+    return what->live && !(what->live & ~w->knobs.endless) && !what->held && !what->is_loose ? copy : NONE;
+}
+
+// Whether the object of `slot` needs none: its entry in World.contexts can hold all that is known of it.
+static bool is_packable(World *w, int64_t slot) {
+    return w->knobs.is_packed && (!is_needed(w, slot) || lone_copy(w, slot) != NONE);
+}
+
+// Note that `slot` may be needed no more, if so: others may still look at it in this step.
+void loosen(World *w, int64_t slot) {
+    Slot *what = &w->slots[slot];
+    if (what->is_loose || (what->place <= 0 && !is_packable(w, slot))) return;
+    what->is_loose = 1;
+    w->loose[w->control.loose++] = (int32_t)slot;
+}
+
+static void discard(World *w, int64_t slot) {   // give back the slot of a copy
+    const Fleet *fleet = &w->fleet;
+    remove_copy(w, slot);
+    if (w->notes_count) {   // what a policy remembers is in the lists of the copy's own place
+        int64_t here = w->control.node, place = w->slots[slot].place - 1;
+        move(w, place < fleet->count ? place : (place - fleet->count) * fleet->rack_nodes);
+        forget(w, slot);
+        move(w, here);
+    }
+    w->slots[slot].live = w->slots[slot].place = 0;
+    give_back(w, slot);
+}
+
+// Take the slots of those objects that need none: what an entry can hold is all that is known of them.
+void pack(World *w) {
+    while (w->control.loose > 0) {
+        int64_t slot = w->loose[--w->control.loose];
+        Slot *what = &w->slots[slot];
+        what->is_loose = 0;
+        if (what->place > 0) {
+            int64_t home = what->home;
+            bool is_used = what->live || what->held;
+            if (w->knobs.keeps_ghosts && (is_used || w->slots[home].held)) continue;    // a policy may remember it
+            if (!is_used) discard(w, slot);
+            if (w->slots[home].held) loosen(w, home);
+            else release(w, home);
+        } else if (what->held && what->home != NONE && is_packable(w, slot)) {
+            int64_t copy = lone_copy(w, slot), live = what->live & ~w->fleet.scoped, place = 0;
+            if (copy != NONE) {
+                live |= w->slots[copy].live, place = w->slots[copy].place;
+                discard(w, copy);
+            }
+            int64_t known = what->object << PACKED_BITS | place << PLACE_SHIFT | (int64_t)what->seen << LIVE_BITS | live;
+            *entry_at(w, what->home) = packed(known);
+            what->held = what->live = 0;
+            give_back(w, slot);
+        }
+    }
+}
+
+// Give back, if it may be, what a tier listed and gives up together with others: an object's slot or a copy.
+void let_go(World *w, int64_t member) {
+    if (w->slots[member].place > 0) loosen(w, member);
+    else release(w, member);
+}
+
+// Give `slot` back if nobody holds it and no tier will ever need it again; no tier then remembers it.
+//
+// A tier that never gives anything up does not need what nobody can ask for: so memory does not grow with it.
+void release(World *w, int64_t slot) {
+    Slot *what = &w->slots[slot];
+    if (what->held) return;
+    if (w->fleet.scoped) {
+        // What one place may still give up may go to another that never does: until then, that is known to have it.
+        const Copy *copies = w->fleet.copies;
+        int64_t copy = copies[slot].first;
+        while (copy != NONE && !(w->slots[copy].live & ~w->knobs.endless) && !w->slots[copy].held)
+            copy = copies[copy].older;
+        copy = copy == NONE ? copies[slot].first : NONE;
+        while (copy != NONE) {
+            int64_t older = copies[copy].older;
+            if (!w->slots[copy].is_loose) discard(w, copy);
+            copy = older;
+        }
+    }
+    if (is_needed(w, slot)) return;
+    what->live = 0;
+    if (w->notes_count) forget(w, slot);
+    give_back(w, slot);
+}
+
+// === admission =======================================================================================================
+// Filters that spare a drive the writes of what nobody reads again.
+//
+// What is stored, and what a faster tier gives up, is offered to a tier; it takes it or not, by how often it has been
+// offered or used. What a promotion copies up was asked for, and passes; so does what is there before the start.
+
+enum { MOST = 1 << 30, MILLION = 1000000, RUN = 64 };   // no count goes higher; evict_ppm is in millionths
+
+// A count, and how often counts had decayed when it was, as World.counts has them.
+static int64_t seen_as(int64_t count, int64_t since) { return min_of(count, MOST) << 32 | (uint32_t)since; }
+
+// Of whom tier `t`, which is at hand, counts: where nodes or racks do for themselves, of what came to them alone.
+static int64_t counter_of(World *w, int64_t t) { return w->fleet.scoped & (1 << t) ? place_of(w, t) : 0; }
+
+static int64_t number_of(World *w, int64_t entry) {         // of its object
+    return entry >= 0 ? w->slots[entry].object : packed(entry) >> PACKED_BITS;
+}
+
+// How often object `number` was offered to tier `t`, or used there. Counts lie in runs: objects of one prompt follow each
+// other.
+static int64_t *count_of(World *w, int64_t t, int64_t number) {
+    int64_t counters = 2 * w->fleet.count + 1, key = (number / RUN * counters + counter_of(w, t)) * w->tiers_count + t;
+    int64_t *run = table_put(&w->counts, key, 0);
+    if (!*run) *run = (int64_t)zeros(RUN, sizeof(int64_t));
+    return (int64_t *)*run + number % RUN;
+}
+
+static int64_t decayed(const Tier *tier, int64_t seen) {    // a count, halved as often as all were since
+    return (seen >> 32) >> min_of(31, tier->halvings - (int32_t)seen);
+}
+
+static bool has_room(World *w, int64_t t, int64_t size) {  // an object it takes may fill an empty tier past its limit
+    const Tier *tier = &w->tiers[t];
+    return tier->live_bytes == 0 || tier->live_bytes + size <= tier->limit;
+}
+
+// Count an offer of `slot`; return what that makes. For nth-offer it is one more. For frequency it is twice as much,
+// and each `decay_ns` takes one off; what has come down to nothing begins at 1.
+static int64_t offered(World *w, int64_t t, int64_t slot, int64_t now) {
+    const Tier *tier = &w->tiers[t];
+    int64_t *seen = count_of(w, t, w->slots[slot].object), count = *seen >> 32, since = (int32_t)*seen;
+    if (tier->admission == NTH_OFFER) count++;
+    else if (tier->admission == FREQUENCY) {
+        int64_t decays = tier->decay_ns ? now / tier->decay_ns : 0;
+        count = max_of(0, count - (decays - since));
+        count = count ? 2 * count : 1, since = decays;
+    }
+    *seen = seen_as(count, since);
+    return count;
+}
+
+// Count a use or an offer of the object of `entry` if the tier goes by TinyLFU; return how often it had any. All counts
+// are halved as often as a window of bytes was referred to.
+static int64_t refer(World *w, int64_t t, int64_t entry) {
+    Tier *tier = &w->tiers[t];
+    if (tier->admission != TINYLFU) return 0;
+    int64_t *seen = count_of(w, t, number_of(w, entry)), count = decayed(tier, *seen) + 1;
+    *seen = seen_as(count, tier->halvings);
+    tier->referred += size_of(w, entry);
+    if (tier->referred >= tier->window) {
+        tier->referred /= 2;
+        tier->halvings++;
+        count >>= 1;
+    }
+    return count;
+}
+
+static bool passes(World *w, int64_t t, int64_t slot, int64_t now) {
+    Tier *tier = &w->tiers[t];
+    int64_t size = w->slots[slot].size;
+    bool is_taken;
+    if (tier->admission == TINYLFU) {
+        int64_t count = refer(w, t, slot);
+        is_taken = has_room(w, t, size)
+            || count > decayed(tier, *count_of(w, t, w->slots[victim(w, t, slot)].object));
+    } else is_taken = offered(w, t, slot, now) >= tier->admission_count;
+    if (is_taken) return true;
+    tier->refused_objects++;
+    tier->refused_bytes += size;
+    loosen(w, slot);
+    return false;
+}
+
+bool admits(World *w, int64_t t, int64_t slot, int64_t now) {   // ask once, for an offer is counted
+    return !(w->knobs.filtered & (1 << t)) || passes(w, t, slot, now);
+}
+
+void forget_counts(World *w, int64_t t) {   // of tier `t`, which is at hand
+    int64_t tiers = w->tiers_count, counters = 2 * w->fleet.count + 1;
+    w->tiers[t].referred = 0;
+    for (int64_t i = 0; i < w->counts.size; i++) {
+        Entry *count = &w->counts.entry[i];
+        bool is_its = count->key % tiers == t && count->key / tiers % counters == counter_of(w, t);
+        int64_t *run = count->key >= 0 && is_its ? (int64_t *)count->value : NULL;
+        for (int64_t k = 0; run && k < RUN; k++) run[k] = seen_as(0, run[k]);
+    }
+}
+
+void free_counts(World *w) {
+    for (int64_t i = 0; i < w->counts.size; i++)
+        if (w->counts.entry[i].key >= 0) free((void *)w->counts.entry[i].value);
+    table_free(&w->counts);
+}
+
+// === operations ======================================================================================================
+// An object is read, written, used, or deleted; the rows that it causes, and how long the tier is busy with it.
 
 // --- rows -----------------------------------------------------------------------------------------------------------
 
@@ -64,17 +565,14 @@ void emit(World *w, int64_t now, int64_t op, int64_t t, int64_t phase, int64_t e
 // Each direction is one first-come server. An operation occupies it for its bytes over the rate, or for its share of
 // the latency if at most so many run at once; it is done a latency later. Without a rate, no time.
 
-static int64_t occupy(const Tier *tier, int64_t rate, int64_t busy_ns, int64_t size, int64_t now) { // until when
-    int64_t transfer = size * 1000 / rate;
-    if (tier->concurrency > 0) transfer = max_of(transfer, tier->latency_ns / tier->concurrency);
-    return max_of(busy_ns, now) + transfer;
-}
-
-int64_t serve_read(World *w, int64_t t, int64_t size, int64_t now) {    // when it is done
+// When an operation that is due now is done; `op` is OP_READ or OP_WRITE.
+int64_t serve(World *w, int64_t t, int64_t op, int64_t size, int64_t now) {
     Tier *tier = &w->tiers[t];
-    if (tier->read_rate <= 0) return now;
-    tier->read_busy_ns = occupy(tier, tier->read_rate, tier->read_busy_ns, size, now);
-    return tier->read_busy_ns + tier->latency_ns;
+    if (tier->rate[op] <= 0) return now;
+    int64_t transfer = size * 1000 / tier->rate[op];
+    if (tier->concurrency > 0) transfer = max_of(transfer, tier->latency_ns / tier->concurrency);
+    tier->busy_ns[op] = max_of(tier->busy_ns[op], now) + transfer;
+    return tier->busy_ns[op] + tier->latency_ns;
 }
 
 void begin_reads(World *w, int64_t now) {   // of a request
@@ -84,23 +582,16 @@ void begin_reads(World *w, int64_t now) {   // of a request
     }
 }
 
-// As serve_read, but after those reads of the request that must end first, if only so many run at once.
+// As serve of a read, but after those reads of the request that must end first, if only so many run at once.
 int64_t serve_in_turn(World *w, int64_t t, int64_t size, int64_t now) {
     Tier *tier = &w->tiers[t];
-    int64_t done = serve_read(w, t, size, now);
-    if (tier->request_reads <= 0 || tier->read_rate <= 0) return done;
+    int64_t done = serve(w, t, OP_READ, size, now);
+    if (tier->request_reads <= 0 || tier->rate[OP_READ] <= 0) return done;
     if (tier->reading == tier->request_reads) tier->reading = 0, tier->reads_began_ns = tier->reads_end_ns;
     tier->reading++;
-    done = max_of(done, tier->reads_began_ns + size * 1000 / tier->read_rate + tier->latency_ns);
+    done = max_of(done, tier->reads_began_ns + size * 1000 / tier->rate[OP_READ] + tier->latency_ns);
     tier->reads_end_ns = max_of(tier->reads_end_ns, done);
     return done;
-}
-
-int64_t serve_write(World *w, int64_t t, int64_t size, int64_t now) {   // when it is done
-    Tier *tier = &w->tiers[t];
-    if (tier->write_rate <= 0) return now;
-    tier->write_busy_ns = occupy(tier, tier->write_rate, tier->write_busy_ns, size, now);
-    return tier->write_busy_ns + tier->latency_ns;
 }
 
 // --- uses -----------------------------------------------------------------------------------------------------------
@@ -153,7 +644,7 @@ int64_t read_slot(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase,
     int64_t size = w->slots[slot].size;
     w->tiers[t].read_bytes += size;
     emit(w, now, OP_READ, t, phase, slot, size, request, stage);
-    int64_t done = serve_read(w, t, size, now);
+    int64_t done = serve(w, t, OP_READ, size, now);
     pin(w, slot, done);
     return done;
 }
@@ -173,7 +664,7 @@ void write_slot(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase, i
     tier->written_bytes += what->size;
     if (tier->evict_every_ns > 0 && tier->poll_ns == 0 && tier->live_bytes >= tier->trigger)
         tier->poll_ns = (now / tier->evict_every_ns + 1) * tier->evict_every_ns;
-    pin(w, slot, serve_write(w, t, what->size, now));
+    pin(w, slot, serve(w, t, OP_WRITE, what->size, now));
     emit(w, now, OP_WRITE, t, phase, slot, what->size, request, stage);
     loosen(w, slot);
 }
@@ -198,148 +689,43 @@ void drop(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase) {
 }
 
 // The fastest tier, from `t` on, in which the object of `entry` is found, or NONE.
-int64_t fastest(World *w, int64_t entry) { return fastest_from(w, entry, 0); }
-
 int64_t fastest_from(World *w, int64_t entry, int64_t t) {
     int64_t live = found_in(w, entry);
     while (t < w->tiers_count && !(live & (1 << t))) t++;
     return t < w->tiers_count ? t : NONE;
 }
 
-// === admission and eviction ==========================================================================================
-// What a tier takes, and how it makes room for it: by deleting what its policy gives up, or by moving it down; when it
-// must, or at times.
-
-enum { MOST = 1 << 30, MILLION = 1000000 };     // no count goes higher; evict_ppm is in millionths
-
-// --- admission: filters that spare a drive the writes of what nobody reads again -------------------------------------
-//
-// What is stored, and what a faster tier gives up, is offered to a tier; it takes it or not, by how often it has been
-// offered or used. What a promotion copies up was asked for, and passes; so does what is there before the start.
-
-// Where `key` stands in `counted`, whose length is a power of two, or the free place where it would. The shift is of a
-// signed number.
-static int64_t find_key(const int64_t *counted, int64_t count, int64_t key) {
-    int64_t mask = count - 1, at = (int64_t)((uint64_t)key * 0x1E3779B97F4A7C15u);
-    at = (at ^ (at >> 32)) & mask;
-    while (counted[at] && counted[at] != key) at = (at + 1) & mask;
-    return at;
-}
-
-// How often object `number` was offered to tier `t`, or used there. Where nodes or racks count for themselves, a place
-// has a count only of what came to it.
-static Seen *count_of(World *w, int64_t t, int64_t number) {
-    Fleet *fleet = &w->fleet;
-    int64_t tiers = w->tiers_count;
-    if (!fleet->counted_count) {
-        if ((number + 1) * tiers > w->frequencies_count) ensure(w, MORE_COUNTS, (number + 1) * tiers);
-        return &w->frequencies[number * tiers + t];
-    }
-    int64_t place = fleet->scoped & (1 << t) ? place_of(w, t) : 0;
-    int64_t key = ((number + 1) * (2 * fleet->count + 1) + place) * tiers + t;
-    int64_t at = find_key(fleet->counted, fleet->counted_count, key);
-    if (!fleet->counted[at]) {
-        w->control.counts++;
-        if (2 * w->control.counts > fleet->counted_count) {     // it stays half empty
-            ensure(w, MORE_COUNTS, 2 * w->control.counts);
-            at = find_key(fleet->counted, fleet->counted_count, key);
-        }
-        fleet->counted[at] = key;
-    }
-    return &w->frequencies[at];
-}
-
-static int64_t decayed(const Tier *tier, const Seen *seen) {    // a count, halved as often as all were since
-    return (int64_t)seen->count >> min_of(31, tier->halvings - seen->since);
-}
-
-static bool has_room(World *w, int64_t t, int64_t size) {  // an object it takes may fill an empty tier past its limit
-    const Tier *tier = &w->tiers[t];
-    return tier->live_bytes == 0 || tier->live_bytes + size <= tier->limit;
-}
-
-// Count an offer of `slot`; return what that makes. For nth-offer it is one more. For frequency it is twice as much,
-// and each `decay_ns` takes one off; what has come down to nothing begins at 1.
-static int64_t offered(World *w, int64_t t, int64_t slot, int64_t now) {
-    const Tier *tier = &w->tiers[t];
-    Seen *seen = count_of(w, t, w->slots[slot].object);
-    int64_t count = seen->count;
-    if (tier->admission == NTH_OFFER) count++;
-    else if (tier->admission == FREQUENCY) {
-        int64_t since = tier->decay_ns ? now / tier->decay_ns : 0;
-        count = max_of(0, count - (since - seen->since));
-        count = count ? 2 * count : 1;
-        seen->since = (int32_t)since;
-    }
-    seen->count = (int32_t)min_of(count, MOST);
-    return count;
-}
-
-static bool passes(World *w, int64_t t, int64_t slot, int64_t now) {
-    Tier *tier = &w->tiers[t];
-    int64_t size = w->slots[slot].size;
-    bool is_taken;
-    if (tier->admission == TINYLFU) {
-        int64_t count = refer(w, t, slot);
-        is_taken = has_room(w, t, size)
-            || count > decayed(tier, count_of(w, t, w->slots[victim(w, t, slot)].object));
-    } else is_taken = offered(w, t, slot, now) >= tier->admission_count;
-    if (is_taken) return true;
-    tier->refused_objects++;
-    tier->refused_bytes += size;
-    loosen(w, slot);
-    return false;
-}
-
-bool admits(World *w, int64_t t, int64_t slot, int64_t now) {   // ask once, for an offer is counted
-    return !(w->knobs.filtered & (1 << t)) || passes(w, t, slot, now);
-}
-
-// Count a use or an offer of the object of `entry` if the tier goes by TinyLFU; return how often it had any. All counts
-// are halved as often as a window of bytes was referred to.
-int64_t refer(World *w, int64_t t, int64_t entry) {
-    Tier *tier = &w->tiers[t];
-    if (tier->admission != TINYLFU) return 0;
-    Seen *seen = count_of(w, t, number_of(w, entry));
-    int64_t count = decayed(tier, seen) + 1;
-    seen->count = (int32_t)min_of(count, MOST), seen->since = (int32_t)tier->halvings;
-    tier->referred += size_of(w, entry);
-    if (tier->referred >= tier->window) {
-        tier->referred /= 2;
-        tier->halvings++;
-        count >>= 1;
-    }
-    return count;
-}
-
-void forget_counts(World *w, int64_t t) {   // of tier `t`, which is at hand
-    const Fleet *fleet = &w->fleet;
-    int64_t tiers = w->tiers_count, places = 2 * fleet->count + 1;
-    w->tiers[t].referred = 0;
-    if (!fleet->counted_count) {
-        for (int64_t i = t; i < w->frequencies_count; i += tiers) w->frequencies[i].count = 0;
-        return;
-    }
-    for (int64_t i = 0; i < fleet->counted_count; i++) {
-        int64_t key = fleet->counted[i];
-        if (key % tiers == t && key / tiers % places == place_of(w, t)) w->frequencies[i].count = 0;
-    }
-}
-
-// Put all counts into larger tables, which are empty.
-EXPORT void count_again(int64_t *counted, int64_t counted_count, Seen *frequencies, const int64_t *old_counted,
-    int64_t old_count, const Seen *old_frequencies) {
-    for (int64_t i = 0; i < old_count; i++) {
-        if (!old_counted[i]) continue;
-        int64_t at = find_key(counted, counted_count, old_counted[i]);
-        counted[at] = old_counted[i];
-        frequencies[at] = old_frequencies[i];
-    }
-}
+// === eviction ========================================================================================================
+// How a tier makes room for what it takes: by deleting what its policy gives up, or by moving it down; when it must, or
+// at times.
 
 // --- offers: what is stored together finds room together, or is refused together, as some engines do it --------------
 //
 // What is in flight makes no room: what the offer before stored, and what is still being read or written.
+
+static bool is_held(World *w, int64_t slot, int64_t mine, int64_t previous, int64_t now) {
+    const Pin *its = &w->pins[slot];
+    return its->seen == mine || (previous != 0 && its->offer == previous) || its->until_ns > now;
+}
+
+// Delete what tier `t`, which evicts by LRU, used least recently, down to its low mark, if `need` bytes do not fit;
+// false if it cannot.
+static bool frees(World *w, int64_t t, int64_t need, int64_t mine, int64_t previous, int64_t now) {
+    const Tier *tier = &w->tiers[t];
+    int64_t missing = tier->live_bytes + need - tier->limit;
+    if (missing <= 0) return true;
+    int64_t slot = queue_of(w, t, 0)->tail;
+    for (; slot != NONE && missing > 0; slot = link_of(w, t, slot)->newer)
+        if (!is_held(w, slot, mine, previous, now)) missing -= w->slots[slot].size;
+    if (missing > 0) return false;
+    slot = queue_of(w, t, 0)->tail;
+    while (slot != NONE && tier->live_bytes + need > tier->low) {
+        int64_t newer = link_of(w, t, slot)->newer;
+        if (!is_held(w, slot, mine, previous, now)) drop(w, t, object_of(w, t, slot), now, PHASE_EVICT);
+        slot = newer;
+    }
+    return true;
+}
 
 // Make room in tier `t` for all of `chain[first:n]` that is not in it; return false, and change nothing, if not.
 // `previous` is the number of the offer whose objects are still in flight, or 0.
@@ -359,30 +745,6 @@ bool takes_offer(World *w, int64_t t, int64_t first, int64_t n, int64_t previous
         }
     }
     return frees(w, t, need, mine, previous, now);
-}
-
-static bool is_held(World *w, int64_t slot, int64_t mine, int64_t previous, int64_t now) {
-    const Pin *its = &w->pins[slot];
-    return its->seen == mine || (previous != 0 && its->offer == previous) || its->until_ns > now;
-}
-
-// Delete what tier `t`, which evicts by LRU, used least recently, down to its low mark, if `need` bytes do not fit;
-// false if it cannot.
-bool frees(World *w, int64_t t, int64_t need, int64_t mine, int64_t previous, int64_t now) {
-    const Tier *tier = &w->tiers[t];
-    int64_t missing = tier->live_bytes + need - tier->limit;
-    if (missing <= 0) return true;
-    int64_t slot = queue_of(w, t, 0)->tail;
-    for (; slot != NONE && missing > 0; slot = link_of(w, t, slot)->newer)
-        if (!is_held(w, slot, mine, previous, now)) missing -= w->slots[slot].size;
-    if (missing > 0) return false;
-    slot = queue_of(w, t, 0)->tail;
-    while (slot != NONE && tier->live_bytes + need > tier->low) {
-        int64_t newer = link_of(w, t, slot)->newer;
-        if (!is_held(w, slot, mine, previous, now)) drop(w, t, object_of(w, t, slot), now, PHASE_EVICT);
-        slot = newer;
-    }
-    return true;
 }
 
 // --- room -----------------------------------------------------------------------------------------------------------
@@ -416,35 +778,17 @@ static int64_t demoted_to(World *w, int64_t upper, int64_t slot, int64_t now) { 
 // Move what the policy of tier `t` gives up down until `slot` fits, or delete it.
 //
 // What fits nowhere lower, is live in the tier below already, or is not admitted there, is deleted. A tier below may
-// have to make room first, and so on: `wanted[d]` is what is wanted at depth d of that.
+// have to make room first.
 void make_room_by_demotion(World *w, int64_t t, int64_t slot, int64_t now) {
-    int64_t depth = 0;
-    w->wanted[0].tier = t, w->wanted[0].slot = slot, w->wanted[0].leaving = NONE;
-    while (depth >= 0) {
-        Wanted *wanted = &w->wanted[depth];
-        int64_t upper = wanted->tier;
-        if (has_room(w, upper, w->slots[wanted->slot].size)) {
-            depth--;
-            continue;
-        }
-        if (wanted->leaving == NONE) {
-            wanted->leaving = object_of(w, upper, victim(w, upper, incoming_of(w, upper, wanted->slot)));
-            wanted->lower = demoted_to(w, upper, wanted->leaving, now);
-        }
-        int64_t leaving = wanted->leaving, lower = wanted->lower;
-        if (lower == NONE) {
-            drop(w, upper, leaving, now, PHASE_EVICT);
-            wanted->leaving = NONE;
-        } else if (has_room(w, lower, w->slots[leaving].size)) {
-            read_slot(w, upper, leaving, now, PHASE_DEMOTE, NONE, NONE);
+    while (!has_room(w, t, w->slots[slot].size)) {
+        int64_t leaving = object_of(w, t, victim(w, t, incoming_of(w, t, slot))), lower = demoted_to(w, t, leaving, now);
+        if (lower != NONE) {
+            make_room_by_demotion(w, lower, leaving, now);
+            read_slot(w, t, leaving, now, PHASE_DEMOTE, NONE, NONE);
             write_slot(w, lower, leaving, now, PHASE_DEMOTE, NONE, NONE);
             if (w->knobs.keeps_age) settle(w, lower, member_of(w, lower, leaving));
-            drop(w, upper, leaving, now, PHASE_DEMOTE);
-            wanted->leaving = NONE;
-        } else {
-            Wanted *below = &w->wanted[++depth];
-            below->tier = lower, below->slot = leaving, below->leaving = NONE;
         }
+        drop(w, t, leaving, now, lower == NONE ? PHASE_EVICT : PHASE_DEMOTE);
     }
 }
 

@@ -1,4 +1,4 @@
-// All state of a simulation. Python reads this header too (kvtrace/core/native.py) and lays its NumPy records and
+// All state of a simulation. Python reads this header too (kvtrace/native/records.py) and lays its NumPy records and
 // tables out by it, so: one field list a line, no preprocessor inside, TABLE(type, name) for an array and its length.
 //
 // Times are virtual, in ns; sizes in bytes; an index or number that is not there is NONE.
@@ -12,8 +12,8 @@
 #define UNBOUNDED ((int64_t)1 << 62)
 
 // What Python is asked for: to take what was made since the last flush; or larger tables, for at least so many slots
-// more, actors more, objects of a request, objects of a conversation, conversations more, counts, copies.
-enum { FLUSH, MORE_SLOTS, MORE_ACTORS, LONGER_CHAIN, WIDER_CONTEXTS, MORE_CONTEXTS, MORE_COUNTS, MORE_PLACES };
+// more, actors more, objects of a request.
+enum { FLUSH, MORE_SLOTS, MORE_ACTORS, LONGER_CHAIN };
 
 // What an actor (a user, or a request in flight) does next.
 enum { STEP_ASK, STEP_LOAD, STEP_PROMOTE, STEP_STORE, STEP_DECODE, STEP_END };
@@ -63,8 +63,9 @@ typedef struct {
     int64_t limit, low, largest, live_bytes;    // that it may hold, goes down to to make room, of an object, in use
     // What happened in it, in bytes but for the hits; populated: written before the start.
     int64_t hits, hit_bytes, written_bytes, deleted_bytes, read_bytes, populated_bytes;
-    // The service model: bytes a microsecond (0: takes no time), operations at once, and until when it is busy.
-    int64_t read_rate, write_rate, latency_ns, concurrency, read_busy_ns, write_busy_ns;
+    // The service model: of reads and writes bytes a microsecond (0: takes no time), and until when it is busy with them;
+    // how long each takes besides, and how many are served at once.
+    int64_t rate[2], busy_ns[2], latency_ns, concurrency;
     // Operations of one request at once (0: all), those of the stage being written, those being read, since and until
     // when; whether it takes offers whole, whether look-ups go on past a miss, and how many there were; whether an
     // object used is less recent than those before it in its request, and whether as the request ends.
@@ -101,7 +102,7 @@ typedef struct { int64_t head, tail, bytes; } Queue;
 // A slot holds an object. Of a copy that a node or rack has, `home` is the object's own slot.
 typedef struct {
     int64_t object, size;   // bytes: of all ranks together
-    int64_t home;           // where in World.contexts it is named; NONE: nowhere, or in World.items
+    int64_t home;           // where in World.contexts it is named (entry_at); NONE: nowhere, or in World.items
     int16_t live;           // a bit for each tier
     int16_t held;           // 1 if somebody may still ask for it, 2 << t if it waits for tier t, or'd: it is not reused
     int8_t seen;            // it was loaded once and not promoted yet
@@ -123,9 +124,6 @@ typedef struct { int64_t slot, since, node; } Offer;
 // Of a slot in a bucket: the bucket's slot, where in it it begins, and the members before and after it; of a bucket's
 // slot: of all ranks and layers, how many bytes live in it (if it may be collected) and it has, and its last member.
 typedef struct { int64_t bucket, offset, older, newer; } Member;
-
-// How often an object was offered to a tier, or used there: its count, and how often counts had decayed when it was.
-typedef struct { int32_t count, since; } Seen;
 
 // Of a slot: which offer it was new in last, which it was last in, and until when it is read or written.
 typedef struct { int64_t offer, seen, until_ns; } Pin;
@@ -149,9 +147,11 @@ typedef struct {
     int64_t made, restarts, answered;
 } Actor;
 
-// A conversation of a file: row of World.contexts (NONE before it begins and after it ends), how many objects, tokens
-// so far, and requests that have not ended.
-typedef struct { int64_t context, length, tokens, remaining; } Conversation;
+// The slots of a conversation's own objects, in order, or what stands for those that need none; memory of C's own.
+typedef struct { int64_t *entry; int64_t room; } Context;
+
+// A conversation of a file: how many objects, tokens so far, and requests that have not ended.
+typedef struct { int64_t length, tokens, remaining; } Conversation;
 
 // What is shared by all: tokens, first of its slots (they are consecutive), how many, and how often it was decoded.
 typedef struct { int64_t tokens, first, objects, uses; } Item;
@@ -164,23 +164,19 @@ typedef struct { int64_t bytes, kind, window, token_bytes, state_bytes; } Piece;
 // attends to, which are at most `window_tokens` (0: all before it), or those since the last multiple of that.
 typedef struct { int64_t pair_fs, window_tokens, is_aligned; } Attention;
 
-// At a depth of demotions: the tier that makes room, for which slot, which it gives up (NONE: not yet chosen), and the
-// tier that takes that (NONE: none does).
-typedef struct { int64_t tier, slot, leaving, lower; } Wanted;
-
 typedef struct { int64_t with_cache_ns, without_cache_ns; } FirstToken;
 
 // What a request found as it was served, and tokens that it had to compute; whether it was begun again for it.
 typedef struct { int64_t ts_ns, lookups, local_hits, shared_hits, computed_tokens, restarted; } Found;
 
-// A step of what happens to the fleet, as fleet/incidents.py lays them out.
+// A step of what happens to the fleet, as sim/fleet.py lays them out.
 typedef struct { int64_t when, kind, place, tier; } Happening;
 
 // Where the loop is.
 typedef struct {
     int64_t now;
     int64_t arrived, heap_size, next_request, next_session, next_object, made, logged;  // in each buffer and stack
-    int64_t answered, populated, rows, free, idle, idle_contexts, uses, loose, coming;
+    int64_t answered, populated, rows, free, idle, uses, loose, coming;
     int64_t offers, offer;  // how many there were; the number of this one
     int64_t known;          // what of the one being stored was found cached
     int64_t is_staged;      // the stage being written has operations
@@ -193,7 +189,6 @@ typedef struct {
     int64_t gone, gone_largest;     // a bit for the tier out of reach, and the largest object that it takes else
     int64_t found;
     int64_t due_ns;         // when the first of Fleet.due is, or an earlier time
-    int64_t counts;         // of Fleet.counted in use
 } Control;
 
 typedef struct {
@@ -287,7 +282,6 @@ typedef struct {
     int64_t is_zipf_chunk;
     int64_t first_entry, entries;   // with DECODE_ONLY: each user's items, from `first_entry` on
     int64_t follows;            // requests of a file wait for others
-    int64_t context_width;      // objects that a row of World.contexts holds
 } Knobs;
 
 // Trace rows, a table a column; request and stage NONE for background work.
@@ -334,11 +328,11 @@ typedef struct {
     TABLE(Tier, tiers);         // [nodes + racks, tiers]: those of the places that are not at hand
     TABLE(Queue, queues);       // [nodes + racks, tiers, QUEUES]: their lists
     TABLE(Copy, copies);        // [slots]
-    TABLE(int32_t, places);     // copies by the number of their object and their place, as slots.c finds them
+    int32_t *places;            // copies by the number of their object and their place, as tiers.c finds them: C's own
+    int64_t places_count;
     int64_t column_copies[16];  // how many stand in each of its COPY_COLUMNS
     TABLE(int64_t, due);        // [nodes + racks]: when a tier of a place that is not at hand next does something by
                                 // itself; empty if none ever does
-    TABLE(int64_t, counted);    // keys of World.frequencies where places count for themselves: a hash table; 0: free
     TABLE(int64_t, runs);       // scratch of a router: [nodes] how many first objects of a prompt each has, and [nodes]
                                 // of how many bytes
     TABLE(int32_t, row_nodes);  // [rows]: the node that does what a row says
@@ -361,6 +355,9 @@ typedef struct {
     TABLE(int32_t, stages);         // that each request has reached
 } Books;
 
+// Names, int64, and their numbers, which stand in a hash table of twice so many places; memory of C's own.
+typedef struct { int64_t *name; int32_t *number; int64_t count, room; } Names;
+
 struct World {
     Ask *ask;
     void *stop;                     // where the loop ends if Python cannot do what it is asked
@@ -381,8 +378,7 @@ struct World {
     TABLE(Member, members);         // [slots]; empty without knobs.bucketed, as the next two
     TABLE(int64_t, row_offsets);    // [rows]: where in its object a row begins
     TABLE(int8_t, made_kind);       // [rows]: 1 for those of made_size that are buckets, or the files beside them
-    TABLE(Seen, frequencies);       // [objects, tiers], or beside Fleet.counted if that is not empty; empty without
-                                    // knobs.filtered
+    Table counts;                   // with knobs.filtered: how often objects were offered to tiers, or used there: runs
     TABLE(int64_t, ages);           // [slots]: uses there had been when each was last used; empty without keeps_age
     TABLE(Pin, pins);               // [slots], if any tier takes offers whole or not at all
     TABLE(int32_t, free);           // a stack of unused slots; control.free of them
@@ -397,11 +393,9 @@ struct World {
     TABLE(int64_t, output_tokens);
     TABLE(int64_t, conversation);   // with CONVERSATIONS: [requests]: the row of `conversations`
     TABLE(Conversation, conversations);
-    // [users or conversations that go on, knobs.context_width]: the slots of each one's own objects, in order, or what
-    // stands for those that need none. With CHAINS: [objects]: the same, of each object of the file; NONE before it is
-    // asked for, and after.
-    TABLE(int64_t, contexts);
-    TABLE(int64_t, idle_contexts);  // with CONVERSATIONS: a stack of unused rows of `contexts`
+    // Of each user or conversation. With CHAINS a single one, of each object of the file; NONE before it is asked for, and
+    // after.
+    TABLE(Context, contexts);
     TABLE(int64_t, offsets);        // with CHAINS: request n has the objects chains[offsets[n]:offsets[n + 1]]
     TABLE(int32_t, chains);
     TABLE(int32_t, object_uses);    // with CHAINS: [objects]: how often requests will still name it
@@ -416,7 +410,6 @@ struct World {
     TABLE(FirstToken, first_token); // [rows]: since the last flush; empty if not modelled
     TABLE(int64_t, chain);          // scratch: the objects of one request, as in contexts
     TABLE(int8_t, where);           // scratch: the tier in which each was found
-    TABLE(Wanted, wanted);          // scratch of make_room_by_demotion: [tiers + 1]
 };
 
 #endif

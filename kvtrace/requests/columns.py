@@ -37,7 +37,9 @@ from kvtrace.requests.requests import (
     Start,
     Waits,
     backwards_notes,
+    counted,
     dense,
+    files_of,
     origin_of,
     sha256_of,
     turns_of,
@@ -85,7 +87,7 @@ class Columns:
         TraceError if a column is missing, a cell is empty or does not fit, some dates have a zone and some none, or
         nothing but failures is left.
         """
-        tables = [self._table(one) for one in _paths(path, self.files)]
+        tables = [self._table(one) for one in (files_of(path, self.files) if self.files else [path])]
         times, inputs, outputs = (np.concatenate(of) for of in zip(*map(self._counts, tables), strict=True))
         kept = np.argsort(times, kind="stable")
         facts: dict[str, Any] = {"out_of_order": int(np.count_nonzero(np.diff(times) < 0))}
@@ -157,20 +159,15 @@ class Columns:
                 f"the source has no block ids: prompts of one {self.session} are taken to carry their history, "
                 "which the source does not say"
             )
-            if shorter:
-                notes.append(f"{shorter} later prompts are shorter than the turn before them: they cannot carry it all")
+        notes += counted((shorter, "later prompts are shorter than the turn before them: they cannot carry it all"))
         if facts["images"] is not None:
-            notes.append(
-                f"{facts['images']} images are not simulated beyond the source's own {self.input}, whose image share "
-                "is unknown"
-            )
-        if facts.get("failures"):
-            notes.append(f"{facts['failures']} failed requests (no response tokens) were dropped")
+            how = f"are not simulated beyond the source's own {self.input}, whose image share is unknown"
+            notes.append(f"{facts['images']} images {how}")
+        notes += counted((facts.get("failures", 0), "failed requests (no response tokens) were dropped"))
         if (files := len(facts["files"])) > 1:
             notes.append(f"{files} files were merged on one clock, seconds from the first day")
         notes += backwards_notes(facts["out_of_order"])
-        if facts["wrong_totals"]:
-            notes.append(f"{facts['wrong_totals']} rows have a total that is not request plus response tokens")
+        notes += counted((facts["wrong_totals"], "rows have a total that is not request plus response tokens"))
         if facts["unknown_columns"]:
             notes.append(f"unknown columns were not read: {', '.join(facts['unknown_columns'])}")
         return notes
@@ -199,20 +196,6 @@ def _has_zone(path: Path, time: str) -> bool:
     # The date has dashes of its own.
     clock = cells[index].strip().strip('"')[10:] if index < len(cells) else ""
     return clock.endswith("Z") or "+" in clock or "-" in clock
-
-
-def _paths(path: Path, files: str) -> list[Path]:
-    """Return what `path` names: itself, or the `files` in it, or what it matches; TraceError if there is none."""
-    if files and path.is_dir():
-        found = sorted(path.glob(files))
-    elif files and any(c in path.name for c in "*?[") and not path.exists():
-        found = sorted(p for p in path.parent.glob(path.name) if p.is_file())
-    else:
-        need_file(path)
-        return [path]
-    if not found:
-        raise TraceError("no CSV file there", path=path)
-    return found
 
 
 def _session_numbers(tables: Sequence[ColumnsRead], name: str) -> Ints | None:
@@ -284,15 +267,12 @@ def _read_bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
         chats[line.chat_id] = len(found), session, time_ns
         found.add(time_ns, line.input_length, line.output_length, line.hash_ids, session, turn=line.turn - 1)
     facts = {"conversations": conversations, "orphans": orphans, "types": dict(sorted(types.items()))}
-    notes = []
-    if orphans:
-        notes.append(
-            f"{orphans} requests name a parent that is not before them in the file: each starts a "
-            "conversation of its own here, and keeps its turn number"
-        )
-    unknown = [name for name in types if name not in TYPES]
-    if unknown:
-        notes.append(f"{sum(types[n] for n in unknown)} requests are of unknown types: {', '.join(sorted(unknown))}")
+    unknown = sorted(name for name in types if name not in TYPES)
+    alone = "each starts a conversation of its own here, and keeps its turn number"
+    notes = counted(
+        (orphans, f"requests name a parent that is not before them in the file: {alone}"),
+        (sum(types[name] for name in unknown), f"requests are of unknown types: {', '.join(unknown)}"),
+    )
     requests = found.requests("bailian", path, lines.sha256, block_tokens, notes, **facts)
     return replace(requests, waits=Waits.of(len(requests), waits))
 
@@ -322,7 +302,7 @@ def _read_servegen(
     """
     start_ns, length_ns = time_window_ns
     begin_s, end_s = start_ns / NS_PER_S, (start_ns + length_ns) / NS_PER_S
-    traces = sorted(path.glob(_CLIENTS), key=lambda one: (len(one.name), one.name)) if path.is_dir() else [path]
+    traces = sorted(files_of(path, _CLIENTS), key=lambda one: (len(one.name), one.name))
     datasets = {trace: trace.with_name(trace.name.replace("-trace.csv", "-dataset.json")) for trace in traces}
     stretches = [(trace, *of) for trace in traces for of in _stretches(trace, begin_s, end_s)]
     mean_per_s = sum(rate * (end - begin) for _, begin, end, rate, _, _ in stretches) / (end_s - begin_s)
@@ -355,9 +335,8 @@ def _read_servegen(
         f"the source has rates, laws and histograms of {len(traces)} clients: times and lengths are drawn",
         "it has no joint law of prompts and answers: their lengths are drawn apart",
         _NO_SESSIONS,
+        *counted((unknown, "stretches of clients without histograms of lengths are left out")),
     ]
-    if unknown:
-        notes.append(f"{unknown} stretches of clients without histograms of lengths are left out")
     origin = origin_of("servegen", path, sha256_of(*files), len(order), 0, **facts)
     prompts, answers = inputs[order].astype(np.int64), outputs[order].astype(np.int64)
     return without_blocks(arrivals - arrivals[0], prompts, answers, origin, tuple(notes))

@@ -34,6 +34,8 @@ from kvtrace.requests.requests import (
     SourceFormat,
     backwards_notes,
     column,
+    counted,
+    files_of,
     origin_of,
     sha256_of,
     wall_ns,
@@ -89,6 +91,14 @@ class _Conversation(msgspec.Struct):
     id: str | int | None = None
 
 
+_ODDITIES = {
+    "empty_conversations": "conversations without a question and an answer were left out",
+    "unanswered": "last questions have no answer and were left out",
+    "unasked": "answers have no question before them: they are history, not requests",
+    "unknown_speakers": "messages of unknown speakers were taken for questions",
+}
+
+
 @dataclass(slots=True)
 class _Turns:
     """The turns of all conversations in file order, and counts of what made no turn."""
@@ -97,10 +107,8 @@ class _Turns:
     outputs: array[int] = field(default_factory=lambda: array("q"))
     lengths: array[int] = field(default_factory=lambda: array("q"))
     """How many turns each conversation has; those with none are left out."""
-    empty: int = 0
-    unanswered: int = 0
-    unasked: int = 0
-    unknown_speakers: int = 0
+    odd: Counter[str] = field(default_factory=Counter)
+    """How often there was what made none, by the names of _ODDITIES."""
 
     def enter(self, conversation: _Conversation, count: Callable[[str], int]) -> None:
         """Append a turn for each answer of `conversation`; its prompt carries all that came before."""
@@ -113,17 +121,17 @@ class _Turns:
                     self.outputs.append(tokens)
                     turns += 1
                 else:
-                    self.unasked += 1
+                    self.odd["unasked"] += 1
                 is_asked = False
             else:
                 is_asked = is_asked or message.speaker not in CONTEXT
-                self.unknown_speakers += message.speaker not in (*ASKING, *CONTEXT)
+                self.odd["unknown_speakers"] += message.speaker not in (*ASKING, *CONTEXT)
             before += tokens
-        self.unanswered += is_asked
+        self.odd["unanswered"] += is_asked
         if turns:
             self.lengths.append(turns)
         else:
-            self.empty += 1
+            self.odd["empty_conversations"] += 1
 
 
 def _read_sharegpt(
@@ -161,10 +169,7 @@ def _read_sharegpt(
         "live_conversations": live_conversations,
         "max_conversations": max_conversations,
         "conversations": len(turns.lengths),
-        "empty_conversations": turns.empty,
-        "unanswered": turns.unanswered,
-        "unasked": turns.unasked,
-        "unknown_speakers": turns.unknown_speakers,
+        **{name: turns.odd[name] for name in _ODDITIES},
     }
     origin = origin_of("sharegpt", path, sha256_of(path), len(order), 0, **facts)
     tokens = column(turns.inputs)[order], column(turns.outputs)[order]
@@ -219,13 +224,7 @@ def _sharegpt_notes(origin: dict[str, Any]) -> tuple[str, ...]:
         f"the source has no token counts: they are {origin['tokenizer']}",
         "the source has no block ids: prompts share a prefix within their conversation only",
     ]
-    noted = {
-        "empty_conversations": "conversations without a question and an answer were left out",
-        "unanswered": "last questions have no answer and were left out",
-        "unasked": "answers have no question before them: they are history, not requests",
-        "unknown_speakers": "messages of unknown speakers were taken for questions",
-    }
-    return (*notes, *(f"{origin[name]} {what}" for name, what in noted.items() if origin[name]))
+    return (*notes, *counted(*((origin[name], what) for name, what in _ODDITIES.items())))
 
 
 sharegpt = SourceFormat(_read_sharegpt, lambda start: start.text.startswith(b"[") and b'"conversations"' in start.text)
@@ -356,10 +355,8 @@ class _Conversations:
         notes = [f"the source does not say when its {scopes.total()} conversations start: {drawn}"]
         if LOCAL in scopes:
             notes.append("block ids are local to their file: nothing is shared between conversations")
-        if self.subagents:
-            notes.append(
-                f"{self.subagents} sub-agents are sessions of their own, from where they start, with shared ids"
-            )
+        apart = "are sessions of their own, from where they start, with shared ids"
+        notes += counted((self.subagents, f"sub-agents {apart}"))
         if self.idle_cap_ns is not None:
             notes.append(
                 f"time in which a conversation has nothing under way is cut to {format_duration(self.idle_cap_ns)}"
@@ -394,9 +391,7 @@ def _read_agentic(
         raise ConfigError(f"conversation rate(={conversation_rate_per_s}) must be >= 0 a second")
     if start_ratio is not None and not 0 <= start_ratio[0] <= start_ratio[1] <= 1:
         raise ConfigError(f"start ratio(={start_ratio[0]:g}-{start_ratio[1]:g}) must be from 0 to 1, such as 0.25-0.75")
-    paths = sorted(path.glob("*.json")) if path.is_dir() else [path]
-    if not paths:
-        raise TraceError("no *.json file there", path=path)
+    paths = files_of(path, "*.json")
     conversations, scopes, start = _Conversations(idle_cap_ns, start_ratio), Counter[str](), 0.0
     is_lines = ".jsonl" in path.suffixes
     files = JsonLines(path, _File) if is_lines else ((None, read_json(one, _File)) for one in paths)
@@ -495,13 +490,12 @@ def _read_tracelab(path: Path, *, block_tokens: int = 512) -> Requests:
         found.add(asked, prompt, output, known[session][1], session, answered)
     same = f"a prompt begins with the whole prompt before it of its session, in blocks of {block_tokens} tokens"
     notes = [f"the source has no block ids: {same}"]
-    if shorter:
-        notes.append(f"{shorter} prompts are shorter than that: they begin with what the provider had cached")
+    notes += counted((shorter, "prompts are shorter than that: they begin with what the provider had cached"))
     notes.append(
         f"of first prompts the provider had {first} tokens cached, by other sessions: which is not said, so nothing is "
         "shared between sessions; sub-agents are sessions too"
     )
-    notes += [f"{count} rounds {what} are left out" for what, count in sorted(left.items())]
+    notes += counted(*((count, f"rounds {what} are left out") for what, count in sorted(left.items())))
     facts = {"appended_tokens": dict(appended), "fresh_tokens": dict(fresh), "rounds_left_out": left.total()}
     return found.requests("tracelab", path, lines.sha256, block_tokens, notes, **facts)
 

@@ -28,6 +28,8 @@ from kvtrace.requests.requests import (
     Requests,
     Seconds,
     SourceFormat,
+    counted,
+    files_of,
     sha256_of,
     unused_notes,
     wall_ns,
@@ -96,9 +98,7 @@ def _read_dynamo(path: Path) -> Requests:
     if not found and unplaced:
         why = f"none of its {unplaced} requests says its prompt's blocks: Dynamo has to trace for replay"
         raise TraceError(why, path=path)
-    notes = []
-    if unplaced:
-        notes.append(f"{unplaced} requests without `replay`, whose prompts are unknown, are left out")
+    notes = counted((unplaced, "requests without `replay`, whose prompts are unknown, are left out"))
     if others:
         named = ", ".join(f"{count} {name}" for name, count in sorted(others.items()))
         notes.append(f"events that are not used: {named}; so no wait of an agent for its tools or sub-agents")
@@ -165,8 +165,7 @@ def _read_otel(path: Path) -> Requests:
     if not found:
         raise TraceError(f"none of its {others} spans has {INPUT}", path=path)
     notes = ["spans give lengths only: there are no block ids, and prompts share a prefix only within a conversation"]
-    if others:
-        notes.append(f"{others} spans without {INPUT} are left out")
+    notes += counted((others, f"spans without {INPUT} are left out"))
     if cached:
         notes.append(f"the {cached} input tokens that spans say were read from a cache are not used")
     return found.requests("otel", path, lines.sha256, 0, notes, spans_left_out=others)
@@ -212,9 +211,7 @@ def _read_lookup_log(path: Path) -> Requests:
     TraceError if a line is no such lookup, has more hashes than its prompt has full chunks, or is of another model or
     chunk size than those before it.
     """
-    paths = sorted(path.glob(LOOKUP_FILES)) if path.is_dir() else [path]
-    if not paths:
-        raise TraceError(f"no {LOOKUP_FILES} there", path=path)
+    paths = files_of(path, LOOKUP_FILES)
     found, first, ids, repeated, unused = Gathered(), None, set[str](), 0, set[str]()
     for one in paths:
         lines = JsonLines(one, _Lookup, name_fields=True)
@@ -240,8 +237,7 @@ def _read_lookup_log(path: Path) -> Requests:
     size_bytes = chunk_bytes(first.shapes, first.dtypes)
     model = model_of(first.model_name, size_bytes, first.chunk_size)
     notes = ["the log does not say how long answers are: output_tokens is 0, and nothing is decoded"]
-    if repeated:
-        notes.append(f"{repeated} lookups are of a request that was looked up before: each is a request here")
+    notes += counted((repeated, "lookups are of a request that was looked up before: each is a request here"))
     notes += unused_notes(unused, _Lookup)
     facts = {"files": [p.name for p in paths], "model": model, "repeated_lookups": repeated}
     return found.requests("lmcache-lookup", path, sha256_of(*paths), first.chunk_size, notes, **facts)
@@ -269,7 +265,7 @@ def _read_chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") 
 
     TraceError if a line is no such request; ConfigError if there is no such tokenizer.
     """
-    paths = sorted(path.glob(CHAT_FILES)) if path.is_dir() else [path]
+    paths = files_of(path, CHAT_FILES)
     encode, per_token, words = encoder(tokenizer)
     found, each = Gathered(), block_tokens * per_token
     for lines in (JsonLines(one, _Chat) for one in paths):
@@ -346,13 +342,12 @@ def _read_vllm(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -
     if known and not kept:
         why = "no prompt is in it: start vLLM with VLLM_LOGGING_LEVEL=DEBUG, beside --enable-log-requests"
         raise TraceError(why, path=path)
-    counts = (
+    notes = ["the log says neither year nor zone, and times of whole seconds; --max-log-len would have cut prompts"]
+    notes += counted(
         (texts, f"prompts are logged as text alone, whose tokens are {words}"),
         (len(known) - len(kept), "requests without their prompts are left out"),
         (sum(said.output_tokens is None for said in kept), "requests have no answer in the log: output_tokens is 0"),
     )
-    notes = ["the log says neither year nor zone, and times of whole seconds; --max-log-len would have cut prompts"]
-    notes += [f"{count} {what}" for count, what in counts if count]
     return log.requests("vllm-log", kept, block_tokens, notes)
 
 
@@ -399,7 +394,7 @@ def _read_sglang(path: Path, *, block_tokens: int = 16) -> Requests:
         cached, cut = cached + int(meta.get("cached_tokens", 0)), cut + (units is None and "input_ids" in line[:at])
         session = log.text(named[1], number) if named else None
         found.append(_Logged(asked_ns, asked_ns + took_ns, units, tokens, int(meta["completion_tokens"]), session))
-    notes = [f"{cut} prompts are logged in part: their blocks are not known (--log-requests-level 3)"] if cut else []
+    notes = counted((cut, "prompts are logged in part: their blocks are not known (--log-requests-level 3)"))
     if cached:
         notes.append(f"the {cached} prompt tokens that SGLang found in its own cache are not used")
     return log.requests("sglang-log", found, block_tokens, notes)

@@ -32,6 +32,7 @@ from kvtrace.requests.requests import (
     Start,
     Waits,
     column,
+    counted,
     flat,
     origin_of,
     unused_notes,
@@ -134,7 +135,7 @@ def _check(line: _Line, block_tokens: int, lines: JsonLines[_Line], number: int)
 
 
 def _notes(arrivals: Ints, time_unit: str, unanswered: int) -> tuple[str, ...]:
-    notes = [f"{unanswered} rows have no output_length: it is 0, and nothing is decoded"] if unanswered else []
+    notes = counted((unanswered, "rows have no output_length: it is 0, and nothing is decoded"))
     span_s = (arrivals[-1] - arrivals[0]) / 1e9
     if span_s and len(arrivals) / span_s > _SUSPICIOUS_PER_S:
         other = next(unit for unit in TIME_UNITS_NS if unit != time_unit)
@@ -273,11 +274,10 @@ class Sessions:
             )
         if self.untimed:
             notes.append(self._untimed_note)
-        if self.first_untimed:
-            notes.append(f"{self.first_untimed} first turns have no timestamp: they arrive at 0")
-        if self.unnamed:
-            notes.append(f"{self.unnamed} rows have no hash_ids: what they ask for is shared within their session only")
-        return notes
+        return notes + counted(
+            (self.first_untimed, "first turns have no timestamp: they arrive at 0"),
+            (self.unnamed, "rows have no hash_ids: what they ask for is shared within their session only"),
+        )
 
 
 AGENTIC_SCHEMA: Final = "dynamo.agentic_mooncake"

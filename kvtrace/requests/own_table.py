@@ -5,16 +5,15 @@ With the figures of a source: counts, span, reuse, gaps, oddities.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kvtrace.core.errors import TraceError, refuse
 from kvtrace.core.metadata import describe
-from kvtrace.core.schema import REQUESTS, RequestKind, batch_of, enum_code, numbers
+from kvtrace.core.schema import REQUESTS, RequestKind, enum_code, numbers
 from kvtrace.core.tables import SUFFIXES, create, open_table
 from kvtrace.core.units import format_count, format_duration
 from kvtrace.requests.requests import (
@@ -25,46 +24,12 @@ from kvtrace.requests.requests import (
     Ints,
     Requests,
     Start,
+    batches,
     origin_of,
     sha256_of,
 )
-from kvtrace.requests.shaping import take
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-
-BATCH_ROWS = 1 << 16
 _TRACE_KIND = enum_code(REQUESTS, "kind", RequestKind.TRACE)
-
-
-def batches(requests: Requests, count: int | None = None, first_id: int = 0) -> Iterator[pa.RecordBatch]:
-    """Yield the first `count` of `requests`, or all, numbered from `first_id`, as record batches of their table."""
-    stop = len(requests) if count is None else count
-    for start in range(0, stop, BATCH_ROWS):
-        yield _batch(requests, start, min(start + BATCH_ROWS, stop), first_id + start)
-
-
-def batches_as_arrived(requests: Requests, rows: Ints, arrival_ns: Ints) -> Iterator[pa.RecordBatch]:
-    """Yield those of `requests` in `rows`, in that order, as record batches with other times of arrival."""
-    for start in range(0, len(rows), BATCH_ROWS):
-        which = slice(start, start + BATCH_ROWS)
-        part = replace(take(requests, rows[which]), arrival_ns=arrival_ns[which])
-        yield _batch(part, 0, len(part), start)
-
-
-def _batch(requests: Requests, start: int, stop: int, first_id: int) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    names = ("arrival_ns", "session_id", "turn", "input_tokens", "output_tokens", "qos", "kind")
-    columns = {name: of[start:stop] for name in names if (of := getattr(requests, name)) is not None}
-    columns["request_id"] = np.arange(first_id, first_id + stop - start)
-    columns.setdefault("kind", np.full(stop - start, _TRACE_KIND))
-    if requests.block_tokens:
-        offsets = requests.block_offsets[start : stop + 1]
-        ids = pa.array(requests.block_ids[offsets[0] : offsets[-1]])
-        columns["block_ids"] = pa.ListArray.from_arrays(pa.array(offsets - offsets[0], pa.int32()), ids)
-    return batch_of(REQUESTS, columns)
 
 
 def is_own(start: Start) -> bool:

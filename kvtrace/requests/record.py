@@ -24,7 +24,7 @@ from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError, how_t
 from kvtrace.core.schema import EVENTS, CacheEvent, batch_of, enum_code
 from kvtrace.core.tables import open_table
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests.requests import Gathered, Requests, Start, sha256_of
+from kvtrace.requests.requests import Gathered, Requests, Start, counted, sha256_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -170,14 +170,11 @@ def notes_of(heard: Recorded, unknown: dict[str, int]) -> list[str]:
     notes = []
     if heard.first:
         notes.append(f"the first message heard is number {heard.first}: what the engine published before is not here")
-    if heard.lost:
-        notes.append(f"{heard.lost} messages were lost: blocks stored in them are missing")
+    notes += counted((heard.lost, "messages were lost: blocks stored in them are missing"))
     if heard.restarts:
         notes.append(f"the numbers began again {heard.restarts} times: the engine was restarted, and its cache empty")
-    if heard.unreadable:
-        notes.append(f"{heard.unreadable} messages were no batches of KV events")
-    notes += [f"{count} events of type {name!r} were not read" for name, count in sorted(unknown.items())]
-    return notes
+    unread = ((count, f"events of type {name!r} were not read") for name, count in sorted(unknown.items()))
+    return notes + counted((heard.unreadable, "messages were no batches of KV events"), *unread)
 
 
 _KINDS: Final = {

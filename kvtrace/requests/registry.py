@@ -23,8 +23,7 @@ from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.files import ZSTD_MAGIC
 
 if TYPE_CHECKING:
-    from kvtrace.requests.requests import Requests
-    from kvtrace.requests.shaping import Reshaping
+    from kvtrace.requests.requests import Requests, Reshaping
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +34,8 @@ class Source:
     module: str = ""
     """Its module in this folder, and after a colon its SourceFormat there; empty: a module called by its name."""
     files: str = ""
-    """The pattern of the files that it reads together from a directory; empty if it reads single files only."""
-    has_globs: bool = False
-    """Whether it also reads together the files that a glob matches."""
+    """The pattern of the files that it reads together from a directory, or those of another glob; empty if it reads
+    single files only."""
 
     def load(self) -> Any:
         """Return what has its `read` and `is_own`: a module, or a SourceFormat of one."""
@@ -59,7 +57,7 @@ SOURCES: Final[dict[str, Source]] = {
     for source in (
         Source("mooncake"),
         Source("bailian", "columns:bailian"),
-        Source("burstgpt", "columns:burstgpt", "*.csv", has_globs=True),
+        Source("burstgpt", "columns:burstgpt", "*.csv"),
         Source("azure", "columns:azure"),
         Source("sharegpt", "conversations:sharegpt"),
         Source("servegen", "columns:servegen", "chunk-*-trace.csv"),
@@ -104,7 +102,7 @@ def read(kind: str, path: Path, options: Mapping[str, Any], wanted: Reshaping, s
     """
     import numpy as np
 
-    from kvtrace.requests.shaping import reshape
+    from kvtrace.requests.requests import reshape
 
     if kind not in SOURCES:
         raise ConfigError(f"unknown source {kind!r}; known are {', '.join(SOURCES)}")
@@ -133,7 +131,7 @@ def detect(path: Path) -> str:
     elif not path.exists() and any(c in path.name for c in "*?["):
         first = min(path.parent.glob(path.name), default=None)
         kind = None if first is None else _of_file(first)
-        found = kind if kind is not None and SOURCES[kind].has_globs else None
+        found = kind if kind is not None and SOURCES[kind].files else None
     else:
         found = _of_file(path)
     if found is None:

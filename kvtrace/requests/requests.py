@@ -1,9 +1,12 @@
-"""Requests: the columns that every source fills, which wait for which others, and what several sources share.
+"""Requests: the columns that every source fills, who waits for whom, what several sources share, what reshapes them.
 
-That is the limits, JSONL files as typed rows, prefix chains from block ids, and requests gathered from a log. Whatever
-a source's ids stand for, ours stand for whole prefixes. Some sources hash each block together with all before it, some
-hash its content alone. The simulation needs the former, so ids that are seen behind different prefixes are renamed by
-the prefix they end.
+Shared are the limits, JSONL files as typed rows, prefix chains from block ids, and requests gathered from a log.
+Whatever a source's ids stand for, ours stand for whole prefixes. Some sources hash each block together with all before
+it, some hash its content alone. The simulation needs the former, so ids that are seen behind different prefixes are
+renamed by the prefix they end.
+
+Of any source times are scaled, requests repeated and superposed, prompts limited, arrivals jittered, each recorded in
+the notes. A turn that follows comes a pause after the simulated answer before it, instead of at its recorded time.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ import re
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,6 +26,11 @@ from numpy.typing import NDArray
 
 from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.files import decode_json
+from kvtrace.core.schema import REQUESTS, RequestKind, batch_of, enum_code
+from kvtrace.core.units import NS_PER_S, format_duration
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Ints = NDArray[np.int64]
 Notes = tuple[str, ...]
@@ -154,6 +163,23 @@ def sha256_of(*paths: Path) -> str:
     return digest.hexdigest()
 
 
+def files_of(path: Path, pattern: str) -> list[Path]:
+    """Return the file at `path`, or those that `pattern` matches in that directory, or `path` as a glob, by name.
+
+    TraceError if there is none.
+    """
+    if path.is_dir():
+        found = sorted(path.glob(pattern))
+    elif not path.exists() and any(c in path.name for c in "*?["):
+        found = sorted(one for one in path.parent.glob(path.name) if one.is_file())
+    else:
+        need_file(path)
+        return [path]
+    if not found:
+        raise TraceError(f"no {pattern} there", path=path)
+    return found
+
+
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """Of UTF-8, which some editors write first."""
 
@@ -230,12 +256,13 @@ class Waits:
         which = np.flatnonzero((place[self.row] >= 0) & (place[self.before] >= 0))
         return self._chosen(which, place[self.row[which]], place[self.before[which]], least)
 
-    def repeated(self, times: int, period_ns: int) -> Self:
-        """Return the waits of the same requests so many `times` over, each time `period_ns` later."""
-        count, which = len(self.not_before_ns), np.tile(np.arange(len(self)), times)
-        shift = np.repeat(np.arange(times), len(self)) * count
-        least = np.tile(self.not_before_ns, times) + np.repeat(np.arange(times), count) * period_ns
-        return self._chosen(which, self.row[which] + shift, self.before[which] + shift, least)
+    def repeated(self, shifts_ns: Ints) -> Self:
+        """Return the waits of the same requests once for each of `shifts_ns`, so much later."""
+        count, which = len(self.not_before_ns), np.tile(np.arange(len(self)), len(shifts_ns))
+        copy = np.repeat(np.arange(len(shifts_ns)), len(self)) * count
+        return self._chosen(
+            which, self.row[which] + copy, self.before[which] + copy, shifted(self.not_before_ns, shifts_ns)
+        )
 
     def scaled(self, factor: float) -> Self:
         """Return the waits with all times multiplied."""
@@ -314,6 +341,11 @@ def wall_ns(text: str, lines: JsonLines[Any], number: int, column: str) -> int:
         return int(np.datetime64(plain if _CLOCK.fullmatch(plain) else "none", "ns").astype(np.int64))
     except (ValueError, OverflowError):
         raise lines.fault(f"{text!r} is no time", number, column) from None
+
+
+def counted(*counts: tuple[int, str]) -> list[str]:
+    """Return a note of each of `counts` that is not 0: it begins with it."""
+    return [f"{count} {what}" for count, what in counts if count]
 
 
 def unused_notes(fields: set[str], used: type[msgspec.Struct]) -> list[str]:
@@ -437,10 +469,10 @@ class Gathered:
         if block_tokens:
             unnamed = int(np.maximum(inputs - np.diff(offsets) * block_tokens, 0).sum())
             facts |= {"block_references": len(ids), "rechained_ids": ambiguous, "unnamed_tokens": unnamed}
-            if ambiguous:
-                said.append(f"{ambiguous} block ids stand behind more than one prefix, and were renamed by it")
-            if unnamed:
-                said.append(f"{unnamed} tokens at the ends of prompts have no block id and are never reused")
+            said += counted(
+                (ambiguous, "block ids stand behind more than one prefix, and were renamed by it"),
+                (unnamed, "tokens at the ends of prompts have no block id and are never reused"),
+            )
         place: dict[str, Any] = {}
         answered = column(self._answered)[order]
         if (answered != arrivals).any():
@@ -468,3 +500,354 @@ def turns_of(sessions: Ints) -> Ints:
     by_session = known[np.argsort(sessions[known], kind="stable")]
     turns[by_session] = np.arange(len(known)) - np.searchsorted(sessions[by_session], sessions[by_session])
     return turns
+
+
+MAX_REQUESTS = 2**31 - 1
+SCALE_SHIFT_NS = 60 * NS_PER_S
+
+
+class CycleIds(StrEnum):
+    """Whether later cycles of a trace ask for the same blocks again, or for blocks of their own."""
+
+    SAME = "same"
+    DISTINCT = "distinct"
+
+
+class OverLimit(StrEnum):
+    """What happens to a prompt over the limit."""
+
+    CLIP = "clip"
+    DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class Reshaping:
+    """How to transform a source, in this order: limit prompts, jitter, scale times, repeat, superpose, cut."""
+
+    max_input_tokens: int | None = None
+    over_limit: OverLimit = OverLimit.DROP
+    jitter_ns: int = 0
+    """Times are spread over ticks of this length."""
+    time_scale: float = 1.0
+    """Times are multiplied by this: 0.5 is twice as fast."""
+    cycles: int = 1
+    cycle_ids: CycleIds = CycleIds.DISTINCT
+    scale: int = 1
+    """So many copies over each other, with blocks and sessions of their own."""
+    scale_common: float = 0.0
+    """But for the most used prefixes, which make up at most this share of all references to blocks."""
+    scale_shift_ns: int = SCALE_SHIFT_NS
+    """Each copy but the first comes later, by up to so much."""
+    max_requests: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for values out of range."""
+        if not 1e-6 <= self.time_scale <= 1e6:  # noqa: PLR2004 - a million times faster or slower
+            raise ConfigError(f"time scale(={self.time_scale:g}) must be from 0.000001 to 1000000")
+        for name in ("cycles", "scale", "max_requests", "max_input_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name.replace('_', ' ')}(={value}) must be > 0")
+        for name in ("jitter_ns", "scale_shift_ns"):
+            if getattr(self, name) < 0:
+                raise ConfigError(
+                    f"{name.removesuffix('_ns').replace('_', ' ')}(={getattr(self, name)} ns) must be >= 0"
+                )
+        if not 0 <= self.scale_common <= 1:
+            raise ConfigError(f"scale common(={self.scale_common:g}) must be from 0 to 1")
+        if self.scale == 1 and (self.scale_common or self.scale_shift_ns != SCALE_SHIFT_NS):
+            raise ConfigError("scale common and scale shift are of the copies that --scale makes: give it, such as 64")
+
+    def as_config(self) -> dict[str, Any]:
+        """Return the fields that are not at their defaults."""
+        plain = Reshaping()
+        changed = {n: getattr(self, n) for n in self.__slots__ if getattr(self, n) != getattr(plain, n)}
+        config: dict[str, Any] = msgspec.to_builtins(changed)
+        return config
+
+
+def reshape(requests: Requests, wanted: Reshaping, rng: np.random.Generator) -> Requests:
+    """Return `requests` transformed as `wanted`, with a note for each change; `rng` draws jitter and shifts."""
+    if wanted.max_input_tokens is not None:
+        requests = _limit(requests, wanted.max_input_tokens, wanted.over_limit)
+    if wanted.jitter_ns:
+        times = requests.arrival_ns
+        distinct, group = np.unique(times, return_inverse=True)
+        width = np.full(len(distinct), wanted.jitter_ns, dtype=np.int64)
+        width[:-1] = np.minimum(width[:-1], np.diff(distinct))
+        moves = np.floor(rng.random(len(times)) * width[group]).astype(np.int64)
+        # In order within each time, so that requests stay in theirs.
+        moves = moves[np.lexsort((moves, group))]
+        answered = None if requests.answered_ns is None else requests.answered_ns + moves
+        requests = _noted(
+            replace(requests, arrival_ns=times + moves, answered_ns=answered),
+            f"times were spread evenly at random over ticks of {format_duration(wanted.jitter_ns)}, in the same order",
+        )
+    if wanted.time_scale != 1:
+        requests = _scale(requests, wanted.time_scale)
+    if wanted.cycles > 1:
+        limit = wanted.max_requests if wanted.scale == 1 else None
+        requests = _repeat(requests, wanted.cycles, wanted.cycle_ids, limit)
+    if wanted.scale > 1:
+        requests = superpose(requests, wanted.scale, wanted.scale_common, wanted.scale_shift_ns, rng)
+    if wanted.max_requests is not None and wanted.max_requests < len(requests):
+        kept = np.arange(wanted.max_requests)
+        requests = _noted(take(requests, kept), f"cut after {wanted.max_requests} requests")
+    changes = wanted.as_config()
+    return replace(requests, origin={**requests.origin, "shape": changes}) if changes else requests
+
+
+def take(requests: Requests, rows: Ints) -> Requests:
+    """Return the requests of `rows`, in that order, with their blocks."""
+    lengths = np.diff(requests.block_offsets)[rows]
+    offsets, ids = runs_of(requests.block_ids, requests.block_offsets[:-1][rows], lengths)
+    names = ("arrival_ns", "input_tokens", "output_tokens", "session_id", "turn", "qos", "kind", "answered_ns")
+    taken: dict[str, Any] = {name: _rows(getattr(requests, name), rows) for name in names}
+    waits = None if requests.waits is None else requests.waits.kept(rows)
+    return replace(requests, block_offsets=offsets, block_ids=ids, waits=waits, **taken)
+
+
+BATCH_ROWS = 1 << 16
+
+
+def batches(
+    requests: Requests, count: int | None = None, arrivals: tuple[Ints, Ints] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield `requests` as record batches of their table: the first `count`, all, or those of `arrivals`, then."""
+    stop = len(requests if arrivals is None else arrivals[0]) if count is None else count
+    for start in range(0, stop, BATCH_ROWS):
+        end = min(start + BATCH_ROWS, stop)
+        if arrivals is None:
+            yield _batch(requests, start, end, start)
+        else:
+            rows, arrival_ns = (of[start:end] for of in arrivals)
+            yield _batch(replace(take(requests, rows), arrival_ns=arrival_ns), 0, end - start, start)
+
+
+def _batch(requests: Requests, start: int, stop: int, first_id: int) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    names = ("arrival_ns", "session_id", "turn", "input_tokens", "output_tokens", "qos", "kind")
+    columns = {name: of[start:stop] for name in names if (of := getattr(requests, name)) is not None}
+    columns["request_id"] = np.arange(first_id, first_id + stop - start)
+    columns.setdefault("kind", np.full(stop - start, enum_code(REQUESTS, "kind", RequestKind.TRACE)))
+    if requests.block_tokens:
+        offsets = requests.block_offsets[start : stop + 1]
+        ids = pa.array(requests.block_ids[offsets[0] : offsets[-1]])
+        columns["block_ids"] = pa.ListArray.from_arrays(pa.array(offsets - offsets[0], pa.int32()), ids)
+    return batch_of(REQUESTS, columns)
+
+
+def _rows(values: Ints | None, rows: Ints) -> Ints | None:
+    return None if values is None else values[rows]
+
+
+def _noted(requests: Requests, note: str) -> Requests:
+    return replace(requests, notes=(*requests.notes, note))
+
+
+def _limit(requests: Requests, limit: int, over: OverLimit) -> Requests:
+    is_over = requests.input_tokens > limit
+    count = int(np.count_nonzero(is_over))
+    if not count:
+        return requests
+    if over is OverLimit.DROP:
+        kept = np.flatnonzero(~is_over)
+        if not len(kept):
+            raise ConfigError(f"max input tokens(={limit}): every prompt is longer")
+        note = f"{count} prompts over {limit} tokens were dropped, which leaves gaps in their conversations"
+        return _noted(take(requests, kept), note)
+    lengths = np.diff(requests.block_offsets)
+    if requests.block_tokens:
+        lengths = np.minimum(lengths, -(-np.minimum(requests.input_tokens, limit) // requests.block_tokens))
+    offsets, ids = runs_of(requests.block_ids, requests.block_offsets[:-1], lengths)
+    tokens = np.minimum(requests.input_tokens, limit)
+    clipped = replace(requests, input_tokens=tokens, block_offsets=offsets, block_ids=ids)
+    return _noted(clipped, f"{count} prompts over {limit} tokens were clipped to their first {limit}")
+
+
+def _scale(requests: Requests, factor: float) -> Requests:
+    if float(requests.arrival_ns[-1]) * factor > MAX_NS:
+        raise ConfigError(f"time scale(={factor:g}) puts requests beyond the clock of a trace")
+    times = np.rint(requests.arrival_ns * factor).astype(np.int64)
+    answered, waits = requests.answered_ns, requests.waits
+    scaled = replace(
+        requests,
+        arrival_ns=times,
+        answered_ns=None if answered is None else np.rint(np.clip(answered * factor, -MAX_NS, MAX_NS)).astype(np.int64),
+        waits=None if waits is None else waits.scaled(factor),
+    )
+    return _noted(scaled, f"times were multiplied by {factor:g}")
+
+
+def _repeat(requests: Requests, cycles: int, cycle_ids: CycleIds, limit: int | None) -> Requests:
+    """Return `requests` `cycles` times over; a cycle starts one mean interval after the last request before it."""
+    n = len(requests)
+    span = int(requests.arrival_ns[-1] - requests.arrival_ns[0])
+    period = span + (round(span / (n - 1)) if span else NS_PER_S)
+    needed = min(cycles, -(-limit // n)) if limit is not None else cycles
+    if n * needed > MAX_REQUESTS or int(requests.arrival_ns[-1]) + period * needed > MAX_NS:
+        raise ConfigError(f"cycles(={cycles}) of {n} requests are more than a trace can hold")
+    numbers, count = requests.block_ids, 0
+    if cycle_ids is CycleIds.DISTINCT and requests.block_tokens:
+        numbers, count = dense(requests.block_ids)
+        if count * needed > MAX_BLOCK_ID:
+            raise ConfigError(f"cycles(={cycles}) of {count} blocks are more than a trace can number")
+    repeated = _copied(requests, np.arange(needed) * period, lambda cycle: numbers + cycle * count)
+    blocks = f", with {cycle_ids} block ids" if requests.block_tokens else ""
+    new = "; each time its conversations are new ones" if requests.session_id is not None else ""
+    return _noted(repeated, f"the trace comes {cycles} times, {format_duration(period)} apart{blocks}{new}")
+
+
+def shifted(times: Ints, shifts_ns: Ints) -> Ints:
+    """Return `times` once for each of `shifts_ns`, so much later, one copy after the other."""
+    return (times[None, :] + shifts_ns[:, None]).reshape(-1)
+
+
+_COLUMNS = ("input_tokens", "output_tokens", "turn", "qos", "kind")
+
+
+def _copied(requests: Requests, shifts_ns: Ints, ids_of: Callable[[int], Ints]) -> Requests:
+    """Return a copy of `requests` for each of `shifts_ns`, so much later, in order of arrival.
+
+    `ids_of` gives a copy's block ids; its sessions are its own.
+    """
+    count, lengths = len(requests), np.diff(requests.block_offsets)
+    times = shifted(requests.arrival_ns, shifts_ns)
+    # Of equal times the earlier copy first, and within one its own order.
+    order = np.argsort(times, kind="stable")
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths[order % count])])
+    # One copy at a time, so that little more is held than what is returned.
+    ids = np.empty(offsets[-1], dtype=np.int64)
+    within = np.arange(len(requests.block_ids)) - np.repeat(requests.block_offsets[:-1], lengths)
+    for copy in range(len(shifts_ns)):
+        ids[np.repeat(offsets[place[copy * count : (copy + 1) * count]], lengths) + within] = ids_of(copy)
+    more: dict[str, Any] = {name: _rows(getattr(requests, name), order % count) for name in _COLUMNS}
+    answered, waits = requests.answered_ns, requests.waits
+    return replace(
+        requests,
+        arrival_ns=times[order],
+        block_offsets=offsets,
+        block_ids=ids,
+        session_id=_rows(_sessions_of_copies(requests.session_id, len(shifts_ns)), order),
+        answered_ns=None if answered is None else shifted(answered, shifts_ns)[order],
+        waits=None if waits is None else waits.repeated(shifts_ns).kept(order),
+        **more,
+    )
+
+
+_PARTS = 10**9
+
+
+def superpose(requests: Requests, copies: int, common: float, shift_ns: int, rng: np.random.Generator) -> Requests:
+    """Return `requests` and copies of them, `copies` in all, in order of arrival.
+
+    Each copy but the first comes later by what `rng` draws for it, evenly up to `shift_ns`. Its sessions are its own,
+    and its blocks, but for the most used ones that make up at most a share `common` of all references.
+    """
+    count, references = len(requests), len(requests.block_ids)
+    if common and not requests.block_tokens:
+        raise ConfigError("a share of common prefixes is of the blocks of a file that names them; this one does not")
+    if count * copies > MAX_REQUESTS:
+        raise ConfigError(f"scale(={copies}) of {count} requests are more than a trace can hold")
+    shifts = np.zeros(copies, dtype=np.int64)
+    shifts[1:] = np.floor(rng.random(copies - 1) * (shift_ns + 1)).astype(np.int64)
+    if int(requests.arrival_ns[-1]) + shift_ns > MAX_NS:
+        raise ConfigError(f"scale shift(={shift_ns} ns) puts requests beyond the clock of a trace")
+    numbers, names = dense(requests.block_ids)
+    is_common, shared = _most_used(numbers, names, common)
+    own, owned = np.cumsum(~is_common) - 1, int(np.count_nonzero(~is_common))
+    if names * copies > MAX_BLOCK_ID:
+        raise ConfigError(f"scale(={copies}) of {names} blocks are more than a trace can number")
+    # Common blocks keep their numbers, then come those of each copy.
+    every = _copied(
+        requests, shifts, lambda copy: np.where(is_common, np.arange(names), names + copy * owned + own)[numbers]
+    )
+    share = f"{100 * shared / max(references, 1):.1f} % of all references to blocks"
+    note = (
+        f"the requests come {copies} times over each other, each copy later by up to {format_duration(shift_ns)}"
+        + ("; its sessions are its own" if requests.session_id is not None else "")
+        + (f"; its blocks too, but for the most used prefixes, {share}" if requests.block_tokens else "")
+    )
+    return _noted(every, note)
+
+
+def _most_used(numbers: Ints, names: int, common: float) -> tuple[Any, int]:
+    """Return which of the blocks, numbered by first appearance, are common, and how many references are to them."""
+    uses = np.bincount(numbers, minlength=names)
+    by_use = np.argsort(-uses, kind="stable")
+    # In integers, so that a share that comes out whole is taken whole.
+    most = round(common * _PARTS) * len(numbers) // _PARTS
+    taken = int(np.searchsorted(np.cumsum(uses[by_use]), most, side="right"))
+    is_common = np.zeros(names, dtype=bool)
+    is_common[by_use[:taken]] = True
+    return is_common, int(uses[by_use[:taken]].sum())
+
+
+def _sessions_of_copies(sessions: Ints | None, copies: int) -> Ints | None:
+    """Return the sessions of copies one after the other: each copy's are its own."""
+    if sessions is None:
+        return None
+    numbers, count = dense(sessions[sessions != NONE])
+    found = np.full((copies, len(sessions)), NONE, dtype=np.int64)
+    found[:, sessions != NONE] = numbers + count * np.arange(copies)[:, None]
+    return found.reshape(-1)
+
+
+class Turns(StrEnum):
+    """When the later turns of a file's sessions arrive."""
+
+    FOLLOW = "follow"
+    """A pause after the simulated answer that they follow ended: a closed loop."""
+    AS_RECORDED = "as-recorded"
+    """At the file's times, however long answers take: an open loop."""
+
+
+def choose(requests: Requests, turns: Turns | None) -> tuple[Requests, Waits | None]:
+    """Return `requests` with notes on their `turns`, and their waits if these follow.
+
+    Without a choice they follow if the file has no times for them. ConfigError if none can.
+    """
+    is_asked = turns is Turns.FOLLOW
+    if not is_asked and not (turns is None and requests.untimed):
+        return requests, None
+    waits = waits_of(requests)
+    if not len(waits):
+        if is_asked:
+            raise ConfigError("--turns follow: no request has a turn of its session before it; leave the option out")
+        return requests, None
+    notes = tuple(note for note in requests.notes if note != requests.untimed)
+    return replace(requests, notes=(*notes, _note(requests, waits))), waits
+
+
+def waits_of(requests: Requests) -> Waits:
+    """Return which requests follow which: as the source says, or each the one before it of its session.
+
+    The pause is the recorded time from the end of the one answer to the arrival of the next turn, none if that came
+    earlier; where the end is not recorded, from the one arrival to the next.
+    """
+    if requests.waits is not None:
+        return requests.waits
+    sessions, arrivals = requests.session_id, requests.arrival_ns
+    row = before = np.zeros(0, dtype=np.int64)
+    if sessions is not None:
+        order = np.argsort(sessions, kind="stable")
+        order = order[sessions[order] != NONE]
+        is_next = sessions[order[1:]] == sessions[order[:-1]]
+        row, before = order[1:][is_next], order[:-1][is_next]
+    ended = arrivals if requests.answered_ns is None else requests.answered_ns
+    delay = np.maximum(0, arrivals[row] - ended[before])
+    return Waits(row, before, delay, np.zeros(len(row), dtype=bool), np.zeros(len(requests), dtype=np.int64))
+
+
+def _note(requests: Requests, waits: Waits) -> str:
+    pause = requests.pause
+    if not pause and requests.answered_ns is None:
+        pause = "the recorded time between their arrivals, in which the answer's own time is: the source lacks that"
+    pause = pause or "the recorded time from the end of that answer on"
+    return (
+        f"closed loop: {waits.followers} of {len(requests)} requests follow others and arrive a pause after the "
+        f"simulated answer before them ended, the others at their recorded time; the pause is {pause}"
+    )

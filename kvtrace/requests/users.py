@@ -51,18 +51,13 @@ TEMPLATES: Final = {
 # cumulated per mille
 QOS_SHARES: Final = ((Qos.INTERACTIVE, 150), (Qos.RESPONSIVE, 500), (Qos.BATCH, 1000))
 
-# Who draws the documents' lengths; see users.c.
+# Who draws the documents' lengths; see schedule.c.
 LIBRARY: Final = -2
 # Of the first rank of a Zipf distribution with exponent 1; that of rank r is this over r.
 ZIPF_WEIGHT: Final = 1 << 32
 
 _draw_all = function("draw_all", I8, int, int, int, int, int)
 _make_users = function("make_users", USER, I8, int, I8, int, I8, int)
-
-
-def draw_all(found: Any, seed: int, user: int, low: int, high: int) -> None:
-    """Draw the first numbers of `user` into `found`: integers from `low` to `high`, both included."""
-    _draw_all(found, len(found), seed, user, low, high)
 
 
 def make_users(
@@ -165,10 +160,9 @@ def _requests(served: Any, times: Any, users: Any, asked: int, decode_ns_per_tok
         ),
         "the source has no block ids: prompts share a prefix within their conversation only",
     )
-    none = np.zeros(len(served) + 1, dtype=np.int64)
     inputs, outputs = (np.ascontiguousarray(served[name]) for name in ("input", "output"))
-    return Requests(
-        *(times, inputs, outputs, none, none[:0], 0, origin, notes),
+    return without_blocks(
+        *(times, inputs, outputs, origin, notes),
         session_id=session,
         turn=np.ascontiguousarray(served["turn"]),
         qos=np.ascontiguousarray(users["qos"][served["user"]]),
@@ -370,7 +364,7 @@ def library_of(
             chunk = max(1, min(chunk, MAX_DOCUMENT_CHUNK_BYTES // bytes_per_token))
         usual = DOCUMENT_TOKENS_LARGE if layers >= LARGE_LAYERS else DOCUMENT_TOKENS
         lengths = np.empty(workload.rag_documents, np.int64)
-        draw_all(lengths, seed, LIBRARY, *(workload.rag_document_tokens or usual))
+        _draw_all(lengths, len(lengths), seed, LIBRARY, *(workload.rag_document_tokens or usual))
         for tokens in lengths.tolist():
             parts.append(np.minimum(chunk, np.arange(tokens, 0, -chunk)))
             first.append(first[-1] + len(parts[-1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.native.library import I4, I8, function
+from kvtrace.core.native.library import I4, I8, StructAt, function
+from kvtrace.core.native.structs import Structure
+from kvtrace.native.records import WORLD
 from kvtrace.requests.requests import NONE, Requests
 
 if TYPE_CHECKING:
@@ -18,8 +21,8 @@ if TYPE_CHECKING:
 MAX_OBJECTS = 2**31 - 1
 _BATCH = 1 << 18
 
-_number = function("number_names", I8, int, I4, I4, int, I8, int, int, returns=int)
-_place_names = function("place_names", I4, int, I8, int)
+_number = function("number_names", StructAt, I8, int, I4, returns=int)
+_forget = function("forget_names", StructAt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,39 +107,26 @@ def conversations(requests: Requests) -> tuple[NDArray[np.int64], int]:
 
 
 class Numbers:
-    """Gives names, int64, numbers from 0 by first appearance: 4 bytes a name, and 12 to 24 more a distinct one."""
+    """Gives names, int64, numbers from 0 by first appearance: 4 bytes a name, and 16 to 32 more a distinct one."""
 
     def __init__(self, capacity: int) -> None:
         self.count = self._done = 0
         self.found = np.empty(capacity, dtype=np.int32)
-        self._names = np.empty(1024, dtype=np.int64)
-        self._table = np.full(2048, NONE, dtype=np.int32)
+        self._known = Structure(WORLD, "Names")
+        weakref.finalize(self, _forget, self._known)
 
     def add(self, names: NDArray[np.int64]) -> None:
         """Assign numbers to the next `names`."""
-        while len(names):
-            known = (self._table, len(self._table), self._names, len(self._names), self.count)
-            done = int(_number(names, len(names), self.found[self._done :], *known))
-            self._done += done
-            self.count = int(max(self.count, self.found[self._done - done : self._done].max(initial=-1) + 1))
-            names = names[done:]
-            if len(names):
-                self._grow()
+        self.count = int(_number(self._known, names, len(names), self.found[self._done :]))
+        self._done += len(names)
+        if self.count > MAX_OBJECTS:
+            raise ConfigError(f"more than {MAX_OBJECTS} objects, which are the most that fit a simulation")
 
     def of(self, names: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the numbers of `names`."""
         self.found, self._done = np.empty(len(names), dtype=np.int32), 0
         self.add(names)
         return self.found
-
-    def _grow(self) -> None:
-        if 2 * len(self._names) > MAX_OBJECTS:
-            raise ConfigError(f"more than {self.count} objects; at most {MAX_OBJECTS} fit a simulation")
-        names, places = self._names, len(self._table)
-        self._names, self._table = np.empty(2 * len(names), dtype=np.int64), np.empty(0, dtype=np.int32)
-        self._names[: self.count] = names
-        self._table = np.full(2 * places, NONE, dtype=np.int32)
-        _place_names(self._table, len(self._table), self._names, self.count)
 
     def chains(self, offsets: NDArray[np.int64], tokens: int) -> Chains:
         """Return what was numbered as chains of objects of so many `tokens`."""

@@ -18,14 +18,12 @@ import numpy as np
 from kvtrace.core.config import nearest
 from kvtrace.core.document.fleet import hit_ratios
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.native.library import I8, StructAt, function
 from kvtrace.core.schema import TRACE, Op, Phase, enum_code
 from kvtrace.core.units import format_duration, parse_duration_ns
 from kvtrace.native.records import (
     BACK,
     BATCH,
     COPY,
-    COPY_COLUMNS,
     EMPTIED,
     FOUND,
     GONE,
@@ -34,7 +32,6 @@ from kvtrace.native.records import (
     LOST,
     NODE,
     NONE,
-    SEEN,
     UNBOUNDED,
     World,
 )
@@ -131,24 +128,17 @@ def parse(text: str) -> Incident:
     if name not in tuple(Kind):
         raise ConfigError(f"--event {text}: no such event{nearest(name, list(Kind))}; write {FORMS}")
     kind = Kind(name)
-    form = f"--event {text}: write TIME:{_FORMS[kind]}"
-    most = _FORMS[kind].count(":")
-    if not most - _FORMS[kind].count("[") <= len(arguments) <= most:
+    form, parts = f"--event {text}: write TIME:{_FORMS[kind]}", _FORMS[kind].replace("[:", ":[").split(":")[1:]
+    if not sum(not part.startswith("[") for part in parts) <= len(arguments) <= len(parts):
         raise ConfigError(form)
-    at_ns = _duration(at, text)
-    if kind in (Kind.STORE_UNREACHABLE, Kind.ROLLING_RESTART, Kind.ENGINE_RESTART):
-        said = arguments.pop(1 if kind is Kind.ENGINE_RESTART else 0)
-        lasts_ns = _duration(said, text)
-        if lasts_ns == 0:
-            raise ConfigError(f"--event {text}: {said} must be > 0")
-        if kind is Kind.ENGINE_RESTART:
-            return Incident(text, at_ns, kind, _number(arguments[0], form), lasts_ns)
-        nodes = _number(arguments[0], form) if arguments else 1
-        if nodes == 0:
-            raise ConfigError(f"--event {text}: at least 1 node restarts at once")
-        return Incident(text, at_ns, kind, lasts_ns=lasts_ns, nodes=nodes)
-    tier = arguments[1] if len(arguments) > 1 else None
-    return Incident(text, at_ns, kind, _number(arguments[0], form), tier=tier)
+    said = dict(zip((part.strip("[]") for part in parts), arguments, strict=False))
+    lasts_ns = _duration(said.get("DURATION", "0"), text)
+    if "DURATION" in said and lasts_ns == 0:
+        raise ConfigError(f"--event {text}: {said['DURATION']} must be > 0")
+    place, nodes = (_number(of, form) for of in (said.get("NODE", said.get("RACK", "0")), said.get("NODES", "1")))
+    if nodes == 0:
+        raise ConfigError(f"--event {text}: at least 1 node restarts at once")
+    return Incident(text, _duration(at, text), kind, place, lasts_ns, said.get("TIER"), nodes)
 
 
 def _duration(text: str, whole: str) -> int:
@@ -385,9 +375,10 @@ class IncidentCounters:
         }
 
     def _window(self, name: str, first_ns: int, last_ns: int) -> dict[str, Any]:
-        found = dict(zip(OF_REQUESTS, self._sum(self._requests, first_ns, last_ns).tolist(), strict=True))
-        tiers = self._sum(self._storage, first_ns, last_ns).reshape(len(self._tiers), -1)
-        peaks = self._peaks(first_ns, last_ns)
+        found, storage = self._found(first_ns, last_ns), self._storage[self._between(first_ns, last_ns)]
+        each = (-1, len(self._tiers), len(OF_TIERS))
+        # The most in a second from the start of the window on.
+        seconds = np.add.reduceat(storage, np.arange(0, len(storage), len(self._parts))).reshape(each)
         return {
             "window": name,
             "from_ns": first_ns,
@@ -395,31 +386,27 @@ class IncidentCounters:
             **found,
             **hit_ratios(found),
             "tiers": [
-                {"name": tier} | dict(zip(OF_TIERS, of.tolist(), strict=True)) | peak
-                for tier, of, peak in zip(self._tiers, tiers, peaks, strict=True)
+                {"name": tier}
+                | dict(zip(OF_TIERS, of.tolist(), strict=True))
+                | {"peak_read_bytes": int(most[1]), "peak_written_bytes": int(most[3])}
+                for tier, of, most in zip(self._tiers, seconds.sum(axis=0), seconds.max(axis=0), strict=True)
             ],
         }
 
-    def _sum(self, table: Any, first_ns: int, last_ns: int) -> Any:
-        return table[self._between(first_ns, last_ns)].sum(axis=0)
+    def _found(self, first_ns: int, last_ns: int) -> dict[str, int]:
+        counts = self._requests[self._between(first_ns, last_ns)].sum(axis=0)
+        return dict(zip(OF_REQUESTS, counts.tolist(), strict=True))
 
     def _between(self, first_ns: int, last_ns: int) -> slice:
         """Return the stretches of a window: all that are left, if it goes to the end."""
         first, last = self._stretch(np.array([first_ns, last_ns])).tolist()
         return slice(first, None if last_ns == self._end_ns else last)
 
-    def _peaks(self, first_ns: int, last_ns: int) -> list[dict[str, int]]:
-        """Return of each tier the most bytes that it read, and wrote, in a second from the start of the window on."""
-        table, step = self._storage[self._between(first_ns, last_ns)], len(self._parts)
-        seconds = np.add.reduceat(table, np.arange(0, len(table), step)).reshape(-1, len(self._tiers), len(OF_TIERS))
-        most = seconds.max(axis=0)
-        return [{"peak_read_bytes": int(of[1]), "peak_written_bytes": int(of[3])} for of in most]
-
     def _back_ns(self, over_ns: int, end_ns: int, before: float) -> int | None:
         """Return how long after `over_ns` the first step ends in which hits are as before; null if none does."""
         for start in range(over_ns, end_ns - STEP_NS + 1, STEP_NS):
-            of = dict(zip(OF_REQUESTS, self._sum(self._requests, start, start + STEP_NS).tolist(), strict=True))
-            if (ratio := hit_ratios(of)["hit_ratio"]) is not None and ratio >= before - BACK_WITHIN:
+            ratio = hit_ratios(self._found(start, start + STEP_NS))["hit_ratio"]
+            if ratio is not None and ratio >= before - BACK_WITHIN:
                 return start + STEP_NS - over_ns
         return None
 
@@ -437,10 +424,6 @@ def _windows(at_ns: int, over_ns: int, end_ns: int) -> Iterator[tuple[str, int, 
 
 
 MILLION = 1_000_000
-_count_again = function("count_again", I8, int, SEEN, I8, int, SEEN)
-_enter_all = function("enter_all", StructAt)
-ROOM = 1 << 10
-"""Of counts of objects, to start with."""
 
 
 def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows: int) -> None:
@@ -476,8 +459,6 @@ def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows
         forget_copies(fleet.copies)
         if knobs.expires or knobs.polls or knobs.queued:
             fleet.due = np.full(count + setting.instances(Scope.RACK), UNBOUNDED)
-        if knobs.filtered & fleet.scoped:
-            fleet.counted, world.frequencies = np.zeros(ROOM, np.int64), np.zeros(ROOM, SEEN)
 
 
 def schedule_incidents(world: World, steps: Sequence[Move], rows: int) -> None:
@@ -518,20 +499,6 @@ def forget_copies(copies: Any) -> None:
     copies.view([("all", "i4", (5,))])["all"] = NONE
 
 
-def grow_counts(world: World, count: int) -> None:
-    """Grow the table of counts by place to at least `count` entries."""
-    counted, frequencies = world.fleet.counted, world.frequencies
-    size = 1 << (count - 1).bit_length()
-    world.fleet.counted, world.frequencies = np.zeros(size, np.int64), np.zeros(size, SEEN)
-    _count_again(world.fleet.counted, size, world.frequencies, counted, len(counted), frequencies)
-
-
-def grow_places(world: World) -> None:
-    """Double the hash table that finds copies by place."""
-    world.fleet.places = np.full(max(COPY_COLUMNS, 2 * len(world.fleet.places)), NONE, np.int32)
-    _enter_all(world)
-
-
 def all_tiers(world: World) -> tuple[Any, Any]:
     """Return the tiers of all places, records.TIER, by place and tier, nodes first; and for each if it is one."""
     fleet, tiers = world.fleet, world.tiers
@@ -551,24 +518,7 @@ def all_tiers(world: World) -> tuple[Any, Any]:
     return found, is_one
 
 
-COUNTED = (
-    *("live_bytes", "hits", "hit_bytes", "written_bytes", "deleted_bytes", "read_bytes", "populated_bytes"),
-    *("file_lookups", "refused_objects", "refused_bytes", "dropped_objects", "dropped_bytes"),
-    *("lost_objects", "lost_bytes", "waiting_objects", "collected_bytes"),
-)
-"""Fields of records.TIER that add up."""
 BY_NODE = ("requests", "input_tokens", "computed_tokens", "computing_ns", "lookups", "local_hits", "shared_hits")
-
-
-def summed(world: World) -> Any:
-    """Return records.TIER of each tier, with what is counted of all its instances together."""
-    if world.fleet.count <= 1:
-        return world.tiers
-    found, is_one = all_tiers(world)
-    total = world.tiers.copy()
-    for name in COUNTED:
-        total[name] = np.where(is_one, found[name], 0).sum(axis=0)
-    return total
 
 
 def stats(setting: FleetSetting, world: World) -> dict[str, Any]:

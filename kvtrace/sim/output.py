@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,13 +20,12 @@ import numpy as np
 from kvtrace.core import metadata
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import INSTANT_STORAGE, STALLS, Metadata
-from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, Op, Phase, Table, batch_of, enum_code, objects_batch
+from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, Op, Phase, batch_of, enum_code, objects_batch
 from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
 from kvtrace.model.serving import in_words
 from kvtrace.model.shape import PieceKind, pieces
 from kvtrace.native.records import NONE
-from kvtrace.requests import own_table
-from kvtrace.requests.requests import without_blocks
+from kvtrace.requests.requests import batches
 from kvtrace.requests.users import workload_notes
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, as_config
@@ -52,17 +50,18 @@ _KEY_DIGITS = 12
 def write(
     path: Path,
     simulation: Simulation,
-    describe: Callable[[Table], Metadata],
+    config: dict[str, Any],
+    argv: list[str],
     requests_path: Path | None = None,
     progress: Callable[[float], None] = lambda _ns: None,
     watch: Callable[[Flush], None] = lambda _flush: None,
 ) -> Metadata:
     """Run `simulation` into the trace at `path`, its objects table beside it, and its requests if wanted.
 
-    `describe` makes the metadata of each table; `watch` sees what is written before it is. Nothing appears under a
-    final name unless all is whole.
+    The metadata say that `argv` asked for it, under `config`; `watch` sees what is written before it is. Nothing
+    appears under a final name unless all is whole.
     """
-    requests = simulation.load.requests
+    requests, meta = simulation.load.requests, _metadata(simulation, config, argv)
     if requests_path is not None and requests_path.absolute() in (path.absolute(), objects_path(path).absolute()):
         raise ConfigError(f"--requests-out {requests_path}: the trace or its objects go there; name another file")
     with ExitStack() as stack:
@@ -70,23 +69,19 @@ def write(
         are_apart = any(tier.streams is not Streams.NONE for tier in simulation.preset.tiers)
         labels = StreamLabels(simulation) if are_apart else None
         extras = (FLEET if simulation.preset.fleet.nodes > 1 else ()) + (STREAMED if labels else ())
-        trace = stack.enter_context(create(path, TRACE, describe(TRACE), extras))
-        objects = stack.enter_context(create(objects_path(path), OBJECTS, describe(OBJECTS)))
-        log = stack.enter_context(create(requests_path, REQUESTS, describe(REQUESTS))) if requests_path else None
-        kind = "layer" if simulation.layers > 1 else simulation.preset.entry.value
+        trace = stack.enter_context(create(path, TRACE, meta, extras))
+        objects = stack.enter_context(create(objects_path(path), OBJECTS, meta))
+        log = stack.enter_context(create(requests_path, REQUESTS, meta)) if requests_path else None
+        kind = "layer" if simulation.sizes.layers > 1 else simulation.preset.entry.value
         for shared, sizes in simulation.library_object_bytes():
-            each = np.repeat(sizes // simulation.parts, simulation.parts)
+            each = np.repeat(sizes // simulation.sizes.parts, simulation.sizes.parts)
             for start in range(0, len(each), _OBJECT_ROWS):
                 objects.write(object_batch(objects.rows, shared, each[start : start + _OBJECT_ROWS]))
-        if requests is not None and log is not None and simulation.load.waits is None:
-            load = simulation.load
-            arrived = min(int(np.searchsorted(requests.arrival_ns, load.until_ns)), load.max_requests)
-            for batch in own_table.batches(requests, arrived):
-                log.write(batch)
-
         _run(simulation, _encoder(simulation, kind, trace, objects, log, labels, watch), progress)
-        if requests is not None and log is not None and (arrivals := simulation.arrivals()) is not None:
-            for batch in own_table.batches_as_arrived(requests, *arrivals):
+        if requests is not None and log is not None:
+            load, arrivals = simulation.load, simulation.arrivals()
+            recorded = min(int(np.searchsorted(requests.arrival_ns, load.until_ns)), load.max_requests)
+            for batch in batches(requests, recorded if arrivals is None else None, arrivals):
                 log.write(batch)
         stats = _stats(simulation, labels)
         for writer in (trace, objects, log):
@@ -135,8 +130,7 @@ def _encoder(
         for of_kind, sizes in _runs(kind, flush):
             objects.write(object_batch(objects.rows, of_kind, sizes))
         if log is not None and len(flush.log):
-            for batch in _user_requests(flush.log):
-                log.write(batch)
+            log.write(batch_of(REQUESTS, {name: flush.log[name].copy() for name in flush.log.dtype.names}))
         taken.append((trace.rows, flush))
         while taken and taken[0][0] <= trace.encoded_rows:
             simulation.give_back(taken.popleft()[1])
@@ -193,41 +187,28 @@ def _keys(kind: str, ids: Any) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(ids), pa.py_buffer(ends), pa.py_buffer(text))
 
 
-def _user_requests(log: Any) -> Iterator[pa.RecordBatch]:
-    asked = {name: log[name].copy() for name in log.dtype.names}
-    more = {name: asked[name] for name in ("session_id", "turn", "qos", "kind")}
-    tokens = (asked["input_tokens"], asked["output_tokens"])
-    requests = without_blocks(asked["arrival_ns"], *tokens, {}, (), **more)
-    yield from own_table.batches(requests, first_id=int(asked["request_id"][0]))
-
-
-def describer(simulation: Simulation, config: dict[str, Any], argv: list[str]) -> Callable[[Table], Metadata]:
-    """Return the function that makes the metadata of each table of this run of `argv` under `config`."""
+def _metadata(simulation: Simulation, config: dict[str, Any], argv: list[str]) -> Metadata:
+    """Return the metadata of each table of this run of `argv` under `config`."""
     preset, model = simulation.preset, simulation.model
     facts = {
         "name": config["model"],
         "source": model.source,
         "kv_dtype": str(model.kv_dtype),
-        "bytes_per_token": simulation.bytes_per_token,
-        "ranks": simulation.ranks,
-        "objects_per_chunk": simulation.parts,
+        "bytes_per_token": simulation.sizes.bytes_per_token,
+        "ranks": simulation.sizes.ranks,
+        "objects_per_chunk": simulation.sizes.parts,
     }
-    config = {**config, "hierarchy": as_config(preset)}
-    notes = _notes(simulation)
-    if "serving" in config:
-        notes.append(in_words(config["serving"]))
-
-    return partial(
-        metadata.describe,
-        program="kvtrace",
-        argv=argv,
-        config=config,
+    return metadata.describe(
+        TRACE,
+        "kvtrace",
+        argv,
+        config | {"hierarchy": as_config(preset)},
         seed=config["seed"],
         preset=config["preset"],
         model=facts,
         tiers=preset.tier_list(),
         source=config["source"],
-        notes=notes,
+        notes=[*_notes(simulation), in_words(config["serving"])],
         is_simulated=True,
     )
 
@@ -293,7 +274,7 @@ class StreamLabels:
         self._kinds, self._first_ns = _Known(0), _Known(_NEVER)
         self._tally = np.zeros((len(settings), max(tier.stream_count for tier in settings), 2), np.int64)
         for kind, sizes in simulation.library_object_bytes():
-            self._kinds.add(np.full(len(sizes) * simulation.parts, _KINDS.index(kind) if kind in _KINDS else 0))
+            self._kinds.add(np.full(len(sizes) * simulation.sizes.parts, _KINDS.index(kind) if kind in _KINDS else 0))
 
     def label(self, flush: Flush) -> Any:
         """Return the stream of each row of `flush`, int16; NONE where it has none."""

@@ -9,9 +9,9 @@ and one that is not there is fifo's (fifo.c), which goes through one list from t
     EXPORT int64_t mru_on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted);    // `slot` leaves tier `t`
 
 A policy that remembers what it evicted (ghosts) also has `forget`: `slot`, live in no tier, is given to another object.
-`queues.c` has the lists, World.links and World.notes what a policy may keep of each slot.
+`tiers.c` has the lists, World.links and World.notes what a policy may keep of each slot.
 
-All policies count bytes, need no clock but TTL, and draw no random numbers. LRU has no file: it is in queues.c.
+All policies count bytes, need no clock but TTL, and draw no random numbers. LRU has no file: it is in tiers.c.
 Compared with libcachesim 0.3.5, the same references give the same hits, objects of any sizes:
 
 - lru; fifo; clock (one bit); sieve; lfu (a count starts anew with each insertion, ties go to what has had its count

@@ -8,8 +8,8 @@ room to grow; tables that grow do so by moving their pages (GrowableTables). In 
 the chunk and for each node that has it; 8 in all again while only one node has it, in a tier that deletes nothing. An
 entry of a turn takes all of that as long as it may be asked for; so does any chunk with decode reads, and with the
 policies s3fifo and arc, with which every block of a file counts as one that may still be asked for. Where a tier has an
-admission filter, each object ever named takes 8 bytes a tier. Requests of a file take about 100 bytes a request, 4 a
-reference to a block, and 12 a distinct block; where turns follow, 60 more a request and 60 a wait.
+admission filter, each object ever offered to it takes 8 bytes. Requests of a file take about 100 bytes a
+request, 4 a reference to a block, and 12 a distinct block; where turns follow, 60 more a request and 60 a wait.
 """
 
 from __future__ import annotations
@@ -58,8 +58,6 @@ FOREVER_NS = 2**62
 MILLION = 1_000_000
 # Of slots, of actors for requests in flight, and of objects of one request, to start with.
 ROOM = 1024
-# Objects that a conversation may have, to start with.
-WIDTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +82,20 @@ class Sizes:
     """Sizes of a model's KV cache under a preset, all ranks together."""
 
     bytes_per_token: int
+    """Without padding."""
     chunk_bytes: int
     """Of a chunk, all its objects together, each padded."""
     pieces: Any
     """records.PIECE: what a chunk consists of."""
     ranks: int
+    """Those that store objects of their own."""
     layers: int
     """Groups of layers that are objects of their own."""
+
+    @property
+    def parts(self) -> int:
+        """Objects of one slot: one for each rank that stores, and each group of layers."""
+        return self.ranks * self.layers
 
     def of(self, tokens: Any, chunk_tokens: int) -> tuple[Any, Any]:
         """Return of how many objects items of so many `tokens` consist, and the bytes of each; see Knobs."""
@@ -135,10 +140,7 @@ def make_world(preset: Preset, model: ModelShape, load: Load, library: Library, 
         world.control["coming"] = _follow(world.following, load.waits, world.arrival_ns)
     world.actors["entry"] = world.actors["prompt"] = NONE
     world.actors["context"] = np.arange(count)
-    if len(world.contexts) == 0:
-        world.contexts = new_contexts(count * world.knobs.context_width)
-    world.idle, world.idle_contexts = np.arange(count - 1, -1, -1), np.arange(count - 1, -1, -1)
-    world.control["idle"] = world.control["idle_contexts"] = count
+    world.idle, world.control["idle"] = np.arange(count - 1, -1, -1), count
     world.heap, world.decoding = np.zeros(count + 1, EVENT), np.zeros(count, WAIT)
     asked = preset.workload
     world.users, starts = make_users(
@@ -158,7 +160,6 @@ def make_world(preset: Preset, model: ModelShape, load: Load, library: Library, 
     world.first_token = np.empty(rows if has_times(preset) else 0, records.FIRST_TOKEN)
     room = max(ROOM, *(2 * tier.bucket_objects for tier in preset.tiers))
     world.chain, world.where = np.empty(room, np.int64), np.empty(room, np.int8)
-    world.wanted = np.empty(len(preset.tiers) + 1, records.WANTED)
     # Populating starts with the first item that is no prompt: those are stored when first used.
     world.control["populated"] = library.prompts
     schedule_incidents(world, steps_of(load.incidents, preset.fleet, preset.tiers), rows)
@@ -220,7 +221,6 @@ def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Li
     knobs.top_chunks = w.rag_top_chunks if knobs.retrieve_ppm else 0
     knobs.is_zipf_chunk = w.rag_chunk_popularity is Popularity.ZIPF
     knobs.first_entry, knobs.entries = library.first_entry, w.decode_entries
-    knobs.context_width = WIDTH
 
 
 def _set_tiers(world: World, preset: Preset) -> None:
@@ -238,7 +238,7 @@ def _set_tiers(world: World, preset: Preset) -> None:
         of["decay_ns"] = ns_of(tier.admission_decay)
         of["window"] = min(records.UNBOUNDED, tier.admission_window * int(of["limit"]))
         of["ttl_ns"], of["latency_ns"], of["concurrency"] = ns_of(tier.ttl), ns_of(tier.latency), tier.concurrency
-        of["read_rate"], of["write_rate"] = [rate // BYTES_PER_US for rate in tier.rates_bytes_per_s]
+        of["rate"] = [rate // BYTES_PER_US for rate in tier.rates_bytes_per_s]
         of["request_reads"], of["request_writes"] = tier.request_reads, tier.request_writes
         of["is_whole"] = tier.whole_offers and tier.policy is Policy.LRU
         of["looks_past_miss"] = tier.looks_past_miss
@@ -279,7 +279,6 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     world.pins = np.zeros(used + ROOM if any(tier.whole_offers for tier in preset.tiers) else 0, records.PIN)
     world.free, world.loose = np.arange(used + ROOM - 1, -1, -1), np.empty(used + ROOM, np.int32)
     world.members = np.empty(used + ROOM if world.knobs.bucketed else 0, records.MEMBER)
-    world.frequencies = np.zeros((used + ROOM) * len(world.tiers) if world.knobs.filtered else 0, records.SEEN)
     world.documents, world.document_weight = library.document_first, library.document_weight
     world.control["free"], world.control["next_object"] = ROOM, used
 
@@ -288,6 +287,7 @@ def _set_requests(world: World, load: Load) -> None:
     """Say what the prompts of the requests consist of: conversations, or chains of objects that they name."""
     requests = load.requests
     if requests is None:
+        world.contexts = np.zeros(load.users, records.CONTEXT)
         return
     world.arrival_ns, world.input_tokens = requests.arrival_ns, requests.input_tokens
     world.output_tokens = requests.output_tokens
@@ -297,11 +297,11 @@ def _set_requests(world: World, load: Load) -> None:
         world.object_uses = np.bincount(chains.slots, minlength=len(chains.tokens))
         if world.fleet.count > 1:
             world.conversation = conversations(requests)[0]
-        world.contexts = np.full(len(chains.tokens), NONE, np.int64)
+        world.contexts = np.zeros(1, records.CONTEXT)
         return
     world.conversation, count = conversations(requests)
     world.conversations = np.zeros(count, records.CONVERSATION)
-    world.conversations["context"] = NONE
+    world.contexts = np.zeros(count, records.CONTEXT)
     world.conversations["remaining"] = np.bincount(world.conversation, minlength=count)
 
 
@@ -334,11 +334,6 @@ def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:
     return limits, largest
 
 
-def new_contexts(count: int) -> Any:
-    """Return World.contexts, of which only what is used takes memory, by the page: numpy would ask for huge pages."""
-    return np.frombuffer(_take(max(1, 8 * count), mmap.MADV_NOHUGEPAGE), np.int64)[:count]
-
-
 def make_rows(columns: Any, rows: int) -> None:
     """Allocate empty columns of `rows` rows."""
     for name, dtype in columns.tables.items():
@@ -361,7 +356,7 @@ class GrowableTables:
             setattr(owner, name, np.empty(0, dtype))
         if name not in self._memory or not _is_moved(self._memory[name], size_bytes):
             before = table if name not in self._memory else np.frombuffer(self._memory[name], dtype)
-            memory = self._memory[name] = _take(size_bytes, mmap.MADV_HUGEPAGE)
+            memory = self._memory[name] = _take(size_bytes)
             np.frombuffer(memory, dtype)[:count] = before
         setattr(owner, name, np.frombuffer(self._memory[name], dtype))
         return getattr(owner, name)[count:]
@@ -379,13 +374,13 @@ def _is_moved(memory: mmap.mmap, size_bytes: int) -> bool:
     return True
 
 
-def _take(size_bytes: int, advice: int) -> mmap.mmap:
+def _take(size_bytes: int) -> mmap.mmap:
     try:
         memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise MemoryError(str(error)) from None
     with suppress(OSError):  # of a kernel without huge pages
-        memory.madvise(advice)
+        memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 
 
@@ -427,8 +422,6 @@ def unnote(notes: Any) -> None:
 
 
 ROWS = 1 << 18
-_CONTEXTS = 1 << 12
-"""Moved at a time."""
 _FEW = 1 << 18
 """Up to so many slots, tables double; from there on they grow by an eighth: their pages are moved, not copied."""
 _simulate = function("simulate", StructAt)
@@ -476,37 +469,17 @@ class Simulation:
         self._first_tokens: list[Any] = []
         self._tables = GrowableTables()
         self._spare: deque[dict[str, Any]] = deque()
-        self._sizes = sizes_of(preset, model, ranks)
+        self.sizes = sizes_of(preset, model, ranks)
         self.library = library_of(
             preset.workload,
             load.users,
             model.layers,
-            self.bytes_per_token,
+            self.sizes.bytes_per_token,
             is_turn=preset.entry is Entry.TURN,
             seed=load.seed,
         )
-        self.world = make_world(preset, model, load, self.library, self._sizes, rows)
+        self.world = make_world(preset, model, load, self.library, self.sizes, rows)
         self._incidents_seen = IncidentCounters(load.incidents, preset.fleet, [tier.name for tier in preset.tiers])
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes of one token, all ranks together, without padding."""
-        return self._sizes.bytes_per_token
-
-    @property
-    def ranks(self) -> int:
-        """Objects of one slot and group of layers."""
-        return self._sizes.ranks
-
-    @property
-    def layers(self) -> int:
-        """Groups of layers that are objects of their own."""
-        return self._sizes.layers
-
-    @property
-    def parts(self) -> int:
-        """Objects of one slot: one for each rank that stores, and each group of layers."""
-        return self.ranks * self.layers
 
     @property
     def now_ns(self) -> int:
@@ -525,16 +498,11 @@ class Simulation:
         """How many requests were looked up so far."""
         return int(self.world.total["requests"])
 
-    @property
-    def has_times(self) -> bool:
-        """Whether anything takes time before the first token."""
-        return has_times(self.preset)
-
     def library_object_bytes(self) -> list[tuple[str, Any]]:
         """Return the first objects, those of system prompts, documents and entries: kind, and int64 sizes."""
         knobs, found = self.world.knobs, []
         for kind, first, end in self.library.kinds(self.preset.entry.value):
-            objects, each = self._sizes.of(self.library.tokens[first:end], knobs.chunk_tokens)
+            objects, each = self.sizes.of(self.library.tokens[first:end], knobs.chunk_tokens)
             found.append((kind, np.repeat(each, objects)))
         return found
 
@@ -551,11 +519,7 @@ class Simulation:
             records.FLUSH: flush,
             records.MORE_SLOTS: self._grow_slots,
             records.MORE_ACTORS: self._grow_actors,
-            records.MORE_CONTEXTS: self._grow_contexts,
-            records.WIDER_CONTEXTS: self._widen_contexts,
             records.LONGER_CHAIN: self._grow_chain,
-            records.MORE_COUNTS: self._grow_counts,
-            records.MORE_PLACES: lambda _need: fleet.grow_places(self.world),
         }
 
         def answer(what: int, need: int) -> bool:
@@ -586,8 +550,9 @@ class Simulation:
                     setattr(now.rows, name, column)
             else:
                 make_rows(now.rows, capacity)
-        sizes = np.repeat(now.made_size[:made] // self.parts, self.parts)
-        is_other = np.repeat(now.made_kind[:made], self.parts) if now.knobs.bucketed else None
+        parts = self.sizes.parts
+        sizes = np.repeat(now.made_size[:made] // parts, parts)
+        is_other = np.repeat(now.made_kind[:made], parts) if now.knobs.bucketed else None
         if now.knobs.bucketed:
             columns["offset_bytes"] = now.row_offsets[:rows]
             now.row_offsets = np.zeros(capacity, np.int64)
@@ -596,7 +561,7 @@ class Simulation:
             columns["node"] = now.fleet.row_nodes[:rows]
             now.fleet.row_nodes = np.empty(capacity, np.int32)
         flush = Flush(columns, sizes, is_other, now.log[:logged].copy(), self.now_ns)
-        if self.has_times:
+        if has_times(self.preset):
             self._first_tokens.append(now.first_token[: control["answered"]].copy())
         if len(now.found):
             self._incidents_seen.see(columns, now.found[: control["found"]])
@@ -640,98 +605,56 @@ class Simulation:
         now.decoding = np.concatenate([now.decoding, np.zeros(old, WAIT)])
         now.retrieved = np.zeros(2 * len(now.retrieved), np.int64)
 
-    def _grow_contexts(self, _need: int) -> None:
-        """Make room for twice as many conversations."""
-        now = self.world
-        old = len(now.contexts) // now.knobs.context_width
-        now.idle_contexts = np.concatenate([np.arange(2 * old - 1, old - 1, -1), np.zeros(old, np.int64)])
-        now.control["idle_contexts"] = old
-        self._move_contexts(2 * old, now.knobs.context_width)
-
-    def _widen_contexts(self, need: int) -> None:
-        """Make room for longer conversations."""
-        width = self.world.knobs.context_width
-        self._move_contexts(len(self.world.contexts) // width, max(need, 2 * width))
-
-    def _move_contexts(self, rows: int, width: int) -> None:
-        """Lay contexts out anew; only what is used is copied, so the rest takes no memory."""
-        now = self.world
-        before = now.contexts.reshape(-1, now.knobs.context_width)
-        now.knobs.context_width = width
-        contexts = new_contexts(rows * width).reshape(rows, width)
-        used = now.conversations if len(now.conversations) else now.actors
-        used = used[["context", "length"]][used["length"] > 0]
-        for first in range(0, len(used), _CONTEXTS):
-            part = used[first : first + _CONTEXTS]
-            of, place = np.repeat(part["context"], part["length"]), _places(part["length"])
-            entries = contexts[of, place] = before[of, place]
-            is_slot = entries >= 0
-            now.slots["home"][entries[is_slot]] = (of * width + place)[is_slot]
-        now.contexts = contexts.reshape(-1)
-
     def _grow_chain(self, need: int) -> None:
         """Make room for a longer prompt."""
         self.world.chain, self.world.where = np.empty(2 * need, np.int64), np.empty(2 * need, np.int8)
 
-    def _grow_counts(self, need: int) -> None:
-        """Make room to count half as many objects more, or as many as are needed."""
-        now = self.world
-        count = max(need, len(now.frequencies) * 3 // 2)
-        if len(now.fleet.counted):
-            fleet.grow_counts(now, count)
-            return
-        frequencies = np.zeros(count, records.SEEN)
-        frequencies[: len(now.frequencies)] = now.frequencies
-        now.frequencies = frequencies
-
     def stats(self) -> dict[str, Any]:
         """Return the counters of the simulation, as the metadata carries them."""
-        none = np.zeros(0, records.FIRST_TOKEN)
-        return stats(
-            self.preset, self.world, np.concatenate([*self._first_tokens, none]) if self.has_times else None
-        ) | self._incidents_seen.stats(self.now_ns if self.load.until_ns == FOREVER_NS else self.load.until_ns)
+        preset, total, first_token = self.preset, self.world.total, None
+        tiers, is_one = fleet.all_tiers(self.world)
+
+        def of_all(t: int, name: str) -> int:
+            """Of all instances of a tier."""
+            return int(tiers[name][is_one[:, t], t].sum())
+
+        if has_times(preset):
+            first_tokens = np.concatenate([*self._first_tokens, np.zeros(0, records.FIRST_TOKEN)])
+            with_cache, without_cache = (quantiles_ns(first_tokens[f"{kind}_cache_ns"]) for kind in ("with", "without"))
+            first_token = {"requests": len(first_tokens), "with_cache": with_cache, "without_cache": without_cache}
+        lookups, decoded, prefills = (int(total[name]) for name in ("lookups", "decoded_tokens", "prefills"))
+        hits = [of_all(t, "hits") for t in range(len(preset.tiers))]
+        per_tier = [
+            {"name": tier.name, "hits": hits[t], "hit_ratio": _ratio(hits[t], lookups)}
+            | {name: of_all(t, name) for name in _counted(tier)}
+            | fleet.share(preset.fleet, tier.scope)
+            for t, tier in enumerate(preset.tiers)
+        ]
+        return {
+            **{name: int(total[name]) for name in _COUNTS},
+            "misses": lookups - sum(hits),
+            "prompts": _shared(total, preset.workload.prompt_share, "prompt"),
+            "documents": _shared(total, preset.workload.rag_share, "document"),
+            "prefill": {
+                "requests": prefills,
+                "mean_wait_ns": round(int(total["waiting_ns"]) / prefills) if prefills else None,
+            },
+            "decode": {
+                "tokens": decoded,
+                "mean_ns_per_token": round(int(total["decoding_ns"]) / decoded) if decoded else None,
+            },
+            "decode_misses": int(total["decode_misses"]),
+            "unplaced_objects": int(total["unplaced"]),
+            **_offers(preset, total),
+            **({"stalled_requests": int(total["stalled"])} if any(tier.loads_whole for tier in preset.tiers) else {}),
+            "first_token": first_token,
+            "tiers": per_tier,
+            **fleet.stats(preset.fleet, self.world),
+            **self._incidents_seen.stats(self.now_ns if self.load.until_ns == FOREVER_NS else self.load.until_ns),
+        }
 
 
-def _places(lengths: Any) -> Any:
-    """Return 0, 1, … up to each of `lengths`, one after the other."""
-    ends = np.cumsum(lengths)
-    return np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
-
-
-def stats(preset: Preset, world: World, first_tokens: Any) -> dict[str, Any]:
-    """Return the counters; `first_tokens`, records.FIRST_TOKEN, are times to the first token, or None."""
-    total, tiers, first_token = world.total, fleet.summed(world), None
-    if first_tokens is not None:
-        with_cache, without_cache = (quantiles_ns(first_tokens[f"{kind}_cache_ns"]) for kind in ("with", "without"))
-        first_token = {"requests": len(first_tokens), "with_cache": with_cache, "without_cache": without_cache}
-    lookups, decoded, prefills = (int(total[name]) for name in ("lookups", "decoded_tokens", "prefills"))
-    per_tier = [
-        {"name": tier.name, "hits": int(of["hits"]), "hit_ratio": _ratio(of["hits"], lookups)}
-        | {name: int(of[name]) for name in _counted(tier)}
-        | fleet.share(preset.fleet, tier.scope)
-        for tier, of in zip(preset.tiers, tiers, strict=True)
-    ]
-    return {
-        **{name: int(total[name]) for name in ("requests", "input_tokens", "output_tokens", "lookups", "lookup_bytes")},
-        "misses": lookups - int(tiers["hits"].sum()),
-        "prompts": _shared(total, preset.workload.prompt_share, "prompt"),
-        "documents": _shared(total, preset.workload.rag_share, "document"),
-        "prefill": {
-            "requests": prefills,
-            "mean_wait_ns": round(int(total["waiting_ns"]) / prefills) if prefills else None,
-        },
-        "decode": {
-            "tokens": decoded,
-            "mean_ns_per_token": round(int(total["decoding_ns"]) / decoded) if decoded else None,
-        },
-        "decode_misses": int(total["decode_misses"]),
-        "unplaced_objects": int(total["unplaced"]),
-        **_offers(preset, total),
-        **({"stalled_requests": int(total["stalled"])} if any(tier.loads_whole for tier in preset.tiers) else {}),
-        "first_token": first_token,
-        "tiers": per_tier,
-        **fleet.stats(preset.fleet, world),
-    }
+_COUNTS = ("requests", "input_tokens", "output_tokens", "lookups", "lookup_bytes")
 
 
 def _counted(tier: TierSetting) -> Iterator[str]:

@@ -67,14 +67,15 @@ def document(found: Findings, name: str, *, is_page: bool) -> Document:
     if is_page:
         if maps := [_map(found, *pair) for pair in _pairs(found, strongest)]:
             chapters.append(Chapter("Two knobs at a time", maps, ["mean hit ratio over all else that varies"]))
-        chapters.append(Chapter("All configurations", [_all_table(found), *_tier_tables(found)], is_folded=True))
+        every = [_configurations(found, found.rows, _ALL_SPEC), *_tier_tables(found)]
+        chapters.append(Chapter("All configurations", every, is_folded=True))
     best, done, of = found.best, len(found.rows), len(found.study.configurations)
     notes = [f"{format_count(done)} configurations, each simulated once; all figures are simulated"]
     warnings = [f"PARTIAL: {done} of {of} configurations are done"] if done < of else []
     if found.failed:
         error = next(row.found.error for row in found.failed if isinstance(row.found, Failed))
         warnings.append(f"{len(found.failed)} of {done} configurations failed, the first with: {error}")
-        chapters.append(Chapter("Failed", [_failed_table(found)]))
+        chapters.append(Chapter("Failed", [_configurations(found, found.failed, "text: error")]))
     highlights = [
         Highlight("best hit ratio", best.hit_ratio, Unit.SHARE, "of look-ups, in any tier"),
         Highlight("prompt tokens computed again", best.recomputed_tokens, Unit.COUNT, "at the best hit ratio"),
@@ -236,25 +237,28 @@ def _map(found: Findings, along: str, up: str) -> ReportTable:
     return ReportTable(title, Sheet.SUMMARY, columns, rows, (chart,))
 
 
-def _all_table(found: Findings) -> ReportTable:
+_ALL_SPEC: Final = """
+    share: hit_ratio = hits
+    count: requests, input_tokens = prompt tokens, recomputed_tokens = computed again
+    ns: p50 = first token p50, p99 = p99
+    bytes: capacity; number: price
+"""
+
+
+def _configurations(found: Findings, rows: Sequence[StudyRow], spec: str) -> ReportTable:
+    """Return a row for each of `rows`, by number and knobs, with the columns of `spec`."""
     keys = list(found.study.axes)
-    columns = [
-        *columns_of("count: configuration"),
-        *(ReportColumn(f"knob.{key}", key) for key in keys),
-        *columns_of("""
-            share: hit_ratio = hits
-            count: requests, input_tokens = prompt tokens, recomputed_tokens = computed again
-            ns: p50 = first token p50, p99 = p99
-            bytes: capacity; number: price
-        """),
+    keyed = [*columns_of("count: configuration"), *(ReportColumn(f"knob.{key}", key) for key in keys)]
+    columns, names = [*keyed, *columns_of(spec)], ("hit_ratio", "requests", "input_tokens", "recomputed_tokens")
+    cells = [
+        {"configuration": row.configuration.number, "capacity": row.capacity_bytes, "price": row.price}
+        | {f"knob.{key}": as_text(row.configuration.knobs.get(key)) for key in keys}
+        | {name: getattr(row.figures, name, None) for name in names}
+        | {name: row.first_token_ns(f"{name}_ns") for name in ("p50", "p99")}
+        | {"error": getattr(row.found, "error", None)}
+        for row in rows
     ]
-    rows = []
-    for row in found.rows:
-        of = row.figures
-        counted = [of.hit_ratio, of.requests, of.input_tokens, of.recomputed_tokens] if of else [None] * 4
-        times = [row.first_token_ns("p50_ns"), row.first_token_ns("p99_ns")]
-        rows.append([row.configuration.number, *_knobs(row, keys), *counted, *times, row.capacity_bytes, row.price])
-    return ReportTable("", Sheet.SUMMARY, columns, rows, keys=1 + len(keys))
+    return ReportTable("", Sheet.SUMMARY, columns, [[of[c.name] for c in columns] for of in cells], keys=len(keyed))
 
 
 def _tier_tables(found: Findings) -> list[ReportTable]:
@@ -273,21 +277,6 @@ def _tier_tables(found: Findings) -> list[ReportTable]:
                     rows.append([row.configuration.number, *cells])
         tables.append(ReportTable(name, Sheet.PERFORMANCE, [*columns_of("count: configuration"), *figures], rows))
     return tables
-
-
-def _failed_table(found: Findings) -> ReportTable:
-    keys = list(found.study.axes)
-    columns = [*columns_of("count: configuration"), *(ReportColumn(f"knob.{key}", key) for key in keys)]
-    rows = [
-        [row.configuration.number, *_knobs(row, keys), row.found.error]
-        for row in found.failed
-        if isinstance(row.found, Failed)
-    ]
-    return ReportTable("", Sheet.SUMMARY, [*columns, ReportColumn("error", "error")], rows, keys=1 + len(keys))
-
-
-def _knobs(row: StudyRow, keys: Sequence[str]) -> list[str]:
-    return [as_text(row.configuration.knobs.get(key)) for key in keys]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from kvtrace.core import metadata
 from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.metadata import Metadata, TierFacts
-from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, Table, enum_code, objects_batch
+from kvtrace.core.metadata import Metadata, TierFacts, describe
+from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, objects_batch
 from kvtrace.core.tables import create, objects_path
 from kvtrace.core.units import format_bytes, format_count, format_duration, parse_duration_ns
 from kvtrace.sim.output import trace_batch
@@ -89,11 +88,11 @@ class Saving:
 def write(path: Path, job: Saving, argv: list[str], progress: Callable[[float], None]) -> Metadata:
     """Write the trace of `job` to `path`, and its objects table beside it; return the trace's metadata."""
     is_several = job.training.ranks > job.training.ranks_per_node
-    extras = ("node",) if is_several else ()
+    extras, meta = ("node",) if is_several else (), _metadata(job, argv)
     with ExitStack() as stack:
         # Renamed last: when the trace is there, all is there.
-        trace = stack.enter_context(create(path, TRACE, _describe(TRACE, job, argv), extras))
-        objects = stack.enter_context(create(objects_path(path), OBJECTS, _describe(OBJECTS, job, argv)))
+        trace = stack.enter_context(create(path, TRACE, meta, extras))
+        objects = stack.enter_context(create(objects_path(path), OBJECTS, meta))
         objects.write(objects_batch([_MARKER], ["checkpoint/latest"], "checkpoint", [MARKER_BYTES]))
         for at, rows in enumerate(_rows(job)):
             if is_several:
@@ -130,7 +129,7 @@ def notes(job: Saving) -> Iterator[str]:
     yield f"rank 0 reads a marker of {MARKER_BYTES} bytes before a save or restore, and writes it after a save: assumed"
 
 
-def _describe(table: Table, job: Saving, argv: list[str]) -> Metadata:
+def _metadata(job: Saving, argv: list[str]) -> Metadata:
     import msgspec
 
     config = {
@@ -140,8 +139,8 @@ def _describe(table: Table, job: Saving, argv: list[str]) -> Metadata:
         "duration_ns": job.until_ns,
         "training": msgspec.to_builtins(job.training),
     }
-    return metadata.describe(
-        table,
+    return describe(
+        TRACE,
         "kvtrace",
         argv,
         config,

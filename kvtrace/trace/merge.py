@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvtrace.core import metadata
 from kvtrace.core.errors import ConfigError, refuse
-from kvtrace.core.metadata import Metadata, TierFacts
+from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.schema import MOST, OBJECTS, REQUESTS, TRACE, Table, arrow_schema
 from kvtrace.core.tables import Reader, create, objects_path, open_table
 from kvtrace.core.units import format_duration
@@ -97,20 +95,20 @@ def merge(
     sources = [_open(given) for given in inputs]
     tiers = _match_tiers(sources)
     _number(sources)
-    describe = _describer(sources, tiers, argv)
+    meta = _metadata(sources, tiers, argv)
     lacking = [s.given.name for s in sources if s.objects is None]
     extras = tuple(c.name for c in TRACE.extras if any(c.name in s.trace.extras for s in sources))
     with ExitStack() as stack:
-        trace = stack.enter_context(create(output, TRACE, describe(TRACE), extras))
+        trace = stack.enter_context(create(output, TRACE, meta, extras))
         if not lacking:
-            objects = stack.enter_context(create(objects_path(output), OBJECTS, describe(OBJECTS)))
+            objects = stack.enter_context(create(objects_path(output), OBJECTS, meta))
             for source in sources:
                 assert source.objects is not None, "none lacks it"
                 for batch in source.objects.batches():
                     objects.write(source.moved(batch))
         if requests_output is not None:
             asked = [(s, s.requests) for s in sources if s.requests is not None]
-            requests = stack.enter_context(create(requests_output, REQUESTS, describe(REQUESTS)))
+            requests = stack.enter_context(create(requests_output, REQUESTS, meta))
             for batch in _in_order(asked, REQUESTS, ()):
                 requests.write(batch)
         for batch in _in_order([(s, s.trace) for s in sources], TRACE, extras):
@@ -182,59 +180,38 @@ def _in_order(readers: list[tuple[_Source, Reader]], table: Table, extras: tuple
     import pyarrow as pa
 
     time, columns = _TIMES[table.name], [*table.names, *extras]
-    heads = [_Head(source, reader, columns, time) for source, reader in readers]
-    while heads := [head for head in heads if head.advance()]:
+    left = [(batches, next(batches, None)) for batches in (_moved(*of, columns, time) for of in readers)]
+    while heads := [(batches, head, head.column(time).to_numpy()) for batches, head in left if head is not None]:
         # All up to here are known: no later batch begins before it.
-        until = min(int(head.times[-1]) for head in heads)
-        parts = [part for head in heads if (part := head.take(until)).num_rows]
-        rows = pa.Table.from_batches(parts, arrow_schema(table, extras))
+        until = min(int(times[-1]) for *_, times in heads)
+        counts = [int(np.searchsorted(times, until, side="right")) for *_, times in heads]
+        parts = [head.slice(0, count) for (_, head, _), count in zip(heads, counts, strict=True)]
+        left = [
+            (batches, head.slice(count) if count < head.num_rows else next(batches, None))
+            for (batches, head, _), count in zip(heads, counts, strict=True)
+        ]
         order = np.argsort(np.concatenate([part.column(time).to_numpy() for part in parts]), kind="stable")
+        rows = pa.Table.from_batches(parts, arrow_schema(table, extras))
         yield from rows.take(order).combine_chunks().to_batches()
 
 
-class _Head:
-    """What is read of one table and not written yet."""
-
-    def __init__(self, source: _Source, reader: Reader, columns: list[str], time: str) -> None:
-        self._source, self._reader, self._time = source, reader, time
-        self._batches = reader.batches(columns)
-        self._rest: pa.RecordBatch | None = None
-        self._last_ns, self._row = 0, 0
-        self.times: Any = np.zeros(0, np.int64)
-
-    def advance(self) -> bool:
-        """Read the next batch if the last is used up; return whether rows are left."""
-        while self._rest is None or not self._rest.num_rows:
-            batch = next(self._batches, None)
-            if batch is None:
-                return False
-            self._check(batch)
-            self._rest = self._source.moved(batch)
-            self._row += batch.num_rows
-            self.times = self._rest.column(self._time).to_numpy()
-        return True
-
-    def _check(self, batch: pa.RecordBatch) -> None:
-        times = batch.column(self._time).to_numpy()
-        late = np.append(self._last_ns, times[:-1]) > times
-        wrong = "earlier than the row before it"
-        refuse(late, wrong, path=self._reader.path, column=self._time, first_row=self._row)
-        if len(times):
-            self._last_ns = int(times[-1])
-            if self._last_ns + self._source.given.shift_ns > MOST:
-                raise ConfigError(f"--shift {self._source.given.name}: its times would not fit a trace")
-
-    def take(self, until_ns: int) -> pa.RecordBatch:
-        """Return the rows up to `until_ns`, that time included."""
-        assert self._rest is not None, "it has advanced"
-        count = int(np.searchsorted(self.times, until_ns, side="right"))
-        taken, self._rest = self._rest.slice(0, count), self._rest.slice(count)
-        self.times = self.times[count:]
-        return taken
+def _moved(source: _Source, reader: Reader, columns: list[str], time: str) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a table with their new numbers and times; TraceError at one that is earlier than one before."""
+    last_ns = row = 0
+    for batch in reader.batches(columns):
+        times = batch.column(time).to_numpy()
+        late = np.append(last_ns, times[:-1]) > times
+        refuse(late, "earlier than the row before it", path=reader.path, column=time, first_row=row)
+        if not len(times):
+            continue
+        last_ns, row = int(times[-1]), row + len(times)
+        if last_ns + source.given.shift_ns > MOST:
+            raise ConfigError(f"--shift {source.given.name}: its times would not fit a trace")
+        yield source.moved(batch)
 
 
-def _describer(sources: list[_Source], tiers: list[TierFacts], argv: list[str]) -> Callable[[Table], Metadata]:
-    """Return the function that makes the metadata of each table.
+def _metadata(sources: list[_Source], tiers: list[TierFacts], argv: list[str]) -> Metadata:
+    """Return the metadata of each table.
 
     What is said of one simulation (its model, configuration and counters) is that of the only trace of a KV cache.
     """
@@ -262,11 +239,11 @@ def _describer(sources: list[_Source], tiers: list[TierFacts], argv: list[str]) 
     shifted = [s.given for s in sources if s.given.shift_ns]
     notes += [f"{given.name} begins {format_duration(given.shift_ns)} later" for given in shifted]
 
-    return partial(
-        metadata.describe,
-        program="kvtrace",
-        argv=argv,
-        config={**(main.config if main else {}), "merged": merged},
+    return describe(
+        TRACE,
+        "kvtrace",
+        argv,
+        {**(main.config if main else {}), "merged": merged},
         seed=(main or metas[0]).seed,
         preset="+".join(meta.preset or "?" for meta in metas)[:255],
         model=main.model if main else None,

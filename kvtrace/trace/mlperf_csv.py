@@ -4,19 +4,17 @@ Its six columns have no delete, offset, request, stage or rank, so those are nul
 and an export says what it leaves out. Its clock is Unix seconds with six decimals.
 
 Keys, of which there may be millions, are numbered by first appearance in little memory: a key is known by 64 bits of
-its hash, and 64 more that must be equal too. The keys themselves go to a temporary file in that order.
+its hash, and 64 more that must be equal too. The keys themselves are kept one behind the other, as Arrow has them.
 """
 
 from __future__ import annotations
 
 import io
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -55,11 +53,49 @@ def is_mlperf(path: Path) -> bool:
         return False
 
 
+_SEEDS = (1, 2)
+
+
+class KeyNumbers:
+    """Names seen so far; `sizes` holds the largest size seen of each."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self.sizes: NDArray[np.int64] = np.zeros(1024, np.int64)
+        self.names: list[pa.StringArray] = []
+        """In the order of their numbers, some at a time."""
+        self._numbers = Numbers(0)
+        """By 64 bits of a key's hash."""
+        self._others: NDArray[np.int64] = np.zeros(1024, np.int64)
+        """Of each key, 64 bits more, by which those that share the first are told apart."""
+
+    def number(self, names: pa.StringArray) -> Any:
+        """Return the int64 numbers of `names`, which differ from each other; new ones get the next numbers."""
+        import polars as pl
+        import pyarrow as pa
+
+        series = pl.Series(values=pl.from_arrow(names))
+        low, high = (series.hash(seed).to_numpy().view(np.int64) for seed in _SEEDS)
+        before, ids = self._numbers.count, self._numbers.of(low).astype(np.int64)
+        count = self._numbers.count
+        self.sizes, self._others = grown(self.sizes, count, 0), grown(self._others, count, 0)
+        is_new = ids >= before
+        self._others[ids[is_new]] = high[is_new]
+        if (self._others[ids] != high).any():
+            raise ConfigError("two keys have 64 bits of their hashes in common: rename one of them")
+        self.names.append(names.filter(pa.array(is_new)))
+        return ids
+
+    def enlarge(self, ids: Any, sizes: Any) -> None:
+        """Remember `sizes` of the objects `ids` where they are larger than any before."""
+        np.maximum.at(self.sizes, ids, sizes)
+
+
 @dataclass(slots=True)
 class Import:
     """The state of an import: rows so far, and what had to be changed."""
 
-    keys: KeyNumbers
+    keys: KeyNumbers = field(default_factory=KeyNumbers)
     rows: int = 0
     raised_rows: int = 0
     raised_most_ns: int = 0
@@ -83,21 +119,19 @@ def read_into(source: Path, target: Path, argv: list[str], progress: Callable[[f
     """Convert the MLPerf CSV at `source` to the trace at `target`, with its objects table beside it."""
     tiers = [TierFacts(name) for name in _TIERS.values()]
     origin = {"kind": "mlperf-csv", "file": source.name}
-
-    about = partial(describe, program="kvtrace", argv=argv, config={"import": origin}, tiers=tiers, source=origin)
+    meta = describe(TRACE, "kvtrace", argv, {"import": origin}, tiers=tiers, source=origin)
     with (
-        create(objects_path(target), OBJECTS, about(OBJECTS)) as objects,
-        create(target, TRACE, about(TRACE)) as out,
-        KeyNumbers(target.parent) as keys,
+        create(objects_path(target), OBJECTS, meta) as objects,
+        create(target, TRACE, meta) as out,
     ):
-        state = Import(keys)
+        state = Import()
         for block, row in _blocks(source):
             batch = _convert(_parse(block, source, row), state, source)
             out.write(batch)
             progress(float(state.rows))
-        for names in keys.batches():
+        for names in state.keys.names:
             first, end = objects.rows, objects.rows + len(names)
-            objects.write(objects_batch(np.arange(first, end), names, "other", keys.sizes[first:end]))
+            objects.write(objects_batch(np.arange(first, end), names, "other", state.keys.sizes[first:end]))
         for writer in (out, objects):
             writer.update(notes=state.notes(), source=origin | {"first_unix_ns": state.first_ns})
     return state
@@ -147,20 +181,29 @@ def _parse(block: bytes, path: Path, row: int) -> pa.Table:
 
 
 def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
-    n = rows.num_rows
+    import polars as pl
+
+    n, frame = rows.num_rows, pl.DataFrame(pl.from_arrow(rows)).with_columns(pl.col(pl.Categorical).cast(pl.String))
     sizes, seconds = rows["Object_Size_Bytes"].to_numpy(), rows["Timestamp"].to_numpy()
     refuse(sizes < 0, "a negative size", path=path, column="Object_Size_Bytes", first_row=state.rows)
     is_wrong = ~((seconds >= 0) & (seconds <= _MAX_SECONDS))
     refuse(is_wrong, "{:g} is no Unix time", seconds, path=path, column="Timestamp", first_row=state.rows)
+
+    def codes(name: str, known: dict[str, int]) -> Any:
+        found = frame[name].replace_strict(known, default=None, return_dtype=pl.Int8)
+        why = f"unknown value {{!r}}; it must be one of {', '.join(known)}"
+        refuse(found.is_null().to_numpy(), why, frame[name], path=path, column=name, first_row=state.rows)
+        return found.to_numpy()
+
     keys = rows["Key"].combine_chunks().dictionary_encode()
     ids = state.keys.number(keys.dictionary)[keys.indices.to_numpy()]
     state.keys.enlarge(ids, sizes)
-    ops = _codes(rows["Operation"], _OPS, path, state.rows)
+    ops = codes("Operation", _OPS)
     columns = {
         "ts_ns": _times(seconds, state),
         "op": ops,
-        "tier": _codes(rows["Tier"], {name: i for i, name in enumerate(_TIERS)}, path, state.rows),
-        "phase": _phases(rows["Phase"], ops, state),
+        "tier": codes("Tier", {name: i for i, name in enumerate(_TIERS)}),
+        "phase": _phases(frame, ops, state),
         "object_id": ids,
         "offset_bytes": np.zeros(n, np.int64),
         "length_bytes": sizes,
@@ -170,31 +213,18 @@ def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
     return batch_of(TRACE, columns)
 
 
-def _codes(column: Any, known: dict[str, int], path: Path, row: int) -> Any:
-    """Return int8 codes of a dictionary column whose values must all be `known`."""
-    array = column.combine_chunks()
-    values = array.dictionary.to_pylist()
-    for index, value in enumerate(values):
-        if value not in known:
-            at = row + int(np.argmax(array.indices.to_numpy() == index))
-            message = f"unknown value {value!r}; it must be one of {', '.join(known)}"
-            name = "Tier" if known.keys() == _TIERS.keys() else "Operation"
-            raise TraceError(message, path=path, row=at, column=name)
-    codes = np.array([known[v] for v in values], dtype=np.int8)
-    return codes[array.indices.to_numpy()] if values else np.zeros(0, dtype=np.int8)
-
-
-def _phases(column: Any, ops: Any, state: Import) -> Any:
+def _phases(frame: Any, ops: Any, state: Import) -> Any:
     """Return phase codes; a phase that starts like a known one is that one, any other is `other` and counted."""
-    array = column.combine_chunks()
-    values, indices = array.dictionary.to_pylist(), array.indices.to_numpy()
-    codes = np.empty(len(values), dtype=np.int8)
-    for index, value in enumerate(values):
-        phase = next((phase for prefix, phase in _PHASES if value.startswith(prefix)), Phase.OTHER)
-        if phase is Phase.OTHER:
-            state.other_phases[value] = state.other_phases.get(value, 0) + int((indices == index).sum())
-        codes[index] = enum_code(TRACE, "phase", phase)
-    result = codes[indices] if values else np.zeros(0, dtype=np.int8)
+    import polars as pl
+
+    code = {phase: pl.lit(enum_code(TRACE, "phase", phase), pl.Int8) for phase in Phase}
+    starts = pl.col("Phase").str.starts_with
+    known = (pl.when(starts(prefix)).then(code[phase]) for prefix, phase in _PHASES)
+    found = frame.select("Phase", found=pl.coalesce(*known, code[Phase.OTHER]))
+    others = found.filter(pl.col("found") == code[Phase.OTHER]).group_by("Phase", maintain_order=True).len()
+    for name, count in others.rows():
+        state.other_phases[name] = state.other_phases.get(name, 0) + count
+    result = found["found"].to_numpy().copy()
     # What it reads for a prefill is cached KV.
     is_load = (result == enum_code(TRACE, "phase", Phase.PREFILL)) & (ops == enum_code(TRACE, "op", Op.READ))
     result[is_load] = enum_code(TRACE, "phase", Phase.LOAD)
@@ -303,65 +333,3 @@ def _count_losses(frame: Any, lost: dict[str, int]) -> None:
     ).row(0)
     for name, count in zip(lost, counts, strict=True):
         lost[name] += int(count)
-
-
-_SEEDS = (1, 2)
-
-
-class KeyNumbers:
-    """Names seen so far; `sizes` holds the largest size seen of each."""
-
-    def __init__(self, directory: Path) -> None:
-        """Keep the names in a temporary file in `directory`; it has no name and goes with the process."""
-        import pyarrow as pa
-
-        self.sizes: NDArray[np.int64] = np.zeros(1024, np.int64)
-        self._numbers = Numbers(0)
-        """By 64 bits of a key's hash."""
-        self._others: NDArray[np.int64] = np.zeros(1024, np.int64)
-        """Of each key, 64 bits more, by which those that share the first are told apart."""
-        self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - __exit__ closes it
-        self._schema = pa.schema([pa.field("key", pa.string())])
-        self._spool = pa.ipc.new_stream(self._file, self._schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
-
-    def __enter__(self) -> Self:
-        """Return itself; the end of the block closes the temporary file."""
-        return self
-
-    def __exit__(self, *_failure: object) -> None:
-        self._spool.close()
-        self._file.close()
-
-    def number(self, names: pa.StringArray) -> Any:
-        """Return the int64 numbers of `names`, which differ from each other; new ones get the next numbers."""
-        import polars as pl
-        import pyarrow as pa
-
-        series = pl.Series(values=pl.from_arrow(names))
-        low, high = (series.hash(seed).to_numpy().view(np.int64) for seed in _SEEDS)
-        before, ids = self.count, self._numbers.of(low).astype(np.int64)
-        self.sizes, self._others = grown(self.sizes, self.count, 0), grown(self._others, self.count, 0)
-        is_new = ids >= before
-        self._others[ids[is_new]] = high[is_new]
-        if (self._others[ids] != high).any():
-            raise ConfigError("two keys have 64 bits of their hashes in common: rename one of them")
-        self._spool.write_batch(pa.RecordBatch.from_arrays([names.filter(pa.array(is_new))], schema=self._schema))
-        return ids
-
-    @property
-    def count(self) -> int:
-        """How many names there are."""
-        return self._numbers.count
-
-    def enlarge(self, ids: Any, sizes: Any) -> None:
-        """Remember `sizes` of the objects `ids` where they are larger than any before."""
-        np.maximum.at(self.sizes, ids, sizes)
-
-    def batches(self) -> Iterator[pa.StringArray]:
-        """Yield all names in the order of their numbers; none can be numbered afterwards."""
-        import pyarrow as pa
-
-        self._spool.close()
-        self._file.seek(0)
-        for batch in pa.ipc.open_stream(self._file):
-            yield batch.column(0)

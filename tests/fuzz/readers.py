@@ -108,8 +108,7 @@ def read_run_json(rng: random.Random, folder: Path) -> Trial:
 def read_requests(rng: random.Random, folder: Path) -> Trial:
     """Read a damaged file of requests, of any source."""
     from kvtrace.requests.registry import detect, read
-    from kvtrace.requests.requests import MAX_NS, MAX_TOKENS
-    from kvtrace.requests.shaping import Reshaping
+    from kvtrace.requests.requests import MAX_NS, MAX_TOKENS, Reshaping
 
     kind, path = request_file(rng, folder)
 

@@ -5,13 +5,7 @@
 
 // Put `slot` next to `below`, on the more used side; NONE is below all.
 static void link_above(World *w, int64_t t, int64_t slot, int64_t below) {
-    Queue *queue = queue_of(w, t, 0);
-    int64_t above = below == NONE ? queue->tail : link_of(w, t, below)->newer;
-    *link_of(w, t, slot) = (Link){.newer = (int32_t)above, .older = (int32_t)below};
-    if (above == NONE) queue->head = slot;
-    else link_of(w, t, above)->older = (int32_t)slot;
-    if (below == NONE) queue->tail = slot;
-    else link_of(w, t, below)->newer = (int32_t)slot;
+    link_between(w, t, slot, below == NONE ? queue_of(w, t, 0)->tail : link_of(w, t, below)->newer, below, 0);
 }
 
 static int64_t new_group(World *w, int64_t t) {

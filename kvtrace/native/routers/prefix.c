@@ -12,16 +12,13 @@
 
 enum { MILLION = 1000000 };
 
+static int64_t work_of(World *w, int64_t actor, int64_t node) {
+    const Node *its = &w->fleet.nodes[node];
+    int64_t new = w->actors[actor].input - found_tokens(w, actor, node);
+    return w->fleet.prefill_ppm * (its->prefilling_tokens + new) + MILLION * its->active_tokens;
+}
+
 EXPORT int64_t prefix_choose(World *w, int64_t actor, int64_t n, UNUSED int64_t with) {
     measure(w, actor, n);
-    Fleet *fleet = &w->fleet;
-    int64_t found = NONE, least = 0;
-    for (int64_t k = 0; k < fleet->entrances; k++) {
-        if (!is_open(w, k)) continue;
-        Node *node = &fleet->nodes[k];
-        int64_t new = w->actors[actor].input - found_tokens(w, actor, k);
-        int64_t cost = fleet->prefill_ppm * (node->prefilling_tokens + new) + MILLION * node->active_tokens;
-        if (found == NONE || cost < least || (cost == least && is_fresher(w, k, found))) found = k, least = cost;
-    }
-    return found;
+    return cheapest(w, actor, 0, w->fleet.entrances, work_of);
 }

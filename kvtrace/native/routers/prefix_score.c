@@ -9,16 +9,15 @@
 // included. Of several it picks any; here the one that has served the fewest requests.
 #include "../sim.h"
 
+static int64_t score_below(World *w, int64_t actor, int64_t node) {    // 0, in millionths
+    const Fleet *fleet = &w->fleet;
+    int64_t tokens = max_of(1, w->actors[actor].input), threshold = fleet->load_threshold;
+    int64_t free = threshold - min_of(fleet->nodes[node].waiting, threshold);
+    int64_t score = fleet->prefix_ppm * found_tokens(w, actor, node) / tokens;
+    return -(score + fleet->load_ppm * free / (2 * threshold));
+}
+
 EXPORT int64_t prefix_score_choose(World *w, int64_t actor, int64_t n, UNUSED int64_t with) {
     measure(w, actor, n);
-    Fleet *fleet = &w->fleet;
-    int64_t tokens = max_of(1, w->actors[actor].input), threshold = fleet->load_threshold, found = NONE, most = 0;
-    for (int64_t k = 0; k < fleet->entrances; k++) {
-        if (!is_open(w, k)) continue;
-        int64_t free = threshold - min_of(fleet->nodes[k].waiting, threshold);
-        int64_t score = fleet->prefix_ppm * found_tokens(w, actor, k) / tokens;     // in millionths
-        score += fleet->load_ppm * free / (2 * threshold);
-        if (found == NONE || score > most || (score == most && is_fresher(w, k, found))) found = k, most = score;
-    }
-    return found;
+    return cheapest(w, actor, 0, w->fleet.entrances, score_below);
 }

@@ -8,12 +8,10 @@
 #define DRAWER (-((int64_t)1 << 41))    // no user draws by this number, nor by those below: one a node
 #define MOST ((int64_t)1 << 62)
 
+static int64_t lot_below(World *w, int64_t actor, int64_t node) {     // 0: the largest lot costs least
+    return -draw(w->knobs.seed, DRAWER - node, w->actors[actor].session, 0, MOST);
+}
+
 EXPORT int64_t session_choose(World *w, int64_t actor, UNUSED int64_t n, UNUSED int64_t with) {
-    int64_t found = NONE, largest = NONE;
-    for (int64_t node = 0; node < w->fleet.entrances; node++) {
-        if (!is_open(w, node)) continue;
-        int64_t lot = draw(w->knobs.seed, DRAWER - node, w->actors[actor].session, 0, MOST);
-        if (lot > largest) found = node, largest = lot;
-    }
-    return found;
+    return cheapest(w, actor, 0, w->fleet.entrances, lot_below);
 }

@@ -200,7 +200,7 @@ def load_preset(
     if not path.is_file() and not name.endswith(".toml"):
         known = ", ".join(preset_names())
         raise ConfigError(f"unknown preset {name!r}{nearest(name, preset_names())}; known are {known}, or a .toml file")
-    tree = {"workload": {}, "load": {}, "fleet": {}, **load_toml(path)}
+    tree = {"workload": {}, "load": {}, "fleet": {}, **_read(path)}
     tree.pop("basis", None)
     if gpu is not None:
         tree = {key: value for key, value in tree.items() if key not in (*COMPUTING, ATTENTION, *BATCH)} | {"gpu": gpu}
@@ -215,6 +215,24 @@ def load_preset(
     preset = to_struct(tree, Preset, f"preset {name}")
     check(preset, name)
     return preset
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return what the TOML file at `path` says, over what the preset of ours does that it names as its `base`.
+
+    A tier of the same name is the same tier; others come after those of the base.
+    """
+    own = load_toml(path)
+    base, listed = own.pop("base", None), own.get("tiers", [])
+    if base is None:
+        return own
+    if base not in preset_names() or not (isinstance(listed, list) and all(isinstance(tier, dict) for tier in listed)):
+        raise ConfigError(f"{path}: base: name one of {', '.join(preset_names())}, and give tiers as [[tiers]]")
+    whole = _read(PRESETS / f"{base}.toml")
+    tiers: dict[Any, dict[str, Any]] = {}
+    for tier in (*whole["tiers"], *listed):
+        tiers[str(tier.get("name"))] = tiers.get(str(tier.get("name")), {}) | tier
+    return whole | own | {"tiers": list(tiers.values())}
 
 
 def check(preset: Preset, name: str) -> None:
@@ -339,7 +357,7 @@ class Basis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: str
     read: str
     """Which of its source files were read."""
-    executed: str
+    executed: str = "nothing: read only"
     """What was run beside it, when, and what did not come out equal."""
 
 
@@ -373,7 +391,7 @@ def load_basis(name: str) -> Basis | None:
     """Return what the preset called `name`, one of ours, is based on; None if it does not say."""
     if name == training.PRESET:
         return _TRAINING
-    tree = load_toml(PRESETS / f"{name}.toml").get("basis")
+    tree = _read(PRESETS / f"{name}.toml").get("basis")
     return None if tree is None else to_struct(tree, Basis, f"preset {name}: basis")
 
 

@@ -83,3 +83,18 @@ def test_the_knobs_of_a_preset_are_no_wider_than_a_screen(name, monkeypatch, cap
     assert kvtrace(monkeypatch, "presets", name) == 0
     _, table = capsys.readouterr().out.split("knobs, for --set KNOB=VALUE\n")
     assert max(map(len, table.split("\n\n")[0].splitlines())) <= 180
+
+
+def test_a_preset_says_what_differs_from_its_base(tmp_path):
+    own = tmp_path / "own.toml"
+    tiers = '[[tiers]]\nname = "cpu"\ncapacity = "1GiB"\n[[tiers]]\nname = "tape"\n'
+    own.write_text(f'base = "lmcache-s3"\nmatch = "prefix"\n{tiers}')
+    found, base = load_preset(str(own)), load_preset("lmcache-s3")
+    assert [tier.name for tier in found.tiers] == ["gpu", "cpu", "nvme", "s3", "tape"]
+    assert (found.match, found.placement, found.tiers[1].capacity_bytes) == ("prefix", base.placement, 1 << 30)
+    assert found.tiers[1].staging
+    assert found.tiers[2:4] == base.tiers[2:4]
+    for wrong in ('base = "nothing"', 'base = "mlperf"\ntiers = "nvme"', "base = 1"):
+        own.write_text(wrong)
+        with pytest.raises(ConfigError, match=r"own\.toml: base: name one of kvbm, "):
+            load_preset(str(own))

@@ -9,10 +9,8 @@ import pytest
 from conftest import TRACES, run_cli
 
 from kvtrace.core.units import NS_PER_S
-from kvtrace.sim.presets import preset as presets
 
 MIB = 2**20
-FOLDER = presets.PRESETS
 
 
 def write_requests(path, count, seed, *, blocks=6, prefixes=12):
@@ -76,29 +74,13 @@ def test_every_point_is_what_gen_counts(requests, tmp_path, preset):
     found = sized(*given, "--preset", preset, *stated, "--target-hit", "1%")
     assert len(found["points"]) == 2 ** len(tiers)
     for point in found["points"]:
-        settings = [
-            ("--set", f"tiers.{tier}.capacity={of}")
-            for tier in tiers
-            if (of := point["capacities"][ROLES[tier]]) is not None
-        ]
-        unlimited = [tier for tier in tiers if point["capacities"][ROLES[tier]] is None]
-        own = tmp_path / "unlimited.toml"
-        own.write_text(without_capacity(preset, unlimited))
-        arguments = [*given, "--preset", own, *(a for s in settings for a in s)]
+        held = {tier: point["capacities"][ROLES[tier]] for tier in tiers}
+        settings = [("--set", f"tiers.{t}.capacity={'unlimited' if of is None else of}") for t, of in held.items()]
+        arguments = [*given, "--preset", preset, *(a for s in settings for a in s)]
         made = json.loads(
             run_cli("kvtrace", "gen", *arguments, "-o", tmp_path / "t.parquet", "--json", "--force").stdout
         )
         compare(point, made["stats"])
-
-
-def without_capacity(preset, tiers):
-    """Return the TOML of `preset` in which `tiers` have no capacity."""
-    head, *parts = (FOLDER / f"{preset}.toml").read_text(encoding="utf-8").split("[[tiers]]")
-    for n, part in enumerate(parts):
-        name = part.split('name = "')[1].split('"')[0]
-        lines = [line for line in part.splitlines() if name not in tiers or not line.startswith("capacity")]
-        parts[n] = "\n".join(lines) + "\n"
-    return "[[tiers]]".join([head, *parts])
 
 
 def compare(point, stats):

@@ -17,7 +17,7 @@ from kvtrace.core.schema import REQUESTS, TRACE
 from kvtrace.core.tables import create, open_table, read_table
 from kvtrace.requests import own_table
 from kvtrace.requests.own_table import account
-from kvtrace.requests.requests import Requests
+from kvtrace.requests.requests import Requests, batches
 
 
 def ints(*values):
@@ -83,7 +83,7 @@ def test_what_is_unknown_is_null_in_the_table(tmp_path):
 
 
 def test_more_rows_than_a_batch_come_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(own_table, "BATCH_ROWS", 2)
+    monkeypatch.setattr("kvtrace.requests.requests.BATCH_ROWS", 2)
     own_table.write(tmp_path / "r.parquet", FULL, [], 1)
     found = own_table.read(tmp_path / "r.parquet")
     assert found.block_ids.tolist() == FULL.block_ids.tolist()
@@ -93,7 +93,7 @@ def test_more_rows_than_a_batch_come_back(tmp_path, monkeypatch):
 def write(path, requests, source):
     meta = describe(REQUESTS, "kvtrace", [], {}, source=source)
     with create(path, REQUESTS, meta) as out:
-        for batch in own_table.batches(requests):
+        for batch in batches(requests):
             out.write(batch)
     return path
 

@@ -125,7 +125,7 @@ def test_files_must_agree_on_the_block_size(tmp_path):
 
 
 def test_nothing_there(tmp_path):
-    with pytest.raises(TraceError, match=r"no \*\.json file there"):
+    with pytest.raises(TraceError, match=r"no \*\.json there"):
         agentic.read(tmp_path, rng())
     with pytest.raises(TraceError, match="no such file"):
         agentic.read(tmp_path / "a.json", rng())

@@ -12,7 +12,7 @@ from conftest import TRACES
 from kvtrace.commands.options import SourceArguments
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.requests.registry import SOURCES, detect, read
-from kvtrace.requests.shaping import Reshaping
+from kvtrace.requests.requests import Reshaping
 
 AGENTIC = '{"id": "a", "block_size": 64, "requests": [{"t": 0, "type": "n", "in": 64, "out": 1, "hash_ids": [1]}]}'
 BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n0,m,1,1,2,l\n"

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.requests.requests import Requests, prefix_chains
-from kvtrace.requests.shaping import CycleIds, OverLimit, Reshaping, reshape, take
+from kvtrace.requests.requests import CycleIds, OverLimit, Requests, Reshaping, prefix_chains, reshape, take
 
 
 def ints(*values):

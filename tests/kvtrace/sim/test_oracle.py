@@ -24,8 +24,7 @@ from kvtrace.model.shape import (
     pieces,
     stored_ranks,
 )
-from kvtrace.requests.requests import Waits
-from kvtrace.requests.shaping import waits_of
+from kvtrace.requests.requests import Waits, waits_of
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Promotion
 from kvtrace.sim.presets.tier import Admission, Recency, TierSetting

@@ -90,7 +90,8 @@ def test_streams_of_users(streams, options):
     simulation, rows, found, _, log, other = labelled(preset, load, find_model("tiny-1b"), rows=500)
     names = ("arrival_ns", "request_id", "session_id", "turn", "input_tokens", "output_tokens", "qos", "kind")
     asked = [dict(zip(names, line, strict=True)) for line in log]
-    library = [kind for kind, sizes in simulation.library_object_bytes() for _ in range(len(sizes) * simulation.parts)]
+    parts = simulation.sizes.parts
+    library = [kind for kind, sizes in simulation.library_object_bytes() for _ in range(len(sizes) * parts)]
     kinds = [{"prompt": 1, "document": 2}.get(kind, 0) for kind in library] + other
     expected = streams_of(preset, rows, lambda column, request: asked[request][column], kinds.__getitem__)
     assert found == expected

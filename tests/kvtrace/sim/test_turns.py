@@ -14,8 +14,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import REQUESTS, TRACE
 from kvtrace.core.tables import open_table, read_table
 from kvtrace.requests.registry import read
-from kvtrace.requests.requests import Waits
-from kvtrace.requests.shaping import Reshaping, Turns, choose, waits_of
+from kvtrace.requests.requests import Reshaping, Turns, Waits, choose, waits_of
 from kvtrace.sim.simulation import Load
 
 ENGINES = Path(__file__).resolve().parents[2] / "golden" / "engines"
