@@ -11,6 +11,7 @@ import ctypes
 import errno
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
@@ -24,10 +25,10 @@ from kvreplay.engine.job import DOINGS, Driven, Failure, Job, JobStruct, TaskStr
 from kvreplay.engine.share import Share, share
 from kvreplay.engine.tasks import PythonTiers
 from kvreplay.native.rows import NONE, SHORT, WRITE
-from kvreplay.plan.buffers import Arena, buffer_bytes, growing
+from kvreplay.plan.buffers import Arena, growing
 from kvreplay.plan.contents import MAX_LOCATED, describe
 from kvreplay.tiers.ram import copy_threads
-from kvreplay.tiers.tier import DeviceTier, Tier, TierKind, native_of
+from kvreplay.tiers.tier import Tier, TierKind
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.native.library import library
 from kvtrace.core.run.run_file import SubmitterNote
@@ -100,22 +101,18 @@ class Engine:
         self.is_virtual = is_virtual
         self.name = "virtual" if is_virtual else "threads" if rings is None else "uring"
         self.arena = Arena(depth, io_bytes, is_growing=is_growing, most=most)
-        self.buffer_bytes = buffer_bytes(depth, io_bytes)
-        self._cpus: list[int | None] = [None] * (0 if rings is None else rings.rings)
-        self._is_deferred = False
+        self.cpus: list[int | None] = [None] * (0 if rings is None else rings.rings)
+        """On which the rings' threads ended."""
+        self.is_deferred = False
+        """Whether the kernel allowed DEFER_TASKRUN."""
         self.unregistered: str | None = None
         if rings is not None:
-            self._pinned_bytes = self.arena.first * io_bytes
-            code = library().ring_pins(ctypes.c_void_p(self.arena.address), ctypes.c_int64(self._pinned_bytes))
+            pinned_bytes = self.arena.first * io_bytes
+            code = library().ring_pins(ctypes.c_void_p(self.arena.address), ctypes.c_int64(pinned_bytes))
             if code == errno.ENOMEM:
-                self.unregistered = f"the locked-memory limit is below {self._pinned_bytes >> 20} MiB (ulimit -l)"
+                self.unregistered = f"the locked-memory limit is below {pinned_bytes >> 20} MiB (ulimit -l)"
             elif code:
                 self.unregistered = f"the kernel refused to register the buffers: {os.strerror(code)}"
-
-    @property
-    def buffer_used_bytes(self) -> int | None:
-        """The most buffer bytes in use at once since the engine was made; None before any job."""
-        return self.arena.used_bytes
 
     def facts(self) -> dict[str, Any]:
         """Return which path I/O takes, for run.json."""
@@ -123,7 +120,7 @@ class Engine:
         if shared is None:
             return {}
         return {
-            "is_deferred_taskrun": self._is_deferred,
+            "is_deferred_taskrun": self.is_deferred,
             "has_registered_buffers": self.unregistered is None,
             "unregistered_because": self.unregistered,
             "spin_ns": SPIN_NS,
@@ -135,7 +132,7 @@ class Engine:
                     is_own_thread=shared.rings > 1,
                     numa_node=shared.node(at),
                     cpus=None if (cpus := shared.cpus(at)) is None else sorted(cpus),
-                    cpu=self._cpus[at],
+                    cpu=self.cpus[at],
                 )
                 for at, targets in enumerate(shared.targets)
             ],
@@ -144,10 +141,6 @@ class Engine:
     def drive(self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
         """Run the job; `interrupted` returns the reason to stop or None, `progress` takes the number of rows done."""
         return _Drive(self, job).drive(interrupted, progress)
-
-    def note(self, cpus: Sequence[int], *, is_deferred: bool) -> None:
-        """Note where the rings' threads ran, and what the kernel allowed."""
-        self._cpus, self._is_deferred = list(cpus), is_deferred
 
 
 class _Drive:
@@ -189,6 +182,8 @@ class _Drive:
         self._python = PythonTiers(job, engine.arena)
         self._threads: list[threading.Thread] = []
         self._left, self._lock, self._is_over = 0, threading.Lock(), threading.Event()
+        self._moved = -1
+        """What had completed when something last did, or nothing was in flight or due: at `_since_ns`."""
         self._died: BaseException | None = None
         self._handle: ctypes.c_void_p = ctypes.c_void_p()
 
@@ -228,10 +223,10 @@ class _Drive:
             self._lib.engine_wake(self._handle)
             if job.start is not None:
                 job.start.begun()
-            watchdog = _Watchdog(self, job)
+            self._since_ns = monotonic_ns()
             while not self._is_over.wait(_POLL_S):
                 reason = reason or self._asked(interrupted)
-                if stalled is None and (stalled := watchdog.look(is_left=reason in Signals.__members__)) is not None:
+                if stalled is None and (stalled := self._stalled(is_left=reason in Signals.__members__)) is not None:
                     self._stop()
                     if not self._is_over.wait(_LAST_S):
                         break
@@ -317,12 +312,22 @@ class _Drive:
 
     # --- what came of it
 
-    def doings(self) -> str:
-        """Describe what the threads are doing, grouped by activity."""
-        counts: dict[str, int] = {}
-        for at, use in enumerate(self._uses):
-            said = f"{self._kind(at)} {DOINGS[use.doing]}"
-            counts[said] = counts.get(said, 0) + 1
+    def _stalled(self, *, is_left: bool) -> str | None:
+        """Describe what the threads are doing if nothing has completed for too long, else return None.
+
+        Of a run that was stopped all that is in flight completes; one that a signal `is_left` by does not wait long.
+        """
+        struct, rows, now = self.struct, self._job.rows, monotonic_ns()
+        moved = int(struct.completed) + int(struct.moved_steps)
+        first, is_due = int(rows.struct.ended), False
+        if first < rows.struct.laid:
+            is_due = bool(rows.within(first, first + 1)["due_ns"][0] <= now - int(struct.start_ns))
+        if moved != self._moved or not (struct.in_flight or struct.copying or is_due):
+            self._moved, self._since_ns = moved, now
+        limit_ns = _LEFT_NS if is_left else None if struct.is_stopped else self._job.stall_ns
+        if limit_ns is None or now - self._since_ns < limit_ns:
+            return None
+        counts = Counter(f"{self._kind(at)} {DOINGS[use.doing]}" for at, use in enumerate(self._uses))
         return ", ".join(f"{count} {said}" for said, count in counts.items())
 
     def _kind(self, at: int) -> str:
@@ -330,7 +335,8 @@ class _Drive:
 
     def _driven(self, reason: str | None, stalled: str | None, start_ns: int) -> Driven:
         struct, job = self.struct, self._job
-        self._engine.note([use.cpu for use in self._uses[: self._rings]], is_deferred=bool(struct.is_deferred))
+        self._engine.cpus = [use.cpu for use in self._uses[: self._rings]]
+        self._engine.is_deferred = bool(struct.is_deferred)
         wall_ns = monotonic_ns() - start_ns
         if stalled is None:
             # A thread that was stopped before the start knows no time of its end.
@@ -384,41 +390,11 @@ class _Drive:
             return f"only {s.failed_moved} of {s.failed_bytes} bytes came from offset {s.failed_from_bytes}"
         if s.failed_errno == 0 and s.failed_op == WRITE:
             return f"the device took only {s.failed_moved} of {s.failed_bytes} bytes"
-        if s.failed_errno == errno.ENOENT and _is_space(tier):
+        if s.failed_errno == errno.ENOENT and tier and tier.native().kind in (TierKind.EXTENTS, TierKind.MEMORY):
             return f"object {s.failed_object} is not there"
-        why = getattr(tier, "why_no_room", None)
-        if s.failed_errno in (errno.ENOSPC, errno.EFBIG) and not s.failed_bytes and why is not None:
-            return f"no space: {why(s.failed_object)}"
-        return os.strerror(s.failed_errno)
-
-
-def _is_space(tier: Tier | None) -> bool:
-    return tier is not None and native_of(tier).kind in (TierKind.EXTENTS, TierKind.MEMORY)
-
-
-class _Watchdog:
-    """Sees that a job goes on: something completes, or nothing is in flight or due."""
-
-    def __init__(self, of: _Drive, job: Job) -> None:
-        self._of, self._stall_ns, self._rows = of, job.stall_ns, job.rows
-        self._seen, self._since = -1, monotonic_ns()
-
-    def look(self, *, is_left: bool) -> str | None:
-        """Describe the threads if nothing has completed for too long, else return None.
-
-        Of a run that was stopped all that is in flight completes; one that a signal `is_left` by does not wait long.
-        """
-        struct, now = self._of.struct, monotonic_ns()
-        moved = int(struct.completed) + int(struct.moved_steps)
-        first, is_due = int(self._rows.struct.ended), False
-        if first < self._rows.struct.laid:
-            is_due = bool(self._rows.within(first, first + 1)["due_ns"][0] <= now - int(struct.start_ns))
-        if moved != self._seen or not (struct.in_flight or struct.copying or is_due):
-            self._seen, self._since = moved, now
-        limit_ns = _LEFT_NS if is_left else None if struct.is_stopped else self._stall_ns
-        if limit_ns is None or now - self._since < limit_ns:
-            return None
-        return self._of.doings()
+        is_full = s.failed_errno in (errno.ENOSPC, errno.EFBIG) and not s.failed_bytes
+        why = tier.why_no_room(s.failed_object) if tier is not None and is_full else None
+        return f"no space: {why}" if why else os.strerror(s.failed_errno)
 
 
 class EngineName(StrEnum):
@@ -456,7 +432,7 @@ def choose(
         DeviceError: io_uring was asked for by name and the kernel does not give it.
 
     """
-    if any(isinstance(t, DeviceTier) for t in tiers):
+    if any(t is not None and t.is_of_gpu for t in tiers):
         is_growing, most = False, None
     refused = None if wanted is EngineName.THREADS else refusal()
     if wanted is EngineName.URING and refused is not None:
@@ -464,7 +440,7 @@ def choose(
     because = "auto" if wanted is EngineName.AUTO else f"--engine {wanted}"
     is_ring = wanted is not EngineName.THREADS
     # Tiers that do something, and none of it for a ring or for copies.
-    working = {native_of(t).kind for t in tiers if t is not None} - {TierKind.NOTHING}
+    working = {t.native().kind for t in tiers if t is not None} - {TierKind.NOTHING}
     is_virtual = wanted is EngineName.AUTO and working == {TierKind.MODELLED}
     if is_virtual:
         is_growing, most, is_ring = False, 1, False
@@ -483,9 +459,8 @@ def choose(
         because=because,
         is_virtual=is_virtual,
     )
-    for tier in tiers:
-        if getattr(tier, "engine", None) in ("threads", "uring"):
-            tier.engine = engine.name  # type: ignore[union-attr]
-        if isinstance(tier, DeviceTier):
-            tier.pin([engine.arena])
+    for tier in filter(None, tiers):
+        if tier.engine in ("threads", "uring"):
+            tier.engine = engine.name
+        tier.pin(engine.arena)
     return engine

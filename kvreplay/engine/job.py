@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from kvreplay.engine.share import OfTier
 from kvreplay.native.rows import DELETE, REPLAY, RowRing
 from kvreplay.plan.contents import DataSource, Verifier
-from kvreplay.tiers.tier import SPREAD, Native, Tier, TierKind, name_template, native_of
+from kvreplay.tiers.tier import SPREAD, Native, Tier, TierKind, name_template
 from kvtrace.core.run.run_file import Verification
 from kvtrace.core.schema import Op
 
@@ -180,7 +180,7 @@ class TierTable:
         """Whether steps go to workers, and to copiers."""
         for at, tier in enumerate(tiers):
             of = of_tiers[at] if at < len(of_tiers) else OfTier()
-            native = Native(TierKind.NOTHING) if tier is None else native_of(tier)
+            native = Native(TierKind.NOTHING) if tier is None else tier.native()
             self._lay(self.structs[at], native, 1 if tier is None else tier.alignment, of, rings, is_placed)
 
     def _at(self, values: Any) -> int:

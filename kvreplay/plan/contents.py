@@ -180,9 +180,12 @@ _FAULTS = (None, BlockFault.DAMAGED, BlockFault.FOREIGN, BlockFault.STALE, Block
 
 
 class NamedTier(Protocol):
-    """A tier that reads come from; one of files has `path(object_id)`, too."""
+    """A tier that reads come from."""
 
     name: str
+
+    def path(self, object_id: int) -> str | None:
+        """Return where an object lies, if that has a name."""
 
 
 class Verifier:
@@ -217,7 +220,6 @@ def _located(bad: Any, tiers: Sequence[NamedTier | None]) -> BadBlock:
     tier, fault = tiers[bad.tier], _FAULTS[bad.fault]
     assert tier is not None, "planned rows have a tier"
     assert fault is not None, "a bad block has a fault"
-    path = getattr(tier, "path", None)
     is_known = fault in (BlockFault.STALE, BlockFault.MISPLACED)
     found = {"object_id": bad.found_object, "offset_bytes": bad.found_offset_bytes, "version": bad.found_version}
     return BadBlock(
@@ -225,7 +227,7 @@ def _located(bad: Any, tiers: Sequence[NamedTier | None]) -> BadBlock:
         row=bad.row,
         tier=tier.name,
         object_id=bad.object,
-        file=path(bad.object) if path else None,
+        file=tier.path(bad.object),
         offset_bytes=bad.offset_bytes,
         expected_version=bad.expected,
         found=found if is_known else None,

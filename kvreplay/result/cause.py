@@ -16,7 +16,6 @@ from typing import Any
 from kvreplay.engine.job import Driven, ThreadUse
 from kvreplay.plan.pacing import KEPT_PACE_FRACTION
 from kvreplay.result.counts import KINDS, PER_MIB, QUICK_PERCENT, RESPONSE, SERVICE, CountedOperations, Times
-from kvreplay.tiers.tier import copied
 from kvtrace.core.run.figures import Distribution, Evidence, LimitCause, Pace
 from kvtrace.core.units import NS_PER_S, percent
 
@@ -121,7 +120,8 @@ def shares_of(
         return {}, None
     parts = {DRIVE: float(found.total("service_ns", at)), DEPENDENCIES: float(found.total("depended_ns", at))}
     for is_copied in (False, True):
-        of = [i for i in at if copied(found.tiers[int(found.places.tier_of[i // KINDS])]) is is_copied]
+        tiers = [tier is not None and tier.is_copied for tier in found.tiers]
+        of = [i for i in at if tiers[found.places.tier_of[i // KINDS]] is is_copied]
         waited = found.total("waited_ns", of) if of else 0
         if not waited:
             continue

@@ -15,7 +15,6 @@ from kvreplay.native.rows import NOT_DONE, OK
 from kvreplay.plan.loader import IS_BULK
 from kvreplay.result.cause import distribution
 from kvreplay.result.counts import EXACT_VALUES, RunPart, Times
-from kvreplay.tiers.tier import has_times
 from kvtrace.core.run.figures import DEFINITIONS, Beside, Checkpoint, CheckpointFigures, CheckpointKind
 from kvtrace.core.schema import OPS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.tables import open_table
@@ -98,7 +97,7 @@ class Checkpoints:
             return None
         each = [known.found() for known in self._known.values()]
         spans = spans_of(each, last_ns)
-        tiers = [tier.name if tier is not None and has_times(tier) else None for tier in setting.tiers]
+        tiers = [tier.name if tier is not None and tier.has_times else None for tier in setting.tiers]
         limit, is_open = EXACT_VALUES // (2 * len(tiers) * len(_OPS)), setting.pacer.speed is not None
         beside = times_beside([MeasuredOps(ops, setting.warmup)], spans, tiers, limit, is_open=is_open)
         return figures_of(each, spans, wall_ns, beside)

@@ -22,7 +22,7 @@ from kvreplay.config.setting import Setting
 from kvreplay.native.rows import COUNTED, NONE, NOT_DONE, ROW
 from kvreplay.plan.pacing import Repeated
 from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import Tier, copied, has_times
+from kvreplay.tiers.tier import Tier
 from kvtrace.core.native.library import library
 from kvtrace.core.native.structs import Structure, address
 from kvtrace.core.run.figures import ClassFigures, Distribution, RequestFigures
@@ -349,8 +349,8 @@ class CountedOperations:
         tier_of = np.repeat(self.places.tier_of, KINDS)
         is_shared = np.array([len(drives) > 1 for drives in self.places.drives])
         groups_of = np.where(is_shared[tier_of], tier_of * KINDS + np.tile(np.arange(KINDS), len(self.places)), -1)
-        is_timed = np.array([t is not None and has_times(t) for t in tiers])
-        has_levels = is_timed & np.array([t is not None and not copied(t) for t in tiers])
+        is_timed = np.array([t is not None and t.has_times for t in tiers])
+        has_levels = is_timed & np.array([t is not None and not t.is_copied for t in tiers])
         self.order = InOrder(tier_of, groups_of, has_levels, is_open=is_open_loop)
         self._sized = np.zeros((count, SIZES, 2, COARSE_SLOTS), np.int64) if is_open_loop else None
         self._shared = Structure(

@@ -22,9 +22,7 @@ from kvreplay.result.counts import LATENESS, NOTHING, PER_MIB, RESPONSE, SERVICE
 from kvreplay.result.verdict import verdict
 from kvreplay.tiers.claims import is_of_root
 from kvreplay.tiers.host import device_number
-from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import StorageTier, has_times
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import (
     Criterion,
@@ -88,7 +86,7 @@ def _figures(found: CountedOperations, where: Any, op: str, at: Sequence[int], g
     first_last = found.span(at)
     span = 0 if first_last is None else first_last[1] - first_last[0]
     # The times of a tier without a model, where nothing moves, describe our own loop.
-    is_timed = has_times(where)
+    is_timed = where.has_times
     is_rated = span > 0 and is_timed
     return Figures(
         tier=where.name,
@@ -223,7 +221,7 @@ def traffic_warnings(setting: Setting, found: CountedOperations, moved: dict[str
 
     And what object stores refused or failed.
     """
-    refused = [WARNING + text for t in setting.tiers if isinstance(t, ObjectTier) for text in t.warnings()]
+    refused = [WARNING + text for t in setting.tiers if t is not None for text in t.warnings()]
     if setting.config.is_buffered:
         return refused
     return refused + [text for device in _by_device(found, moved).values() for text in device.warnings()]
@@ -233,9 +231,7 @@ def _by_device(found: CountedOperations, moved: dict[str, DeviceIo]) -> dict[int
     """Return the traffic of each device; drives on one device are one."""
     by: dict[int, Traffic] = {}
     for index, tier in enumerate(found.tiers):
-        if not isinstance(tier, StorageTier):
-            continue
-        for at, drive in enumerate(tier.drives):
+        for at, drive in enumerate(() if tier is None else tier.drives):
             counted = moved.get(drive.name)
             path = Path(drive.target)
             if counted is None or not path.exists():

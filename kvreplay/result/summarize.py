@@ -361,9 +361,9 @@ def _engine(setting: Setting, engine: Engine) -> EngineNote:
         queue_depth=setting.config.depth,
         queue_depth_because=setting.depth_because,
         io_bytes=setting.config.io_bytes,
-        buffer_bytes=engine.buffer_bytes,
-        buffer_used_bytes=engine.buffer_used_bytes,
-        buffer_small_page_bytes=small_page_bytes([engine.arena]),
+        buffer_bytes=engine.arena.nbytes,
+        buffer_used_bytes=engine.arena.used_bytes,
+        buffer_small_page_bytes=small_page_bytes(engine.arena),
         plan_bytes=setting.window.loader.held_bytes,
     )
 

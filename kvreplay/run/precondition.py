@@ -25,7 +25,7 @@ from kvreplay.config.setting import Setting
 from kvreplay.plan.contents import DataSource, Fill
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import Drive, Region, StorageTier, Tier
+from kvreplay.tiers.tier import Drive, Region, Tier
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.run.run_file import Preconditioned
 from kvtrace.core.units import NS_PER_S
@@ -221,7 +221,7 @@ class Extents:
 
 def is_laid_out(tier: Tier) -> bool:
     """Return whether what is populated on `tier` is written as it is laid out: its drives are preallocated."""
-    return isinstance(tier, StorageTier) and all(isinstance(drive, ExtentTier) for drive in tier.drives)
+    return bool(tier.drives) and all(isinstance(drive, ExtentTier) for drive in tier.drives)
 
 
 def lay_out_all(
@@ -259,7 +259,7 @@ def _populated_drives(setting: Setting) -> Iterator[tuple[ExtentTier, Any, Any]]
     """Yield each preallocated file or device, and what is to lie there before the replay: objects, bytes (int64)."""
     residency = setting.window.residency
     for index, tier in enumerate(setting.tiers):
-        if not isinstance(tier, StorageTier):
+        if tier is None or not tier.drives:
             continue
         here = residency.populate_tier == index
         objects, lengths = residency.populate_object[here], residency.populate_bytes[here]

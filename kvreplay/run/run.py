@@ -57,7 +57,7 @@ from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.host import DeviceCounters, device_counters
 from kvreplay.tiers.modelled import DriveFile
 from kvreplay.tiers.sharded import BY_KEY, SeveralDrives
-from kvreplay.tiers.tier import DeviceTier, Holding, PlannedTier, StorageTier, Tier, drives_of
+from kvreplay.tiers.tier import Holding, Tier, drives_of
 from kvtrace.core.app import INTERRUPTED, noted_signals
 from kvtrace.core.errors import ConfigError, DeviceError, FailedOperations, KvError, TraceError, need_file
 from kvtrace.core.files import write_json
@@ -303,7 +303,7 @@ class _Run:
         if (
             engine.depth > CLOSED_LOOP_DEPTH
             and setting.pacer.speed is not None
-            and not any(isinstance(t, DeviceTier) for t in tiers)
+            and not any(t is not None and t.is_of_gpu for t in tiers)
         ):
             # An open loop's limit is far more than populating needs: its buffers would all be touched.
             engine = self._choose(CLOSED_LOOP_DEPTH)
@@ -406,7 +406,7 @@ def open_tiers(setting: Setting, stack: ExitStack) -> None:
     """Open all tiers, which `stack` closes; DeviceError if one refuses or the peak does not fit."""
     residency = setting.window.residency
     spaces: list[list[object]] = [
-        [_space(Path(d.target)) for d in t.drives] if isinstance(t, StorageTier) else [t.target if t else None]
+        [_space(Path(d.target)) for d in t.drives] if t and t.drives else [t.target if t else None]
         for t in setting.tiers
     ]
     need: dict[object, int] = {}
@@ -418,11 +418,10 @@ def open_tiers(setting: Setting, stack: ExitStack) -> None:
         if tier is None:
             continue
         together = [need[space] for space in spaces[index]]
-        if isinstance(tier, PlannedTier):
-            # Writes can be ahead of deletes before them by what is in flight, and by no more than the deletes free.
-            kinds = setting.window.facts.kinds[index]
-            ahead = min(int(kinds["rows"][DELETE]), setting.config.depth + 1) * int(kinds["end_bytes"].max())
-            tier.expect(Holding(residency.drive_peak_bytes[index], residency.grown[index], ahead, together))
+        # Writes can be ahead of deletes before them by what is in flight, and by no more than the deletes free.
+        kinds = setting.window.facts.kinds[index]
+        ahead = min(int(kinds["rows"][DELETE]), setting.config.depth + 1) * int(kinds["end_bytes"].max())
+        tier.expect(Holding(residency.drive_peak_bytes[index], residency.grown[index], ahead, together))
         stack.callback(tier.close)
         tier.open(max(together))
 
@@ -443,7 +442,7 @@ def precondition_all(setting: Setting, fill: Fill, interrupted: StopAsked, show:
     pairs = [
         (drive, peak)
         for tier, of_tier in zip(setting.tiers, peaks, strict=True)
-        if isinstance(tier, StorageTier)
+        if tier is not None and tier.drives
         for drive, peak in zip(tier.drives, of_tier, strict=True)
         if peak
     ]

@@ -20,7 +20,6 @@ import numpy as np
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import COUNTED
 from kvreplay.result.counts import call
-from kvreplay.tiers.tier import has_times
 from kvtrace.core.app import QUIET, log
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, how_to_add
 from kvtrace.core.native.structs import Structure
@@ -118,7 +117,7 @@ class Watch:
         """Rows; set by the engine now and then."""
         self._is_open = is_open_loop
         self._simulated = {t.name for t in setting.tiers if t is not None and t.is_simulated}
-        self._timeless = {t.name for t in setting.tiers if t is not None and not has_times(t)}
+        self._timeless = {t.name for t in setting.tiers if t is not None and not t.has_times}
         self._lock = threading.Lock()
         self._started_ns = monotonic_ns()
         self._looks: deque[tuple[int, dict[tuple[str, str], tuple[int, int]], Any, Any]] = deque()

@@ -15,7 +15,7 @@ import struct
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from kvreplay.tiers.host import block_device, is_on_drive, sys_text
 from kvtrace.core.errors import DeviceError
@@ -144,17 +144,6 @@ _HINT = struct.Struct("=Q")
 _MOST_STREAMS = 255
 """What the field of a request holds."""
 HINTED, STREAMED = "F_SET_RW_HINT", "io_uring write_stream"
-
-
-@runtime_checkable
-class PlacingTier(Protocol):
-    """A tier on drives that may be told which writes belong together."""
-
-    write_streams: int
-    """How many streams each request of a ring may name; 0: none."""
-
-    def place(self) -> None:
-        """Take note, before `open`, that writes have streams."""
 
 
 def set_hint(fd: int, stream: int) -> None:

@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 from kvreplay.native.rows import READ, WRITE
 from kvreplay.plan.buffers import PAGE_BYTES, address_of
-from kvreplay.tiers.tier import FileLayout, Holding, path_function
+from kvreplay.tiers.tier import FileLayout, Holding, Tier, path_function
 from kvtrace.core.app import NOTED, log
 from kvtrace.core.errors import ConfigError, DeviceError, how_to_add
 from kvtrace.core.units import NS_PER_S, format_bytes
@@ -521,11 +521,10 @@ class ObjectRequest:
     staged: memoryview | None = None
 
 
-class ObjectTier:
+class ObjectTier(Tier):
     """Objects in a bucket, below a prefix."""
 
     engine = "s3dlio"
-    is_simulated = False
 
     def __init__(
         self,
@@ -596,12 +595,11 @@ class ObjectTier:
         if end > MOST_BYTES:
             raise OSError(27, f"{format_bytes(end)} are more than one PUT takes ({format_bytes(MOST_BYTES)})")
 
-    def begin(self, op: int, object_id: int) -> ObjectRequest:
-        """Refuse: objects begin by `begin_whole`, which knows their length."""
-        raise NotImplementedError
-
     def begin_whole(self, op: int, object_id: int, start: int, end: int, *, is_split: bool) -> ObjectRequest:
-        """Return the exchange of bytes `start` to `end`; of a read in several buffers all come now."""
+        """Begin, in place of `begin`, a request for bytes `start` to `end`; of a read in several buffers all come now.
+
+        `is_split` says that their data takes several buffers.
+        """
         if op == WRITE and start:
             raise OSError(22, f"an object store takes whole objects, not a write from offset {start}")
         exchange = ObjectRequest(object_id, start, end)
@@ -629,7 +627,7 @@ class ObjectTier:
         return came
 
     def end_whole(self, op: int, handle: ObjectRequest) -> None:
-        """Send the gathered data."""
+        """Send what the buffers of a split write brought; part of the operation's time, which begins with it."""
         if op == WRITE and handle.staged is not None:
             self._put(handle.object_id, handle.staged[: handle.end])
 

@@ -10,7 +10,7 @@ from typing import Any
 from kvreplay.plan.buffers import PAGE_BYTES, huge_bytes, map_aligned, touch
 from kvreplay.tiers.host import sys_text
 from kvreplay.tiers.space import Space
-from kvreplay.tiers.tier import Holding, Native, NativeDrive, TierKind
+from kvreplay.tiers.tier import Holding, Native, NativeDrive, Tier, TierKind
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
 
@@ -32,14 +32,13 @@ def copy_threads() -> int:
     return max(1, min(MOST_COPIERS, len(os.sched_getaffinity(0)) // 2))
 
 
-class RamTier:
+class RamTier(Tier):
     """Objects in DRAM; written from generated data, read by copying out.
 
     They lie in one piece of memory that is taken before the replay begins, as caching stacks do with pinned memory.
     """
 
     engine = "memory"
-    is_simulated = False
     is_copied = True
     target = "ram"
 
@@ -107,9 +106,9 @@ class RamTier:
         sink = (int(self._sink.ctypes.data), int(self._sink.nbytes)) if self._sink is not None else (0, 0)
         return Native(TierKind.MEMORY, [NativeDrive(-1, space, self._address, self._touched_bytes)], sink=sink)
 
-    def why_no_room(self, object_id: int) -> str:
+    def why_no_room(self, object_id: int) -> str | None:
         """Return why an object does not fit."""
-        return "" if self._space is None else self._space.why_no_room(object_id)
+        return None if self._space is None else self._space.why_no_room(object_id)
 
     def facts(self) -> dict[str, Any]:
         """Return how reads and writes are done."""

@@ -26,7 +26,7 @@ from kvreplay.tiers.claims import MARKER, SCRATCH
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import is_on_drive
 from kvreplay.tiers.ram import RamTier
-from kvreplay.tiers.tier import StorageOptions
+from kvreplay.tiers.tier import StorageOptions, Tier
 from kvtrace.core.errors import ConfigError, DeviceError, FailedOperations
 from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.schema import OPS
@@ -60,24 +60,14 @@ def drive(tmp_path: Path) -> Path:
     return directory
 
 
-class FakeTier:
+class FakeTier(Tier):
     """A tier of Python's in memory that notes what it is asked, takes a moment, and fails on request."""
 
     engine, target = "memory", "fake"
-    alignment, is_simulated = 1, False
 
     def __init__(self, name: str, *, fails_on: int | None = None, seed: int = 0) -> None:
         self.name, self.calls, self.held = name, list[tuple[str, int]](), dict[int, bytearray]()
         self._fails_on, self._rng = fails_on, random.Random(seed)  # noqa: S311 - a test's choices
-
-    def open(self, peak_bytes: int) -> None:
-        """Do nothing."""
-
-    def facts(self) -> dict[str, Any]:
-        return {"is_simulated": False}
-
-    def close(self) -> None:
-        """Do nothing."""
 
     def reserve(self, object_id: int, end: int) -> None:
         held = self.held.setdefault(object_id, bytearray())
@@ -97,9 +87,6 @@ class FakeTier:
         found = handle[offset : offset + len(into)]
         into[: len(found)] = found
         return len(found)
-
-    def end(self, op: int, handle: Any) -> None:
-        """Do nothing."""
 
     def delete(self, object_id: int) -> None:
         self.calls.append(("delete", object_id))
