@@ -28,12 +28,16 @@ from kvreplay.probes.libbpf import (
     EVENT,
     KINDS,
     EventRing,
+    Filter,
     Programs,
     check_available,
+    device_name,
     histogram,
+    load,
     tracefs,
+    unseen_calls,
+    zone_shift,
 )
-from kvreplay.probes.program import Filter, device_name, load, shared, start, stop, unseen_calls, zone_shift
 from kvreplay.tiers.host import SECTOR_BYTES, host_facts
 from kvtrace.core.app import noted_signals
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of, table_of
@@ -91,7 +95,9 @@ class Session:
         if writer is not None:
             self._ring = EventRing(self._programs.descriptor("events"))
             self._bits = self._programs.enumerators("req_flag_bits")
-        self.start_ns = self._drained_ns = start(self._programs)
+        self.start_ns = self._drained_ns = time.monotonic_ns()
+        # They count from now on.
+        self._programs.shared()["origin_ns"] = self.start_ns
 
     def close(self) -> None:
         """Detach the probes."""
@@ -131,12 +137,12 @@ class Session:
         self.duration_ns = time.monotonic_ns() - self.start_ns
         for program in PROGRAMS:
             self._programs.detach(program)
-        stop(self._programs)
+        self._programs.shared()["origin_ns"] = 0
         self._take_events()
         # What has not completed by now is a row without a completion.
         self._write(b"".join(unfinished(state) for _, state in self._programs.entries("requests")))
         self._drain_seconds(is_end=True)
-        counted, unseen = shared(self._programs)[0], unseen_calls(tracefs() / "events")
+        counted, unseen = self._programs.shared()[0], unseen_calls(tracefs() / "events")
         block = block_figures(self._programs, counted, self._seconds, self._shift)
         return block, None if unseen is None else application(counted, unseen)
 

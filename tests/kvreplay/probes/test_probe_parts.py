@@ -10,8 +10,22 @@ import pytest
 from conftest import run_cli
 
 from kvreplay.probes import libbpf, session
-from kvreplay.probes.libbpf import EVENT, SLOTS, SUB_BITS, Programs, histogram
-from kvreplay.probes.program import Cgroup, Disk, Filter, above, beneath, device_name, find_cgroup, resolve, zone_shift
+from kvreplay.probes.libbpf import (
+    EVENT,
+    SLOTS,
+    SUB_BITS,
+    Cgroup,
+    Disk,
+    Filter,
+    Programs,
+    above,
+    beneath,
+    device_name,
+    find_cgroup,
+    histogram,
+    resolve,
+    zone_shift,
+)
 from kvreplay.probes.session import blocks_batch, rwbs
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.metadata import describe
