@@ -83,7 +83,7 @@ def drive(
     is_open = due is not None
     rows = RowRing.of(columns | ({"due_ns": due} if is_open else {}), is_open_loop=is_open)
     on = tiers if isinstance(tiers, list) else [tiers]
-    job = Job(rows, on, DataSource.of(time.time_ns()), is_open_loop=is_open)
+    job = Job(rows, on, DataSource(time.time_ns()), is_open_loop=is_open)
     with quiet_interpreter():
         before = cpu_s()
         driven = engine.drive(job, lambda: None, lambda _done: None)
@@ -98,7 +98,8 @@ def device_share(directory: Path, op: int, moved: int, run: Callable[[], Any]) -
     after = device_counters(directory)
     if before is None or after is None:
         return result, None
-    return result, (after[op] - before[op]) / moved
+    counted = [each.written_bytes if op else each.read_bytes for each in (before, after)]
+    return result, (counted[1] - counted[0]) / moved
 
 
 def ours(engine: Engine, tier: FileTier, op: int, io_bytes: int, version: int) -> Side:

@@ -152,8 +152,8 @@ def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:
     named = ", ".join(config.tiers) or "the tiers named"
     within = f" within --limit {config.limit}" if config.limit else ""
     within += f" of --node {config.node}" if config.node is not None else ""
-    if window.absent_deletes:
-        found = f"but {window.absent_deletes:,} deletes of objects that were never there"
+    if window.residency.absent_deletes:
+        found = f"but {window.residency.absent_deletes:,} deletes of objects that were never there"
         return f"nothing to replay: the trace{within} has no rows on {named}, {found}"
     have = ", ".join(f"{meta.tiers[i].name} ({count:,} rows)" for i, count in sorted(window.skipped_rows.items()))
     return f"nothing to replay: the trace{within} has no rows on {named}; name one that has some: {have}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kvreplay.config.config import Config, named
-from kvreplay.tiers.claims import check_device, check_file, check_shared
+from kvreplay.tiers.claims import check_device, check_file, check_target
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier, files_of
 from kvreplay.tiers.gpu import CudaDevice, GdsTier, GpuTier, gpu_options
@@ -96,7 +96,7 @@ def check_targets(config: Config) -> None:
             elif _is_space(path):
                 check_file(path)
             else:
-                check_shared(path)
+                check_target(path, is_shared=True)
 
 
 def _check_meant(config: Config, tiers: list[Tier | None]) -> None:

@@ -24,14 +24,14 @@ from typing import Any
 from kvreplay.engine.job import DOINGS, Driven, Failure, Job, JobStruct, TaskStruct, ThreadUse, TierTable, UseStruct
 from kvreplay.engine.share import Share, share
 from kvreplay.engine.tasks import PythonTiers
-from kvreplay.native.rows import NONE, SHORT, WRITE
+from kvreplay.native.rows import NONE, REPLAY, SHORT, WRITE
 from kvreplay.plan.buffers import Arena, growing
-from kvreplay.plan.contents import MAX_LOCATED, describe
+from kvreplay.plan.contents import BLOCK_BYTES, describe
 from kvreplay.tiers.ram import copy_threads
 from kvreplay.tiers.tier import Tier, TierKind
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.native.library import library
-from kvtrace.core.run.run_file import SubmitterNote
+from kvtrace.core.run.run_file import BadBlock, BlockFault, SubmitterNote, Verification
 
 SPIN_NS = 50_000
 """The last part of the way to a due time is not slept through: waking up takes about so long."""
@@ -47,6 +47,10 @@ _DISABLED = Path("/proc/sys/kernel/io_uring_disabled")
 _TOO_OLD, _NO_FILES = -1, -2
 RUNTIME = "--duration"
 """The reason to stop of a run whose --duration is over: its normal end."""
+MAX_LOCATED = 100_000
+"""Bad blocks that run.json lists; more, which would take more than 100 MB, are only counted."""
+_FAULTS = (None, BlockFault.DAMAGED, BlockFault.FOREIGN, BlockFault.STALE, BlockFault.MISPLACED)
+"""By the numbers of replay.h."""
 _FOREVER_NS = 2**63 - 1 >> 10
 """Virtual time ends there: the engine keeps a place of the queue beside a time."""
 
@@ -157,6 +161,8 @@ class _Drive:
         self._workers = workers if self._tiers.workers or not self._rings else 0
         self._copiers = copy_threads() if self._tiers.has_copies else 0
         self._uses: Any = (UseStruct * (self._rings + self._workers + self._copiers))()
+        # Takes memory as they come.
+        self._bad: Any = (REPLAY.struct("BadBlock") * (MAX_LOCATED if job.is_verified else 0))()
         self.struct = JobStruct(
             rows=job.rows.address,
             tier=self._tiers.address,
@@ -170,12 +176,12 @@ class _Drive:
             registered_bytes=0 if shared is None or engine.unregistered else engine.arena.first * engine.io_bytes,
             is_open_loop=job.is_open_loop,
             stops_on_error=job.stops_on_error,
-            is_checking=job.verifier is not None,
+            is_checking=job.is_verified,
             virtual_end_ns=(job.runtime_ns or _FOREVER_NS) if engine.is_virtual else 0,
             plan=job.plan_address,
             use=ctypes.addressof(self._uses),
-            bad=None if job.verifier is None else ctypes.addressof(job.verifier.blocks),
-            bad_room=MAX_LOCATED if job.verifier else 0,
+            bad=ctypes.addressof(self._bad),
+            bad_room=len(self._bad),
             failed_row=NONE,
             allowed_places=engine.arena.usable,
         )
@@ -345,11 +351,6 @@ class _Drive:
             if self._engine.is_virtual and reason is None and job.runtime_ns and struct.completed < len(job.rows):
                 reason = RUNTIME
         names = [name for name in ThreadUse.__dataclass_fields__ if name not in ("kind", "waited_ns")]
-        found = None
-        if job.verifier is not None:
-            check_ns = sum(use.checking_ns for use in self._uses)
-            counts = int(struct.checked_blocks), int(struct.unwritten_blocks)
-            found = job.verifier.result(job.tiers, *counts, struct.faults, check_ns)
         return Driven(
             wall_ns=max(0, wall_ns),
             completed=int(struct.completed),
@@ -367,19 +368,50 @@ class _Drive:
             **{name: int(getattr(struct, name)) for name in _COUNTED},
             writes_generated_in_flight=int(struct.long_writes),
             stalled=stalled,
-            verification=found,
+            verification=self._verification() if job.is_verified else None,
+        )
+
+    def _verification(self) -> Verification:
+        struct = self.struct
+        by_fault = {fault.value: n for fault, n in zip(_FAULTS, struct.faults, strict=True) if fault is not None and n}
+        corrupt = sum(by_fault.values())
+        return Verification(
+            block_bytes=BLOCK_BYTES,
+            checked_blocks=int(struct.checked_blocks),
+            unwritten_blocks=int(struct.unwritten_blocks),
+            corrupt_blocks=corrupt,
+            by_fault=dict(sorted(by_fault.items())),
+            located=[self._located(bad) for bad in self._bad[:corrupt]],
+            check_ns=sum(use.checking_ns for use in self._uses),
+        )
+
+    def _located(self, bad: Any) -> BadBlock:
+        tier, fault = self._job.tiers[bad.tier], _FAULTS[bad.fault]
+        assert tier is not None, "planned rows have a tier"
+        assert fault is not None, "a bad block has a fault"
+        is_known = fault in (BlockFault.STALE, BlockFault.MISPLACED)
+        found = {"object_id": bad.found_object, "offset_bytes": bad.found_offset_bytes, "version": bad.found_version}
+        return BadBlock(
+            fault=fault,
+            row=bad.row,
+            tier=tier.name,
+            object_id=bad.object,
+            file=tier.path(bad.object),
+            offset_bytes=bad.offset_bytes,
+            expected_version=bad.expected,
+            found=found if is_known else None,
         )
 
     def _failure(self) -> Failure | None:
         """Return the first operation that failed; a block that was corrupt only if none did."""
-        struct, job = self.struct, self._job
+        struct = self.struct
         if struct.failed_row != NONE:
             row = int(struct.failed_trace_row)
             text = self._python.texts.get(row) or self._text()
             return Failure(row, f"{_OPS[struct.failed_op]} of object {struct.failed_object}: {text}")
-        if job.verifier is None or not struct.bad_blocks:
+        if not struct.bad_blocks:
             return None
-        bad = job.verifier.located(1, job.tiers)[0]
+        bad = self._located(self._bad[0])
         others = int(struct.bad_blocks) - 1
         more = f" and {others:,} more blocks" if others else ""
         return Failure(bad.row, f"read of object {bad.object_id}: {describe(bad)}{more}", is_corrupt=True)

@@ -30,8 +30,10 @@ class PythonTiers:
         """Perform a task and store its outcome in it."""
         task.error = task.moved = task.retries = 0
         task.submitted_ns = -1
+        tier = self._tiers[task.tier]
+        assert tier is not None, "planned rows have a tier"
         try:
-            self._perform(task)
+            self._perform(tier.drive(task.object) if isinstance(tier, SeveralDrives) else tier, task)
         except OSError as error:
             task.error = error.errno or errno.EIO
             self.texts.setdefault(task.row, error.strerror or str(error))
@@ -39,16 +41,11 @@ class PythonTiers:
             task.error = errno.ENOMEM
             self.texts.setdefault(task.row, f"no space: {error}")
         task.completed_ns = monotonic_ns() - self.start_ns
-        tier = self._tiers[task.tier]
         if isinstance(tier, ObjectTier):
             task.retries = tier.take_retries()
         task.is_answer = 1
 
-    def _perform(self, task: Any) -> None:
-        tier = self._tiers[task.tier]
-        assert tier is not None, "planned rows have a tier"
-        if isinstance(tier, SeveralDrives):
-            tier = tier.drive(task.object)
+    def _perform(self, tier: Tier, task: Any) -> None:
         if task.act in (OPEN, WHOLE, ERASE):
             if task.op == WRITE:
                 try:

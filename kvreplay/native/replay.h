@@ -273,7 +273,6 @@ typedef struct Engine {
     int64_t model_busy_ns[64][2];
     Load load[64];
     int64_t virtual_ns;
-    pthread_mutex_t bad_lock;
 } Engine;
 
 typedef struct {            // a step for a tier that is Python's

@@ -15,7 +15,7 @@ from typing import Any
 
 from kvreplay.engine.job import Driven, ThreadUse
 from kvreplay.plan.pacing import KEPT_PACE_FRACTION
-from kvreplay.result.counts import KINDS, PER_MIB, QUICK_PERCENT, RESPONSE, SERVICE, CountedOperations, Times
+from kvreplay.result.counts import KINDS, LATENESS, PER_MIB, QUICK_PERCENT, RESPONSE, SERVICE, CountedOperations, Times
 from kvtrace.core.run.figures import Distribution, Evidence, LimitCause, Pace
 from kvtrace.core.units import NS_PER_S, percent
 
@@ -60,8 +60,9 @@ def pace(found: CountedOperations, driven: Driven | None = None) -> Pace | None:
         kept_pace=is_kept,
         late_fraction=int(run["late"]) / sent,
         late_by_itself_fraction=int(run["late_by_itself"]) / sent,
-        lateness=found.lateness,
-        response=found.response,
+        # Of all that were submitted: the last are those that did not complete well.
+        lateness=found.times.distribution(*found.slots(LATENESS), len(found.times.records) - 1),
+        response=found.times.distribution(*found.slots(RESPONSE)),
         offered_per_s=offered,
         delivered_per_s=delivered,
         end_late_ns=end_late,
@@ -102,9 +103,9 @@ def _usual_ns(found: CountedOperations, last: int) -> int:
     """Return what the last operation of kind `last` takes unhindered: of its tier and kind, one of the quickest 5 %."""
     service, moved = int(found.kinds["last_service_ns"][last]), int(found.kinds["last_bytes"][last])
     like = [i for i in found.at(int(found.places.tier_of[last // KINDS])) if i % KINDS == last % KINDS]
-    usual = found.quick(SERVICE, QUICK_PERCENT, like)
-    if found.count(PER_MIB, like):
-        usual = max(usual, found.quick(PER_MIB, QUICK_PERCENT, like) * moved / MIB)
+    usual, per_mib = found.times.quick(QUICK_PERCENT, *found.slots(SERVICE, like)), found.slots(PER_MIB, like)
+    if found.times.count(*per_mib):
+        usual = max(usual, found.times.quick(QUICK_PERCENT, *per_mib) * moved / MIB)
     return int(min(service, usual))
 
 
@@ -115,7 +116,7 @@ def shares_of(
 
     And what share the operations would have taken unhindered.
     """
-    total = float(found.sum_of(RESPONSE, at))
+    total = float(found.times.total(*found.slots(RESPONSE, at)))
     if total <= 0:
         return {}, None
     parts = {DRIVE: float(found.total("service_ns", at)), DEPENDENCIES: float(found.total("depended_ns", at))}
@@ -258,8 +259,14 @@ def _open(found: Evidence, *, copies: bool) -> Cause:
         root = None
     if root is not None:
         behind = f"; {waited[top]} waiting for earlier operations, themselves delayed by this"
-        return _and(_BY_TOP[root](found, waited[root]), behind)
-    return _and(_BY_TOP[top](found, waited[top]), rest)
+        return _and(_by(root, found, waited[root]), behind)
+    return _and(_by(top, found, waited[top]), rest)
+
+
+def _by(top: str, found: Evidence, waited: str) -> Cause:
+    """Judge a run by what most of its delays was; a limit above the device may be behind what waits for that."""
+    is_behind = top in (BLOCK_QUEUE, BUFFERS, DEPENDENCIES, QUEUE, DRIVE) and _is_throttled(found)
+    return _throttled(found) if is_behind else _BY_TOP[top](found, waited)
 
 
 def _and(cause: Cause, more: str) -> Cause:
@@ -288,8 +295,6 @@ def _of_copying(share: float | None, said: str) -> str:
 
 
 def _late_block_queue(found: Evidence, waited: str) -> Cause:
-    if _is_throttled(found):
-        return _throttled(found)
     before = f"{waited} submission that slept in the kernel: " if waited else ""
     return LimitCause.DRIVE, f"{before}{_queue_full(found)}{_of_device(found)}"
 
@@ -311,8 +316,6 @@ def _late_submission(found: Evidence, waited: str) -> Cause:
 
 def _late_buffers(found: Evidence, waited: str) -> Cause:
     """Judge a run that waited for memory of its buffers: 128 MiB of them were in flight, and it grew."""
-    if _is_throttled(found):
-        return _throttled(found)
     if _is_drive(found):
         return LimitCause.DRIVE, _drive_reason(found)
     busy = min(1.0, found.device_busy_share or 0.0)
@@ -326,8 +329,6 @@ def _late_buffers(found: Evidence, waited: str) -> Cause:
 
 
 def _late_dependencies(found: Evidence, waited: str) -> Cause:
-    if _is_throttled(found):
-        return _throttled(found)
     if _is_drive(found):
         return LimitCause.DRIVE, _drive_reason(found)
     chain = f"{waited} waiting for earlier operations of the same request or object"
@@ -340,18 +341,18 @@ def _closed(found: Evidence, *, copies: bool) -> Cause:
     chain = f"{_in_flight(found)}; {percent(blocked)} of the queue's time was"
     if copies:
         is_chain = blocked >= DOMINANT and (found.copy_busy_share or 0.0) < DOMINANT
-        return _late_dependencies(found, chain) if is_chain else _copies(found)
+        return _by(DEPENDENCIES, found, chain) if is_chain else _copies(found)
     if found.in_flight_mean is None:
         return None, "what was in flight is not known"
     full = found.in_flight_mean / found.queue_depth
     cases: list[tuple[bool, Callable[[], Cause]]] = [
-        (full >= FULL or (held >= DOMINANT and busy < BUSY), lambda: _full(found, "")),
+        (full >= FULL or (held >= DOMINANT and busy < BUSY), lambda: _by(QUEUE, found, "")),
         (_is_unread(found), lambda: _unread(found)),
         (_top_of_submitter(found) is not None, lambda: _of_submitter(found)),
-        (blocked >= DOMINANT, lambda: _late_dependencies(found, chain)),
+        (blocked >= DOMINANT, lambda: _by(DEPENDENCIES, found, chain)),
         (busy >= BUSY or (busy >= DOMINANT and busy > held), lambda: _late_submission(found, "")),
-        (full >= 1 - DOMINANT, lambda: _full(found, "")),
-        (blocked >= NOTABLE, lambda: _late_dependencies(found, chain)),
+        (full >= 1 - DOMINANT, lambda: _by(QUEUE, found, "")),
+        (blocked >= NOTABLE, lambda: _by(DEPENDENCIES, found, chain)),
     ]
     return next((say() for holds, say in cases if holds), (None, f"{_in_flight(found)}{_busy(found)}"))
 
@@ -370,7 +371,7 @@ def _top_of_submitter(found: Evidence) -> str | None:
 def _of_submitter(found: Evidence) -> Cause:
     top = _top_of_submitter(found)
     if top == BLOCK_QUEUE:
-        return _late_block_queue(found, "")
+        return _by(BLOCK_QUEUE, found, "")
     if top == PROCESSOR:
         return LimitCause.PROCESSOR, f"{_in_flight(found)}{_of_processor(found)}"
     made = percent(found.starved_share or 0.0)
@@ -427,8 +428,6 @@ def _copies(found: Evidence) -> Cause:
 def _full(found: Evidence, _waited: str) -> Cause:
     """Judge a run in which as much was in flight as might be."""
     held = "" if found.held_share is None else f", which delayed due operations {percent(found.held_share)} of the time"
-    if _is_throttled(found):
-        return _throttled(found)
     if _is_ours(found):
         return LimitCause.REPLAYER, f"{_in_flight(found)}{_busy(found)}{_of_device(found)}"
     if found.queue_depth == 1:
@@ -444,8 +443,6 @@ def _full(found: Evidence, _waited: str) -> Cause:
 
 def _served(found: Evidence, _waited: str) -> Cause:
     """Judge a run whose delays were service times, with room in the queue."""
-    if _is_throttled(found):
-        return _throttled(found)
     if _is_queue_full(found):
         return LimitCause.DRIVE, _drive_reason(found)
     if _is_ours(found):

@@ -12,7 +12,7 @@ import numpy as np
 from kvreplay.config.limits import Warmup
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import NOT_DONE, OK
-from kvreplay.plan.loader import IS_BULK
+from kvreplay.plan.window import IS_BULK
 from kvreplay.result.cause import distribution
 from kvreplay.result.counts import EXACT_VALUES, RunPart, Times
 from kvtrace.core.run.figures import DEFINITIONS, Beside, Checkpoint, CheckpointFigures, CheckpointKind
@@ -62,9 +62,10 @@ class _Known:
 class Checkpoints:
     """The saves and restores of a run: the rows of a request, or without one those of a moment."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_open_loop: bool) -> None:
         """Know none."""
         self._known: dict[int, _Known] = {}
+        self._is_open_loop = is_open_loop
 
     def take(self, batch: pa.RecordBatch, part: RunPart, first_row: int) -> None:
         """Take the rows of `part` that save or restore; `batch` has the trace's rows from `first_row` on."""
@@ -80,7 +81,7 @@ class Checkpoints:
             own, begun = rows[is_own], int(ts_ns[is_own].min())
             known = self._known.setdefault(int(keys[here]), _Known(int(phase[here]), int(request[here]), begun))
             done, sent = own[own["outcome"] == OK], own["submitted_ns"]
-            if part.is_open_loop:
+            if self._is_open_loop:
                 known.due_ns = min(known.due_ns, int(own["due_ns"].min()))
             known.submitted_ns = min(known.submitted_ns, int(sent[sent != NOT_DONE].min(initial=_NONE)))
             known.completed_ns = max(known.completed_ns, int(own["completed_ns"].max()))

@@ -8,7 +8,6 @@ same mean that it is saturated. Both are Little's law (in flight = rate x servic
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,7 @@ from kvreplay.tiers.host import (
     FILESYSTEMS_IN_MEMORY,
     in_memory,
     layers,
-    longest_request_bytes,
-    queue_limit,
+    queue_number,
     throttles,
 )
 from kvreplay.tiers.modelled import DriveFile, DriveModel
@@ -57,12 +55,11 @@ def verdict(
     found: CountedOperations,
     driven: Driven | None,
     judged: Pace | None,
-    *,
+    moved: dict[str, DeviceIo],
     queue_depth: int,
     because: str,
-    moved: dict[str, DeviceIo],
 ) -> RunVerdict:
-    """Return the verdict of a run; parameters as of `figures.summarize`, `judged` its pace."""
+    """Return the verdict of a run; `judged` is its pace, `because` what set the depth; else as of `summary`."""
     tiers = found.tiers
     rates = [
         _rate(found, index, tier)
@@ -70,22 +67,26 @@ def verdict(
         if tier is not None and found.total("good", found.at(index))
     ]
     # The tier whose operations took the most time, waits included; no simulation first.
-    time_of = partial(found.sum_of, RESPONSE) if found.is_open_loop else partial(found.total, "service_ns")
     each = [
-        (not tier.is_simulated, time_of(found.at(index)), -index)
+        (not tier.is_simulated, _time_of(found, found.at(index)), -index)
         for index, tier in enumerate(tiers)
         if tier is not None and found.total("good", found.at(index))
     ]
     index = -max(each)[2] if each else None
     tier = None if index is None else tiers[index]
     evidence = _evidence(found, index, driven, judged, queue_depth, moved)
-    does_io = tier is not None and tier.has_times
+    does_io, is_copied = tier is not None and tier.has_times, tier is not None and tier.is_copied
     name = None if tier is None else tier.name
-    said = judged_run(evidence, rates, name, judged, copies=tier is not None and tier.is_copied, does_io=does_io, because=because)
+    said = judged_run(evidence, rates, name, judged, copies=is_copied, does_io=does_io, because=because)
     before = "FELL BEHIND: " if judged is not None and evidence.is_end_late else ""
     if name is None:
         before = "open loop: " if found.is_open_loop else "closed loop: "
     return msgspec.structs.replace(said, sentence=f"{before}{said.sentence}")
+
+
+def _time_of(found: CountedOperations, at: Sequence[int]) -> int:
+    is_open = found.is_open_loop
+    return found.times.total(*found.slots(RESPONSE, at)) if is_open else found.total("service_ns", at)
 
 
 def judged_run(
@@ -267,7 +268,7 @@ def _of_devices(found: CountedOperations, index: int, tier: Tier, moved: dict[st
         "device_busy_share": min(1.0, max((d.busy_ns or 0) for d in known.values()) / at_work),
         "device_ns": sum(d.device_ns or 0 for d in known.values()),
         "device_queue_mean": (known[fullest].device_ns or 0) / at_work,
-        "device_queue_limit": None if target is None else queue_limit(Path(target)),
+        "device_queue_limit": None if target is None else queue_number(Path(target), "nr_requests"),
     }
 
 
@@ -449,7 +450,8 @@ def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
     model, target = DriveModel(drive.cells), Path(facts["target"])
     # With less than one in flight on average it stood idle for the rest of the time.
     expected = model.at(size, max(1.0, in_flight), share)[0] * min(1.0, in_flight)
-    ratio, longest, beneath = observed / expected, longest_request_bytes(target), layers(target)
+    ratio, longest_kib, beneath = observed / expected, queue_number(target, "max_sectors_kb"), layers(target)
+    longest = None if longest_kib is None else longest_kib << 10
     is_split, is_full = longest is not None and longest < size, in_flight >= FULL * depth
     is_met = EXPECTED[0] <= ratio <= EXPECTED[1]
     load = f"I/Os of {format_bytes(size)}, {in_flight:.3g} in flight, {percent(share)} of bytes read"

@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean, linear_regression
 from time import monotonic_ns
 from typing import Any
@@ -241,10 +242,19 @@ def lay_out_all(
         total = sum(length for _, length in parts)
         if not total:
             continue
-        depth = setting.config.depth
+        fill, written = partial(_fill, extents, data), 0
+        writer = BulkWriter(region.fd, setting.config.depth, fill, _FIRST_STREAM + stream, interrupted)
+        blocks = (
+            (at, min(IO_BYTES, start + length - at))
+            for start, length in parts
+            for at in range(start, start + length, IO_BYTES)
+        )
         try:
             with show(f"laying out {drive.name}", total) as progress:
-                written = _write(region.fd, parts, depth, extents, data, _FIRST_STREAM + stream, interrupted, progress)
+                for more in writer.write(blocks, IO_BYTES, 0):
+                    written += more
+                    progress(written)
+                os.fdatasync(region.fd)
         except OSError as error:
             raise DeviceError(f"{drive.target}: cannot be laid out: {error.strerror or error}") from None
         if written == total:
@@ -295,29 +305,6 @@ def _merged(extents: Extents, region: Region) -> list[tuple[int, int]]:
     return list(zip(starts[firsts].tolist(), (reached[lasts] - starts[firsts]).tolist(), strict=True))
 
 
-def _write(
-    fd: int,
-    parts: Sequence[tuple[int, int]],
-    threads: int,
-    extents: Extents,
-    data: DataSource,
-    stream: int,
-    interrupted: Callable[[], str | None],
-    progress: Callable[[float], None],
-) -> int:
-    """Write `parts` in their order; return how much was written before an interruption; OSError if refused."""
-
-    def fill(block: memoryview, filler: int, turn: int, at: int) -> None:
-        extents.fill(block, at, data.fill, lambda rest, place: data.unstamped(rest, filler, turn, place))
-
-    done = 0
-    blocks = (
-        (at, min(IO_BYTES, start + length - at))
-        for start, length in parts
-        for at in range(start, start + length, IO_BYTES)
-    )
-    for more in BulkWriter(fd, threads, fill, stream, interrupted).write(blocks, IO_BYTES, 0):
-        done += more
-        progress(done)
-    os.fdatasync(fd)
-    return done
+def _fill(extents: Extents, data: DataSource, block: memoryview, filler: int, turn: int, at: int) -> None:
+    """Fill `block`, which begins at byte `at` of the space: with what lies there, the rest with data of `filler`."""
+    extents.fill(block, at, data.fill, lambda rest, place: data.unstamped(rest, filler, turn, place))

@@ -118,7 +118,7 @@ class ExtentTier(Drive):
 
     def native(self) -> Native:
         """Return how the engine finds it."""
-        drive = NativeDrive(self._fd, 0 if self._space is None else self._space.address)
+        drive = NativeDrive(fd=self._fd, space=0 if self._space is None else self._space.address)
         return Native(
             TierKind.EXTENTS,
             [drive],
@@ -149,7 +149,7 @@ class ExtentTier(Drive):
             why_not = "only io_uring carries them, and this is --engine threads"
         elif not self.write_streams:
             why_not = "the kernel offers no write streams there (queue/max_write_streams: FDP, Linux 6.16 or later)"
-        return directio.facts(None, 0, why_not) if why_not else directio.facts(directio.STREAMED, self.write_streams)
+        return directio.facts(directio.STREAMED, self.write_streams, why_not)
 
     def facts(self) -> dict[str, Any]:
         """Return the device, how objects lie on it, and what was confirmed of direct I/O."""

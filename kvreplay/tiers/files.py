@@ -68,11 +68,7 @@ class FileTier(Drive):
             self._direct = directio.probe(scratch, self.target)
         if self._streams is not None:
             why_not = directio.why_no_hint(str(scratch))
-            self._streams = (
-                directio.facts(None, 0, why_not)
-                if why_not
-                else directio.facts(directio.HINTED, len(directio.LIFETIMES))
-            )
+            self._streams = directio.facts(directio.HINTED, len(directio.LIFETIMES), why_not)
         make_directories(self._options.layout, str(scratch))
         self._path_of = path_function(self._options.layout, str(scratch))
         self._scratch_fd = os.open(scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -99,7 +95,7 @@ class FileTier(Drive):
             return super().native()
         return Native(
             TierKind.FILES,
-            [NativeDrive(self._scratch_fd)],
+            [NativeDrive(fd=self._scratch_fd)],
             layout=self._options.layout,
             read_flags=self._read_flags,
             write_flags=self._write_flags,

@@ -128,7 +128,8 @@ def _of_trace(tier: str, meta: Metadata) -> Service | None:
     hierarchy = meta.config.get("hierarchy")
     tiers = hierarchy.get("tiers", []) if isinstance(hierarchy, dict) else []
     found: dict[str, Any] = next((t for t in tiers if t.get("name") == tier), {})
-    rates = [_bytes(found.get(f"{way}_bandwidth")) for way in ("read", "write")]
+    said = [found.get(f"{way}_bandwidth") or 0 for way in ("read", "write")]
+    rates = [parse_bytes(rate) if isinstance(rate, str) else rate for rate in said]
     if not all(rates):
         return None
     return Service(
@@ -138,10 +139,6 @@ def _of_trace(tier: str, meta: Metadata) -> Service | None:
         concurrency=found.get("concurrency") or 0,
         source="the trace's service model",
     )
-
-
-def _bytes(value: str | int | None) -> int:
-    return parse_bytes(value) if isinstance(value, str) else value or 0
 
 
 # === drive files ======================================================================================================

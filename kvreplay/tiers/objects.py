@@ -69,7 +69,8 @@ class StoreClient:
         self.requests = RequestCounts(len(address.roots()))
         self._roots, self._balance, self._retries, self._timeout_s = address.roots(), balance, retries, timeout_s
         self._lock = threading.Lock()
-        self._turn, self._in_flight = -1, [0] * len(self._roots)
+        self._turn, self.in_flight = -1, [0] * len(self._roots)
+        """Whose turn it was, and the requests in flight, by endpoint."""
         self._is_spread = False
         """Whether requests go to all endpoints; else to the first."""
         self._loops: list[asyncio.AbstractEventLoop] = []
@@ -96,11 +97,6 @@ class StoreClient:
     def begin(self) -> None:
         """Start counting and spreading requests; earlier ones are not part of the replay."""
         self.requests, self._is_spread = RequestCounts(len(self._roots)), True
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether requests are in flight."""
-        return any(self._in_flight)
 
     def end(self) -> None:
         """Spread requests no more."""
@@ -165,7 +161,7 @@ class StoreClient:
             "version": self._api.__version__,
             "balance": self._balance.value,
             "retries": self._retries,
-            "endpoints": [{"url": url, **self.requests.of_endpoint(i)} for i, url in enumerate(urls)],
+            "endpoints": [{"url": url, **of} for url, of in zip(urls, self.requests.of_endpoints, strict=True)],
         }
 
     def close(self) -> None:
@@ -230,7 +226,7 @@ class StoreClient:
             own = f"{self.address.path}/{key}"
             text = without_secrets(said.replace(f"{self.address.scheme}://{own}", _THIS).replace(own, _THIS))
         with self._lock:
-            self._in_flight[at] -= 1
+            self.in_flight[at] -= 1
         answer = Answer.DONE if text is None else answer_of(text)
         self.requests.add(kind, at, answer, nbytes, is_repeat=is_repeat)
         return text
@@ -242,8 +238,8 @@ class StoreClient:
             self._turn = at = (self._turn + 1) % count
             if self._balance is Balance.LEAST_CONNECTIONS:
                 # Of those that have as little to do, the one whose turn it is.
-                self._turn = at = min((self._in_flight[i % count], i) for i in range(at, at + count))[1] % count
-            self._in_flight[at] += 1
+                self._turn = at = min((self.in_flight[i % count], i) for i in range(at, at + count))[1] % count
+            self.in_flight[at] += 1
         return at
 
 
@@ -461,7 +457,7 @@ class RequestCounts:
         """Nothing yet."""
         self._lock = threading.Lock()
         self._counts: dict[str, dict[str, int]] = {}
-        self._endpoints = [dict.fromkeys(("requests", *_FAULTS), 0) for _ in range(endpoints)]
+        self.of_endpoints = [dict.fromkeys(("requests", *_FAULTS), 0) for _ in range(endpoints)]
         self.operations_repeated = 0
         """Operations that went through after the store had refused or failed them."""
         self.waited_ns = 0
@@ -474,7 +470,7 @@ class RequestCounts:
             count["requests"] += 1
             count["repeats"] += is_repeat
             count["bytes"] += nbytes if answer is Answer.DONE else 0
-            at = self._endpoints[endpoint]
+            at = self.of_endpoints[endpoint]
             at["requests"] += 1
             if answer is not Answer.DONE:
                 name = str(answer) if answer in _FAULTS else "failed"
@@ -498,10 +494,6 @@ class RequestCounts:
             "operations_repeated": self.operations_repeated,
             "waited_ns": self.waited_ns,
         }
-
-    def of_endpoint(self, index: int) -> dict[str, int]:
-        """Return the counts of one endpoint."""
-        return dict(self._endpoints[index])
 
 
 FOLDER = "kvreplay-scratch"
@@ -679,7 +671,7 @@ class ObjectTier(Tier):
         self._client.end()
         if self._is_ours and not self._is_kept:
             try:
-                if self._client.is_waiting:
+                if any(self._client.in_flight):
                     raise InterruptedError(errno.EINTR, "requests are still waiting for it")
                 self._client.delete_all(f"{FOLDER}/")
             except OSError as error:

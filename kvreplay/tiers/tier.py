@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from kvreplay.native.rows import REPLAY
 from kvreplay.plan.buffers import Arena
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes, format_duration, format_rate
@@ -204,18 +205,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class NativeDrive:
-    """One directory, file or device of a tier, or its memory, as the engine finds it."""
-
-    fd: int = -1
-    """Of the file or device; of the directory that names are relative to."""
-    space: int = 0
-    """The address of its `Space`; 0 where objects are files."""
-    base: int = 0
-    """The address of memory."""
-    touched_bytes: int = 0
-    """Of memory: up to where the kernel has given it pages."""
+NativeDrive = REPLAY.struct("Drive")
+"""One directory, file or device of a tier, or its memory, as the engine finds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +214,8 @@ class Native:
     """A tier that is open, as the engine finds it."""
 
     kind: TierKind
-    drives: Sequence[NativeDrive] = ()
+    drives: Sequence[Any] = ()
+    """Of NativeDrive."""
     drive_of: Any = None
     """uint8 an object id; None where there is one drive."""
     layout: FileLayout | None = None
@@ -333,7 +325,7 @@ class Tier:
         """Return a handle for reading or writing the object; part of the operation's time."""
         raise NotImplementedError
 
-    def begin_in(self, stream: int, object_id: int) -> Any:  # noqa: ARG002 - of those that can tell a drive
+    def begin_in(self, stream: int, object_id: int) -> Any:
         """Return a handle for writing the object as part of a stream."""
         return self.begin(1, object_id)
 

@@ -29,7 +29,7 @@ IO = 16384
 REFUSED = refusal()
 needs_uring = pytest.mark.skipif(REFUSED is not None, reason=f"no io_uring: {REFUSED}")
 SEED = 3
-DATA = DataSource.of(SEED)
+DATA = DataSource(SEED)
 ENGINES = ["threads", pytest.param("uring", marks=needs_uring)]
 
 

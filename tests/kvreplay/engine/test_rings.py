@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 import resource
@@ -86,9 +85,9 @@ def test_each_ring_has_its_drives_and_each_object_of_a_drive_one_of_its_rings(
     assert [list(of) for of in found.targets] == [[every[at].target for at in of] for of in by_ring]
     used = set()
     for tier, of in zip(tiers[1:], found.of_tiers[1:], strict=True):
-        for drive, first, count in zip(tier.drives, of.first, of.counts, strict=True):
+        for each, first, count in zip(tier.drives, of.first, of.counts, strict=True):
             rings = {first + of.step * at for at in range(count)}
-            assert all(drive.target in found.targets[ring] for ring in rings)
+            assert all(each.target in found.targets[ring] for ring in rings)
             used |= rings
     assert used == set(range(wanted)), "no ring is idle"
 
@@ -183,11 +182,9 @@ def test_a_drive_that_fails_ends_the_run_on_all(tmp_path: Path, monkeypatch: pyt
 
     def on_full(tier: ExtentTier) -> Any:
         found = native(tier)
-        return (
-            dataclasses.replace(found, drives=[dataclasses.replace(found.drives[0], fd=full)])
-            if tier.target == str(drives[1])
-            else found
-        )
+        if tier.target == str(drives[1]):
+            found.drives[0].fd = full
+        return found
 
     monkeypatch.setattr(ExtentTier, "native", on_full)
     drive_of = drive_by_id(200, 2).tolist()

@@ -134,8 +134,8 @@ def test_counters_are_served_as_openmetrics(watch: Watch, port: int) -> None:
 
     with serving(f":{port}") as exporter:
         assert served(port) == "# EOF\n"
-        with exporter.watching(watch):
-            families = {family.name: family for family in text_string_to_metric_families(served(port))}
+        exporter.watch = watch
+        families = {family.name: family for family in text_string_to_metric_families(served(port))}
         with pytest.raises(DeviceError, match=f"cannot serve at 127.0.0.1:{port}"), serving(f":{port}"):
             pass
     assert set(families) == {*COUNTERS, *GAUGES, RESPONSE}

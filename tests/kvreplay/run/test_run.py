@@ -230,7 +230,7 @@ def test_what_is_kept_is_what_was_generated_and_deletes_deleted(tmp_path: Path, 
     files = list((drive / SCRATCH).rglob("*.kv"))
     assert [(p.name, p.stat().st_size) for p in files] == [(f"{7:016x}.kv", 40_960)]
     expected = bytearray(40_960)
-    DataSource.of(3).fill(memoryview(expected), 7, 2, 0)
+    DataSource(3).fill(memoryview(expected), 7, 2, 0)
     assert files[0].read_bytes() == expected
     # The next run knows them as ours and clears them away.
     outcome, _ = run(tmp_path, rows[:1], targets={"nvme": str(drive)})
@@ -244,8 +244,8 @@ def test_a_tier_of_pythons_holds_what_was_written_whole_and_in_part(tmp_path: Pa
     outcome, _ = run(tmp_path, rows, [None, tier, None], seed=3)
     assert outcome.error is None
     expected = bytearray(50_000)
-    DataSource.of(3).fill(memoryview(expected)[:40_000], 1, 1, 0)
-    DataSource.of(3).fill(memoryview(expected)[30_000:], 1, 2, 30_000)
+    DataSource(3).fill(memoryview(expected)[:40_000], 1, 1, 0)
+    DataSource(3).fill(memoryview(expected)[30_000:], 1, 2, 30_000)
     assert tier.held[1] == expected
 
 
