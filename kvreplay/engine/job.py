@@ -105,7 +105,6 @@ class ThreadUse:
     user_ns: int
     system_ns: int
     minor_faults: int
-    major_faults: int
     cpu: int
     """On which it ended."""
 
@@ -147,11 +146,6 @@ class Driven:
     def making_ns(self) -> int:
         """Time of all threads in generating the data of writes."""
         return sum(each.making_ns for each in self.threads)
-
-    @property
-    def copy_threads(self) -> int:
-        """Threads that copy to and from memory."""
-        return len(self.of("copier"))
 
 
 _RINGS_QUEUE = -2

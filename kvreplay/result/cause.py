@@ -60,9 +60,8 @@ def pace(found: CountedOperations, driven: Driven | None = None) -> Pace | None:
         kept_pace=is_kept,
         late_fraction=int(run["late"]) / sent,
         late_by_itself_fraction=int(run["late_by_itself"]) / sent,
-        # Of all that were submitted: the last are those that did not complete well.
-        lateness=found.times.distribution(*found.slots(LATENESS), len(found.times.records) - 1),
-        response=found.times.distribution(*found.slots(RESPONSE)),
+        lateness=found.distribution(LATENESS),
+        response=found.distribution(RESPONSE),
         offered_per_s=offered,
         delivered_per_s=delivered,
         end_late_ns=end_late,

@@ -399,11 +399,22 @@ class CountedOperations:
         """Return the field `name` of the kinds `at` added up, of all if there is none named."""
         return int((self.kinds[name] if at is None else self.kinds[name][list(at)]).sum())
 
-    def span(self, at: Sequence[int]) -> tuple[int, int] | None:
-        """Return the first submission and the last completion of the kinds `at`; None if nothing completed well."""
-        found = self.kinds[list(at)]
+    def took(self, kind: Sequence[int]) -> tuple[int | None, int]:
+        """Return how long the kinds `kind` took together, and the sum of their service times."""
+        found = self.kinds[list(kind)]
         first_ns = int(found["first_ns"].min())
-        return None if first_ns == MOST else (first_ns, int(found["last_ns"].max()))
+        span_ns = None if first_ns == MOST else int(found["last_ns"].max()) - first_ns
+        return span_ns, self.total("service_ns", kind)
+
+    def most_at_once(self, kind: Sequence[int]) -> int | None:
+        """Return how many of the kinds `kind`, of one tier and operation, were in flight at once; null if unknown."""
+        place, op = divmod(kind[0], KINDS)
+        return self.order.most_at_once(kind, int(self.places.tier_of[place]) * KINDS + op)
+
+    def distribution(self, what: int, kind: Sequence[int] | None = None) -> Distribution:
+        """Return that of a time of the kinds `kind`; of all, with the lateness of those that did not complete well."""
+        failed = [len(self.times.records) - 1] if what == LATENESS and kind is None else []
+        return self.times.distribution(*self.slots(what, kind), *failed)
 
     def slots(self, what: int, at: Sequence[int] | None = None) -> list[int]:
         """Return where `times` has the distribution `what` of the kinds `at`, or of all."""
@@ -503,11 +514,6 @@ class OpenRequests:
         if self._shared["free_span"] == NONE and self._shared["spans"] == len(spans):
             spans = np.concatenate([spans, np.zeros_like(spans)])
         self._hold(requests, spans)
-
-    @property
-    def nbytes(self) -> int:
-        """What the tables take."""
-        return sum(int(array.nbytes) for array in self._shared.arrays.values())
 
 
 class RequestTimes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kvreplay.config.config import Criteria
 from kvreplay.config.setting import Setting
@@ -55,7 +55,19 @@ DEFINITIONS = {
 def figures(found: CountedOperations, *, of_drives: bool = False) -> list[Figures]:
     """Return the figures of every tier and operation that was planned; or those of each drive of tiers on several."""
     return [
-        _figures(found, where, op, at, index * len(OPS) + code)
+        rated(
+            found,
+            at,
+            where.name,
+            op,
+            is_timed=where.has_times,
+            engine=where.engine,
+            is_simulated=where.is_simulated,
+            operations=found.total("good", at),
+            bytes=found.total("bytes", at) if where.has_times else None,
+            io_bytes=None if where.is_simulated or op == Op.DELETE else found.total("io_bytes", at),
+            **{name: found.total(name, at) for name in ("planned", "errors", "corrupt")},
+        )
         for index, tier in enumerate(found.tiers)
         if tier is not None and (not of_drives or isinstance(tier, SeveralDrives))
         for number, where in (enumerate(tier.drives) if of_drives else [(None, tier)])
@@ -64,38 +76,38 @@ def figures(found: CountedOperations, *, of_drives: bool = False) -> list[Figure
     ]
 
 
-def _figures(found: CountedOperations, where: Any, op: str, at: Sequence[int], group: int) -> Figures:
-    """Return the figures of the kinds `at`, of `group`: one operation on a tier, or on `where`, a drive of it."""
-    good, moved = found.total("good", at), found.total("bytes", at)
-    first_last = found.span(at)
-    span = 0 if first_last is None else first_last[1] - first_last[0]
-    # The times of a tier without a model, where nothing moves, describe our own loop.
-    is_timed = where.has_times
-    is_rated = span > 0 and is_timed
+class Operations(Protocol):
+    """Those of one process or of all ranks, of which figures ask for the times of a kind."""
 
-    def times(what: int) -> Distribution:
-        return found.times.distribution(*found.slots(what, at))
+    is_open_loop: bool
 
+    def took(self, kind: Any) -> tuple[int | None, int]:
+        """Return how long they took together, and the sum of their service times."""
+
+    def most_at_once(self, kind: Any) -> int | None:
+        """Return how many were in flight at once; null if that is not known."""
+
+    def distribution(self, what: int, kind: Any = None) -> Distribution:
+        """Return that of a time."""
+
+
+def rated(found: Operations, kind: Any, tier: str, op: str, *, is_timed: bool, **counts: Any) -> Figures:
+    """Return the figures of a kind, with its `counts`; times of a tier without a model would be our own loop's."""
+    span_ns, service_ns = found.took(kind)
+    span = span_ns if is_timed else None
     return Figures(
-        tier=where.name,
+        tier=tier,
         op=op,
-        engine=where.engine,
-        is_simulated=where.is_simulated,
-        planned=found.total("planned", at),
-        operations=good,
-        errors=found.total("errors", at),
-        corrupt=found.total("corrupt", at),
-        bytes=moved if is_timed else None,
-        io_bytes=None if where.is_simulated or op == Op.DELETE else found.total("io_bytes", at),
-        span_ns=None if first_last is None else span,
-        bandwidth_bytes_per_s=moved * NS_PER_S / span if is_rated and op != Op.DELETE else None,
-        operations_per_s=good * NS_PER_S / span if is_rated else None,
-        in_flight_mean=found.total("service_ns", at) / span if is_rated else None,
-        in_flight_max=found.order.most_at_once(at, group) if is_rated else None,
-        latency=times(SERVICE) if is_timed else NOTHING,
-        response=None if not found.is_open_loop else times(RESPONSE) if is_timed else NOTHING,
-        latency_per_mib=times(PER_MIB) if is_timed else NOTHING,
-        lateness=None if not found.is_open_loop else times(LATENESS),
+        **counts,
+        span_ns=span_ns,
+        bandwidth_bytes_per_s=(counts["bytes"] or 0) * NS_PER_S / span if span and op != Op.DELETE else None,
+        operations_per_s=counts["operations"] * NS_PER_S / span if span else None,
+        in_flight_mean=service_ns / span if span else None,
+        in_flight_max=found.most_at_once(kind) if span else None,
+        latency=found.distribution(SERVICE, kind) if is_timed else NOTHING,
+        response=None if not found.is_open_loop else found.distribution(RESPONSE, kind) if is_timed else NOTHING,
+        latency_per_mib=found.distribution(PER_MIB, kind) if is_timed else NOTHING,
+        lateness=found.distribution(LATENESS, kind) if found.is_open_loop else None,
     )
 
 

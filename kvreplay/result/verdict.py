@@ -139,8 +139,8 @@ def _rate(found: CountedOperations, index: int, tier: Tier) -> TierRate:
     if found.is_open_loop:
         late, asked, reached = end_of(found, at)
     else:
-        first, last = found.span(at) or (0, 0)
-        late, asked, reached = None, None, count * NS_PER_S / (last - first) if last > first else None
+        span_ns, _ = found.took(at)
+        late, asked, reached = None, None, count * NS_PER_S / span_ns if span_ns else None
     return TierRate(
         tier=tier.name,
         is_simulated=tier.is_simulated,

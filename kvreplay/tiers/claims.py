@@ -335,10 +335,10 @@ def _disks_below_root(sysfs: Path) -> set[str]:
     return {disk_of(each).name for each in devices_beneath(at if at.is_dir() else None) if each is not None}
 
 
-def is_of_root(target: Path, sysfs: Path = Path("/sys")) -> bool:
+def is_of_root(target: Path) -> bool:
     """Return whether `target` shares a disk with the system's root filesystem, where other programs work too."""
     disk = block_device(target)
-    return disk is None or disk.name in _disks_below_root(sysfs)
+    return disk is None or disk.name in _disks_below_root(Path("/sys"))
 
 
 def refusal(device: BlockDevice, path: Path, *, is_destroying: bool, overwritten: str | None = None) -> str | None:

@@ -67,9 +67,8 @@ def check(found: CountedOperations, rows: list[dict[str, Any]]) -> None:
         assert run["late"] == sum(ns > 1_000_000 for ns in late)
         own = [r["submitted_ns"] - max(r["due_ns"], r["ready_ns"]) for r in sent]
         assert run["late_by_itself"] == sum(ns > 1_000_000 for ns in own)
-        lateness = found.times.distribution(*found.slots(LATENESS), len(found.times.records) - 1)
-        assert lateness.count == len(late)
-        assert lateness.max_ns in (None, max([0, *late]))
+        assert found.distribution(LATENESS).count == len(late)
+        assert found.distribution(LATENESS).max_ns in (None, max([0, *late]))
     seconds = Counter[tuple[int, int, str]]()
     for at in range(len(TIERS) * counts.KINDS):
         tier, op = divmod(at, counts.KINDS)
@@ -122,7 +121,7 @@ def asked(row: dict[str, Any]) -> int:
 
 
 def same(found: CountedOperations, at: int, what: int, values: list[int]) -> None:
-    told, ordered = found.times.distribution(*found.slots(what, [at])), sorted(values)
+    told, ordered = found.distribution(what, [at]), sorted(values)
     assert (told.count, told.max_ns) == (len(values), max(0, ordered[-1]) if values else None)
     if values:
         assert told.mean_ns == sum(values) / len(values)
