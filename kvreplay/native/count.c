@@ -391,11 +391,6 @@ static void watch_row(Watched *w, const Row *r) {
     w->late_ns[w->sampled++] = r->submitted_ns - since;
 }
 
-EXPORT int64_t watch_take(Watched *w, const Row *rows, int64_t count) {
-    for (int64_t i = 0; i < count; i++) watch_row(w, &rows[i]);
-    return count;
-}
-
 // Takes rows from `to->at` on that have ended and are not in the journal yet, up to `to->room`; returns how many.
 EXPORT int64_t journal_take(Rows *rows, JournalBatch *to) {
     const int64_t laid = atomic_load_explicit(&rows->laid, memory_order_acquire);

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from kvreplay.tiers.host import slaves
+from kvreplay.tiers.host import mounts, slaves
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.native.structs import header
 from kvtrace.core.run.probe_file import Bucket, Histogram
@@ -713,9 +713,6 @@ def unseen_calls(events: Path) -> tuple[str, ...] | None:
     return tuple(call for call, is_seen in seen.items() if not is_seen)
 
 
-_MOUNTS = Path("/proc/self/mounts")
-
-
 @dataclass(frozen=True, slots=True)
 class Cgroup:
     """A cgroup of version 2."""
@@ -726,15 +723,14 @@ class Cgroup:
     """How many are above it; the root has none."""
 
 
-def find_cgroup(path: Path, mounts: Path = _MOUNTS) -> Cgroup:
+def find_cgroup(path: Path, proc: Path = Path("/proc")) -> Cgroup:
     """Return the cgroup at `path`: a directory, or one as /proc/PID/cgroup has it after `0::`.
 
     Raises:
         ConfigError: there is no cgroup of version 2 at `path`.
 
     """
-    lines = [line.split() for line in mounts.read_text(encoding="utf-8").splitlines()]
-    roots = [Path(fields[1]) for fields in lines if fields[2] == "cgroup2"]
+    roots = [Path(mount.point) for mount in mounts(proc) if mount.kind == "cgroup2"]
     if not roots:
         raise ConfigError(f"--cgroup {path}: no cgroup2 is mounted: mount -t cgroup2 none /sys/fs/cgroup")
     root = roots[0]

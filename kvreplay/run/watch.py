@@ -19,7 +19,6 @@ import numpy as np
 
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import COUNTED
-from kvreplay.result.counts import call
 from kvtrace.core.app import QUIET, log
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, how_to_add
 from kvtrace.core.native.structs import Structure
@@ -121,11 +120,6 @@ class Watch:
             self._started_ns = monotonic_ns()
             self._looks.clear()
             self._looks.append((self._started_ns, self._counts(), None, None))
-
-    def take(self, rows: Any) -> None:
-        """Count `rows` (ROW), which have ended since the last call."""
-        call("watch_take", self.counters, np.ascontiguousarray(rows), len(rows))
-        self.note()
 
     def note(self) -> None:
         """Count what the counters took since the last call."""
