@@ -78,7 +78,7 @@ class PythonTiers:
             task.moved = tier.read(handle, task.from_bytes, data)
 
     def _stage(self, tier: Tier, task: Any) -> None:
-        if task.op == WRITE and task.bytes:
+        if tier.is_of_gpu and task.op == WRITE and task.bytes:
             tier.stage(self._arena.view(task.buffer, task.bytes))
 
     def _begin(self, tier: Tier, task: Any) -> Any:
