@@ -482,10 +482,11 @@ MOST_SIZES = 12
 MOST_ZONES = 8
 _UNSEEN = "this kernel has no tracepoints of system calls (CONFIG_FTRACE_SYSCALLS): the application is unseen"
 _NO_REQUEST = "no block request was seen; is the filter right, or was all served from the page cache?"
-_TIMES = columns_of("""
+_TIMES = """
+    text: time; count: count
     ns: mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, p99_99_ns = p99.99,
         longest_below_ns = below
-""")
+"""
 
 
 def probe_document(found: ProbeFile) -> Document:
@@ -505,7 +506,11 @@ def probe_document(found: ProbeFile) -> Document:
     tables = [
         *([table_of("Application calls", Sheet.DEVICE, spec, called, keys=2)] if called else []),
         *([_requests(directions)] if directions else []),
-        *([_times(timed)] if timed else []),
+        *(
+            [table_of("Times", Sheet.DEVICE, _TIMES, [asdict(times) | {"time": name} for name, times in timed])]
+            if timed
+            else []
+        ),
         *(_histogram(name, times) for name, times in timed),
     ]
     chapters = [Chapter("", tables)]
@@ -533,23 +538,15 @@ def _unseen(calls: Application | None) -> Iterator[str]:
 
 
 def _requests(directions: dict[str, DirectionFigures]) -> ReportTable:
-    columns = columns_of("""
+    spec = """
         text: direction
         count: issued = requests, completed
         bytes: completed_bytes = bytes
         count: bios, splits, merges, requeues, errors
-    """)
-    rows = []
-    for name, d in directions.items():
-        merges = total([d.bios_merged, d.requests_merged])
-        rows.append([name, d.issued, d.completed, d.completed_bytes, d.bios, d.splits, merges, d.requeues, d.errors])
-    return ReportTable("Block requests", Sheet.DEVICE, columns, rows)
-
-
-def _times(timed: list[tuple[str, Histogram]]) -> ReportTable:
-    columns = [*columns_of("text: time; count: count"), *_TIMES]
-    rows = [[name, times.count, *(getattr(times, column.name) for column in _TIMES)] for name, times in timed]
-    return ReportTable("Times", Sheet.DEVICE, columns, rows)
+    """
+    merges = {name: total([d.bios_merged, d.requests_merged]) for name, d in directions.items()}
+    rows = [asdict(d) | {"direction": name, "merges": merges[name]} for name, d in directions.items()]
+    return table_of("Block requests", Sheet.DEVICE, spec, rows)
 
 
 def _histogram(name: str, times: Histogram) -> ReportTable:

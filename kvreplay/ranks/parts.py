@@ -336,15 +336,11 @@ def _together(parts: Sequence[Checkpoint]) -> Checkpoint:
     """Return one checkpoint of its parts on several ranks."""
     ended = [part.completed_ns for part in parts]
     return checkpoint(
-        parts[0].kind,
-        parts[0].request_id,
-        least([part.ts_ns for part in parts]),
-        least([part.scheduled_ns for part in parts]),
-        least([part.submitted_ns for part in parts]),
-        None if None in ended else most(ended),
-        sum(part.bytes for part in parts),
-        sum(part.operations for part in parts),
-        sum(part.unfinished for part in parts),
+        kind=parts[0].kind,
+        request_id=parts[0].request_id,
+        **{name: least([getattr(part, name) for part in parts]) for name in ("ts_ns", "scheduled_ns", "submitted_ns")},
+        completed_ns=None if None in ended else most(ended),
+        **added(parts, "bytes", "operations", "unfinished"),
     )
 
 

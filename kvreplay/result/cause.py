@@ -265,7 +265,10 @@ def _open(found: Evidence, *, copies: bool) -> Cause:
 def _by(top: str, found: Evidence, waited: str) -> Cause:
     """Judge a run by what most of its delays was; a limit above the device may be behind what waits for that."""
     is_behind = top in (BLOCK_QUEUE, BUFFERS, DEPENDENCIES, QUEUE, DRIVE) and _is_throttled(found)
-    return _throttled(found) if is_behind else _BY_TOP[top](found, waited)
+    if is_behind or top not in _DOING:
+        return _throttled(found) if is_behind else _BY_TOP[top](found, waited)
+    cause, what, more = _DOING[top]
+    return cause, f"{waited} {what}{more(found)}"
 
 
 def _and(cause: Cause, more: str) -> Cause:
@@ -343,32 +346,29 @@ def _closed(found: Evidence, *, copies: bool) -> Cause:
         return _by(DEPENDENCIES, found, chain) if is_chain else _copies(found)
     if found.in_flight_mean is None:
         return None, "what was in flight is not known"
-    full = found.in_flight_mean / found.queue_depth
-    cases: list[tuple[bool, Callable[[], Cause]]] = [
+    full, own = found.in_flight_mean / found.queue_depth, _of_submitter(found)
+    cases: list[tuple[bool, Callable[[], Cause | None]]] = [
         (full >= FULL or (held >= DOMINANT and busy < BUSY), lambda: _by(QUEUE, found, "")),
         (_is_unread(found), lambda: _unread(found)),
-        (_top_of_submitter(found) is not None, lambda: _of_submitter(found)),
+        (own is not None, lambda: own),
         (blocked >= DOMINANT, lambda: _by(DEPENDENCIES, found, chain)),
         (busy >= BUSY or (busy >= DOMINANT and busy > held), lambda: _late_submission(found, "")),
         (full >= 1 - DOMINANT, lambda: _by(QUEUE, found, "")),
         (blocked >= NOTABLE, lambda: _by(DEPENDENCIES, found, chain)),
     ]
-    return next((say() for holds, say in cases if holds), (None, f"{_in_flight(found)}{_busy(found)}"))
+    return next((say() for holds, say in cases if holds), None) or (None, f"{_in_flight(found)}{_busy(found)}")
 
 
-def _top_of_submitter(found: Evidence) -> str | None:
-    """Return what the threads that submit did for most of the time, of what is a cause of its own."""
+def _of_submitter(found: Evidence) -> Cause | None:
+    """Judge a run by what the threads that submit did for most of the time; None if that is no cause of its own."""
     shares = {
         DATA: found.starved_share or 0.0,
         PROCESSOR: found.processor_share or 0.0,
         BLOCK_QUEUE: found.queue_full_share or 0.0,
     }
     top = max(shares, key=lambda name: shares[name])
-    return top if shares[top] >= DOMINANT else None
-
-
-def _of_submitter(found: Evidence) -> Cause:
-    top = _top_of_submitter(found)
+    if shares[top] < DOMINANT:
+        return None
     if top == BLOCK_QUEUE:
         return _by(BLOCK_QUEUE, found, "")
     if top == PROCESSOR:
@@ -393,13 +393,6 @@ def _timeless(found: Evidence) -> Cause:
     return LimitCause.REPLAYER, f"nothing takes time on the tier{_busy(found)}"
 
 
-_COPIER_CAUSES = {
-    MEMORY: (LimitCause.MEMORY, "taking pages for the tier's memory"),
-    DATA: (LimitCause.DATA, "generating the data of writes"),
-    PROCESSOR: (LimitCause.PROCESSOR, "waiting for a processor"),
-}
-
-
 def _copies(found: Evidence) -> Cause:
     """Judge a tier in memory by what the threads that copy did."""
     if found.copy_busy_share is None:
@@ -415,7 +408,7 @@ def _copies(found: Evidence) -> Cause:
     top = max(shares, key=lambda name: shares[name])
     said = f"the threads that copy were busy {percent(found.copy_busy_share)} of the time"
     if top != COPYING and shares[top] >= DOMINANT * found.copy_busy_share > 0:
-        cause, what = _COPIER_CAUSES[top]
+        cause, what, _ = _DOING[top]
         return cause, f"{said}, {percent(shares[top])} {what}"
     if found.copy_busy_share >= BUSY:
         return LimitCause.COPY_THREADS, said
@@ -547,21 +540,22 @@ def _of_device(found: Evidence) -> str:
     return f", device busy {percent(min(1.0, found.device_busy_share))} of the time"
 
 
-_BY_TOP: dict[str, Callable[[Evidence, str], Cause]] = {
-    DATA: lambda _found, waited: (LimitCause.DATA, f"{waited} generating the data of writes"),
-    MEMORY: lambda found, waited: (
+_DOING: dict[str, tuple[LimitCause, str, Callable[[Evidence], str]]] = {
+    DATA: (LimitCause.DATA, "generating the data of writes", lambda _found: ""),
+    MEMORY: (
         LimitCause.MEMORY,
-        f"{waited} taking pages for the tier's memory"
-        + _of_copying(found.touch_share, "{} of the time of the threads that copy"),
+        "taking pages for the tier's memory",
+        lambda found: _of_copying(found.touch_share, "{} of the time of the threads that copy"),
     ),
-    PROCESSOR: lambda found, waited: (
-        LimitCause.PROCESSOR,
-        f"{waited} waiting for a processor{_of_processor(found)}",
-    ),
-    COPYING: lambda found, waited: (
+    PROCESSOR: (LimitCause.PROCESSOR, "waiting for a processor", _of_processor),
+    COPYING: (
         LimitCause.COPY_THREADS,
-        f"{waited} copying of others" + _of_copying(found.copy_busy_share, "the threads that copy busy {} of the time"),
+        "copying of others",
+        lambda found: _of_copying(found.copy_busy_share, "the threads that copy busy {} of the time"),
     ),
+}
+"""What threads do that operations wait for: the cause that it is, in words, and what more is seen of it."""
+_BY_TOP: dict[str, Callable[[Evidence, str], Cause]] = {
     BLOCK_QUEUE: _late_block_queue,
     SUBMISSION: _late_submission,
     DEPENDENCIES: _late_dependencies,
@@ -570,4 +564,4 @@ _BY_TOP: dict[str, Callable[[Evidence, str], Cause]] = {
     DRIVE: _served,
     UNKNOWN: lambda _found, waited: (None, f"{waited} before submission; what for is not known of a killed run"),
 }
-"""How to judge a run by what most of its delays was."""
+"""How to judge a run by what most of its delays was, of all else."""

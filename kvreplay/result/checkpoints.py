@@ -47,15 +47,15 @@ class _Known:
     def found(self) -> Checkpoint:
         """Return the checkpoint as far as it got."""
         return checkpoint(
-            Phase.SAVE.value if self.phase == _SAVE else Phase.RESTORE.value,
-            self.request_id if self.request_id >= 0 else None,
-            self.ts_ns,
-            None if self.due_ns == _NONE else self.due_ns,
-            None if self.submitted_ns == _NONE else self.submitted_ns,
-            self.completed_ns if self.done == self.planned else None,
-            self.moved,
-            self.done,
-            self.planned - self.done,
+            kind=Phase.SAVE.value if self.phase == _SAVE else Phase.RESTORE.value,
+            request_id=self.request_id if self.request_id >= 0 else None,
+            ts_ns=self.ts_ns,
+            scheduled_ns=None if self.due_ns == _NONE else self.due_ns,
+            submitted_ns=None if self.submitted_ns == _NONE else self.submitted_ns,
+            completed_ns=self.completed_ns if self.done == self.planned else None,
+            bytes=self.moved,
+            operations=self.done,
+            unfinished=self.planned - self.done,
         )
 
 
@@ -117,34 +117,15 @@ def figures_of(each: list[Checkpoint], spans: Any, wall_ns: int | None, beside: 
     )
 
 
-def checkpoint(
-    kind: str,
-    request_id: int | None,
-    ts_ns: int | None,
-    due_ns: int | None,
-    submitted_ns: int | None,
-    completed_ns: int | None,
-    moved: int,
-    operations: int,
-    unfinished: int,
-) -> Checkpoint:
-    """Return a save or restore, and how long it took and training waited for it."""
-    duration = completed_ns - submitted_ns if completed_ns is not None and submitted_ns is not None else None
+def checkpoint(**known: Any) -> Checkpoint:
+    """Return a save or restore of what is `known` of it, and how long it took and training waited for it."""
+    due_ns, submitted_ns, completed_ns = (known[f"{name}_ns"] for name in ("scheduled", "submitted", "completed"))
     start = submitted_ns if due_ns is None else due_ns
-    return Checkpoint(
-        kind=kind,
-        request_id=request_id,
-        ts_ns=ts_ns,
-        scheduled_ns=due_ns,
-        submitted_ns=submitted_ns,
-        completed_ns=completed_ns,
-        duration_ns=duration,
-        stall_ns=completed_ns - start if completed_ns is not None and start is not None else None,
-        bytes=moved,
-        bandwidth_bytes_per_s=moved * NS_PER_S / duration if duration else None,
-        operations=operations,
-        unfinished=unfinished,
+    duration, stall = (
+        None if None in (since, completed_ns) else completed_ns - since for since in (submitted_ns, start)
     )
+    rate = known["bytes"] * NS_PER_S / duration if duration else None
+    return Checkpoint(**known, duration_ns=duration, stall_ns=stall, bandwidth_bytes_per_s=rate)
 
 
 def _kind(kind: str, each: list[Checkpoint]) -> CheckpointKind:

@@ -66,27 +66,28 @@ class Transfers:
 class Pins:
     """The engine's host buffers, pinned for as long as a tier is open."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self) -> None:
         """Pin nothing yet."""
-        self._device, self._pinned = device, list[int]()
+        self._pinned: list[tuple[Device, int]] = []
         self.nbytes = 0
 
-    def add(self, arena: Arena) -> None:
-        """Pin `arena`; DeviceError if the driver refuses."""
+    def add(self, device: Device, arena: Arena) -> None:
+        """Pin `arena` for `device`; DeviceError if the driver refuses."""
         try:
-            self._device.pin(arena.address, arena.nbytes)
+            device.pin(arena.address, arena.nbytes)
         except OSError as error:
             raise DeviceError(
                 f"{format_bytes(arena.nbytes)} of buffers cannot be pinned for the GPU: {error.strerror}; "
                 "lower --queue-depth or --io-bytes"
             ) from None
-        self._pinned.append(arena.address)
+        self._pinned.append((device, arena.address))
         self.nbytes += arena.nbytes
 
     def close(self) -> None:
         """Unpin all."""
         while self._pinned:
-            self._device.unpin(self._pinned.pop())
+            device, address = self._pinned.pop()
+            device.unpin(address)
 
 
 class GpuTier(Tier):
@@ -115,7 +116,7 @@ class GpuTier(Tier):
         self._is_within = is_within
         self._objects: dict[int, tuple[Any, int]] = {}
         self._transfers = Transfers()
-        self._pins: Pins | None = None
+        self._pins = Pins()
 
     def open(self, peak_bytes: int) -> None:
         """Take the GPU and check that the trace's peak fits its free memory."""
@@ -127,16 +128,14 @@ class GpuTier(Tier):
                 f"--tier {self.name}=gpu: the replay holds up to {format_bytes(peak_bytes + turn_bytes)} there, but "
                 f"{device.name} has {format_bytes(free)} free; {LESS.format(self.name)}"
             )
-        self._pins = Pins(device)
         if turn_bytes:
             self._place = device.allocate(turn_bytes)
             self._turn = itertools.cycle(range(0, turn_bytes, self._io_bytes))
 
     def pin(self, arena: Arena) -> None:
         """Pin the engine's buffers, which copies go to and from."""
-        assert self._pins is not None, "the tier is open"
         if not self._is_within:
-            self._pins.add(arena)
+            self._pins.add(self._device, arena)
 
     def reserve(self, object_id: int, end: int) -> None:
         """Allocate the object's memory, or grow it."""
@@ -195,15 +194,14 @@ class GpuTier(Tier):
             "device": self._device.name,
             "device_bytes": self._total_bytes,
             "copy": "device" if self._is_within else "host",
-            "pinned_bytes": self._pins.nbytes if self._pins else 0,
+            "pinned_bytes": self._pins.nbytes,
             "transfers": self._transfers.facts(),
             "note": "latencies are the host's, launch and wait included; transfers has the device's own times",
         }
 
     def close(self) -> None:
         """Unpin the buffers and free everything."""
-        if self._pins is not None:
-            self._pins.close()
+        self._pins.close()
         self._objects.clear()
 
 
@@ -406,7 +404,7 @@ class GdsTier(FileTier):
         super().__init__(name, directory, options)
         self._make_device, self._make_library, self._is_verified = make_device, make_library, is_verified
         self._mirrors: list[tuple[int, int, Any, int]] = []
-        self._pins: Pins | None = None
+        self._pins = Pins()
 
     def place(self) -> bool:
         """Return that cuFile tells a drive of no stream."""
@@ -416,13 +414,11 @@ class GdsTier(FileTier):
         """Load the library and take the GPU, then claim the directory."""
         self._library = self._make_library()
         self._device = self._make_device(0)
-        self._pins = Pins(self._device)
         super().open(peak_bytes)
 
     def pin(self, arena: Arena) -> None:
         """Make a mirror on the device of the engine's buffers, and pin them."""
-        assert self._pins is not None, "the tier is open"
-        self._pins.add(arena)
+        self._pins.add(self._device, arena)
         try:
             memory = self._device.allocate(arena.nbytes)
         except MemoryError:
@@ -480,8 +476,7 @@ class GdsTier(FileTier):
 
     def close(self) -> None:
         """Unpin the buffers, free the mirrors, give up the directory."""
-        if self._pins is not None:
-            self._pins.close()
+        self._pins.close()
         self._mirrors.clear()
         super().close()
 

@@ -341,14 +341,10 @@ def _checked(url: str) -> str:
     return f"{parts.scheme}://{host}:{port or _PORTS[parts.scheme]}"
 
 
-_KEYS = {
-    "aws_access_key_id": "AWS_ACCESS_KEY_ID",
-    "aws_secret_access_key": "AWS_SECRET_ACCESS_KEY",
-    "aws_session_token": "AWS_SESSION_TOKEN",
-}
-"""Keys of the standard files, and the variables of the same meaning."""
+_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+"""Of the standard files; variables of the same meaning are these in capitals."""
 _SECRETS = (
-    *_KEYS.values(),
+    *map(str.upper, _KEYS),
     "AZURE_STORAGE_KEY",
     "AZURE_STORAGE_ACCOUNT_KEY",
     "AZURE_STORAGE_SAS_TOKEN",
@@ -377,9 +373,9 @@ def find_credentials() -> None:
             "no credentials for S3: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write them to "
             f"~/.aws/credentials (profile {profile})"
         )
-    for key, variable in _KEYS.items():
+    for key in _KEYS:
         if key in found:
-            os.environ[variable] = found[key]
+            os.environ[key.upper()] = found[key]
     if "region" in found:
         os.environ.setdefault("AWS_REGION", found["region"])
 
