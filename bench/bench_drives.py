@@ -33,7 +33,7 @@ from kvreplay.engine.engine import Engine, EngineName, choose
 from kvreplay.native.rows import READ, WRITE
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.modelled import SimulatedTier
-from kvreplay.tiers.sharded import BY_ID, SeveralSpaces, drive_by_id
+from kvreplay.tiers.sharded import BY_ID, SeveralDrives, drive_by_id
 from kvreplay.tiers.tier import Holding, StorageOptions, Tier
 
 RUNS, DRIVES, DEPTH = 3, 2, 32
@@ -57,11 +57,11 @@ class Side:
     """Of it: what the rings' threads did outside the kernel but to make data; fio has none."""
 
 
-def tier_of(paths: list[Path], objects: int) -> SeveralSpaces:
+def tier_of(paths: list[Path], objects: int) -> SeveralDrives:
     """Return a tier of so many objects on preallocated files or devices at `paths`, open."""
     options = StorageOptions(is_destroying=True)
     drive_of = drive_by_id(objects, DRIVES)
-    tier = SeveralSpaces("nvme", [ExtentTier(f"nvme:{path}", path, options) for path in paths], drive_of, BY_ID)
+    tier = SeveralDrives("nvme", [ExtentTier(f"nvme:{path}", path, options) for path in paths], drive_of, BY_ID)
     peaks = [DRIVE_BYTES] * DRIVES
     tier.expect(Holding(peaks, together_bytes=peaks))
     tier.open(DRIVE_BYTES)
@@ -81,7 +81,7 @@ def ours(engine: Engine, tier: Tier, op: int, io_bytes: int, version: int) -> Si
     return Side(ios * io_bytes / wall_ns * 1e9, (cpu_s - idle[1]) * 1e9 / ios, (order_s - idle[2]) * 1e9 / ios)
 
 
-def new(engine: Engine, tier: SeveralSpaces, io_bytes: int, version: int) -> Side:
+def new(engine: Engine, tier: SeveralDrives, io_bytes: int, version: int) -> Side:
     """Write objects that lie nowhere: each is given its place, which no job of fio's does."""
     for object_id in range(DRIVES * DRIVE_BYTES // io_bytes):
         tier.drives[tier.drive_of[object_id]].space.release(object_id)

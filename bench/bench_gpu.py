@@ -73,7 +73,7 @@ def main() -> None:
             held = GpuTier("gpu", 0, size, lambda _: device, is_within=is_within)
             held.open(OBJECTS * size)
             # Plain memory would go through the driver's own bounce buffers, on both sides.
-            held.pin([arena])
+            held.pin(arena)
             for index in range(OBJECTS):
                 held.reserve(index, size)
             for op, kind in ops:

@@ -38,7 +38,7 @@ from kvreplay.engine.engine import Engine, EngineName, choose
 from kvreplay.engine.job import Driven, Job
 from kvreplay.native.rows import READ, WRITE, RowRing
 from kvreplay.plan.contents import DataSource
-from kvreplay.run.run import quiet_interpreter
+from kvreplay.run.run import moved_between, quiet_interpreter
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import device_counters
 from kvreplay.tiers.modelled import SimulatedTier
@@ -83,7 +83,7 @@ def drive(
     is_open = due is not None
     rows = RowRing.of(columns | ({"due_ns": due} if is_open else {}), is_open_loop=is_open)
     on = tiers if isinstance(tiers, list) else [tiers]
-    job = Job(rows, on, DataSource.of(time.time_ns()), is_open_loop=is_open)
+    job = Job(rows, on, DataSource(time.time_ns()), is_open_loop=is_open)
     with quiet_interpreter():
         before = cpu_s()
         driven = engine.drive(job, lambda: None, lambda _done: None)
@@ -95,10 +95,9 @@ def drive(
 def device_share(directory: Path, op: int, moved: int, run: Callable[[], Any]) -> tuple[Any, float | None]:
     before = device_counters(directory)
     result = run()
-    after = device_counters(directory)
-    if before is None or after is None:
-        return result, None
-    return result, (after[op] - before[op]) / moved
+    counted = moved_between(before, device_counters(directory))
+    seen = counted.written_bytes if op else counted.read_bytes
+    return result, None if seen is None else seen / moved
 
 
 def ours(engine: Engine, tier: FileTier, op: int, io_bytes: int, version: int) -> Side:

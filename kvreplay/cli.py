@@ -15,7 +15,7 @@ app = make_app(
     "kvreplay.commands.sweep:sweep",
     "kvreplay.commands.sweep:scorecard",
     "kvreplay.commands.run:compare",
-    "kvreplay.commands.engine:engine",
+    "kvreplay.commands.run:engine",
     "kvreplay.commands.mlperf:mlperf",
     "kvreplay.commands.probe:discover",
     "kvreplay.commands.probe:probe",

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from kvreplay.commands.options import command_line
-from kvtrace.core.app import Force, emit_json, log
+from kvtrace.core.app import Force, log
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import parse_duration_ns
 
@@ -74,11 +74,10 @@ def probe(
     Example, a running vLLM, and fio jobs of its I/O:
       kvreplay probe --comm vllm --dev /dev/nvme0n1 --duration 60s -o probe/ --fio jobs/
     """
-    from kvreplay.probes.libbpf import Backend, check_root
-    from kvreplay.probes.program import Filter, resolve
+    from kvreplay.probes.libbpf import Backend, Filter, check_root, resolve
     from kvreplay.probes.session import measure, probe_document, started
     from kvreplay.result.tables import check_output
-    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.document.terminal import answer
     from kvtrace.core.files import check_new
     from kvtrace.core.run.run_file import run_program
 
@@ -110,10 +109,8 @@ def probe(
         )  # fmt: skip
     if child is not None and child.returncode:
         log(f"note: {command[0] if command else ''} ended with status {child.returncode}")
-    if as_json:
-        emit_json(measured)
-    else:
-        show_documents([probe_document(measured)])
+    answer(measured, lambda: probe_document(measured), as_json=as_json)
+    if not as_json:
         log(f"wrote {output}")
     if fio is not None:
         run_program("kvdistill", ["fio", str(output), "-o", str(fio), "--force"], is_shown=not as_json)
@@ -128,10 +125,7 @@ def discover(as_json: Annotated[bool, typer.Option("--json", help="Print what is
     """
     from kvreplay.run import discover as discovering
     from kvreplay.run.document import machine_document
-    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.document.terminal import answer
 
     found = discovering.discover()
-    if as_json:
-        emit_json(found)
-    else:
-        show_documents([machine_document(found)])
+    answer(found, lambda: machine_document(found), as_json=as_json)

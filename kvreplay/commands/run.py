@@ -1,4 +1,4 @@
-"""Replay a trace, once or several times, on one set of targets or two; recover a run that was killed."""
+"""Replay a trace, once or several times, on one set of targets or two; recover a run; drive a real engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import typer
 
 from kvreplay.commands.options import RanksArguments, RunAsJson, TraceFile, command_line, session, targets
 from kvreplay.config.config import Config
-from kvtrace.core.app import Force, emit_json, log, progress, takes_groups
+from kvreplay.drivers.engines import EngineKind, EngineOptions
+from kvtrace.core.app import Force, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError, FailedOperations
 
 if TYPE_CHECKING:
@@ -87,15 +88,12 @@ def run(
             else:
                 from kvreplay.run.document import trials_document
                 from kvreplay.run.trials import Trials
-                from kvtrace.core.document.terminal import show_documents
+                from kvtrace.core.document.terminal import answer
 
                 every = Trials(asked, trials, replaying=replaying)
                 with _judging() as done:
                     found, error = every.perform(done)
-                    if as_json:
-                        emit_json(found)
-                    else:
-                        show_documents([trials_document(found)])
+                    answer(found, lambda: trials_document(found), as_json=as_json)
                 if error is not None:
                     raise error
                 return
@@ -115,7 +113,8 @@ def _watching(metrics: str | None) -> Iterator[Watching]:
 
         @contextmanager
         def both(watch: Watch) -> Iterator[None]:
-            with exporter.watching(watch), live(watch):
+            exporter.watch = watch
+            with live(watch):
                 yield
 
         yield both
@@ -124,12 +123,10 @@ def _watching(metrics: str | None) -> Iterator[Watching]:
 def show_run(finished: FinishedRun, said: str, *, as_json: bool) -> None:
     """Print the figures of a run, or its run.json, and log `said`."""
     from kvreplay.run.document import run_document
-    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.document.terminal import answer
 
-    if as_json:
-        emit_json(finished.run)
-    else:
-        show_documents([run_document(finished)])
+    answer(finished.run, lambda: run_document(finished), as_json=as_json)
+    if not as_json:
         log(said)
 
 
@@ -239,3 +236,56 @@ def recover(
         finished = recover_ranks(each) if is_of_ranks(each) else recover_one(each, trace)
         said = f"wrote {each}: {finished.error or 'all ranks together'}"
         show_run(finished, said if each == run else recovered(each, finished.run), as_json=as_json)
+
+
+# Long: a parameter is an option.
+@takes_groups
+def engine(
+    name: Annotated[EngineKind, typer.Argument(metavar="ENGINE", help="lmcache, sglang or mooncake.")],
+    trace: Annotated[
+        Path, typer.Argument(help="A Mooncake trace (*.jsonl), or a requests table of kvtrace import (*.parquet).")
+    ],
+    tier: Annotated[
+        str,
+        typer.Option(
+            "--tier",
+            "-t",
+            metavar="nvme=DIRECTORY",
+            help="An empty directory on the storage under test.",
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The run's directory.")] = Path("run"),
+    *,
+    wanted: EngineOptions,
+    force: Force = False,
+    as_json: RunAsJson = False,
+) -> None:
+    """Let a real engine's storage path serve a trace's requests, and record its file operations as a run.
+
+    The engine's own code runs in an interpreter that has it; nothing is computed and no GPU is needed. Requests are
+    served one at a time. The run is as kvreplay run's: kvdistill reports it, distils jobs from it, and compares it
+    with the trace that kvtrace simulates of the same requests, and with a replay of that.
+
+    \b
+    Example, LMCache in an environment of its own:
+      kvreplay engine lmcache conversation.jsonl --tier nvme=/mnt/nvme --python lmc/bin/python -o real
+    Example, beside a replay of what kvtrace simulates (the same sizes; no GPU tier):
+      kvtrace gen conversation.jsonl --source mooncake --limit 20 --preset lmcache-disk \\
+        --model llama3.1-8b --set tiers.gpu.capacity=0 --set tiers.cpu.capacity=8GiB \\
+        --set tiers.nvme.capacity=64GiB -o sim.parquet
+      kvreplay run sim.parquet --tier nvme=/mnt/nvme --buffered -o replayed
+      kvdistill compare real replayed
+    """
+    from kvreplay.config.limits import check_memory
+
+    check_memory()
+    from kvreplay.drivers.run import run_engine
+
+    named, _, directory = tier.partition("=")
+    if named != "nvme" or not directory:
+        raise ConfigError(f"--tier {tier}: an engine's files go to nvme=DIRECTORY")
+    wanted = replace(wanted, kind=name, trace=trace, directory=Path(directory))
+    finished = run_engine(wanted, output, command_line(), is_forced=force, show=progress, tell=log)
+    show_run(finished, f"wrote {output}", as_json=as_json)
+    if finished.error is not None:
+        raise finished.error

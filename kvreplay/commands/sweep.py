@@ -15,7 +15,7 @@ import typer
 
 from kvreplay.commands.options import RanksArguments, command_line, session, targets
 from kvreplay.config.config import Config
-from kvtrace.core.app import Force, emit_json, log, progress, takes_groups
+from kvtrace.core.app import Force, log, progress, takes_groups
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable
 from kvtrace.core.units import parse_duration_ns
 
@@ -124,15 +124,12 @@ def sweep(
         from kvreplay.config.limits import check_memory
 
         check_memory()
-        from kvreplay.config.limits import check
-        from kvreplay.config.tiers import check_targets
-        from kvreplay.result.tables import check_output
         from kvreplay.run import sweep as sweeping
         from kvreplay.run.run import Replay, replay
         from kvreplay.run.sweep import progress_of
         from kvtrace.core.document.chapters import sweep_document
         from kvtrace.core.document.page import check_plot
-        from kvtrace.core.document.terminal import show_documents
+        from kvtrace.core.document.terminal import answer
         from kvtrace.core.schema import TRACE
         from kvtrace.core.tables import open_table
 
@@ -143,13 +140,12 @@ def sweep(
         target_ns = None if load.read_p99 is None else parse_duration_ns(load.read_p99)
         config = replace(same, tiers=targets(tier), queue_depth=queue_depth).steady()
         # Before --gen makes a trace, which may take minutes.
-        check(config)
-        check_targets(config)
-        check_output(output, is_forced=force)
+        asked = Replay(config, trace or Path(), output, command_line(), force, progress)
+        asked.check()
         with _trace(trace, gen) as source:
             axis, values = load.axis(has_users=gen is not None and sweeping.has_users(open_table(source, TRACE).meta))
             found, error = sweeping.sweep(
-                Replay(config, source, output, command_line(), force, progress),
+                replace(asked, trace=source),
                 axis,
                 values,
                 is_made=gen is not None,
@@ -160,10 +156,7 @@ def sweep(
         if plot_to is not None and found.points:
             sweeping.plot(found, plot_to, f"{source.name}, kvreplay sweep")
             log(f"wrote {plot_to}")
-        if as_json:
-            emit_json(found)
-        else:
-            show_documents([sweep_document(found)])
+        answer(found, lambda: sweep_document(found), as_json=as_json)
         if error is not None:
             raise error
 
@@ -200,10 +193,9 @@ def scorecard(
       kvreplay scorecard /mnt/a -o card-a
       kvreplay scorecard /mnt/a --size 64GiB --window 30s --endurance 1DWPD,5y -o card-a
     """
-    from kvreplay.config.limits import check, check_memory
-    from kvreplay.config.tiers import check_targets
+    from kvreplay.config.limits import check_memory
     from kvreplay.probes.libbpf import check_available
-    from kvreplay.result.tables import check_output, make_directory
+    from kvreplay.result.tables import make_directory
     from kvreplay.run import sweep as cards
     from kvreplay.run.discover import measure_drive
     from kvreplay.run.run import Replay
@@ -225,10 +217,8 @@ def scorecard(
     config = Config(
         tiers={cards.TIER: str(target)}, window=f"steady:{window}", is_probed=is_probed, is_histograms_only=is_probed
     )
-    check(config)
-    check_targets(config)
-    check_output(output, is_forced=force)
     asked = Replay(config, Path(), output, command_line(), force, progress)
+    asked.check()
     scores, run, error = [], None, None
     with ExitStack() as stack:
         # All before the first run: a stack that gen refuses must not end what takes an hour.

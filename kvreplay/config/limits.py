@@ -26,7 +26,7 @@ from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import Facts
 from kvreplay.tiers.objects import Balance, is_object_store
 from kvreplay.tiers.ram import RamTier, available_bytes
-from kvreplay.tiers.tier import FileLayout, Tier, copied, goes_by_ring, has_times, modelled
+from kvreplay.tiers.tier import FileLayout, Tier
 from kvtrace.core.errors import ConfigError, OutOfMemory
 from kvtrace.core.units import format_bytes, format_io_size, parse_duration_ns
 
@@ -115,9 +115,9 @@ def with_depth(
             return replace(config, queue_depth=_in_pool(config.pool, config.io_bytes)), "--pool"
         return replace(config, queue_depth=config.depth), why
     depth, why = MAX_QUEUE_DEPTH, "the most"
-    working = [t for t in tiers if t is not None and has_times(t)]
-    is_virtual = config.engine == EngineName.AUTO and all(modelled(t) for t in working)
-    takes_threads = config.engine == EngineName.THREADS or not all(goes_by_ring(t) or copied(t) for t in working)
+    working = [t for t in tiers if t is not None and t.has_times]
+    is_virtual = config.engine == EngineName.AUTO and all(t.is_modelled for t in working)
+    takes_threads = config.engine == EngineName.THREADS or not all(t.has_ring or t.is_copied for t in working)
     if takes_threads and not is_virtual:
         depth, why = THREADS, "a thread each"
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

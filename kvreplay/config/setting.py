@@ -18,11 +18,10 @@ from kvreplay.native.rows import READ, WINDOW_ROWS, WRITE
 from kvreplay.plan.buffers import PAGE_BYTES, buffer_bytes
 from kvreplay.plan.pacing import Pacer, Repeated
 from kvreplay.plan.window import Asked, Facts, TraceWindow, compile_window, joined, read_asked
-from kvreplay.tiers.directio import PlacingTier
 from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import FileLayout, StorageTier, Tier, modelled
+from kvreplay.tiers.tier import FileLayout, Tier
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import ALL, Limit, parse_limit
 from kvtrace.core.metadata import Metadata
@@ -140,9 +139,7 @@ def _placed(facts: Facts, tiers: list[Tier | None], config: Config) -> tuple[str
     unplaced = []
     for index in () if config.is_ignoring_streams else facts.placed:
         tier = tiers[index]
-        if isinstance(tier, PlacingTier):
-            tier.place()
-        elif tier is not None and not tier.is_simulated:
+        if tier is not None and not tier.place() and not tier.is_simulated:
             unplaced.append(tier.name)
     return tuple(unplaced)
 
@@ -155,8 +152,8 @@ def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:
     named = ", ".join(config.tiers) or "the tiers named"
     within = f" within --limit {config.limit}" if config.limit else ""
     within += f" of --node {config.node}" if config.node is not None else ""
-    if window.absent_deletes:
-        found = f"but {window.absent_deletes:,} deletes of objects that were never there"
+    if window.residency.absent_deletes:
+        found = f"but {window.residency.absent_deletes:,} deletes of objects that were never there"
         return f"nothing to replay: the trace{within} has no rows on {named}, {found}"
     have = ", ".join(f"{meta.tiers[i].name} ({count:,} rows)" for i, count in sorted(window.skipped_rows.items()))
     return f"nothing to replay: the trace{within} has no rows on {named}; name one that has some: {have}"
@@ -175,7 +172,7 @@ def repeats_of(reader: Reader, window: TraceWindow, pacer: Pacer, tiers: Sequenc
     facts = window.facts
     # By the models of tiers that take time, each direction one after the other.
     served_ns = max((_served_ns(facts, tier, at) for at, tier in enumerate(tiers)), default=0.0)
-    is_stored = np.array([isinstance(tier, StorageTier | ObjectTier) for tier in tiers])
+    is_stored = np.array([isinstance(tier, ObjectTier) or bool(tier and tier.drives) for tier in tiers])
     moved = int(facts.kinds["bytes"][is_stored][:, [READ, WRITE]].sum())
     once_s = max(moved / MOST_BYTES_PER_S, facts.rows / MOST_OPERATIONS_PER_S, served_ns / NS_PER_S)
     available = available_bytes()
@@ -185,7 +182,7 @@ def repeats_of(reader: Reader, window: TraceWindow, pacer: Pacer, tiers: Sequenc
 
 def _served_ns(facts: Facts, tier: Tier | None, at: int) -> float:
     """Return the least time that the model of `tier` takes for its operations; 0 without one."""
-    service = getattr(tier, "service", None) if modelled(tier) else None
+    service = None if tier is None else tier.service
     if service is None:
         return 0.0
     longest = 0.0

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kvreplay.config.config import Config, named
-from kvreplay.tiers.claims import check_device, check_file, check_shared
+from kvreplay.tiers.claims import check_device, check_file, check_target
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier, files_of
 from kvreplay.tiers.gpu import CudaDevice, GdsTier, GpuTier, gpu_options
 from kvreplay.tiers.modelled import SimulatedTier, simulated
 from kvreplay.tiers.objects import Address, Balance, ObjectTier, StoreClient, is_object_store
 from kvreplay.tiers.ram import RamTier
-from kvreplay.tiers.sharded import MAX_DRIVES, SeveralDirectories, SeveralSpaces, spread
-from kvreplay.tiers.tier import FileLayout, StorageOptions, StorageTier, Tier
+from kvreplay.tiers.sharded import MAX_DRIVES, SeveralDrives, spread
+from kvreplay.tiers.tier import FileLayout, StorageOptions, Tier, drives_of
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import Metadata
 
@@ -72,18 +72,7 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
                 if path == output.resolve() or path in output.resolve().parents:
                     raise ConfigError(f"-o {output} lies in the target of tier {name}; write the run elsewhere")
                 taken[path] = name
-            how = StorageOptions(
-                is_direct=not config.is_buffered,
-                fsync=config.fsync,
-                advice=config.advice,
-                is_kept=config.is_kept,
-                is_destroying=config.is_destroying,
-                overwritten=config.overwritten,
-                is_discarding=config.is_discarding,
-                layout=FileLayout(config.layout),
-            )
-            tier = storage_tier(name, target, how, trace)
-            tiers[index] = _by_gds(config, tier, f"--tier {name}={target}") if config.is_gds else tier
+            tiers[index] = storage_tier(config, name, target, trace)
     _check_meant(config, tiers)
     return tiers
 
@@ -107,17 +96,11 @@ def check_targets(config: Config) -> None:
             elif _is_space(path):
                 check_file(path)
             else:
-                check_shared(path)
-
-
-def _by_gds(config: Config, tier: StorageTier, said: str) -> Tier:
-    if not isinstance(tier, FileTier):
-        raise ConfigError(f"{said}: --gds reads and writes files; name one directory")
-    return GdsTier(tier, CudaDevice, is_synced=config.fsync == "close", is_verified=config.is_verified)
+                check_target(path, is_shared=True)
 
 
 def _check_meant(config: Config, tiers: list[Tier | None]) -> None:
-    drives = [d for t in tiers if isinstance(t, StorageTier) for d in t.drives]
+    drives = list(drives_of(tiers))
     if config.is_discarding and not any(isinstance(d, ExtentTier) and d.is_device for d in drives):
         raise ConfigError("--discard is for block devices, and no --tier names one; leave it out")
     if config.advice != "none" and not all(isinstance(d, FileTier) for d in drives):
@@ -132,21 +115,34 @@ def paths_of(target: str) -> list[Path]:
     return [whole] if whole.exists() else [Path(part) for part in target.split(",")]
 
 
-def storage_tier(name: str, target: str, options: StorageOptions, trace: Path) -> StorageTier:
+def storage_tier(config: Config, name: str, target: str, trace: Path) -> Tier:
     """Return the tier `name` on what `target` names, for objects of `trace`.
 
     Raises:
-        ConfigError: the paths are of different kinds, empty, or too many.
+        ConfigError: the paths are of different kinds, empty, too many, or not what --gds takes.
 
     """
     paths = _paths_alike(name, target)
     is_space = _is_space(paths[0])
+    how = StorageOptions(
+        is_direct=not config.is_buffered,
+        layout=FileLayout(config.layout),
+        fsync=config.fsync,
+        advice=config.advice,
+        is_kept=config.is_kept,
+        is_destroying=config.is_destroying,
+        overwritten=config.overwritten,
+        is_discarding=config.is_discarding,
+    )
+    if config.is_gds and (is_space or len(paths) > 1):
+        raise ConfigError(f"--tier {name}={target}: --gds reads and writes files; name one directory")
+    if config.is_gds:
+        return GdsTier(name, paths[0], how, CudaDevice, is_verified=config.is_verified)
+    kind = ExtentTier if is_space else files_of
     if len(paths) == 1:
-        return ExtentTier(name, paths[0], options) if is_space else files_of(name, paths[0], options)
+        return kind(name, paths[0], how)
     drive_of, rule = spread(trace, len(paths))
-    if is_space:
-        return SeveralSpaces(name, [ExtentTier(f"{name}:{path}", path, options) for path in paths], drive_of, rule)
-    return SeveralDirectories(name, [files_of(f"{name}:{path}", path, options) for path in paths], drive_of, rule)
+    return SeveralDrives(name, [kind(f"{name}:{path}", path, how) for path in paths], drive_of, rule)
 
 
 def _paths_alike(name: str, target: str) -> list[Path]:

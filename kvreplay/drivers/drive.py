@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
@@ -31,16 +31,6 @@ POLL_S = 0.1
 _ENDS_S = 10
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ERROR = re.compile(r"[\w.]*(?:Error|Exception|Exit|Interrupt)\b")
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceEnd:
-    """How an engine's service ended."""
-
-    recorded: EngineRecord
-    failure: str | None
-    """Why it ended early; None if all requests were served."""
-    interrupted_by: str | None
 
 
 def check_strace(kind: EngineKind) -> None:
@@ -80,7 +70,7 @@ def serve(
     log: Path,
     interrupted: Callable[[], str | None],
     show: Callable[[float], None],
-) -> ServiceEnd:
+) -> EngineRecord:
     """Let an engine serve requests as `settings` say, its own output in `log`; `show` takes how many are served."""
     engine, staging = ENGINES[kind], Path(settings.events).parent
     asked, traced = staging / "settings.json", staging / "strace"
@@ -97,10 +87,12 @@ def serve(
     found = read_events(Path(settings.events))
     if engine.is_straced:
         directory = Path(settings.directory)
-        found.operations = read_strace(traced, directory, to_monotonic_ns, found.requests).operations
+        found.operations = read_strace(traced, directory, to_monotonic_ns, found.requests)
         found.seen = None
-    is_whole = process.returncode == 0
-    return ServiceEnd(found, None if is_whole or stopped_by else _reason(log, process.returncode), stopped_by)
+    found.interrupted_by = stopped_by
+    if process.returncode and not stopped_by:
+        found.failure = _reason(log, process.returncode)
+    return found
 
 
 def _watch(

@@ -13,20 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-import numpy as np
 
 from kvreplay.config.config import Config
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import ERROR, NOT_DONE, OK, RowRing
-from kvreplay.plan.loader import MOST_ROWS
 from kvreplay.plan.pacing import Pacer
-from kvreplay.plan.window import compile_window
+from kvreplay.plan.window import MOST_ROWS, compile_window
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, arrow_schema, enum_array, enum_code, objects_batch
+from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, batch_of, enum_code, objects_batch
 from kvtrace.core.tables import create, objects_path, open_table
 from kvtrace.core.units import NS_PER_S
 
@@ -52,60 +50,23 @@ class Recording:
     wall_ns: int
 
 
-def write_trace(output: Path, recorded: EngineRecord, metadata: Metadata, object_kind: str) -> list[FileOperation]:
-    """Write the operations and their objects, of one kind, as a trace into `output`; return them in its order."""
-    operations = sorted(recorded.operations, key=lambda done: (done.start_ns, done.end_ns))
-    numbers: dict[str, int] = {}
-    sizes: dict[int, int] = {}
-    for done in operations:
-        number = numbers.setdefault(done.name, len(numbers))
-        sizes[number] = max(sizes.get(number, 0), done.offset + done.length)
-    first_ns = _first_ns(recorded, operations)
-    with create(output / TRACE_FILE, TRACE, metadata) as out:
-        for batch in _trace_batches(operations, numbers, first_ns):
-            out.write(batch)
-    of_objects = msgspec.structs.replace(metadata, table=OBJECTS.name)
-    with create(objects_path(output / TRACE_FILE), OBJECTS, of_objects) as out:
-        keys, ids = ["%20".join(name.split()) for name in numbers], range(len(numbers))
-        out.write(objects_batch(ids, keys, object_kind, [sizes[number] for number in ids]))
-    return operations
-
-
-def _first_ns(recorded: EngineRecord, operations: list[FileOperation]) -> int:
-    """Return when the run began: with its first request, or an operation before it."""
-    starts = [recorded.requests[0][0]] if recorded.requests else []
-    return min(starts + [done.start_ns for done in operations[:1]], default=0)
-
-
 def _trace_batches(operations: list[FileOperation], numbers: dict[str, int], first_ns: int) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
     stage: dict[int, tuple[bool, int]] = {}
     for at in range(0, len(operations), _BATCH_ROWS):
         part = operations[at : at + _BATCH_ROWS]
-        stages = [_stage(done, stage) for done in part]
-        codes = {
-            "op": [enum_code(TRACE, "op", done.op) for done in part],
-            "phase": [enum_code(TRACE, "phase", _PHASES[done.op]) for done in part],
-        }
         columns: dict[str, list[Any]] = {
             "ts_ns": [done.start_ns - first_ns for done in part],
+            "op": [enum_code(TRACE, "op", done.op) for done in part],
             "tier": [0] * len(part),
+            "phase": [enum_code(TRACE, "phase", _PHASES[done.op]) for done in part],
             "object_id": [numbers[done.name] for done in part],
             "offset_bytes": [done.offset for done in part],
             "length_bytes": [done.length for done in part],
             "request_id": [done.request for done in part],
-            "stage": stages,
+            "stage": [_stage(done, stage) for done in part],
             "rank": [0] * len(part),
         }
-        schema = arrow_schema(TRACE)
-        arrays = [
-            enum_array(TRACE, c.name, np.array(codes[c.name], np.int8))
-            if c.type == "enum"
-            else pa.array(columns[c.name], schema.field(c.name).type)
-            for c in TRACE.columns
-        ]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        yield batch_of(TRACE, columns)
 
 
 def _stage(done: FileOperation, known: dict[int, tuple[bool, int]]) -> int | None:
@@ -122,14 +83,28 @@ def recording(
     output: Path, recorded: EngineRecord, metadata: Metadata, object_kind: str, config: Config, argv: list[str]
 ) -> Recording:
     """Write the trace of what was `recorded` into `output`, and return it as a `Recording`."""
-    operations = write_trace(output, recorded, metadata, object_kind)
+    operations = sorted(recorded.operations, key=lambda done: (done.start_ns, done.end_ns))
+    numbers: dict[str, int] = {}
+    sizes: dict[int, int] = {}
+    for done in operations:
+        number = numbers.setdefault(done.name, len(numbers))
+        sizes[number] = max(sizes.get(number, 0), done.offset + done.length)
+    # The run began with its first request, or an operation before it.
+    first_ns = min(
+        [start for start, _end in recorded.requests[:1]] + [done.start_ns for done in operations[:1]], default=0
+    )
     path = output / TRACE_FILE
+    with create(path, TRACE, metadata) as out:
+        for batch in _trace_batches(operations, numbers, first_ns):
+            out.write(batch)
+    with create(objects_path(path), OBJECTS, msgspec.structs.replace(metadata, table=OBJECTS.name)) as out:
+        keys, ids = ["%20".join(name.split()) for name in numbers], range(len(numbers))
+        out.write(objects_batch(ids, keys, object_kind, [sizes[number] for number in ids]))
     reader = open_table(path, TRACE)
     window = compile_window(reader, path, {0: 1}, Limit(), is_done=True)
     tier = FileTier(TIER, Path(config.tiers[TIER]), StorageOptions(is_direct=not config.is_buffered))
     tier.engine, tier.alignment = "other", 1
     setting = Setting(config, Pacer(), reader, window, [tier], path, argv)
-    first_ns = _first_ns(recorded, operations)
     rows = window.loader.begin(window=MOST_ROWS)
     window.loader.load()
     rows.all["submitted_ns"] = [done.start_ns - first_ns for done in operations]
@@ -171,6 +146,9 @@ class EngineRecord:
     hit_tokens: int = 0
     seen: dict[str, int] | None = None
     """Files that Python saw opened and removed, by operation; None unless the driver ended well."""
+    failure: str | None = None
+    """Why it ended early; None if all requests were served."""
+    interrupted_by: str | None = None
 
     @property
     def untimed(self) -> dict[str, int]:
@@ -210,7 +188,9 @@ _OPS = {b"write": "write", b"pwrite64": "write", b"pwritev": "write", b"pwritev2
         b"preadv": "read", b"preadv2": "read", b"unlink": "delete", b"unlinkat": "delete"}  # fmt: skip
 
 
-def read_strace(path: Path, directory: Path, to_monotonic_ns: int, requests: list[tuple[int, int]]) -> EngineRecord:
+def read_strace(
+    path: Path, directory: Path, to_monotonic_ns: int, requests: list[tuple[int, int]]
+) -> list[FileOperation]:
     """Return the operations on files below `directory` in the output of STRACE at `path`.
 
     `to_monotonic_ns` is added to its times. A read is of the request that was served when it began; what an engine
@@ -220,7 +200,7 @@ def read_strace(path: Path, directory: Path, to_monotonic_ns: int, requests: lis
         DeviceError: there is no such output.
 
     """
-    found, sizes = EngineRecord(), dict[str, int]()
+    found, sizes = list[FileOperation](), dict[str, int]()
     try:
         lines = path.open("rb")
     except OSError as error:
@@ -239,9 +219,7 @@ def read_strace(path: Path, directory: Path, to_monotonic_ns: int, requests: lis
             of = bisect_right(begins, start) - 1
             is_within = of >= 0 and start <= requests[of][1] and operation.op == "read"
             took = int(done[3]) * NS_PER_S + int(done[4])
-            found.operations.append(
-                operation._replace(request=of if is_within else None, start_ns=start, end_ns=start + took)
-            )
+            found.append(operation._replace(request=of if is_within else None, start_ns=start, end_ns=start + took))
     return found
 
 

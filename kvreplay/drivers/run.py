@@ -17,14 +17,14 @@ import msgspec
 
 from engine_drivers.recorder import Settings
 from kvreplay.config.config import Config
-from kvreplay.drivers.drive import ServiceEnd, check_strace, engine_directory, serve
+from kvreplay.drivers.drive import check_strace, engine_directory, serve
 from kvreplay.drivers.engines import EngineOptions, Prompts, RealEngine, check_interpreter, read_prompts
-from kvreplay.drivers.record import TIER, Recording, recording
+from kvreplay.drivers.record import TIER, EngineRecord, Recording, recording
 from kvreplay.result import tables
 from kvreplay.result.counts import RunPart
 from kvreplay.result.probed import probing
 from kvreplay.result.summarize import Measured, RunResults
-from kvreplay.run.run import FinishedRun, Interrupted, device_io, write_down
+from kvreplay.run.run import FinishedRun, Interrupted, moved_between, write_down
 from kvreplay.tiers.claims import firmware, smart
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import device_counters, filesystem_facts, host_facts
@@ -93,28 +93,26 @@ def run_engine(
         before, health, started = device_counters(directory), smart(directory), datetime.now(UTC)
         with show(f"{wanted.engine.title} serving", len(prompts.rows)) as tick:
             service = serve(wanted.kind, wanted.interpreter, settings, output / LOG_FILE, interrupted, tick)
-        if not service.recorded.operations and service.failure is not None:
+        if not service.operations and service.failure is not None:
             raise DeviceError(f"{wanted.engine.title}: {service.failure}; its output is in {output / LOG_FILE}")
         write_back_ns = _write_back(directory)
-        moved = device_io({TIER: before}, {TIER: device_counters(directory)})
+        moved = {TIER: moved_between(before, device_counters(directory))}
         metadata = _trace_metadata(wanted, settings, service, argv)
-        made = recording(output, service.recorded, metadata, wanted.engine.object_kind, config, argv)
+        made = recording(output, service, metadata, wanted.engine.object_kind, config, argv)
         probed = end_probes(made.started_ns)
         begun = _begun(wanted, made, service, started, health)
         found = stack.enter_context(RunResults(made.setting, output))
-        found.take(RunPart(0, made.rows.all, is_open_loop=False))
+        found.take(RunPart(0, made.rows.all))
         found.end()
         measured = Measured(
             moved,
             found.summary(None, made.wall_ns),
             _error(wanted, service, output),
-            None,
-            {TIER: smart(wanted.directory)},
-            found.requests,
-            probed,
             _notes(wanted, service, write_back_ns),
+            smart={TIER: smart(wanted.directory)},
+            probed=probed,
         )
-        said = f"{begun.host['engine']} served {len(service.recorded.requests):,} requests, one at a time"
+        said = f"{begun.host['engine']} served {len(service.requests):,} requests, one at a time"
         finished = write_down(found, begun, measured, output, said=said)
         if measured.error is None:
             # What the engine itself said stays only if it failed.
@@ -171,14 +169,14 @@ def _write_back(directory: Path) -> int | None:
     return None
 
 
-def _trace_metadata(wanted: EngineOptions, settings: Settings, service: ServiceEnd, argv: list[str]) -> Metadata:
+def _trace_metadata(wanted: EngineOptions, settings: Settings, service: EngineRecord, argv: list[str]) -> Metadata:
     return describe(
         TRACE,
         "kvreplay",
         argv,
         {
             "engine": str(wanted.kind),
-            "engine_version": service.recorded.facts.get("version"),
+            "engine_version": service.facts.get("version"),
             "requests": wanted.requests,
             "layers": wanted.layers,
             "kv_heads": wanted.kv_heads,
@@ -195,9 +193,9 @@ def _trace_metadata(wanted: EngineOptions, settings: Settings, service: ServiceE
     )
 
 
-def _begun(wanted: EngineOptions, made: Recording, service: ServiceEnd, started: datetime, health: Any) -> RunBegun:
+def _begun(wanted: EngineOptions, made: Recording, service: EngineRecord, started: datetime, health: Any) -> RunBegun:
     meta = made.setting.reader.meta
-    version = service.recorded.facts.get("version")
+    version = service.facts.get("version")
     facts = {
         "target": str(wanted.directory),
         "engine": "other",
@@ -226,16 +224,16 @@ def _begun(wanted: EngineOptions, made: Recording, service: ServiceEnd, started:
             is_whole_trace=service.failure is None and service.interrupted_by is None,
             span_ns=window.span_ns,
             planned_rows=window.rows,
-            limit=f"{len(service.recorded.requests):,} requests",
+            limit=f"{len(service.requests):,} requests",
             peak_bytes={TIER: window.residency.peak_bytes[0]},
         ),
         smart={TIER: SmartReadings(before=health, after=None)},
     )
 
 
-def _error(wanted: EngineOptions, service: ServiceEnd, output: Path) -> KvError | None:
+def _error(wanted: EngineOptions, service: EngineRecord, output: Path) -> KvError | None:
     kept = f"what was recorded is kept in {output} (partial)"
-    served = len(service.recorded.requests)
+    served = len(service.requests)
     if service.interrupted_by is not None:
         return Interrupted(f"interrupted by {service.interrupted_by} after {served:,} requests; {kept}")
     if service.failure is not None:
@@ -246,21 +244,21 @@ def _error(wanted: EngineOptions, service: ServiceEnd, output: Path) -> KvError 
     return None
 
 
-def _notes(wanted: EngineOptions, service: ServiceEnd, write_back_ns: int | None) -> list[str]:
+def _notes(wanted: EngineOptions, service: EngineRecord, write_back_ns: int | None) -> list[str]:
     """Return what a reader of the figures must know, and no figure says."""
     notes = [
         f"{wanted.engine.title} itself, {wanted.engine.note}",
         "one request at a time, each until its writes are done; the engine's own computing lies between operations",
-        f"it found {service.recorded.hit_tokens:,} tokens of its prompts",
+        f"it found {service.hit_tokens:,} tokens of its prompts",
     ]
     if wanted.engine.is_straced:
         notes.append("times are of single calls, opening and closing aside, and hold what strace took: some µs a call")
     if not wanted.is_direct and write_back_ns is not None:
         notes.append(f"the page cache was written back in {format_duration(write_back_ns)} afterwards, in no figure")
-    if untimed := service.recorded.untimed:
+    if untimed := service.untimed:
         said = ", ".join(f"{count:,} {op}s" for op, count in untimed.items())
         notes.append(f"the engine opened or removed files past what was recorded: {said}; no figure counts these")
-    if refused := service.recorded.facts.get("refused_puts"):
+    if refused := service.facts.get("refused_puts"):
         notes.append(f"{refused:,} puts were refused: its memory was full")
     if wanted.is_kept:
         notes.append(f"the engine's files are left below {wanted.directory}")

@@ -11,6 +11,7 @@ import ctypes
 import errno
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
@@ -23,14 +24,14 @@ from typing import Any
 from kvreplay.engine.job import DOINGS, Driven, Failure, Job, JobStruct, TaskStruct, ThreadUse, TierTable, UseStruct
 from kvreplay.engine.share import Share, share
 from kvreplay.engine.tasks import PythonTiers
-from kvreplay.native.rows import NONE, SHORT, WRITE
-from kvreplay.plan.buffers import Arena, buffer_bytes, growing
-from kvreplay.plan.contents import MAX_LOCATED, describe
+from kvreplay.native.rows import NONE, REPLAY, SHORT, WRITE
+from kvreplay.plan.buffers import Arena, growing
+from kvreplay.plan.contents import BLOCK_BYTES, describe
 from kvreplay.tiers.ram import copy_threads
-from kvreplay.tiers.tier import DeviceTier, Tier, TierKind, native_of
+from kvreplay.tiers.tier import Tier, TierKind
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.native.library import library
-from kvtrace.core.run.run_file import SubmitterNote
+from kvtrace.core.run.run_file import BadBlock, BlockFault, SubmitterNote, Verification
 
 SPIN_NS = 50_000
 """The last part of the way to a due time is not slept through: waking up takes about so long."""
@@ -46,6 +47,10 @@ _DISABLED = Path("/proc/sys/kernel/io_uring_disabled")
 _TOO_OLD, _NO_FILES = -1, -2
 RUNTIME = "--duration"
 """The reason to stop of a run whose --duration is over: its normal end."""
+MAX_LOCATED = 100_000
+"""Bad blocks that run.json lists; more, which would take more than 100 MB, are only counted."""
+_FAULTS = (None, BlockFault.DAMAGED, BlockFault.FOREIGN, BlockFault.STALE, BlockFault.MISPLACED)
+"""By the numbers of replay.h."""
 _FOREVER_NS = 2**63 - 1 >> 10
 """Virtual time ends there: the engine keeps a place of the queue beside a time."""
 
@@ -100,22 +105,18 @@ class Engine:
         self.is_virtual = is_virtual
         self.name = "virtual" if is_virtual else "threads" if rings is None else "uring"
         self.arena = Arena(depth, io_bytes, is_growing=is_growing, most=most)
-        self.buffer_bytes = buffer_bytes(depth, io_bytes)
-        self._cpus: list[int | None] = [None] * (0 if rings is None else rings.rings)
-        self._is_deferred = False
+        self.cpus: list[int | None] = [None] * (0 if rings is None else rings.rings)
+        """On which the rings' threads ended."""
+        self.is_deferred = False
+        """Whether the kernel allowed DEFER_TASKRUN."""
         self.unregistered: str | None = None
         if rings is not None:
-            self._pinned_bytes = self.arena.first * io_bytes
-            code = library().ring_pins(ctypes.c_void_p(self.arena.address), ctypes.c_int64(self._pinned_bytes))
+            pinned_bytes = self.arena.first * io_bytes
+            code = library().ring_pins(ctypes.c_void_p(self.arena.address), ctypes.c_int64(pinned_bytes))
             if code == errno.ENOMEM:
-                self.unregistered = f"the locked-memory limit is below {self._pinned_bytes >> 20} MiB (ulimit -l)"
+                self.unregistered = f"the locked-memory limit is below {pinned_bytes >> 20} MiB (ulimit -l)"
             elif code:
                 self.unregistered = f"the kernel refused to register the buffers: {os.strerror(code)}"
-
-    @property
-    def buffer_used_bytes(self) -> int | None:
-        """The most buffer bytes in use at once since the engine was made; None before any job."""
-        return self.arena.used_bytes
 
     def facts(self) -> dict[str, Any]:
         """Return which path I/O takes, for run.json."""
@@ -123,7 +124,7 @@ class Engine:
         if shared is None:
             return {}
         return {
-            "is_deferred_taskrun": self._is_deferred,
+            "is_deferred_taskrun": self.is_deferred,
             "has_registered_buffers": self.unregistered is None,
             "unregistered_because": self.unregistered,
             "spin_ns": SPIN_NS,
@@ -135,7 +136,7 @@ class Engine:
                     is_own_thread=shared.rings > 1,
                     numa_node=shared.node(at),
                     cpus=None if (cpus := shared.cpus(at)) is None else sorted(cpus),
-                    cpu=self._cpus[at],
+                    cpu=self.cpus[at],
                 )
                 for at, targets in enumerate(shared.targets)
             ],
@@ -144,10 +145,6 @@ class Engine:
     def drive(self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
         """Run the job; `interrupted` returns the reason to stop or None, `progress` takes the number of rows done."""
         return _Drive(self, job).drive(interrupted, progress)
-
-    def note(self, cpus: Sequence[int], *, is_deferred: bool) -> None:
-        """Note where the rings' threads ran, and what the kernel allowed."""
-        self._cpus, self._is_deferred = list(cpus), is_deferred
 
 
 class _Drive:
@@ -164,6 +161,8 @@ class _Drive:
         self._workers = workers if self._tiers.workers or not self._rings else 0
         self._copiers = copy_threads() if self._tiers.has_copies else 0
         self._uses: Any = (UseStruct * (self._rings + self._workers + self._copiers))()
+        # Takes memory as they come.
+        self._bad: Any = (REPLAY.struct("BadBlock") * (MAX_LOCATED if job.is_verified else 0))()
         self.struct = JobStruct(
             rows=job.rows.address,
             tier=self._tiers.address,
@@ -177,18 +176,20 @@ class _Drive:
             registered_bytes=0 if shared is None or engine.unregistered else engine.arena.first * engine.io_bytes,
             is_open_loop=job.is_open_loop,
             stops_on_error=job.stops_on_error,
-            is_checking=job.verifier is not None,
+            is_checking=job.is_verified,
             virtual_end_ns=(job.runtime_ns or _FOREVER_NS) if engine.is_virtual else 0,
             plan=job.plan_address,
             use=ctypes.addressof(self._uses),
-            bad=None if job.verifier is None else ctypes.addressof(job.verifier.blocks),
-            bad_room=MAX_LOCATED if job.verifier else 0,
+            bad=ctypes.addressof(self._bad),
+            bad_room=len(self._bad),
             failed_row=NONE,
             allowed_places=engine.arena.usable,
         )
         self._python = PythonTiers(job, engine.arena)
         self._threads: list[threading.Thread] = []
         self._left, self._lock, self._is_over = 0, threading.Lock(), threading.Event()
+        self._moved = -1
+        """What had completed when something last did, or nothing was in flight or due: at `_since_ns`."""
         self._died: BaseException | None = None
         self._handle: ctypes.c_void_p = ctypes.c_void_p()
 
@@ -228,10 +229,10 @@ class _Drive:
             self._lib.engine_wake(self._handle)
             if job.start is not None:
                 job.start.begun()
-            watchdog = _Watchdog(self, job)
+            self._since_ns = monotonic_ns()
             while not self._is_over.wait(_POLL_S):
                 reason = reason or self._asked(interrupted)
-                if stalled is None and (stalled := watchdog.look(is_left=reason in Signals.__members__)) is not None:
+                if stalled is None and (stalled := self._stalled(is_left=reason in Signals.__members__)) is not None:
                     self._stop()
                     if not self._is_over.wait(_LAST_S):
                         break
@@ -317,12 +318,22 @@ class _Drive:
 
     # --- what came of it
 
-    def doings(self) -> str:
-        """Describe what the threads are doing, grouped by activity."""
-        counts: dict[str, int] = {}
-        for at, use in enumerate(self._uses):
-            said = f"{self._kind(at)} {DOINGS[use.doing]}"
-            counts[said] = counts.get(said, 0) + 1
+    def _stalled(self, *, is_left: bool) -> str | None:
+        """Describe what the threads are doing if nothing has completed for too long, else return None.
+
+        Of a run that was stopped all that is in flight completes; one that a signal `is_left` by does not wait long.
+        """
+        struct, rows, now = self.struct, self._job.rows, monotonic_ns()
+        moved = int(struct.completed) + int(struct.moved_steps)
+        first, is_due = int(rows.struct.ended), False
+        if first < rows.struct.laid:
+            is_due = bool(rows.within(first, first + 1)["due_ns"][0] <= now - int(struct.start_ns))
+        if moved != self._moved or not (struct.in_flight or struct.copying or is_due):
+            self._moved, self._since_ns = moved, now
+        limit_ns = _LEFT_NS if is_left else None if struct.is_stopped else self._job.stall_ns
+        if limit_ns is None or now - self._since_ns < limit_ns:
+            return None
+        counts = Counter(f"{self._kind(at)} {DOINGS[use.doing]}" for at, use in enumerate(self._uses))
         return ", ".join(f"{count} {said}" for said, count in counts.items())
 
     def _kind(self, at: int) -> str:
@@ -330,7 +341,8 @@ class _Drive:
 
     def _driven(self, reason: str | None, stalled: str | None, start_ns: int) -> Driven:
         struct, job = self.struct, self._job
-        self._engine.note([use.cpu for use in self._uses[: self._rings]], is_deferred=bool(struct.is_deferred))
+        self._engine.cpus = [use.cpu for use in self._uses[: self._rings]]
+        self._engine.is_deferred = bool(struct.is_deferred)
         wall_ns = monotonic_ns() - start_ns
         if stalled is None:
             # A thread that was stopped before the start knows no time of its end.
@@ -339,11 +351,6 @@ class _Drive:
             if self._engine.is_virtual and reason is None and job.runtime_ns and struct.completed < len(job.rows):
                 reason = RUNTIME
         names = [name for name in ThreadUse.__dataclass_fields__ if name not in ("kind", "waited_ns")]
-        found = None
-        if job.verifier is not None:
-            check_ns = sum(use.checking_ns for use in self._uses)
-            counts = int(struct.checked_blocks), int(struct.unwritten_blocks)
-            found = job.verifier.result(job.tiers, *counts, struct.faults, check_ns)
         return Driven(
             wall_ns=max(0, wall_ns),
             completed=int(struct.completed),
@@ -361,19 +368,50 @@ class _Drive:
             **{name: int(getattr(struct, name)) for name in _COUNTED},
             writes_generated_in_flight=int(struct.long_writes),
             stalled=stalled,
-            verification=found,
+            verification=self._verification() if job.is_verified else None,
+        )
+
+    def _verification(self) -> Verification:
+        struct = self.struct
+        by_fault = {fault.value: n for fault, n in zip(_FAULTS, struct.faults, strict=True) if fault is not None and n}
+        corrupt = sum(by_fault.values())
+        return Verification(
+            block_bytes=BLOCK_BYTES,
+            checked_blocks=int(struct.checked_blocks),
+            unwritten_blocks=int(struct.unwritten_blocks),
+            corrupt_blocks=corrupt,
+            by_fault=dict(sorted(by_fault.items())),
+            located=[self._located(bad) for bad in self._bad[:corrupt]],
+            check_ns=sum(use.checking_ns for use in self._uses),
+        )
+
+    def _located(self, bad: Any) -> BadBlock:
+        tier, fault = self._job.tiers[bad.tier], _FAULTS[bad.fault]
+        assert tier is not None, "planned rows have a tier"
+        assert fault is not None, "a bad block has a fault"
+        is_known = fault in (BlockFault.STALE, BlockFault.MISPLACED)
+        found = {"object_id": bad.found_object, "offset_bytes": bad.found_offset_bytes, "version": bad.found_version}
+        return BadBlock(
+            fault=fault,
+            row=bad.row,
+            tier=tier.name,
+            object_id=bad.object,
+            file=tier.path(bad.object),
+            offset_bytes=bad.offset_bytes,
+            expected_version=bad.expected,
+            found=found if is_known else None,
         )
 
     def _failure(self) -> Failure | None:
         """Return the first operation that failed; a block that was corrupt only if none did."""
-        struct, job = self.struct, self._job
+        struct = self.struct
         if struct.failed_row != NONE:
             row = int(struct.failed_trace_row)
             text = self._python.texts.get(row) or self._text()
             return Failure(row, f"{_OPS[struct.failed_op]} of object {struct.failed_object}: {text}")
-        if job.verifier is None or not struct.bad_blocks:
+        if not struct.bad_blocks:
             return None
-        bad = job.verifier.located(1, job.tiers)[0]
+        bad = self._located(self._bad[0])
         others = int(struct.bad_blocks) - 1
         more = f" and {others:,} more blocks" if others else ""
         return Failure(bad.row, f"read of object {bad.object_id}: {describe(bad)}{more}", is_corrupt=True)
@@ -384,41 +422,11 @@ class _Drive:
             return f"only {s.failed_moved} of {s.failed_bytes} bytes came from offset {s.failed_from_bytes}"
         if s.failed_errno == 0 and s.failed_op == WRITE:
             return f"the device took only {s.failed_moved} of {s.failed_bytes} bytes"
-        if s.failed_errno == errno.ENOENT and _is_space(tier):
+        if s.failed_errno == errno.ENOENT and tier and tier.native().kind in (TierKind.EXTENTS, TierKind.MEMORY):
             return f"object {s.failed_object} is not there"
-        why = getattr(tier, "why_no_room", None)
-        if s.failed_errno in (errno.ENOSPC, errno.EFBIG) and not s.failed_bytes and why is not None:
-            return f"no space: {why(s.failed_object)}"
-        return os.strerror(s.failed_errno)
-
-
-def _is_space(tier: Tier | None) -> bool:
-    return tier is not None and native_of(tier).kind in (TierKind.EXTENTS, TierKind.MEMORY)
-
-
-class _Watchdog:
-    """Sees that a job goes on: something completes, or nothing is in flight or due."""
-
-    def __init__(self, of: _Drive, job: Job) -> None:
-        self._of, self._stall_ns, self._rows = of, job.stall_ns, job.rows
-        self._seen, self._since = -1, monotonic_ns()
-
-    def look(self, *, is_left: bool) -> str | None:
-        """Describe the threads if nothing has completed for too long, else return None.
-
-        Of a run that was stopped all that is in flight completes; one that a signal `is_left` by does not wait long.
-        """
-        struct, now = self._of.struct, monotonic_ns()
-        moved = int(struct.completed) + int(struct.moved_steps)
-        first, is_due = int(self._rows.struct.ended), False
-        if first < self._rows.struct.laid:
-            is_due = bool(self._rows.within(first, first + 1)["due_ns"][0] <= now - int(struct.start_ns))
-        if moved != self._seen or not (struct.in_flight or struct.copying or is_due):
-            self._seen, self._since = moved, now
-        limit_ns = _LEFT_NS if is_left else None if struct.is_stopped else self._stall_ns
-        if limit_ns is None or now - self._since < limit_ns:
-            return None
-        return self._of.doings()
+        is_full = s.failed_errno in (errno.ENOSPC, errno.EFBIG) and not s.failed_bytes
+        why = tier.why_no_room(s.failed_object) if tier is not None and is_full else None
+        return f"no space: {why}" if why else os.strerror(s.failed_errno)
 
 
 class EngineName(StrEnum):
@@ -456,7 +464,7 @@ def choose(
         DeviceError: io_uring was asked for by name and the kernel does not give it.
 
     """
-    if any(isinstance(t, DeviceTier) for t in tiers):
+    if any(t is not None and t.is_of_gpu for t in tiers):
         is_growing, most = False, None
     refused = None if wanted is EngineName.THREADS else refusal()
     if wanted is EngineName.URING and refused is not None:
@@ -464,7 +472,7 @@ def choose(
     because = "auto" if wanted is EngineName.AUTO else f"--engine {wanted}"
     is_ring = wanted is not EngineName.THREADS
     # Tiers that do something, and none of it for a ring or for copies.
-    working = {native_of(t).kind for t in tiers if t is not None} - {TierKind.NOTHING}
+    working = {t.native().kind for t in tiers if t is not None} - {TierKind.NOTHING}
     is_virtual = wanted is EngineName.AUTO and working == {TierKind.MODELLED}
     if is_virtual:
         is_growing, most, is_ring = False, 1, False
@@ -483,9 +491,8 @@ def choose(
         because=because,
         is_virtual=is_virtual,
     )
-    for tier in tiers:
-        if getattr(tier, "engine", None) in ("threads", "uring"):
-            tier.engine = engine.name  # type: ignore[union-attr]
-        if isinstance(tier, DeviceTier):
-            tier.pin([engine.arena])
+    for tier in filter(None, tiers):
+        if tier.engine in ("threads", "uring"):
+            tier.engine = engine.name
+        tier.pin(engine.arena)
     return engine

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from kvreplay.engine.share import OfTier
 from kvreplay.native.rows import DELETE, REPLAY, RowRing
-from kvreplay.plan.contents import DataSource, Verifier
-from kvreplay.tiers.tier import SPREAD, Native, Tier, TierKind, name_template, native_of
+from kvreplay.plan.contents import DataSource
+from kvreplay.tiers.tier import SPREAD, Native, NativeDrive, Tier, TierKind, name_template
 from kvtrace.core.run.run_file import Verification
 from kvtrace.core.schema import Op
 
@@ -58,8 +58,8 @@ class Job:
     """Takes what says how many I/Os and copies are in flight, when the job begins; it may be asked by any thread."""
     bulk_depth: int | None = None
     """How many I/Os of a save or restore may be in flight; None: as many as there may be at all."""
-    verifier: Verifier | None = None
-    """Takes what checks find; None: nothing is checked."""
+    is_verified: bool = False
+    """Whether what reads bring is checked."""
     plan_address: int = 0
     """Of what knows which versions a read must find that spans several writes."""
     start: Together | None = None
@@ -105,7 +105,6 @@ class ThreadUse:
     user_ns: int
     system_ns: int
     minor_faults: int
-    major_faults: int
     cpu: int
     """On which it ended."""
 
@@ -148,23 +147,16 @@ class Driven:
         """Time of all threads in generating the data of writes."""
         return sum(each.making_ns for each in self.threads)
 
-    @property
-    def copy_threads(self) -> int:
-        """Threads that copy to and from memory."""
-        return len(self.of("copier"))
-
 
 _RINGS_QUEUE = -2
 _NONE = -1
-ACTS = ("open", "move", "close", "erase", "whole")
+OPEN, MOVE, CLOSE, ERASE, WHOLE = range(5)
 """By the numbers of replay.h: what a task of Python's is to do."""
-OPEN, MOVE, CLOSE, ERASE, WHOLE = range(len(ACTS))
 DOINGS = ("starting", "making data", "in the kernel", "waiting", "moving", "in a tier's client", "checking", "ended")
 """By the numbers of replay.h: what a thread is doing."""
 
 
-Drive, Digit = map(REPLAY.struct, ("Drive", "Digit"))
-TierStruct, UseStruct, JobStruct, TaskStruct = map(REPLAY.struct, ("Tier", "Use", "Job", "Task"))
+Digit, TierStruct, UseStruct, JobStruct, TaskStruct = map(REPLAY.struct, ("Digit", "Tier", "Use", "Job", "Task"))
 
 
 class TierTable:
@@ -180,7 +172,7 @@ class TierTable:
         """Whether steps go to workers, and to copiers."""
         for at, tier in enumerate(tiers):
             of = of_tiers[at] if at < len(of_tiers) else OfTier()
-            native = Native(TierKind.NOTHING) if tier is None else native_of(tier)
+            native = Native(TierKind.NOTHING) if tier is None else tier.native()
             self._lay(self.structs[at], native, 1 if tier is None else tier.alignment, of, rings, is_placed)
 
     def _at(self, values: Any) -> int:
@@ -191,10 +183,8 @@ class TierTable:
     def _lay(self, to: Any, of: Native, padding: int, share: OfTier, rings: int, is_placed: bool) -> None:
         to.kind, to.padding_bytes = of.kind, padding
         self._assign_queues(to, of, rings)
-        drives: Any = (Drive * len(of.drives))()
-        for at, (drive, known) in enumerate(zip(drives, of.drives, strict=True)):
-            drive.space, drive.base, drive.fd = known.space, known.base, known.fd
-            drive.touched_bytes = known.touched_bytes
+        drives: Any = (NativeDrive * len(of.drives))(*of.drives)
+        for at, drive in enumerate(drives):
             one = at if len(share.first) > 1 else 0
             drive.first_loop, drive.loops, drive.loop_step = share.first[one], share.counts[one], share.step
         to.drives, to.drive = len(drives), self._at(drives) if len(drives) else None

@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from kvreplay.tiers.host import device_number, node_cpus, numa_node
-from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import Tier, goes_by_ring
+from kvreplay.tiers.tier import Tier
 from kvtrace.core.errors import ConfigError
 
 AUTO = "auto"
@@ -26,19 +24,12 @@ MOST_SUBMITTERS = 64
 class OfTier:
     """The rings that a tier's I/O goes through."""
 
-    drive_of: Any = None
-    """uint8 an object id; None where there is one drive."""
     first: tuple[int, ...] = (0,)
     """By drive: the first of its rings."""
     counts: tuple[int, ...] = (1,)
     """By drive: how many they are; its objects take them in turn, by their ids."""
     step: int = 1
     """From one of them to the next."""
-
-    def ring(self, object_id: int) -> int:
-        """Return the ring of an object's I/O."""
-        drive = 0 if self.drive_of is None else int(self.drive_of[object_id])
-        return self.first[drive] + self.step * (object_id % self.counts[drive])
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +73,7 @@ def share(tiers: Sequence[Tier | None], wanted: int | None) -> Share:
     """Assign the drives of `tiers` to `wanted` rings; None: one a drive, as far as there are processors."""
     if wanted == 1:
         return Share("--submitters 1")
-    drives = [drive for tier in tiers if goes_by_ring(tier) for drive in tier.drives]
+    drives = [drive for tier in tiers if tier is not None and tier.has_ring for drive in tier.drives]
     devices = [_device(Path(drive.target)) for drive in drives]
     kinds = list(dict.fromkeys(devices))
     count, because = wanted, f"--submitters {wanted}"
@@ -106,15 +97,14 @@ def _distribute(tiers: Sequence[Tier | None], of_drive: list[int], count: int, b
     targets: list[list[str]] = [[] for _ in range(count)]
     of_tiers = []
     for tier in tiers:
-        if not goes_by_ring(tier):
+        if tier is None or not tier.has_ring:
             of_tiers.append(OfTier())
             continue
         rings = [list(range(at, count, step)) or [at % count] for at in islice(numbers, len(tier.drives))]
         for drive, own in zip(tier.drives, rings, strict=True):
             for ring in own:
                 targets[ring].append(drive.target)
-        drive_of = tier.drive_of if isinstance(tier, SeveralDrives) else None
-        of_tiers.append(OfTier(drive_of, tuple(own[0] for own in rings), tuple(map(len, rings)), step))
+        of_tiers.append(OfTier(tuple(own[0] for own in rings), tuple(map(len, rings)), step))
     return Share(because, tuple(of_tiers), tuple(map(tuple, targets)))
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import errno
 from time import monotonic_ns
-from typing import Any, cast
+from typing import Any
 
 from kvreplay.engine.job import CLOSE, ERASE, MOVE, OPEN, WHOLE, Job
 from kvreplay.native.rows import DELETE, WRITE
 from kvreplay.plan.buffers import Arena
-from kvreplay.tiers.files import FileTier
+from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import DeviceTier, PythonTier, WholeTier
+from kvreplay.tiers.tier import Tier
 
 
 class PythonTiers:
@@ -25,17 +25,15 @@ class PythonTiers:
         """By row of the trace: why it failed."""
         self._tiers, self._arena = job.tiers, arena
         self._handles: dict[int, Any] = {}
-        # Whether a tier has a form takes longer to find out than to make 4 KiB of data.
-        self._whole = [t if isinstance(t, WholeTier) else None for t in job.tiers]
-        self._device = [t if isinstance(t, DeviceTier) else None for t in job.tiers]
-        self._several = [t if isinstance(t, SeveralDrives) else None for t in job.tiers]
 
     def perform(self, task: Any) -> None:
         """Perform a task and store its outcome in it."""
         task.error = task.moved = task.retries = 0
         task.submitted_ns = -1
+        tier = self._tiers[task.tier]
+        assert tier is not None, "planned rows have a tier"
         try:
-            self._perform(task)
+            self._perform(tier.drive(task.object) if isinstance(tier, SeveralDrives) else tier, task)
         except OSError as error:
             task.error = error.errno or errno.EIO
             self.texts.setdefault(task.row, error.strerror or str(error))
@@ -43,14 +41,11 @@ class PythonTiers:
             task.error = errno.ENOMEM
             self.texts.setdefault(task.row, f"no space: {error}")
         task.completed_ns = monotonic_ns() - self.start_ns
-        whole = self._whole[task.tier]
-        if whole is not None:
-            task.retries = whole.take_retries()
+        if isinstance(tier, ObjectTier):
+            task.retries = tier.take_retries()
         task.is_answer = 1
 
-    def _perform(self, task: Any) -> None:
-        several = self._several[task.tier]
-        tier = cast("PythonTier", self._tiers[task.tier] if several is None else several.drive(task.object))
+    def _perform(self, tier: Tier, task: Any) -> None:
         if task.act in (OPEN, WHOLE, ERASE):
             if task.op == WRITE:
                 try:
@@ -58,7 +53,7 @@ class PythonTiers:
                 except OSError as error:
                     raise OSError(error.errno or errno.ENOSPC, f"no space: {error}") from None
             if task.act == WHOLE:
-                self._stage(task)
+                self._stage(tier, task)
             task.submitted_ns = monotonic_ns() - self.start_ns
         if task.op == DELETE:
             tier.delete(task.object)
@@ -68,13 +63,13 @@ class PythonTiers:
         try:
             if task.act in (MOVE, WHOLE) and task.bytes:
                 if task.act == MOVE:
-                    self._stage(task)
+                    self._stage(tier, task)
                 self._move(tier, task)
         finally:
             if task.act in (CLOSE, WHOLE):
                 self._end(tier, task)
 
-    def _move(self, tier: PythonTier, task: Any) -> None:
+    def _move(self, tier: Tier, task: Any) -> None:
         handle, data = self._handles[task.operation], self._arena.view(task.buffer, task.bytes)
         if task.op == WRITE:
             tier.write(handle, task.from_bytes, data)
@@ -82,27 +77,25 @@ class PythonTiers:
         else:
             task.moved = tier.read(handle, task.from_bytes, data)
 
-    def _stage(self, task: Any) -> None:
-        tier = self._device[task.tier]
-        if tier is not None and task.op == WRITE and task.bytes:
+    def _stage(self, tier: Tier, task: Any) -> None:
+        if tier.is_of_gpu and task.op == WRITE and task.bytes:
             tier.stage(self._arena.view(task.buffer, task.bytes))
 
-    def _begin(self, tier: PythonTier, task: Any) -> Any:
+    def _begin(self, tier: Tier, task: Any) -> Any:
         """Begin an operation; a write as part of its stream, if it has one."""
-        whole = self._whole[task.tier]
-        if whole is not None:
+        if isinstance(tier, ObjectTier):
             at = task.whole_from_bytes, task.whole_to_bytes
-            return whole.begin_whole(task.op, task.object, *at, is_split=task.ios > 1)
-        if task.op == WRITE and task.stream >= 0 and isinstance(tier, FileTier):
+            return tier.begin_whole(task.op, task.object, *at, is_split=task.ios > 1)
+        if task.op == WRITE and task.stream >= 0:
             return tier.begin_in(task.stream, task.object)
         return tier.begin(task.op, task.object)
 
-    def _end(self, tier: PythonTier, task: Any) -> None:
-        handle, whole = self._handles.pop(task.operation), self._whole[task.tier]
+    def _end(self, tier: Tier, task: Any) -> None:
+        handle = self._handles.pop(task.operation)
         try:
-            if whole is not None and task.act == CLOSE and task.op == WRITE and not task.is_failed:
+            if isinstance(tier, ObjectTier) and task.act == CLOSE and task.op == WRITE and not task.is_failed:
                 # Until now its data was gathered, which is no work of the tier's.
                 task.submitted_ns = monotonic_ns() - self.start_ns
-                whole.end_whole(task.op, handle)
+                tier.end_whole(task.op, handle)
         finally:
             tier.end(task.op, handle)

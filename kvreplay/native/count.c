@@ -1,5 +1,5 @@
-// What is counted of rows that have ended: distributions, kinds, seconds, requests, what was in flight at once; the
-// columns of the table ops, and the journal's batches.
+// What is counted of rows that have ended: distributions, kinds, seconds, requests, what was in flight at once; and the
+// journal's batches.
 #include "count.h"
 
 #include <stdlib.h>
@@ -70,28 +70,9 @@ static void sort(Done *done, Done *spare, int64_t count) {
 
 // One that ends as another starts does not overlap it.
 static void begin_operation(InFlight *f, int64_t start_ns, int64_t end_ns) {
-    int64_t *heap = f->end_ns, count = f->count;
-    while (count && heap[0] <= start_ns) {
-        const int64_t last = heap[--count];
-        int64_t at = 0;
-        for (int64_t child = 1; child < count; at = child, child = 2 * at + 1) {
-            if (child + 1 < count && heap[child + 1] < heap[child]) child++;
-            if (heap[child] >= last) break;
-            heap[at] = heap[child];
-        }
-        heap[at] = last;
-    }
-    if (end_ns > start_ns) {
-        if (count == f->room) {
-            f->room = max_of(256, 2 * f->room);
-            heap = f->end_ns = grown(heap, f->room, sizeof(int64_t));
-        }
-        int64_t at = count++;
-        for (; at && heap[(at - 1) / 2] > end_ns; at = (at - 1) / 2) heap[at] = heap[(at - 1) / 2];
-        heap[at] = end_ns;
-    }
-    f->count = count;
-    f->most = max_of(f->most, count);
+    while (f->ends.count && f->ends.number[0] <= start_ns) heap_pop(&f->ends);
+    if (end_ns > start_ns) heap_push(&f->ends, end_ns);
+    f->most = max_of(f->most, f->ends.count);
 }
 
 // Spans come by their ends. Those further back than all that there is room for are not joined any more.
@@ -139,7 +120,7 @@ EXPORT void order_flush(InOrder *o, int64_t is_last) {
 }
 
 EXPORT void order_free(InFlight *f, int64_t count) {
-    for (int64_t i = 0; i < count; i++) free(f[i].end_ns);
+    for (int64_t i = 0; i < count; i++) free(f[i].ends.number);
 }
 
 // --- a row at a time, whatever their order --------------------------------------------------------------------------
@@ -196,8 +177,6 @@ static inline void count_good(Counting *c, const Row *r, int64_t at, int64_t ask
         kind->last_due_ns = max_of(kind->last_due_ns, r->due_ns);
         put(&times[RESPONSE], end_ns - r->due_ns);
         free_ns = min_of(max_of(r->due_ns, r->ready_ns), start_ns);
-        c->run->depended_ns += (double)(free_ns - r->due_ns);
-        c->run->waited_ns += (double)(start_ns - free_ns);
         kind->depended_ns += free_ns - r->due_ns;
         kind->waited_ns += start_ns - free_ns;
         int64_t *sized = c->sized + (at * SIZES + size_of(r)) * 2 * COARSE_SLOTS;
@@ -384,43 +363,6 @@ EXPORT int64_t requests_take(Requests *all, int64_t begin, int64_t end, int64_t 
     return end;
 }
 
-// --- the table ops --------------------------------------------------------------------------------------------------
-
-// Writes `count` rows of the trace, from `first_row` on, at `begin`, a multiple of 8; `row` has the planned ones.
-EXPORT void ops_write(OpsColumns *to, int64_t begin, int64_t count, int64_t first_row, const Row *row, int64_t rows,
-                      const int64_t *asked_bytes) {
-    uint8_t bits[MEASURED] = {0};
-    memset(to->nulls, 0, sizeof to->nulls);
-    for (int64_t i = 0, planned = 0; i < count; i++) {
-        const int64_t at = begin + i;
-        int64_t value[MEASURED] = {NONE, NONE, NONE, NONE, NONE};
-        to->row[at] = first_row + i;
-        to->outcome[at] = SKIPPED;
-        to->engine[at] = (int8_t)to->no_engine;
-        if (planned < rows && row[planned].trace_row == first_row + i) {
-            const Row *r = &row[planned];
-            to->outcome[at] = r->outcome;
-            to->engine[at] = to->engine_of[r->tier];
-            value[SCHEDULED_NS] = r->due_ns;
-            value[SUBMITTED_NS] = r->submitted_ns;
-            value[COMPLETED_NS] = r->completed_ns;
-            if (r->outcome == OK && !to->is_simulated[r->tier]) {
-                // A delete moves no bytes: 0 is what was measured.
-                value[BYTES] = r->op == DELETE ? 0 : r->length_bytes;
-                value[IO_BYTES] = asked_bytes[planned];
-            }
-            planned++;
-        }
-        for (int name = 0; name < MEASURED; name++) {
-            const bool is_null = value[name] == NONE;
-            to->value[name][at] = value[name];
-            to->nulls[name] += is_null;
-            bits[name] |= (uint8_t)(!is_null << (i & 7));
-            if ((i & 7) == 7 || i == count - 1) to->has[name][at >> 3] = bits[name], bits[name] = 0;
-        }
-    }
-}
-
 // --- a live view, and the journal ---------------------------------------------------------------------------------------
 
 static void watch_row(Watched *w, const Row *r) {
@@ -447,11 +389,6 @@ static void watch_row(Watched *w, const Row *r) {
     }
     w->response_ns[w->sampled] = took;
     w->late_ns[w->sampled++] = r->submitted_ns - since;
-}
-
-EXPORT int64_t watch_take(Watched *w, const Row *rows, int64_t count) {
-    for (int64_t i = 0; i < count; i++) watch_row(w, &rows[i]);
-    return count;
 }
 
 // Takes rows from `to->at` on that have ended and are not in the journal yet, up to `to->room`; returns how many.

@@ -30,7 +30,7 @@ typedef struct {            // what is counted of the operations of one kind
     int64_t first_due_ns, last_due_ns;
     int64_t last_row, last_service_ns, last_bytes;  // of the first row with that last completion
     int64_t asked_bytes;                        // of the tier by rows that moved them, the warm-up's too
-    int64_t depended_ns, waited_ns;             // waits before submission, as of the run, of those that completed well
+    int64_t depended_ns, waited_ns;             // before submission, for earlier operations and for anything else, of those that completed well
 } Kind;
 
 typedef struct {            // what is counted of a run as a whole
@@ -38,7 +38,6 @@ typedef struct {            // what is counted of a run as a whole
     int64_t counted_sent, late, late_by_itself; // of those that figures count: submitted, late, and not by waiting
     int64_t left_out, first_row, from_ns;       // left out of figures and completed well; the first row that is not
     int64_t last_completed_ns, last_ns;         // the last completion, and the last time of all
-    double depended_ns, waited_ns;              // waits before submission: for earlier operations, for anything else
 } Run;
 
 typedef struct { int64_t operations, errors, bytes, latency_ns, most_ns, p99_ns; } Second;  // by second and kind
@@ -54,8 +53,8 @@ typedef struct {            // an operation that completed well, for what depend
 } Done;
 
 typedef struct {            // how many operations are in flight at once
-    int64_t *end_ns;        // a heap, the first on top
-    int64_t room, count, most;
+    Heap ends;              // of those in flight, the first on top
+    int64_t most;
 } InFlight;
 
 typedef struct {            // what one tier's operations covered
@@ -113,19 +112,6 @@ typedef struct {            // requests of which rows have come and may still co
     int64_t planned;        // rows of the part that were seen
     int64_t is_open_loop;
 } Requests;
-
-enum { SCHEDULED_NS, SUBMITTED_NS, COMPLETED_NS, BYTES, IO_BYTES, MEASURED };
-
-typedef struct {            // columns of the table ops
-    int64_t *value[MEASURED];
-    uint8_t *has[MEASURED]; // a bit a row
-    int64_t nulls[MEASURED];
-    int64_t *row;
-    int8_t *outcome, *engine;
-    const int8_t *engine_of;                    // by tier
-    const uint8_t *is_simulated;
-    int64_t no_engine;
-} OpsColumns;
 
 typedef struct {            // what a live view is told of rows as they end
     int64_t *totals;        // by tier and operation: operations, errors, bytes, response_ns

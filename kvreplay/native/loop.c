@@ -129,13 +129,13 @@ static void fail(Engine *e, Operation *f, int8_t outcome, int64_t error, const S
     }
 }
 
-static void unlist(Operation **first, Operation **last, Operation *f) {
+static void unlist(Queue *l, Operation *f) {
     if (!f->is_listed) return;
-    Operation *before = NULL;
+    Operation **first = f->is_bulk ? &l->bulk : &l->first, *before = NULL;
     for (Operation *at = *first; at != f; at = at->next) before = at;
     if (before) before->next = f->next;
     else *first = f->next;
-    if (last && *last == f) *last = before;
+    if (!f->is_bulk && l->last == f) l->last = before;
     f->is_listed = false;
 }
 
@@ -149,21 +149,23 @@ static void list(Engine *e, Operation *f) {  // its I/Os may go
     queue_wake(l);
 }
 
+static void release(Engine *e, Operation *f) {     // its place among those under way
+    Queue *l = &e->queue[f->queue];
+    l->promised[f->is_bulk] -= f->promised;
+    l->places->operations--;
+    f->next = e->free_operation;
+    f->row = NULL;
+    e->free_operation = f;
+}
+
 static void finish(Engine *e, Operation *f) {
     Row *r = f->row;
     if (!f->is_failed && r->outcome != CORRUPT) {
         r->completed_ns = f->last_ns;
         set_outcome(r, OK);
     }
-    Queue *l = &e->queue[f->queue];
-    Places *p = l->places;
-    int64_t number = f->number, ended = f->last_ns;
-    l->promised[f->is_bulk] -= f->promised;
-    p->operations--;
-    f->next = e->free_operation;
-    f->row = NULL;
-    e->free_operation = f;
-    leave(e, number, ended);
+    release(e, f);
+    leave(e, f->number, f->last_ns);
 }
 
 static bool needs_close(const Operation *f) {
@@ -242,11 +244,8 @@ static bool begin(Engine *e, int queue, int64_t number, int64_t now, Step *s) {
             error = find_room(e, f);
         if (error == ENOSPC && atomic_load_explicit(&e->order.rows->ended, memory_order_relaxed) < number) {
             // A delete that the trace has before it may still wait: again when something more has ended.
-            e->queue[queue].promised[f->is_bulk] -= f->promised;
+            release(e, f);
             e->queue[queue].is_full = true;
-            e->queue[queue].places->operations--;
-            f->next = e->free_operation, f->row = NULL;
-            e->free_operation = f;
             heap_push(&e->queue[queue].ready, number);
             e->order.ready++;
             return false;
@@ -286,10 +285,7 @@ static void next_io(Engine *e, Queue *l, Operation *f, Step *s) {
         f->promised--;
         l->promised[f->is_bulk]--;
     }
-    if (f->next_io == f->ios) {
-        if (f->is_bulk) unlist(&l->bulk, NULL, f);
-        else unlist(&l->first, &l->last, f);
-    }
+    if (f->next_io == f->ios) unlist(l, f);
     *s = (Step){.operation = f, .act = MOVE, .from_bytes = start, .bytes = end - start};
 }
 
@@ -376,10 +372,7 @@ void end_step(Engine *e, Step *s) {
     give_place(e, l->places, s->place);
     if (s->result < 0) fail(e, f, FAILED, -s->result, s);
     else if ((s->act == MOVE || s->act == WHOLE) && s->result < least) fail(e, f, is_read ? SHORT : FAILED, 0, s);
-    if (f->is_failed) {
-        if (f->is_bulk) unlist(&l->bulk, NULL, f);
-        else unlist(&l->first, &l->last, f);
-    }
+    if (f->is_failed) unlist(l, f);
     if (s->act == OPEN && !f->is_failed) list(e, f);
     else if (s->act == MOVE) end_ios(e, f);
     else finish(e, f);

@@ -221,7 +221,7 @@ typedef struct {            // what one thread did with its time
     int64_t asleep_ns;      // with nothing to do: until something completes or is due
     int64_t waited_ns;      // of all: for a processor (schedstat); NONE where the kernel does not tell
     int64_t user_ns, system_ns;
-    int64_t minor_faults, major_faults;
+    int64_t minor_faults;
     int64_t ended_ns;       // of the run
     int32_t cpu;
     _Atomic int32_t doing;
@@ -273,7 +273,6 @@ typedef struct Engine {
     int64_t model_busy_ns[64][2];
     Load load[64];
     int64_t virtual_ns;
-    pthread_mutex_t bad_lock;
 } Engine;
 
 typedef struct {            // a step for a tier that is Python's

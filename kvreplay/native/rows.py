@@ -15,8 +15,9 @@ from kvtrace.core.native import library
 from kvtrace.core.native.structs import header
 
 _HERE = Path(__file__).parent
-REPLAY = header(Path(library.__file__).parent / "core.h", _HERE / "replay.h", _HERE / "plan.h")
-COUNTED = header(_HERE / "count.h")
+REPLAY, COUNTED = (
+    header(Path(library.__file__).parent / "core.h", _HERE / "replay.h", _HERE / of) for of in ("plan.h", "count.h")
+)
 NONE = -1
 NOT_DONE = NONE
 READ, WRITE, DELETE = 0, 1, 2

@@ -43,7 +43,6 @@ static void note_usage(Use *use, int sign) {
     use->user_ns += sign * (r.ru_utime.tv_sec * 1000000000 + r.ru_utime.tv_usec * 1000);
     use->system_ns += sign * (r.ru_stime.tv_sec * 1000000000 + r.ru_stime.tv_usec * 1000);
     use->minor_faults += sign * r.ru_minflt;
-    use->major_faults += sign * r.ru_majflt;
 }
 
 // Wait until the job starts. Threads of a shared engine sleep until they are woken: hundreds that look at the clock

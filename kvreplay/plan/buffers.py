@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -61,11 +61,6 @@ class Arena:
     def used_bytes(self) -> int | None:
         """Bytes of the most buffers in use at once."""
         return None if self.used is None else self.used * self.slot_bytes
-
-    @property
-    def touched_bytes(self) -> int:
-        """Bytes of the buffers touched so far."""
-        return self.touched * self.slot_bytes
 
     @property
     def usable(self) -> int:
@@ -150,32 +145,22 @@ def map_aligned(nbytes: int) -> tuple[mmap.mmap, int]:
 
 def huge_bytes(address: int) -> int | None:
     """Return how many bytes of the mapping at `address` lie on huge pages; null where the kernel does not say."""
-    spans = _huge_spans()
-    return None if spans is None else next((huge for low, high, huge in spans if low <= address < high), None)
-
-
-def small_page_bytes(arenas: Iterable[Arena]) -> int | None:
-    """Return how much of `arenas` that was touched lies on small pages; null where the kernel does not say."""
-    known, spans = list(arenas), _huge_spans()
-    if spans is None:
-        return None
-    # Neighbouring mappings may be one to the kernel.
-    held = [span for span in spans if any(span[0] <= arena.address < span[1] for arena in known)]
-    return max(0, sum(arena.touched_bytes for arena in known) - sum(huge for *_, huge in held))
-
-
-def _huge_spans() -> list[tuple[int, int, int]] | None:
-    """Return the first byte, the one after the last, and the bytes on huge pages of each of our mappings."""
     try:
         lines = Path("/proc/self/smaps").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return None
-    found, at = [], (0, 0)
+    is_there = False
     for line in lines:
         span = line.split(" ", 1)[0]
         if "-" in span and ":" not in span:
             low, high = (int(part, 16) for part in span.split("-"))
-            at = (low, high)
-        elif line.startswith("AnonHugePages:"):
-            found.append((*at, int(line.split()[1]) * 1024))
-    return found
+            is_there = low <= address < high
+        elif is_there and line.startswith("AnonHugePages:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def small_page_bytes(arena: Arena) -> int | None:
+    """Return how much of `arena` that was touched lies on small pages; null where the kernel does not say."""
+    huge = huge_bytes(arena.address)
+    return None if huge is None else max(0, arena.touched * arena.slot_bytes - huge)

@@ -6,17 +6,16 @@ repeat, as arrays deduplicate them, out of a pool that the whole run shares, and
 tail of zeros, so that none is all zeros. How far zstd gets is measured, not assumed.
 
 With `--verify` every 4 KiB written is stamped and every block read is checked: tag of the run, object, offset, version,
-and a checksum of the whole block. `Verifier` reports what the engine found and where each bad block lies.
+and a checksum of the whole block.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -32,7 +31,7 @@ Fill = Callable[[memoryview, int, int, int], None]
 
 ARENA_BYTES = 1 << 20
 """Stays in a processor's caches; what is written does not repeat with it, because each 512 bytes have a key."""
-BLOCK_BYTES, SECTOR_BYTES, POOL_BLOCKS = 4096, 512, 256
+BLOCK_BYTES, SECTOR_BYTES = 4096, 512
 MAX_DEDUP_RATIO, MAX_COMPRESS_RATIO = 1000.0, 20.0
 ZSTD_LEVEL = 3
 GENERATOR = "dgen-py: an arena of 1 MiB by the seed, xor a key for each 512 bytes of seed, object, version and place"
@@ -68,52 +67,38 @@ def _arena(seed: int) -> Any:
     return arena
 
 
-@dataclass(frozen=True, slots=True)
 class DataSource:
     """The data of a run."""
 
-    seed: int
-    struct: Any
-    """What C makes data by, and counts."""
-    dedup_ratio: float
-    compress_ratio: float
-    measured_compress_ratio: float | None
-    _arena: Any
-
-    @classmethod
-    def of(
-        cls, seed: int, dedup_ratio: float = 1.0, compress_ratio: float = 1.0, *, is_stamped: bool = False
-    ) -> DataSource:
-        """Return the data of `seed`, of the ratios asked for; each block is stamped if `is_stamped`."""
-        arena = _arena(seed)
-        struct = DataStruct(
-            arena=arena.ctypes.data,
+    def __init__(
+        self, seed: int, dedup_ratio: float = 1.0, compress_ratio: float = 1.0, *, is_stamped: bool = False
+    ) -> None:
+        """Make data by `seed`, of the ratios asked for; each block is stamped if `is_stamped`."""
+        self.seed, self._dedup_ratio, self._compress_ratio = seed, dedup_ratio, compress_ratio
+        self._arena, self._measured_ratio = _arena(seed), 1.0
+        self.struct = DataStruct(
+            arena=self._arena.ctypes.data,
             arena_sectors=ARENA_BYTES // SECTOR_BYTES,
             seed=seed & _MASK,
             head_bytes=SECTOR_BYTES,
         )
-        found = cls(seed, struct, dedup_ratio, compress_ratio, None, arena)
-        measured = None
+        """What C makes data by, and counts."""
         if dedup_ratio > 1 or compress_ratio > 1:
-            struct.head_bytes, measured = found._head(compress_ratio)
-            struct.copies_below = min(_MASK, int((1 - 1 / dedup_ratio) * 2.0**64))
+            self.struct.head_bytes, self._measured_ratio = self._head(compress_ratio)
+            self.struct.copies_below = min(_MASK, int((1 - 1 / dedup_ratio) * 2.0**64))
         if is_stamped:
             # Of no other run: a lost write cannot hide behind an equal block of an earlier one.
-            struct.tag, struct.is_stamped = int.from_bytes(os.urandom(8), "little"), 1
-        return cls(seed, struct, dedup_ratio, compress_ratio, measured, arena)
+            self.struct.tag, self.struct.is_stamped = int.from_bytes(os.urandom(8), "little"), 1
 
     def fill(self, buffer: memoryview, object_id: int, version: int, offset: int) -> None:
         """Fill `buffer` with the bytes of (object_id, version) from `offset` on."""
-        if len(buffer):
-            to = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-            arguments = map(ctypes.c_int64, (len(buffer), offset, object_id, version))
-            library().data_make(ctypes.byref(self.struct), ctypes.c_void_p(to), *arguments)
+        _make(self.struct, buffer, object_id, version, offset)
 
     def unstamped(self, buffer: memoryview, object_id: int, version: int, offset: int) -> None:
         """Fill without the stamps of `--verify`, for blocks that belong to no object."""
         plain = DataStruct.from_buffer_copy(self.struct)
         plain.is_stamped = 0
-        DataSource(self.seed, plain, 1, 1, None, self._arena).fill(buffer, object_id, version, offset)
+        _make(plain, buffer, object_id, version, offset)
 
     def _head(self, ratio: float) -> tuple[int, float]:
         """Return the random bytes of each 512 that bring zstd nearest to `ratio` on a sample, and its ratio there."""
@@ -141,8 +126,8 @@ class DataSource:
 
     def facts(self) -> DataNote:
         """Return what run.json says of the data."""
-        packing = "compressible" if self.compress_ratio > 1 else "incompressible"
-        repeats = self.dedup_ratio > 1
+        packing = "compressible" if self._compress_ratio > 1 else "incompressible"
+        repeats = self._dedup_ratio > 1
         repeating = "blocks repeat" if repeats else "no 512-byte block twice, but in copies between tiers"
         return DataNote(
             generator=GENERATOR,
@@ -155,81 +140,29 @@ class DataSource:
 
     def _shape(self) -> ShapeNote | None:
         """Return the ratios asked for, and the blocks made so far; None if none was asked for."""
-        if self.measured_compress_ratio is None:
+        if max(self._dedup_ratio, self._compress_ratio) <= 1:
             return None
+        # Counted where blocks repeat alone.
         made, single = int(self.struct.made_blocks), int(self.struct.single_blocks)
-        if not self.struct.copies_below:
-            made = single = 0
         distinct = single + sum(int(word).bit_count() for word in self.struct.pool_used)
         return ShapeNote(
-            dedup_ratio=self.dedup_ratio,
-            compress_ratio=self.compress_ratio,
+            dedup_ratio=self._dedup_ratio,
+            compress_ratio=self._compress_ratio,
             block_bytes=BLOCK_BYTES,
             made_blocks=made,
             distinct_blocks=distinct,
             measured_dedup_ratio=made / distinct if distinct else None,
             random_bytes_per_512=int(self.struct.head_bytes),
-            measured_compress_ratio=self.measured_compress_ratio,
+            measured_compress_ratio=self._measured_ratio,
         )
 
 
-MAX_LOCATED = 100_000
-"""Bad blocks that run.json lists; more, which would take more than 100 MB, are only counted."""
-_FAULTS = (None, BlockFault.DAMAGED, BlockFault.FOREIGN, BlockFault.STALE, BlockFault.MISPLACED)
-"""By the numbers of replay.h."""
-
-
-class NamedTier(Protocol):
-    """A tier that reads come from; one of files has `path(object_id)`, too."""
-
-    name: str
-
-
-class Verifier:
-    """The bad blocks that the engine's threads find, in memory that they write."""
-
-    def __init__(self) -> None:
-        """Have room for MAX_LOCATED bad blocks, which takes memory as they come."""
-        self.blocks: Any = (REPLAY.struct("BadBlock") * MAX_LOCATED)()
-
-    def located(self, count: int, tiers: Sequence[NamedTier | None]) -> list[BadBlock]:
-        """Return the first `count` bad blocks that were found, as far as there was room."""
-        return [_located(self.blocks[at], tiers) for at in range(min(count, MAX_LOCATED))]
-
-    def result(
-        self, tiers: Sequence[NamedTier | None], checked: int, unwritten: int, faults: Iterable[int], check_ns: int
-    ) -> Verification:
-        """Return what was found: `faults` are counts by the numbers of replay.h."""
-        by_fault = {fault.value: n for fault, n in zip(_FAULTS, faults, strict=True) if fault is not None and n}
-        corrupt = sum(by_fault.values())
-        return Verification(
-            block_bytes=BLOCK_BYTES,
-            checked_blocks=checked,
-            unwritten_blocks=unwritten,
-            corrupt_blocks=corrupt,
-            by_fault=dict(sorted(by_fault.items())),
-            located=self.located(corrupt, tiers),
-            check_ns=check_ns,
-        )
-
-
-def _located(bad: Any, tiers: Sequence[NamedTier | None]) -> BadBlock:
-    tier, fault = tiers[bad.tier], _FAULTS[bad.fault]
-    assert tier is not None, "planned rows have a tier"
-    assert fault is not None, "a bad block has a fault"
-    path = getattr(tier, "path", None)
-    is_known = fault in (BlockFault.STALE, BlockFault.MISPLACED)
-    found = {"object_id": bad.found_object, "offset_bytes": bad.found_offset_bytes, "version": bad.found_version}
-    return BadBlock(
-        fault=fault,
-        row=bad.row,
-        tier=tier.name,
-        object_id=bad.object,
-        file=path(bad.object) if path else None,
-        offset_bytes=bad.offset_bytes,
-        expected_version=bad.expected,
-        found=found if is_known else None,
-    )
+def _make(by: Any, buffer: memoryview, object_id: int, version: int, offset: int) -> None:
+    """Fill `buffer` as the struct `by` says."""
+    if len(buffer):
+        to = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        numbers = map(ctypes.c_int64, (len(buffer), offset, object_id, version))
+        library().data_make(ctypes.byref(by), ctypes.c_void_p(to), *numbers)
 
 
 def named(found: Verification | None, trace: Path) -> Verification | None:

@@ -13,22 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.metadata import Metadata
-from kvtrace.core.schema import Table
 from kvtrace.core.tables import Reader
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-LATE_NS = 1_000_000
-"""An operation later than this counts as late."""
 KEPT_PACE_FRACTION = 0.01
 """An open loop kept pace if no more than this part of its operations was late."""
 
@@ -75,12 +70,10 @@ class Repeated:
 
         `last_deletes` are those rows that delete, at last, what the next repeat reads: they are in none.
         """
-        self.path: Path = reader.path
-        self.table: Table = reader.table
-        self.extras = reader.extras
-        self.meta: Metadata = reader.meta
+        self.path, self.table, self.extras, self.meta = reader.path, reader.table, reader.extras, reader.meta
         self.rows, self.repeats = rows, repeats
-        self._reader = reader
+        self.once = reader
+        """The reader of the part that is repeated."""
         self.left_out = np.zeros(rows, bool)
         """By row of what is repeated: whether it is left out."""
         self.left_out[np.asarray(last_deletes, np.int64)] = True
@@ -90,22 +83,13 @@ class Repeated:
             request = max(request, int(batch.column("request_id").fill_null(-1).to_numpy().max()))
         self.period_ns = last_ns + max(1, last_ns // max(1, rows - 1))
         """From the start of one repeat to that of the next: the last row's time, and one mean gap."""
-        self._requests = request + 1
+        self.requests = request + 1
+        """By how much the requests of a repeat are counted on from those of the one before it."""
         part = (reader.meta.source or {}).get("part")
         if isinstance(part, dict) and rows == reader.meta.rows:
             # Other ranks repeat the other parts, in step.
             self.period_ns = int(part.get("period_ns", self.period_ns))
-            self._requests = int(part.get("requests", self._requests))
-
-    @property
-    def once(self) -> Reader:
-        """The reader of the part that is repeated."""
-        return self._reader
-
-    @property
-    def requests(self) -> int:
-        """By how much the requests of a repeat are counted on from those of the one before it."""
-        return self._requests
+            self.requests = int(part.get("requests", self.requests))
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all repeats, times and requests counted on."""
@@ -113,10 +97,10 @@ class Repeated:
 
         if self.rows > TOGETHER:
             for repeat in range(self.repeats):
-                for batch in _first(self._reader, columns, self.rows):
+                for batch in _first(self.once, columns, self.rows):
                     yield self._moved(batch, np.full(batch.num_rows, repeat))
             return
-        once = pa.Table.from_batches(list(_first(self._reader, columns, self.rows)))
+        once = pa.Table.from_batches(list(_first(self.once, columns, self.rows)))
         most = TOGETHER // self.rows
         for start in range(0, self.repeats, most):
             repeats = np.arange(start, min(start + most, self.repeats))
@@ -128,7 +112,7 @@ class Repeated:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        for name, by in (("ts_ns", self.period_ns), ("request_id", self._requests)):
+        for name, by in (("ts_ns", self.period_ns), ("request_id", self.requests)):
             at = batch.schema.get_field_index(name)
             if at >= 0:
                 field = batch.schema.field(at)

@@ -28,12 +28,16 @@ from kvreplay.probes.libbpf import (
     EVENT,
     KINDS,
     EventRing,
+    Filter,
     Programs,
     check_available,
+    device_name,
     histogram,
+    load,
     tracefs,
+    unseen_calls,
+    zone_shift,
 )
-from kvreplay.probes.program import Filter, device_name, load, shared, start, stop, unseen_calls, zone_shift
 from kvreplay.tiers.host import SECTOR_BYTES, host_facts
 from kvtrace.core.app import noted_signals
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of, table_of
@@ -91,7 +95,9 @@ class Session:
         if writer is not None:
             self._ring = EventRing(self._programs.descriptor("events"))
             self._bits = self._programs.enumerators("req_flag_bits")
-        self.start_ns = self._drained_ns = start(self._programs)
+        self.start_ns = self._drained_ns = time.monotonic_ns()
+        # They count from now on.
+        self._programs.shared()["origin_ns"] = self.start_ns
 
     def close(self) -> None:
         """Detach the probes."""
@@ -131,12 +137,12 @@ class Session:
         self.duration_ns = time.monotonic_ns() - self.start_ns
         for program in PROGRAMS:
             self._programs.detach(program)
-        stop(self._programs)
+        self._programs.shared()["origin_ns"] = 0
         self._take_events()
         # What has not completed by now is a row without a completion.
         self._write(b"".join(unfinished(state) for _, state in self._programs.entries("requests")))
         self._drain_seconds(is_end=True)
-        counted, unseen = shared(self._programs)[0], unseen_calls(tracefs() / "events")
+        counted, unseen = self._programs.shared()[0], unseen_calls(tracefs() / "events")
         block = block_figures(self._programs, counted, self._seconds, self._shift)
         return block, None if unseen is None else application(counted, unseen)
 
@@ -476,10 +482,11 @@ MOST_SIZES = 12
 MOST_ZONES = 8
 _UNSEEN = "this kernel has no tracepoints of system calls (CONFIG_FTRACE_SYSCALLS): the application is unseen"
 _NO_REQUEST = "no block request was seen; is the filter right, or was all served from the page cache?"
-_TIMES = columns_of("""
+_TIMES = """
+    text: time; count: count
     ns: mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, p99_99_ns = p99.99,
         longest_below_ns = below
-""")
+"""
 
 
 def probe_document(found: ProbeFile) -> Document:
@@ -499,7 +506,11 @@ def probe_document(found: ProbeFile) -> Document:
     tables = [
         *([table_of("Application calls", Sheet.DEVICE, spec, called, keys=2)] if called else []),
         *([_requests(directions)] if directions else []),
-        *([_times(timed)] if timed else []),
+        *(
+            [table_of("Times", Sheet.DEVICE, _TIMES, [asdict(times) | {"time": name} for name, times in timed])]
+            if timed
+            else []
+        ),
         *(_histogram(name, times) for name, times in timed),
     ]
     chapters = [Chapter("", tables)]
@@ -527,23 +538,15 @@ def _unseen(calls: Application | None) -> Iterator[str]:
 
 
 def _requests(directions: dict[str, DirectionFigures]) -> ReportTable:
-    columns = columns_of("""
+    spec = """
         text: direction
         count: issued = requests, completed
         bytes: completed_bytes = bytes
         count: bios, splits, merges, requeues, errors
-    """)
-    rows = []
-    for name, d in directions.items():
-        merges = total([d.bios_merged, d.requests_merged])
-        rows.append([name, d.issued, d.completed, d.completed_bytes, d.bios, d.splits, merges, d.requeues, d.errors])
-    return ReportTable("Block requests", Sheet.DEVICE, columns, rows)
-
-
-def _times(timed: list[tuple[str, Histogram]]) -> ReportTable:
-    columns = [*columns_of("text: time; count: count"), *_TIMES]
-    rows = [[name, times.count, *(getattr(times, column.name) for column in _TIMES)] for name, times in timed]
-    return ReportTable("Times", Sheet.DEVICE, columns, rows)
+    """
+    merges = {name: total([d.bios_merged, d.requests_merged]) for name, d in directions.items()}
+    rows = [asdict(d) | {"direction": name, "merges": merges[name]} for name, d in directions.items()]
+    return table_of("Block requests", Sheet.DEVICE, spec, rows)
 
 
 def _histogram(name: str, times: Histogram) -> ReportTable:

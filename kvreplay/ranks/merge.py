@@ -121,20 +121,17 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
     late = straggler(parts)
     device_io = _device_io(parts)
     judgement = merged_verdict(parts, figures, pace, device_io, late)
-    errors = sum(run.summary.errors or 0 for run in runs)
+    each = [run.summary for run in runs]
+    counts = added(each, "operations", "errors", "not_reached", "absent_deletes", "in_flight_mean")
     summary = Summary(
-        verdict=sentence(judgement, parts, errors),
+        verdict=sentence(judgement, parts, counts["errors"]),
         judgement=judgement,
-        wall_ns=max((run.summary.wall_ns or 0 for run in runs), default=0) or None,
-        operations=sum(run.summary.operations or 0 for run in runs),
-        errors=errors,
-        not_reached=sum(run.summary.not_reached or 0 for run in runs),
+        wall_ns=most([of.wall_ns for of in each]),
+        **counts,
         figures=figures,
         pace=pace,
-        in_flight_mean=total([run.summary.in_flight_mean for run in runs]),
-        skipped_rows=sum_by_name([run.summary.skipped_rows for run in runs]),
+        skipped_rows=sum_by_name([of.skipped_rows for of in each]),
         warmup=_warmup(order, parts),
-        absent_deletes=sum(run.summary.absent_deletes for run in runs),
         definitions=first.summary.definitions | DEFINITIONS,
     )
     path, window = Path(order.trace), _window(order, parts, runs)
@@ -180,7 +177,7 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
         else mlperf_figures(
             metadata, moved, summary, order.config.criteria, requests, is_whole_trace=bool(window.is_whole_trace)
         ),
-        checkpoints=merged_checkpoints(parts, tiers, summary.wall_ns, is_exact=found.is_exact),
+        checkpoints=merged_checkpoints(parts, found, tiers, summary.wall_ns),
         ranks=RanksNote(
             count=order.count,
             library=order.library,
@@ -469,13 +466,9 @@ BEHIND_SHARE, BEHIND_NS = 0.05, 50_000_000
 _OTHERWISE = ("device_busy_share", "device_time_share", "on_time_share", "throttle_share")
 _MEANS = [name for name in Evidence.__struct_fields__ if name.endswith("_share") and name not in _OTHERWISE]
 """Shares of `Evidence` of which all ranks together have the average."""
-_MOST = (
-    "device_busy_share",
-    "is_end_late",
-    "device_queue_mean",
-    "device_queue_limit",
-)
+_MOST = ("device_busy_share", "is_end_late", "device_queue_mean", "device_queue_limit")
 """Of these they have what the rank with the most has."""
+_MEDIANS = ("doubling_gain", "slowdown")
 MORE = 1.2
 """Times what the median rank has, or takes."""
 
@@ -553,19 +546,18 @@ def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str
     )
     device_ns = total([moved.device_ns for name, moved in device_io.items() if name.split(":")[0].split()[0] == tier])
     is_known = all(e.device_time_share is not None for e in each)
-    gains = [e.doubling_gain for e in each if e.doubling_gain is not None]
-    slowdowns = [e.slowdown for e in each if e.slowdown is not None]
     throttled = max((e for e in each if e.throttle is not None), key=lambda e: e.throttle_share or 0.0, default=None)
     names = sorted({name for e in each for name in e.response_shares})
     together: dict[str, Any] = {name: mean([getattr(e, name) for e in each]) for name in _MEANS}
     together |= {name: most([getattr(e, name) for e in each]) for name in _MOST}
+    for name in _MEDIANS:
+        known = [value for e in each if (value := getattr(e, name)) is not None]
+        together[name] = median(known) if known and len(known) == len(each) else None
     return Evidence(
         queue_depth=sum(e.queue_depth for e in each),
         storage=each[0].storage if each else "drive",
         in_flight_mean=total([e.in_flight_mean for e in each]),
         device_time_share=device_ns / in_use_ns if is_known and device_ns is not None and in_use_ns else None,
-        doubling_gain=median(gains) if len(gains) == len(each) and gains else None,
-        slowdown=median(slowdowns) if len(slowdowns) == len(each) and slowdowns else None,
         response_shares={n: sum(e.response_shares.get(n, 0) for e in each) / len(each) for n in names},
         on_time_share=None if pace is None else pace.on_time_fraction,
         throttle=None if throttled is None else throttled.throttle,

@@ -23,7 +23,7 @@ import numpy as np
 from kvreplay.config.config import named
 from kvreplay.config.tiers import FILE_SUFFIX, paths_of
 from kvreplay.native.rows import DELETE, REPLAY
-from kvreplay.tiers.claims import check_shared
+from kvreplay.tiers.claims import check_target
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.native.library import I2, I4, I8, StructAt, function
@@ -378,7 +378,7 @@ def target_of(name: str, target: str, rank: int, hosts: Sequence[str]) -> str:
 
 
 def _folder(path: Path, rank: int) -> Path:
-    check_shared(path)
+    check_target(path, is_shared=True)
     folder = path / RANK_FOLDER.format(rank)
     try:
         folder.mkdir(exist_ok=True)

@@ -23,7 +23,8 @@ from kvreplay.config.config import Config, Criteria
 from kvreplay.config.limits import Warmup, parse_warmup
 from kvreplay.native.rows import NOT_DONE
 from kvreplay.result.checkpoints import MeasuredOps, checkpoint, figures_of, spans_of, times_beside
-from kvreplay.result.counts import NOTHING, RequestTimes, Times
+from kvreplay.result.counts import LATENESS, RESPONSE, RequestTimes, Times
+from kvreplay.result.figures import rated
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import read_json
 from kvtrace.core.run.figures import Checkpoint, CheckpointFigures, Distribution, Figures, Pace, RequestFigures
@@ -31,7 +32,6 @@ from kvtrace.core.run.run_file import OPS_FILE, SERVED_FILE, DealNote, RunFile, 
 from kvtrace.core.schema import OPS, Op, Qos
 from kvtrace.core.statistics import mean, total
 from kvtrace.core.tables import open_table
-from kvtrace.core.units import NS_PER_S
 
 if TYPE_CHECKING:
     import duckdb
@@ -163,6 +163,7 @@ MEMORY_LIMIT = "1GB"
 EXACT_OPERATIONS = 10_000_000
 """Up to so many are kept one by one; 32 bytes each."""
 _BATCH_ROWS = 1 << 17
+_TIMES = ("latency", "latency_per_mib", "response", "lateness")
 _OPS = """
     CREATE VIEW ops AS
     SELECT rank, tier, op, phase, request_id, engine,
@@ -196,6 +197,7 @@ class RankOperations:
             "(rank BIGINT, ops_file TEXT, served_file TEXT, late_ns BIGINT, warmup_rows BIGINT, warmup_ns BIGINT)"
         )
         left = [part for part in parts if part.run is not None]
+        self.is_open_loop = any(part.run.pacing.loop == "open" for part in left if part.run is not None)
         for part in left:
             files = [str(part.folder / file) for file in (OPS_FILE, SERVED_FILE)]
             warmup = part.measured.warmup or Warmup()
@@ -211,15 +213,15 @@ class RankOperations:
         for batch in self._db.sql(query).to_arrow_reader(_BATCH_ROWS):
             yield [column.fill_null(NOT_DONE).to_numpy().astype(np.int64) for column in batch.columns]
 
-    def distribution(self, time: str, kind: str = "true") -> Distribution:
+    def distribution(self, what: int, kind: str = "true") -> Distribution:
         """Return that of a time of the operations of a `kind` which the warm-up leaves in."""
-        found = Times(limit=EXACT_OPERATIONS if self.is_exact else 0)
+        found, time = Times(limit=EXACT_OPERATIONS if self.is_exact else 0), _TIMES[what]
         query = f"SELECT {time} FROM ops WHERE is_measured AND {kind} AND {time} IS NOT NULL"  # noqa: S608 - our words
         for (values,) in self.columns(query):
             found.add(values)
         return found.distribution()
 
-    def span(self, kind: str) -> tuple[int | None, int]:
+    def took(self, kind: str) -> tuple[int | None, int]:
         """Return how long the operations of a `kind` took together, and the sum of their service times."""
         times = "max(completed_ns) - min(submitted_ns), coalesce(sum(latency), 0)"
         query = f"SELECT {times} FROM ops WHERE is_measured AND is_done AND {kind}"  # noqa: S608 - our words
@@ -253,37 +255,20 @@ def merged_figures(parts: Sequence[PartRun], found: RankOperations, tiers: Seque
     for figures in (each for part in parts for each in part.figures):
         of.setdefault(figures.tier, {}).setdefault(figures.op, []).append(figures)
     return [
-        _merged(by_op[op], found, f"tier = {tiers.index(tier)} AND op = '{op}'")
+        rated(
+            found,
+            f"tier = {tiers.index(tier)} AND op = '{op}'",
+            tier,
+            op,
+            is_timed=any(f.latency.count for f in each),
+            engine=each[0].engine if len({f.engine for f in each}) == 1 else "several",
+            is_simulated=each[0].is_simulated,
+            **added(each, "planned", "operations", "errors", "corrupt", "bytes", "io_bytes"),
+        )
         for tier, by_op in of.items()
         for op in Op
-        if op in by_op
+        if (each := by_op.get(op))
     ]
-
-
-def _merged(each: Sequence[Figures], found: RankOperations, kind: str) -> Figures:
-    first = each[0]
-    span, service_ns = found.span(kind)
-    moved, operations = total([f.bytes for f in each]), sum(f.operations or 0 for f in each)
-    is_timed = any(f.latency.count for f in each)
-    is_rated = bool(span) and any(f.operations_per_s is not None for f in each)
-    return Figures(
-        tier=first.tier,
-        op=first.op,
-        engine=first.engine if len({f.engine for f in each}) == 1 else "several",
-        is_simulated=first.is_simulated,
-        **added(each, "planned", "errors", "corrupt", "io_bytes"),
-        operations=operations,
-        bytes=moved,
-        span_ns=span,
-        bandwidth_bytes_per_s=(moved or 0) * NS_PER_S / span if is_rated and span and first.op != "delete" else None,
-        operations_per_s=operations * NS_PER_S / span if is_rated and span else None,
-        in_flight_mean=service_ns / span if is_rated and span else None,
-        in_flight_max=found.most_at_once(kind) if is_rated else None,
-        latency=found.distribution("latency", kind) if is_timed else NOTHING,
-        response=None if first.response is None else found.distribution("response", kind) if is_timed else NOTHING,
-        latency_per_mib=found.distribution("latency_per_mib", kind) if is_timed else NOTHING,
-        lateness=None if first.lateness is None else found.distribution("lateness", kind),
-    )
 
 
 def merged_pace(runs: Sequence[RunFile], found: RankOperations) -> Pace | None:
@@ -302,8 +287,8 @@ def merged_pace(runs: Sequence[RunFile], found: RankOperations) -> Pace | None:
         kept_pace=all(pace.kept_pace for pace, _ in known),
         late_fraction=sum(pace.late_fraction * count for pace, count in known) / operations,
         late_by_itself_fraction=sum(pace.late_by_itself_fraction * count for pace, count in known) / operations,
-        lateness=found.distribution("lateness"),
-        response=found.distribution("response"),
+        lateness=found.distribution(LATENESS),
+        response=found.distribution(RESPONSE),
         **added([pace for pace, _ in known], "offered_per_s", "delivered_per_s"),
         end_late_ns=late.end_late_ns,
         cause=late.cause,
@@ -322,7 +307,7 @@ def _weighted(each: Sequence[tuple[float | None, float]]) -> float | None:
 
 
 def merged_checkpoints(
-    parts: Sequence[PartRun], tiers: Sequence[str], wall_ns: int | None, *, is_exact: bool
+    parts: Sequence[PartRun], operations: RankOperations, tiers: Sequence[str], wall_ns: int | None
 ) -> CheckpointFigures | None:
     """Return the checkpoints of all ranks; None if no rank saved or restored one. `tiers` are the trace's names."""
     each: dict[tuple[Any, ...], list[Checkpoint]] = {}
@@ -339,11 +324,11 @@ def merged_checkpoints(
     whole = [_together(found) for found in each.values()]
     whole.sort(key=lambda c: (least([c.scheduled_ns, c.submitted_ns]) or 0, c.ts_ns or 0))
     spans = spans_of(whole, max(part.late_ns + (run.summary.wall_ns or 0) for part, run in known))
-    is_open = any(run.pacing.loop == "open" for _, run in known)
     timed = {figures.tier for part, _ in known for figures in part.figures if figures.latency.count}
     names = [tier if tier in timed else None for tier in tiers]
-    limit = EXACT_OPERATIONS if is_exact else 0
-    beside = times_beside([part.measured for part, _ in known], spans, names, limit, is_open=is_open)
+    limit = EXACT_OPERATIONS if operations.is_exact else 0
+    measured = [part.measured for part, _ in known]
+    beside = times_beside(measured, spans, names, limit, is_open=operations.is_open_loop)
     return figures_of(whole, spans, wall_ns, beside)
 
 
@@ -351,15 +336,11 @@ def _together(parts: Sequence[Checkpoint]) -> Checkpoint:
     """Return one checkpoint of its parts on several ranks."""
     ended = [part.completed_ns for part in parts]
     return checkpoint(
-        parts[0].kind,
-        parts[0].request_id,
-        least([part.ts_ns for part in parts]),
-        least([part.scheduled_ns for part in parts]),
-        least([part.submitted_ns for part in parts]),
-        None if None in ended else most(ended),
-        sum(part.bytes for part in parts),
-        sum(part.operations for part in parts),
-        sum(part.unfinished for part in parts),
+        kind=parts[0].kind,
+        request_id=parts[0].request_id,
+        **{name: least([getattr(part, name) for part in parts]) for name in ("ts_ns", "scheduled_ns", "submitted_ns")},
+        completed_ns=None if None in ended else most(ended),
+        **added(parts, "bytes", "operations", "unfinished"),
     )
 
 
@@ -414,8 +395,7 @@ def merged_requests(parts: Sequence[PartRun], found: RankOperations, criteria: C
     counted = [run.requests for run in runs if run.requests is not None]
     if not counted:
         return None
-    is_open = any(run.pacing.loop == "open" for run in runs)
     times = RequestTimes(criteria.targets, limit=sum(of.requests for of in counted))
     for storage, response, first_token, qos in found.columns(_REQUESTS):
-        times.add(storage, response if is_open else None, first_token, qos)
-    return times.figures(counted[0].first_token_reason, is_open_loop=is_open)
+        times.add(storage, response if found.is_open_loop else None, first_token, qos)
+    return times.figures(counted[0].first_token_reason, is_open_loop=found.is_open_loop)

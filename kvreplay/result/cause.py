@@ -15,8 +15,7 @@ from typing import Any
 
 from kvreplay.engine.job import Driven, ThreadUse
 from kvreplay.plan.pacing import KEPT_PACE_FRACTION
-from kvreplay.result.counts import KINDS, PER_MIB, QUICK_PERCENT, RESPONSE, SERVICE, CountedOperations, Times
-from kvreplay.tiers.tier import copied
+from kvreplay.result.counts import KINDS, LATENESS, PER_MIB, QUICK_PERCENT, RESPONSE, SERVICE, CountedOperations, Times
 from kvtrace.core.run.figures import Distribution, Evidence, LimitCause, Pace
 from kvtrace.core.units import NS_PER_S, percent
 
@@ -61,8 +60,8 @@ def pace(found: CountedOperations, driven: Driven | None = None) -> Pace | None:
         kept_pace=is_kept,
         late_fraction=int(run["late"]) / sent,
         late_by_itself_fraction=int(run["late_by_itself"]) / sent,
-        lateness=found.lateness,
-        response=found.response,
+        lateness=found.distribution(LATENESS),
+        response=found.distribution(RESPONSE),
         offered_per_s=offered,
         delivered_per_s=delivered,
         end_late_ns=end_late,
@@ -103,9 +102,9 @@ def _usual_ns(found: CountedOperations, last: int) -> int:
     """Return what the last operation of kind `last` takes unhindered: of its tier and kind, one of the quickest 5 %."""
     service, moved = int(found.kinds["last_service_ns"][last]), int(found.kinds["last_bytes"][last])
     like = [i for i in found.at(int(found.places.tier_of[last // KINDS])) if i % KINDS == last % KINDS]
-    usual = found.quick(SERVICE, QUICK_PERCENT, like)
-    if found.count(PER_MIB, like):
-        usual = max(usual, found.quick(PER_MIB, QUICK_PERCENT, like) * moved / MIB)
+    usual, per_mib = found.times.quick(QUICK_PERCENT, *found.slots(SERVICE, like)), found.slots(PER_MIB, like)
+    if found.times.count(*per_mib):
+        usual = max(usual, found.times.quick(QUICK_PERCENT, *per_mib) * moved / MIB)
     return int(min(service, usual))
 
 
@@ -116,12 +115,13 @@ def shares_of(
 
     And what share the operations would have taken unhindered.
     """
-    total = float(found.sum_of(RESPONSE, at))
+    total = float(found.times.total(*found.slots(RESPONSE, at)))
     if total <= 0:
         return {}, None
     parts = {DRIVE: float(found.total("service_ns", at)), DEPENDENCIES: float(found.total("depended_ns", at))}
     for is_copied in (False, True):
-        of = [i for i in at if copied(found.tiers[int(found.places.tier_of[i // KINDS])]) is is_copied]
+        tiers = [tier is not None and tier.is_copied for tier in found.tiers]
+        of = [i for i in at if tiers[found.places.tier_of[i // KINDS]] is is_copied]
         waited = found.total("waited_ns", of) if of else 0
         if not waited:
             continue
@@ -258,8 +258,17 @@ def _open(found: Evidence, *, copies: bool) -> Cause:
         root = None
     if root is not None:
         behind = f"; {waited[top]} waiting for earlier operations, themselves delayed by this"
-        return _and(_BY_TOP[root](found, waited[root]), behind)
-    return _and(_BY_TOP[top](found, waited[top]), rest)
+        return _and(_by(root, found, waited[root]), behind)
+    return _and(_by(top, found, waited[top]), rest)
+
+
+def _by(top: str, found: Evidence, waited: str) -> Cause:
+    """Judge a run by what most of its delays was; a limit above the device may be behind what waits for that."""
+    is_behind = top in (BLOCK_QUEUE, BUFFERS, DEPENDENCIES, QUEUE, DRIVE) and _is_throttled(found)
+    if is_behind or top not in _DOING:
+        return _throttled(found) if is_behind else _BY_TOP[top](found, waited)
+    cause, what, more = _DOING[top]
+    return cause, f"{waited} {what}{more(found)}"
 
 
 def _and(cause: Cause, more: str) -> Cause:
@@ -288,8 +297,6 @@ def _of_copying(share: float | None, said: str) -> str:
 
 
 def _late_block_queue(found: Evidence, waited: str) -> Cause:
-    if _is_throttled(found):
-        return _throttled(found)
     before = f"{waited} submission that slept in the kernel: " if waited else ""
     return LimitCause.DRIVE, f"{before}{_queue_full(found)}{_of_device(found)}"
 
@@ -311,8 +318,6 @@ def _late_submission(found: Evidence, waited: str) -> Cause:
 
 def _late_buffers(found: Evidence, waited: str) -> Cause:
     """Judge a run that waited for memory of its buffers: 128 MiB of them were in flight, and it grew."""
-    if _is_throttled(found):
-        return _throttled(found)
     if _is_drive(found):
         return LimitCause.DRIVE, _drive_reason(found)
     busy = min(1.0, found.device_busy_share or 0.0)
@@ -326,8 +331,6 @@ def _late_buffers(found: Evidence, waited: str) -> Cause:
 
 
 def _late_dependencies(found: Evidence, waited: str) -> Cause:
-    if _is_throttled(found):
-        return _throttled(found)
     if _is_drive(found):
         return LimitCause.DRIVE, _drive_reason(found)
     chain = f"{waited} waiting for earlier operations of the same request or object"
@@ -340,37 +343,34 @@ def _closed(found: Evidence, *, copies: bool) -> Cause:
     chain = f"{_in_flight(found)}; {percent(blocked)} of the queue's time was"
     if copies:
         is_chain = blocked >= DOMINANT and (found.copy_busy_share or 0.0) < DOMINANT
-        return _late_dependencies(found, chain) if is_chain else _copies(found)
+        return _by(DEPENDENCIES, found, chain) if is_chain else _copies(found)
     if found.in_flight_mean is None:
         return None, "what was in flight is not known"
-    full = found.in_flight_mean / found.queue_depth
-    cases: list[tuple[bool, Callable[[], Cause]]] = [
-        (full >= FULL or (held >= DOMINANT and busy < BUSY), lambda: _full(found, "")),
+    full, own = found.in_flight_mean / found.queue_depth, _of_submitter(found)
+    cases: list[tuple[bool, Callable[[], Cause | None]]] = [
+        (full >= FULL or (held >= DOMINANT and busy < BUSY), lambda: _by(QUEUE, found, "")),
         (_is_unread(found), lambda: _unread(found)),
-        (_top_of_submitter(found) is not None, lambda: _of_submitter(found)),
-        (blocked >= DOMINANT, lambda: _late_dependencies(found, chain)),
+        (own is not None, lambda: own),
+        (blocked >= DOMINANT, lambda: _by(DEPENDENCIES, found, chain)),
         (busy >= BUSY or (busy >= DOMINANT and busy > held), lambda: _late_submission(found, "")),
-        (full >= 1 - DOMINANT, lambda: _full(found, "")),
-        (blocked >= NOTABLE, lambda: _late_dependencies(found, chain)),
+        (full >= 1 - DOMINANT, lambda: _by(QUEUE, found, "")),
+        (blocked >= NOTABLE, lambda: _by(DEPENDENCIES, found, chain)),
     ]
-    return next((say() for holds, say in cases if holds), (None, f"{_in_flight(found)}{_busy(found)}"))
+    return next((say() for holds, say in cases if holds), None) or (None, f"{_in_flight(found)}{_busy(found)}")
 
 
-def _top_of_submitter(found: Evidence) -> str | None:
-    """Return what the threads that submit did for most of the time, of what is a cause of its own."""
+def _of_submitter(found: Evidence) -> Cause | None:
+    """Judge a run by what the threads that submit did for most of the time; None if that is no cause of its own."""
     shares = {
         DATA: found.starved_share or 0.0,
         PROCESSOR: found.processor_share or 0.0,
         BLOCK_QUEUE: found.queue_full_share or 0.0,
     }
     top = max(shares, key=lambda name: shares[name])
-    return top if shares[top] >= DOMINANT else None
-
-
-def _of_submitter(found: Evidence) -> Cause:
-    top = _top_of_submitter(found)
+    if shares[top] < DOMINANT:
+        return None
     if top == BLOCK_QUEUE:
-        return _late_block_queue(found, "")
+        return _by(BLOCK_QUEUE, found, "")
     if top == PROCESSOR:
         return LimitCause.PROCESSOR, f"{_in_flight(found)}{_of_processor(found)}"
     made = percent(found.starved_share or 0.0)
@@ -393,13 +393,6 @@ def _timeless(found: Evidence) -> Cause:
     return LimitCause.REPLAYER, f"nothing takes time on the tier{_busy(found)}"
 
 
-_COPIER_CAUSES = {
-    MEMORY: (LimitCause.MEMORY, "taking pages for the tier's memory"),
-    DATA: (LimitCause.DATA, "generating the data of writes"),
-    PROCESSOR: (LimitCause.PROCESSOR, "waiting for a processor"),
-}
-
-
 def _copies(found: Evidence) -> Cause:
     """Judge a tier in memory by what the threads that copy did."""
     if found.copy_busy_share is None:
@@ -415,7 +408,7 @@ def _copies(found: Evidence) -> Cause:
     top = max(shares, key=lambda name: shares[name])
     said = f"the threads that copy were busy {percent(found.copy_busy_share)} of the time"
     if top != COPYING and shares[top] >= DOMINANT * found.copy_busy_share > 0:
-        cause, what = _COPIER_CAUSES[top]
+        cause, what, _ = _DOING[top]
         return cause, f"{said}, {percent(shares[top])} {what}"
     if found.copy_busy_share >= BUSY:
         return LimitCause.COPY_THREADS, said
@@ -427,8 +420,6 @@ def _copies(found: Evidence) -> Cause:
 def _full(found: Evidence, _waited: str) -> Cause:
     """Judge a run in which as much was in flight as might be."""
     held = "" if found.held_share is None else f", which delayed due operations {percent(found.held_share)} of the time"
-    if _is_throttled(found):
-        return _throttled(found)
     if _is_ours(found):
         return LimitCause.REPLAYER, f"{_in_flight(found)}{_busy(found)}{_of_device(found)}"
     if found.queue_depth == 1:
@@ -444,8 +435,6 @@ def _full(found: Evidence, _waited: str) -> Cause:
 
 def _served(found: Evidence, _waited: str) -> Cause:
     """Judge a run whose delays were service times, with room in the queue."""
-    if _is_throttled(found):
-        return _throttled(found)
     if _is_queue_full(found):
         return LimitCause.DRIVE, _drive_reason(found)
     if _is_ours(found):
@@ -551,21 +540,22 @@ def _of_device(found: Evidence) -> str:
     return f", device busy {percent(min(1.0, found.device_busy_share))} of the time"
 
 
-_BY_TOP: dict[str, Callable[[Evidence, str], Cause]] = {
-    DATA: lambda _found, waited: (LimitCause.DATA, f"{waited} generating the data of writes"),
-    MEMORY: lambda found, waited: (
+_DOING: dict[str, tuple[LimitCause, str, Callable[[Evidence], str]]] = {
+    DATA: (LimitCause.DATA, "generating the data of writes", lambda _found: ""),
+    MEMORY: (
         LimitCause.MEMORY,
-        f"{waited} taking pages for the tier's memory"
-        + _of_copying(found.touch_share, "{} of the time of the threads that copy"),
+        "taking pages for the tier's memory",
+        lambda found: _of_copying(found.touch_share, "{} of the time of the threads that copy"),
     ),
-    PROCESSOR: lambda found, waited: (
-        LimitCause.PROCESSOR,
-        f"{waited} waiting for a processor{_of_processor(found)}",
-    ),
-    COPYING: lambda found, waited: (
+    PROCESSOR: (LimitCause.PROCESSOR, "waiting for a processor", _of_processor),
+    COPYING: (
         LimitCause.COPY_THREADS,
-        f"{waited} copying of others" + _of_copying(found.copy_busy_share, "the threads that copy busy {} of the time"),
+        "copying of others",
+        lambda found: _of_copying(found.copy_busy_share, "the threads that copy busy {} of the time"),
     ),
+}
+"""What threads do that operations wait for: the cause that it is, in words, and what more is seen of it."""
+_BY_TOP: dict[str, Callable[[Evidence, str], Cause]] = {
     BLOCK_QUEUE: _late_block_queue,
     SUBMISSION: _late_submission,
     DEPENDENCIES: _late_dependencies,
@@ -574,4 +564,4 @@ _BY_TOP: dict[str, Callable[[Evidence, str], Cause]] = {
     DRIVE: _served,
     UNKNOWN: lambda _found, waited: (None, f"{waited} before submission; what for is not known of a killed run"),
 }
-"""How to judge a run by what most of its delays was."""
+"""How to judge a run by what most of its delays was, of all else."""

@@ -12,10 +12,9 @@ import numpy as np
 from kvreplay.config.limits import Warmup
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import NOT_DONE, OK
-from kvreplay.plan.loader import IS_BULK
+from kvreplay.plan.window import IS_BULK
 from kvreplay.result.cause import distribution
 from kvreplay.result.counts import EXACT_VALUES, RunPart, Times
-from kvreplay.tiers.tier import has_times
 from kvtrace.core.run.figures import DEFINITIONS, Beside, Checkpoint, CheckpointFigures, CheckpointKind
 from kvtrace.core.schema import OPS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.tables import open_table
@@ -48,24 +47,25 @@ class _Known:
     def found(self) -> Checkpoint:
         """Return the checkpoint as far as it got."""
         return checkpoint(
-            Phase.SAVE.value if self.phase == _SAVE else Phase.RESTORE.value,
-            self.request_id if self.request_id >= 0 else None,
-            self.ts_ns,
-            None if self.due_ns == _NONE else self.due_ns,
-            None if self.submitted_ns == _NONE else self.submitted_ns,
-            self.completed_ns if self.done == self.planned else None,
-            self.moved,
-            self.done,
-            self.planned - self.done,
+            kind=Phase.SAVE.value if self.phase == _SAVE else Phase.RESTORE.value,
+            request_id=self.request_id if self.request_id >= 0 else None,
+            ts_ns=self.ts_ns,
+            scheduled_ns=None if self.due_ns == _NONE else self.due_ns,
+            submitted_ns=None if self.submitted_ns == _NONE else self.submitted_ns,
+            completed_ns=self.completed_ns if self.done == self.planned else None,
+            bytes=self.moved,
+            operations=self.done,
+            unfinished=self.planned - self.done,
         )
 
 
 class Checkpoints:
     """The saves and restores of a run: the rows of a request, or without one those of a moment."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_open_loop: bool) -> None:
         """Know none."""
         self._known: dict[int, _Known] = {}
+        self._is_open_loop = is_open_loop
 
     def take(self, batch: pa.RecordBatch, part: RunPart, first_row: int) -> None:
         """Take the rows of `part` that save or restore; `batch` has the trace's rows from `first_row` on."""
@@ -81,7 +81,7 @@ class Checkpoints:
             own, begun = rows[is_own], int(ts_ns[is_own].min())
             known = self._known.setdefault(int(keys[here]), _Known(int(phase[here]), int(request[here]), begun))
             done, sent = own[own["outcome"] == OK], own["submitted_ns"]
-            if part.is_open_loop:
+            if self._is_open_loop:
                 known.due_ns = min(known.due_ns, int(own["due_ns"].min()))
             known.submitted_ns = min(known.submitted_ns, int(sent[sent != NOT_DONE].min(initial=_NONE)))
             known.completed_ns = max(known.completed_ns, int(own["completed_ns"].max()))
@@ -98,7 +98,7 @@ class Checkpoints:
             return None
         each = [known.found() for known in self._known.values()]
         spans = spans_of(each, last_ns)
-        tiers = [tier.name if tier is not None and has_times(tier) else None for tier in setting.tiers]
+        tiers = [tier.name if tier is not None and tier.has_times else None for tier in setting.tiers]
         limit, is_open = EXACT_VALUES // (2 * len(tiers) * len(_OPS)), setting.pacer.speed is not None
         beside = times_beside([MeasuredOps(ops, setting.warmup)], spans, tiers, limit, is_open=is_open)
         return figures_of(each, spans, wall_ns, beside)
@@ -117,34 +117,15 @@ def figures_of(each: list[Checkpoint], spans: Any, wall_ns: int | None, beside: 
     )
 
 
-def checkpoint(
-    kind: str,
-    request_id: int | None,
-    ts_ns: int | None,
-    due_ns: int | None,
-    submitted_ns: int | None,
-    completed_ns: int | None,
-    moved: int,
-    operations: int,
-    unfinished: int,
-) -> Checkpoint:
-    """Return a save or restore, and how long it took and training waited for it."""
-    duration = completed_ns - submitted_ns if completed_ns is not None and submitted_ns is not None else None
+def checkpoint(**known: Any) -> Checkpoint:
+    """Return a save or restore of what is `known` of it, and how long it took and training waited for it."""
+    due_ns, submitted_ns, completed_ns = (known[f"{name}_ns"] for name in ("scheduled", "submitted", "completed"))
     start = submitted_ns if due_ns is None else due_ns
-    return Checkpoint(
-        kind=kind,
-        request_id=request_id,
-        ts_ns=ts_ns,
-        scheduled_ns=due_ns,
-        submitted_ns=submitted_ns,
-        completed_ns=completed_ns,
-        duration_ns=duration,
-        stall_ns=completed_ns - start if completed_ns is not None and start is not None else None,
-        bytes=moved,
-        bandwidth_bytes_per_s=moved * NS_PER_S / duration if duration else None,
-        operations=operations,
-        unfinished=unfinished,
+    duration, stall = (
+        None if None in (since, completed_ns) else completed_ns - since for since in (submitted_ns, start)
     )
+    rate = known["bytes"] * NS_PER_S / duration if duration else None
+    return Checkpoint(**known, duration_ns=duration, stall_ns=stall, bandwidth_bytes_per_s=rate)
 
 
 def _kind(kind: str, each: list[Checkpoint]) -> CheckpointKind:

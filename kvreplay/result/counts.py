@@ -19,14 +19,14 @@ from msgspec import UNSET
 
 from kvreplay.config.config import Targets
 from kvreplay.config.setting import Setting
-from kvreplay.native.rows import COUNTED, NONE, NOT_DONE, ROW
+from kvreplay.native.rows import COUNTED, DELETE, NONE, NOT_DONE, OK, ROW, SKIPPED
 from kvreplay.plan.pacing import Repeated
 from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import Tier, copied, has_times
+from kvreplay.tiers.tier import Tier
 from kvtrace.core.native.library import library
 from kvtrace.core.native.structs import Structure, address
 from kvtrace.core.run.figures import ClassFigures, Distribution, RequestFigures
-from kvtrace.core.schema import OPS, Qos, arrow_schema, enum_array, enum_code, numbers
+from kvtrace.core.schema import OPS, Qos, batch_of, enum_code, numbers
 from kvtrace.core.statistics import QUANTILES, bounds, nearest_rank
 from kvtrace.core.tables import Reader
 from kvtrace.core.units import NS_PER_S, parse_duration_ns
@@ -135,23 +135,22 @@ class RunPart:
     """How many planned rows there are before it."""
     rows: Any
     """ROW, one after the other; `trace_row` counts from the start of the trace."""
-    is_open_loop: bool
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def within(self, first: int, last: int) -> Self:
         """Return the rows `first` to before `last` of the part."""
-        return type(self)(self.first + first, self.rows[first:last], self.is_open_loop)
+        return type(self)(self.first + first, self.rows[first:last])
 
     def kept(self) -> Self:
         """Return a copy that the ring cannot overwrite."""
-        return type(self)(self.first, self.rows.copy(), self.is_open_loop)
+        return type(self)(self.first, self.rows.copy())
 
     @classmethod
     def nothing(cls) -> Self:
         """Return an empty part."""
-        return cls(0, np.zeros(0, ROW), is_open_loop=False)
+        return cls(0, np.zeros(0, ROW))
 
 
 KINDS = 3
@@ -252,13 +251,9 @@ class InOrder:
         """Process everything that still waits; no row will follow."""
         call("order_flush", self.shared, 1)
 
-    def most_at_once(self, at: int) -> int | None:
-        """Return how many of kind `at` were in flight at once; null if some came too late to tell."""
-        return None if self.shared["late"] else int(self._heaps["most"][at])
-
-    def most_of_group(self, group: int) -> int | None:
-        """Return the most in flight at once over all kinds of a group."""
-        return self.most_at_once(self._kinds + group)
+    def most_at_once(self, at: Sequence[int], group: int) -> int | None:
+        """Return how many of the kinds `at`, all of `group`, were in flight at once; null if some came too late."""
+        return None if self.shared["late"] else int(self._heaps["most"][at[0] if len(at) == 1 else self._kinds + group])
 
     def covered_ns(self, tier: int) -> int:
         """Return how much time operations of `tier` covered together."""
@@ -349,8 +344,8 @@ class CountedOperations:
         tier_of = np.repeat(self.places.tier_of, KINDS)
         is_shared = np.array([len(drives) > 1 for drives in self.places.drives])
         groups_of = np.where(is_shared[tier_of], tier_of * KINDS + np.tile(np.arange(KINDS), len(self.places)), -1)
-        is_timed = np.array([t is not None and has_times(t) for t in tiers])
-        has_levels = is_timed & np.array([t is not None and not copied(t) for t in tiers])
+        is_timed = np.array([t is not None and t.has_times for t in tiers])
+        has_levels = is_timed & np.array([t is not None and not t.is_copied for t in tiers])
         self.order = InOrder(tier_of, groups_of, has_levels, is_open=is_open_loop)
         self._sized = np.zeros((count, SIZES, 2, COARSE_SLOTS), np.int64) if is_open_loop else None
         self._shared = Structure(
@@ -404,32 +399,26 @@ class CountedOperations:
         """Return the field `name` of the kinds `at` added up, of all if there is none named."""
         return int((self.kinds[name] if at is None else self.kinds[name][list(at)]).sum())
 
-    def span(self, at: Sequence[int]) -> tuple[int, int] | None:
-        """Return the first submission and the last completion of the kinds `at`; None if nothing completed well."""
-        found = self.kinds[list(at)]
+    def took(self, kind: Sequence[int]) -> tuple[int | None, int]:
+        """Return how long the kinds `kind` took together, and the sum of their service times."""
+        found = self.kinds[list(kind)]
         first_ns = int(found["first_ns"].min())
-        return None if first_ns == MOST else (first_ns, int(found["last_ns"].max()))
+        span_ns = None if first_ns == MOST else int(found["last_ns"].max()) - first_ns
+        return span_ns, self.total("service_ns", kind)
 
-    def distribution(self, what: int, at: Sequence[int]) -> Distribution:
-        """Return the distribution `what` of the kinds `at`."""
-        return self.times.distribution(*(kind * self._each + what for kind in at))
+    def most_at_once(self, kind: Sequence[int]) -> int | None:
+        """Return how many of the kinds `kind`, of one tier and operation, were in flight at once; null if unknown."""
+        place, op = divmod(kind[0], KINDS)
+        return self.order.most_at_once(kind, int(self.places.tier_of[place]) * KINDS + op)
 
-    def count(self, what: int, at: Sequence[int]) -> int:
-        """Return how many values the distribution `what` of the kinds `at` has."""
-        return self.times.count(*(kind * self._each + what for kind in at))
+    def distribution(self, what: int, kind: Sequence[int] | None = None) -> Distribution:
+        """Return that of a time of the kinds `kind`; of all, with the lateness of those that did not complete well."""
+        failed = [len(self.times.records) - 1] if what == LATENESS and kind is None else []
+        return self.times.distribution(*self.slots(what, kind), *failed)
 
-    def quick(self, what: int, percent: int, at: Sequence[int]) -> float:
-        """Return a low percentile of the distribution `what` of the kinds `at`."""
-        return self.times.quick(percent, *(kind * self._each + what for kind in at))
-
-    def sum_of(self, what: int, at: Sequence[int]) -> int:
-        """Return the values of the distribution `what` of the kinds `at` added up."""
-        return self.times.total(*(kind * self._each + what for kind in at))
-
-    def all_of(self, what: int, *, is_whole: bool = False) -> Distribution:
-        """Return the distribution `what` of all kinds, if it `is_whole` with what did not complete well."""
-        found = list(range(what, len(self.kinds) * self._each, self._each))
-        return self.times.distribution(*found, *([len(self.kinds) * self._each] if is_whole else []))
+    def slots(self, what: int, at: Sequence[int] | None = None) -> list[int]:
+        """Return where `times` has the distribution `what` of the kinds `at`, or of all."""
+        return [kind * self._each + what for kind in (range(len(self.kinds)) if at is None else at)]
 
     def late(self, at: Sequence[int] | None = None) -> tuple[float, float]:
         """Return how many operations of the kinds `at`, or of all, were late by their response times.
@@ -453,16 +442,6 @@ class CountedOperations:
                     unhindered_ns += count * usual_ns
                     late += _above(sized[1], LATE_NS + LATE_TIMES * usual_ns)
         return late, unhindered_ns
-
-    @property
-    def lateness(self) -> Distribution:
-        """That of all operations that were submitted."""
-        return self.all_of(LATENESS, is_whole=True)
-
-    @property
-    def response(self) -> Distribution:
-        """That of all operations that completed well."""
-        return self.all_of(RESPONSE)
 
 
 def _above(slots: Any, limit: float) -> float:
@@ -536,11 +515,6 @@ class OpenRequests:
             spans = np.concatenate([spans, np.zeros_like(spans)])
         self._hold(requests, spans)
 
-    @property
-    def nbytes(self) -> int:
-        """What the tables take."""
-        return sum(int(array.nbytes) for array in self._shared.arrays.values())
-
 
 class RequestTimes:
     """The figures of requests that were added: as a whole and by class of service."""
@@ -609,63 +583,43 @@ BATCH_ROWS = 1 << 14
 """Rows of the trace that are looked at together, at most."""
 ROW_GROUP_ROWS = 1 << 16
 """Of a run's tables: a row group lies in memory until it is encoded."""
-_ROOM = ROW_GROUP_ROWS + 2 * BATCH_ROWS
-"""Rows that are not encoded yet are a batch more than a row group at most, and they do not begin at the start."""
-_MEASURED = ("scheduled_ns", "submitted_ns", "completed_ns", "bytes", "io_bytes")
-_CODES = ("outcome", "engine")
 
 
-class OpsRows:
-    """Makes batches of `ops`, one after the other.
+def ops_batch(
+    setting: Setting, extras: tuple[str, ...], batch: pa.RecordBatch, first_row: int, part: RunPart, asked: Any
+) -> pa.RecordBatch:
+    """Return rows of `ops`: the trace's rows of `batch`, from `first_row` on, with what was measured, else null.
 
-    Their columns lie in buffers that are used again once a row group is encoded: to touch new memory takes longer than
-    all that is written there.
+    `part` has those of them that were planned, alone; `asked` the bytes that each of these asked of its tier. The table
+    has the extra columns `extras`.
     """
+    count, rows, at = batch.num_rows, part.rows, part.rows["trace_row"] - first_row
 
-    def __init__(self, setting: Setting, extras: tuple[str, ...]) -> None:
-        """Make those of the run that `setting` describes, with the extra columns `extras`."""
-        self._extras, self._room, self._at = extras, _ROOM, 0
-        engines = [enum_code(OPS, "engine", "none" if t is None else t.engine) for t in setting.tiers]
-        names = ("row", *_MEASURED, *_CODES)
-        self._columns = {name: np.empty(_ROOM, np.int8 if name in _CODES else np.int64) for name in names}
-        self._has = [np.empty(_ROOM + 7 >> 3, np.uint8) for _ in _MEASURED]
-        self._shared = Structure(
-            COUNTED,
-            "OpsColumns",
-            value=[address(self._columns[name]) for name in _MEASURED],
-            has=[address(bits) for bits in self._has],
-            **{name: self._columns[name] for name in ("row", *_CODES)},
-            engine_of=np.array(engines, np.int8),
-            is_simulated=np.array([t is not None and t.is_simulated for t in setting.tiers]),
-            no_engine=enum_code(OPS, "engine", "none"),
-        )
+    def spread(values: Any, none: int, kind: Any = np.int64) -> Any:
+        if len(rows) == count:
+            return values.astype(kind)
+        column = np.full(count, none, kind)
+        column[at] = values
+        return column
 
-    def batch(self, batch: pa.RecordBatch, first_row: int, part: RunPart, asked: Any) -> pa.RecordBatch:
-        """Return the trace's rows of `batch`, from `first_row` on, with what was measured; null where nothing was.
-
-        `part` has those of them that were planned, alone; `asked` the bytes that each of these asked of its tier. What
-        is returned holds until a row group more was written.
-        """
-        import pyarrow as pa
-
-        count = batch.num_rows
-        at = self._at if self._at + count <= self._room else 0
-        # Bits begin at a whole byte.
-        self._at = at + count + 7 & ~7
-        call("ops_write", self._shared, at, count, first_row, part.rows, len(part), asked)
-        columns: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
-        own = {name: column[at : at + count] for name, column in self._columns.items()}
-        columns["row"] = pa.array(own["row"])
-        for name, has, nulls in zip(_MEASURED, self._has, self._shared.nulls.tolist(), strict=True):
-            buffers = [pa.py_buffer(has[at >> 3 :]), pa.py_buffer(own[name])]
-            columns[name] = pa.Array.from_buffers(pa.int64(), count, buffers, nulls)
-        columns |= {name: enum_array(OPS, name, own[name]) for name in _CODES}
-        if RETRIES in self._extras:
-            sent_again = np.zeros(count, np.int32)
-            sent_again[part.rows["trace_row"] - first_row] = part.rows["retries"]
-            columns[RETRIES] = pa.array(sent_again)
-        names = (*OPS.names, *self._extras)
-        return pa.RecordBatch.from_arrays([columns[n] for n in names], schema=arrow_schema(OPS, self._extras))
+    engines = [enum_code(OPS, "engine", "none" if t is None else t.engine) for t in setting.tiers]
+    moves = np.array([t is not None and not t.is_simulated for t in setting.tiers])
+    is_moved = (rows["outcome"] == OK) & moves[rows["tier"]]
+    # A delete moves no bytes: 0 is what was measured.
+    moved = np.where(is_moved, np.where(rows["op"] == DELETE, 0, rows["length_bytes"]), NONE)
+    columns = {
+        **dict(zip(batch.schema.names, batch.columns, strict=True)),
+        "row": np.arange(first_row, first_row + count),
+        "scheduled_ns": spread(rows["due_ns"], NONE),
+        "submitted_ns": spread(rows["submitted_ns"], NONE),
+        "completed_ns": spread(rows["completed_ns"], NONE),
+        "bytes": spread(moved, NONE),
+        "io_bytes": spread(np.where(is_moved, asked, NONE), NONE),
+        "outcome": spread(rows["outcome"], SKIPPED, np.int8),
+        "engine": spread(np.array(engines)[rows["tier"]], enum_code(OPS, "engine", "none"), np.int8),
+        RETRIES: spread(rows["retries"], 0, np.int32),
+    }
+    return batch_of(OPS, columns, extras)
 
 
 class TraceRows:

@@ -11,31 +11,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kvreplay.config.config import Criteria
 from kvreplay.config.setting import Setting
-from kvreplay.engine.job import Driven
 from kvreplay.native.rows import READ, WRITE
-from kvreplay.result.cause import pace
 from kvreplay.result.counts import LATENESS, NOTHING, PER_MIB, RESPONSE, SERVICE, CountedOperations
-from kvreplay.result.verdict import verdict
 from kvreplay.tiers.claims import is_of_root
 from kvreplay.tiers.host import device_number
-from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import StorageTier, has_times
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import (
     Criterion,
+    Distribution,
     Figures,
-    Generation,
     Mlperf,
     MlperfLatency,
     RequestFigures,
     Summary,
     TokenThroughput,
-    WarmupFacts,
 )
 from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.schema import Op
@@ -58,122 +52,62 @@ DEFINITIONS = {
 }
 
 
-def figures(found: CountedOperations) -> list[Figures]:
-    """Return the figures of every tier and operation that was planned."""
+def figures(found: CountedOperations, *, of_drives: bool = False) -> list[Figures]:
+    """Return the figures of every tier and operation that was planned; or those of each drive of tiers on several."""
     return [
-        _figures(found, tier, op, found.at(index, code), index * len(OPS) + code)
+        rated(
+            found,
+            at,
+            where.name,
+            op,
+            is_timed=where.has_times,
+            engine=where.engine,
+            is_simulated=where.is_simulated,
+            operations=found.total("good", at),
+            bytes=found.total("bytes", at) if where.has_times else None,
+            io_bytes=None if where.is_simulated or op == Op.DELETE else found.total("io_bytes", at),
+            **{name: found.total(name, at) for name in ("planned", "errors", "corrupt")},
+        )
         for index, tier in enumerate(found.tiers)
-        if tier is not None
-        for code, op in enumerate(OPS)
-        if found.total("planned", found.at(index, code))
-    ]
-
-
-def drive_figures(found: CountedOperations) -> list[Figures]:
-    """Return the same for each drive of the tiers that lie on several."""
-    return [
-        _figures(found, drive, op, at, index * len(OPS) + code)
-        for index, tier in enumerate(found.tiers)
-        if isinstance(tier, SeveralDrives)
-        for number, drive in enumerate(tier.drives)
+        if tier is not None and (not of_drives or isinstance(tier, SeveralDrives))
+        for number, where in (enumerate(tier.drives) if of_drives else [(None, tier)])
         for code, op in enumerate(OPS)
         if found.total("planned", at := found.at(index, code, number))
     ]
 
 
-def _figures(found: CountedOperations, where: Any, op: str, at: Sequence[int], group: int) -> Figures:
-    """Return the figures of the kinds `at`, of `group`: one operation on a tier, or on `where`, a drive of it."""
-    good, moved = found.total("good", at), found.total("bytes", at)
-    most_at_once = found.order.most_at_once(at[0]) if len(at) == 1 else found.order.most_of_group(group)
-    first_last = found.span(at)
-    span = 0 if first_last is None else first_last[1] - first_last[0]
-    # The times of a tier without a model, where nothing moves, describe our own loop.
-    is_timed = has_times(where)
-    is_rated = span > 0 and is_timed
+class Operations(Protocol):
+    """Those of one process or of all ranks, of which figures ask for the times of a kind."""
+
+    is_open_loop: bool
+
+    def took(self, kind: Any) -> tuple[int | None, int]:
+        """Return how long they took together, and the sum of their service times."""
+
+    def most_at_once(self, kind: Any) -> int | None:
+        """Return how many were in flight at once; null if that is not known."""
+
+    def distribution(self, what: int, kind: Any = None) -> Distribution:
+        """Return that of a time."""
+
+
+def rated(found: Operations, kind: Any, tier: str, op: str, *, is_timed: bool, **counts: Any) -> Figures:
+    """Return the figures of a kind, with its `counts`; times of a tier without a model would be our own loop's."""
+    span_ns, service_ns = found.took(kind)
+    span = span_ns if is_timed else None
     return Figures(
-        tier=where.name,
+        tier=tier,
         op=op,
-        engine=where.engine,
-        is_simulated=where.is_simulated,
-        planned=found.total("planned", at),
-        operations=good,
-        errors=found.total("errors", at),
-        corrupt=found.total("corrupt", at),
-        bytes=moved if is_timed else None,
-        io_bytes=None if where.is_simulated or op == Op.DELETE else found.total("io_bytes", at),
-        span_ns=None if first_last is None else span,
-        bandwidth_bytes_per_s=moved * NS_PER_S / span if is_rated and op != Op.DELETE else None,
-        operations_per_s=good * NS_PER_S / span if is_rated else None,
-        in_flight_mean=found.total("service_ns", at) / span if is_rated else None,
-        in_flight_max=most_at_once if is_rated else None,
-        latency=found.distribution(SERVICE, at) if is_timed else NOTHING,
-        response=None if not found.is_open_loop else found.distribution(RESPONSE, at) if is_timed else NOTHING,
-        latency_per_mib=found.distribution(PER_MIB, at) if is_timed else NOTHING,
-        lateness=None if not found.is_open_loop else found.distribution(LATENESS, at),
-    )
-
-
-def summarize(
-    found: CountedOperations,
-    driven: Driven | None,
-    *,
-    queue_depth: int,
-    depth_because: str = "--queue-depth",
-    moved: dict[str, DeviceIo] | None = None,
-    skipped_rows: dict[str, int],
-    absent_deletes: int,
-    warmup: str | None = None,
-    wall_ns: int | None = None,
-) -> Summary:
-    """Return the summary of a run; `driven` is None if it ended before its first operation, or is not known.
-
-    `wall_ns` says how long the run was where `driven` cannot; `moved` what devices did meanwhile, by drive; `warmup`
-    what was asked to be left out.
-    """
-    wall_ns, run = driven.wall_ns if driven else wall_ns, found.run[0]
-    left_out = None if warmup is None else _left_out(warmup, run)
-    # The warm-up's time is no time of the figures.
-    span_ns = None if wall_ns is None else wall_ns - ((left_out.measured_from_ns if left_out else 0) or 0)
-    threads_ns = 0 if driven is None else driven.wall_ns * max(1, len(driven.threads))
-    judged = pace(found, driven)
-    failed, sent = int(run["failed"]), int(run["sent"])
-    judgement = verdict(found, driven, judged, moved=moved or {}, queue_depth=queue_depth, because=depth_because)
-    return Summary(
-        verdict=f"{failed:,} of {sent:,} operations FAILED; {judgement.sentence}" if failed else judgement.sentence,
-        judgement=judgement,
-        wall_ns=wall_ns,
-        operations=found.total("good"),
-        errors=failed,
-        not_reached=int(run["rows"]) - sent,
-        figures=figures(found),
-        drives=drive_figures(found),
-        pace=judged,
-        in_flight_mean=found.total("service_ns") / span_ns if span_ns else None,
-        warmup=left_out,
-        skipped_rows=skipped_rows,
-        absent_deletes=absent_deletes,
-        definitions=DEFINITIONS,
-        generation=None
-        if driven is None or not driven.wall_ns
-        else Generation(
-            generation_ns=driven.making_ns,
-            reserve_ns=driven.reserve_ns,
-            threads=len(driven.threads),
-            share_of_threads=driven.making_ns / threads_ns,
-            reserve_share=driven.reserve_ns / threads_ns,
-            writes_generated_in_flight=driven.writes_generated_in_flight,
-        ),
-    )
-
-
-def _left_out(asked: str, run: Any) -> WarmupFacts:
-    """Return what the warm-up `asked` left out."""
-    has_counted = bool(run["counted_sent"])
-    return WarmupFacts(
-        asked=asked,
-        operations=int(run["left_out"]),
-        first_measured_row=int(run["first_row"]) if has_counted else None,
-        measured_from_ns=int(run["from_ns"]) if has_counted else None,
+        **counts,
+        span_ns=span_ns,
+        bandwidth_bytes_per_s=(counts["bytes"] or 0) * NS_PER_S / span if span and op != Op.DELETE else None,
+        operations_per_s=counts["operations"] * NS_PER_S / span if span else None,
+        in_flight_mean=service_ns / span if span else None,
+        in_flight_max=found.most_at_once(kind) if span else None,
+        latency=found.distribution(SERVICE, kind) if is_timed else NOTHING,
+        response=None if not found.is_open_loop else found.distribution(RESPONSE, kind) if is_timed else NOTHING,
+        latency_per_mib=found.distribution(PER_MIB, kind) if is_timed else NOTHING,
+        lateness=found.distribution(LATENESS, kind) if found.is_open_loop else None,
     )
 
 
@@ -223,7 +157,7 @@ def traffic_warnings(setting: Setting, found: CountedOperations, moved: dict[str
 
     And what object stores refused or failed.
     """
-    refused = [WARNING + text for t in setting.tiers if isinstance(t, ObjectTier) for text in t.warnings()]
+    refused = [WARNING + text for t in setting.tiers if t is not None for text in t.warnings()]
     if setting.config.is_buffered:
         return refused
     return refused + [text for device in _by_device(found, moved).values() for text in device.warnings()]
@@ -233,9 +167,7 @@ def _by_device(found: CountedOperations, moved: dict[str, DeviceIo]) -> dict[int
     """Return the traffic of each device; drives on one device are one."""
     by: dict[int, Traffic] = {}
     for index, tier in enumerate(found.tiers):
-        if not isinstance(tier, StorageTier):
-            continue
-        for at, drive in enumerate(tier.drives):
+        for at, drive in enumerate(() if tier is None else tier.drives):
             counted = moved.get(drive.name)
             path = Path(drive.target)
             if counted is None or not path.exists():
@@ -258,14 +190,6 @@ HOST_REASON = "host and device time are one call here; run --probes measures the
 MEMORY_TIERS = ("gpu", "cpu")
 """The names that presets give tiers that are memory."""
 QOS_REASON = "the trace does not say which class a request is of; name its requests table with --requests"
-
-
-def mlperf(setting: Setting, summary: Summary, criteria: Criteria, requests: RequestFigures) -> Mlperf:
-    """Return the benchmark's figures of a run."""
-    targets = {t.name: t.target for t in setting.tiers if t is not None and not t.is_simulated}
-    return mlperf_figures(
-        setting.reader.meta, targets, summary, criteria, requests, is_whole_trace=setting.is_whole_trace
-    )
 
 
 def mlperf_figures(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 from kvreplay.config.config import Config
-from kvreplay.probes.program import beneath
+from kvreplay.probes.libbpf import beneath
 from kvreplay.probes.session import ATTACHED
 from kvreplay.tiers.host import device_number
 from kvreplay.tiers.tier import Tier, drives_of

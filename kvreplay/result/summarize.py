@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -25,9 +25,9 @@ from kvreplay.engine.share import AUTO
 from kvreplay.native.rows import NOT_DONE, READ
 from kvreplay.plan.buffers import small_page_bytes
 from kvreplay.plan.contents import DataSource
-from kvreplay.plan.loader import IS_LOAD
-from kvreplay.plan.window import NO_QOS, Asked
+from kvreplay.plan.window import IS_LOAD, NO_QOS, Asked
 from kvreplay.result import tables
+from kvreplay.result.cause import pace
 from kvreplay.result.checkpoints import Checkpoints
 from kvreplay.result.counts import (
     MOST,
@@ -35,21 +35,21 @@ from kvreplay.result.counts import (
     CountedOperations,
     LeastLater,
     OpenRequests,
-    OpsRows,
     RequestTimes,
     RunPart,
     TraceRows,
+    ops_batch,
 )
-from kvreplay.result.figures import mlperf, summarize, traffic_warnings
+from kvreplay.result.figures import DEFINITIONS, figures, mlperf_figures, traffic_warnings
 from kvreplay.result.probed import Probed
-from kvreplay.result.verdict import beside_drive
+from kvreplay.result.verdict import beside_drive, verdict
 from kvreplay.tiers.extents import FREED_ONLY
 from kvreplay.tiers.host import host_facts
 from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import FailedOperations, KvError
 from kvtrace.core.metadata import Metadata, describe, first_tokens_ns
-from kvtrace.core.run.figures import CheckpointFigures, Figures, RequestFigures, Summary
+from kvtrace.core.run.figures import CheckpointFigures, Figures, Generation, RequestFigures, Summary, WarmupFacts
 from kvtrace.core.run.run_file import (
     OPS_FILE,
     SERIES_FILE,
@@ -58,9 +58,6 @@ from kvtrace.core.run.run_file import (
     EngineNote,
     PacingNote,
     PartialRunFile,
-    Populated,
-    Preconditioned,
-    Prepared,
     RunBegun,
     RunFile,
     Running,
@@ -70,7 +67,7 @@ from kvtrace.core.run.run_file import (
     Verification,
     WindowNote,
 )
-from kvtrace.core.schema import OPS, SERIES, SERVED, Op, Table, arrow_schema, enum_array, numbers
+from kvtrace.core.schema import OPS, SERIES, SERVED, Op, Table, batch_of, numbers
 from kvtrace.core.tables import Writer, create
 from kvtrace.core.units import format_bytes, format_duration
 
@@ -91,9 +88,8 @@ class RunResults:
         self.setting, self._output = setting, output
         is_open_loop = setting.pacer.speed is not None
         self._operations = CountedOperations(setting.tiers, is_open_loop=is_open_loop, io_bytes=setting.config.io_bytes)
-        self._served, self._checkpoints = ServedRequests(setting), Checkpoints()
+        self._served, self._checkpoints = ServedRequests(setting), Checkpoints(is_open_loop=is_open_loop)
         self._warmup, self._ops_columns = setting.warmup, tables.FROM_TRACE + tables.shared_extras(OPS, setting)
-        self._ops_rows = OpsRows(setting, tables.ops_extras(setting))
         # When a save without a request began, the trace says alone.
         bulk_columns = ("ts_ns",) if setting.window.facts.is_bulk else ()
         columns = tuple(dict.fromkeys(self._ops_columns + COLUMNS + bulk_columns))
@@ -169,8 +165,8 @@ class RunResults:
             first_row = self._trace.row
             first, last = np.searchsorted(part.rows["trace_row"], [first_row, first_row + batch.num_rows]).tolist()
             some = part.within(first, last)
-            ops = self._ops_rows.batch(batch.select(self._ops_columns), first_row, some, asked[first:last])
-            self._writers[OPS].write(ops)
+            of_trace, extras = batch.select(self._ops_columns), tables.ops_extras(self.setting)
+            self._writers[OPS].write(ops_batch(self.setting, extras, of_trace, first_row, some, asked[first:last]))
             self._checkpoints.take(batch, some, first_row)
             for served in self._served.take(first_row, batch, part, counts):
                 self._writers[SERVED].write(served)
@@ -186,12 +182,7 @@ class RunResults:
         last_ns = int(self._operations.run["last_completed_ns"][0])
         return None if last_ns == NOT_DONE else last_ns
 
-    @property
-    def last_reached_row(self) -> int | None:
-        """The last row of the trace that was submitted; null if none was."""
-        row = int(self._operations.run["last_sent_row"][0])
-        return None if row == NOT_DONE else row
-
+    # Long: a field a line.
     def summary(
         self, driven: Driven | None, wall_ns: int | None = None, moved: dict[str, DeviceIo] | None = None
     ) -> Summary:
@@ -199,18 +190,54 @@ class RunResults:
 
         `wall_ns` says how long the run was where `driven` cannot; `moved` what devices did meanwhile, by drive.
         """
-        setting = self.setting
+        setting, found, run = self.setting, self._operations, self._operations.run[0]
         names = [t.name for t in setting.reader.meta.tiers]
-        return summarize(
-            self._operations,
-            driven,
-            queue_depth=setting.config.depth,
-            depth_because=setting.depth_because,
-            moved=moved,
-            skipped_rows={names[i]: n for i, n in sorted(setting.window.skipped_rows.items())},
-            absent_deletes=setting.window.absent_deletes,
-            warmup=setting.config.warmup,
+        wall_ns, left_out = driven.wall_ns if driven else wall_ns, None
+        if setting.config.warmup is not None:
+            has_counted = bool(run["counted_sent"])
+            left_out = WarmupFacts(
+                asked=setting.config.warmup,
+                operations=int(run["left_out"]),
+                first_measured_row=int(run["first_row"]) if has_counted else None,
+                measured_from_ns=int(run["from_ns"]) if has_counted else None,
+            )
+        # The warm-up's time is no time of the figures.
+        span_ns = None if wall_ns is None else wall_ns - ((left_out.measured_from_ns if left_out else 0) or 0)
+        threads_ns = 0 if driven is None else driven.wall_ns * max(1, len(driven.threads))
+        judged = pace(found, driven)
+        failed, sent = int(run["failed"]), int(run["sent"])
+        depth, because = setting.config.depth, setting.depth_because
+        judgement, missed = verdict(found, driven, judged, moved or {}, depth, because), int(run["rows"]) - sent
+        if setting.rows_once:
+            # How often --duration repeated the window, or what it cut it to.
+            rows = int(run["last_sent_row"]) + 1 if missed else setting.window.rows
+            said = f"; {repeated('the trace', rows / setting.rows_once)} in {format_duration(wall_ns)}"
+            judgement = msgspec.structs.replace(judgement, sentence=judgement.sentence + said)
+        return Summary(
+            verdict=f"{failed:,} of {sent:,} operations FAILED; {judgement.sentence}" if failed else judgement.sentence,
+            judgement=judgement,
             wall_ns=wall_ns,
+            operations=found.total("good"),
+            errors=failed,
+            not_reached=missed,
+            figures=figures(found),
+            drives=figures(found, of_drives=True),
+            pace=judged,
+            in_flight_mean=found.total("service_ns") / span_ns if span_ns else None,
+            warmup=left_out,
+            skipped_rows={names[i]: n for i, n in sorted(setting.window.skipped_rows.items())},
+            absent_deletes=setting.window.residency.absent_deletes,
+            definitions=DEFINITIONS,
+            generation=None
+            if driven is None or not driven.wall_ns
+            else Generation(
+                generation_ns=driven.making_ns,
+                reserve_ns=driven.reserve_ns,
+                threads=len(driven.threads),
+                share_of_threads=driven.making_ns / threads_ns,
+                reserve_share=driven.reserve_ns / threads_ns,
+                writes_generated_in_flight=driven.writes_generated_in_flight,
+            ),
         )
 
     def warnings(self, moved: dict[str, DeviceIo]) -> list[str]:
@@ -234,19 +261,9 @@ _WHOLE_BYTES = 256 << 10
 """An I/O up to this has no more small pages than any device of our time takes segments of memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Preparation:
-    """The state of a replay just before its first operation is submitted."""
-
-    engine: Engine
-    started: datetime
-    preconditioned: list[Preconditioned]
-    populated: Populated
-    data: DataSource
-    smart: dict[str, Smart]
-    """By drive."""
-    trace_sha256: str
-    prepared: Prepared
+def repeated(part: str, times: float) -> str:
+    """Return how often `part` was replayed: the trace 2.5 times, 14 % of the trace."""
+    return f"{part} {times:.3g} times" if times >= 1 else f"{times * 100:.3g} % of {part}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,18 +275,17 @@ class Measured:
     summary: Summary
     error: KvError | None
     """Why it is partial, or that operations failed; None if it is whole and all went well."""
-    verification: Verification | None
-    smart: dict[str, Smart]
-    """By drive, afterwards."""
-    requests: RequestFigures
-    probed: Probed | None
-    """What the probes beside it found; None if it was not asked for."""
     trouble: list[str]
     """What went wrong beside the operations, for the notes."""
+    verification: Verification | None = None
+    smart: dict[str, Smart] = field(default_factory=dict)
+    """By drive, afterwards."""
+    probed: Probed | None = None
+    """What the probes beside it found; None if it was not asked for."""
 
 
-def opening(setting: Setting, begun: Preparation) -> RunBegun:
-    """Return the part of run.json that is known before the first operation is submitted."""
+def opening(setting: Setting, engine: Engine, data: DataSource, trace_sha256: str, **known: Any) -> RunBegun:
+    """Return the part of run.json that is `known` before the first operation is submitted."""
     config, meta = msgspec.to_builtins(setting.config) | {"seed": setting.seed}, setting.reader.meta
     return RunBegun(
         program="kvreplay",
@@ -277,34 +293,42 @@ def opening(setting: Setting, begun: Preparation) -> RunBegun:
         argv=setting.argv,
         config=config,
         config_sha256=sha256(config),
-        started_utc=begun.started.isoformat(),
+        started_utc=datetime.now(UTC).isoformat(),
         status="running",
         reason=None,
         host=host_facts(),
-        trace=TraceNote(file=setting.trace.name, metadata=meta, sha256=begun.trace_sha256),
-        tiers={t.name: {"target": t.target, "engine": t.engine, **t.facts()} for t in setting.tiers if t},
+        trace=TraceNote(file=setting.trace.name, metadata=meta, sha256=trace_sha256),
         pacing=PacingNote(loop=setting.pacer.name, speed=setting.pacer.speed),
-        engine=_engine(setting, begun.engine),
-        window=window_note(setting),
-        preconditioned=begun.preconditioned,
-        populated=begun.populated,
-        prepared=begun.prepared,
-        data=begun.data.facts(),
-        smart={name: SmartReadings(before=found, after=None) for name, found in begun.smart.items()},
+        **_so_far(setting, engine, data),
+        **known,
     )
 
 
-def running(setting: Setting, begun: Preparation) -> PartialRunFile:
+def _so_far(setting: Setting, engine: Engine, data: DataSource) -> dict[str, Any]:
+    """Return what of it may have become more when the run is over."""
+    return {
+        "tiers": {t.name: {"target": t.target, "engine": t.engine, **t.facts()} for t in setting.tiers if t},
+        "engine": _engine(setting, engine),
+        "window": window_note(setting),
+        "data": data.facts(),
+    }
+
+
+def opened_again(begun: RunBegun, setting: Setting, engine: Engine, data: DataSource) -> RunBegun:
+    """Return `begun` with what it came to by the end of the run."""
+    return msgspec.structs.replace(begun, **_so_far(setting, engine, data))
+
+
+def running(setting: Setting, begun: RunBegun) -> PartialRunFile:
     """Return the content of run.partial.json."""
-    known = _fields(opening(setting, begun))
     # What populating used is not the run's.
-    known["engine"] = msgspec.structs.replace(known["engine"], buffer_used_bytes=None)
+    known = _fields(begun) | {"engine": msgspec.structs.replace(begun.engine, buffer_used_bytes=None)}
     return PartialRunFile(**known, running=Running(str(setting.trace.resolve())))
 
 
-def finished(setting: Setting, begun: RunBegun, measured: Measured) -> RunFile:
+def finished(found: RunResults, begun: RunBegun, measured: Measured) -> RunFile:
     """Return the content of run.json: what was known before the run, and its results, but for checkpoints."""
-    error, known = measured.error, _fields(begun)
+    setting, requests, error, known = found.setting, found.requests, measured.error, _fields(begun)
     known["status"] = status_of(error)
     known["reason"] = None if error is None else str(error)
     known["smart"] = {
@@ -316,9 +340,16 @@ def finished(setting: Setting, begun: RunBegun, measured: Measured) -> RunFile:
         verification=measured.verification,
         device_io=measured.device_io,
         probes=None if measured.probed is None else measured.probed.facts(),
-        notes=[*_notes(setting, begun, measured), *measured.trouble],
-        requests=measured.requests,
-        mlperf=mlperf(setting, measured.summary, setting.config.criteria, measured.requests),
+        notes=[*_notes(setting, begun, measured, requests), *measured.trouble],
+        requests=requests,
+        mlperf=mlperf_figures(
+            setting.reader.meta,
+            {t.name: t.target for t in setting.tiers if t is not None and not t.is_simulated},
+            measured.summary,
+            setting.config.criteria,
+            requests,
+            is_whole_trace=setting.is_whole_trace,
+        ),
         summary=measured.summary,
     )
 
@@ -361,9 +392,9 @@ def _engine(setting: Setting, engine: Engine) -> EngineNote:
         queue_depth=setting.config.depth,
         queue_depth_because=setting.depth_because,
         io_bytes=setting.config.io_bytes,
-        buffer_bytes=engine.buffer_bytes,
-        buffer_used_bytes=engine.buffer_used_bytes,
-        buffer_small_page_bytes=small_page_bytes([engine.arena]),
+        buffer_bytes=engine.arena.nbytes,
+        buffer_used_bytes=engine.arena.used_bytes,
+        buffer_small_page_bytes=small_page_bytes(engine.arena),
         plan_bytes=setting.window.loader.held_bytes,
     )
 
@@ -388,7 +419,7 @@ def window_note(setting: Setting) -> WindowNote:
     )
 
 
-def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
+def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: RequestFigures) -> list[str]:
     summary = measured.summary
     facts = begun.tiers
     notes = [f"tier {t.name} is SIMULATED: {facts[t.name]['note']}" for t in setting.tiers if t and t.is_simulated]
@@ -430,7 +461,7 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured) -> list[str]:
     notes += [
         f"tier {name}: the trace's streams of writes were NOT passed on: it takes none" for name in setting.unplaced
     ]
-    notes += histogram_notes(summary.figures, measured.requests)
+    notes += histogram_notes(summary.figures, requests)
     notes += _storage_notes(begun, {f.tier for f in summary.figures if f.op == Op.DELETE})
     if measured.probed is not None and measured.probed.reason is not None:
         notes.append(f"left out the probes: {measured.probed.reason}")
@@ -582,8 +613,6 @@ class ServedRequests:
         yield from self._given(self._requests.pop(MOST), is_last=True)
 
     def _given(self, found: Any, *, is_last: bool = False) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         if not len(found):
             return
         first_token = self._first_token_ns(found)
@@ -613,13 +642,7 @@ class ServedRequests:
         storage = np.where(found["planned"] == found["operations"], values["storage_ns"], NOT_DONE)[counts]
         response = found["response_ns"][counts] if self._is_open_loop else None
         self._figures.add(storage, response, first_token[counts], codes[counts])
-        arrays = [
-            enum_array(SERVED, "qos", codes, codes == NO_QOS)
-            if c.name == "qos"
-            else pa.array(values[c.name], pa.int64(), mask=values[c.name] == NOT_DONE if c.nullable else None)
-            for c in SERVED.columns
-        ]
-        yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(SERVED))
+        yield batch_of(SERVED, values | {"qos": codes})
 
     def _first_token_ns(self, found: Any) -> Any:
         """Return int64 a request: the time to its first token; -1 where it is not modelled or a load is missing."""

@@ -5,7 +5,7 @@ A directory without `run.json` is no run, so a run that died is not taken for a 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,12 +14,11 @@ import msgspec
 import numpy as np
 
 from kvreplay.config.setting import Setting
-from kvreplay.native.rows import NOT_DONE
+from kvreplay.native.rows import NONE
 from kvreplay.result.counts import KINDS, RETRIES, CountedOperations
 from kvreplay.result.journal import is_unrecovered
 from kvreplay.tiers.objects import ObjectTier
 from kvtrace.core.errors import DeviceError
-from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.run_file import (
     OPS_FILE,
     RUN_FILE,
@@ -28,8 +27,7 @@ from kvtrace.core.run.run_file import (
     SWEEP_FILE,
     TRIALS_FILE,
 )
-from kvtrace.core.schema import OPS, SERIES, TABLES, Table, arrow_schema, enum_array
-from kvtrace.core.tables import create
+from kvtrace.core.schema import OPS, SERIES, Table, batch_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,13 +97,6 @@ def remove_empty(path: Path) -> None:
         path.rmdir()
 
 
-def write_table(file: Path, meta: Metadata, batches: Iterable[pa.RecordBatch]) -> None:
-    """Write a table that is complete in memory."""
-    with create(file, TABLES[meta.table], meta) as out:
-        for batch in batches:
-            out.write(batch)
-
-
 def shared_extras(table: Table, setting: Setting) -> tuple[str, ...]:
     """Return the extra columns that `table` of a run has: those that it shares with the run's trace."""
     return tuple(column.name for column in table.extras if column.name in setting.reader.extras)
@@ -119,24 +110,20 @@ def ops_extras(setting: Setting) -> tuple[str, ...]:
 
 def series_batch(found: CountedOperations) -> pa.RecordBatch:
     """Return the table `series`: a row for each second, tier, drive and op with a completion, simulated tiers aside."""
-    import pyarrow as pa
-
     second, kind, each = found.seconds.found()
     place, op = kind // KINDS, kind % KINDS
-    tier = found.places.tier_of[place]
+    tier, count = found.places.tier_of[place], each["operations"]
     is_alone = np.array([len(drives) == 1 for drives in found.places.drives])[tier]
-    count = each["operations"]
-    is_none = count == 0
-    arrays = [
-        pa.array(second, pa.int64()),
-        pa.array(tier, pa.int8()),
-        pa.array(place - found.places.starts[tier], pa.int16(), mask=is_alone),
-        enum_array(SERIES, "op", op.astype(np.int8)),
-        pa.array(count, pa.int64()),
-        pa.array(each["errors"], pa.int64()),
-        pa.array(each["bytes"], pa.int64()),
-        pa.array(each["latency_ns"] // np.maximum(count, 1), pa.int64(), mask=is_none),
-        pa.array(each["p99_ns"], pa.int64(), mask=each["p99_ns"] == NOT_DONE),
-        pa.array(each["most_ns"], pa.int64(), mask=is_none),
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(SERIES))
+    columns = {
+        "second": second,
+        "tier": tier,
+        "drive": np.where(is_alone, NONE, place - found.places.starts[tier]),
+        "op": op.astype(np.int8),
+        "operations": count,
+        "errors": each["errors"],
+        "bytes": each["bytes"],
+        "mean_ns": np.where(count == 0, NONE, each["latency_ns"] // np.maximum(count, 1)),
+        "p99_ns": each["p99_ns"],
+        "max_ns": np.where(count == 0, NONE, each["most_ns"]),
+    }
+    return batch_of(SERIES, columns)

@@ -8,7 +8,6 @@ same mean that it is saturated. Both are Little's law (in flight = rate x servic
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +22,16 @@ from kvreplay.tiers.host import (
     FILESYSTEMS_IN_MEMORY,
     in_memory,
     layers,
-    longest_request_bytes,
-    queue_limit,
+    queue_number,
     throttles,
 )
 from kvreplay.tiers.modelled import DriveFile, DriveModel
-from kvreplay.tiers.tier import Tier, copied, has_times
+from kvreplay.tiers.objects import ObjectTier
+from kvreplay.tiers.tier import Tier
 from kvtrace.core.run.figures import Evidence, LimitCause, Pace, RunVerdict, Summary, TierRate
 from kvtrace.core.run.run_file import DeviceIo, RunBegun
 from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_rate, percent
 
-OBJECT_ENGINE = "s3dlio"
-"""The engine of operations that are requests to an object store."""
 ALL = 0.99
 """Of what was asked: who delivered no less delivered all, but for rounding at the edges of the run."""
 THROTTLED = (0.25, 1.5)
@@ -58,12 +55,11 @@ def verdict(
     found: CountedOperations,
     driven: Driven | None,
     judged: Pace | None,
-    *,
+    moved: dict[str, DeviceIo],
     queue_depth: int,
     because: str,
-    moved: dict[str, DeviceIo],
 ) -> RunVerdict:
-    """Return the verdict of a run; parameters as of `figures.summarize`, `judged` its pace."""
+    """Return the verdict of a run; `judged` is its pace, `because` what set the depth; else as of `summary`."""
     tiers = found.tiers
     rates = [
         _rate(found, index, tier)
@@ -71,22 +67,26 @@ def verdict(
         if tier is not None and found.total("good", found.at(index))
     ]
     # The tier whose operations took the most time, waits included; no simulation first.
-    time_of = partial(found.sum_of, RESPONSE) if found.is_open_loop else partial(found.total, "service_ns")
     each = [
-        (not tier.is_simulated, time_of(found.at(index)), -index)
+        (not tier.is_simulated, _time_of(found, found.at(index)), -index)
         for index, tier in enumerate(tiers)
         if tier is not None and found.total("good", found.at(index))
     ]
     index = -max(each)[2] if each else None
     tier = None if index is None else tiers[index]
     evidence = _evidence(found, index, driven, judged, queue_depth, moved)
-    does_io = tier is not None and has_times(tier)
+    does_io, is_copied = tier is not None and tier.has_times, tier is not None and tier.is_copied
     name = None if tier is None else tier.name
-    said = judged_run(evidence, rates, name, judged, copies=copied(tier), does_io=does_io, because=because)
+    said = judged_run(evidence, rates, name, judged, copies=is_copied, does_io=does_io, because=because)
     before = "FELL BEHIND: " if judged is not None and evidence.is_end_late else ""
     if name is None:
         before = "open loop: " if found.is_open_loop else "closed loop: "
     return msgspec.structs.replace(said, sentence=f"{before}{said.sentence}")
+
+
+def _time_of(found: CountedOperations, at: Sequence[int]) -> int:
+    is_open = found.is_open_loop
+    return found.times.total(*found.slots(RESPONSE, at)) if is_open else found.total("service_ns", at)
 
 
 def judged_run(
@@ -134,13 +134,13 @@ def _rate(found: CountedOperations, index: int, tier: Tier) -> TierRate:
     """Return what `tier` was asked and reached, of its operations that completed."""
     at = found.at(index)
     count = found.total("good", at)
-    moved = found.total("moved_bytes", at) if has_times(tier) else 0
+    moved = found.total("moved_bytes", at) if tier.has_times else 0
     each = moved / count
     if found.is_open_loop:
         late, asked, reached = end_of(found, at)
     else:
-        first, last = found.span(at) or (0, 0)
-        late, asked, reached = None, None, count * NS_PER_S / (last - first) if last > first else None
+        span_ns, _ = found.took(at)
+        late, asked, reached = None, None, count * NS_PER_S / span_ns if span_ns else None
     return TierRate(
         tier=tier.name,
         is_simulated=tier.is_simulated,
@@ -167,20 +167,20 @@ def _evidence(
         known = {"response_shares": shares, "unhindered_share": unhindered, "held_share": judged.held_share}
         known["is_end_late"] = is_late(judged.end_late_ns, judged.offered_per_s, judged.delivered_per_s)
         known["on_time_share"] = judged.on_time_fraction
-    if index is not None and tier is not None and has_times(tier):
+    if index is not None and tier is not None and tier.has_times:
         known |= _levels(found, index)
         known |= _of_devices(found, index, tier, moved)
         if driven is not None:
             known["throttle"], known["throttle_share"] = _throttle(found, index, tier)
     device_ns = known.pop("device_ns", None)
     if driven is not None and driven.wall_ns:
-        known |= _of_threads(driven, is_copied=copied(tier))
+        known |= _of_threads(driven, is_copied=tier is not None and tier.is_copied)
         places = driven.wall_ns * queue_depth
         if judged is None:
             known["held_share"] = min(1.0, driven.depth_limited_ns / driven.wall_ns)
         if driven.in_use_ns is not None:
             known["in_flight_mean"] = driven.in_use_ns / driven.wall_ns
-            alone = [t for t in found.tiers if t is not None and has_times(t) and not copied(t)]
+            alone = [t for t in found.tiers if t is not None and t.has_times and not t.is_copied]
             if device_ns is not None and len(alone) == 1 and driven.in_use_ns:
                 known["device_time_share"] = device_ns / driven.in_use_ns
         if driven.blocked_ns is not None and judged is None:
@@ -221,7 +221,7 @@ def _throttle(found: CountedOperations, index: int, tier: Tier) -> tuple[str | N
     The limits are those at the end of the run.
     """
     covered_ns, nearest = found.order.covered_ns(index), ("", 0.0)
-    for number, drive in enumerate(getattr(tier, "drives", [])):
+    for number, drive in enumerate(tier.drives):
         for limit in throttles(Path(drive.target)):
             at = found.at(index, WRITE if limit.is_write else READ, number)
             # Each operation is at least one I/O.
@@ -234,14 +234,13 @@ def _throttle(found: CountedOperations, index: int, tier: Tier) -> tuple[str | N
 
 def storage_of(tier: Tier | None) -> str:
     """Return what a tier lies on, in words."""
-    if tier is None or tier.engine == OBJECT_ENGINE:
+    if tier is None or isinstance(tier, ObjectTier):
         return "drive" if tier is None else "object store"
-    if copied(tier):
+    if tier.is_copied:
         return "memory"
-    drives = getattr(tier, "drives", [])
-    if any(getattr(drive, "is_buffered", False) for drive in drives):
+    if any(drive.is_buffered for drive in tier.drives):
         return "page cache"
-    beneath = next((said for drive in drives if (said := in_memory(Path(drive.target)))), None)
+    beneath = next((said for drive in tier.drives if (said := in_memory(Path(drive.target)))), None)
     if beneath is None:
         return "drive"
     return "memory" if beneath in FILESYSTEMS_IN_MEMORY else "device in memory"
@@ -258,18 +257,18 @@ def _levels(found: CountedOperations, index: int) -> dict[str, Any]:
 
 def _of_devices(found: CountedOperations, index: int, tier: Tier, moved: dict[str, DeviceIo]) -> dict[str, Any]:
     """Return how busy the devices beneath a tier were while its operations were in flight, the busiest of several."""
-    drives = {name: moved.get(name) for name in (tier.name, *(d.name for d in getattr(tier, "drives", [])))}
+    drives = {name: moved.get(name) for name in (tier.name, *(d.name for d in tier.drives))}
     known = {n: d for n, d in drives.items() if d is not None and d.busy_ns is not None and d.device_ns is not None}
     at_work = found.order.covered_ns(index)
     if not known or not at_work:
         return {}
     fullest = max(known, key=lambda name: known[name].device_ns or 0)
-    target = next((d.target for d in getattr(tier, "drives", []) if d.name == fullest), None)
+    target = next((d.target for d in tier.drives if d.name == fullest), None)
     return {
         "device_busy_share": min(1.0, max((d.busy_ns or 0) for d in known.values()) / at_work),
         "device_ns": sum(d.device_ns or 0 for d in known.values()),
         "device_queue_mean": (known[fullest].device_ns or 0) / at_work,
-        "device_queue_limit": None if target is None else queue_limit(Path(target)),
+        "device_queue_limit": None if target is None else queue_number(Path(target), "nr_requests"),
     }
 
 
@@ -451,7 +450,8 @@ def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
     model, target = DriveModel(drive.cells), Path(facts["target"])
     # With less than one in flight on average it stood idle for the rest of the time.
     expected = model.at(size, max(1.0, in_flight), share)[0] * min(1.0, in_flight)
-    ratio, longest, beneath = observed / expected, longest_request_bytes(target), layers(target)
+    ratio, longest_kib, beneath = observed / expected, queue_number(target, "max_sectors_kb"), layers(target)
+    longest = None if longest_kib is None else longest_kib << 10
     is_split, is_full = longest is not None and longest < size, in_flight >= FULL * depth
     is_met = EXPECTED[0] <= ratio <= EXPECTED[1]
     load = f"I/Os of {format_bytes(size)}, {in_flight:.3g} in flight, {percent(share)} of bytes read"

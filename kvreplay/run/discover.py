@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import subprocess
+from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from importlib.metadata import packages_distributions, version
@@ -26,12 +27,11 @@ from kvreplay.plan.contents import DataSource
 from kvreplay.probes.libbpf import check_available
 from kvreplay.result.cause import distribution
 from kvreplay.result.figures import LEAST, OPS
-from kvreplay.run.run import Interrupted, Replay, quiet_interpreter, until
+from kvreplay.run.run import Interrupted, Replay, moved_between, quiet_interpreter, until
 from kvreplay.tiers.claims import MEASURED
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.host import (
     SECTOR_BYTES,
-    DeviceCounters,
     active_scheduler,
     device_counters,
     host_facts,
@@ -44,6 +44,7 @@ from kvreplay.tiers.tier import Holding, StorageOptions
 from kvtrace.core.app import noted_signals
 from kvtrace.core.document.document import ReportTable, Sheet, table_of
 from kvtrace.core.errors import DeviceError, OutOfMemory, ProbeUnavailable, how_to_add
+from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.units import NS_PER_S, format_bytes, percent
 
 _TIMEOUT_S = 10
@@ -233,52 +234,46 @@ def warnings(found: Discovery) -> list[str]:
     return [*_of_machine(found), *_of_limits(found), *_of_storage(found)]
 
 
-def _of_machine(found: Discovery) -> list[str]:
-    lines = []
+def _of_machine(found: Discovery) -> Iterator[str]:
     cpus = found.host["cpus"] or 1
     if found.load_1min > cpus * _BUSY_LOAD:
-        lines.append(f"busy: a load of {found.load_1min:.2f} on {cpus} processors; stop other programs")
+        yield f"busy: a load of {found.load_1min:.2f} on {cpus} processors; stop other programs"
     if found.governor not in (None, "performance"):
-        lines.append(f"processor governor {found.governor} slows short I/Os; set performance (cpupower frequency-set)")
+        yield f"processor governor {found.governor} slows short I/Os; set performance (cpupower frequency-set)"
     if found.swap_used_bytes:
-        lines.append(f"{format_bytes(found.swap_used_bytes)} of swap is in use; a tier in memory may be swapped out")
+        yield f"{format_bytes(found.swap_used_bytes)} of swap is in use; a tier in memory may be swapped out"
     if found.huge_pages == "never":
-        lines.append(f"transparent huge pages are off, so 4 MiB I/Os are split; write madvise to {_HUGE_PAGES}")
-    return lines
+        yield f"transparent huge pages are off, so 4 MiB I/Os are split; write madvise to {_HUGE_PAGES}"
 
 
-def _of_limits(found: Discovery) -> list[str]:
-    lines = []
+def _of_limits(found: Discovery) -> Iterator[str]:
     memlock, files = found.limits["memlock_bytes"], found.limits["open_files"]
     # The limit does not hold for root.
     if memlock is not None and memlock < _MEMLOCK_BYTES and not found.is_root:
         shown = format_bytes(memlock)
-        lines.append(f"memlock limit {shown}: io_uring cannot register its buffers; ulimit -l unlimited")
+        yield f"memlock limit {shown}: io_uring cannot register its buffers; ulimit -l unlimited"
     if files is not None and files < _OPEN_FILES:
-        lines.append(f"open files are limited to {files:,}; ulimit -n {_OPEN_FILES}")
+        yield f"open files are limited to {files:,}; ulimit -n {_OPEN_FILES}"
     if found.io_uring != "available":
-        lines.append(f"no io_uring ({found.io_uring}): threads do the I/O, at more processor time")
+        yield f"no io_uring ({found.io_uring}): threads do the I/O, at more processor time"
     if found.gpus and found.gpu_libraries["cupy"] is None:
-        lines.append(f"there is a GPU, but no CuPy: gpu tiers need it ({how_to_add('gpu')})")
+        yield f"there is a GPU, but no CuPy: gpu tiers need it ({how_to_add('gpu')})"
     if found.programs["smartctl"] is None and found.programs["nvme"] is None:
-        lines.append("neither smartctl nor nvme is installed: runs record no drive health")
-    return lines
+        yield "neither smartctl nor nvme is installed: runs record no drive health"
 
 
-def _of_storage(found: Discovery) -> list[str]:
-    lines = []
+def _of_storage(found: Discovery) -> Iterator[str]:
     for drive in found.drives:
         if drive.is_rotational:
-            lines.append(f"{drive.name} calls itself rotational; a virtual disk may be misdescribed")
+            yield f"{drive.name} calls itself rotational; a virtual disk may be misdescribed"
         if drive.scheduler not in (None, "none"):
             advice = f"echo none > /sys/block/{drive.name}/queue/scheduler"
-            lines.append(f"{drive.name} has the I/O scheduler {drive.scheduler}, which reorders and delays: {advice}")
+            yield f"{drive.name} has the I/O scheduler {drive.scheduler}, which reorders and delays: {advice}"
     for fs in found.filesystems:
         if "discard" in fs.options:
-            lines.append(f"{fs.mount_point} is mounted with discard: deletes trim the drive meanwhile; use fstrim")
+            yield f"{fs.mount_point} is mounted with discard: deletes trim the drive meanwhile; use fstrim"
         if fs.mount_point == "/" and len(found.filesystems) == 1:
-            lines.append("/ is the system's own filesystem: other programs' I/O is in the figures")
-    return lines
+            yield "/ is the system's own filesystem: other programs' I/O is in the figures"
 
 
 def recommended(found: Discovery) -> dict[str, Any]:
@@ -333,7 +328,7 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
         signalled = stack.enter_context(noted_signals())
         stack.callback(tier.close)
         tier.open(FILE_BYTES)
-        facts, data = tier.facts(), DataSource.of(started_ns)
+        facts, data = tier.facts(), DataSource(started_ns)
         progress = stack.enter_context(asked.show("measuring the drive", len(wanted)))
 
         def drive(size: int, depth: int, columns: dict[str, Any], longest_ns: int | None) -> Any:
@@ -382,12 +377,13 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
 
 
 def cell_of(
-    rows: Any, size: int, depth: int, share: float, before: DeviceCounters | None, after: DeviceCounters | None
+    rows: Any, size: int, depth: int, share: float, before: DeviceIo | None, after: DeviceIo | None
 ) -> DriveCell:
     """Return the cell of the I/Os in `rows` (ROW), unless the device's counters show that it did not do them."""
-    for op, (start, end) in enumerate(zip(before[:2], after[:2], strict=True)) if before and after else ():
-        asked, moved = int((rows["op"] == op).sum()) * size, end - start
-        if moved < LEAST * asked:
+    moves = moved_between(before, after)
+    for op, moved in enumerate((moves.read_bytes, moves.written_bytes)):
+        asked = int((rows["op"] == op).sum()) * size
+        if moved is not None and moved < LEAST * asked:
             why = f"the device moved {format_bytes(moved)} of the {format_bytes(asked)} of its {OPS[op]}s"
             return DriveCell(io_bytes=size, depth=depth, read_share=share, reason=why)
     if not len(rows):

@@ -10,8 +10,9 @@ from msgspec.structs import asdict
 from kvreplay.config.config import Criteria
 from kvreplay.plan.contents import describe
 from kvreplay.result.figures import WARNING
+from kvreplay.result.summarize import repeated
 from kvreplay.run.discover import Discovery
-from kvreplay.run.run import FinishedRun, repeated
+from kvreplay.run.run import FinishedRun
 from kvreplay.run.trials import TrialSet
 from kvreplay.run.watch import whole_number
 from kvtrace.core.document.chapters import checkpoint_sentence, checkpoint_tables, ranks_tables
@@ -33,7 +34,7 @@ from kvtrace.core.units import format_bytes, format_count, format_duration, perc
 SHOWN_BAD_BLOCKS = 1000
 _TIER_OP = columns_of("text: tier, op")
 _TIMES = columns_of("ns: mean, p50, p95, p99, p99_9 = p99.9, p99_99 = p99.99, max")
-_OPERATIONS = columns_of("""
+_OPERATIONS = """
     text: tier, op, engine
     count: operations, errors
     bytes: bytes
@@ -41,7 +42,7 @@ _OPERATIONS = columns_of("""
     per_s: operations_per_s = op/s
     number: in_flight_mean = in flight
     count: in_flight_max = at most
-""")
+"""
 
 
 def run_document(finished: FinishedRun) -> Document:
@@ -56,11 +57,11 @@ def run_document(finished: FinishedRun) -> Document:
         *([] if run.checkpoints is None else checkpoint_tables(run.checkpoints)),
         _operations("Operations", summary.figures),
         *([_operations("Operations by drive", summary.drives)] if summary.drives else []),
-        *([_services("Service time by drive", summary.drives)] if summary.drives else []),
-        *([_responses("Response time by drive", summary.drives)] if summary.drives and summary.pace else []),
-        _services("Service time", summary.figures),
-        *([_responses("Response time", summary.figures)] if summary.pace else []),
-        _times("Service time per MiB", [(f, d) for f in summary.figures if (d := f.latency_per_mib) and d.count]),
+        *([_times("Service time by drive", summary.drives, "latency")] if summary.drives else []),
+        *([_times("Response time by drive", summary.drives, "response")] if summary.drives and summary.pace else []),
+        _times("Service time", summary.figures, "latency"),
+        *([_times("Response time", summary.figures, "response")] if summary.pace else []),
+        _times("Service time per MiB", summary.figures, "latency_per_mib", 1),
         *_lateness(summary),
         *([] if run.requests is None else _requests(run.requests)),
         *([] if run.mlperf is None or run.config.get("criteria") in usual else [_criteria(run.mlperf)]),
@@ -160,25 +161,17 @@ def _verified(found: Verification | None) -> list[str]:
 
 
 def _operations(title: str, figures: list[Figures]) -> ReportTable:
-    names = [column.name for column in _OPERATIONS[2:]]
-    rows = [[*_name(f), *(getattr(f, name) for name in names)] for f in figures]
-    return ReportTable(title, Sheet.PERFORMANCE, _OPERATIONS, rows, keys=2)
+    return table_of(title, Sheet.PERFORMANCE, _OPERATIONS, [asdict(f) | {"op": _name(f)[1]} for f in figures], keys=2)
 
 
 def _name(figures: Figures) -> list[str]:
     return [figures.tier, f"{figures.op} (simulated)" if figures.is_simulated else figures.op]
 
 
-def _services(title: str, figures: list[Figures]) -> ReportTable:
-    return _times(title, [(f, f.latency) for f in figures])
-
-
-def _responses(title: str, figures: list[Figures]) -> ReportTable:
-    return _times(title, [(f, f.response) for f in figures if f.response is not None])
-
-
-def _times(title: str, found: list[tuple[Figures, Distribution]]) -> ReportTable:
-    rows = [[*_name(figures), *_nanoseconds(times)] for figures, times in found]
+def _times(title: str, figures: list[Figures], name: str, least: int = 0) -> ReportTable:
+    """Return the table of a time of `figures`, of those that have it, of so many operations at `least`."""
+    times = [(f, found) for f in figures if (found := getattr(f, name)) is not None and found.count >= least]
+    rows = [[*_name(f), *_nanoseconds(found)] for f, found in times]
     return ReportTable(title, Sheet.PERFORMANCE, [*_TIER_OP, *_TIMES], rows, keys=2)
 
 
@@ -189,7 +182,7 @@ def _nanoseconds(times: Distribution) -> list[float | None]:
 def _lateness(summary: Summary) -> list[ReportTable]:
     if summary.pace is None:
         return []
-    table = _times("Lateness", [(f, f.lateness) for f in summary.figures if f.lateness is not None])
+    table = _times("Lateness", summary.figures, "lateness")
     table.rows.append(["all", "", *_nanoseconds(summary.pace.lateness)])
     return [table]
 

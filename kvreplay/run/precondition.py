@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean, linear_regression
 from time import monotonic_ns
 from typing import Any
@@ -25,7 +26,7 @@ from kvreplay.config.setting import Setting
 from kvreplay.plan.contents import DataSource, Fill
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import Drive, Region, StorageTier, Tier
+from kvreplay.tiers.tier import Drive, Region, Tier
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.run.run_file import Preconditioned
 from kvtrace.core.units import NS_PER_S
@@ -221,7 +222,7 @@ class Extents:
 
 def is_laid_out(tier: Tier) -> bool:
     """Return whether what is populated on `tier` is written as it is laid out: its drives are preallocated."""
-    return isinstance(tier, StorageTier) and all(isinstance(drive, ExtentTier) for drive in tier.drives)
+    return bool(tier.drives) and all(isinstance(drive, ExtentTier) for drive in tier.drives)
 
 
 def lay_out_all(
@@ -241,10 +242,19 @@ def lay_out_all(
         total = sum(length for _, length in parts)
         if not total:
             continue
-        depth = setting.config.depth
+        fill, written = partial(_fill, extents, data), 0
+        writer = BulkWriter(region.fd, setting.config.depth, fill, _FIRST_STREAM + stream, interrupted)
+        blocks = (
+            (at, min(IO_BYTES, start + length - at))
+            for start, length in parts
+            for at in range(start, start + length, IO_BYTES)
+        )
         try:
             with show(f"laying out {drive.name}", total) as progress:
-                written = _write(region.fd, parts, depth, extents, data, _FIRST_STREAM + stream, interrupted, progress)
+                for more in writer.write(blocks, IO_BYTES, 0):
+                    written += more
+                    progress(written)
+                os.fdatasync(region.fd)
         except OSError as error:
             raise DeviceError(f"{drive.target}: cannot be laid out: {error.strerror or error}") from None
         if written == total:
@@ -259,7 +269,7 @@ def _populated_drives(setting: Setting) -> Iterator[tuple[ExtentTier, Any, Any]]
     """Yield each preallocated file or device, and what is to lie there before the replay: objects, bytes (int64)."""
     residency = setting.window.residency
     for index, tier in enumerate(setting.tiers):
-        if not isinstance(tier, StorageTier):
+        if tier is None or not tier.drives:
             continue
         here = residency.populate_tier == index
         objects, lengths = residency.populate_object[here], residency.populate_bytes[here]
@@ -295,29 +305,6 @@ def _merged(extents: Extents, region: Region) -> list[tuple[int, int]]:
     return list(zip(starts[firsts].tolist(), (reached[lasts] - starts[firsts]).tolist(), strict=True))
 
 
-def _write(
-    fd: int,
-    parts: Sequence[tuple[int, int]],
-    threads: int,
-    extents: Extents,
-    data: DataSource,
-    stream: int,
-    interrupted: Callable[[], str | None],
-    progress: Callable[[float], None],
-) -> int:
-    """Write `parts` in their order; return how much was written before an interruption; OSError if refused."""
-
-    def fill(block: memoryview, filler: int, turn: int, at: int) -> None:
-        extents.fill(block, at, data.fill, lambda rest, place: data.unstamped(rest, filler, turn, place))
-
-    done = 0
-    blocks = (
-        (at, min(IO_BYTES, start + length - at))
-        for start, length in parts
-        for at in range(start, start + length, IO_BYTES)
-    )
-    for more in BulkWriter(fd, threads, fill, stream, interrupted).write(blocks, IO_BYTES, 0):
-        done += more
-        progress(done)
-    os.fdatasync(fd)
-    return done
+def _fill(extents: Extents, data: DataSource, block: memoryview, filler: int, turn: int, at: int) -> None:
+    """Fill `block`, which begins at byte `at` of the space: with what lies there, the rest with data of `filler`."""
+    extents.fill(block, at, data.fill, lambda rest, place: data.unstamped(rest, filler, turn, place))

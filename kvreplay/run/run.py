@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic_ns
@@ -23,7 +22,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace as replace_fields
 
 from kvreplay.config.config import CLOSED_LOOP_DEPTH, Config, Precondition
 from kvreplay.config.limits import check, check_warmup
@@ -33,18 +31,17 @@ from kvreplay.engine.engine import RUNTIME, Engine, check_name, choose
 from kvreplay.engine.job import Driven, Job, Together
 from kvreplay.engine.share import check_submitters
 from kvreplay.native.rows import DELETE, NOT_DONE, READ, WRITE
-from kvreplay.plan.contents import DataSource, Fill, Verifier, named
-from kvreplay.plan.loader import Loader
-from kvreplay.plan.window import populated_rows
+from kvreplay.plan.contents import DataSource, Fill, named
+from kvreplay.plan.window import Loader, populated_rows
 from kvreplay.result import tables
 from kvreplay.result.counts import RunPart
 from kvreplay.result.journal import JournaledRecord, journal, unrecovered
 from kvreplay.result.probed import probing
 from kvreplay.result.summarize import (
     Measured,
-    Preparation,
     RunResults,
     finished,
+    opened_again,
     opening,
     running,
     table_metadata,
@@ -54,10 +51,10 @@ from kvreplay.run.precondition import LaidOut, is_laid_out, lay_out_all, precond
 from kvreplay.run.watch import Watch, Watching
 from kvreplay.tiers.claims import smart
 from kvreplay.tiers.extents import ExtentTier
-from kvreplay.tiers.host import DeviceCounters, device_counters
+from kvreplay.tiers.host import device_counters
 from kvreplay.tiers.modelled import DriveFile
 from kvreplay.tiers.sharded import BY_KEY, SeveralDrives
-from kvreplay.tiers.tier import DeviceTier, Holding, PlannedTier, StorageTier, Tier, drives_of
+from kvreplay.tiers.tier import Holding, Tier, drives_of
 from kvtrace.core.app import INTERRUPTED, noted_signals
 from kvtrace.core.errors import ConfigError, DeviceError, FailedOperations, KvError, TraceError, need_file
 from kvtrace.core.files import write_json
@@ -79,17 +76,19 @@ from kvtrace.core.run.run_file import (
     RunBegun,
     RunFile,
     Smart,
+    SmartReadings,
     Verification,
     sealed,
 )
 from kvtrace.core.schema import BLOCKS
-from kvtrace.core.tables import objects_path
-from kvtrace.core.units import format_duration
+from kvtrace.core.tables import create, objects_path
 
 NOTED_UNREAD_SHARE = 0.01
 """Share of the time that the queue was idle because the trace was not read yet, from which on a run says so."""
 SWITCH_INTERVAL_S = 5e-5
 """How long one Python thread may hold the others up; the default, 5 ms, is longer than an I/O takes."""
+StopAsked = Callable[[], str | None]
+"""Gives the reason to stop, or None."""
 Show = Callable[[str, int], Any]
 """Of a label and a number of rows, gives a context manager that yields a function taking the rows done."""
 
@@ -114,6 +113,15 @@ class Replay:
     watching: Watching | None = None
     """Shows the measured part while it goes on, in place of `show`."""
 
+    def check(self, *, is_on_targets: bool = True) -> None:
+        """Refuse what cannot be replayed or written, before anything is made, read or measured, which takes minutes."""
+        check(self.config)
+        if self.config.drive is not None:
+            DriveFile.read(Path(self.config.drive))
+        if is_on_targets:
+            check_targets(self.config)
+        tables.check_output(self.output, is_forced=self.is_forced)
+
 
 def replay(asked: Replay, *, tiers: list[Tier | None] | None = None, together: Together | None = None) -> FinishedRun:
     """Replay a trace as `asked` and write the run to its output.
@@ -125,15 +133,9 @@ def replay(asked: Replay, *, tiers: list[Tier | None] | None = None, together: T
 
     """
     started_ns, config, trace = monotonic_ns(), asked.config, asked.trace
-    check(config)
-    if config.drive is not None:
-        DriveFile.read(Path(config.drive))
-    if tiers is None:
-        # Before the trace is read, which may take minutes.
-        check_targets(config)
-    tables.check_output(asked.output, is_forced=asked.is_forced)
+    asked.check(is_on_targets=tiers is None)
     setting = settle(config, trace, asked.output, asked.argv, tiers)
-    data = DataSource.of(setting.seed, config.dedup_ratio, config.compress_ratio, is_stamped=config.is_verified)
+    data = DataSource(setting.seed, config.dedup_ratio, config.compress_ratio, is_stamped=config.is_verified)
     with noted_signals() as signalled:
         done = _Run(setting, asked.show, data, started_ns, asked.watching, together).perform(asked.output)
     if done.error is None and (name := signalled()) is not None:
@@ -200,14 +202,14 @@ class _Run:
             )
             if together is not None:
                 together.ready()
-            begun = Preparation(
-                engine=engine,
-                started=datetime.now(UTC),
+            begun = opening(
+                setting,
+                engine,
+                self.data,
+                digest,
                 preconditioned=preconditioned,
                 populated=populated,
-                data=self.data,
-                smart=read_smart(setting),
-                trace_sha256=digest,
+                smart={name: SmartReadings(before=found, after=None) for name, found in read_smart(setting).items()},
                 prepared=Prepared(lay_out_ns=lay_out_ns, total_ns=monotonic_ns() - self.started_ns),
             )
             before = read_devices(setting)
@@ -219,7 +221,7 @@ class _Run:
                     kept.pass_by(part.first + len(part))
                     found.take(part)
 
-                feed = Feed(loader, deliver, is_open_loop=is_open_loop)
+                feed = Feed(loader, deliver)
                 feed.fill()
                 job = Job(
                     rows,
@@ -228,7 +230,7 @@ class _Run:
                     is_open_loop=is_open_loop,
                     stops_on_error=config.on_error == "stop",
                     bulk_depth=config.bulk_depth,
-                    verifier=Verifier() if config.is_verified else None,
+                    is_verified=config.is_verified,
                     plan_address=loader.plan_address,
                     start=self.together,
                     feed=feed,
@@ -236,13 +238,13 @@ class _Run:
                     runtime_ns=config.runtime_ns,
                 )
                 stop = until(interrupted, None if engine.is_virtual else config.runtime_ns)
-                driven = failed_populate or self._watched(engine, job, stop, watch)
+                driven = failed_populate or self._drive(engine, job, stop, "replaying", watch)
                 kept.stop()
-                moved = device_io(before, read_devices(setting))
+                moved = {name: moved_between(before[name], after) for name, after in read_devices(setting).items()}
                 feed.finish(rows_to_report(setting, loader.laid))
                 found.end()
                 probed = end_probes(None if failed_populate else driven.started_ns)
-                summary = with_repeats(found.summary(None if failed_populate else driven, moved=moved), found)
+                summary = found.summary(None if failed_populate else driven, moved=moved)
                 trouble = found.warnings(moved) + _unread(driven, config.depth)
                 if kept.trouble:
                     trouble.append(f"would not have outlived a kill: {kept.trouble}")
@@ -250,13 +252,13 @@ class _Run:
                     moved,
                     summary,
                     self._error(driven, summary, found.rows, is_populating=failed_populate is not None, output=output),
+                    trouble,
                     named(driven.verification, setting.trace),
                     read_smart(setting),
-                    found.requests,
                     probed,
-                    trouble,
                 )
-                return write_down(found, opening(found.setting, begun), measured, output)
+                begun = opened_again(begun, found.setting, engine, self.data)
+                return write_down(found, begun, measured, output)
 
     def _choose(self, depth: int, *, is_growing: bool = False) -> Engine:
         config, kinds = self.setting.config, self.setting.window.facts.kinds
@@ -274,14 +276,13 @@ class _Run:
             submitters=check_submitters(config.submitters),
         )
 
-    def _drive(self, engine: Engine, job: Job, interrupted: Callable[[], str | None], label: str) -> Driven:
-        with self.show(label, len(job.rows)) as progress, quiet_interpreter():
-            return engine.drive(job, interrupted, progress)
-
-    def _watched(self, engine: Engine, job: Job, interrupted: Callable[[], str | None], watch: Watch | None) -> Driven:
-        """Drive the measured part, shown by `watch` if there is one."""
+    def _drive(
+        self, engine: Engine, job: Job, interrupted: StopAsked, label: str, watch: Watch | None = None
+    ) -> Driven:
+        """Drive a job, shown by `watch` if there is one."""
         if watch is None or self.watching is None:
-            return self._drive(engine, job, interrupted, "replaying")
+            with self.show(label, len(job.rows)) as progress, quiet_interpreter():
+                return engine.drive(job, interrupted, progress)
 
         def note(done: float) -> None:
             watch.completed = done
@@ -293,9 +294,7 @@ class _Run:
         with self.watching(watch), quiet_interpreter():
             return engine.drive(replace(job, watched=begin), interrupted, note)
 
-    def _populate(
-        self, engine: Engine, interrupted: Callable[[], str | None], laid_out: LaidOut
-    ) -> tuple[Populated, Driven | None]:
+    def _populate(self, engine: Engine, interrupted: StopAsked, laid_out: LaidOut) -> tuple[Populated, Driven | None]:
         """Write the objects that the window reads but never writes; return them, and how it was cut short or None.
 
         Those that were `laid_out` lie there already.
@@ -310,7 +309,7 @@ class _Run:
         if (
             engine.depth > CLOSED_LOOP_DEPTH
             and setting.pacer.speed is not None
-            and not any(isinstance(t, DeviceTier) for t in tiers)
+            and not any(t is not None and t.is_of_gpu for t in tiers)
         ):
             # An open loop's limit is far more than populating needs: its buffers would all be touched.
             engine = self._choose(CLOSED_LOOP_DEPTH)
@@ -388,7 +387,7 @@ def write_down(found: RunResults, begun: RunBegun, measured: Measured, output: P
 
     `said` stands in place of its verdict, where it is no replay: then no criterion judges it.
     """
-    content = finished(found.setting, begun, measured)
+    content = finished(found, begun, measured)
     if said:
         # Criteria of MLPerf judge a replay of its workload.
         summary = msgspec.structs.replace(content.summary, verdict=said, judgement=None)
@@ -399,21 +398,20 @@ def write_down(found: RunResults, begun: RunBegun, measured: Measured, output: P
         measured.probed.save(output)
         if measured.probed.has_events:
             meta = table_metadata(BLOCKS, found.setting, content)
-            tables.write_table(output / BLOCKS_FILE, meta, measured.probed.blocks())
+            with create(output / BLOCKS_FILE, BLOCKS, meta) as out:
+                for batch in measured.probed.blocks():
+                    out.write(batch)
     found.close_tables(content)
     content = msgspec.structs.replace(content, checkpoints=found.checkpoints(measured.summary.wall_ns))
     write_json(output / RUN_FILE, sealed(content))
     return FinishedRun(content, measured.error)
 
 
-StopAsked = Callable[[], str | None]
-
-
 def open_tiers(setting: Setting, stack: ExitStack) -> None:
     """Open all tiers, which `stack` closes; DeviceError if one refuses or the peak does not fit."""
     residency = setting.window.residency
     spaces: list[list[object]] = [
-        [_space(Path(d.target)) for d in t.drives] if isinstance(t, StorageTier) else [t.target if t else None]
+        [_space(Path(d.target)) for d in t.drives] if t and t.drives else [t.target if t else None]
         for t in setting.tiers
     ]
     need: dict[object, int] = {}
@@ -425,11 +423,10 @@ def open_tiers(setting: Setting, stack: ExitStack) -> None:
         if tier is None:
             continue
         together = [need[space] for space in spaces[index]]
-        if isinstance(tier, PlannedTier):
-            # Writes can be ahead of deletes before them by what is in flight, and by no more than the deletes free.
-            kinds = setting.window.facts.kinds[index]
-            ahead = min(int(kinds["rows"][DELETE]), setting.config.depth + 1) * int(kinds["end_bytes"].max())
-            tier.expect(Holding(residency.drive_peak_bytes[index], residency.grown[index], ahead, together))
+        # Writes can be ahead of deletes before them by what is in flight, and by no more than the deletes free.
+        kinds = setting.window.facts.kinds[index]
+        ahead = min(int(kinds["rows"][DELETE]), setting.config.depth + 1) * int(kinds["end_bytes"].max())
+        tier.expect(Holding(residency.drive_peak_bytes[index], residency.grown[index], ahead, together))
         stack.callback(tier.close)
         tier.open(max(together))
 
@@ -450,7 +447,7 @@ def precondition_all(setting: Setting, fill: Fill, interrupted: StopAsked, show:
     pairs = [
         (drive, peak)
         for tier, of_tier in zip(setting.tiers, peaks, strict=True)
-        if isinstance(tier, StorageTier)
+        if tier is not None and tier.drives
         for drive, peak in zip(tier.drives, of_tier, strict=True)
         if peak
     ]
@@ -478,22 +475,20 @@ def read_smart(setting: Setting) -> dict[str, Smart]:
     return {drive.name: smart(Path(drive.target)) for drive in drives_of(setting.tiers)}
 
 
-def read_devices(setting: Setting) -> dict[str, DeviceCounters | None]:
+def read_devices(setting: Setting) -> dict[str, DeviceIo | None]:
     """Read the counters of the device beneath each drive, by the drive's name; None if unseen."""
     return {drive.name: device_counters(Path(drive.target)) for drive in drives_of(setting.tiers)}
 
 
-def device_io(before: dict[str, DeviceCounters | None], after: dict[str, DeviceCounters | None]) -> dict[str, DeviceIo]:
-    """Return the differences of two readings of device counters; null where one is missing."""
-    result = {}
-    for name, start in before.items():
-        end = after[name]
-        done = [b - a for a, b in zip(start, end, strict=True)] if start is not None and end is not None else [None] * 4
-        result[name] = DeviceIo(read_bytes=done[0], written_bytes=done[1], device_ns=done[2], busy_ns=done[3])
-    return result
+def moved_between(start: DeviceIo | None, end: DeviceIo | None) -> DeviceIo:
+    """Return the difference of two readings of a device's counters; null where one is missing."""
+    names = DeviceIo.__struct_fields__
+    if start is None or end is None:
+        return DeviceIo(**dict.fromkeys(names))
+    return DeviceIo(**{name: getattr(end, name) - getattr(start, name) for name in names})
 
 
-def until(interrupted: Callable[[], str | None], runtime_ns: int | None) -> Callable[[], str | None]:
+def until(interrupted: StopAsked, runtime_ns: int | None) -> StopAsked:
     """Return a function that gives the reason to stop: a signal, or RUNTIME so long after its first call."""
     if runtime_ns is None:
         return interrupted
@@ -519,24 +514,6 @@ def rows_to_report(setting: Setting, laid: int) -> int:
     return min(rows, max(laid, setting.rows_once))
 
 
-def with_repeats(summary: Summary, found: RunResults) -> Summary:
-    """Return `summary` with a verdict that says how often --duration repeated the window, or what it cut it to."""
-    setting = found.setting
-    if not setting.rows_once or summary.judgement is None:
-        return summary
-    rows, last = setting.window.rows, found.last_reached_row
-    if summary.not_reached:
-        rows = 0 if last is None else last + 1
-    said = f"; {repeated('the trace', rows / setting.rows_once)} in {format_duration(summary.wall_ns)}"
-    judged = replace_fields(summary.judgement, sentence=summary.judgement.sentence + said)
-    return replace_fields(summary, verdict=summary.verdict + said, judgement=judged)
-
-
-def repeated(part: str, times: float) -> str:
-    """Return how often `part` was replayed: the trace 2.5 times, 14 % of the trace."""
-    return f"{part} {times:.3g} times" if times >= 1 else f"{times * 100:.3g} % of {part}"
-
-
 PART_ROWS = 1 << 15
 """Rows that are handed on together, at most."""
 _PAUSE_S = 0.002
@@ -549,18 +526,13 @@ class Feed:
     """
 
     def __init__(
-        self,
-        loader: Loader,
-        hand: Callable[[RunPart], None],
-        *,
-        is_open_loop: bool,
-        laid: Callable[[int, Any], None] | None = None,
+        self, loader: Loader, hand: Callable[[RunPart], None], laid: Callable[[int, Any], None] | None = None
     ) -> None:
         """Feed from `loader`, which has begun; `hand` takes the rows that are over.
 
         `laid` takes rows as they are laid, and the number of the first: a journal knows what was done of them.
         """
-        self._loader, self._hand, self._is_open_loop, self._laid = loader, hand, is_open_loop, laid
+        self._loader, self._hand, self._laid = loader, hand, laid
         self._rows = loader.rows
         self._given = 0
         self._error: BaseException | None = None
@@ -619,7 +591,7 @@ class Feed:
             return False
         while self._given < until:
             rows = self._rows.within(self._given, min(until, self._given + PART_ROWS))
-            self._hand(RunPart(self._given, rows, self._is_open_loop))
+            self._hand(RunPart(self._given, rows))
             self._given += len(rows)
             self._rows.struct.given = self._given
         self._loader.forget(self._given)
@@ -644,11 +616,11 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
     """
     with unrecovered(path) as begun, ExitStack() as stack:
         setting = _setting(begun, path, trace)
-        window, is_open_loop = setting.window, setting.pacer.speed is not None
+        window = setting.window
         kept = JournaledRecord(path, window.planned_rows)
         found = stack.enter_context(RunResults(setting, path))
         window.loader.begin(setting.pacer)
-        feed = Feed(window.loader, found.take, is_open_loop=is_open_loop, laid=kept.begin)
+        feed = Feed(window.loader, found.take, kept.begin)
         feed.finish(rows_to_report(setting, kept.reached + 1))
         found.end()
         error = Interrupted("killed while it ran; recovered from its journal, of which the last seconds may be missing")
@@ -659,12 +631,8 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
             trouble.append("what --verify found died with the process; corrupt operations are in ops.parquet")
         measured = Measured(
             {name: DeviceIo(read_bytes=None, written_bytes=None) for name in begun.smart},
-            with_repeats(found.summary(None, found.last_completed_ns), found),
+            found.summary(None, found.last_completed_ns),
             error,
-            None,
-            {},
-            found.requests,
-            None,
             trouble,
         )
         came_to = msgspec.structs.replace(begun, window=window_note(found.setting))

@@ -16,8 +16,10 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from math import log2, sqrt
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -25,7 +27,7 @@ from kvreplay.config.config import Config
 from kvreplay.config.limits import check
 from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
-from kvreplay.result.cause import DEPENDENCIES, DRIVE, is_late
+from kvreplay.result.cause import DEPENDENCIES, DRIVE, SUBMISSION, is_late
 from kvreplay.result.figures import slowest
 from kvreplay.result.verdict import limiting
 from kvreplay.run.discover import drive_table, error_line
@@ -60,8 +62,6 @@ TRIALS = 3
 PRECISION = 1.1
 """The first lost over the last kept: closer values are not told apart."""
 
-OURS = "submission"
-"""The cause that is not the load's."""
 FEW_OPERATIONS = 100
 """Of fewer one alone is more than may be late."""
 _LIMITS = {
@@ -238,7 +238,9 @@ def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | No
     moved = [f for f in summary.figures if not f.is_simulated and f.op != "delete"]
     started = (summary.warmup.measured_from_ns if summary.warmup else 0) or 0
     span = (summary.wall_ns or 0) - started
-    pace, read_p99_ns = summary.pace, slowest(summary.figures, "read")
+    pace, names = summary.pace, product(("read", "write"), ("p50_ns", "p99_ns", "p99_9_ns"))
+    times: dict[str, Any] = {f"{op}_{name}": slowest(summary.figures, op, name) for op, name in names}
+    read_p99_ns = times["read_p99_ns"]
     is_judged = read_p99_target_ns is not None and read_p99_ns is not None
     return SweepPoint(
         value=value,
@@ -248,14 +250,9 @@ def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | No
         operations_per_s=sum(f.operations or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
         operations=summary.operations,
         asked_bytes_per_s=_asked(summary),
-        read_p99_ns=read_p99_ns,
         read_p99_lacks=_lacking(summary),
         is_within_target=(read_p99_ns or 0) <= (read_p99_target_ns or 0) if is_judged else None,
-        read_p50_ns=slowest(summary.figures, "read", "p50_ns"),
-        read_p99_9_ns=slowest(summary.figures, "read", "p99_9_ns"),
-        write_p50_ns=slowest(summary.figures, "write", "p50_ns"),
-        write_p99_ns=slowest(summary.figures, "write"),
-        write_p99_9_ns=slowest(summary.figures, "write", "p99_9_ns"),
+        **times,
         judgement=summary.judgement,
         kept_pace=pace.kept_pace if pace else None,
         is_delivered=not is_late(pace.end_late_ns, pace.offered_per_s, pace.delivered_per_s) if pace else None,
@@ -379,7 +376,7 @@ def next_value(axis: Axis, asked: Sequence[float], points: Sequence[SweepPoint])
     least = min(lost)
     below = [value for value in held if value < least]
     if not below:
-        if [p.cause for p in points[-2:]] == [OURS, OURS]:
+        if [p.cause for p in points[-2:]] == [SUBMISSION, SUBMISSION]:
             # Half of the load does not help where it is the machine that is too busy for us.
             return None
         half = _stepped(axis, least / 2)

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,6 @@ import numpy as np
 
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import COUNTED
-from kvreplay.result.counts import call
-from kvreplay.tiers.tier import has_times
 from kvtrace.core.app import QUIET, log
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, how_to_add
 from kvtrace.core.native.structs import Structure
@@ -40,19 +38,9 @@ _OPS = tuple(op.value for op in Op)
 _KEPT = 1024
 """Of the times of one look, so many at most are kept, evenly: a fast run is looked at a hundred times a second."""
 _COUNTS = np.dtype([(name, np.int64) for name in ("operations", "errors", "bytes", "response_ns")])
-
-
-@dataclass(slots=True)
-class Totals:
-    """Completions so far of one kind of operation on one tier."""
-
-    operations: int = 0
-    errors: int = 0
-    bytes: int = 0
-    response_ns: int = 0
-    """Added up: response times in an open loop, service times in a closed one."""
-    buckets: Any = field(default_factory=lambda: np.zeros(len(BOUNDS_NS) + 1, np.int64))
-    """By BOUNDS_NS, what is longer than all at the end; not cumulative."""
+_TOTALS = np.dtype([*_COUNTS.descr, ("buckets", np.int64, len(BOUNDS_NS) + 1)])
+"""Completions so far of one kind of operation on one tier. Response times, in a closed loop service times, are added up
+and counted by BOUNDS_NS, those beyond all at the end; not cumulative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +84,12 @@ class Watch:
         self.setting = setting
         self._kinds: dict[tuple[str, str], int] = {}
         """Of tiers and operations: their number in these."""
-        self._totals: Any = np.zeros(len(setting.tiers) * len(_OPS), _COUNTS)
-        self._buckets: Any = np.zeros((len(self._totals), len(BOUNDS_NS) + 1), np.int64)
+        self._totals: Any = np.zeros(len(setting.tiers) * len(_OPS), _TOTALS)
         self.counters = Structure(
             COUNTED,
             "Watched",
-            totals=self._totals.copy(),
-            buckets=self._buckets.copy(),
+            totals=np.zeros(len(self._totals), _COUNTS),
+            buckets=np.zeros((len(self._totals), len(BOUNDS_NS) + 1), np.int64),
             bound=np.array(BOUNDS_NS),
             response_ns=np.zeros(_KEPT, np.int64),
             late_ns=np.zeros(_KEPT, np.int64),
@@ -118,15 +105,14 @@ class Watch:
         """Rows; set by the engine now and then."""
         self._is_open = is_open_loop
         self._simulated = {t.name for t in setting.tiers if t is not None and t.is_simulated}
-        self._timeless = {t.name for t in setting.tiers if t is not None and not has_times(t)}
+        self._timeless = {t.name for t in setting.tiers if t is not None and not t.has_times}
         self._lock = threading.Lock()
-        self._started_ns = monotonic_ns()
         self._looks: deque[tuple[int, dict[tuple[str, str], tuple[int, int]], Any, Any]] = deque()
         for index, op in np.argwhere(setting.window.facts.kinds["rows"]).tolist():
             tier = setting.tiers[index]
             if tier is not None:
                 self._kinds[tier.name, _OPS[op]] = index * len(_OPS) + op
-        self._looks.append((self._started_ns, self._counts(), None, None))
+        self.begin()
 
     def begin(self) -> None:
         """Start the clock of the run."""
@@ -134,11 +120,6 @@ class Watch:
             self._started_ns = monotonic_ns()
             self._looks.clear()
             self._looks.append((self._started_ns, self._counts(), None, None))
-
-    def take(self, rows: Any) -> None:
-        """Count `rows` (ROW), which have ended since the last call."""
-        call("watch_take", self.counters, np.ascontiguousarray(rows), len(rows))
-        self.note()
 
     def note(self) -> None:
         """Count what the counters took since the last call."""
@@ -149,7 +130,7 @@ class Watch:
         with self._lock:
             for name in _COUNTS.names or ():
                 self._totals[name] += totals[name]
-            self._buckets += buckets
+            self._totals["buckets"] += buckets
             now = monotonic_ns()
             self._looks.append((now, self._counts(), times, late if self._is_open else None))
             while len(self._looks) > 2 and self._looks[1][0] < now - LAST_NS:  # noqa: PLR2004 - a start and an end
@@ -158,14 +139,11 @@ class Watch:
         buckets.fill(0)
         self.counters.set(sampled=0, seen=0, step=1)
 
-    def snapshot(self) -> dict[tuple[str, str], Totals]:
-        """Return a consistent snapshot of the completions by tier and operation."""
+    def snapshot(self) -> dict[tuple[str, str], Any]:
+        """Return a consistent snapshot of the completions by tier and operation, records of _TOTALS."""
         with self._lock:
-            return {key: self._of(at) for key, at in self._kinds.items()}
-
-    def _of(self, at: int) -> Totals:
-        operations, errors, moved, response_ns = self._totals[at].tolist()
-        return Totals(operations, errors, moved, response_ns, self._buckets[at].copy())
+            totals = self._totals.copy().view(np.recarray)
+        return {key: totals[at] for key, at in self._kinds.items()}
 
     def look(self) -> Look:
         """Return the run as it stands."""
@@ -324,21 +302,13 @@ def parse_address(text: str) -> tuple[str, int]:
 class Exporter:
     """Serves the progress of the run that is watched; between two runs, that of the last one."""
 
-    def __init__(self) -> None:
-        """Watch nothing yet."""
-        self._watch: Watch | None = None
-
-    @contextmanager
-    def watching(self, watch: Watch) -> Iterator[None]:
-        """Serve `watch` from now on."""
-        self._watch = watch
-        yield
+    watch: Watch | None = None
 
     def collect(self) -> Iterator[Any]:
         """Yield the metrics, as prometheus_client asks for them."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-        watch = self._watch
+        watch = self.watch
         if watch is None:
             return
         totals, look = watch.snapshot(), watch.look()

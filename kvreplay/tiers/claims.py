@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from kvreplay.tiers.directio import refused
-from kvreplay.tiers.host import SECTOR_BYTES, block_device, devices_beneath, disk_of, mounts, sys_text
+from kvreplay.tiers.host import SECTOR_BYTES, block_device, devices_beneath, disk_of, mounts, queue_number, sys_text
 from kvreplay.tiers.space import read_header
 from kvreplay.tiers.tier import DIRECTORY_NAME, FILE_NAME
 from kvtrace.core.errors import DeviceError
@@ -60,15 +60,10 @@ class Claim:
     """Files of an earlier, killed or kept run that were removed."""
 
 
-def check_shared(path: Path) -> Path:
-    """Return `path` resolved if ranks may each make a directory of their own there; errors as of `check_target`."""
-    return check_target(path, _OF_RANKS)
-
-
-def check_target(path: Path, ours: re.Pattern[str] | None = None) -> Path:
+def check_target(path: Path, *, is_shared: bool = False) -> Path:
     """Return `path` resolved if a replay may write there; DeviceError, saying what would do, if not.
 
-    Names that fit `ours` may be there.
+    Where it `is_shared`, directories that ranks made there are no obstacle.
     """
     if not path.exists():
         if path.is_relative_to("/dev"):
@@ -83,7 +78,7 @@ def check_target(path: Path, ours: re.Pattern[str] | None = None) -> Path:
     if str(resolved) in _SYSTEM_PATHS or resolved == Path.home() or _is_system(resolved):
         raise DeviceError(f"{path} is a system path; name an empty directory made for the replay")
     there = set(os.listdir(resolved)) - _NOT_DATA  # noqa: PTH208 - names, not paths
-    foreign = sorted(name for name in there if ours is None or not ours.fullmatch(name))
+    foreign = sorted(name for name in there if not (is_shared and _OF_RANKS.fullmatch(name)))
     if foreign:
         raise DeviceError(
             f"{path} is not empty ({foreign[0]}{' and more' if len(foreign) > 1 else ''}) and not ours; "
@@ -285,8 +280,7 @@ def examine(path: Path, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) 
 
 def logical_block_bytes(path: Path) -> int:
     """Return the unit in which the block device at `path` is addressed; 512 where the kernel does not tell."""
-    disk = block_device(path)
-    return int((disk and sys_text(disk / "queue/logical_block_size")) or SECTOR_BYTES)
+    return queue_number(path, "logical_block_size") or SECTOR_BYTES
 
 
 def _number(device: int) -> str:
@@ -341,10 +335,10 @@ def _disks_below_root(sysfs: Path) -> set[str]:
     return {disk_of(each).name for each in devices_beneath(at if at.is_dir() else None) if each is not None}
 
 
-def is_of_root(target: Path, sysfs: Path = Path("/sys")) -> bool:
+def is_of_root(target: Path) -> bool:
     """Return whether `target` shares a disk with the system's root filesystem, where other programs work too."""
     disk = block_device(target)
-    return disk is None or disk.name in _disks_below_root(sysfs)
+    return disk is None or disk.name in _disks_below_root(Path("/sys"))
 
 
 def refusal(device: BlockDevice, path: Path, *, is_destroying: bool, overwritten: str | None = None) -> str | None:
@@ -387,7 +381,18 @@ def claim_device(
 
     """
     device = check_device(path, is_destroying=is_destroying, overwritten=overwritten)
-    return _open_exclusively(path, flags), device
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC | flags)
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            raise DeviceError(
+                f"{path} is in use: a mount, a RAID, another replay or the like holds it (lsblk {path})"
+            ) from None
+        raise DeviceError(f"{path}: cannot be opened for direct I/O ({error.strerror})") from None
+    if not stat.S_ISBLK(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise DeviceError(f"{path} is no longer a block device")
+    return fd, device
 
 
 def check_device(path: Path, *, is_destroying: bool, overwritten: str | None = None) -> BlockDevice:
@@ -436,21 +441,6 @@ def _types(command: list[str]) -> list[str]:
     if done.returncode == _AMBIVALENT:
         return ["ambivalent"]
     return [line.partition("=")[2] for line in done.stdout.splitlines() if line.startswith(("TYPE=", "PTTYPE="))]
-
-
-def _open_exclusively(path: Path, flags: int) -> int:
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC | flags)
-    except OSError as error:
-        if error.errno == errno.EBUSY:
-            raise DeviceError(
-                f"{path} is in use: a mount, a RAID, another replay or the like holds it (lsblk {path})"
-            ) from None
-        raise DeviceError(f"{path}: cannot be opened for direct I/O ({error.strerror})") from None
-    if not stat.S_ISBLK(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise DeviceError(f"{path} is no longer a block device")
-    return fd
 
 
 def firmware(target: Path) -> str | None:

@@ -15,9 +15,9 @@ import struct
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-from kvreplay.tiers.host import block_device, is_on_drive, sys_text
+from kvreplay.tiers.host import is_on_drive, queue_number
 from kvtrace.core.errors import DeviceError
 
 ALIGNMENT = 4096
@@ -146,17 +146,6 @@ _MOST_STREAMS = 255
 HINTED, STREAMED = "F_SET_RW_HINT", "io_uring write_stream"
 
 
-@runtime_checkable
-class PlacingTier(Protocol):
-    """A tier on drives that may be told which writes belong together."""
-
-    write_streams: int
-    """How many streams each request of a ring may name; 0: none."""
-
-    def place(self) -> None:
-        """Take note, before `open`, that writes have streams."""
-
-
 def set_hint(fd: int, stream: int) -> None:
     """Give the open file the lifetime that stands for `stream`; OSError if its filesystem takes none."""
     fcntl.fcntl(fd, F_SET_RW_HINT, _HINT.pack(_SHORT + stream % len(LIFETIMES)))
@@ -174,16 +163,15 @@ def why_no_hint(directory: str) -> str | None:
 
 def device_streams(device: Path) -> int:
     """Return how many write streams the kernel offers on a block device; 0 if none, or if it knows of none."""
-    disk = block_device(device)
-    text = None if disk is None else sys_text(disk / "queue" / "max_write_streams")
-    return min(_MOST_STREAMS, int(text)) if text else 0
+    return min(_MOST_STREAMS, queue_number(device, "max_write_streams") or 0)
 
 
-def facts(applied: str | None, count: int = 0, why_not: str | None = None) -> dict[str, Any]:
-    """Return what run.json says of a tier's streams: how they were passed on, as how many, or why not."""
+def facts(by: str, count: int, why_not: str | None) -> dict[str, Any]:
+    """Return what run.json says of a tier's streams: that they were passed on `by` what, as how many, or why not."""
+    applied = None if why_not else by
     numbers = {
         HINTED: f"stream n has the lifetime n modulo {count} of {', '.join(LIFETIMES)}",
         STREAMED: f"stream n is write stream 1 + n modulo {count}",
         None: None,
     }
-    return {"applied": applied, "streams": count or None, "numbers": numbers[applied], "why_not": why_not}
+    return {"applied": applied, "streams": count if applied else None, "numbers": numbers[applied], "why_not": why_not}

@@ -14,13 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kvreplay.tiers import claims, directio
 from kvreplay.tiers.claims import claim_device, firmware, logical_block_bytes
 from kvreplay.tiers.host import filesystem_facts
 from kvreplay.tiers.space import Header, Space, decode_header, encode_header
-from kvreplay.tiers.tier import Holding, Native, NativeDrive, Region, StorageOptions, TierKind
+from kvreplay.tiers.tier import Drive, Holding, Native, NativeDrive, Region, StorageOptions, TierKind
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
 
@@ -33,33 +31,21 @@ _ALLOCATED_UNIT_BYTES = 512
 """Of st_blocks."""
 
 
-class ExtentTier:
+class ExtentTier(Drive):
     """Objects as extents of the file or device at `path`."""
-
-    is_simulated = False
-    has_ring = True
 
     def __init__(self, name: str, path: Path, options: StorageOptions) -> None:
         """Store the tier `name` in the file or device at `path`."""
-        self.engine = "threads"
-        self.name, self.target, self._options, self._path = name, str(path), options, path
+        super().__init__(name, path, options)
         self.is_device = path.is_block_device()
-        self.is_synced, self.is_discarding = options.fsync == "close", options.is_discarding and self.is_device
+        self.is_discarding, self._is_placed = options.is_discarding and self.is_device, False
         self.alignment = max(directio.ALIGNMENT, logical_block_bytes(path) if self.is_device else 0)
-        self.write_streams, self._is_placed = 0, False
         self.written_first_bytes = 0
         """Laid out before the replay, because it was not written yet; without what was populated."""
         self._holding = Holding([0])
         self._fd = -1
         self._size_bytes = self._used_bytes = self._filled_bytes = 0
         self._space: Space | None = None
-        self._direct: directio.DirectIo | None = None
-        self._found: dict[str, Any] = {}
-
-    @property
-    def drives(self) -> list[ExtentTier]:
-        """Itself: it has one."""
-        return [self]
 
     def expect(self, holding: Holding) -> None:
         """Note what the replay will store here."""
@@ -80,10 +66,7 @@ class ExtentTier:
             space = os.statvfs(self._path)
             available = space.f_bavail * space.f_frsize + os.fstat(self._fd).st_blocks * _ALLOCATED_UNIT_BYTES
         if START_BYTES + peak_bytes > available:
-            raise DeviceError(
-                f"{self.target}: the replay holds up to {format_bytes(peak_bytes)} there, but only "
-                f"{format_bytes(available)} is free; replay less with --limit"
-            )
+            raise self._too_small(peak_bytes, available)
         with mmap.mmap(-1, self.alignment) as block:
             os.preadv(self._fd, [block], 0)
             found = decode_header(block[:])
@@ -98,7 +81,6 @@ class ExtentTier:
             except OSError as error:
                 size = format_bytes(self._size_bytes)
                 raise DeviceError(f"{self.target}: cannot be made {size} long: {error.strerror}") from None
-        # Now, because it may be gone by the end.
         self._found = filesystem_facts(self._path) | {"device_firmware": firmware(self._path)}
         self._space = Space(self._size_bytes, self.alignment, START_BYTES)
         self._space.expect(self._holding.grown)
@@ -129,11 +111,6 @@ class ExtentTier:
             self._note_filled(max(self._filled_bytes, done.start + done.length))
 
     @property
-    def is_buffered(self) -> bool:
-        """Whether the page cache takes part."""
-        return not self._options.is_direct
-
-    @property
     def space(self) -> Space:
         """Where objects lie in it."""
         assert self._space is not None, "the tier is open"
@@ -141,7 +118,7 @@ class ExtentTier:
 
     def native(self) -> Native:
         """Return how the engine finds it."""
-        drive = NativeDrive(self._fd, 0 if self._space is None else self._space.address)
+        drive = NativeDrive(fd=self._fd, space=0 if self._space is None else self._space.address)
         return Native(
             TierKind.EXTENTS,
             [drive],
@@ -154,11 +131,12 @@ class ExtentTier:
         """Return why an object finds no extent."""
         return self.space.why_no_room(object_id)
 
-    def place(self) -> None:
+    def place(self) -> bool:
         """Note how many streams the device offers."""
         self._is_placed = True
         if self.is_device and self._options.is_direct:
             self.write_streams = directio.device_streams(self._path)
+        return True
 
     def _placement(self) -> dict[str, Any]:
         """Return how streams are passed on, or why not."""
@@ -171,15 +149,12 @@ class ExtentTier:
             why_not = "only io_uring carries them, and this is --engine threads"
         elif not self.write_streams:
             why_not = "the kernel offers no write streams there (queue/max_write_streams: FDP, Linux 6.16 or later)"
-        return directio.facts(None, 0, why_not) if why_not else directio.facts(directio.STREAMED, self.write_streams)
+        return directio.facts(directio.STREAMED, self.write_streams, why_not)
 
     def facts(self) -> dict[str, Any]:
         """Return the device, how objects lie on it, and what was confirmed of direct I/O."""
         return {
-            "is_simulated": False,
-            "is_direct": self._direct is not None and self._direct.is_confirmed,
-            "direct_io": msgspec.to_builtins(self._direct),
-            "fsync": self._options.fsync,
+            **super().facts(),
             "alignment_bytes": self.alignment,
             "layout": f"extents of one {'device' if self.is_device else 'file'}, first fit as the run goes",
             "size_bytes": self._size_bytes,

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kvreplay.tiers import claims, directio
 from kvreplay.tiers.claims import firmware
 from kvreplay.tiers.host import filesystem_facts
 from kvreplay.tiers.tier import (
     MEANINGS,
+    Drive,
     FileLayout,
     Holding,
     Native,
@@ -31,80 +30,48 @@ from kvreplay.tiers.tier import (
     make_directories,
     path_function,
 )
-from kvtrace.core.errors import DeviceError
-from kvtrace.core.units import format_bytes
 
 _WRITE = 1
 
 
-class FileTier:
+class FileTier(Drive):
     """Objects as files in a scratch directory below the target."""
 
     alignment = directio.ALIGNMENT
-    is_simulated = False
-    has_ring = True
-    write_streams = 0
 
     def __init__(self, name: str, directory: Path, options: StorageOptions) -> None:
         """Store the tier `name` below `directory`."""
-        self.engine = "threads"
-        self.name, self.target, self._options = name, str(directory), options
-        self._directory, self.is_synced = directory, options.fsync == "close"
+        super().__init__(name, directory, options)
         self.opened_advice = None if options.advice == "none" else os.POSIX_FADV_SEQUENTIAL
         self.closing_advice = os.POSIX_FADV_DONTNEED if options.advice == "dontneed" else None
         direct = os.O_DIRECT if options.is_direct else 0
         self._read_flags = os.O_RDONLY | os.O_CLOEXEC | direct
         self._write_flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | direct
         self._claim: claims.Claim | None = None
-        self._direct: directio.DirectIo | None = None
         self._scratch_fd = -1
-        self._filesystem: dict[str, Any] = {}
-        self._firmware: str | None = None
         self._streams: dict[str, Any] | None = None
 
-    def expect(self, holding: Holding) -> None:
-        """Do nothing: files grow and go as they are written and deleted."""
-
-    def place(self) -> None:
+    def place(self) -> bool:
         """Let threads do the writes: a ring's requests cannot give a file the hint that stands for its stream."""
         self.has_ring, self._streams = False, {}
+        return True
 
     def open(self, peak_bytes: int) -> None:
         """Claim the directory, remove leftovers, check the space, and confirm O_DIRECT."""
-        self._claim = claims.claim(self._directory)
+        self._claim = claims.claim(self._path)
         scratch = self._claim.scratch
-        # Now, because the directory may be gone by the end.
-        self._filesystem = filesystem_facts(self._directory)
-        self._firmware = firmware(self._directory)
+        self._found = filesystem_facts(self._path) | {"device_firmware": firmware(self._path)}
         space = os.statvfs(scratch)
-        free_bytes = space.f_bavail * space.f_frsize
-        if peak_bytes > free_bytes:
-            raise DeviceError(
-                f"{self.target}: the replay holds up to {format_bytes(peak_bytes)} there, "
-                f"but only {format_bytes(free_bytes)} is free; replay less with --limit"
-            )
+        if peak_bytes > space.f_bavail * space.f_frsize:
+            raise self._too_small(peak_bytes, space.f_bavail * space.f_frsize)
         if self._options.is_direct:
             self._direct = directio.probe(scratch, self.target)
         if self._streams is not None:
             why_not = directio.why_no_hint(str(scratch))
-            self._streams = (
-                directio.facts(None, 0, why_not)
-                if why_not
-                else directio.facts(directio.HINTED, len(directio.LIFETIMES))
-            )
+            self._streams = directio.facts(directio.HINTED, len(directio.LIFETIMES), why_not)
         make_directories(self._options.layout, str(scratch))
         self._path_of = path_function(self._options.layout, str(scratch))
         self._scratch_fd = os.open(scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-
-    @property
-    def is_buffered(self) -> bool:
-        """Whether the page cache takes part."""
-        return not self._options.is_direct
-
-    @property
-    def drives(self) -> list[FileTier]:
-        """Itself: it has one."""
-        return [self]
 
     @contextmanager
     def region(self, peak_bytes: int) -> Iterator[Region]:
@@ -125,10 +92,10 @@ class FileTier:
     def native(self) -> Native:
         """Return how the engine finds it; files that must be written by certain calls are Python's."""
         if not self.has_ring:
-            return Native(TierKind.PYTHON)
+            return super().native()
         return Native(
             TierKind.FILES,
-            [NativeDrive(self._scratch_fd)],
+            [NativeDrive(fd=self._scratch_fd)],
             layout=self._options.layout,
             read_flags=self._read_flags,
             write_flags=self._write_flags,
@@ -136,9 +103,6 @@ class FileTier:
             closing_advice=self.closing_advice,
             is_synced=self.is_synced,
         )
-
-    def reserve(self, object_id: int, end: int) -> None:
-        """Do nothing: files grow as they are written."""
 
     def begin(self, op: int, object_id: int) -> int:
         """Open the object's file."""
@@ -168,7 +132,7 @@ class FileTier:
     def end(self, op: int, handle: int) -> None:
         """Close the file, after fdatasync if that is the policy."""
         try:
-            if op == _WRITE and self._options.fsync == "close":
+            if op == _WRITE and self.is_synced:
                 os.fdatasync(handle)
             if self.closing_advice is not None:
                 os.posix_fadvise(handle, 0, 0, self.closing_advice)
@@ -182,17 +146,13 @@ class FileTier:
     def facts(self) -> dict[str, Any]:
         """Return filesystem, device, and what was confirmed of direct I/O."""
         return {
-            "is_simulated": False,
-            "is_direct": self._direct is not None and self._direct.is_confirmed,
-            "direct_io": msgspec.to_builtins(self._direct),
-            "fsync": self._options.fsync,
+            **super().facts(),
             "fadvise": self._options.advice,
             "alignment_bytes": self.alignment,
             "layout": MEANINGS[self._options.layout],
             "removed_leftover_files": self._claim.found_leftovers if self._claim else None,
             **({} if self._streams is None else {"streams": self._streams}),
-            **self._filesystem,
-            "device_firmware": self._firmware,
+            **self._found,
         }
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ import errno
 import itertools
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ import msgspec
 
 from kvreplay.plan.buffers import PAGE_BYTES, Arena, address_of
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.tier import Holding
+from kvreplay.tiers.tier import StorageOptions, Tier
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, how_to_add
 from kvtrace.core.units import NS_PER_S, format_bytes
 
@@ -66,36 +66,35 @@ class Transfers:
 class Pins:
     """The engine's host buffers, pinned for as long as a tier is open."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self) -> None:
         """Pin nothing yet."""
-        self._device, self._pinned = device, list[int]()
+        self._pinned: list[tuple[Device, int]] = []
         self.nbytes = 0
 
-    def add(self, arenas: Sequence[Arena]) -> None:
-        """Pin `arenas`; DeviceError if the driver refuses."""
-        for arena in arenas:
-            address = arena.address
-            try:
-                self._device.pin(address, arena.nbytes)
-            except OSError as error:
-                raise DeviceError(
-                    f"{format_bytes(arena.nbytes)} of buffers cannot be pinned for the GPU: {error.strerror}; "
-                    "lower --queue-depth or --io-bytes"
-                ) from None
-            self._pinned.append(address)
-            self.nbytes += arena.nbytes
+    def add(self, device: Device, arena: Arena) -> None:
+        """Pin `arena` for `device`; DeviceError if the driver refuses."""
+        try:
+            device.pin(arena.address, arena.nbytes)
+        except OSError as error:
+            raise DeviceError(
+                f"{format_bytes(arena.nbytes)} of buffers cannot be pinned for the GPU: {error.strerror}; "
+                "lower --queue-depth or --io-bytes"
+            ) from None
+        self._pinned.append((device, arena.address))
+        self.nbytes += arena.nbytes
 
     def close(self) -> None:
         """Unpin all."""
         while self._pinned:
-            self._device.unpin(self._pinned.pop())
+            device, address = self._pinned.pop()
+            device.unpin(address)
 
 
-class GpuTier:
+class GpuTier(Tier):
     """Objects in the memory of one GPU."""
 
     engine = "gpu"
-    is_simulated = False
+    is_of_gpu = True
 
     def __init__(
         self,
@@ -117,7 +116,7 @@ class GpuTier:
         self._is_within = is_within
         self._objects: dict[int, tuple[Any, int]] = {}
         self._transfers = Transfers()
-        self._pins: Pins | None = None
+        self._pins = Pins()
 
     def open(self, peak_bytes: int) -> None:
         """Take the GPU and check that the trace's peak fits its free memory."""
@@ -129,19 +128,14 @@ class GpuTier:
                 f"--tier {self.name}=gpu: the replay holds up to {format_bytes(peak_bytes + turn_bytes)} there, but "
                 f"{device.name} has {format_bytes(free)} free; {LESS.format(self.name)}"
             )
-        self._pins = Pins(device)
         if turn_bytes:
             self._place = device.allocate(turn_bytes)
             self._turn = itertools.cycle(range(0, turn_bytes, self._io_bytes))
 
-    def pin(self, arenas: Sequence[Arena]) -> None:
+    def pin(self, arena: Arena) -> None:
         """Pin the engine's buffers, which copies go to and from."""
-        assert self._pins is not None, "the tier is open"
         if not self._is_within:
-            self._pins.add(arenas)
-
-    def stage(self, data: memoryview) -> None:
-        """Do nothing: data is copied from where it was made."""
+            self._pins.add(self._device, arena)
 
     def reserve(self, object_id: int, end: int) -> None:
         """Allocate the object's memory, or grow it."""
@@ -188,9 +182,6 @@ class GpuTier:
     def _copy(self, to: int, source: int, nbytes: int, kind: Copy) -> None:
         self._transfers.add(kind, nbytes, self._device.copy(to, source, nbytes, kind))
 
-    def end(self, op: int, handle: Any) -> None:
-        """Do nothing: a copy has completed when it returns."""
-
     def delete(self, object_id: int) -> None:
         """Give the object's memory back to the pool."""
         if self._objects.pop(object_id, None) is None:
@@ -203,15 +194,14 @@ class GpuTier:
             "device": self._device.name,
             "device_bytes": self._total_bytes,
             "copy": "device" if self._is_within else "host",
-            "pinned_bytes": self._pins.nbytes if self._pins else 0,
+            "pinned_bytes": self._pins.nbytes,
             "transfers": self._transfers.facts(),
             "note": "latencies are the host's, launch and wait included; transfers has the device's own times",
         }
 
     def close(self) -> None:
         """Unpin the buffers and free everything."""
-        if self._pins is not None:
-            self._pins.close()
+        self._pins.close()
         self._objects.clear()
 
 
@@ -393,58 +383,50 @@ class Kvikio:
         return Way(is_direct=is_direct, allows_compat=allows, library=f"kvikio {self._kvikio.__version__}", note=note)
 
 
-class GdsTier:
-    """A directory's files by cuFile; what a directory is, `files` knows."""
+class GdsTier(FileTier):
+    """A directory's files by cuFile."""
 
     engine = "gds"
-    is_simulated = False
+    has_ring = False
+    is_of_gpu = True
 
     def __init__(
         self,
-        files: FileTier,
+        name: str,
+        directory: Path,
+        options: StorageOptions,
         make_device: Callable[[int], Device],
         make_library: Callable[[], Any] = Kvikio,
         *,
-        is_synced: bool,
         is_verified: bool,
     ) -> None:
-        """Move the objects of `files` to and from GPU 0."""
-        self._files, self.name, self.target, self.alignment = files, files.name, files.target, files.alignment
-        self._make_device, self._make_library = make_device, make_library
-        self._is_synced, self._is_verified = is_synced, is_verified
+        """Move the objects of the tier `name`, files below `directory`, to and from GPU 0."""
+        super().__init__(name, directory, options)
+        self._make_device, self._make_library, self._is_verified = make_device, make_library, is_verified
         self._mirrors: list[tuple[int, int, Any, int]] = []
-        self._pins: Pins | None = None
+        self._pins = Pins()
 
-    @property
-    def drives(self) -> list[FileTier]:
-        """The directory."""
-        return self._files.drives
-
-    def expect(self, holding: Holding) -> None:
-        """Delegate to the directory."""
-        self._files.expect(holding)
+    def place(self) -> bool:
+        """Return that cuFile tells a drive of no stream."""
+        return False
 
     def open(self, peak_bytes: int) -> None:
         """Load the library and take the GPU, then claim the directory."""
         self._library = self._make_library()
         self._device = self._make_device(0)
-        self._pins = Pins(self._device)
-        self._files.open(peak_bytes)
+        super().open(peak_bytes)
 
-    def pin(self, arenas: Sequence[Arena]) -> None:
-        """Make a mirror on the device of each of the engine's arenas, and pin them."""
-        assert self._pins is not None, "the tier is open"
-        self._pins.add(arenas)
-        for arena in arenas:
-            try:
-                memory = self._device.allocate(arena.nbytes)
-            except MemoryError:
-                raise DeviceError(
-                    f"{self._device.name} has no {arena.nbytes >> 20} MiB free for --gds; lower --queue-depth or "
-                    "--io-bytes"
-                ) from None
-            array = self._device.as_array(memory, arena.nbytes)
-            self._mirrors.append((arena.address, arena.nbytes, array, memory.ptr))
+    def pin(self, arena: Arena) -> None:
+        """Make a mirror on the device of the engine's buffers, and pin them."""
+        self._pins.add(self._device, arena)
+        try:
+            memory = self._device.allocate(arena.nbytes)
+        except MemoryError:
+            raise DeviceError(
+                f"{self._device.name} has no {arena.nbytes >> 20} MiB free for --gds; lower --queue-depth or --io-bytes"
+            ) from None
+        array = self._device.as_array(memory, arena.nbytes)
+        self._mirrors.append((arena.address, arena.nbytes, array, memory.ptr))
 
     def _mirror(self, buffer: memoryview) -> tuple[Any, int, int]:
         """Return the array on the device that mirrors `buffer`, where in it, and the address there."""
@@ -458,13 +440,9 @@ class GdsTier:
         """Copy generated data to the device, whence writes start; not measured."""
         self._device.copy(self._mirror(data)[2], address_of(data), len(data), Copy.H2D)
 
-    def reserve(self, object_id: int, end: int) -> None:
-        """Delegate to the directory."""
-        self._files.reserve(object_id, end)
-
     def begin(self, op: int, object_id: int) -> Any:
         """Open the object's file; an existing one is not truncated."""
-        path = self._files.path(object_id)
+        path = self.path(object_id)
         mode = "r" if op != _WRITE else "r+" if Path(path).exists() else "w"
         return _checked(lambda: self._library.open(path, mode))
 
@@ -486,30 +464,21 @@ class GdsTier:
     def end(self, op: int, handle: Any) -> None:
         """Close the file, after fdatasync if that is the policy."""
         try:
-            if op == _WRITE and self._is_synced:
+            if op == _WRITE and self.is_synced:
                 os.fdatasync(handle.fileno())
         finally:
             handle.close()
 
-    def path(self, object_id: int) -> str:
-        """Return where an object lies."""
-        return self._files.path(object_id)
-
-    def delete(self, object_id: int) -> None:
-        """Remove the object's file."""
-        self._files.delete(object_id)
-
     def facts(self) -> dict[str, Any]:
         """Return the directory's facts, and which way data took."""
         way = msgspec.to_builtins(self._library.way())
-        return {**self._files.facts(), "gds": {"device": self._device.name, **way}}
+        return {**super().facts(), "gds": {"device": self._device.name, **way}}
 
     def close(self) -> None:
         """Unpin the buffers, free the mirrors, give up the directory."""
-        if self._pins is not None:
-            self._pins.close()
+        self._pins.close()
         self._mirrors.clear()
-        self._files.close()
+        super().close()
 
 
 def _checked(call: Callable[[], Any], kind: type[Exception] = RuntimeError, library: str = "cuFile") -> Any:

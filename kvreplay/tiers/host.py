@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from kvtrace.core.run.run_file import DeviceIo
 
 SECTOR_BYTES = 512
 _NS_PER_MS = 10**6
@@ -150,13 +152,6 @@ def layers(target: Path) -> str:
     return ", ".join(text for _, text in _layers(target, _MAX_LAYERS))
 
 
-def longest_request_bytes(target: Path) -> int | None:
-    """Return the bytes that the disk beneath `target` takes in a request, at most; None if it is not seen."""
-    disk = block_device(target) if target.exists() else None
-    kib = None if disk is None else sys_number(disk / "queue/max_sectors_kb")
-    return None if kib is None else kib << 10
-
-
 def _layers(target: Path, most: int) -> Iterator[tuple[bool | None, str]]:
     """Yield what `target` lies on at last, once for each of its drives: whether that is memory, and its name.
 
@@ -289,19 +284,8 @@ def node_cpus(node: int, nodes: Path = Path("/sys/devices/system/node")) -> set[
     return found
 
 
-class DeviceCounters(NamedTuple):
-    """Counters of a device, over all programs."""
-
-    read_bytes: int
-    written_bytes: int
-    device_ns: int
-    """Of its reads and writes, added up, from the block layer's queue to completion."""
-    busy_ns: int
-    """With at least one request."""
-
-
-def device_counters(target: Path) -> DeviceCounters | None:
-    """Read the counters of the device beneath `target`; None if it is not seen.
+def device_counters(target: Path) -> DeviceIo | None:
+    """Return what the device beneath `target` has moved so far, for all programs; None if it is not seen.
 
     Source: /proc/diskstats (Documentation/admin-guide/iostats.rst): sectors of 512 bytes whatever the device, times in
     milliseconds.
@@ -314,9 +298,12 @@ def device_counters(target: Path) -> DeviceCounters | None:
     for line in (sys_text(Path("/proc/diskstats")) or "").splitlines():
         fields = line.split()
         if fields[:2] == wanted:
-            times_ms = int(fields[6]) + int(fields[10]), int(fields[12])
-            moved = int(fields[5]) * SECTOR_BYTES, int(fields[9]) * SECTOR_BYTES
-            return DeviceCounters(*moved, *(time * _NS_PER_MS for time in times_ms))
+            return DeviceIo(
+                read_bytes=int(fields[5]) * SECTOR_BYTES,
+                written_bytes=int(fields[9]) * SECTOR_BYTES,
+                device_ns=(int(fields[6]) + int(fields[10])) * _NS_PER_MS,
+                busy_ns=int(fields[12]) * _NS_PER_MS,
+            )
     return None
 
 
@@ -382,7 +369,7 @@ def _blkio(group: Path, numbers: set[str]) -> Iterator[Throttle]:
                     yield Throttle(of == "write", unit == "bps", int(value), f"{name} {line} of {group}")
 
 
-def queue_limit(target: Path) -> int | None:
-    """Return how many requests the block layer takes for the disk beneath `target` at once; None if it is not seen."""
+def queue_number(target: Path, name: str) -> int | None:
+    """Return the number `name` of the block layer's queue of the disk beneath `target`; None if it is not seen."""
     disk = block_device(target) if target.exists() else None
-    return None if disk is None else sys_number(disk / "queue/nr_requests")
+    return None if disk is None else sys_number(disk / "queue" / name)

@@ -17,7 +17,7 @@ import numpy as np
 
 from kvreplay.native.rows import REPLAY
 from kvreplay.tiers.directio import ALIGNMENT
-from kvreplay.tiers.tier import Native, Service, TierKind
+from kvreplay.tiers.tier import Native, Service, Tier, TierKind
 from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import ConfigError, TraceError
@@ -48,7 +48,7 @@ ASSUMED = {
 """By tier name, where neither the option nor the trace says."""
 
 
-class SimulatedTier:
+class SimulatedTier(Tier):
     """Operations that move nothing: they take the time of `service`, or none without it."""
 
     engine = "sim"
@@ -59,15 +59,12 @@ class SimulatedTier:
         self.name, self.service, self._drive = name, service, drive
         self.alignment = 1 if drive is None else ALIGNMENT
         self.target = "null" if service is None else "sim"
-        self.is_timed = service is not None
+        self.has_times = service is not None
 
     def native(self) -> Native:
         """Return how the engine does its operations."""
         kind = TierKind.NOTHING if self.service is None else TierKind.MODELLED
         return Native(kind, service=self.service, matrix=0 if self._drive is None else self._drive.struct.address)
-
-    def open(self, peak_bytes: int) -> None:
-        """Do nothing: everything fits."""
 
     def facts(self) -> dict[str, Any]:
         """Return that nothing moved, and the model of its times."""
@@ -78,9 +75,6 @@ class SimulatedTier:
             "service": msgspec.to_builtins(self.service),
             "note": f"no data moved; its times are a model's: {self.service}",
         }
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def service_of(tier: str, options: Mapping[str, str], meta: Metadata, said: str) -> Service:
@@ -134,7 +128,8 @@ def _of_trace(tier: str, meta: Metadata) -> Service | None:
     hierarchy = meta.config.get("hierarchy")
     tiers = hierarchy.get("tiers", []) if isinstance(hierarchy, dict) else []
     found: dict[str, Any] = next((t for t in tiers if t.get("name") == tier), {})
-    rates = [_bytes(found.get(f"{way}_bandwidth")) for way in ("read", "write")]
+    said = [found.get(f"{way}_bandwidth") or 0 for way in ("read", "write")]
+    rates = [parse_bytes(rate) if isinstance(rate, str) else rate for rate in said]
     if not all(rates):
         return None
     return Service(
@@ -144,10 +139,6 @@ def _of_trace(tier: str, meta: Metadata) -> Service | None:
         concurrency=found.get("concurrency") or 0,
         source="the trace's service model",
     )
-
-
-def _bytes(value: str | int | None) -> int:
-    return parse_bytes(value) if isinstance(value, str) else value or 0
 
 
 # === drive files ======================================================================================================

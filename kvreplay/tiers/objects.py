@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 from kvreplay.native.rows import READ, WRITE
 from kvreplay.plan.buffers import PAGE_BYTES, address_of
-from kvreplay.tiers.tier import FileLayout, Holding, path_function
+from kvreplay.tiers.tier import FileLayout, Holding, Tier, path_function
 from kvtrace.core.app import NOTED, log
 from kvtrace.core.errors import ConfigError, DeviceError, how_to_add
 from kvtrace.core.units import NS_PER_S, format_bytes
@@ -69,7 +69,8 @@ class StoreClient:
         self.requests = RequestCounts(len(address.roots()))
         self._roots, self._balance, self._retries, self._timeout_s = address.roots(), balance, retries, timeout_s
         self._lock = threading.Lock()
-        self._turn, self._in_flight = -1, [0] * len(self._roots)
+        self._turn, self.in_flight = -1, [0] * len(self._roots)
+        """Whose turn it was, and the requests in flight, by endpoint."""
         self._is_spread = False
         """Whether requests go to all endpoints; else to the first."""
         self._loops: list[asyncio.AbstractEventLoop] = []
@@ -96,11 +97,6 @@ class StoreClient:
     def begin(self) -> None:
         """Start counting and spreading requests; earlier ones are not part of the replay."""
         self.requests, self._is_spread = RequestCounts(len(self._roots)), True
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether requests are in flight."""
-        return any(self._in_flight)
 
     def end(self) -> None:
         """Spread requests no more."""
@@ -165,7 +161,7 @@ class StoreClient:
             "version": self._api.__version__,
             "balance": self._balance.value,
             "retries": self._retries,
-            "endpoints": [{"url": url, **self.requests.of_endpoint(i)} for i, url in enumerate(urls)],
+            "endpoints": [{"url": url, **of} for url, of in zip(urls, self.requests.of_endpoints, strict=True)],
         }
 
     def close(self) -> None:
@@ -230,7 +226,7 @@ class StoreClient:
             own = f"{self.address.path}/{key}"
             text = without_secrets(said.replace(f"{self.address.scheme}://{own}", _THIS).replace(own, _THIS))
         with self._lock:
-            self._in_flight[at] -= 1
+            self.in_flight[at] -= 1
         answer = Answer.DONE if text is None else answer_of(text)
         self.requests.add(kind, at, answer, nbytes, is_repeat=is_repeat)
         return text
@@ -242,8 +238,8 @@ class StoreClient:
             self._turn = at = (self._turn + 1) % count
             if self._balance is Balance.LEAST_CONNECTIONS:
                 # Of those that have as little to do, the one whose turn it is.
-                self._turn = at = min((self._in_flight[i % count], i) for i in range(at, at + count))[1] % count
-            self._in_flight[at] += 1
+                self._turn = at = min((self.in_flight[i % count], i) for i in range(at, at + count))[1] % count
+            self.in_flight[at] += 1
         return at
 
 
@@ -345,14 +341,10 @@ def _checked(url: str) -> str:
     return f"{parts.scheme}://{host}:{port or _PORTS[parts.scheme]}"
 
 
-_KEYS = {
-    "aws_access_key_id": "AWS_ACCESS_KEY_ID",
-    "aws_secret_access_key": "AWS_SECRET_ACCESS_KEY",
-    "aws_session_token": "AWS_SESSION_TOKEN",
-}
-"""Keys of the standard files, and the variables of the same meaning."""
+_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+"""Of the standard files; variables of the same meaning are these in capitals."""
 _SECRETS = (
-    *_KEYS.values(),
+    *map(str.upper, _KEYS),
     "AZURE_STORAGE_KEY",
     "AZURE_STORAGE_ACCOUNT_KEY",
     "AZURE_STORAGE_SAS_TOKEN",
@@ -381,9 +373,9 @@ def find_credentials() -> None:
             "no credentials for S3: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write them to "
             f"~/.aws/credentials (profile {profile})"
         )
-    for key, variable in _KEYS.items():
+    for key in _KEYS:
         if key in found:
-            os.environ[variable] = found[key]
+            os.environ[key.upper()] = found[key]
     if "region" in found:
         os.environ.setdefault("AWS_REGION", found["region"])
 
@@ -461,7 +453,7 @@ class RequestCounts:
         """Nothing yet."""
         self._lock = threading.Lock()
         self._counts: dict[str, dict[str, int]] = {}
-        self._endpoints = [dict.fromkeys(("requests", *_FAULTS), 0) for _ in range(endpoints)]
+        self.of_endpoints = [dict.fromkeys(("requests", *_FAULTS), 0) for _ in range(endpoints)]
         self.operations_repeated = 0
         """Operations that went through after the store had refused or failed them."""
         self.waited_ns = 0
@@ -474,7 +466,7 @@ class RequestCounts:
             count["requests"] += 1
             count["repeats"] += is_repeat
             count["bytes"] += nbytes if answer is Answer.DONE else 0
-            at = self._endpoints[endpoint]
+            at = self.of_endpoints[endpoint]
             at["requests"] += 1
             if answer is not Answer.DONE:
                 name = str(answer) if answer in _FAULTS else "failed"
@@ -499,10 +491,6 @@ class RequestCounts:
             "waited_ns": self.waited_ns,
         }
 
-    def of_endpoint(self, index: int) -> dict[str, int]:
-        """Return the counts of one endpoint."""
-        return dict(self._endpoints[index])
-
 
 FOLDER = "kvreplay-scratch"
 MARKER = f"{FOLDER}/KVREPLAY"
@@ -521,11 +509,10 @@ class ObjectRequest:
     staged: memoryview | None = None
 
 
-class ObjectTier:
+class ObjectTier(Tier):
     """Objects in a bucket, below a prefix."""
 
     engine = "s3dlio"
-    is_simulated = False
 
     def __init__(
         self,
@@ -596,12 +583,11 @@ class ObjectTier:
         if end > MOST_BYTES:
             raise OSError(27, f"{format_bytes(end)} are more than one PUT takes ({format_bytes(MOST_BYTES)})")
 
-    def begin(self, op: int, object_id: int) -> ObjectRequest:
-        """Refuse: objects begin by `begin_whole`, which knows their length."""
-        raise NotImplementedError
-
     def begin_whole(self, op: int, object_id: int, start: int, end: int, *, is_split: bool) -> ObjectRequest:
-        """Return the exchange of bytes `start` to `end`; of a read in several buffers all come now."""
+        """Begin, in place of `begin`, a request for bytes `start` to `end`; of a read in several buffers all come now.
+
+        `is_split` says that their data takes several buffers.
+        """
         if op == WRITE and start:
             raise OSError(22, f"an object store takes whole objects, not a write from offset {start}")
         exchange = ObjectRequest(object_id, start, end)
@@ -629,7 +615,7 @@ class ObjectTier:
         return came
 
     def end_whole(self, op: int, handle: ObjectRequest) -> None:
-        """Send the gathered data."""
+        """Send what the buffers of a split write brought; part of the operation's time, which begins with it."""
         if op == WRITE and handle.staged is not None:
             self._put(handle.object_id, handle.staged[: handle.end])
 
@@ -681,7 +667,7 @@ class ObjectTier:
         self._client.end()
         if self._is_ours and not self._is_kept:
             try:
-                if self._client.is_waiting:
+                if any(self._client.in_flight):
                     raise InterruptedError(errno.EINTR, "requests are still waiting for it")
                 self._client.delete_all(f"{FOLDER}/")
             except OSError as error:

@@ -10,7 +10,7 @@ from typing import Any
 from kvreplay.plan.buffers import PAGE_BYTES, huge_bytes, map_aligned, touch
 from kvreplay.tiers.host import sys_text
 from kvreplay.tiers.space import Space
-from kvreplay.tiers.tier import Holding, Native, NativeDrive, TierKind
+from kvreplay.tiers.tier import Holding, Native, NativeDrive, Tier, TierKind
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
 
@@ -32,14 +32,13 @@ def copy_threads() -> int:
     return max(1, min(MOST_COPIERS, len(os.sched_getaffinity(0)) // 2))
 
 
-class RamTier:
+class RamTier(Tier):
     """Objects in DRAM; written from generated data, read by copying out.
 
     They lie in one piece of memory that is taken before the replay begins, as caching stacks do with pinned memory.
     """
 
     engine = "memory"
-    is_simulated = False
     is_copied = True
     target = "ram"
 
@@ -73,7 +72,6 @@ class RamTier:
                 f"--tier {self.name}=ram: the replay holds up to {format_bytes(need)} there, but only "
                 f"{format_bytes(available)} of memory is available; replay less with --limit"
             )
-        self._numpy = np
         slots = max(2, SINK_BYTES // self._io_bytes)
         mapping, first = map_aligned(slots * self._io_bytes)
         sink = np.frombuffer(mapping, dtype=np.uint8)[first : first + slots * self._io_bytes]
@@ -82,34 +80,33 @@ class RamTier:
         self._is_huge = (huge_bytes(self._sink.ctypes.data) or 0) > 0
         self._touched_bytes = self._holding.peak_bytes[0]
         spare = _SPARE_BYTES if available is None else min(_SPARE_BYTES, available - need)
-        self._map(-(-(self._touched_bytes + max(spare, PAGE_BYTES)) // PAGE_BYTES) * PAGE_BYTES)
-        spread = _SPREAD_BYTES if self._touched_bytes else 0
-        self._touched_bytes = min(self._touched_bytes + self._touched_bytes // 64 + spread, int(self._memory.nbytes))
-        touch(self._address, self._touched_bytes)
-
-    def _map(self, size: int) -> None:
-        """Map room for objects, which takes no memory until it is touched."""
+        size = -(-(self._touched_bytes + max(spare, PAGE_BYTES)) // PAGE_BYTES) * PAGE_BYTES
         try:
+            # Room for objects, which takes no memory until it is touched.
             mapping, first = map_aligned(size)
         except OSError as error:
             raise DeviceError(
                 f"--tier {self.name}=ram: {format_bytes(size)} of memory are refused: {error.strerror}"
             ) from None
-        self._memory = self._numpy.frombuffer(mapping, dtype=self._numpy.uint8)[first : first + size]
+        self._memory = np.frombuffer(mapping, dtype=np.uint8)[first : first + size]
         self._address = int(self._memory.ctypes.data)
         # Whole pages would take memory that the peak has none of, which the replay had to touch.
         self._space = Space(size, PAGE_BYTES if self._is_verified else LINE_BYTES, 0)
         self._space.expect(self._holding.grown)
+        spread = _SPREAD_BYTES if self._touched_bytes else 0
+        self._touched_bytes = min(self._touched_bytes + self._touched_bytes // 64 + spread, int(self._memory.nbytes))
+        touch(self._address, self._touched_bytes)
 
     def native(self) -> Native:
         """Return how the engine finds it."""
         space = 0 if self._space is None else self._space.address
         sink = (int(self._sink.ctypes.data), int(self._sink.nbytes)) if self._sink is not None else (0, 0)
-        return Native(TierKind.MEMORY, [NativeDrive(-1, space, self._address, self._touched_bytes)], sink=sink)
+        drive = NativeDrive(space=space, base=self._address, touched_bytes=self._touched_bytes, fd=-1)
+        return Native(TierKind.MEMORY, [drive], sink=sink)
 
-    def why_no_room(self, object_id: int) -> str:
+    def why_no_room(self, object_id: int) -> str | None:
         """Return why an object does not fit."""
-        return "" if self._space is None else self._space.why_no_room(object_id)
+        return None if self._space is None else self._space.why_no_room(object_id)
 
     def facts(self) -> dict[str, Any]:
         """Return how reads and writes are done."""

@@ -9,9 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from kvreplay.tiers.extents import ExtentTier
-from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.tier import Drive, Holding, Native, TierKind, native_of
+from kvreplay.tiers.tier import Drive, Holding, Native, Tier, TierKind
 from kvtrace.core.schema import OBJECTS, TRACE
 from kvtrace.core.tables import objects_path, open_table
 
@@ -39,13 +37,9 @@ def drive_by_key(trace: Path, drives: int) -> Any:
 
     parts = [np.zeros(0, np.uint8)]
     for batch in open_table(objects_path(trace), OBJECTS).batches(["key"]):
-        keys = batch.column("key").to_pylist()
-        parts.append(np.fromiter((_drive(key, drives) for key in keys), np.uint8, len(keys)))
+        hashes = (blake2b(key.encode(), digest_size=8).digest() for key in batch.column("key").to_pylist())
+        parts.append(np.array([int.from_bytes(found, "little") % drives for found in hashes], np.uint8))
     return np.concatenate(parts)
-
-
-def _drive(key: str, drives: int) -> int:
-    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "little") % drives
 
 
 def drive_by_id(ids: int, drives: int) -> Any:
@@ -79,107 +73,75 @@ def _ids(trace: Path) -> int:
     return 1 + max((pc.max(batch.column("object_id")).as_py() for batch in batches if len(batch)), default=-1)
 
 
-class SeveralDrives:
+class SeveralDrives(Tier):
     """A tier whose objects lie on `drives`, all of one kind."""
 
-    is_simulated = False
-
-    def __init__(self, name: str, drives: Sequence[Any], drive_of: Any, rule: str) -> None:
+    def __init__(self, name: str, drives: Sequence[Drive], drive_of: Any, rule: str) -> None:
         """Store the tier `name` on `drives`; `drive_of` says by object id on which, by `rule`."""
         self.name, self.target = name, ",".join(drive.target for drive in drives)
         self.alignment = max(drive.alignment for drive in drives)
-        self.drive_of, self.rule = drive_of, rule
-        self._drives, self._of = drives, memoryview(drive_of)
-        self.is_synced = drives[0].is_synced
+        self.drive_of, self.rule, self.drives, self._of = drive_of, rule, drives, memoryview(drive_of)
+        self.has_ring = all(drive.has_ring for drive in drives)
 
     @property
     def engine(self) -> str:
         """The name of its I/O path in the tables."""
-        return str(self._drives[0].engine)
+        return self.drives[0].engine
 
     @engine.setter
     def engine(self, name: str) -> None:
-        for drive in self._drives:
+        for drive in self.drives:
             drive.engine = name
-
-    @property
-    def drives(self) -> Sequence[Drive]:
-        """What it lies on."""
-        return self._drives
 
     def expect(self, holding: Holding) -> None:
         """Pass on to each drive what it is to hold."""
-        for at, drive in enumerate(self._drives):
+        for at, drive in enumerate(self.drives):
             grown = {obj: size for obj, size in holding.grown.items() if self._of[obj] == at}
             drive.expect(Holding(holding.peak_bytes[at : at + 1], grown, holding.ahead_bytes))
         self._peaks = holding.together_bytes
 
     def open(self, peak_bytes: int) -> None:
         """Open all drives."""
-        for drive, peak in zip(self._drives, self._peaks, strict=True):
+        for drive, peak in zip(self.drives, self._peaks, strict=True):
             drive.open(peak)
 
-    def drive(self, object_id: int) -> Any:
+    def drive(self, object_id: int) -> Drive:
         """Return the drive that an object lies on."""
-        return self._drives[self._of[object_id]]
+        return self.drives[self._of[object_id]]
 
-    @property
-    def write_streams(self) -> int:
-        """How many streams a request may name on each drive."""
-        return min(int(drive.write_streams) for drive in self._drives)
-
-    def place(self) -> None:
+    def place(self) -> bool:
         """Let each drive know that writes have streams."""
-        for drive in self._drives:
+        for drive in self.drives:
             drive.place()
-
-    @property
-    def has_ring(self) -> bool:
-        """Whether a ring may do operations on all."""
-        return all(drive.has_ring for drive in self._drives)
+        self.has_ring = all(drive.has_ring for drive in self.drives)
+        self.write_streams = min(drive.write_streams for drive in self.drives)
+        return True
 
     def native(self) -> Native:
         """Return how the engine finds all drives."""
-        each = [native_of(drive) for drive in self._drives]
+        each = [drive.native() for drive in self.drives]
         if any(of.kind is TierKind.PYTHON for of in each):
-            return Native(TierKind.PYTHON)
+            return super().native()
         drives = [drive for of in each for drive in of.drives]
         return replace(each[0], drives=drives, drive_of=self.drive_of, write_streams=self.write_streams)
 
+    def path(self, object_id: int) -> str | None:
+        """Return where an object lies, if it is a file."""
+        return self.drive(object_id).path(object_id)
+
+    def why_no_room(self, object_id: int) -> str | None:
+        """Return why an object finds no extent on its drive."""
+        return self.drive(object_id).why_no_room(object_id)
+
     def facts(self) -> dict[str, Any]:
         """Return what all drives share, null where they differ, and each drive's own."""
-        each = [drive.facts() for drive in self._drives]
+        each = [drive.facts() for drive in self.drives]
         shared = {name: value if all(f[name] == value for f in each) else None for name, value in each[0].items()}
-        drives = [{"target": drive.target, **facts} for drive, facts in zip(self._drives, each, strict=True)]
+        drives = [{"target": drive.target, **facts} for drive, facts in zip(self.drives, each, strict=True)]
         return shared | {"placement": self.rule, "drives": drives}
 
     def close(self) -> None:
         """Give up all drives, whatever happens to one of them."""
         with ExitStack() as stack:
-            for drive in self._drives:
+            for drive in self.drives:
                 stack.callback(drive.close)
-
-
-class SeveralDirectories(SeveralDrives):
-    """Several directories of files."""
-
-    _drives: Sequence[FileTier]
-
-    def path(self, object_id: int) -> str:
-        """Return where an object lies."""
-        return str(self.drive(object_id).path(object_id))
-
-
-class SeveralSpaces(SeveralDrives):
-    """Several preallocated files or devices."""
-
-    _drives: Sequence[ExtentTier]
-
-    @property
-    def is_discarding(self) -> bool:
-        """Whether a delete issues I/O to the device."""
-        return any(drive.is_discarding for drive in self._drives)
-
-    def why_no_room(self, object_id: int) -> str:
-        """Return why an object finds no extent on its drive."""
-        return str(self.drive(object_id).why_no_room(object_id))

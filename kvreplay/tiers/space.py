@@ -108,11 +108,11 @@ def encode_header(header: Header, block_bytes: int) -> bytes:
     return body + zlib.crc32(body).to_bytes(_CRC_BYTES, "little")
 
 
-def read_header(path: Path, block_bytes: int = HEADER_BYTES) -> Header | None:
+def read_header(path: Path) -> Header | None:
     """Return the header of the file at `path`; None if it has none of ours."""
     try:
         with path.open("rb") as file:
-            return decode_header(file.read(block_bytes))
+            return decode_header(file.read(HEADER_BYTES))
     except OSError:
         return None
 

@@ -12,13 +12,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from kvreplay.native.rows import REPLAY
 from kvreplay.plan.buffers import Arena
 from kvtrace.core.errors import DeviceError
-from kvtrace.core.units import format_duration, format_rate
+from kvtrace.core.units import format_bytes, format_duration, format_rate
+
+if TYPE_CHECKING:
+    from kvreplay.tiers.directio import DirectIo
 
 _BITS, _DIGIT_BITS, _DIGITS = 64, 4, 16
 _MASK = (1 << _BITS) - 1
@@ -200,18 +205,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class NativeDrive:
-    """One directory, file or device of a tier, or its memory, as the engine finds it."""
-
-    fd: int = -1
-    """Of the file or device; of the directory that names are relative to."""
-    space: int = 0
-    """The address of its `Space`; 0 where objects are files."""
-    base: int = 0
-    """The address of memory."""
-    touched_bytes: int = 0
-    """Of memory: up to where the kernel has given it pages."""
+NativeDrive = REPLAY.struct("Drive")
+"""One directory, file or device of a tier, or its memory, as the engine finds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +214,8 @@ class Native:
     """A tier that is open, as the engine finds it."""
 
     kind: TierKind
-    drives: Sequence[NativeDrive] = ()
+    drives: Sequence[Any] = ()
+    """Of NativeDrive."""
     drive_of: Any = None
     """uint8 an object id; None where there is one drive."""
     layout: FileLayout | None = None
@@ -242,19 +238,6 @@ class Native:
     """The address of the `Matrix` that says its times instead; 0: none."""
 
 
-@runtime_checkable
-class NativeTier(Protocol):
-    """A tier whose operations the engine does without Python."""
-
-    def native(self) -> Native:
-        """Return how the engine does its operations, once it is open."""
-
-
-def native_of(tier: object) -> Native:
-    """Return how the engine does the operations of `tier`."""
-    return tier.native() if isinstance(tier, NativeTier) else Native(TierKind.PYTHON)
-
-
 @dataclass(frozen=True, slots=True)
 class Region:
     """A part of an open file or device."""
@@ -264,122 +247,139 @@ class Region:
     length: int
 
 
-class Tier(Protocol):
-    """A place that holds objects."""
+class Tier:
+    """A place that holds objects; what its kind does not say otherwise is as here.
+
+    Where `native` names no other way, operations are done by its own methods, `reserve` to `delete`, from many threads.
+    """
 
     name: str
     target: str
     engine: str
     """The name of its I/O path in the tables."""
-    alignment: int
+    alignment = 1
     """Offsets and lengths asked of it are padded to this many bytes."""
-    is_simulated: bool
+    is_simulated = False
     """Whether nothing moves."""
+    has_times = True
+    """Whether its operations have times: measured ones, or a model's."""
+    service: Service | None = None
+    """The model of its times."""
+    has_ring = False
+    """Whether a ring does its operations; then it is on storage."""
+    is_copied = False
+    """Whether threads copy its data to and from memory."""
+    is_of_gpu = False
+    """Whether its data passes through a GPU, which `pin` and `stage` prepare."""
+    drives: Sequence[Drive] = ()
+    """The directories, files and devices that it lies on; none if it is not on storage."""
+    write_streams = 0
+    """How many streams each request of a ring may name; 0: none."""
+
+    @property
+    def is_modelled(self) -> bool:
+        """Whether a model says its times."""
+        return self.is_simulated and self.has_times
+
+    def expect(self, holding: Holding) -> None:
+        """Take note, before `open`, of what the replay will store there."""
+
+    def place(self) -> bool:
+        """Take note, before `open`, that writes have streams; return whether it can tell drives of them."""
+        return False
 
     def open(self, peak_bytes: int) -> None:
         """Claim the target and check that `peak_bytes` fit; DeviceError if they do not."""
 
+    def pin(self, arena: Arena) -> None:
+        """Make the engine's buffers ready for the GPU, before anything runs; DeviceError if that fails."""
+
+    def native(self) -> Native:
+        """Return how the engine does its operations, once it is open."""
+        return Native(TierKind.PYTHON)
+
     def facts(self) -> dict[str, Any]:
         """Return what run.json says of this tier."""
+        return {"is_simulated": self.is_simulated}
+
+    def warnings(self) -> list[str]:
+        """Return what a reader of the figures must know first, once it is over."""
+        return []
 
     def close(self) -> None:
         """Give up the target and remove our own files."""
 
+    def path(self, object_id: int) -> str | None:
+        """Return where an object lies, if that has a name."""
 
-class PythonTier(Tier, Protocol):
-    """A tier whose operations are done by its own methods, from many threads."""
+    def why_no_room(self, object_id: int) -> str | None:
+        """Return why an object found no room, as far as the tier knows."""
 
     def reserve(self, object_id: int, end: int) -> None:
         """Allocate space for an object up to byte `end`, before its write is submitted; not measured."""
 
+    def stage(self, data: memoryview) -> None:
+        """Copy generated data to where its write starts from, such as the GPU; not measured."""
+
     def begin(self, op: int, object_id: int) -> Any:
         """Return a handle for reading or writing the object; part of the operation's time."""
+        raise NotImplementedError
+
+    def begin_in(self, stream: int, object_id: int) -> Any:
+        """Return a handle for writing the object as part of a stream."""
+        return self.begin(1, object_id)
 
     def write(self, handle: Any, offset: int, data: memoryview) -> None:
         """Write all of `data` at `offset`."""
+        raise NotImplementedError
 
     def read(self, handle: Any, offset: int, into: memoryview) -> int:
         """Read up to `len(into)` bytes from `offset`; return how many came."""
+        raise NotImplementedError
 
     def end(self, op: int, handle: Any) -> None:
         """Finish with a handle; part of the operation's time."""
 
     def delete(self, object_id: int) -> None:
         """Remove the object and free what it took."""
+        raise NotImplementedError
 
 
-@runtime_checkable
-class PlannedTier(Tier, Protocol):
-    """A tier that allocates its space before the replay begins."""
-
-    def expect(self, holding: Holding) -> None:
-        """Take note, before `open`, of what the replay will store there."""
-
-
-@runtime_checkable
-class StorageTier(PlannedTier, Protocol):
-    """A tier on storage."""
-
-    @property
-    def drives(self) -> Sequence[Drive]:
-        """The drives that it lies on: itself, unless there are several."""
-
-
-@runtime_checkable
-class Drive(StorageTier, Protocol):
+class Drive(Tier):
     """A tier on one directory, file or device."""
+
+    engine = "threads"
+    has_ring = True
+
+    def __init__(self, name: str, path: Path, options: StorageOptions) -> None:
+        """Store the tier `name` at `path`."""
+        self.name, self.target, self._path, self._options = name, str(path), path, options
+        self.drives = (self,)
+        self.is_buffered, self.is_synced = not options.is_direct, options.fsync == "close"
+        self._direct: DirectIo | None = None
+        self._found: dict[str, Any] = {}
+        """Of the filesystem and the device: read when it is opened, because they may be gone by the end."""
 
     def region(self, peak_bytes: int) -> AbstractContextManager[Region]:
         """Return the region to be written full: a file of `peak_bytes` in a directory, else all there is."""
+        raise NotImplementedError
+
+    def facts(self) -> dict[str, Any]:
+        """Return what was confirmed of direct I/O."""
+        return {
+            "is_simulated": False,
+            "is_direct": self._direct is not None and self._direct.is_confirmed,
+            "direct_io": msgspec.to_builtins(self._direct),
+            "fsync": self._options.fsync,
+        }
+
+    def _too_small(self, peak_bytes: int, free_bytes: int) -> DeviceError:
+        return DeviceError(
+            f"{self.target}: the replay holds up to {format_bytes(peak_bytes)} there, but only "
+            f"{format_bytes(free_bytes)} is free; replay less with --limit"
+        )
 
 
-def drives_of(tiers: list[Tier | None]) -> Iterator[Drive]:
+def drives_of(tiers: Sequence[Tier | None]) -> Iterator[Drive]:
     """Yield every directory, file and device that the tiers lie on."""
-    for tier in tiers:
-        if isinstance(tier, StorageTier):
-            yield from tier.drives
-
-
-def goes_by_ring(tier: Tier | None) -> TypeGuard[StorageTier]:
-    """Return whether a ring does the operations of `tier`, which then is on storage."""
-    return bool(getattr(tier, "has_ring", False))
-
-
-def copied(tier: Tier | None) -> bool:
-    """Return whether threads copy the data of `tier` to and from memory."""
-    return bool(getattr(tier, "is_copied", False))
-
-
-@runtime_checkable
-class DeviceTier(Protocol):
-    """A tier whose data passes through a GPU."""
-
-    def pin(self, arenas: Sequence[Arena]) -> None:
-        """Make the engine's buffers ready for the GPU, before anything runs; DeviceError if that fails."""
-
-    def stage(self, data: memoryview) -> None:
-        """Copy generated data to where its write starts from, such as the GPU; not measured."""
-
-
-@runtime_checkable
-class WholeTier(Protocol):
-    """A tier whose operations each are one request, however many buffers their data takes."""
-
-    def begin_whole(self, op: int, object_id: int, start: int, end: int, *, is_split: bool) -> Any:
-        """Do what `begin` does for bytes `start` to `end`; `is_split`: their data takes several buffers."""
-
-    def end_whole(self, op: int, handle: Any) -> None:
-        """Send what the buffers of a split write brought; part of the operation's time, which begins with it."""
-
-    def take_retries(self) -> int:
-        """Return how many requests the calling thread sent again since it last asked."""
-
-
-def modelled(tier: Tier | None) -> bool:
-    """Return whether a model says the times of `tier`."""
-    return bool(getattr(tier, "is_timed", False))
-
-
-def has_times(tier: Tier) -> bool:
-    """Return whether its operations have times: measured ones, or a model's."""
-    return not tier.is_simulated or modelled(tier)
+    return (drive for tier in tiers if tier is not None for drive in tier.drives)

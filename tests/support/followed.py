@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvreplay.plan.loader import Batch, Intake
-from kvreplay.plan.window import PlanSurvey, Residency
+from kvreplay.plan.window import Batch, Intake, PlanSurvey, Residency
 from kvtrace.core.limit import Limit
 
 if TYPE_CHECKING:

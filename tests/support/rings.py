@@ -18,7 +18,7 @@ from kvreplay.plan.contents import DataSource
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
-from kvreplay.tiers.tier import Holding, StorageOptions
+from kvreplay.tiers.tier import Holding, StorageOptions, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ IO = 16384
 REFUSED = refusal()
 needs_uring = pytest.mark.skipif(REFUSED is not None, reason=f"no io_uring: {REFUSED}")
 SEED = 3
-DATA = DataSource.of(SEED)
+DATA = DataSource(SEED)
 ENGINES = ["threads", pytest.param("uring", marks=needs_uring)]
 
 
@@ -37,7 +37,7 @@ def parted(rings: int, tiers: int = 4) -> Share:
     """Return the share of `rings` rings to which objects of every tier go in turn, by their ids."""
     if rings == 1:
         return Share("asked")
-    return Share("asked", (OfTier(None, (0,), (rings,), 1),) * tiers, (("all",),) * rings)
+    return Share("asked", (OfTier((0,), (rings,), 1),) * tiers, (("all",),) * rings)
 
 
 def engine_of(name: str, depth: int, io_bytes: int = IO, rings: int = 1, **options: Any) -> Engine:
@@ -117,11 +117,11 @@ def held(tier: ExtentTier | RamTier, obj: int, length: int) -> bytes:
     return found
 
 
-class PythonFiles:
+class PythonFiles(Tier):
     """A tier whose operations are Python's: notes each call; object 0 cannot be opened."""
 
     name = target = "guarded"
-    engine, alignment, is_simulated = "threads", 4096, False
+    engine, alignment = "threads", 4096
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, int, int, int]] = []

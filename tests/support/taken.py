@@ -56,7 +56,7 @@ def take(made: Setting, rows: Any, output: Path, cuts: Iterable[int] = ()) -> Ru
     """Return the results of a run that came to `rows`, whose tables are in `output`."""
     output.mkdir(exist_ok=True)
     with RunResults(made, output) as found:
-        for part in parts(RunPart(0, rows, made.pacer.speed is not None), cuts):
+        for part in parts(RunPart(0, rows), cuts):
             found.take(part)
         found.end()
     return found
@@ -68,7 +68,7 @@ def counted(
     """Return what is counted of operations: of an open loop if they are due."""
     is_open = bool((rows["due_ns"] != NONE).any())
     found = CountedOperations(tiers, is_open_loop=is_open, io_bytes=4096)
-    for part in parts(RunPart(0, rows, is_open), cuts):
+    for part in parts(RunPart(0, rows), cuts):
         counts = np.ones(len(part), bool) if warmup is None else warmup.is_measured(part.rows)
         found.take(part, counts)
     found.end()

@@ -24,7 +24,7 @@ AT = 1795330734 * 10**9
 def test_calls_on_files_are_operations_with_times_offsets_and_requests(tmp_path):
     path = tmp_path / "strace"
     path.write_text(LINES)
-    found = read_strace(path, Path("/data"), -AT, [(0, 2500), (2600, 4500)]).operations
+    found = read_strace(path, Path("/data"), -AT, [(0, 2500), (2600, 4500)])
     assert [tuple(done) for done in found] == [
         ("write", "1.bucket", None, 1, 201, 0, 65562, None),
         ("write", "1.meta", None, 1000, 1050, 0, 100, None),

@@ -27,7 +27,7 @@ from rings import (
 from kvreplay.engine import engine as engines
 from kvreplay.native.rows import DELETE, OK, READ, WRITE
 from kvreplay.tiers.extents import START_BYTES
-from kvreplay.tiers.sharded import SeveralDirectories
+from kvreplay.tiers.sharded import SeveralDrives
 from kvreplay.tiers.tier import FileLayout, path_function
 
 MIB = 1 << 20
@@ -119,7 +119,7 @@ def test_files_lie_where_python_looks_for_them(tmp_path: Path, layout: FileLayou
     stated += [{"op": READ, "object_id": obj, "length_bytes": 4096} for obj in objects]
     stated += [{"op": DELETE, "object_id": 999}]
     with files_in(tmp_path / "a", layout=layout) as a, files_in(tmp_path / "b", layout=layout) as b:
-        both, of_drive = SeveralDirectories("nvme", [a, b], drive_of, "by hand"), (a, b)
+        both, of_drive = SeveralDrives("nvme", [a, b], drive_of, "by hand"), (a, b)
         rows = rows_of(stated)
         driven = drive(engine_of(name, depth), rows, [both])
         assert (driven.failure, set(rows.all["outcome"].tolist())) == (None, {OK})

@@ -91,7 +91,7 @@ def test_what_copies_is_counted_by_itself() -> None:
         driven: Driven = drive(engine_of("threads", 2), rows_of(stated), [memory], watched=watched)
     assert seen == [0]
     assert driven.in_use_ns == 0, "of the queue's places"
-    assert driven.copy_threads == copy_threads()
+    assert len(driven.of("copier")) == copy_threads()
     assert all(use.enter_ns == use.making_ns == 0 for use in driven.of("worker"))
 
 

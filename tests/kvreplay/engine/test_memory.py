@@ -57,7 +57,7 @@ def test_the_engines_buffers_lie_on_them() -> None:
     arena = Arena(3, MIB)
     found = huge_bytes(arena.address)
     assert found in (0, 2 * MIB, 4 * MIB)
-    small = small_page_bytes([arena])
+    small = small_page_bytes(arena)
     assert small is not None
     assert small == max(0, 3 * MIB - (found or 0))
 
@@ -70,7 +70,7 @@ def test_buffers_that_were_not_asked_to_lie_on_huge_pages_do_not() -> None:
     assert ctypes.CDLL(None).madvise(ctypes.c_void_p(base), size, mmap.MADV_NOHUGEPAGE) == 0
     assert ctypes.CDLL(None).madvise(ctypes.c_void_p(base), size, mmap.MADV_DONTNEED) == 0
     touch(arena.address, 3 * MIB)
-    assert small_page_bytes([arena]) == 3 * MIB
+    assert small_page_bytes(arena) == 3 * MIB
 
 
 def resident_bytes(arena: Arena) -> int:
@@ -139,7 +139,7 @@ def test_who_watches_touches_four_times_as_many_as_are_used_and_lets_them_be(mon
 @pytest.mark.parametrize("count", [20, 200])
 def test_an_engine_uses_as_many_buffers_as_are_in_flight_and_says_so(tmp_path: Path, name: str, count: int) -> None:
     engine = engine_of(name, 256, MIB, is_growing=True)
-    assert (engine.buffer_used_bytes, engine.buffer_bytes) == (None, 256 * MIB)
+    assert (engine.arena.used_bytes, engine.arena.nbytes) == (None, 256 * MIB)
     with space_in(tmp_path / "space", count * MIB) as tier:
         for op in (WRITE, READ):
             rows = rows_of([{"op": op, "object_id": obj, "length_bytes": MIB} for obj in range(count)])
@@ -148,7 +148,7 @@ def test_an_engine_uses_as_many_buffers_as_are_in_flight_and_says_so(tmp_path: P
     arena = engine.arena
     assert arena.used is not None
     assert 1 <= arena.used <= count
-    assert engine.buffer_used_bytes == arena.used * MIB < engine.buffer_bytes
+    assert engine.arena.used_bytes == arena.used * MIB < engine.arena.nbytes
     # None was in use that was not touched before, and no more than four times as many, and a step, were touched.
     assert arena.used <= arena.touched <= max(arena.first, 4 * arena.used + 32)
     assert resident_bytes(arena) <= arena.touched * MIB + HUGE_PAGE_BYTES

@@ -25,7 +25,7 @@ SOURCES: dict[int, DataSource] = {}
 
 def source(seed: int) -> DataSource:
     if seed not in SOURCES:
-        SOURCES[seed] = DataSource.of(seed)
+        SOURCES[seed] = DataSource(seed)
     return SOURCES[seed]
 
 
@@ -86,7 +86,7 @@ def test_the_same_seed_makes_the_same_bytes_and_another_others() -> None:
     parts = {key: content(*key, 1 << 16) for key in ((7, 3, 1), (8, 3, 1), (7, 4, 1), (7, 3, 2))}
     for (seed, obj, version), part in parts.items():
         again = bytearray(1 << 16)
-        DataSource.of(seed).fill(memoryview(again), obj, version, 0)
+        DataSource(seed).fill(memoryview(again), obj, version, 0)
         assert bytes(again) == part
     sectors = [part[i : i + 512] for part in parts.values() for i in range(0, len(part), 512)]
     assert len(set(sectors)) == len(sectors)

@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 
 def made(objects: int, length: int = MIB, **asked: Any) -> list[bytes]:
-    data = DataSource.of(3, **asked)
+    data = DataSource(3, **asked)
     result = []
     for obj in range(objects):
         buffer = bytearray(length)
@@ -45,7 +45,7 @@ def test_blocks_repeat_as_often_as_asked_and_over_objects(ratio: float) -> None:
 
 
 def test_the_counts_are_those_of_the_bytes() -> None:
-    data = DataSource.of(3, dedup_ratio=3.0)
+    data = DataSource(3, dedup_ratio=3.0)
     parts = []
     for obj in range(8):
         buffer = bytearray(MIB + 100)
@@ -69,7 +69,7 @@ def test_zstd_shrinks_each_block_as_asked_and_no_sector_repeats(ratio: float) ->
 
 
 def test_without_ratios_the_bytes_are_the_generators() -> None:
-    assert DataSource.of(3).facts().shape is None
+    assert DataSource(3).facts().shape is None
     assert made(1, dedup_ratio=1.0, compress_ratio=1.0) == made(1)
     thinned, plain = made(1, compress_ratio=2.0)[0], made(1)[0]
     head = len(thinned[:512].rstrip(b"\0"))
@@ -83,7 +83,7 @@ def test_without_ratios_the_bytes_are_the_generators() -> None:
     "asked", [{"dedup_ratio": 3.0}, {"compress_ratio": 2.5}, {"dedup_ratio": 2, "compress_ratio": 3}]
 )
 def test_it_is_the_same_however_it_is_cut(asked: dict[str, Any]) -> None:
-    data, whole = DataSource.of(3, **asked), made(6, 40_000, **asked)[5]
+    data, whole = DataSource(3, **asked), made(6, 40_000, **asked)[5]
     for at, length in ((0, 1), (511, 3), (4000, 200), (4096, 4096), (5000, 30_000), (39_999, 1)):
         part = bytearray(length)
         data.fill(memoryview(part), 5, 1, at)

@@ -153,7 +153,7 @@ def test_a_ring_takes_rows_as_others_are_given_back(tmp_path: Path) -> None:
 def test_a_long_trace_is_read_twice_a_short_one_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", NVME, n) for n in range(100)])
     for most, times in ((100, 1), (99, 3)):
-        monkeypatch.setattr("kvreplay.plan.loader.WINDOW_ROWS", most)
+        monkeypatch.setattr("kvreplay.plan.window.WINDOW_ROWS", most)
         reader, read = open_table(trace, TRACE), []
         batches = reader.batches
         reader.batches = lambda names, of=batches, seen=read: seen.append(names) or of(names)
@@ -179,7 +179,7 @@ def test_what_was_done_already_need_not_make_sense(tmp_path: Path) -> None:
     rows = [row("delete", NVME, 9), row("write", NVME, 1), row("delete", NVME, 1), row("read", NVME, 1)]
     trace = write_trace(tmp_path / "t.parquet", rows)
     window = compile_window(open_table(trace, TRACE), trace, {NVME: 1}, Limit(), is_done=True)
-    assert (laid(window)["trace_row"].tolist(), window.absent_deletes) == ([0, 1, 2, 3], 0)
+    assert (laid(window)["trace_row"].tolist(), window.residency.absent_deletes) == ([0, 1, 2, 3], 0)
 
 
 def test_what_is_read_before_it_is_written_is_populated_to_its_longest_read(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_the_peak_counts_live_bytes_padded_with_overwrites_once_and_deletes_take
 
 def test_a_delete_of_what_was_never_there_is_left_out_and_counted(tmp_path: Path) -> None:
     window = compiled(tmp_path, [row("delete", NVME, 9), row("write", NVME, 1), row("delete", NVME, 1)], {NVME: 4096})
-    assert window.absent_deletes == 1
+    assert window.residency.absent_deletes == 1
     assert laid(window)["trace_row"].tolist() == [1, 2]
 
 
@@ -295,7 +295,7 @@ def test_an_object_that_is_not_named_on_several_drives_and_an_id_that_is_too_lar
 
 def test_a_trace_that_lost_rows_between_the_passes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", NVME, n) for n in range(100)])
-    monkeypatch.setattr("kvreplay.plan.loader.WINDOW_ROWS", 9)
+    monkeypatch.setattr("kvreplay.plan.window.WINDOW_ROWS", 9)
     reader = open_table(trace, TRACE)
     window = compile_window(reader, trace, {NVME: 4096}, Limit())
     batches = reader.batches

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvreplay.native.rows import DELETE, READ, WRITE
-from kvreplay.plan.loader import Intake
-from kvreplay.plan.window import PlanSurvey, Residency
+from kvreplay.plan.window import Intake, PlanSurvey, Residency
 from kvtrace.core.limit import Limit
 
 PADDINGS = [1, 512, 4096]

@@ -16,7 +16,7 @@ from rings import ENGINES, SEED, drive, engine_of, files_in, memory_of, rows_of,
 
 from kvreplay.config.config import Config
 from kvreplay.native.rows import CORRUPT, OK, READ, WRITE
-from kvreplay.plan.contents import DataSource, Verifier, check_ratios
+from kvreplay.plan.contents import DataSource, check_ratios
 from kvreplay.run.run import Replay, replay
 from kvreplay.tiers.files import FileTier, VllmFiles
 from kvreplay.tiers.tier import StorageOptions
@@ -110,7 +110,7 @@ def lose(at: Place) -> None:
     at.write(0, at.read(0)[: 3 * BLOCK] + old[3 * BLOCK :])
 
 
-STAMPED = DataSource.of(SEED, is_stamped=True)
+STAMPED = DataSource(SEED, is_stamped=True)
 STATED = [{"op": WRITE, "object_id": obj, "length_bytes": LENGTH} for obj in (0, 0, 1)]
 READS = [{"op": READ, "object_id": obj, "length_bytes": LENGTH, "version": 2 + obj} for obj in (0, 1)]
 
@@ -119,7 +119,7 @@ def checked(engine: Any, at: Place, reads: list[dict[str, Any]] | None = None) -
     stated = reads or READS
     rows = rows_of(stated)
     rows.all["version"] = [each["version"] for each in stated]
-    driven = drive(engine, rows, [at.tier], data=STAMPED, verifier=Verifier(), stops_on_error=False)
+    driven = drive(engine, rows, [at.tier], data=STAMPED, is_verified=True, stops_on_error=False)
     assert driven.verification is not None
     return driven, rows.all, driven.verification
 
@@ -165,7 +165,7 @@ def test_planted_corruption_is_counted_and_located(
 @pytest.mark.parametrize("name", ENGINES)
 def test_blocks_of_another_run_are_foreign(tmp_path: Path, name: str) -> None:
     with files_in(tmp_path / "d") as files:
-        drive(engine_of(name, 4), rows_of(STATED), [files], data=DataSource.of(SEED, is_stamped=True))
+        drive(engine_of(name, 4), rows_of(STATED), [files], data=DataSource(SEED, is_stamped=True))
         at = Place.__new__(Place)
         at.kind, at.tier = "files", files
         _, _, found = checked(engine_of(name, 4), at)
@@ -181,7 +181,7 @@ def test_a_corrupt_block_stops_no_run(tmp_path: Path, name: str) -> None:
         zero(at)
         rows = rows_of(READS)
         rows.all["version"] = 2, 3
-        driven = drive(engine_of(name, 1), rows, [at.tier], data=STAMPED, verifier=Verifier(), stops_on_error=True)
+        driven = drive(engine_of(name, 1), rows, [at.tier], data=STAMPED, is_verified=True, stops_on_error=True)
     assert rows.all["outcome"].tolist() == [CORRUPT, OK]
     assert driven.failure is not None
     assert driven.failure.message.startswith("read of object 0: foreign block: tier space, object 0, offset 0: ")
@@ -201,7 +201,7 @@ def test_a_stamp_says_what_a_block_is() -> None:
     assert [made[at + 40 : at + BLOCK] == plain[at + 40 : at + BLOCK] for at in range(0, 3 * BLOCK, BLOCK)] == [
         True
     ] * 3
-    assert DataSource.of(SEED, is_stamped=True).struct.tag != STAMPED.struct.tag
+    assert DataSource(SEED, is_stamped=True).struct.tag != STAMPED.struct.tag
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -5,8 +5,7 @@ import hashlib
 import pytest
 
 from kvreplay.probes import libbpf
-from kvreplay.probes.libbpf import check_available, check_lockdown, library
-from kvreplay.probes.program import OBJECT, missing, unseen_calls, uring_places
+from kvreplay.probes.libbpf import OBJECT, check_available, check_lockdown, library, missing, unseen_calls, uring_places
 from kvtrace.core.errors import ProbeUnavailable
 
 

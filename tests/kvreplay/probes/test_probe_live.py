@@ -14,8 +14,7 @@ from header_tree import tree
 from probe_load import FILE_BYTES, LOAD, fio, place_on_disk, probed
 
 from kvreplay.probes import libbpf
-from kvreplay.probes.libbpf import Backend, Programs, check_available
-from kvreplay.probes.program import OBJECT
+from kvreplay.probes.libbpf import OBJECT, Backend, Programs, check_available
 from kvtrace.core.errors import ProbeUnavailable
 
 pytestmark = [pytest.mark.root, pytest.mark.bpf, pytest.mark.fio]

@@ -10,8 +10,22 @@ import pytest
 from conftest import run_cli
 
 from kvreplay.probes import libbpf, session
-from kvreplay.probes.libbpf import EVENT, SLOTS, SUB_BITS, Programs, histogram
-from kvreplay.probes.program import Cgroup, Disk, Filter, above, beneath, device_name, find_cgroup, resolve, zone_shift
+from kvreplay.probes.libbpf import (
+    EVENT,
+    SLOTS,
+    SUB_BITS,
+    Cgroup,
+    Disk,
+    Filter,
+    Programs,
+    above,
+    beneath,
+    device_name,
+    find_cgroup,
+    histogram,
+    resolve,
+    zone_shift,
+)
 from kvreplay.probes.session import blocks_batch, rwbs
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.metadata import describe
@@ -131,16 +145,18 @@ def test_places_are_at_most_1024_a_disk_and_1_mib_at_least(tmp_path):
 def test_a_cgroup_is_its_directorys_inode_and_depth(tmp_path):
     root = tmp_path / "unified"
     (root / "a" / "b").mkdir(parents=True)
-    mounts = tmp_path / "mounts"
-    mounts.write_text(f"tmpfs /sys tmpfs rw 0 0\ncgroup2 {root} cgroup2 rw 0 0\n")
+    (tmp_path / "self").mkdir()
+    mounts = tmp_path / "self" / "mountinfo"
+    sys = "23 1 0:1 / /sys rw - tmpfs tmpfs rw\n"
+    mounts.write_text(f"{sys}24 1 0:2 / {root} rw - cgroup2 cgroup2 rw\n")
     wanted = Cgroup((root / "a" / "b").stat().st_ino, 2)
-    assert find_cgroup(root / "a" / "b", mounts) == find_cgroup(libbpf.Path("/a/b"), mounts) == wanted
-    assert find_cgroup(root, mounts).level == 0
+    assert find_cgroup(root / "a" / "b", tmp_path) == find_cgroup(libbpf.Path("/a/b"), tmp_path) == wanted
+    assert find_cgroup(root, tmp_path).level == 0
     with pytest.raises(ConfigError, match="no cgroup of version 2; name a directory below"):
-        find_cgroup(tmp_path, mounts)
-    mounts.write_text("tmpfs /sys tmpfs rw 0 0\n")
+        find_cgroup(tmp_path, tmp_path)
+    mounts.write_text(sys)
     with pytest.raises(ConfigError, match="mount -t cgroup2"):
-        find_cgroup(root, mounts)
+        find_cgroup(root, tmp_path)
 
 
 def test_what_is_no_block_device_is_refused(tmp_path):

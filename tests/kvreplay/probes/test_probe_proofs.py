@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from probe_load import FILE_BYTES, LOAD, fio, place_on_disk, probed
 
-from kvreplay.probes.program import Filter, load, resolve, shared, start
+from kvreplay.probes.libbpf import Filter, load, resolve
 from kvreplay.probes.session import PROGRAMS, block_figures
 
 pytestmark = [pytest.mark.root, pytest.mark.bpf, pytest.mark.fio]
@@ -135,7 +135,7 @@ def test_requests_whose_end_is_not_seen_leave_the_count(place):
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as process:
         with closing(load(Filter(pid=process.pid, disks=resolve(disk)), has_events=False)) as programs:
             programs.detach("block_rq_complete")
-            start(programs)
+            programs.shared()["origin_ns"] = time.monotonic_ns()
             process.stdin.write("go\n")
             process.stdin.flush()
             wait_until_blocked(process.pid)
@@ -145,7 +145,7 @@ def test_requests_whose_end_is_not_seen_leave_the_count(place):
                 if program == "block_rq_insert":
                     command = ["dd", f"if={directory / 'data'}", "of=/dev/null", "bs=4k", "count=1000", "iflag=direct"]
                     subprocess.run(command, check=True, capture_output=True)
-            found = block_figures(programs, shared(programs)[0], {}, 11)
+            found = block_figures(programs, programs.shared()[0], {}, 11)
         process.communicate("end\n")
     read = found.directions["read"]
     # Neighbours of the burst may be merged into one request, on a busy disk many.

@@ -19,8 +19,8 @@ from kvtrace.core.statistics import QUANTILES, nearest_rank
 
 S = 10**9
 TIERS = [
-    SimpleNamespace(name="nvme", alignment=4096, is_simulated=False),
-    SimpleNamespace(name="null", alignment=1, is_simulated=True),
+    SimpleNamespace(name="nvme", alignment=4096, is_simulated=False, has_times=True, is_copied=False),
+    SimpleNamespace(name="null", alignment=1, is_simulated=True, has_times=False, is_copied=False),
 ]
 
 
@@ -67,8 +67,8 @@ def check(found: CountedOperations, rows: list[dict[str, Any]]) -> None:
         assert run["late"] == sum(ns > 1_000_000 for ns in late)
         own = [r["submitted_ns"] - max(r["due_ns"], r["ready_ns"]) for r in sent]
         assert run["late_by_itself"] == sum(ns > 1_000_000 for ns in own)
-        assert found.lateness.count == len(late)
-        assert found.lateness.max_ns in (None, max([0, *late]))
+        assert found.distribution(LATENESS).count == len(late)
+        assert found.distribution(LATENESS).max_ns in (None, max([0, *late]))
     seconds = Counter[tuple[int, int, str]]()
     for at in range(len(TIERS) * counts.KINDS):
         tier, op = divmod(at, counts.KINDS)
@@ -95,7 +95,7 @@ def check(found: CountedOperations, rows: list[dict[str, Any]]) -> None:
             same(found, at, LATENESS, [r["submitted_ns"] - r["due_ns"] for r in good])
         if tier == 0:
             overlaps = [sum(o["submitted_ns"] <= r["submitted_ns"] < o["completed_ns"] for o in good) for r in good]
-            assert found.order.most_at_once(at) == max([0, *overlaps])
+            assert found.order.most_at_once([at], 0) == max([0, *overlaps])
             for r in here:
                 if r["submitted_ns"] >= 0:
                     when = r["submitted_ns"] if r["completed_ns"] < 0 else r["completed_ns"]
@@ -138,7 +138,7 @@ def test_the_order_of_submission_is_found_in_any_disorder(monkeypatch: pytest.Mo
         rows = rows_of(5000, submitted_ns=submitted, completed_ns=submitted + rng.integers(0, 50_000, 5000), outcome=OK)
         order = counted(rows, [TIERS[0]]).order
         # One that comes more than half of those that wait behind is late.
-        assert (order.most_at_once(0) is None) == (reach > 1000)
+        assert (order.most_at_once([0], 0) is None) == (reach > 1000)
         levels = order.levels(0)["submitted_ns"]
         assert np.array_equal(levels, np.sort(submitted)) == (reach <= 1000)
         assert np.array_equal(np.sort(levels), np.sort(submitted))

@@ -21,7 +21,7 @@ from kvreplay.native.rows import DELETE, OK
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import compile_window
 from kvreplay.result import counts, summarize
-from kvreplay.result.counts import ERROR, Times
+from kvreplay.result.counts import ERROR, LATENESS, Times
 from kvreplay.result.figures import figures
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
@@ -47,7 +47,6 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (summarize, counts):
         monkeypatch.setattr(module, "ROW_GROUP_ROWS", 64)
     monkeypatch.setattr(counts, "BATCH_ROWS", 48)
-    monkeypatch.setattr(counts, "_ROOM", 64 + 2 * 48)
 
 
 def measured(rng: np.random.Generator, count: int) -> dict[str, Any]:
@@ -137,7 +136,7 @@ def test_what_is_counted_is_what_plain_arrays_say() -> None:
             assert each.lateness == naive(submitted[rows] - due[rows])
             assert each.in_flight_max == most_at_once(submitted[rows], completed[rows])
         sent = submitted >= 0
-        assert found.lateness == naive((submitted - due)[sent])
+        assert found.distribution(LATENESS) == naive((submitted - due)[sent])
         free = np.minimum(np.maximum(due, ready), submitted)
         assert found.order.covered_ns(0) == covered(submitted[good], completed[good])
         assert found.order.waited_ns == covered(free[good], submitted[good])

@@ -15,7 +15,7 @@ from kvreplay.config.config import Config, Criteria, read_criteria
 from kvreplay.config.setting import Setting
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import compile_window
-from kvreplay.result.figures import mlperf
+from kvreplay.result.figures import mlperf_figures
 from kvreplay.tiers import claims
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
@@ -158,7 +158,9 @@ def test_latency_per_mib_scales_each_operation(tmp_path: Path) -> None:
 
 def judged(made: Setting, rows: Any, output: Path, criteria: Criteria) -> Mlperf:
     found = take(made, rows, output)
-    return mlperf(made, found.summary(None), criteria, found.requests)
+    targets = {t.name: t.target for t in made.tiers if t is not None and not t.is_simulated}
+    whole, summary = made.is_whole_trace, found.summary(None)
+    return mlperf_figures(made.reader.meta, targets, summary, criteria, found.requests, is_whole_trace=whole)
 
 
 STATS = {"output_tokens": 500, "lookups": 10, "tiers": [{"hits": 2}, {"hits": 1}, {"hits": 1}]}

@@ -11,21 +11,36 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from conftest import write_trace
 from taken import planned
 
 from kvreplay.config.config import Config
 from kvreplay.config.setting import settle
-from kvreplay.native.rows import ERROR, OK
+from kvreplay.native.rows import COUNTED, ERROR, OK, RowRing
+from kvreplay.result.counts import call
+from kvreplay.result.journal import _COLUMNS
 from kvreplay.run.run import Replay, replay
 from kvreplay.run.watch import BOUNDS_NS, COUNTERS, GAUGES, RESPONSE, Watch, line_of, parse_address, serving, table_of
 from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.native.structs import Structure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MS = 10**6
+
+
+def take(watch: Watch, rows: Any) -> None:
+    """Let `watch` count `rows`, as the journal does when it keeps them."""
+    ring = RowRing(len(rows), 1 << 15)
+    ring.ring[: len(rows)], ring.struct.laid = rows, len(rows)
+    told = {name: np.empty(len(rows), kind) for name, kind in _COLUMNS.items()}
+    call(
+        "journal_take", ring.address, Structure(COUNTED, "JournalBatch", **told, watched=watch.counters, room=len(rows))
+    )
+    watch.note()
 
 
 def row(i: int, op: str) -> Any:
@@ -46,8 +61,8 @@ def watch(trace: Path, tmp_path: Path) -> Watch:
     rows["submitted_ns"], rows["completed_ns"] = rows["due_ns"] + MS, rows["due_ns"] + 2 * MS
     rows["outcome"][10], rows["completed_ns"][10] = ERROR, -1
     watch = Watch(setting, is_open_loop=True)
-    watch.take(rows[:100])
-    watch.take(rows[100:203])
+    take(watch, rows[:100])
+    take(watch, rows[100:203])
     watch.completed, watch.in_flight = 203, lambda: 1
     return watch
 
@@ -71,7 +86,7 @@ def test_a_look_at_many_operations_keeps_some_of_their_times(trace: Path, tmp_pa
     rows = planned(setting, submitted_ns=0, completed_ns=MS, outcome=OK)
     watch = Watch(setting, is_open_loop=False)
     for _ in range(2):
-        watch.take(rows.repeat(100))
+        take(watch, rows.repeat(100))
     assert sum(t.operations for t in watch.snapshot().values()) == 2 * 20_400
     assert watch.look().response_p99_ns == MS
     # A run of millions of operations a second is looked at a hundred times a second.
@@ -134,8 +149,8 @@ def test_counters_are_served_as_openmetrics(watch: Watch, port: int) -> None:
 
     with serving(f":{port}") as exporter:
         assert served(port) == "# EOF\n"
-        with exporter.watching(watch):
-            families = {family.name: family for family in text_string_to_metric_families(served(port))}
+        exporter.watch = watch
+        families = {family.name: family for family in text_string_to_metric_families(served(port))}
         with pytest.raises(DeviceError, match=f"cannot serve at 127.0.0.1:{port}"), serving(f":{port}"):
             pass
     assert set(families) == {*COUNTERS, *GAUGES, RESPONSE}

@@ -17,10 +17,10 @@ from kvreplay.native.rows import OK, ROW
 from kvreplay.result import verdict
 from kvreplay.run import discover as cards
 from kvreplay.run.run import Interrupted, Replay
-from kvreplay.tiers.host import DeviceCounters
 from kvreplay.tiers.modelled import DriveModel
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.run.figures import LimitCause
+from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.units import format_rate
 
 MIB = 1 << 20
@@ -33,6 +33,10 @@ def quick(monkeypatch):
     monkeypatch.setattr(cards, "SIZES", (4096, MIB))
     monkeypatch.setattr(cards, "ROOFLINE_DEPTHS", (1, 8))
     monkeypatch.setattr(cards, "FILE_BYTES", 64 * MIB)
+
+
+def moved(read, written):
+    return DeviceIo(read_bytes=read, written_bytes=written, device_ns=0, busy_ns=0)
 
 
 def measured(folder):
@@ -62,7 +66,7 @@ def test_all_cells_are_measured_in_a_file_that_is_gone_afterwards(tmp_path):
 
 @pytest.mark.usefixtures("quick")
 def test_a_cell_that_the_device_did_not_do_is_null_and_says_why(tmp_path, monkeypatch):
-    monkeypatch.setattr(cards, "device_counters", lambda _target: DeviceCounters(0, 0, 0, 0))
+    monkeypatch.setattr(cards, "device_counters", lambda _target: moved(0, 0))
     drive = measured(tmp_path / "d")
     assert all(c.bytes_per_s is None and c.operations is None for c in drive.cells)
     assert {(c.reason or "")[:24] for c in drive.cells} == {"the device moved 0 B of "}
@@ -74,12 +78,12 @@ def test_a_cell_of_rows_is_counted_by_hand():
     rows["outcome"], rows["op"] = OK, [0, 0, 0, 1]
     rows["submitted_ns"], rows["completed_ns"] = [1000, 1000, 2000, 3000], [2000, 3000, 4000, 6000]
     # 4 x 4096 bytes in 5,000 ns; 1,000 + 2,000 + 2,000 + 3,000 ns of service.
-    before, after = DeviceCounters(0, 0, 0, 0), DeviceCounters(3 * 4096, 4096, 0, 0)
+    before, after = moved(0, 0), moved(3 * 4096, 4096)
     cell = cards.cell_of(rows, 4096, 2, 0.7, before, after)
     assert (cell.operations, cell.bytes_per_s, cell.in_flight) == (4, 3_276_800_000, 8000 / 5000)
     assert (cell.read.count, cell.read.mean_ns, cell.read.max_ns, cell.read.p99_ns) == (3, 5000 / 3, 2000, None)
     assert (cell.write.count, cell.write.max_ns) == (1, 3000)
-    short = cards.cell_of(rows, 4096, 2, 0.7, before, DeviceCounters(2 * 4096, 4096, 0, 0))
+    short = cards.cell_of(rows, 4096, 2, 0.7, before, moved(2 * 4096, 4096))
     assert (short.bytes_per_s, short.reason) == (None, "the device moved 8.19 kB of the 12.3 kB of its reads")
     assert cards.cell_of(rows, 4096, 2, 0.7, None, None) == cell
 
@@ -156,7 +160,7 @@ def test_why_a_run_differs_from_its_drive(tmp_path, monkeypatch, ratio, of_run, 
     found = {"in_flight": 4.0, "is_direct": True, "cause": None, "device": "nvme0n1", "layout": "extents of one file"}
     found |= {"beneath": "nvme0n1", "longest": 1 << 30, "filesystem": "xfs"} | of_run
     monkeypatch.setattr(verdict, "layers", lambda _target: found["beneath"])
-    monkeypatch.setattr(verdict, "longest_request_bytes", lambda _target: found["longest"])
+    monkeypatch.setattr(verdict, "queue_number", lambda _target, _name: found["longest"] >> 10)
     drive = write_drive(tmp_path / "drive.json")
     expected, _ = DriveModel(drive.cells).at(MIB, found["in_flight"], 0.5)
     moved = [SimpleNamespace(tier="nvme", op=op, bytes=100 * MIB, operations=100) for op in ("read", "write")]

@@ -26,7 +26,7 @@ from kvreplay.tiers.claims import MARKER, SCRATCH
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import is_on_drive
 from kvreplay.tiers.ram import RamTier
-from kvreplay.tiers.tier import StorageOptions
+from kvreplay.tiers.tier import StorageOptions, Tier
 from kvtrace.core.errors import ConfigError, DeviceError, FailedOperations
 from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.schema import OPS
@@ -60,24 +60,14 @@ def drive(tmp_path: Path) -> Path:
     return directory
 
 
-class FakeTier:
+class FakeTier(Tier):
     """A tier of Python's in memory that notes what it is asked, takes a moment, and fails on request."""
 
     engine, target = "memory", "fake"
-    alignment, is_simulated = 1, False
 
     def __init__(self, name: str, *, fails_on: int | None = None, seed: int = 0) -> None:
         self.name, self.calls, self.held = name, list[tuple[str, int]](), dict[int, bytearray]()
         self._fails_on, self._rng = fails_on, random.Random(seed)  # noqa: S311 - a test's choices
-
-    def open(self, peak_bytes: int) -> None:
-        """Do nothing."""
-
-    def facts(self) -> dict[str, Any]:
-        return {"is_simulated": False}
-
-    def close(self) -> None:
-        """Do nothing."""
 
     def reserve(self, object_id: int, end: int) -> None:
         held = self.held.setdefault(object_id, bytearray())
@@ -97,9 +87,6 @@ class FakeTier:
         found = handle[offset : offset + len(into)]
         into[: len(found)] = found
         return len(found)
-
-    def end(self, op: int, handle: Any) -> None:
-        """Do nothing."""
 
     def delete(self, object_id: int) -> None:
         self.calls.append(("delete", object_id))
@@ -243,7 +230,7 @@ def test_what_is_kept_is_what_was_generated_and_deletes_deleted(tmp_path: Path, 
     files = list((drive / SCRATCH).rglob("*.kv"))
     assert [(p.name, p.stat().st_size) for p in files] == [(f"{7:016x}.kv", 40_960)]
     expected = bytearray(40_960)
-    DataSource.of(3).fill(memoryview(expected), 7, 2, 0)
+    DataSource(3).fill(memoryview(expected), 7, 2, 0)
     assert files[0].read_bytes() == expected
     # The next run knows them as ours and clears them away.
     outcome, _ = run(tmp_path, rows[:1], targets={"nvme": str(drive)})
@@ -257,8 +244,8 @@ def test_a_tier_of_pythons_holds_what_was_written_whole_and_in_part(tmp_path: Pa
     outcome, _ = run(tmp_path, rows, [None, tier, None], seed=3)
     assert outcome.error is None
     expected = bytearray(50_000)
-    DataSource.of(3).fill(memoryview(expected)[:40_000], 1, 1, 0)
-    DataSource.of(3).fill(memoryview(expected)[30_000:], 1, 2, 30_000)
+    DataSource(3).fill(memoryview(expected)[:40_000], 1, 1, 0)
+    DataSource(3).fill(memoryview(expected)[30_000:], 1, 2, 30_000)
     assert tier.held[1] == expected
 
 

@@ -16,7 +16,8 @@ from waiting import wait_for
 
 from kvreplay.config.config import Config
 from kvreplay.config.setting import settle
-from kvreplay.run.run import RUNTIME, Replay, repeated, replay, until
+from kvreplay.result.summarize import repeated
+from kvreplay.run.run import RUNTIME, Replay, replay, until
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE
 

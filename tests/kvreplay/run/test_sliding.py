@@ -15,7 +15,7 @@ from kvreplay.config.setting import settle
 from kvreplay.engine.engine import EngineName, choose
 from kvreplay.engine.job import Job
 from kvreplay.plan.contents import DataSource
-from kvreplay.plan.loader import Loader
+from kvreplay.plan.window import Loader
 from kvreplay.result.counts import RunPart
 from kvreplay.result.journal import JournaledRecord
 from kvreplay.run import run as feeding
@@ -85,13 +85,13 @@ def slid(trace: Path, folder: Path, queue_depth: int, speed: float | None, targe
         parts.append(part.rows.copy())
         most[0] = max(most[0], loader.laid - part.first)
 
-    feed = Feed(loader, hand, is_open_loop=speed is not None)
+    feed = Feed(loader, hand)
     feed.fill()
     for tier in setting.tiers:
         if tier is not None:
             tier.open(1 << 30)
     engine = choose(EngineName.THREADS, setting.tiers, queue_depth, 1 << 20)
-    job = Job(rows, setting.tiers, DataSource.of(0), is_open_loop=speed is not None, feed=feed, stall_ns=20 * 10**9)
+    job = Job(rows, setting.tiers, DataSource(0), is_open_loop=speed is not None, feed=feed, stall_ns=20 * 10**9)
     driven = engine.drive(job, lambda: None, lambda _: None)
     feed.finish(len(rows))
     return parts, (driven, np.concatenate(parts)), most[0]

@@ -20,7 +20,7 @@ from kvreplay.run.document import run_document
 from kvreplay.run.run import Replay, replay
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
-from kvreplay.tiers.tier import StorageOptions
+from kvreplay.tiers.tier import StorageOptions, Tier
 from kvtrace.core.errors import ConfigError, FailedOperations
 from kvtrace.core.run.figures import LimitCause, RunVerdict
 
@@ -61,26 +61,16 @@ def test_tokens_a_second_need_every_storage_tier(tmp_path: Path) -> None:
     assert (found[2]["tokens"], found[2]["reason"]) == (500, None)
 
 
-class PythonRam:
+class PythonRam(Tier):
     """Memory whose operations are Python's."""
 
-    engine, target, alignment = "threads", "ram", 1
-    is_simulated = False
+    engine, target = "threads", "ram"
 
     def __init__(self, name: str, io_bytes: int, *, is_verified: bool = False) -> None:
         """Hold objects of at most one I/O each; never `is_verified`."""
         assert not is_verified
         self.name, self._io_bytes = name, io_bytes
         self._objects: dict[int, bytearray] = {}
-
-    def open(self, peak_bytes: int) -> None:
-        assert peak_bytes >= 0
-
-    def facts(self) -> dict[str, Any]:
-        return {"is_simulated": False}
-
-    def close(self) -> None:
-        pass
 
     def reserve(self, object_id: int, end: int) -> None:
         assert end <= self._io_bytes

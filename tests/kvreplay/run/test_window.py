@@ -11,7 +11,7 @@ from taken import counted, rows_of
 
 from kvreplay.config.config import Config
 from kvreplay.config.limits import Warmup, parse_warmup
-from kvreplay.result.figures import summarize
+from kvreplay.result.figures import figures
 from kvreplay.run import precondition as preconditioning
 from kvreplay.run.precondition import MAX_ROUNDS, Precondition, is_steady, precondition
 from kvreplay.run.run import Replay, replay
@@ -46,13 +46,11 @@ def measured(**columns: Any) -> Any:
 @pytest.mark.parametrize("warmup", [Warmup(rows=3), Warmup(time_ns=2 * S)])
 def test_the_warm_up_is_in_no_figure(warmup: Warmup) -> None:
     operations = counted(measured(), [RamTier("cpu", 4096)], warmup)
-    found = summarize(operations, None, queue_depth=1, skipped_rows={}, absent_deletes=0, warmup="x")
-    (write,) = found.figures
+    (write,) = figures(operations)
     # Rows 4 and 6 remain: 12,000 bytes from 2 to 4 s.
     assert (write.operations, write.bytes, write.bandwidth_bytes_per_s) == (2, 12_000, 6000.0)
-    assert found.operations == 2
-    assert found.warmup is not None
-    assert (found.warmup.operations, found.warmup.first_measured_row, found.warmup.measured_from_ns) == (2, 4, 2 * S)
+    assert operations.total("good") == 2
+    assert operations.run[["left_out", "first_row", "from_ns"]][0].tolist() == (2, 4, 2 * S)
 
 
 def test_an_open_loop_warms_up_by_due_times() -> None:

@@ -84,7 +84,7 @@ def test_the_same_seed_gives_the_same_times() -> None:
 
     def ends(seed: int) -> list[int]:
         rows = rows_of([{"op": i % 2, "object_id": i, "length_bytes": 300_000} for i in range(2000)])
-        virtual(tier, rows, 16, 1 << 16, data=DataSource.of(seed))
+        virtual(tier, rows, 16, 1 << 16, data=DataSource(seed))
         found: list[int] = rows.all["completed_ns"].tolist()
         return found
 

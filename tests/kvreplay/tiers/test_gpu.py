@@ -206,8 +206,8 @@ class Library:
 
 def gds(tmp_path: Path, device: StandIn, library: Callable[[], Any] = Library, **options: Any) -> GdsTier:
     (tmp_path / "d").mkdir()
-    files = FileTier("gpu", tmp_path / "d", StorageOptions(is_direct=False))
-    return GdsTier(files, lambda _: device, library, **({"is_synced": True, "is_verified": True} | options))
+    how = StorageOptions(is_direct=False, fsync="close")
+    return GdsTier("gpu", tmp_path / "d", how, lambda _: device, library, **({"is_verified": True} | options))
 
 
 @pytest.mark.parametrize("engine", ["threads", "uring"])

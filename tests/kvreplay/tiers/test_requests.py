@@ -205,7 +205,7 @@ def test_the_endpoint_that_has_less_to_do_is_asked():
     for _ in range(5):
         at = found._pick()
         assert at == 1 - stuck
-        found._in_flight[at] -= 1
+        found.in_flight[at] -= 1
 
 
 def test_endpoints_of_two_stores_are_refused(tmp_path, store):
