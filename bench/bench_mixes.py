@@ -22,10 +22,10 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from kvdistill.check import device
-from kvdistill.check.closeness import asked_stream, chance_of, device_figures, source_figures, verdicts
-from kvdistill.check.device import direct_requests, run_seen
-from kvdistill.formats.iolog import split_ios
+from kvdistill.jobs.check import direct_requests, run_seen
+from kvdistill.jobs.check import disk_of as disk_beneath
+from kvdistill.jobs.closeness import asked_stream, chance_of, device_figures, source_figures, verdicts
+from kvdistill.jobs.fio_replay import split_ios
 from kvdistill.profile.sources import Distilled, distil_source
 from kvtrace.core.limit import Limit
 
@@ -71,7 +71,7 @@ FIGURES = {
 
 def disk_of(place: Path) -> Path:
     """Return the disk beneath `place`, which must have one."""
-    disk = device.disk_of(place)
+    disk = disk_beneath(place)
     if disk is None:
         raise SystemExit(f"{place} is on no block device")
     return disk

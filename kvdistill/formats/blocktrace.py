@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows
-from kvdistill.formats.text import INPUT, batches, finish, first_line, leave_out, load, one
+from kvdistill.formats.importing import INPUT, batches, finish, first_line, leave_out, load, one
 from kvdistill.queries.database import literal, named, query
 from kvdistill.queries.window import DELETE, OK
 from kvtrace.core import tables
@@ -64,10 +64,10 @@ def read_blocks(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDB
         f"length_bytes, ts_ns, NULL, {OK}, NULL FROM ({named('measured_blocks')}) WHERE op <> {DELETE}",
         {"device": device, "processes": None},
     )
-    (seen,), (kept,) = one(db, "SELECT count(*) FROM measured"), one(db, "SELECT count(*) FROM input")
-    account = Account(seen, kept, notes=list(_NOTES_OF_BLOCKS))
-    account.leave_out("other devices, discards, flushes, and requests without an issue", seen - kept, f"in {path.name}")
-    rows, _first_ns = finish(db, [path], is_measured=False)
+    account = Account(one(db, "SELECT count(*) FROM measured")[0], notes=list(_NOTES_OF_BLOCKS))
+    rows, _first_ns = finish(db, [path], account, is_measured=False)
+    others = "other devices, discards, flushes, and requests without an issue"
+    account.leave_out(others, account.rows - account.kept, f"in {path.name}")
     # Numbered by their addresses: a replay lays out what it reads in order of number, so that neighbours stay so.
     db.execute("CREATE TABLE numbers AS SELECT object_id, row_number() OVER (ORDER BY key) - 1 AS number FROM objects")
     for table in ("objects", "ordered"):
@@ -147,14 +147,15 @@ def _enter_events(db: duckdb.DuckDBPyConnection, number: int, path: Path, accoun
         raise TraceError("holds no event in blkparse's default form (`blkparse -i NAME` writes it)", path=path)
     db.execute(r"DELETE FROM raw WHERE regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')")
     db.execute(f"DELETE FROM raw WHERE line > {last}")
-    leave_out(db, path, account, "no event in blkparse's default form", f"NOT regexp_matches(text, '{_EVENT}')")
+    leave_out(db, path, account, {"no event in blkparse's default form": f"NOT regexp_matches(text, '{_EVENT}')"})
     fields = ", ".join(f"'{name}'" for name in _GROUPS)
     events = f"SELECT line, regexp_extract(text, '{_EVENT}', [{fields}]) AS e FROM raw"
     beyond = " OR ".join(
         f"(e.{name} <> '' AND coalesce(TRY_CAST(e.{name} AS BIGINT), {most + 1}) > {most})"
         for name, most in _MOST_OF_EVENT.items()
     )
-    leave_out(db, path, account, "numbers beyond any device's", f"line IN (SELECT line FROM ({events}) WHERE {beyond})")
+    too_large = f"line IN (SELECT line FROM ({events}) WHERE {beyond})"
+    leave_out(db, path, account, {"numbers beyond any device's": too_large})
     db.execute(
         f"INSERT INTO events SELECT {number}, line, e.device, CAST(e.seconds AS BIGINT) * 1000000000 "
         "+ CAST(e.fraction AS BIGINT), CAST(e.pid AS INTEGER), e.action, e.rwbs, "

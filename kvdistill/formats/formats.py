@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     import duckdb
 
 
+ABSOLUTE, RELATIVE = 2, 3
+"""The versions of fio's iolog, by their times."""
+
+
 class Format(StrEnum):
     """What can be imported."""
 
@@ -41,7 +45,7 @@ _READERS = {
     Format.WARP: "oplog:read",
     Format.FIO_JSON: "fio:read_results",
     Format.FIO_LOG: "fio:read_logs",
-    Format.FIO_IOLOG: "iolog:read",
+    Format.FIO_IOLOG: "fio:read_iolog",
     Format.BPFTRACE: "blocktrace:read_bpftrace",
     Format.BLKPARSE: "blocktrace:read_blkparse",
     Format.VLLM_BENCH: "bench:read_vllm",

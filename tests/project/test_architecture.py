@@ -47,7 +47,7 @@ FLOW = {
         "commands",
         "",
     ],
-    "kvdistill": ["queries", "formats", "profile", "jobs", "check", "report", "commands", ""],
+    "kvdistill": ["queries", "formats", "profile", "jobs", "report", "commands", ""],
 }
 """Each program's folders in the order of the flow, its command line (the top level) last."""
 SHARED = ("kvtrace.core", "kvtrace.core.native", "kvtrace.core.run", "kvtrace.core.document")

@@ -1,8 +1,10 @@
-"""Chapters that several programs show: a run's MLPerf numbers, its checkpoints, its ranks, and a sweep."""
+"""Chapters that several programs show: a run's MLPerf numbers, checkpoints and ranks, a sweep, a drive's scorecard."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -21,14 +23,15 @@ from kvtrace.core.document.document import (
     Unit,
     columns_of,
     parameters,
+    show,
     table_of,
 )
 from kvtrace.core.document.export import PlainSheet
 from kvtrace.core.run.figures import Beside, CheckpointFigures, Distribution, Figures, Mlperf
 from kvtrace.core.run.run_file import RanksNote, RunFile
-from kvtrace.core.run.sweep_file import Axis, LoadSweep
+from kvtrace.core.run.sweep_file import Axis, Card, LoadSweep
 from kvtrace.core.statistics import total
-from kvtrace.core.units import NS_PER_S, format_count, format_duration, format_rate
+from kvtrace.core.units import NS_PER_S, format_count, format_duration, format_rate, percent
 
 _GIB, _NS_PER_MS = 1 << 30, 1e6
 POINTS = {"P50": "p50_ns", "P95": "p95_ns", "P99": "p99_ns", "P99.9": "p99_9_ns", "P99.99": "p99_99_ns"}
@@ -367,7 +370,7 @@ def response_lines(found: LoadSweep) -> list[tuple[str, list[tuple[float, int]]]
     ]
 
 
-def sweep_document(found: LoadSweep, name: str = "") -> Document:
+def sweep_document(found: LoadSweep) -> Document:
     """Return the points of a sweep; the headline is its answer."""
     is_open = found.axis is not Axis.QUEUE_DEPTH
     columns = [
@@ -392,7 +395,7 @@ def sweep_document(found: LoadSweep, name: str = "") -> Document:
     notes = [f"rule: {found.rule}"]
     notes += [f"tier {tier} is SIMULATED: no figure counts it" for tier in found.simulated_tiers]
     return Document(
-        name=name,
+        name="",
         headline=found.answer,
         chapters=[Chapter("", [table])],
         notes=notes,
@@ -430,3 +433,61 @@ def _highlights(found: LoadSweep) -> list[Highlight]:
             if at.value in line
         ),
     ]
+
+
+def card_document(card: Card) -> Document:
+    """Return what a drive sustains of several caching stacks: a row a stack."""
+    spec = """
+        text: preset; number: users = users sustained, at_users = measured at
+        bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written
+        ns: read_p50_ns = read p50, read_p99_ns = p99, read_p99_9_ns = p99.9
+        bytes: request_bytes = request; number: in_flight = in flight
+        number: drive_writes_per_day = drive writes a day; years: life_years = life
+        share: delivered_share = delivered, spread; text: limit = limited by
+    """
+    rows = [msgspec.structs.asdict(score) for score in card.scores]
+    table = table_of("at the most users that it sustains", Sheet.SUMMARY, spec, rows)
+    asked = next((shlex.split(score.gen) for score in card.scores if score.gen), [])
+    model = f" with {asked[asked.index('--model') + 1]}" if "--model" in asked else ""
+    notes = [
+        f"users of synthetic conversations{model}; read times are response times, from when a read was due",
+        "delivered: of what the trace asked for; spread: (greatest - least) / median of the throughput over its trials",
+        "kvdistill compare says where two cards differ by more than their trials do",
+    ]
+    notes += ["request and in flight: block requests; not measured (root and libbpf are needed)"] * all(
+        score.request_bytes is None for score in card.scores
+    )
+    notes += [f"{score.preset}: {score.answer}" for score in card.scores]
+    warnings = [] if card.status == "complete" else [f"PARTIAL: {card.status}"]
+    warnings += [
+        f"{of}: NOTHING WAS READ in its window: this tests writes only; a larger --size keeps what is read again"
+        for of in (score.preset for score in card.scores if not score.read_bytes_per_s)
+    ]
+    warnings += [
+        f"{of.preset}: TOO FEW REQUESTS ({of.requests}) in its window: users vary by chance; use a longer --window"
+        for of in card.scores
+        if of.is_by_chance
+    ]
+    return Document(
+        card.device or "",
+        card_answer(card),
+        [Chapter("", [replace(table, is_answer=True)], notes)],
+        [],
+        [
+            Highlight(of.preset, of.users, Unit.NUMBER, f"users, {show(of.read_bytes_per_s, Unit.BYTES_PER_S)} read")
+            for of in card.scores
+        ],
+        warnings,
+    )
+
+
+def card_answer(card: Card) -> str:
+    """Return the answer: users of each stack, and how well it repeats."""
+    told = [
+        f"{score.preset} {'less than ' if score.users is None else ''}{score.at_users:g} users"
+        f"{'' if score.read_bytes_per_s else ' (writes only)'}"
+        for score in card.scores
+    ]
+    spreads = [score.spread for score in card.scores if score.spread is not None]
+    repeats = f"; repeats within {percent(max(spreads))}" if spreads else ""
+    return f"sustains {', '.join(told) or 'nothing that was measured'}{repeats}"

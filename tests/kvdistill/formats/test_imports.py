@@ -14,7 +14,7 @@ from kvdistill.formats.formats import Format, ImportOptions
 from kvdistill.formats.importing import Result, import_files
 from kvdistill.formats.oplog import Style, write_oplogs
 from kvdistill.profile.sources import distil_source
-from kvdistill.report.report import report
+from kvdistill.report.output import report
 from kvdistill.report.run import summary_report
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.limit import Limit

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvdistill.check.closeness import (  # fmt: skip
+from kvdistill.jobs.closeness import (  # fmt: skip
     Stream,
     chance_of,
     device_figures,
@@ -17,7 +17,7 @@ from kvdistill.check.closeness import (  # fmt: skip
     source_figures,
     verdicts,
 )
-from kvdistill.profile.locality import BLOCK_BYTES, block_accesses, hot_share, median_reuse
+from kvdistill.profile.locality import BLOCK_BYTES, block_accesses, block_locality
 from kvdistill.profile.profile import DepthProfile, InFlight, Origin, Profile, SourceKind
 from kvdistill.profile.streams import nothing
 
@@ -173,13 +173,12 @@ def test_one_instant_has_no_rate_and_no_gaps():
 def test_locality_by_hand():
     # Blocks 0 1 2 0 0 1: two others between the first pair, none in the second, two before block 1.
     offsets = np.array([0, 1, 2, 0, 0, 1]) * BLOCK_BYTES
-    blocks = block_accesses(offsets, np.full(6, 4096))
-    assert blocks.tolist() == [0, 1, 2, 0, 0, 1]
-    assert median_reuse(blocks) == 2
-    assert hot_share(blocks, 1 / 3) == 0.5
+    assert block_accesses(offsets, np.full(6, 4096)).tolist() == [0, 1, 2, 0, 0, 1]
+    # The hottest tenth of three is the one that half of the accesses go to.
+    assert block_locality(offsets, np.full(6, 4096)) == (0.5, 2)
     # One operation over a block's edge touches both.
     assert block_accesses(np.array([BLOCK_BYTES - 512]), np.array([1024])).tolist() == [0, 1]
-    assert median_reuse(np.array([0, 1, 2])) is None
+    assert block_locality(offsets[:3], np.full(3, 4096))[1] is None
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=120))
@@ -189,8 +188,8 @@ def test_reuse_is_the_count_of_distinct_blocks_between(blocks):
         if block in blocks[:i]:
             before = i - 1 - blocks[:i][::-1].index(block)
             expected.append(len(set(blocks[before + 1 : i])))
-    array = np.unique(np.array(blocks), return_inverse=True)[1]
-    assert median_reuse(array) == (float(np.median(expected)) if expected else None)
+    found = block_locality(np.array(blocks) * BLOCK_BYTES, np.full(len(blocks), 4096))[1]
+    assert found == (float(np.median(expected)) if expected else None)
 
 
 def test_what_the_device_sees_in_parts_is_refused():

@@ -6,8 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvdistill.jobs.fio_stat import pace
-from kvdistill.profile.distributions import MAX_ENTRIES, cut_long, equal_mass_zones, percentages, split_sizes
-from kvdistill.profile.profile import AddressZone, DirectionProfile, SizeCount
+from kvdistill.profile.profile import (
+    MAX_ENTRIES,
+    AddressZone,
+    DirectionProfile,
+    SizeCount,
+    cut_long,
+    equal_mass_zones,
+    percentages,
+    split_sizes,
+)
 
 
 def direction(*sizes: tuple[int, int]) -> DirectionProfile:

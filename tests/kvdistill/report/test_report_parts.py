@@ -14,11 +14,11 @@ from kvdistill_rows import MS, change_run, io, write_hand, write_probe, write_ru
 from run_files import figures
 
 from kvdistill.profile.locality import reuse_distances, run_reuse
-from kvdistill.report.compare import ReportedTrials, compare
+from kvdistill.report.compare import compare
 from kvdistill.report.jobs import JobsReport
-from kvdistill.report.output import documents_of, read_reports, write_report
+from kvdistill.report.output import documents_of, read_reports, report, write_report
 from kvdistill.report.probe import ProbeReport
-from kvdistill.report.report import report
+from kvdistill.report.tables import ReportedTrials
 from kvtrace.core.document.export import csv_lines, markdown
 from kvtrace.core.document.page import html_page
 from kvtrace.core.errors import ConfigError, TraceError
@@ -71,10 +71,10 @@ def test_reuse_distances_agree_with_counting():
 
 def test_the_reuse_of_a_run_is_that_of_what_completed(tmp_path):
     run = write_run(tmp_path / "run", [1000] * 4)
-    (reuse,) = [found for found in run_reuse(open_table(run / "ops.parquet"), 3) if found is not None]
-    assert (reuse.reads, reuse.first_reads, reuse.p50_bytes) == (4, 4, None)
+    (reuse,) = run_reuse(open_table(run / "ops.parquet"))
+    assert (reuse["reads"], reuse["first_reads"], reuse["p50_bytes"]) == (4, 4, None)
     failed = write_run(tmp_path / "failed", [1000], outcome="error")
-    assert run_reuse(open_table(failed / "ops.parquet"), 3) == [None, None, None]
+    assert run_reuse(open_table(failed / "ops.parquet")) == []
 
 
 def test_a_probe_has_a_report_of_its_own_and_in_its_run(tmp_path):
