@@ -1,4 +1,4 @@
-"""Write the fio jobs that run iologs, of a trace or drawn by an LRU stack model, and the one that fills the target.
+"""Write the fio jobs that run iologs, of a trace or drawn by an LRU stack model.
 
 An iolog has one target; long operations are split, lines partitioned round-robin over several jobs; deletes only free
 space, since fio knows none. Replayed, the lateness of version 2 of the log is caught up with, that of version 3 only
@@ -22,7 +22,6 @@ from kvdistill.formats.formats import ABSOLUTE, RELATIVE
 from kvdistill.jobs.job import (
     GRANULE_BYTES,
     HANGS_IN_IO_URING,
-    PREFILL,
     REAPS_WHILE_WAITING,
     ExpectedFigure,
     FioMode,
@@ -30,11 +29,8 @@ from kvdistill.jobs.job import (
     IoLoad,
     JobOptions,
     common_losses,
-    data_lines,
     expected_figures,
     fio_job,
-    job_text,
-    needs,
     source_load,
     whole_mib,
 )
@@ -273,25 +269,6 @@ class _Counts:
 
 
 _MS = 1_000_000
-
-
-def prefill_job(profile: Profile, modes: Sequence[FioMode], space: int, options: JobOptions) -> str:
-    """Return the job that writes the whole target of `modes`, so that every read meets data on the device."""
-    title = f"Fills the target of {', '.join(mode.job for mode in modes)}"
-    head = [("Run", [f"in this folder, once: fio {PREFILL}"]), ("Needs", needs(options, space))]
-    lines = [
-        f"filename={options.filename}",
-        "direct=1",
-        "ioengine=libaio",
-        "iodepth=4",
-        "rw=write",
-        "bs=1M",
-        f"size={space}",
-        "refill_buffers=1",
-        *data_lines(profile),
-        "end_fsync=1",
-    ]
-    return job_text(title, profile, head, [("prefill", lines)])
 
 
 def replay_job(profile: Profile, log: LogSummary, options: JobOptions) -> str:

@@ -488,6 +488,25 @@ def _provenance(profile: Profile) -> list[str]:
     return [*lines, *(computing_notes(origin.notes) if origin.kind is SourceKind.TRACE else origin.notes)]
 
 
+def prefill_job(profile: Profile, modes: Sequence[FioMode], space: int, options: JobOptions) -> str:
+    """Return the job that writes the whole target of `modes`, so that every read meets data on the device."""
+    title = f"Fills the target of {', '.join(mode.job for mode in modes)}"
+    head = [("Run", [f"in this folder, once: fio {PREFILL}"]), ("Needs", needs(options, space))]
+    lines = [
+        f"filename={options.filename}",
+        "direct=1",
+        "ioengine=libaio",
+        "iodepth=4",
+        "rw=write",
+        "bs=1M",
+        f"size={space}",
+        "refill_buffers=1",
+        *data_lines(profile),
+        "end_fsync=1",
+    ]
+    return job_text(title, profile, head, [("prefill", lines)])
+
+
 def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
     """Return what no fio job can express; deletes only if `has_deletes`: on a device discards stand for them."""
     padding = profile.read.io_bytes + profile.write.io_bytes - profile.read.object_bytes - profile.write.object_bytes

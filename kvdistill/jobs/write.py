@@ -23,6 +23,7 @@ from kvdistill.jobs.job import (
     FioMode,
     JobOptions,
     expected_said,
+    prefill_job,
     stat_space_bytes,
     whole_mib,
 )
@@ -135,7 +136,7 @@ def write_fio(
 def write_prefill(profile: Profile, written: Mapping[FioMode, WrittenJob], folder: Path, options: JobOptions) -> int:
     """Write the job that fills the target once for all that are `written`; return how much that is."""
     space = max(job.space_bytes for job in written.values())
-    write_text(folder / PREFILL, fio_replay.prefill_job(profile, list(written), space, options))
+    write_text(folder / PREFILL, prefill_job(profile, list(written), space, options))
     return space
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from kvdistill.report.run import RunReport
-from kvdistill.report.tables import Key, Report, ReportedTrials, distributions_compared, rates_compared
+from kvdistill.report.tables import Key, Report, ReportedTrials, charts_compared
 from kvdistill.report.trace import TraceReport
 from kvtrace.core.document.document import (
     Cell,
@@ -428,8 +428,9 @@ def drive_of(lines: Sequence[ComparedLine]) -> str:
     return ""
 
 
-def comparison_document(compared: Comparison, sides: Sequence[ReportedTrials]) -> Document:
-    """Return the document of `compared`, made of `sides`."""
+def comparison_of(sides: Sequence[ReportedTrials]) -> tuple[Comparison, Document]:
+    """Return the comparison of `sides`, as of `compare`, and its document."""
+    compared = compare(sides)
     numbers = [f"[{number}]" for number in range(len(compared.names))]
     rows = [list(row) for row in zip(numbers, compared.names, compared.trials, strict=True)]
     columns = columns_of("text: side, name; count: trials")
@@ -439,15 +440,14 @@ def comparison_document(compared: Comparison, sides: Sequence[ReportedTrials]) -
         tables.append(settings_table("Settings that differ", differing, numbers))
     drive = drive_of(compared.lines)
     chapters = [
-        Chapter("Distributions compared", distributions_compared(sides, drive)),
-        Chapter("Over time compared", rates_compared(sides, drive)),
+        *charts_compared(sides, drive),
         Chapter("Trials that disagree", _disagreeing(compared)),
         Chapter("Sides", tables),
         Chapter("Figures", figure_tables(compared, numbers)),
         *([_one_sided(one_sided, numbers)] if one_sided else []),
     ]
     charts = [chart for chapter in chapters[:2] for table in chapter.tables for chart in table.charts]
-    return Document(
+    document = Document(
         name="Comparison",
         headline=compared.verdict,
         subject=[f"{number} {_side(side)}" for number, side in zip(numbers, sides, strict=True)],
@@ -457,6 +457,7 @@ def comparison_document(compared: Comparison, sides: Sequence[ReportedTrials]) -
         about=f"{' and '.join(compared.names[1:])} against {compared.names[0]}" + (f": {drive}" if drive else ""),
         pictures=tuple(chart for chart in charts if drive in chart.title)[:2],
     )
+    return compared, document
 
 
 def settings_table(title: str, settings: Settings, numbers: list[str]) -> ReportTable:

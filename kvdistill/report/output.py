@@ -23,7 +23,7 @@ from kvdistill.jobs.job import PROFILE
 from kvdistill.profile.profile import at_rank
 from kvdistill.queries.database import read_json
 from kvdistill.report.cards import cards_document, compare_cards
-from kvdistill.report.compare import Comparison, comparable, compare, comparison_document
+from kvdistill.report.compare import Comparison, comparable, comparison_of
 from kvdistill.report.jobs import JobsReport
 from kvdistill.report.probe import ProbeReport, probe_report
 from kvdistill.report.run import RunReport, run_report, summary_report
@@ -161,7 +161,7 @@ def read_reports(
     documents = documents_of(every, names)
     alike = comparable([side for side in sides if side.reports])
     if alike:
-        documents.insert(0, folded(comparison_document(compare(alike), alike)))
+        documents.insert(0, folded(comparison_of(alike)[1]))
     marks = [(name, find_mark(path)) for name, path in zip(names_of(paths), paths, strict=True)]
     documents[:0] = [marked_document(mark, name) for name, mark in marks if mark is not None]
     return every, documents, mlperf_sheets(every, names)
@@ -176,9 +176,8 @@ def read_comparison(paths: Sequence[Path]) -> tuple[Comparison, Document]:
         names = [path.parent if path.name == CARD_FILE else path for path in paths]
         compared = compare_cards(names_of(names), found)
         return compared, folded(cards_document(compared, found))
-    sides = _read(paths, BUCKETS, None)
-    compared = compare(sides)
-    return compared, folded(comparison_document(compared, sides))
+    compared, document = comparison_of(_read(paths, BUCKETS, None))
+    return compared, folded(document)
 
 
 def _read(paths: Sequence[Path], buckets: int, endurance: Endurance | None) -> list[ReportedTrials]:

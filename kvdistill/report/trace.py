@@ -30,6 +30,7 @@ from kvdistill.report.tables import (
     writes_per_day,
 )
 from kvtrace.core import tables
+from kvtrace.core.document.chapters import event_lines, event_tables, fleet_headline, fleet_tables, storage_table
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -42,7 +43,6 @@ from kvtrace.core.document.document import (
     parameters,
     table_of,
 )
-from kvtrace.core.document.fleet import event_lines, event_tables, fleet_headline, fleet_tables, storage_table
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import Endurance
