@@ -13,7 +13,7 @@ import typer
 from kvdistill.commands.options import Json, Source, Tier, WindowArguments
 from kvdistill.formats.formats import Format
 from kvdistill.jobs.job import PROFILE, positive
-from kvtrace.core.app import Force, emit_json, log, takes_groups
+from kvtrace.core.app import Force, log, takes_groups
 from kvtrace.core.files import check_new
 from kvtrace.core.units import NS_PER_S, parse_duration_ns
 
@@ -47,7 +47,7 @@ class StoreArguments:
         from kvdistill.jobs.store_jobs import compare_with_run
         from kvdistill.jobs.write import write_store_jobs
         from kvdistill.report.jobs import written_document
-        from kvtrace.core.document.terminal import show_documents
+        from kvtrace.core.document.terminal import answer
         from kvtrace.core.metadata import without_outputs
 
         check_new(output / PROFILE, is_forced=self.force)
@@ -56,10 +56,8 @@ class StoreArguments:
         compared = None if self.run is None else compare_with_run(asks, self.run, written.profile.tier)
         for line in (*written.lost, *(written.log.lost if written.log else [])):
             log(f"lost: {line}")
-        if self.json:
-            emit_json(written if compared is None else to_builtins(written) | {"beside_run": to_builtins(compared)})
-        else:
-            show_documents([written_document(written, output, compared)])
+        found = written if compared is None else to_builtins(written) | {"beside_run": to_builtins(compared)}
+        answer(found, lambda: written_document(written, output, compared), as_json=self.json)
 
 
 @takes_groups
@@ -162,7 +160,7 @@ def import_(
     from kvdistill.formats.formats import ImportOptions
     from kvdistill.formats.importing import import_files
     from kvtrace.core.document.document import Cell, Chapter, Document, Sheet, Unit, parameters
-    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.document.terminal import answer
     from kvtrace.core.metadata import without_outputs
 
     argv = without_outputs(["kvdistill", *sys.argv[1:]])
@@ -171,9 +169,7 @@ def import_(
         log(f"note: {note}")
     for reason, count in result.left_out.items():
         log(f"left out: {count:,} rows: {reason} (first: {result.examples[reason]})")
-    if json:
-        emit_json(result)
-        return
     counts = {"rows read": Cell(result.rows_read, Unit.COUNT), "rows kept": Cell(result.rows_kept, Unit.COUNT)}
     chapter = Chapter("", [parameters("", Sheet.SUMMARY, counts)])
-    show_documents([Document("", f"Imported to {output}: {', '.join(result.files)}", [chapter])])
+    headline = f"Imported to {output}: {', '.join(result.files)}"
+    answer(result, lambda: Document("", headline, [chapter]), as_json=json)

@@ -104,7 +104,7 @@ def imported(
     said = [f"{count:,} requests"] if serving.requests is not None else []
     verdict = f"{benchmark}: {', '.join(said + [f'{failed:,} FAILED'] * bool(failed)) or 'number of requests unknown'}"
     return Imported(
-        Account(rows=count + failed, kept=count, notes=list(notes)),
+        Account(rows_read=count + failed, rows_kept=count, notes=list(notes)),
         [],
         [],
         summary=run_summary(verdict, [], wall_ns=wall_ns),

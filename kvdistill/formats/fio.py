@@ -97,7 +97,7 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
     """
     results = [_result_of(path) for path in files]
     jobs = [(path, result, job) for path, result in zip(files, results, strict=True) for job in result.jobs if job]
-    account = Account(rows=len(jobs))
+    account = Account(rows_read=len(jobs))
     figures: list[dict[str, Any]] = []
     kinds: set[str] = set()
     errors = []
@@ -114,7 +114,7 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
                 account.notes.append(f"{found.total_ios:,} {op}s {whose} have no place in our figures")
     if not figures:
         raise TraceError("holds no job that read or wrote", path=files[0])
-    account.kept = len(figures)
+    account.rows_kept = len(figures)
     notes = [
         "fio's percentiles are of histograms whose bins are at most 1/64 of their value wide",
         "each job is a tier of its name",
@@ -450,7 +450,7 @@ def window_series(
     # Out of order, a window would last less than no time.
     (late,) = one(db, f"SELECT count(*) FROM rates WHERE to_ms > {_YEAR_MS} OR to_ms < from_ms")
     account.leave_out("a time before the line above, or a year after the start", late, "in one of the logs")
-    account.kept -= late
+    account.rows_kept -= late
     db.execute(f"DELETE FROM rates WHERE to_ms > {_YEAR_MS} OR to_ms < from_ms")
     db.execute(f"CREATE TABLE series AS {named('import_series')}")
     return Rows(
@@ -463,7 +463,7 @@ def _enter(db: duckdb.DuckDBPyConnection, path: Path, kind: Window, account: Acc
     load(db, path, COLUMNS[: width(path)], account, delimiter=",")
     leave_out_odd(db, path, account)
     kept, averages = one(db, "SELECT count(*), count(*) FILTER (CAST(bytes AS BIGINT) = 0) FROM raw")
-    account.kept += kept
+    account.rows_kept += kept
     if kind is Window.MEANS:
         account.notes.append(
             f"{path.name} holds mean latencies of windows (log_avg_msec; the longest, with log_max_value), no I/Os: a "
@@ -497,7 +497,7 @@ def _enter_histograms(db: duckdb.DuckDBPyConnection, path: Path, account: Accoun
         f"list_transform([{', '.join(names[3:])}], lambda n: coalesce(TRY_CAST(n AS BIGINT), -1)) AS bins FROM raw"
     )
     leave_out_odd(db, path, account, names[:3], f"list_min(bins) < 0 OR list_max(bins) > {1 << 40}")
-    account.kept += one(db, "SELECT count(*) FROM raw")[0]
+    account.rows_kept += one(db, "SELECT count(*) FROM raw")[0]
     account.notes.append(
         f"{path.name} holds histograms of completion latencies, no I/Os: a percentile is the longest time of its bin, "
         f"1/{64 >> coarseness} of a power of two wide; what came after its last line is absent"
@@ -582,7 +582,7 @@ def read_iolog(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBP
             db,
             f"SELECT count(*) FILTER (action IN ({_FILE_ACTIONS})), count(*) FILTER (action = 'wait') FROM raw",
         )
-        account.rows -= actions + waits
+        account.rows_read -= actions + waits
         no_place = " OR ".join(f"coalesce(TRY_CAST({n} AS BIGINT), -1) < 0" for n in ("offset_bytes", "length_bytes"))
         reasons = {
             "syncs have no place in our tables": "action IN ('sync', 'datasync', 'sync_file_range')",

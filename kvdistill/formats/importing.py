@@ -20,7 +20,7 @@ from kvdistill.queries.database import (
     literal,
     measured_views,
     named,
-    register,
+    opened,
 )
 from kvtrace import __version__
 from kvtrace.core.app import progress
@@ -43,22 +43,9 @@ TRACE_FILE, OBJECTS_FILE = "trace.parquet", "trace.objects.parquet"
 _FILES = (RUN_FILE, PROBE_FILE, TRACE_FILE, OBJECTS_FILE, OPS_FILE, SERIES_FILE, BLOCKS_FILE)
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of an import: files written, rows read, kept and left out."""
-
-    files: list[str]
-    rows_read: int
-    rows_kept: int
-    left_out: dict[str, int]
-    """By reason."""
-    examples: dict[str, str]
-    """By reason, the first that was left out."""
-    notes: list[str]
-
-
 def import_files(
     files: Sequence[Path], options: ImportOptions, outdir: Path, argv: list[str], *, is_forced: bool = False
-) -> Result:
+) -> Account:
     """Import `files` of one format into the folder `outdir`, made if missing; over an earlier import if `is_forced`.
 
     Raises:
@@ -81,21 +68,28 @@ def import_files(
             with create(outdir / rows.file, rows.table, _metadata(found, rows.table, config, argv)) as out:
                 for batch in rows.batches():
                     out.write(batch)
+    started = None
+    if found.first_unix_ns is not None:
+        started = datetime.fromtimestamp(found.first_unix_ns / NS_PER_S, UTC).isoformat()
+    # As kvreplay writes them.
+    head = {
+        "program": "kvdistill",
+        "version": __version__,
+        "argv": argv,
+        "config": config,
+        "config_sha256": sha256(config),
+        "started_utc": started,
+        "notes": found.account.lines(),
+    }
     if found.probe is not None:
-        write_json(outdir / PROBE_FILE, _head(found, config, argv) | found.probe)
+        write_json(outdir / PROBE_FILE, head | found.probe)
         written.append(PROBE_FILE)
     elif OPS_FILE in written or found.summary is not None:
-        write_json(outdir / RUN_FILE, _manifest(outdir, found, config, argv, files))
+        trace = msgspec.to_builtins(_metadata(found, TRACE, config, argv))
+        write_json(outdir / RUN_FILE, head | _manifest(outdir, found, options.format, trace, files[0].name))
         written.append(RUN_FILE)
-    account = found.account
-    return Result(
-        files=written,
-        rows_read=account.rows,
-        rows_kept=account.kept,
-        left_out=account.left_out,
-        examples=account.examples,
-        notes=account.notes,
-    )
+    found.account.files = written
+    return found.account
 
 
 def _check_folder(outdir: Path, *, is_forced: bool) -> None:
@@ -130,52 +124,29 @@ def _metadata(found: Imported, table: Any, config: dict[str, Any], argv: list[st
     return describe(table, "kvdistill", argv, config, tiers=tiers, source=source, notes=found.account.lines())
 
 
-def _head(found: Imported, config: dict[str, Any], argv: list[str]) -> dict[str, Any]:
-    """Return the fields that run.json and probe.json begin with, as kvreplay writes them."""
-    started = None
-    if found.first_unix_ns is not None:
-        started = datetime.fromtimestamp(found.first_unix_ns / NS_PER_S, UTC).isoformat()
+def _manifest(outdir: Path, found: Imported, format_: str, trace: dict[str, Any], file: str) -> dict[str, Any]:
+    """Return what run.json has behind its head; null where an import does not know a field."""
+    rows = found.account.rows_kept
     return {
-        "program": "kvdistill",
-        "version": __version__,
-        "argv": argv,
-        "config": config,
-        "config_sha256": sha256(config),
-        "started_utc": started,
-        "notes": found.account.lines(),
-    }
-
-
-def _manifest(
-    outdir: Path, found: Imported, config: dict[str, Any], argv: list[str], files: Sequence[Path]
-) -> dict[str, Any]:
-    """Return the content of run.json; null where an import does not know a field."""
-    summary = found.summary or _summary_of_ops(outdir / OPS_FILE, str(config["import"]))
-    head = _head(found, config, argv)
-    return head | {
         "status": "complete",
         "reason": None,
         "host": {},
-        "trace": {
-            "file": files[0].name,
-            "metadata": msgspec.to_builtins(_metadata(found, TRACE, config, argv)) | {"rows": found.account.kept},
-        },
+        "trace": {"file": file, "metadata": trace | {"rows": rows}},
         "tiers": {name: {"target": None, "engine": "other"} for name in found.tiers},
         "pacing": {"loop": None, "speed": None},
         "engine": {"name": "other", "queue_depth": None, "io_bytes": None},
-        "window": {"rows": found.account.kept, "is_whole_trace": None, "span_ns": None, "limit": None},
+        "window": {"rows": rows, "is_whole_trace": None, "span_ns": None, "limit": None},
         "device_io": {},
         "mlperf": None,
         "verification": None,
         **found.facts,
-        "summary": summary,
+        "summary": found.summary or _summary_of_ops(outdir / OPS_FILE, format_),
     }
 
 
 def _summary_of_ops(ops: Path, source: str) -> dict[str, Any]:
     """Return the summary of the `ops` that were just written, by the queries that a report of them uses."""
-    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
-        register(db, [ops], Path(scratch))
+    with opened([ops]) as db:
         measured_views(db, None)
         counted = figures(db)
         _points, times = distributions(db, list(QUANTILES.values()))
@@ -299,7 +270,7 @@ def load(
         raise TraceError(f"cannot be read to its end: {str(error).splitlines()[0]}", path=path) from None
     (rows,) = one(db, "SELECT count(*) FROM raw")
     count, line, why = one(db, "SELECT count(DISTINCT line), min(line), min_by(error_type, line) FROM reject_errors")
-    account.rows += rows + count
+    account.rows_read += rows + count
     account.leave_out(
         "not of the format's columns", count, f"{path.name}, line {line}: {str(why).replace('_', ' ').lower()}"
     )
@@ -333,7 +304,7 @@ def finish(
     count, first_ns = one(db, "SELECT count(*), min(start_ns) FROM input")
     if not count:
         raise TraceError("holds no operation that our tables can hold", path=files[0])
-    account.kept += count
+    account.rows_kept += count
     db.execute(f"UPDATE input SET start_ns = start_ns - {first_ns}, end_ns = end_ns - {first_ns}")
     for name in ("import_objects", "import_ordered"):
         db.execute(named(name))

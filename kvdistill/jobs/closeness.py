@@ -171,66 +171,58 @@ def chance_of(source: Stream, draws: int, part_bytes: int) -> Chance:
     )
 
 
-def source_figures(name: str, stream: Stream, profile: Profile | None = None) -> StreamFigures:
-    """Return the figures of the source, with the concurrency of its `profile` if that is measured."""
-    figures = _figures(name, stream, Side.ASKED)
-    return figures if profile is None else _with_profile(figures, profile)
+def figures_of(
+    name: str, stream: Stream, side: Side = Side.ASKED, profile: Profile | None = None, **more: Any
+) -> StreamFigures:
+    """Return the figures of I/O as `side` saw it, with the concurrency of its `profile` if that is measured."""
+    seconds = stream.seconds
+    hot10_share, reuse_p50_blocks = block_locality(stream.offset, stream.length)
+    known: dict[str, Any] = {"side": side}
+    if profile is not None and (depth := profile.depth) is not None:
+        known |= {"mean_depth": depth.mean, "in_flight_p99": depth.in_flight_for(0.99)}
+        known["idle_share"] = sum(at.share for at in depth.shares if at.in_flight == 0) if depth.shares else None
+        if profile.origin.kind in (SourceKind.BLOCKS, SourceKind.PROBE):
+            sizes = [s.io_bytes for s in (*profile.read.sizes, *profile.write.sizes)]
+            known |= {"side": Side.DEVICE, "requests": profile.ops, "largest_request_bytes": max(sizes, default=None)}
+    return StreamFigures(
+        name=name,
+        ios=len(stream.us),
+        read_share=float(stream.is_read.mean()),
+        ios_per_s=len(stream.us) / seconds if seconds else None,
+        bytes_per_s=float(stream.length.sum()) / seconds if seconds else None,
+        hot10_share=hot10_share,
+        reuse_p50_blocks=reuse_p50_blocks,
+        **({"arrivals": int(stream.arrival.max()) + 1 if len(stream.us) else 0} | known | more),
+    )
 
 
 def device_figures(
-    name: str,
-    logged: StreamFigures | None,
-    stream: Stream,
-    profile: Profile,
-    source: Stream,
-    *,
-    has_gaps: bool,
+    name: str, logged: StreamFigures | None, stream: Stream, profile: Profile, source: Stream, *, has_gaps: bool
 ) -> StreamFigures:
     """Return the figures of what the device saw of a fio run, `stream` and its `profile`, against `source`.
 
     What only fio's own logs say comes from `logged`: lateness, and without `has_gaps`, where the device's requests do
     not tell the source's arrivals, the gaps.
     """
-    seen = msgspec.structs.replace(
-        _with_profile(_figures(name, stream, Side.DEVICE), profile),
-        size_tv=size_tv(stream, source),
-    )
+    more: dict[str, Any] = {"size_tv": size_tv(stream, source)}
     if logged is not None:
         kept = ("has_same_ios", "end_slip", "late_p50_us", "late_p99_us", "gap_ks", "gap_resolution_us", "arrivals")
-        seen = msgspec.structs.replace(seen, **{field: getattr(logged, field) for field in kept})
-    if not has_gaps:
-        return seen
-    gap_ks = _gap_ks(stream, source, 1)
-    return msgspec.structs.replace(seen, gap_ks=gap_ks, gap_resolution_us=1, arrivals=len(stream.us))
-
-
-def _with_profile(figures: StreamFigures, profile: Profile) -> StreamFigures:
-    depth = profile.depth
-    if depth is None:
-        return figures
-    idle = sum(at.share for at in depth.shares if at.in_flight == 0) if depth.shares else None
-    if profile.origin.kind in (SourceKind.BLOCKS, SourceKind.PROBE):
-        largest = max((s.io_bytes for s in (*profile.read.sizes, *profile.write.sizes)), default=None)
-        figures = msgspec.structs.replace(
-            figures, side=Side.DEVICE, requests=profile.ops, largest_request_bytes=largest
-        )
-    return msgspec.structs.replace(
-        figures,
-        mean_depth=depth.mean,
-        in_flight_p99=depth.in_flight_for(0.99),
-        idle_share=idle,
-    )
+        more |= {field: getattr(logged, field) for field in kept}
+    if has_gaps:
+        more |= {"gap_ks": _gap_ks(stream, source, 1), "gap_resolution_us": 1, "arrivals": len(stream.us)}
+    return figures_of(name, stream, Side.DEVICE, profile, **more)
 
 
 def job_figures(
     name: str, stream: Stream, source: Stream, *, is_replay: bool, mean_depth: float | None
 ) -> StreamFigures:
     """Return the figures of what fio did and its distances from `source`."""
-    figures = _figures(name, stream, Side.FIO)
     resolution_us = max(stream.resolution_us, source.resolution_us)
     same = _has_same_ios(stream, source) if is_replay else None
-    return msgspec.structs.replace(
-        figures,
+    return figures_of(
+        name,
+        stream,
+        Side.FIO,
         size_tv=size_tv(stream, source),
         gap_ks=_gap_ks(stream, source, resolution_us),
         gap_resolution_us=resolution_us,
@@ -300,22 +292,6 @@ def _relative(value: float | None, source: float | None) -> float | None:
     if source == 0:
         return 0.0 if value == 0 else None
     return value / source - 1
-
-
-def _figures(name: str, stream: Stream, side: Side) -> StreamFigures:
-    seconds = stream.seconds
-    hot10_share, reuse_p50_blocks = block_locality(stream.offset, stream.length)
-    return StreamFigures(
-        name=name,
-        side=side,
-        ios=len(stream.us),
-        read_share=float(stream.is_read.mean()),
-        ios_per_s=len(stream.us) / seconds if seconds else None,
-        bytes_per_s=float(stream.length.sum()) / seconds if seconds else None,
-        hot10_share=hot10_share,
-        reuse_p50_blocks=reuse_p50_blocks,
-        arrivals=int(stream.arrival.max()) + 1 if len(stream.us) else 0,
-    )
 
 
 def gaps_us(stream: Stream) -> NDArray[np.int64]:
@@ -644,12 +620,12 @@ def compare(run: CheckedRun, seen: Seen, source: Stream, logged: StreamFigures |
         has_gaps = ios is not None and not is_replayed
         figures = device_figures(run.mode, logged, stream, seen.device.profile, source, has_gaps=has_gaps)
     assert figures is not None
-    shown = source_figures("source", source, profile)
+    shown = figures_of("source", source, profile=profile)
     if is_replayed:
         assert run.reference is not None
         assert seen.device is not None
         # Arrivals and places are the trace's own: kvreplay frees and takes space by when its deletes and writes end.
-        own = source_figures("asked", asked)
+        own = figures_of("asked", asked)
         kept = {name: getattr(own, name) for name in ("arrivals", "hot10_share", "reuse_p50_blocks")}
         shown = _in_parts(shown, run.reference, part_bytes, **kept)
         figures = _in_parts(figures, seen.device, part_bytes)

@@ -86,19 +86,13 @@ def distil_source(path: Path, tier: str | None, limit: Limit, scratch: Path) -> 
             raise TraceError(str(error), path=file) from None
         raise
     (scratch / _ORDERED).unlink(missing_ok=True)
-    meta = source.meta
     origin = Origin(
         kind=source.kind,
         file=file.name,
-        program=meta.program,
-        version=meta.version,
-        config_sha256=meta.config_sha256,
-        preset=meta.preset,
-        seed=meta.seed,
-        model=meta.model_name,
-        is_simulated=meta.is_simulated,
+        model=source.meta.model_name,
         limit=str(limit),
-        notes=[*meta.notes, *source.notes],
+        notes=[*source.meta.notes, *source.notes],
+        **{name: getattr(source.meta, name) for name in _OF_META},
     )
     # A part of the events has a part of the flushes: which, is not looked at.
     flushes = None if str(limit) else source.flushes
@@ -137,6 +131,7 @@ def file_of(path: Path) -> Path:
 _COLUMNS = ("object_id", "offset_bytes", "length_bytes", "request_id", "stage")
 _FOREVER = (1 << 62, -(1 << 62))
 _ORDERED = "ordered.parquet"
+_OF_META = ("program", "version", "config_sha256", "preset", "seed", "is_simulated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,19 +424,17 @@ def distil_probe(path: Path) -> Profile:
     read, write, discard, flush = map(probe.block.directions.get, ("read", "write", "discard", "flush"))
     if not _issued(read) + _issued(write):
         raise TraceError("no reads or writes: there is no job to write", path=path)
+    unmade: dict[str, Any] = dict.fromkeys(("preset", "seed", "model"))
+    unknown: dict[str, Any] = dict.fromkeys(("space", "concurrency", "arrivals", "idle", "locality", "data"))
     return Profile(
         origin=Origin(
             kind=SourceKind.PROBE,
             file=path.name,
-            program=probe.program,
-            version=probe.version,
-            config_sha256=probe.config_sha256,
-            preset=None,
-            seed=None,
-            model=None,
-            is_simulated=False,
             limit="",
+            is_simulated=False,
             notes=list(_PROBE_NOTES),
+            **{name: getattr(probe, name) for name in ("program", "version", "config_sha256")},
+            **unmade,
         ),
         tier=", ".join(probe.devices) or "all disks",
         start_ns=0,
@@ -453,14 +446,9 @@ def distil_probe(path: Path) -> Profile:
         stray_delete_ops=0,
         flush_ops=None if flush is None else flush.completed,
         empty_ops=0,
-        space=None,
-        concurrency=None,
-        arrivals=None,
         depth=_depth_by_rate(read, write, probe.duration_ns),
-        idle=None,
-        locality=None,
         streams=[],
-        data=None,
+        **unknown,
     )
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import glob
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
@@ -161,7 +162,7 @@ def distributions(
     """
     points = query(db, "run_distributions", parts=list(parts))
     known = {(p["measure"], p["tier"], p["op"], p["share"]): p["time_ns"] for p in points}
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in MEASURES}
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list, {name: [] for name in MEASURES})
     for row in query(db, "run_times"):
         key = (row["measure"], row["tier"], row["op"])
         quantiles = {f"{name}_ns": known.get((*key, part / 10_000)) for name, part in QUANTILES.items()}
@@ -213,6 +214,14 @@ def register(connection: duckdb.DuckDBPyConnection, paths: Sequence[Path | str],
     return views
 
 
+@contextmanager
+def opened(paths: Sequence[Path | str]) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Yield a connection that has the views of `paths`, as of `register`."""
+    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
+        register(db, paths, Path(scratch))
+        yield db
+
+
 def views_of(paths: Sequence[Path | str], scratch: Path) -> list[View]:
     """Return the views of the tables in `paths`: files, patterns, or folders with all below them.
 
@@ -252,10 +261,16 @@ def views_of(paths: Sequence[Path | str], scratch: Path) -> list[View]:
             if objects.name.endswith(".parquet"):
                 tables.checked(objects, OBJECTS)
             _add(found, OBJECTS, objects, origin, scratch)
+    runs = ((folder, run) for folder in folders if (run := find_run(folder)) is not None)
+    probes = ((folder, probe.block.directions) for folder in folders if (probe := find_probe(folder)) is not None)
     facts = {
-        "runs": [row for folder in folders for row in _run_facts(folder)],
+        "runs": [_found(run, "runs") | {"origin": str(of)} for of, run in runs if run.program == "kvreplay"],
         "tiers": [row for rows in tiers.values() for row in rows],
-        "probes": [row for folder in folders for row in _probe_facts(folder)],
+        "probes": [
+            _found(counts, "probes") | {"origin": str(of), "direction": direction}
+            for of, directions in probes
+            for direction, counts in directions.items()
+        ],
     }
     for name, rows in facts.items():
         if rows:
@@ -345,21 +360,6 @@ def _as_parquet(path: Path, table: Table, scratch: Path) -> Path:
         for batch in reader.batches():
             out.write_batch(batch, row_group_size=tables.BATCH_ROWS)
     return target
-
-
-def _run_facts(folder: Path) -> Iterable[dict[str, Any]]:
-    run = find_run(folder)
-    if run is None or run.program != "kvreplay":
-        return
-    yield _found(run, "runs") | {"origin": str(folder)}
-
-
-def _probe_facts(folder: Path) -> Iterable[dict[str, Any]]:
-    probe = find_probe(folder)
-    if probe is None:
-        return
-    for direction, counts in probe.block.directions.items():
-        yield _found(counts, "probes") | {"origin": str(folder), "direction": direction}
 
 
 def _found(whole: object, view: str) -> dict[str, Any]:

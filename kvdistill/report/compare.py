@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from kvdistill.report.run import RunReport
-from kvdistill.report.tables import Key, Report, ReportedTrials, charts_compared
+from kvdistill.report.tables import Key, Report, ReportedTrials, charts_compared, unit_of
 from kvdistill.report.trace import TraceReport
 from kvtrace.core.document.document import (
     Cell,
@@ -501,18 +501,11 @@ def _highlights(compared: Comparison) -> list[Highlight]:
 def figure_tables(compared: Comparison, numbers: list[str]) -> list[ReportTable]:
     """Return every figure that was compared, a table a tier: the sides, and each one's ratio to the first."""
     has_intervals = any(side.ratio.low is not None for line in compared.lines for side in line.sides[1:])
-    columns = [
-        *columns_of("text: op, figure"),
-        *(ReportColumn(f"side{i}", n, Unit.NUMBER) for i, n in enumerate(numbers)),
-    ]
+    spec = "text: op, figure; number: " + ", ".join(f"side{i} = {n}" for i, n in enumerate(numbers))
     for i, number in list(enumerate(numbers))[1:]:
-        columns.append(ReportColumn(f"ratio{i}", f"{number}/[0]", Unit.RATIO))
-        if has_intervals:
-            columns += [
-                ReportColumn(f"low{i}", "from", Unit.RATIO),
-                ReportColumn(f"high{i}", "to", Unit.RATIO),
-                ReportColumn(f"differs{i}", "differs"),
-            ]
+        spec += f"; ratio: ratio{i} = {number}/[0]"
+        spec += f", low{i} = from, high{i} = to; text: differs{i} = differs" if has_intervals else ""
+    columns = columns_of(spec)
     text = compared.definition if has_intervals else "ratio: of the medians; without trials there are no intervals"
     note = f"{text[:1].upper()}{text[1:]}. Values are medians of trials."
     groups: dict[str, list[list[Any]]] = {}
@@ -530,19 +523,6 @@ def figure_tables(compared: Comparison, numbers: list[str]) -> list[ReportTable]
         )
         for at, tier in enumerate(order)
     ]
-
-
-def unit_of(name: str) -> Unit:
-    """Return the unit that a figure's name ends in."""
-    endings = {
-        "bytes_per_s": Unit.BYTES_PER_S,
-        "_per_s": Unit.PER_S,
-        "_ns": Unit.NS,
-        "bytes": Unit.BYTES,
-        "_ratio": Unit.SHARE,
-        "_per_day": Unit.NUMBER,
-    }
-    return next((unit for ending, unit in endings.items() if name.endswith(ending)), Unit.COUNT)
 
 
 def _side(side: ReportedTrials) -> str:

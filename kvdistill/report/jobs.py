@@ -14,7 +14,7 @@ from kvdistill.jobs.store_jobs import StoreCloseness
 from kvdistill.jobs.write import StoreJobs
 from kvdistill.profile.profile import Profile
 from kvdistill.queries.database import at
-from kvdistill.report.tables import Report
+from kvdistill.report.tables import Report, unit_of
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -56,7 +56,6 @@ class JobsReport(Report, frozen=True, kw_only=True):
         )
 
 
-_UNITS = {"_per_s": Unit.PER_S, "_bytes": Unit.BYTES, "_share": Unit.SHARE, "_us": Unit.NUMBER}
 _MARKS = {True: "pass", False: "FAIL"}
 _NUMBER = re.compile(r"\.[0-9]+\.iolog$")
 
@@ -187,13 +186,9 @@ def closeness_chapter(found: Closeness) -> Chapter:
 
 
 def _unit(name: str) -> Unit:
-    if name == "bytes_per_s":
-        return Unit.BYTES_PER_S
-    if name == "ios":
-        return Unit.COUNT
     if name == "side" or name.startswith("has_"):
         return Unit.TEXT
-    return next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), Unit.NUMBER)
+    return Unit.COUNT if name == "ios" else unit_of(name, Unit.NUMBER)
 
 
 def _said(found: Closeness) -> list[str]:

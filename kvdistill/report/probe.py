@@ -6,7 +6,6 @@ latency.
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import asdict
 
-from kvdistill.queries.database import connect, query, register
+from kvdistill.queries.database import opened, query
 from kvdistill.report.tables import TIME_COLUMNS, Key, Report, by, heat_table, histogram, lines_by, of_rows
 from kvtrace.core.document.document import (
     Cell,
@@ -148,8 +147,7 @@ def _heat_cells(blocks: Path, buckets: int) -> tuple[int | None, int | None, lis
     """Return the bytes and the ns that a cell of the heat map spans, and the cells."""
     if not blocks.is_file():
         return None, None, []
-    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
-        register(db, [blocks], Path(scratch))
+    with opened([blocks]) as db:
         span = query(db, "blocks_span")[0]
         if not span["requests"] or span["last_ns"] <= span["first_ns"]:
             return None, None, []
@@ -301,8 +299,7 @@ def layers(run_directory: Path) -> Layers | None:
         return None
     blocks = run_directory / BLOCKS_FILE
     files = [ops, blocks] if blocks.is_file() else [ops]
-    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
-        register(db, files, Path(scratch))
+    with opened(files) as db:
         objects = query(db, "run_layers_objects")
         inside = [_latency_parts(db, row) for row in objects] if blocks.is_file() else []
     moved = [_moved_by_layer(row, probe) for row in objects]

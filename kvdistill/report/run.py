@@ -5,7 +5,6 @@ Whole requests are in it, too: classes of service, time to the first token, heal
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from msgspec.structs import asdict
 
 from kvdistill.jobs.check import CLOSENESS, Closeness, find_closeness
 from kvdistill.profile.locality import run_reuse
-from kvdistill.queries.database import connect, distributions, figures, measured_views, query, register
+from kvdistill.queries.database import distributions, figures, measured_views, opened, query
 from kvdistill.report.jobs import closeness_chapter
 from kvdistill.report.probe import Layers, ProbeReport, layer_chapter, layers, probe_chapter, probe_report
 from kvdistill.report.tables import (
@@ -35,6 +34,7 @@ from kvdistill.report.tables import (
     reuse_tables,
     size_tables,
     subject_of,
+    unit_of,
     wear_table,
     workload_of,
     writes_per_day,
@@ -203,8 +203,7 @@ def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> R
     """Return the report of the run whose table is `ops`, with the run.json in its folder if there is one."""
     meta = tables.open_table(ops, OPS).meta
     run = find_run(ops.parent)
-    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
-        register(db, [ops], Path(scratch))
+    with opened([ops]) as db:
         warmup = None if run is None else run.summary.warmup
         measured_views(db, None if warmup is None else warmup.asked)
         span = query(db, "run_span")[0]
@@ -215,13 +214,12 @@ def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> R
         over_time = query(db, "run_over_time", start_ns=0, buckets=buckets, **stretches) if bucket_ns else []
         heat = query(db, "run_heat", **stretches) if bucket_ns else []
         points, times = distributions(db, PARTS)
+        is_probed = run is not None and run.probes is not None and run.probes.is_measured
         return RunReport(
             subject=subject_of(ops, meta),
             run=run,
             figures=counted,
-            latency=times["latency"],
-            response=times["response"],
-            lateness=times["lateness"],
+            **times,
             distributions=points,
             sizes=query(db, "run_sizes", has_deletes=False),
             size_bins=query(db, "run_size_bins", has_deletes=False),
@@ -240,9 +238,7 @@ def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> R
             ),
             reuse=run_reuse(tables.open_table(ops, OPS)),
             probe=probe_report(ops.parent, buckets),
-            layers=layers(ops.parent)
-            if (run is not None and run.probes is not None and run.probes.is_measured)
-            else None,
+            layers=layers(ops.parent) if is_probed else None,
             closeness=find_closeness(ops.with_name(CLOSENESS)),
         )
 
@@ -260,13 +256,9 @@ def summary_report(run: RunFile) -> RunReport:
         subject=Subject(
             file=run.trace.file,
             table="run",
-            program=run.program,
-            version=run.version,
-            argv=run.argv,
-            config_sha256=run.config_sha256,
             source=run.trace.metadata.source,
             is_simulated=False,
-            notes=run.notes,
+            **{name: getattr(run, name) for name in ("program", "version", "argv", "config_sha256", "notes")},
         ),
         run=run,
         figures=[{name: f[name] for name in _SUMMARY_FIGURES} | {"rows": None, "skipped": None} for f in found],
@@ -462,10 +454,8 @@ def _distributions_of(report: RunReport, measure: str) -> list[ReportTable]:
 def _throughput(run: RunFile | None) -> list[ReportTable]:
     if run is None or run.mlperf is None:
         return []
-    found, units = run.mlperf.throughput, {"tokens": Unit.COUNT, "storage_io_ns": Unit.NS}
-    rates = ("storage_throughput_tokens_per_s", "wall_clock_throughput_tokens_per_s")
-    units |= dict.fromkeys(rates, Unit.PER_S)
-    facts = {name: Cell(getattr(found, name), unit) for name, unit in units.items()}
+    found, rates = run.mlperf.throughput, ("storage_throughput_tokens_per_s", "wall_clock_throughput_tokens_per_s")
+    facts = {name: Cell(getattr(found, name), unit_of(name)) for name in ("tokens", "storage_io_ns", *rates)}
     table = parameters("Throughput by MLPerf's names", Sheet.PERFORMANCE, facts)
     note = found.reason or (
         "Tokens that the trace's requests generated, over the latencies of all operations on storage added up, and "
@@ -480,15 +470,10 @@ def _device(run: RunFile | None) -> ReportTable:
     return table_of("Device", Sheet.DEVICE, spec, rows, "What the device beneath did meanwhile, for all programs.")
 
 
-SERVING_FIGURES = {
-    "requests": Unit.COUNT,
-    "failed_requests": Unit.COUNT,
-    "input_tokens": Unit.COUNT,
-    "output_tokens": Unit.COUNT,
-    "requests_per_s": Unit.PER_S,
-    "input_tokens_per_s": Unit.PER_S,
-    "output_tokens_per_s": Unit.PER_S,
-}
+SERVING_FIGURES = (
+    *("requests", "failed_requests", "input_tokens", "output_tokens"),
+    *("requests_per_s", "input_tokens_per_s", "output_tokens_per_s"),
+)
 """Of a serving benchmark."""
 SERVING_TIMES = {
     "first_token": "to the first token",
@@ -504,7 +489,7 @@ def request_tables(run: RunFile | None) -> list[ReportTable]:
     requests, mlperf = (None, None) if run is None else (run.requests, run.mlperf)
     if run is not None and isinstance(run.serving, Serving):
         found = run.serving
-        figures = {name.replace("_", " "): Cell(getattr(found, name), unit) for name, unit in SERVING_FIGURES.items()}
+        figures = {name.replace("_", " "): Cell(getattr(found, name), unit_of(name)) for name in SERVING_FIGURES}
         spec = "text: measure; count: count; ns: mean_ns = mean, p50_ns = p50, p90_ns = p90, p95_ns = p95, "
         spec += "p99_ns = p99, p99_9_ns = p99.9, max_ns = max"
         rows = _measured({said: getattr(found, name) for name, said in SERVING_TIMES.items()})
@@ -564,15 +549,9 @@ def _criteria(mlperf: Mlperf | None) -> ReportTable:
     if mlperf is None or not mlperf.criteria:
         return parameters("Criteria of MLPerf", Sheet.QOS, {"criteria": "not measured: this run judged none"})
     rows = [
-        asdict(c) | {value: Cell(getattr(c, value), _criterion_unit(c.name)) for value in ("measured", "threshold")}
+        asdict(c) | {value: Cell(getattr(c, value), unit_of(c.name, Unit.SHARE)) for value in ("measured", "threshold")}
         for c in mlperf.criteria
     ]
     note = "Of the benchmark program, no rule of a submission. Latencies must be below their thresholds, others above."
     spec = "text: name = criterion, verdict, measured, threshold, definition"
     return table_of("Criteria of MLPerf", Sheet.QOS, spec, rows, note)
-
-
-def _criterion_unit(name: str) -> Unit:
-    if name.endswith("_bytes_per_s"):
-        return Unit.BYTES_PER_S
-    return Unit.NS if name.endswith("_ns") else Unit.SHARE

@@ -186,6 +186,22 @@ def pictures_of(chapters: Sequence[Chapter], *titles: str) -> tuple[Chart, ...]:
     return tuple(charts[title] for title in titles if title in charts)
 
 
+_UNITS = {
+    "bytes_per_s": Unit.BYTES_PER_S,
+    "_per_s": Unit.PER_S,
+    "_ns": Unit.NS,
+    "bytes": Unit.BYTES,
+    "_ratio": Unit.SHARE,
+    "_share": Unit.SHARE,
+    "_per_day": Unit.NUMBER,
+}
+
+
+def unit_of(name: str, other: Unit = Unit.COUNT) -> Unit:
+    """Return the unit that a figure's name ends in, or the `other`."""
+    return next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), other)
+
+
 TIME_COLUMNS = "mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, p99_99_ns = p99.99"
 """Columns of a distribution of times, for `columns_of`."""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kvdistill.profile.locality import trace_locality
-from kvdistill.queries.database import at, connect, query, register, trace_views
+from kvdistill.queries.database import at, opened, query, trace_views
 from kvdistill.report.tables import (
     BANDWIDTHS,
     Key,
@@ -148,8 +147,7 @@ class TraceReport(Report, frozen=True, kw_only=True):
 def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance | None) -> TraceReport:
     """Return the report of the trace at `path`; raises what `report` raises."""
     live, reuse = trace_locality(tables.open_table(path, TRACE), path)
-    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
-        register(db, [path], Path(scratch))
+    with opened([path]) as db:
         trace_views(db)
         span = query(db, "trace_span")[0]
         first, last = span["first_ns"], span["last_ns"]
