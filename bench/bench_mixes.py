@@ -22,10 +22,10 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from kvdistill.jobs.check import direct_requests, run_seen
-from kvdistill.jobs.check import disk_of as disk_beneath
 from kvdistill.jobs.closeness import asked_stream, chance_of, device_figures, figures_of, verdicts
 from kvdistill.jobs.fio_replay import split_ios
+from kvdistill.jobs.write import direct_requests, run_seen
+from kvdistill.jobs.write import disk_of as disk_beneath
 from kvdistill.profile.sources import Distilled, distil_source
 from kvtrace.core.limit import Limit
 

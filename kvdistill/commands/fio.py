@@ -84,7 +84,7 @@ def fio(
     kvdistill fio run -o jobs --mode stat
     cd jobs && fio prefill.fio && fio replay.fio
     """
-    from kvdistill.jobs.check import write_jobs
+    from kvdistill.jobs.write import write_jobs
     from kvdistill.report.jobs import written_document
     from kvtrace.core.document.terminal import answer
 

@@ -44,8 +44,7 @@ class StoreArguments:
         """Write `job` as `write_store_jobs` does and print the result; what the format lacks goes to stderr."""
         from msgspec import to_builtins
 
-        from kvdistill.jobs.store_jobs import compare_with_run
-        from kvdistill.jobs.write import write_store_jobs
+        from kvdistill.jobs.store_jobs import compare_with_run, write_store_jobs
         from kvdistill.report.jobs import written_document
         from kvtrace.core.document.terminal import answer
         from kvtrace.core.metadata import without_outputs

@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvdistill.formats.fio import logged_ios, logged_latencies
-from kvdistill.jobs.fio_replay import split_ios
+from kvdistill.jobs.fio_replay import WrittenJob, split_ios
 from kvdistill.jobs.job import MIB, STAT_MAX_IO_BYTES, FioMode, JobOptions
-from kvdistill.jobs.write import WrittenJob
 from kvdistill.profile.locality import BLOCK_BYTES, block_locality
 from kvdistill.profile.profile import Profile, SourceKind
 from kvdistill.profile.sources import Distilled

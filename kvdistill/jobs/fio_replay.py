@@ -22,6 +22,7 @@ from kvdistill.formats.formats import ABSOLUTE, RELATIVE
 from kvdistill.jobs.job import (
     GRANULE_BYTES,
     HANGS_IN_IO_URING,
+    MIB,
     REAPS_WHILE_WAITING,
     ExpectedFigure,
     FioMode,
@@ -86,6 +87,18 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
     def depth(self) -> int:
         """The most I/Os in flight of one asynchronous job: its longest burst, where its buffers are not too much."""
         return max(1, min(_MAX_DEPTH, _BUFFER_BYTES // self.largest_io_bytes, max(32, self.max_burst_ios)))
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenJob:
+    """One job's files in their folder."""
+
+    files: list[str]
+    space_bytes: int
+    log: LogSummary | None = None
+    parts: Callable[[], Iterator[dict[str, Any]]] | None = None
+    """What the logs hold, as `split_ios` yields it."""
+    expected: Sequence[ExpectedFigure] = ()
 
 
 def split_ios(ios: Path, max_io_bytes: int) -> Iterator[dict[str, Any]]:
@@ -189,7 +202,7 @@ class _Log:
     def __init__(self, out: BinaryIO, options: JobOptions, version: int, start_ms: int) -> None:
         self._out, self._target, self._start_ms = out, options.target, start_ms
         self._is_absolute = version == ABSOLUTE
-        self._issue = _IssueDelays(*options.issue_us)
+        self._issue_us, self._before_us = options.issue_us, 0.0
         self._last = FIRST_US if not self._is_absolute else -1
         stamp = "" if self._is_absolute else f"{FIRST_US} "
         out.write(f"fio version {version} iolog\n{stamp}{self._target} add\n{stamp}{self._target} open\n".encode())
@@ -210,7 +223,13 @@ class _Log:
             line = _joined(pc.if_else(pa.array(waits), _joined(self._target, "wait", ms, "0\n"), ""), line, by="")
             self._last = int(ms[-1])
         else:
-            us = self._issue.times(us, part["length"])
+            # An I/O is issued when it is asked for, or when those before are, with what each takes: fio waits for the
+            # difference of two times from when the first of them was issued.
+            base, per_mib = self._issue_us
+            done = self._before_us + np.cumsum(base + per_mib * part["length"] / MIB)
+            before = np.concatenate([[self._before_us], done[:-1]])
+            us = np.round(np.maximum.accumulate(np.maximum(us - before, self._last))).astype(np.int64)
+            self._before_us = float(done[-1])
             line = _joined(us, line)
             self._last = int(us[-1])
         lines = _joined(line, "", by="\n")
@@ -220,28 +239,6 @@ class _Log:
         """End the log."""
         stamp = "" if self._is_absolute else f"{self._last} "
         self._out.write(f"{stamp}{self._target} close\n".encode())
-
-
-class _IssueDelays:
-    """Times to write for fio, so that it issues I/Os when they are asked for, or as soon after as it can."""
-
-    def __init__(self, us: float, us_per_mib: float) -> None:
-        self._us, self._us_per_mib = us, us_per_mib
-        self._free: float = FIRST_US
-        """When the last I/O is issued."""
-        self._written: float = FIRST_US
-
-    def times(self, us: Any, length: Any) -> Any:
-        """Return the times to write for I/Os that are asked for at `us`."""
-        if not self._us and not self._us_per_mib:
-            return us
-        cost = self._us + self._us_per_mib * length / (1 << 20)
-        before = np.concatenate([[0.0], np.cumsum(cost)[:-1]])
-        # An I/O is issued when it is asked, or when those before are, with what each takes.
-        begins = before + np.maximum.accumulate(np.maximum(us - before, self._free))
-        written = np.cumsum(begins - np.concatenate([[self._free], (begins + cost)[:-1]])) + self._written
-        self._free, self._written = float(begins[-1] + cost[-1]), float(written[-1])
-        return np.round(written).astype(np.int64)
 
 
 class _Counts:

@@ -597,3 +597,11 @@ def free_huge_pages() -> int:
     if fields.get("Hugepagesize", "").split()[:1] != [str(HUGE_BYTES >> 10)]:
         return 0
     return int(fields.get("HugePages_Free", "0"))
+
+
+def make_folder(outdir: Path) -> None:
+    """Make the folder `outdir` for jobs, unless it is there; DeviceError if that fails."""
+    try:
+        outdir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DeviceError(f"cannot make the folder {outdir}: {error.strerror}") from None

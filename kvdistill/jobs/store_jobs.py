@@ -15,16 +15,19 @@ from __future__ import annotations
 import math
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from kvdistill.jobs.job import header
+from kvdistill.formats.oplog import OpLog, Style, can_log, write_oplogs
+from kvdistill.jobs.job import PROFILE, header, make_folder
 from kvdistill.profile.profile import DirectionProfile, Profile, SizeCount, mean_bytes, percentages, total_variation
 from kvdistill.profile.sources import distil_source
+from kvtrace.core.app import progress
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.files import write_json, write_text
 from kvtrace.core.limit import Limit
 from kvtrace.core.units import NS_PER_MS, NS_PER_S, format_bytes, format_count, format_duration
 
@@ -452,3 +455,57 @@ def _side(mix: StoreMix) -> StoreSide:
         put_mean_bytes=mean_bytes(mix.puts) if mix.puts else None,
         ops_per_s=mix.rate,
     )
+
+
+MAX_HOSTS = 1024
+
+
+class StoreJobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Files written for warp or sai3-bench; `lost` is what the format cannot express, `log` null without op logs."""
+
+    files: list[str]
+    lost: list[str]
+    log: OpLog | None
+    profile: Profile
+
+
+# Long: its parameters.
+def write_store_jobs(
+    source: Path,
+    tier: str | None,
+    outdir: Path,
+    limit: Limit,
+    name: str,
+    job_of: Callable[[Profile], StoreJob],
+    *,
+    style: Style | None,
+    endpoint: str,
+    hosts: int = 1,
+    argv: Sequence[str],
+) -> tuple[StoreJobs, StoreMix]:
+    """Write the job `name` of an object store, which `job_of` makes, and op logs of a `style`, one for each of `hosts`.
+
+    Without a style there are no logs. Returns what was written, and what the job asks for.
+
+    Raises:
+        ConfigError, TraceError, DeviceError: as the parts say.
+
+    """
+    if not 1 <= hosts <= MAX_HOSTS:
+        raise ConfigError(f"--hosts {hosts}: it must be 1 to {MAX_HOSTS}")
+    make_folder(outdir)
+    with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as scratch, progress(f"distil {source.name}"):
+        profile = distil_source(source, tier, limit, Path(scratch)).profile
+    job, oplog = job_of(profile), None
+    lost = job.lost
+    if style is not None and can_log(source):
+        with progress("write the op log"):
+            oplog = write_oplogs(
+                source, profile.tier, outdir, style, endpoint=endpoint, hosts=hosts, limit=limit, argv=argv
+            )
+    elif style is not None:
+        lost = [*lost, f"single operations on objects: {source.name} holds none, so there is no op log"]
+    write_text(outdir / name, job.text)
+    write_json(outdir / PROFILE, profile)
+    logs = [] if oplog is None else [*oplog.populate_files, *oplog.files]
+    return StoreJobs(files=[name, *logs, PROFILE], lost=lost, log=oplog, profile=profile), job.asks

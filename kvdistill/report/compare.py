@@ -62,6 +62,11 @@ class ComparedLine(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     sides: list[ComparedSide]
 
+    @property
+    def unit(self) -> Unit:
+        """What it is counted in, by its name."""
+        return unit_of(self.name)
+
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Several sides compared: traces, runs or probes."""
@@ -164,18 +169,6 @@ def compared_side(values: list[float | None] | None, first: list[float | None] |
     if not known or len(known) < len(values or []):
         return ComparedSide(median=None, low=None, high=None, ratio=compared, trials=values or [])
     return ComparedSide(median=median(known), low=min(known), high=max(known), ratio=compared, trials=values or [])
-
-
-def comparable(sides: Sequence[ReportedTrials]) -> Sequence[ReportedTrials]:
-    """Return those of `sides` that are to be compared; none unless there are two of a kind.
-
-    Traces next to a run are its context, not sides: they are compared where there is no run.
-    """
-    for kind in ("run", "probe", "trace"):
-        alike = [side for side in sides if side.reports[0].kind == kind]
-        if alike:
-            return alike if len(alike) > 1 else []
-    return []
 
 
 def _unlike_times(sides: Sequence[ReportedTrials]) -> Iterator[str]:
@@ -510,7 +503,7 @@ def figure_tables(compared: Comparison, numbers: list[str]) -> list[ReportTable]
     note = f"{text[:1].upper()}{text[1:]}. Values are medians of trials."
     groups: dict[str, list[list[Any]]] = {}
     for line in sorted(compared.lines, key=lambda line: line.op):
-        cells: list[Any] = [line.op, line.name, *(Cell(side.median, unit_of(line.name)) for side in line.sides)]
+        cells: list[Any] = [line.op, line.name, *(Cell(side.median, line.unit) for side in line.sides)]
         for side in line.sides[1:]:
             found = side.ratio
             cells += [found.value, *([found.low, found.high, _MARKS[found.differs]] if has_intervals else [])]
@@ -545,6 +538,6 @@ def _disagreeing(compared: Comparison) -> list[ReportTable]:
     rows = []
     for line in lines:
         for name, side in zip(compared.names, line.sides, strict=True):
-            values = [Cell(value, unit_of(line.name)) for value in side.trials]
+            values = [Cell(value, line.unit) for value in side.trials]
             rows.append([line.tier, line.op, line.name, name, *values, *[None] * (most - len(values))])
     return [ReportTable("Each trial", Sheet.PERFORMANCE, columns, rows, (), "", 4)]

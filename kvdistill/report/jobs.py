@@ -7,11 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from kvdistill.jobs.check import Closeness, Jobs
 from kvdistill.jobs.closeness import ClosenessPair, StreamFigures, Verdict
 from kvdistill.jobs.job import expected_said
-from kvdistill.jobs.store_jobs import StoreCloseness
-from kvdistill.jobs.write import StoreJobs
+from kvdistill.jobs.store_jobs import StoreCloseness, StoreJobs
+from kvdistill.jobs.write import Closeness, Jobs
 from kvdistill.profile.profile import Profile
 from kvdistill.queries.database import at
 from kvdistill.report.tables import Report, unit_of

@@ -18,12 +18,12 @@ from typing import Any
 from msgspec.structs import asdict
 
 from kvdistill.formats.importing import TRACE_FILE
-from kvdistill.jobs.check import CLOSENESS, find_closeness
 from kvdistill.jobs.job import PROFILE
+from kvdistill.jobs.write import CLOSENESS, find_closeness
 from kvdistill.profile.profile import at_rank
 from kvdistill.queries.database import read_json
 from kvdistill.report.cards import cards_document, compare_cards
-from kvdistill.report.compare import Comparison, comparable, comparison_of
+from kvdistill.report.compare import Comparison, comparison_of
 from kvdistill.report.jobs import JobsReport
 from kvdistill.report.probe import ProbeReport, probe_report
 from kvdistill.report.run import RunReport, run_report, summary_report
@@ -146,6 +146,9 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
+_COMPARED = ("run", "probe", "trace")
+
+
 def read_reports(
     paths: Sequence[Path], buckets: int, endurance: Endurance | None = None
 ) -> tuple[list[Report], list[Document], list[PlainSheet]]:
@@ -159,8 +162,10 @@ def read_reports(
     every = [found for side in sides for found in side.reports]
     names = [name for side in sides for name in side.names]
     documents = documents_of(every, names)
-    alike = comparable([side for side in sides if side.reports])
-    if alike:
+    # Traces next to a run are its context, not sides: they are compared where there is no run.
+    of_kind = ([side for side in sides if side.reports and side.reports[0].kind == kind] for kind in _COMPARED)
+    alike = next(filter(None, of_kind), [])
+    if len(alike) > 1:
         documents.insert(0, folded(comparison_of(alike)[1]))
     marks = [(name, find_mark(path)) for name, path in zip(names_of(paths), paths, strict=True)]
     documents[:0] = [marked_document(mark, name) for name, mark in marks if mark is not None]

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from kvdistill.jobs.check import CLOSENESS, Closeness, find_closeness
+from kvdistill.jobs.write import CLOSENESS, Closeness, find_closeness
 from kvdistill.profile.locality import run_reuse
 from kvdistill.queries.database import distributions, figures, measured_views, opened, query
 from kvdistill.report.jobs import closeness_chapter

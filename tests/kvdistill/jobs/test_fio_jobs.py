@@ -9,10 +9,10 @@ import pytest
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, MS, distil_rows, io, write_hand, write_run
 
-from kvdistill.jobs.check import write_jobs
 from kvdistill.jobs.fio_replay import LogSummary, expected_replay, replay_job, split_ios, write_iologs
 from kvdistill.jobs.fio_stat import expected_stat, stat_job
 from kvdistill.jobs.job import FioMode, FioVersion, JobOptions, parse_version
+from kvdistill.jobs.write import write_jobs
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit

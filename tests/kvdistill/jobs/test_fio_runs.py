@@ -12,9 +12,9 @@ import pytest
 from conftest import TRACES, run_cli
 from kvdistill_rows import distil_rows, io, write_hand
 
-from kvdistill.jobs.check import run_seen
 from kvdistill.jobs.fio_stat import stat_job
 from kvdistill.jobs.job import FioMode, JobOptions, run_fio
+from kvdistill.jobs.write import run_seen
 from kvtrace.core.errors import DeviceError
 
 pytestmark = pytest.mark.fio
@@ -154,7 +154,7 @@ def test_a_check_on_the_null_engine_needs_no_space(tmp_path):
 
 
 def test_check_refuses_what_does_not_fit(tmp_path, monkeypatch):
-    from kvdistill.jobs.check import write_jobs
+    from kvdistill.jobs.write import write_jobs
     from kvtrace.core.limit import Limit
 
     usage = shutil.disk_usage(tmp_path)._replace(free=1 * MIB)

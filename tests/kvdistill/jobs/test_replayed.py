@@ -13,12 +13,11 @@ from blocks import write_blocks
 from conftest import run_cli
 from kvdistill_rows import MS, distil_rows, io, write_hand
 
-from kvdistill.jobs import check
-from kvdistill.jobs.check import direct_requests, replay_seen, write_part
+from kvdistill.jobs import write
 from kvdistill.jobs.closeness import EXACT, CheckedRun, Seen, asked_stream, compare, job_figures
 from kvdistill.jobs.fio_replay import split_ios
 from kvdistill.jobs.job import FioMode, JobOptions
-from kvdistill.jobs.write import write_job
+from kvdistill.jobs.write import direct_requests, replay_seen, write_job, write_part
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.limit import Limit, parse_limit
 
@@ -38,11 +37,11 @@ def test_the_part_is_the_tiers_rows_of_the_window_from_the_first_second_on(tmp_p
 
 def test_who_is_not_root_is_told(tmp_path, monkeypatch):
     part = distil_source(write_hand(tmp_path), "nvme", Limit(), tmp_path)
-    monkeypatch.setattr(check, "disk_of", lambda _place: None)
+    monkeypatch.setattr(write, "disk_of", lambda _place: None)
     assert replay_seen(tmp_path / "hand.parquet", part, tmp_path, MIB, None) == (
         None, "no block device lies beneath the target",
     )  # fmt: skip
-    monkeypatch.setattr(check, "disk_of", lambda place: place)
+    monkeypatch.setattr(write, "disk_of", lambda place: place)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     seen, why = replay_seen(tmp_path / "hand.parquet", part, tmp_path, MIB, None)
     assert seen is None
@@ -158,9 +157,9 @@ def test_a_reference_that_fell_behind_is_none():
 
 @pytest.mark.fio
 def test_a_check_without_a_device_compares_fios_side_and_says_so(tmp_path, monkeypatch):
-    from kvdistill.jobs.check import write_jobs
+    from kvdistill.jobs.write import write_jobs
 
-    monkeypatch.setattr(check, "disk_of", lambda _place: None)
+    monkeypatch.setattr(write, "disk_of", lambda _place: None)
     wanted = JobOptions(modes=[FioMode.REPLAY], has_check=True, check_ns=10**9)
     closeness = write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", parse_limit(None), wanted).closeness
     assert closeness is not None
