@@ -268,20 +268,6 @@ class _Counts:
 _MS = 1_000_000
 
 
-def replay_job(profile: Profile, log: LogSummary, options: JobOptions) -> str:
-    """Return the job that replays `log`, which holds every operation of the profile."""
-    title = "Exact replay of a KV-cache workload: every read and write, at its time"
-    space = profile.placed
-    does = [
-        (
-            f"{format_count(space.prior_objects)} objects ({format_bytes(space.prior_bytes)}) are read before they are "
-            "written; the prefill writes the whole target, so that every read meets data on the device"
-        )
-    ]
-    lost = ["which request and stage an operation serves: all are issued by time, none waits for another to complete"]
-    return _job(profile, log, options, FioMode.REPLAY, whole_mib(space.span_bytes), title, does, lost)
-
-
 def expected_replay(profile: Profile, log: LogSummary, *, is_drawn: bool) -> list[ExpectedFigure]:
     """Return what the job of `log` is expected to do beside its source; nothing if the source has no times."""
     source = source_load(profile, log.max_io_bytes)
@@ -300,26 +286,29 @@ def expected_replay(profile: Profile, log: LogSummary, *, is_drawn: bool) -> lis
     return expected_figures(source, IoLoad(rate, rate * moved / ios, reads / ios, *told))
 
 
-def reuse_job(profile: Profile, log: LogSummary, span_bytes: int, options: JobOptions) -> str:
-    """Return the job that runs `log`, which was drawn from the profile."""
-    title = "Drawn job of a KV-cache workload: its sizes, mix, bursts, gaps and how soon places are used again"
-    does = [
-        (
+# Long: what stands in the head.
+def log_job(profile: Profile, log: LogSummary, mode: FioMode, span_bytes: int, options: JobOptions) -> str:
+    """Return the job that runs `log`: every operation of the profile, or, for the reuse job, what was drawn from it."""
+    if mode is FioMode.REPLAY:
+        title = "Exact replay of a KV-cache workload: every read and write, at its time"
+        prior = f"{format_count(profile.placed.prior_objects)} objects ({format_bytes(profile.placed.prior_bytes)})"
+        does = (
+            f"{prior} are read before they are written; the prefill writes the whole target, so that every read meets "
+            "data on the device"
+        )
+        lost = [
+            "which request and stage an operation serves: all are issued by time, none waits for another to complete"
+        ]
+    else:
+        title = "Drawn job of a KV-cache workload: its sizes, mix, bursts, gaps and how soon places are used again"
+        does = (
             f"operations are drawn, with seed {options.seed}, from the profile's distributions; places from an LRU "
             "stack, at the profile's reuse distances"
-        ),
-    ]
-    lost = [
-        "which operation follows which: each is drawn apart from the others",
-        "phases: the rate is the same all along",
-    ]
-    return _job(profile, log, options, FioMode.REUSE, whole_mib(span_bytes), title, does, lost)
-
-
-def _job(
-    profile: Profile, log: LogSummary, options: JobOptions, mode: FioMode, space: int, title: str, does: list[str],
-    lost: list[str],
-) -> str:  # fmt: skip
+        )
+        lost = [
+            "which operation follows which: each is drawn apart from the others",
+            "phases: the rate is the same all along",
+        ]
     took = format_duration(log.last_us * 1000 + log.start_ms * _MS)
     started = format_duration(log.start_ms * _MS)
     started = f", of which {started} before the first I/O, to read the logs: fio's mean rates count them"
@@ -340,11 +329,11 @@ def _job(
         profile,
         options,
         title,
-        space,
+        whole_mib(span_bytes),
         buffers,
         run=[f"it takes {took}{started if log.start_ms else ''}"],
         memory=[f"{format_bytes(held)} of memory for buffers and logs"],
-        does=[*_what_it_does(log), *does],
+        does=[*_what_it_does(log), does],
         lost=losses,
         bugs=_bugs(options.version, log),
         shared=["direct=1", *engine, f"bs={largest}"],

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -228,19 +228,16 @@ def _write_stat(mode: FioMode, distilled: Distilled, folder: Path, options: JobO
 def _write_logs(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
     """Write iologs, of the source's operations or of drawn ones, and the job that runs them."""
     profile, most = distilled.profile, options.io_bytes
-    text: Callable[[LogSummary], str]
     if mode is FioMode.REPLAY:
         if distilled.ios is None:
             raise ValueError("distilled(=figures alone) must hold operations to be replayed.")
         span_bytes, parts = profile.placed.span_bytes, partial(split_ios, distilled.ios, most)
-        text = partial(fio_replay.replay_job, profile, options=options)
     else:
         drawn = draw(profile, min(profile.span_ns, options.runtime_cap_ns), options.seed)
         span_bytes = drawn.span_bytes
         parts = partial(split, drawn.us, drawn.is_read, drawn.offset, drawn.length, most)
-        text = partial(fio_replay.reuse_job, profile, span_bytes=span_bytes, options=options)
     logs = write_iologs(folder, mode, parts, options)
-    write_text(folder / mode.job, text(logs))
+    write_text(folder / mode.job, fio_replay.log_job(profile, logs, mode, span_bytes, options))
     expected = fio_replay.expected_replay(profile, logs, is_drawn=mode is FioMode.REUSE)
     return WrittenJob([mode.job, *logs.files], whole_mib(span_bytes), logs, parts, expected)
 

@@ -251,16 +251,8 @@ def _arrivals(db: Any, start_ns: int, span_ns: int) -> ArrivalProfile | None:
         bursts=next(slots),
         gaps=next(slots),
         gap_mean_ns=sum(row["total"] for row in gaps) / sum(row["instants"] for row in gaps),
-        dispersion=Dispersion(**{row["name"]: _dispersion(row) for row in windows}),
+        dispersion=Dispersion(**{row["name"]: row["dispersion"] for row in windows}),
     )
-
-
-def _dispersion(row: dict[str, Any]) -> float | None:
-    """Return variance by mean of the operations in whole windows."""
-    if row["windows"] < _LEAST_WINDOWS or not row["ops"]:
-        return None
-    mean = row["ops"] / row["windows"]
-    return float((row["squares"] / row["windows"] - mean**2) / mean)
 
 
 def _depth_and_idle(db: Any, busy: dict[str, Any]) -> tuple[DepthProfile | None, Idle | None]:
@@ -287,7 +279,6 @@ _WARM_UP = "the run's warm-up is part of this"
 _PACKED = "addresses are packed: stretches of 1 MiB that nothing touched are left out"
 _PROCESS_SHARE, _PROCESS_OPS = 0.002, 20
 """A process with less, of operations and of bytes, is left out."""
-_LEAST_WINDOWS = 5
 _MIN_TENTHS, _MANY_SHARE = 3, 0.05
 """So is one that is there in fewer tenths of the time and does less."""
 

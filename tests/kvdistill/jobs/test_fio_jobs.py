@@ -9,7 +9,7 @@ import pytest
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, MS, distil_rows, io, write_hand, write_run
 
-from kvdistill.jobs.fio_replay import LogSummary, expected_replay, replay_job, split_ios, write_iologs
+from kvdistill.jobs.fio_replay import LogSummary, expected_replay, log_job, split_ios, write_iologs
 from kvdistill.jobs.fio_stat import expected_stat, stat_job
 from kvdistill.jobs.job import FioMode, FioVersion, JobOptions, parse_version
 from kvdistill.jobs.write import write_jobs
@@ -214,8 +214,9 @@ def test_sizes_and_padding(tmp_path):
 def test_a_version_brings_its_warnings(tmp_path):
     distilled = distil_rows(tmp_path, HAND)
     log = write_logs(tmp_path, distilled, version=3)
-    old = replay_job(distilled.profile, log, JobOptions(version=V))
-    new = replay_job(distilled.profile, log, JobOptions(version=FioVersion(3, 37)))
+    span = distilled.profile.placed.span_bytes
+    old = log_job(distilled.profile, log, FioMode.REPLAY, span, JobOptions(version=V))
+    new = log_job(distilled.profile, log, FioMode.REPLAY, span, JobOptions(version=FioVersion(3, 37)))
     assert "does not reap completions while it waits" in old
     assert "waits by spinning" not in old
     assert "does not reap completions while it waits" not in new
