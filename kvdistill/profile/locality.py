@@ -5,16 +5,16 @@ One pass; memory is bounded by the number of objects and by how many accesses ar
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from kvdistill.profile.profile import Locality, Reuse
-from kvdistill.queries.window import DELETE, OK, READ
+from kvdistill.queries.database import query, query_table
+from kvdistill.queries.window import READ
 from kvtrace.core.errors import TraceError
 from kvtrace.core.native.library import I1, I8, function
 from kvtrace.core.statistics import SLOTS, count, nearest_rank, to_slots
@@ -27,90 +27,56 @@ _TIER = np.dtype([(name, I8) for name in ("live", "peak", "is_written")])
 _enter = function("locality_enter", int, I1, I1, I8, I8, int, _TIER, I8, returns=bool)
 
 
-def trace_locality(reader: Reader, path: Path) -> tuple[dict[str, tuple[int, int]], list[dict[str, Any]]]:
-    """Return live bytes of each tier that is written, at most and at the end, and reuse (`_Accesses.rows`).
+def live_bytes(reader: Reader, path: Path) -> list[tuple[int, int] | None]:
+    """Return live bytes of each tier, at most and at the end; null of one that is not written.
 
-    Live is what was written and not deleted; an object is as long as the writes of its life reach. What nodes have
-    apart is not one place: such tiers are left out.
+    Live is what was written and not deleted; an object is as long as the writes of its life reach.
 
     Raises:
         TraceError: more lies in a tier than can be reckoned with.
 
     """
-    facts = reader.meta.tiers
-    tiers = len(facts)
-    found, sizes, accesses = np.zeros(tiers, _TIER), np.zeros(tiers << 10, dtype=np.int64), _Accesses()
+    tiers = len(reader.meta.tiers)
+    found, sizes = np.zeros(tiers, _TIER), np.zeros(tiers << 10, dtype=np.int64)
     for batch in reader.batches(_COLUMNS):
         rows = [batch.column(name) for name in _COLUMNS]
         op, tier = rows[0].indices.to_numpy(), rows[1].to_numpy()
-        objects, reach, length = rows[2].to_numpy(), rows[3].to_numpy() + rows[4].to_numpy(), rows[4].to_numpy()
+        objects, reach = rows[2].to_numpy(), rows[3].to_numpy() + rows[4].to_numpy()
         if not len(op):
             continue
         if (missing := (int(objects.max()) + 1) * tiers - len(sizes)) > 0:
             sizes = np.concatenate([sizes, np.zeros(max(missing, len(sizes)), dtype=np.int64)])
         if not _enter(len(op), op, tier, objects, reach, tiers, found, sizes):
             raise TraceError("what lies in a tier is more than can be reckoned with", path=path, column="offset_bytes")
-        accesses.take(op, tier, objects, length, op != DELETE)
-    names = {at: tier.name for at, tier in enumerate(facts) if tier.instance_nodes is msgspec.UNSET}
-    live = [(peak, end) if is_written else None for end, peak, is_written in found.tolist()]
-    return {name: each for at, name in names.items() if (each := live[at]) is not None}, accesses.rows(names)
+    return [(peak, end) if is_written else None for end, peak, is_written in found.tolist()]
 
 
-def run_reuse(reader: Reader) -> list[dict[str, Any]]:
-    """Return the reuse (`_Accesses.rows`) of the operations of a run that completed, in trace order."""
-    columns = ("op", "tier", "object_id", "bytes", "outcome")
-    accesses = _Accesses()
-    for batch in reader.batches(columns):
-        op, tier, objects, length, outcome = (batch.column(name) for name in columns)
-        op, outcome = op.indices.to_numpy(), outcome.indices.to_numpy()
-        is_access = (op != DELETE) & (outcome == OK)
-        length = length.fill_null(0).to_numpy(zero_copy_only=False)
-        accesses.take(op, tier.to_numpy(), objects.to_numpy(), length, is_access)
-    return accesses.rows(dict(enumerate(tier.name for tier in reader.meta.tiers)))
+def tier_reuse(db: Any, tiers: Sequence[str]) -> list[dict[str, Any]]:
+    """Return how far apart accesses to an object are in those of `tiers` that the view `ops` has reads of.
 
-
-class _Accesses:
-    """The first reads and writes of each tier, until there are enough, and how many there are in all."""
-
-    def __init__(self) -> None:
-        self._kept: dict[int, list[tuple[Any, Any, Any]]] = defaultdict(list)
-        self._counts = Counter[int]()
-
-    def take(self, op: Any, tier: Any, objects: Any, length: Any, is_access: Any) -> None:
-        for index in np.unique(tier[is_access]).tolist():
-            picked = np.flatnonzero((tier == index) & is_access)
-            first = picked[: max(0, MAX_ACCESSES - self._counts[index])]
-            self._counts[index] += len(picked)
-            if len(first):
-                self._kept[index].append((op[first] == READ, objects[first], length[first]))
-
-    def rows(self, names: dict[int, str]) -> list[dict[str, Any]]:
-        """Return how far apart accesses to an object are in each of the tiers `names` that has reads.
-
-        A distance is the distinct bytes of others that are read or written in between: a read at one below a cache's
-        size is a hit there, if that evicts the least recently used. It is not known of `first_reads`, of objects that
-        the tier did not read or write before. `bins` are reads by distance, from `low_bytes` to below twice that.
-        """
-        rows = []
-        for index, name in names.items():
-            if not self._kept[index]:
-                continue
-            is_read, objects, length = (np.concatenate(column) for column in zip(*self._kept[index], strict=True))
-            if not is_read.any():
-                continue
-            things = np.unique(objects, return_inverse=True)[1].astype(np.int64)
-            distances = reuse_distances(things, length.astype(np.int64), int(things.max()) + 1)[is_read]
-            known = np.sort(distances[distances >= 0])
-            powers = np.where(known > 0, np.log2(np.maximum(known, 1)).astype(np.int64), -1)
-            bins = zip(*(part.tolist() for part in np.unique(powers, return_counts=True)), strict=True)
-            row = {"tier": name, "reads": len(distances), "first_reads": len(distances) - len(known)}
-            row["is_whole"] = self._counts[index] <= MAX_ACCESSES
-            for column, part in (("p50_bytes", 5000), ("p95_bytes", 9500)):
-                rank = nearest_rank(len(known), part)
-                row[column] = None if rank is None else int(known[rank - 1])
-            row["max_bytes"] = int(known[-1]) if len(known) else None
-            rows.append(row | {"bins": [{"low_bytes": 0 if e < 0 else 1 << e, "reads": n} for e, n in bins]})
-        return rows
+    A distance is the distinct bytes of others that are read or written in between: a read at one below a cache's
+    size is a hit there, if that evicts the least recently used. It is not known of `first_reads`, of objects that
+    the tier did not read or write before. `bins` are reads by distance, from `low_bytes` to below twice that.
+    """
+    rows = []
+    for tier in (of for of in query(db, "reuse_tiers") if of["tier"] in tiers):
+        accesses = query_table(db, "reuse_accesses", tier=tier["tier"], most=MAX_ACCESSES)
+        is_read, objects, length = (column.to_numpy() for column in accesses.columns)
+        if not is_read.any():
+            continue
+        things = np.unique(objects, return_inverse=True)[1].astype(np.int64)
+        distances = reuse_distances(things, length, int(things.max()) + 1)[is_read]
+        known = np.sort(distances[distances >= 0])
+        powers = np.where(known > 0, np.log2(np.maximum(known, 1)).astype(np.int64), -1)
+        bins = zip(*(part.tolist() for part in np.unique(powers, return_counts=True)), strict=True)
+        row = {"tier": tier["tier"], "reads": len(distances), "first_reads": len(distances) - len(known)}
+        row["is_whole"] = tier["accesses"] <= MAX_ACCESSES
+        for column, part in (("p50_bytes", 5000), ("p95_bytes", 9500)):
+            rank = nearest_rank(len(known), part)
+            row[column] = None if rank is None else int(known[rank - 1])
+        row["max_bytes"] = int(known[-1]) if len(known) else None
+        rows.append(row | {"bins": [{"low_bytes": 0 if e < 0 else 1 << e, "reads": n} for e, n in bins]})
+    return rows
 
 
 MAX_OPS = 4_000_000

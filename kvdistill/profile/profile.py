@@ -416,11 +416,9 @@ class Split:
     """Sizes with their whole percentages, ascending, and what that lost against the exact distribution."""
 
     entries: tuple[tuple[int, int], ...]
-    distinct_sizes: int
     moved_share: float
     """Total variation distance: the share of operations whose size is not the exact one."""
     mean_bytes: float
-    exact_mean_bytes: float
 
     def __str__(self) -> str:
         """Return it as the value of `bssplit`."""
@@ -441,7 +439,7 @@ def split_sizes(direction: DirectionProfile) -> Split:
     said = {size: percent / PERCENT for size, percent in entries}
     moved = sum(abs(exact.get(s, 0) - said.get(s, 0)) for s in sorted(exact.keys() | said.keys())) / 2
     mean = sum(size * percent for size, percent in entries) / PERCENT
-    return Split(entries, len(sizes), moved, mean, direction.io_bytes / direction.ops)
+    return Split(entries, moved, mean)
 
 
 def _slices(sizes: list[SizeCount], count: int) -> tuple[tuple[int, int], ...]:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from kvdistill.jobs.write import CLOSENESS, Closeness, find_closeness
-from kvdistill.profile.locality import run_reuse
+from kvdistill.profile.locality import tier_reuse
 from kvdistill.queries.database import distributions, figures, measured_views, opened, query
 from kvdistill.report.jobs import closeness_chapter
 from kvdistill.report.probe import Layers, ProbeReport, layer_chapter, layers, probe_chapter, probe_report
@@ -236,7 +236,7 @@ def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> R
                 meta,
                 endurance,
             ),
-            reuse=run_reuse(tables.open_table(ops, OPS)),
+            reuse=tier_reuse(db, [tier.name for tier in meta.tiers]),
             probe=probe_report(ops.parent, buckets),
             layers=layers(ops.parent) if is_probed else None,
             closeness=find_closeness(ops.with_name(CLOSENESS)),

@@ -7,7 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kvdistill.profile.locality import trace_locality
+from msgspec import UNSET
+
+from kvdistill.profile.locality import live_bytes, tier_reuse
 from kvdistill.queries.database import at, opened, query, trace_views
 from kvdistill.report.tables import (
     BANDWIDTHS,
@@ -146,7 +148,9 @@ class TraceReport(Report, frozen=True, kw_only=True):
 
 def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance | None) -> TraceReport:
     """Return the report of the trace at `path`; raises what `report` raises."""
-    live, reuse = trace_locality(tables.open_table(path, TRACE), path)
+    known = zip(meta.tiers, live_bytes(tables.open_table(path, TRACE), path), strict=True)
+    # What nodes have apart is not one place.
+    live = {tier.name: found for tier, found in known if tier.instance_nodes is UNSET}
     with opened([path]) as db:
         trace_views(db)
         span = query(db, "trace_span")[0]
@@ -166,7 +170,7 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
             requests=span["requests"],
             tiers=_tier_rows(meta, live),
             hit_ratio=hit_ratio(meta),
-            reuse=reuse,
+            reuse=tier_reuse(db, list(live)),
             fleet=meta.fleet,
             events=meta.events,
             operations=operations,
@@ -179,11 +183,11 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
         )
 
 
-def _tier_rows(meta: Metadata, live: dict[str, tuple[int, int]]) -> list[dict[str, Any]]:
+def _tier_rows(meta: Metadata, live: dict[str, tuple[int, int] | None]) -> list[dict[str, Any]]:
     counted = {t.get("name"): t for t in (meta.stats or {}).get("tiers") or [] if isinstance(t, dict)}
     rows = []
     for tier in meta.tiers:
-        peak, end = live.get(tier.name, (None, None))
+        peak, end = live.get(tier.name) or (None, None)
         row = {"name": tier.name, "capacity_bytes": tier.capacity_bytes, "peak_live_bytes": peak, "end_live_bytes": end}
         rows.append(row | {name: counted.get(tier.name, {}).get(name) for name in ("hits", "hit_ratio")})
     return rows
