@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import figures
 
-from kvdistill.check.device import environment
+from kvdistill.jobs.write import environment
 from kvreplay.config.config import Config
 from kvreplay.run import discover
 from kvreplay.run.run import Replay

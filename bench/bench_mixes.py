@@ -22,10 +22,10 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from kvdistill.check import device
-from kvdistill.check.closeness import asked_stream, chance_of, device_figures, source_figures, verdicts
-from kvdistill.check.device import direct_requests, run_seen
-from kvdistill.formats.iolog import split_ios
+from kvdistill.jobs.closeness import asked_stream, chance_of, device_figures, figures_of, verdicts
+from kvdistill.jobs.fio_replay import split_ios
+from kvdistill.jobs.write import direct_requests, run_seen
+from kvdistill.jobs.write import disk_of as disk_beneath
 from kvdistill.profile.sources import Distilled, distil_source
 from kvtrace.core.limit import Limit
 
@@ -71,7 +71,7 @@ FIGURES = {
 
 def disk_of(place: Path) -> Path:
     """Return the disk beneath `place`, which must have one."""
-    disk = device.disk_of(place)
+    disk = disk_beneath(place)
     if disk is None:
         raise SystemExit(f"{place} is on no block device")
     return disk
@@ -119,7 +119,7 @@ def replayed(folder: Path, name: str, seconds: float, scratch: Path) -> dict[str
     if seen is None:
         raise SystemExit(why)
     asked, came = (asked_stream(split_ios(ios_of(one), 1 << 31), by_instant=False) for one in (source, seen))
-    figures = source_figures("source", asked, source.profile)
+    figures = figures_of("source", asked, profile=source.profile)
     found = device_figures("kvreplay", None, came, seen.profile, asked, has_gaps=True)
     passed = verdicts(found, figures)
     window = f"the first {seconds:g} s"
@@ -140,7 +140,7 @@ def again(folder: Path, name: str, job: str, scratch: Path) -> dict[str, Any]:
     source, stream = (asked_stream(split_ios(ios_of(one), 1 << 31), by_instant=False) for one in seen)
     found = device_figures("the mix again", None, stream, seen[1].profile, source, has_gaps=True)
     chance = chance_of(source, len(stream.us), 1 << 31)
-    passed = verdicts(found, source_figures("source", source, seen[0].profile), chance)
+    passed = verdicts(found, figures_of("source", source, profile=seen[0].profile), chance)
     return {"job": "the mix again", "fio": to_builtins(found), "verdicts": to_builtins(passed)}
 
 

@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from kvdistill.commands.options import Json, Source, Tier, WindowArguments, positive
+from kvdistill.commands.options import Json, Source, Tier, WindowArguments
 from kvdistill.formats.formats import Format
-from kvdistill.jobs.job import PROFILE
-from kvtrace.core.app import Force, emit_json, log, takes_groups
+from kvdistill.jobs.job import PROFILE, positive
+from kvtrace.core.app import Force, log, takes_groups
 from kvtrace.core.files import check_new
-from kvtrace.core.units import parse_duration_ns
+from kvtrace.core.units import NS_PER_S, parse_duration_ns
 
 Output = Annotated[
     Path, typer.Option("-o", "--output", help="The folder for the files; made if missing.", show_default=False)
@@ -26,7 +26,11 @@ Output = Annotated[
 class StoreArguments:
     """What the commands for stores share."""
 
-    max_runtime: Annotated[str, typer.Option("--max-duration", help="Longest run time of the random job.")] = "300s"
+    runtime_cap_ns: Annotated[
+        int,
+        typer.Option("--max-duration", help="Longest run time of the random job.  [default: 300s]"),
+        positive("--max-duration", parse_duration_ns),
+    ] = 300 * NS_PER_S
     run: Annotated[
         Path | None,
         typer.Option(help="Also compare the job with what this run of kvreplay did on the tier: mix, sizes and rate."),
@@ -34,33 +38,25 @@ class StoreArguments:
     force: Force = False
     json: Json = False
 
-    @property
-    def runtime_cap_ns(self) -> int:
-        """The longest run time; ConfigError if it is none."""
-        return positive(parse_duration_ns(self.max_runtime), f"--max-duration {self.max_runtime}")
-
     def write(
         self, source: Path, tier: str | None, output: Path, part: WindowArguments, job: str, *made: Any, **of: Any
     ) -> None:
         """Write `job` as `write_store_jobs` does and print the result; what the format lacks goes to stderr."""
         from msgspec import to_builtins
 
-        from kvdistill.check.store_jobs import compare_with_run
-        from kvdistill.jobs.write import write_store_jobs
+        from kvdistill.jobs.store_jobs import compare_with_run, write_store_jobs
         from kvdistill.report.jobs import written_document
-        from kvtrace.core.document.terminal import show_documents
+        from kvtrace.core.document.terminal import answer
         from kvtrace.core.metadata import without_outputs
 
         check_new(output / PROFILE, is_forced=self.force)
         argv = without_outputs(["kvdistill", *sys.argv[1:]])
-        written = write_store_jobs(source, tier, output, part.window(), job, *made, argv=argv, **of)
-        compared = None if self.run is None else compare_with_run(output / job, self.run, written.profile.tier)
+        written, asks = write_store_jobs(source, tier, output, part.window(), job, *made, argv=argv, **of)
+        compared = None if self.run is None else compare_with_run(asks, self.run, written.profile.tier)
         for line in (*written.lost, *(written.log.lost if written.log else [])):
             log(f"lost: {line}")
-        if self.json:
-            emit_json(written if compared is None else to_builtins(written) | {"beside_run": to_builtins(compared)})
-        else:
-            show_documents([written_document(written, output, compared)])
+        found = written if compared is None else to_builtins(written) | {"beside_run": to_builtins(compared)}
+        answer(found, lambda: written_document(written, output, compared), as_json=self.json)
 
 
 @takes_groups
@@ -86,11 +82,11 @@ def warp(
     warp run jobs/mixed.yml
     """
     from kvdistill.formats.oplog import Style
-    from kvdistill.jobs.warp import JOB, WarpOptions, warp_job
+    from kvdistill.jobs.store_jobs import WARP_JOB, WarpOptions, warp_job
 
     job = partial(warp_job, options=WarpOptions(host, bucket, how.runtime_cap_ns))
     style = Style.WARP if has_csv else None
-    how.write(source, tier, output, part, JOB, job, style=style, endpoint=f"http://{host}")
+    how.write(source, tier, output, part, WARP_JOB, job, style=style, endpoint=f"http://{host}")
 
 
 @takes_groups
@@ -117,10 +113,10 @@ def sai3(
     sai3-bench replay --op-log jobs/oplog-1-of-4.tsv.zst
     """
     from kvdistill.formats.oplog import Style
-    from kvdistill.jobs.sai3 import WORKLOAD, Sai3Options, sai3_workload
+    from kvdistill.jobs.store_jobs import SAI3_JOB, Sai3Options, sai3_workload
 
     job = partial(sai3_workload, options=Sai3Options(target, how.runtime_cap_ns))
-    how.write(source, tier, output, part, WORKLOAD, job, style=Style.SAI3, endpoint=target, hosts=hosts)
+    how.write(source, tier, output, part, SAI3_JOB, job, style=Style.SAI3, endpoint=target, hosts=hosts)
 
 
 def import_(
@@ -163,7 +159,7 @@ def import_(
     from kvdistill.formats.formats import ImportOptions
     from kvdistill.formats.importing import import_files
     from kvtrace.core.document.document import Cell, Chapter, Document, Sheet, Unit, parameters
-    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.document.terminal import answer
     from kvtrace.core.metadata import without_outputs
 
     argv = without_outputs(["kvdistill", *sys.argv[1:]])
@@ -172,9 +168,7 @@ def import_(
         log(f"note: {note}")
     for reason, count in result.left_out.items():
         log(f"left out: {count:,} rows: {reason} (first: {result.examples[reason]})")
-    if json:
-        emit_json(result)
-        return
     counts = {"rows read": Cell(result.rows_read, Unit.COUNT), "rows kept": Cell(result.rows_kept, Unit.COUNT)}
     chapter = Chapter("", [parameters("", Sheet.SUMMARY, counts)])
-    show_documents([Document("", f"Imported to {output}: {', '.join(result.files)}", [chapter])])
+    headline = f"Imported to {output}: {', '.join(result.files)}"
+    answer(result, lambda: Document("", headline, [chapter]), as_json=json)

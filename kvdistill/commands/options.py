@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvtrace.core.errors import ConfigError
-
 if TYPE_CHECKING:
     from kvtrace.core.limit import Limit
 
@@ -57,10 +55,3 @@ Outputs = Annotated[
     list[Path] | None,
     typer.Option("-o", "--output", writable=True, help="Write to *.html, *.md, *.csv or *.xlsx; may be given again."),
 ]
-
-
-def positive(value: int, option: str) -> int:
-    """Return `value`, which `option` says; ConfigError if it is none above 0."""
-    if value <= 0:
-        raise ConfigError(f"{option}: it must be more than 0")
-    return value

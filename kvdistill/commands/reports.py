@@ -31,7 +31,7 @@ def report(
         list[Path],
         typer.Argument(
             metavar="TRACE|RUN...",
-            help="Traces, or folders of runs, trials, sweeps, probes or jobs.",
+            help="Traces, or folders of runs, trials, sweeps, scorecards, probes or jobs.",
             show_default=False,
         ),
     ],

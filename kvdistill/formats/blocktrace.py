@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows
-from kvdistill.formats.text import INPUT, batches, finish, first_line, leave_out, load, one
-from kvdistill.queries.database import literal, named, query
+from kvdistill.formats.importing import INPUT, batches, finish, first_line, leave_out, load, one
+from kvdistill.queries.database import distributions, literal, named, query
 from kvdistill.queries.window import DELETE, OK
 from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, TraceError, need_file
@@ -64,10 +64,10 @@ def read_blocks(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDB
         f"length_bytes, ts_ns, NULL, {OK}, NULL FROM ({named('measured_blocks')}) WHERE op <> {DELETE}",
         {"device": device, "processes": None},
     )
-    (seen,), (kept,) = one(db, "SELECT count(*) FROM measured"), one(db, "SELECT count(*) FROM input")
-    account = Account(seen, kept, notes=list(_NOTES_OF_BLOCKS))
-    account.leave_out("other devices, discards, flushes, and requests without an issue", seen - kept, f"in {path.name}")
-    rows, _first_ns = finish(db, [path], is_measured=False)
+    account = Account(rows_read=one(db, "SELECT count(*) FROM measured")[0], notes=list(_NOTES_OF_BLOCKS))
+    rows, _first_ns = finish(db, [path], account, is_measured=False)
+    others = "other devices, discards, flushes, and requests without an issue"
+    account.leave_out(others, account.rows_read - account.rows_kept, f"in {path.name}")
     # Numbered by their addresses: a replay lays out what it reads in order of number, so that neighbours stay so.
     db.execute("CREATE TABLE numbers AS SELECT object_id, row_number() OVER (ORDER BY key) - 1 AS number FROM objects")
     for table in ("objects", "ordered"):
@@ -106,8 +106,8 @@ def read_blkparse(files: Sequence[Path], _options: ImportOptions, db: duckdb.Duc
     for number, path in enumerate(files):
         _enter_events(db, number, path, account)
     db.execute(f"CREATE TABLE blocks AS {named('import_blocks')}")
-    (account.kept,) = one(db, "SELECT count(*) FROM blocks")
-    if not account.kept:
+    (account.rows_kept,) = one(db, "SELECT count(*) FROM blocks")
+    if not account.rows_kept:
         raise TraceError("holds no issue (D) or completion (C) of a request in blkparse's default form", path=files[0])
     merged, again, endless, unseen = one(
         db,
@@ -142,19 +142,20 @@ def _enter_events(db: duckdb.DuckDBPyConnection, number: int, path: Path, accoun
         f"SELECT count(*) FILTER (line > {-1 if last is None else last}), "
         r"count(*) FILTER (regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')) FROM raw",
     )
-    account.rows -= after + messages
+    account.rows_read -= after + messages
     if last is None:
         raise TraceError("holds no event in blkparse's default form (`blkparse -i NAME` writes it)", path=path)
     db.execute(r"DELETE FROM raw WHERE regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')")
     db.execute(f"DELETE FROM raw WHERE line > {last}")
-    leave_out(db, path, account, "no event in blkparse's default form", f"NOT regexp_matches(text, '{_EVENT}')")
+    leave_out(db, path, account, {"no event in blkparse's default form": f"NOT regexp_matches(text, '{_EVENT}')"})
     fields = ", ".join(f"'{name}'" for name in _GROUPS)
     events = f"SELECT line, regexp_extract(text, '{_EVENT}', [{fields}]) AS e FROM raw"
     beyond = " OR ".join(
         f"(e.{name} <> '' AND coalesce(TRY_CAST(e.{name} AS BIGINT), {most + 1}) > {most})"
         for name, most in _MOST_OF_EVENT.items()
     )
-    leave_out(db, path, account, "numbers beyond any device's", f"line IN (SELECT line FROM ({events}) WHERE {beyond})")
+    too_large = f"line IN (SELECT line FROM ({events}) WHERE {beyond})"
+    leave_out(db, path, account, {"numbers beyond any device's": too_large})
     db.execute(
         f"INSERT INTO events SELECT {number}, line, e.device, CAST(e.seconds AS BIGINT) * 1000000000 "
         "+ CAST(e.fraction AS BIGINT), CAST(e.pid AS INTEGER), e.action, e.rwbs, "
@@ -223,13 +224,11 @@ def _times_by_layer(db: duckdb.DuckDBPyConnection) -> dict[tuple[str, str], dict
     """Return the times of each layer and direction."""
     nothing = {"count": 0, "mean_ns": None, **{f"{name}_ns": None for name in QUANTILES}, "longest_below_ns": None}
     found: dict[tuple[str, str], dict[str, Any]] = defaultdict(lambda: nothing | {"log2_ns": [], "fine_ns": []})
-    for row in query(db, "run_times"):
-        # A bound, as the probe gives: the longest is below it.
-        times = {"count": row["count"], "mean_ns": row["mean_ns"], "longest_below_ns": row["max_ns"] + 1}
-        found[row["measure"], row["op"]] |= times
-    names = {part / 10_000: f"{name}_ns" for name, part in QUANTILES.items()}
-    for row in query(db, "run_distributions", parts=list(QUANTILES.values())):
-        found[row["measure"], row["op"]][names[row["share"]]] = row["time_ns"]
+    for layer, rows in distributions(db, list(QUANTILES.values()))[1].items():
+        for row in rows:
+            # A bound, as the probe gives: the longest is below it.
+            times = row | {"longest_below_ns": row["max_ns"] + 1}
+            found[layer, row["op"]] |= {name: times[name] for name in nothing}
     for row in query(db, "import_powers"):
         bucket = {name: row[name] for name in ("from", "below", "count")}
         found[row["measure"], row["op"]]["log2_ns"].append(bucket)
@@ -288,7 +287,7 @@ def read_bpftrace(files: Sequence[Path], _options: ImportOptions, _db: duckdb.Du
             maps[name] = [b for b in buckets if b["from"] is not None]
     if not maps:
         raise TraceError("holds no histogram of storage_latency_stack.bt", path=files[0])
-    account.kept = sum(len(buckets) for buckets in maps.values())
+    account.rows_kept = sum(len(buckets) for buckets in maps.values())
     account.notes += [
         "buckets are powers of two, so percentiles are null; percentiles_within gives the bucket that each lies in",
         "the script counts block requests of all processes and devices unless it was filtered, and a requeue twice",
@@ -323,7 +322,7 @@ def _maps(path: Path, account: Account) -> dict[str, list[dict[str, Any]]]:
                 if bucket is None or any(value is not None and value > _MOST_IN_BUCKET for value in bucket.values()):
                     raise TraceError(f"{text[:60]!r} is no bucket of a histogram", path=path, row=number)
                 current.append(bucket)
-                account.rows += 1
+                account.rows_read += 1
             elif text and not _SCALAR.fullmatch(text):
                 current = None
     return {name: buckets for name, buckets in maps.items() if buckets}

@@ -1,4 +1,4 @@
-"""What fio writes, read into our tables: its JSON result, its latency logs, and its logs of windows of time.
+"""What fio writes, read into our tables: its JSON result, its logs of latencies and of windows of time, its iologs.
 
 - JSON (`--output-format=json` or `json+`) becomes the figures of a run.json. fio keeps histograms, not I/Os:
   percentiles are those that it printed or, with json+, those of its bins.
@@ -8,6 +8,9 @@
   the line before in KiB/s and 1/s; `*_lat.N.log` and `*_clat.N.log` with `log_avg_msec`, mean latencies without a
   count; `*_clat_hist.N.log` (`write_hist_log`), the count of each latency bin since the line before. fio has 64 bins
   for each power of two of nanoseconds; `log_hist_coarseness` joins 2, 4, ... of them.
+- Iologs (`write_iolog`): a file is an object, and an operation keeps its offset; trims and syncs have no place in our
+  tables, since a trim frees a part of a file, where our delete frees an object. Version 2 holds no times but those of
+  its `wait` lines, in ms from the start; version 3 begins each line with a time in microseconds.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import numpy as np
 
-from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows, run_summary
-from kvdistill.formats.text import INPUT, batches, finish, first_line, first_lines, leave_out, load, one
+from kvdistill.formats.formats import ABSOLUTE, RELATIVE, Account, Imported, ImportOptions, Rows, run_summary
+from kvdistill.formats.importing import INPUT, batches, finish, first_line, first_lines, leave_out, load, one
 from kvdistill.queries.database import literal, named
 from kvdistill.queries.window import OK, READ, WRITE
 from kvtrace.core.errors import ConfigError, TraceError, need_file
@@ -94,7 +97,7 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
     """
     results = [_result_of(path) for path in files]
     jobs = [(path, result, job) for path, result in zip(files, results, strict=True) for job in result.jobs if job]
-    account = Account(rows=len(jobs))
+    account = Account(rows_read=len(jobs))
     figures: list[dict[str, Any]] = []
     kinds: set[str] = set()
     errors = []
@@ -111,7 +114,7 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
                 account.notes.append(f"{found.total_ios:,} {op}s {whose} have no place in our figures")
     if not figures:
         raise TraceError("holds no job that read or wrote", path=files[0])
-    account.kept = len(figures)
+    account.rows_kept = len(figures)
     notes = [
         "fio's percentiles are of histograms whose bins are at most 1/64 of their value wide",
         "each job is a tier of its name",
@@ -294,11 +297,11 @@ def _operations(db: duckdb.DuckDBPyConnection, files: Sequence[Path], account: A
         found = _NAME.fullmatch(path.name)
         load(db, path, COLUMNS[: width(path)], account, delimiter=",")
         leave_out_odd(db, path, account)
-        leave_out(db, path, account, "moves nothing", "CAST(bytes AS BIGINT) = 0")
+        leave_out(db, path, account, {"moves nothing": "CAST(bytes AS BIGINT) = 0"})
         placed, issued = _layout(db)
         for name in (placed, issued):
             if name is not None:
-                leave_out(db, path, account, "no whole numbers", unlike(name))
+                leave_out(db, path, account, {"no whole numbers": unlike(name)})
         has_offsets &= placed is not None
         start = f"CAST({issued} AS BIGINT)" if issued else "CAST(ms AS BIGINT) * 1000000 - CAST(value AS BIGINT)"
         offset = f"CAST({placed} AS BIGINT)" if placed else "0"
@@ -311,9 +314,7 @@ def _operations(db: duckdb.DuckDBPyConnection, files: Sequence[Path], account: A
         )
         if issued is None:
             account.notes.append(f"{path.name}: times are whole milliseconds, latencies are exact")
-    rows, _first_ns = finish(db, files, is_measured=True)
-    (count,) = one(db, "SELECT count(*) FROM input")
-    account.kept += count
+    rows, _first_ns = finish(db, files, account, is_measured=True)
     if not has_offsets:
         rows = [table for table in rows if table.file == OPS_FILE]
         account.notes.append("no offsets (log_offset=1 was not set): what was measured is here, but no trace of it")
@@ -405,11 +406,27 @@ def unlike(name: str) -> str:
     return f"coalesce(TRY_CAST({name} AS BIGINT), -1) NOT BETWEEN 0 AND {_MOST.get(name, MOST)}"
 
 
-def leave_out_odd(db: duckdb.DuckDBPyConnection, path: Path, account: Account) -> None:
-    """Delete the lines of `raw` that are no reads or writes in whole numbers, and count them."""
-    leave_out(db, path, account, "no whole numbers", " OR ".join(map(unlike, COLUMNS[:LEAST])))
-    leave_out(db, path, account, "trims free a part of a file, not an object", "CAST(direction AS BIGINT) = 2")
-    leave_out(db, path, account, "a direction that is not known", "CAST(direction AS BIGINT) > 2")
+def leave_out_odd(
+    db: duckdb.DuckDBPyConnection, path: Path, account: Account, numbers: Sequence[str] = COLUMNS[:LEAST], odd: str = ""
+) -> None:
+    """Delete the lines of `raw` that are no reads or writes in whole `numbers`, or are `odd`, and count them."""
+    reasons = {
+        "no whole numbers": " OR ".join([*map(unlike, numbers), *([odd] if odd else [])]),
+        "trims free a part of a file, not an object": "CAST(direction AS BIGINT) = 2",
+        "a direction that is not known": "CAST(direction AS BIGINT) > 2",
+    }
+    leave_out(db, path, account, reasons)
+
+
+def _insert_rates(
+    db: duckdb.DuckDBPyConnection, kind: Window, amount: str, columns: str, begin: str = "before"
+) -> None:
+    """Append to `rates` what each line of `raw`, by its typed `columns`, says of the time since the line before it."""
+    db.execute(
+        f"INSERT INTO rates SELECT {literal(kind)}, direction, {begin}, ms, {amount} FROM ("
+        f"SELECT *, lag(ms, 1, {_START}) OVER (PARTITION BY direction ORDER BY line) AS before FROM ("
+        f"SELECT line, {columns} FROM raw))"
+    )
 
 
 def window_series(
@@ -433,7 +450,7 @@ def window_series(
     # Out of order, a window would last less than no time.
     (late,) = one(db, f"SELECT count(*) FROM rates WHERE to_ms > {_YEAR_MS} OR to_ms < from_ms")
     account.leave_out("a time before the line above, or a year after the start", late, "in one of the logs")
-    account.kept -= late
+    account.rows_kept -= late
     db.execute(f"DELETE FROM rates WHERE to_ms > {_YEAR_MS} OR to_ms < from_ms")
     db.execute(f"CREATE TABLE series AS {named('import_series')}")
     return Rows(
@@ -446,7 +463,7 @@ def _enter(db: duckdb.DuckDBPyConnection, path: Path, kind: Window, account: Acc
     load(db, path, COLUMNS[: width(path)], account, delimiter=",")
     leave_out_odd(db, path, account)
     kept, averages = one(db, "SELECT count(*), count(*) FILTER (CAST(bytes AS BIGINT) = 0) FROM raw")
-    account.kept += kept
+    account.rows_kept += kept
     if kind is Window.MEANS:
         account.notes.append(
             f"{path.name} holds mean latencies of windows (log_avg_msec; the longest, with log_max_value), no I/Os: a "
@@ -459,12 +476,8 @@ def _enter(db: duckdb.DuckDBPyConnection, path: Path, kind: Window, account: Acc
     # One I/O counts as itself; a mean counts for the time since the line before.
     numbers = ", ".join(f"CAST({name} AS BIGINT) AS {name}" for name in COLUMNS[:LEAST])
     each, unit = {Window.BANDWIDTH: ("bytes", _KIB / 1000), Window.RATES: ("1", 1 / 1000)}.get(kind, ("value", 1))
-    db.execute(
-        f"INSERT INTO rates SELECT '{kind}', direction, if(bytes > 0, ms, before), ms, "
-        f"if(bytes > 0, {each}, value::DOUBLE * {unit} * (ms - before)) FROM ("
-        f"SELECT *, lag(ms, 1, {_START}) OVER (PARTITION BY direction ORDER BY line) AS before FROM ("
-        f"SELECT line, {numbers} FROM raw))"
-    )
+    amount = f"if(bytes > 0, {each}, value::DOUBLE * {unit} * (ms - before))"
+    _insert_rates(db, kind, amount, numbers, "if(bytes > 0, ms, before)")
 
 
 _START = f"if(ms > {_YEAR_MS}, ms, 0)"
@@ -479,26 +492,18 @@ def _enter_histograms(db: duckdb.DuckDBPyConnection, path: Path, account: Accoun
         raise TraceError(f"has {bins} latency bins, where fio from 2.99 on writes {_BINS}, or 1/2, 1/4, ...", path=path)
     names = ["ms", "direction", "bytes", *(f"b{n}" for n in range(bins))]
     load(db, path, names, account, delimiter=",")
-    odd = " OR ".join(map(unlike, names[:3]))
     db.execute(
         f"CREATE OR REPLACE TABLE raw AS SELECT line, ms, direction, bytes, "
         f"list_transform([{', '.join(names[3:])}], lambda n: coalesce(TRY_CAST(n AS BIGINT), -1)) AS bins FROM raw"
     )
-    wrong = f"list_min(bins) < 0 OR list_max(bins) > {1 << 40}"
-    leave_out(db, path, account, "no whole numbers", f"{odd} OR {wrong}")
-    leave_out(db, path, account, "trims free a part of a file, not an object", "CAST(direction AS BIGINT) = 2")
-    leave_out(db, path, account, "a direction that is not known", "CAST(direction AS BIGINT) > 2")
-    account.kept += one(db, "SELECT count(*) FROM raw")[0]
+    leave_out_odd(db, path, account, names[:3], f"list_min(bins) < 0 OR list_max(bins) > {1 << 40}")
+    account.rows_kept += one(db, "SELECT count(*) FROM raw")[0]
     account.notes.append(
         f"{path.name} holds histograms of completion latencies, no I/Os: a percentile is the longest time of its bin, "
         f"1/{64 >> coarseness} of a power of two wide; what came after its last line is absent"
     )
     for kind, amount in ((Window.RATES, "list_sum(bins)"), (Window.BANDWIDTH, "list_sum(bins) * bytes::DOUBLE")):
-        db.execute(
-            f"INSERT INTO rates SELECT {literal(kind)}, direction, before, ms, {amount} FROM ("
-            f"SELECT *, lag(ms, 1, {_START}) OVER (PARTITION BY direction ORDER BY line) AS before FROM ("
-            "SELECT line, ms::BIGINT AS ms, direction::TINYINT AS direction, bytes, bins FROM raw))"
-        )
+        _insert_rates(db, kind, amount, "ms::BIGINT AS ms, direction::TINYINT AS direction, bytes, bins")
     for op in (0, 1):
         # As text: a column a bin would be 1,856 columns of a query.
         for (row,) in db.execute(f"SELECT bins FROM raw WHERE CAST(direction AS BIGINT) = {op}").fetchall():
@@ -547,4 +552,78 @@ def _percentiles(counts: Any) -> dict[str, Any]:
     return {"count": total} | {
         f"{name}_ns": None if rank is None else bounds(int(np.searchsorted(upto, rank)), _PART_BITS)[1] - 1
         for name, rank in ranks.items()
+    }
+
+
+_HEAD = re.compile(r"fio version ([23]) iolog\s*")
+_FILE_ACTIONS = "'add', 'open', 'close'"
+_IO = "'read', 'write'"
+_IO_FIELDS = 5
+"""Of a line of an iolog: time, file, action, offset and length; those of other actions have fewer."""
+
+
+def read_iolog(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
+    """Import one log, or the logs of jobs that ran at the same time, merged by time.
+
+    Raises:
+        TraceError: a file is no iolog, is damaged, or has no read or write.
+
+    """
+    account = Account()
+    db.execute(INPUT)
+    for number, path in enumerate(files):
+        found = _HEAD.fullmatch(first_line(path))
+        if found is None:
+            raise TraceError("its first line is not 'fio version 2 iolog' or 'fio version 3 iolog'", path=path, row=1)
+        version = int(found[1])
+        names = ["name", "action", "offset_bytes", "length_bytes"]
+        load(db, path, ["us", *names] if version == RELATIVE else names, account, delimiter=" ", skip=1)
+        actions, waits = one(
+            db,
+            f"SELECT count(*) FILTER (action IN ({_FILE_ACTIONS})), count(*) FILTER (action = 'wait') FROM raw",
+        )
+        account.rows_read -= actions + waits
+        no_place = " OR ".join(f"coalesce(TRY_CAST({n} AS BIGINT), -1) < 0" for n in ("offset_bytes", "length_bytes"))
+        reasons = {
+            "syncs have no place in our tables": "action IN ('sync', 'datasync', 'sync_file_range')",
+            "trims free a part of a file, not an object": "action = 'trim'",
+            "an action that is not known": f"coalesce(action, '') NOT IN ('wait', 'read', 'write', {_FILE_ACTIONS})",
+            "no offset and length in whole bytes": f"action IN ({_IO}) AND ({no_place})",
+        }
+        if version == RELATIVE:
+            reasons["no time in whole microseconds"] = "coalesce(TRY_CAST(us AS BIGINT), -1) < 0"
+        leave_out(db, path, account, reasons)
+        # With `us`, the time in microseconds.
+        waited = "CASE WHEN action = 'wait' THEN TRY_CAST(offset_bytes AS BIGINT) END"
+        timed = f"SELECT *, 1000 * coalesce(max({waited}) OVER (ORDER BY line), 0) AS us FROM raw"
+        if version == RELATIVE:
+            timed = "SELECT * REPLACE (CAST(us AS BIGINT) AS us) FROM raw"
+        db.execute(
+            f"INSERT INTO input SELECT {number}, line, CASE action WHEN 'read' THEN {READ} ELSE {WRITE} END, name, "
+            "CAST(offset_bytes AS BIGINT), CAST(length_bytes AS BIGINT), us * 1000, NULL, "
+            f"{OK}, NULL FROM ({timed}) WHERE action IN ({_IO})"
+        )
+        if version == ABSOLUTE:
+            account.notes.append(
+                f"{path.name} is of version 2: "
+                + (
+                    "its times are those of its wait lines, in ms from the start"
+                    if waits
+                    else "it has no times, so all operations share one instant"
+                )
+            )
+    rows, _first_ns = finish(db, files, account, is_measured=False)
+    account.notes.append("requests, stages and phases are not in the log; the size of a file is the furthest byte used")
+    return Imported(account, rows, [options.tier or TIER])
+
+
+def logged_ios(path: Path) -> dict[str, Any]:
+    """Return the I/Os of a log of version 3, as fio writes one, in order: numpy arrays as `split_ios` yields them."""
+    fields = [line.split() for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+    lines = [f for f in fields if len(f) == _IO_FIELDS]
+    return {
+        "us": np.array([int(f[0]) for f in lines], dtype=np.int64),
+        "is_read": np.array([f[2] == "read" for f in lines], dtype=bool),
+        "offset": np.array([int(f[3]) for f in lines], dtype=np.int64),
+        "length": np.array([int(f[4]) for f in lines], dtype=np.int64),
     }

@@ -13,11 +13,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from kvtrace.core.schema import Table
 
 if TYPE_CHECKING:
     # Heavy.
     import duckdb
+
+
+ABSOLUTE, RELATIVE = 2, 3
+"""The versions of fio's iolog, by their times."""
 
 
 class Format(StrEnum):
@@ -41,7 +47,7 @@ _READERS = {
     Format.WARP: "oplog:read",
     Format.FIO_JSON: "fio:read_results",
     Format.FIO_LOG: "fio:read_logs",
-    Format.FIO_IOLOG: "iolog:read",
+    Format.FIO_IOLOG: "fio:read_iolog",
     Format.BPFTRACE: "blocktrace:read_bpftrace",
     Format.BLKPARSE: "blocktrace:read_blkparse",
     Format.VLLM_BENCH: "bench:read_vllm",
@@ -51,16 +57,17 @@ _READERS = {
 }
 
 
-@dataclass(slots=True)
-class Account:
-    """Rows that an import read, kept and left out, by reason."""
+class Account(msgspec.Struct, kw_only=True):
+    """The result of an import: files that were written, rows that were read, kept and left out."""
 
-    rows: int = 0
-    kept: int = 0
-    left_out: dict[str, int] = field(default_factory=dict)
-    examples: dict[str, str] = field(default_factory=dict)
+    files: list[str] = []
+    rows_read: int = 0
+    rows_kept: int = 0
+    left_out: dict[str, int] = {}
+    """By reason."""
+    examples: dict[str, str] = {}
     """By reason, where the first one stands and what it says."""
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = []
     """What the reader of the tables must know."""
 
     def leave_out(self, reason: str, count: int, example: str) -> None:

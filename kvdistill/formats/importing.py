@@ -3,48 +3,49 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
-from kvdistill.formats.formats import Imported, ImportOptions, reader, run_summary
-from kvdistill.formats.text import OBJECTS_FILE, TRACE_FILE
-from kvdistill.queries.database import connect, distributions, figures, measured_views
-from kvdistill.queries.views import register
+from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows, reader, run_summary
+from kvdistill.queries.database import (
+    BATCH_ROWS,
+    connect,
+    distributions,
+    figures,
+    literal,
+    measured_views,
+    named,
+    opened,
+)
 from kvtrace import __version__
 from kvtrace.core.app import progress
 from kvtrace.core.config import sha256
-from kvtrace.core.errors import DeviceError, TraceError
-from kvtrace.core.files import read_json, write_json
+from kvtrace.core.errors import DeviceError, TraceError, need_file
+from kvtrace.core.files import ZSTD_MAGIC, read_json, write_json
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, PROBE_FILE, RUN_FILE, SERIES_FILE
-from kvtrace.core.schema import OBJECTS, OPS, TRACE
+from kvtrace.core.schema import OBJECTS, OPS, TRACE, Table, arrow_schema, enum_array, enum_code
 from kvtrace.core.statistics import QUANTILES
-from kvtrace.core.tables import create, open_table
+from kvtrace.core.tables import create, open_table, unpacked
 from kvtrace.core.units import NS_PER_S
 
+if TYPE_CHECKING:
+    # Heavy.
+    import duckdb
+
+
+TRACE_FILE, OBJECTS_FILE = "trace.parquet", "trace.objects.parquet"
 _FILES = (RUN_FILE, PROBE_FILE, TRACE_FILE, OBJECTS_FILE, OPS_FILE, SERIES_FILE, BLOCKS_FILE)
-
-
-class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of an import: files written, rows read, kept and left out."""
-
-    files: list[str]
-    rows_read: int
-    rows_kept: int
-    left_out: dict[str, int]
-    """By reason."""
-    examples: dict[str, str]
-    """By reason, the first that was left out."""
-    notes: list[str]
 
 
 def import_files(
     files: Sequence[Path], options: ImportOptions, outdir: Path, argv: list[str], *, is_forced: bool = False
-) -> Result:
+) -> Account:
     """Import `files` of one format into the folder `outdir`, made if missing; over an earlier import if `is_forced`.
 
     Raises:
@@ -67,21 +68,28 @@ def import_files(
             with create(outdir / rows.file, rows.table, _metadata(found, rows.table, config, argv)) as out:
                 for batch in rows.batches():
                     out.write(batch)
+    started = None
+    if found.first_unix_ns is not None:
+        started = datetime.fromtimestamp(found.first_unix_ns / NS_PER_S, UTC).isoformat()
+    # As kvreplay writes them.
+    head = {
+        "program": "kvdistill",
+        "version": __version__,
+        "argv": argv,
+        "config": config,
+        "config_sha256": sha256(config),
+        "started_utc": started,
+        "notes": found.account.lines(),
+    }
     if found.probe is not None:
-        write_json(outdir / PROBE_FILE, _head(found, config, argv) | found.probe)
+        write_json(outdir / PROBE_FILE, head | found.probe)
         written.append(PROBE_FILE)
     elif OPS_FILE in written or found.summary is not None:
-        write_json(outdir / RUN_FILE, _manifest(outdir, found, config, argv, files))
+        trace = msgspec.to_builtins(_metadata(found, TRACE, config, argv))
+        write_json(outdir / RUN_FILE, head | _manifest(outdir, found, options.format, trace, files[0].name))
         written.append(RUN_FILE)
-    account = found.account
-    return Result(
-        files=written,
-        rows_read=account.rows,
-        rows_kept=account.kept,
-        left_out=account.left_out,
-        examples=account.examples,
-        notes=account.notes,
-    )
+    found.account.files = written
+    return found.account
 
 
 def _check_folder(outdir: Path, *, is_forced: bool) -> None:
@@ -97,17 +105,14 @@ def _check_folder(outdir: Path, *, is_forced: bool) -> None:
 
 
 def _is_import(outdir: Path) -> bool:
-    for path in outdir.iterdir():
-        if path.name in (RUN_FILE, PROBE_FILE):
-            try:
+    try:
+        for path in outdir.iterdir():
+            if path.name in (RUN_FILE, PROBE_FILE):
                 return bool(read_json(path, dict[str, Any]).get("program") == "kvdistill")
-            except TraceError:
-                return False
-        if path.suffix == ".parquet":
-            try:
+            if path.suffix == ".parquet":
                 return open_table(path).meta.program == "kvdistill"
-            except TraceError:
-                return False
+    except TraceError:
+        pass
     return False
 
 
@@ -119,52 +124,29 @@ def _metadata(found: Imported, table: Any, config: dict[str, Any], argv: list[st
     return describe(table, "kvdistill", argv, config, tiers=tiers, source=source, notes=found.account.lines())
 
 
-def _head(found: Imported, config: dict[str, Any], argv: list[str]) -> dict[str, Any]:
-    """Return the fields that run.json and probe.json begin with, as kvreplay writes them."""
-    started = None
-    if found.first_unix_ns is not None:
-        started = datetime.fromtimestamp(found.first_unix_ns / NS_PER_S, UTC).isoformat()
+def _manifest(outdir: Path, found: Imported, format_: str, trace: dict[str, Any], file: str) -> dict[str, Any]:
+    """Return what run.json has behind its head; null where an import does not know a field."""
+    rows = found.account.rows_kept
     return {
-        "program": "kvdistill",
-        "version": __version__,
-        "argv": argv,
-        "config": config,
-        "config_sha256": sha256(config),
-        "started_utc": started,
-        "notes": found.account.lines(),
-    }
-
-
-def _manifest(
-    outdir: Path, found: Imported, config: dict[str, Any], argv: list[str], files: Sequence[Path]
-) -> dict[str, Any]:
-    """Return the content of run.json; null where an import does not know a field."""
-    summary = found.summary or _summary_of_ops(outdir / OPS_FILE, str(config["import"]))
-    head = _head(found, config, argv)
-    return head | {
         "status": "complete",
         "reason": None,
         "host": {},
-        "trace": {
-            "file": files[0].name,
-            "metadata": msgspec.to_builtins(_metadata(found, TRACE, config, argv)) | {"rows": found.account.kept},
-        },
+        "trace": {"file": file, "metadata": trace | {"rows": rows}},
         "tiers": {name: {"target": None, "engine": "other"} for name in found.tiers},
         "pacing": {"loop": None, "speed": None},
         "engine": {"name": "other", "queue_depth": None, "io_bytes": None},
-        "window": {"rows": found.account.kept, "is_whole_trace": None, "span_ns": None, "limit": None},
+        "window": {"rows": rows, "is_whole_trace": None, "span_ns": None, "limit": None},
         "device_io": {},
         "mlperf": None,
         "verification": None,
         **found.facts,
-        "summary": summary,
+        "summary": found.summary or _summary_of_ops(outdir / OPS_FILE, format_),
     }
 
 
 def _summary_of_ops(ops: Path, source: str) -> dict[str, Any]:
     """Return the summary of the `ops` that were just written, by the queries that a report of them uses."""
-    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
-        register(db, [ops], Path(scratch))
+    with opened([ops]) as db:
         measured_views(db, None)
         counted = figures(db)
         _points, times = distributions(db, list(QUANTILES.values()))
@@ -188,3 +170,173 @@ def latency(row: dict[str, Any] | None) -> dict[str, Any]:
     names = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
     found = row or {}
     return {"count": found.get("count", 0)} | {name: found.get(name) for name in names}
+
+
+ENGINE = "other"
+INPUT = (
+    "CREATE TABLE input (file INTEGER, line BIGINT, op TINYINT, name VARCHAR, offset_bytes BIGINT, "
+    "length_bytes BIGINT, start_ns BIGINT, end_ns BIGINT, outcome TINYINT, io_bytes BIGINT)"
+)
+"""One row an operation: codes of `op` and `outcome`; `end_ns` and `io_bytes` null where the log has none."""
+_CODES = {
+    "phase": enum_code(TRACE, "phase", "other"),
+    "kind": enum_code(OBJECTS, "kind", "other"),
+    "engine": enum_code(OPS, "engine", ENGINE),
+}
+
+
+_HEAD_BYTES = 1 << 16
+
+
+def one(db: duckdb.DuckDBPyConnection, query: str) -> tuple[Any, ...]:
+    """Return the one row that `query` gives."""
+    (row,) = db.execute(query).fetchall()
+    return tuple(row)
+
+
+def first_line(path: Path) -> str:
+    """Return the first line of `path`, plain or zstd, without its end; TraceError if there is none."""
+    return first_lines(path)[0]
+
+
+def first_lines(path: Path) -> list[str]:
+    """Return the lines in the first 64 KiB of `path`, plain or zstd; the last may be cut. TraceError if it is empty."""
+    need_file(path)
+    if is_zstd(path):
+        head = next(unpacked(path), b"")[:_HEAD_BYTES]
+    else:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    text = head.decode(errors="replace")
+    if not text.strip():
+        raise TraceError("empty: there is nothing to import", path=path)
+    return text.splitlines()
+
+
+def is_zstd(path: Path) -> bool:
+    """Return whether `path` is compressed, whatever its name."""
+    with path.open("rb") as file:
+        return file.read(len(ZSTD_MAGIC)) == ZSTD_MAGIC
+
+
+def load(
+    db: duckdb.DuckDBPyConnection,
+    path: Path,
+    columns: Sequence[str],
+    account: Account,
+    *,
+    delimiter: str,
+    skip: int = 0,
+    quote: str = "",
+    comment: str = "",
+) -> None:
+    """Make the table `raw` of the lines of `path` after `skip`: `line` (from 0) and `columns`, as text.
+
+    Missing columns at the end of a line are null; lines with too many, or that are no text, are left out and counted.
+
+    Raises:
+        TraceError: the file cannot be read to its end.
+
+    """
+    if is_zstd(path):
+        # DuckDB would unpack without end what was made to fill a machine.
+        for _part in unpacked(path):
+            pass
+    types = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in columns)
+    options = {
+        "delim": delimiter,
+        "quote": quote,
+        "escape": quote,
+        "comment": comment,
+        "columns": f"{{{types}}}",
+        "skip": skip,
+        "compression": "zstd" if is_zstd(path) else "none",
+    }
+    shown = ", ".join(
+        f"{name}={value if name in ('columns', 'skip') else literal(value)}" for name, value in options.items()
+    )
+    for table in ("raw", "reject_errors", "reject_scans"):
+        db.execute(f"DROP TABLE IF EXISTS {table}")
+    settings = f"header=false, auto_detect=false, all_varchar=true, null_padding=true, store_rejects=true, {shown}"
+    query = f"SELECT row_number() OVER () - 1 AS line, * FROM read_csv({_unpatterned(path)}, {settings})"
+    import duckdb
+
+    try:
+        db.execute(f"CREATE TABLE raw AS {query}")
+    except duckdb.OutOfMemoryException:
+        # `connect` says it.
+        raise
+    except duckdb.Error as error:
+        raise TraceError(f"cannot be read to its end: {str(error).splitlines()[0]}", path=path) from None
+    (rows,) = one(db, "SELECT count(*) FROM raw")
+    count, line, why = one(db, "SELECT count(DISTINCT line), min(line), min_by(error_type, line) FROM reject_errors")
+    account.rows_read += rows + count
+    account.leave_out(
+        "not of the format's columns", count, f"{path.name}, line {line}: {str(why).replace('_', ' ').lower()}"
+    )
+
+
+def leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account, reasons: dict[str, str]) -> None:
+    """Delete the rows of `raw` where the condition of a reason holds, reason by reason, and count them in `account`."""
+    for reason, condition in reasons.items():
+        count, line = one(db, f"SELECT count(*), min(line) FROM raw WHERE {condition}")
+        account.leave_out(reason, count, f"{path.name}, row {line}")
+        if count:
+            db.execute(f"DELETE FROM raw WHERE {condition}")
+
+
+def _unpatterned(path: Path) -> str:
+    """Return `path` as an SQL string that DuckDB does not take for a pattern."""
+    return literal("".join(f"[{c}]" if c in "*?[" else c for c in str(path)))
+
+
+def finish(
+    db: duckdb.DuckDBPyConnection, files: Sequence[Path], account: Account, *, is_measured: bool
+) -> tuple[list[Rows], int]:
+    """Return the tables made of `input`, whose rows are kept, and its first start in Unix ns, which is their time 0.
+
+    Names that our tables cannot hold (with white space) get `%20` and the like instead.
+
+    Raises:
+        TraceError: no row is left.
+
+    """
+    count, first_ns = one(db, "SELECT count(*), min(start_ns) FROM input")
+    if not count:
+        raise TraceError("holds no operation that our tables can hold", path=files[0])
+    account.rows_kept += count
+    db.execute(f"UPDATE input SET start_ns = start_ns - {first_ns}, end_ns = end_ns - {first_ns}")
+    for name in ("import_objects", "import_ordered"):
+        db.execute(named(name))
+    rows = [
+        Rows(OBJECTS_FILE, OBJECTS, lambda: batches(db, "SELECT * FROM objects ORDER BY object_id", OBJECTS)),
+        Rows(TRACE_FILE, TRACE, lambda: batches(db, "SELECT * FROM ordered ORDER BY row", TRACE)),
+    ]
+    if is_measured:
+        rows.append(Rows(OPS_FILE, OPS, lambda: batches(db, "SELECT * FROM ordered ORDER BY row", OPS)))
+    return rows, int(first_ns)
+
+
+def batches(db: duckdb.DuckDBPyConnection, query: str, table: Table) -> Iterator[Any]:
+    """Yield the result of `query` as Arrow record batches of the schema of `table`; a column that it lacks is null."""
+    import pyarrow as pa
+
+    schema = arrow_schema(table)
+    for batch in db.sql(query).to_arrow_reader(BATCH_ROWS):
+        columns = [_column(batch, table, name, schema.field(name).type) for name in table.names]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(batch: Any, table: Table, name: str, type_: Any) -> Any:
+    """Return a column; one that the log lacks is null, or the enum value that stands for none."""
+    import pyarrow as pa
+
+    if table.column(name).type == "enum":
+        if name in _CODES:
+            return enum_array(table, name, np.full(batch.num_rows, _CODES[name], dtype=np.int8))
+        return enum_array(table, name, batch.column(name).to_numpy())
+    if name in ("tier", "rank"):
+        return pa.array(np.zeros(batch.num_rows, dtype=np.int64)).cast(type_)
+    if name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, type_)
+    return batch.column(name).cast(type_)

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 
 from kvdistill.formats.formats import Account, Format, Imported, ImportOptions
-from kvdistill.formats.text import INPUT, TRACE_FILE, finish, first_line, leave_out, load, one
-from kvdistill.queries.database import BATCH_ROWS, connect, literal, named, query, write_query
-from kvdistill.queries.views import register
+from kvdistill.formats.importing import INPUT, TRACE_FILE, finish, first_line, leave_out, load, one
+from kvdistill.queries.database import BATCH_ROWS, connect, literal, named, query, register, write_query
 from kvdistill.queries.window import DELETE, ERROR, OK, READ, WRITE, found_window, ordered_rows, place_of, tier_rows
 from kvtrace import __version__
 from kvtrace.core.errors import TraceError
@@ -156,6 +155,16 @@ def _zstd(path: Path) -> Iterator[Any]:
         yield out
 
 
+_NO_OPERATIONS = {
+    "no operation": "coalesce(op, '') = ''",
+    "LIST and STAT have no place in our tables": "op IN ('LIST', 'STAT', 'HEAD')",
+    "an operation that is not known": "op NOT IN ('GET', 'PUT', 'DELETE')",
+    "no object name": "file IS NULL",
+    "a start that is no RFC 3339 time": "start_ns IS NULL",
+    "bytes that are no whole number": "bytes IS NULL OR bytes < 0",
+}
+
+
 def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
     """Import one log, or the logs of several hosts that ran at the same time, merged by time.
 
@@ -184,15 +193,7 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
         load(db, path, columns, account, delimiter="\t", skip=1, quote=quote, comment="#")
         _parse(db, columns)
         # Delete rows of `raw` that are no read, write or delete, and count them.
-        for reason, condition in (
-            ("no operation", "coalesce(op, '') = ''"),
-            ("LIST and STAT have no place in our tables", "op IN ('LIST', 'STAT', 'HEAD')"),
-            ("an operation that is not known", "op NOT IN ('GET', 'PUT', 'DELETE')"),
-            ("no object name", "file IS NULL"),
-            ("a start that is no RFC 3339 time", "start_ns IS NULL"),
-            ("bytes that are no whole number", "bytes IS NULL OR bytes < 0"),
-        ):
-            leave_out(db, path, account, reason, condition)
+        leave_out(db, path, account, _NO_OPERATIONS)
         db.execute(
             f"INSERT INTO input SELECT {number}, line, CASE op WHEN 'GET' THEN {READ} WHEN 'PUT' THEN {WRITE} "
             f"ELSE {DELETE} END, file, 0, bytes, start_ns, if(end_ns >= start_ns, end_ns, NULL), "
@@ -205,8 +206,8 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
             account.notes.append(
                 f"{several:,} rows are operations on several objects: each counts as one, on the object that it names"
             )
-    rows, first_ns = finish(db, files, is_measured=has_ends)
-    account.kept, endless = one(db, "SELECT count(*), count(*) FILTER (end_ns IS NULL) FROM input")
+    rows, first_ns = finish(db, files, account, is_measured=has_ends)
+    (endless,) = one(db, "SELECT count(*) FROM input WHERE end_ns IS NULL")
     if has_ends and endless:
         account.notes.append(f"{endless:,} operations have no end: their times are null")
     if not has_ends:

@@ -1,125 +1,271 @@
-"""Write the fio jobs that run iologs, of a trace or drawn by an LRU stack model, and the one that fills the target."""
+"""Write the fio jobs that run iologs, of a trace or drawn by an LRU stack model.
+
+An iolog has one target; long operations are split, lines partitioned round-robin over several jobs; deletes only free
+space, since fio knows none. Replayed, the lateness of version 2 of the log is caught up with, that of version 3 only
+grows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from math import isnan, nan
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvdistill.formats.iolog import ABSOLUTE, FIRST_US, RELATIVE, LogOptions, LogSummary
-from kvdistill.jobs.fio_program import (
-    HANGS_IN_IO_URING,
-    REAPS_WHILE_WAITING,
-    FioVersion,
-    buffer_lines,
-    buffer_needs,
-    huge_pages,
-    run_line,
-)
+from kvdistill.formats.formats import ABSOLUTE, RELATIVE
 from kvdistill.jobs.job import (
+    GRANULE_BYTES,
+    HANGS_IN_IO_URING,
     MIB,
-    PREFILL,
+    REAPS_WHILE_WAITING,
     ExpectedFigure,
     FioMode,
+    FioVersion,
     IoLoad,
     JobOptions,
-    bugs_heading,
     common_losses,
-    data_lines,
     expected_figures,
-    header,
-    job_sections,
-    needs,
+    fio_job,
     source_load,
     whole_mib,
 )
 from kvdistill.profile.profile import DirectionProfile, Profile
+from kvdistill.queries.window import READ
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.files import aside
 from kvtrace.core.native.library import I8, function
 from kvtrace.core.statistics import Slot, slot_of
-from kvtrace.core.units import NS_PER_S, NS_PER_US, format_bytes, format_count, format_duration, format_io_size
+from kvtrace.core.units import (
+    NS_PER_S,
+    NS_PER_US,
+    US_PER_MS,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_io_size,
+)
 
-_MS = 1_000_000
-_WAITED_US, _MIN_WAITS, _USUAL = 300, 50, 90
+FIRST_US = 1
+"""fio drops the gap after timestamp 0."""
+_BUFFER_BYTES, _MAX_DEPTH = 256 << 20, 1024
+# A row may become many lines: 32 MiB objects are 32 each.
+_BATCH_ROWS = 1 << 14
+_START_MS, _LINES_PER_MS = 1000, 200
 
 
-def replay_form(options: LogOptions) -> LogOptions:
-    """Return `options` with the number of jobs and the version of the log that come closest.
+class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of the written logs, in fio's terms: each line is one I/O."""
 
-    One asynchronous job: many jobs wake each on its own, and as many as there are may be in flight. Absolute
-    milliseconds, where what fio takes to issue an I/O is not known: relative microseconds are closer, but what issuing
-    takes adds up, unless it is known (`LogOptions.issue_us`, which a check measures):
-    docs/concepts/fio-jobs.md.
+    files: list[str]
+    """One a job; line i of the whole is in file i modulo their number."""
+    version: int
+    target: str
+    max_io_bytes: int
+    """Longer operations are split at this."""
+    start_ms: int
+    """When the first line is due, from fio's start: time to read the logs; 0 in version 3."""
+    read_ios: int
+    write_ios: int
+    read_bytes: int
+    write_bytes: int
+    split_ops: int
+    last_us: int
+    """The last line's time; the first is 1."""
+    largest_io_bytes: int
+    max_burst_ios: int
+    """The most lines due at one time."""
+    issue_us: tuple[float, float] = (0.0, 0.0)
+    """What issuing an I/O and each MiB of it was taken to take: delays are so much shorter."""
+
+    @property
+    def depth(self) -> int:
+        """The most I/Os in flight of one asynchronous job: its longest burst, where its buffers are not too much."""
+        return max(1, min(_MAX_DEPTH, _BUFFER_BYTES // self.largest_io_bytes, max(32, self.max_burst_ios)))
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenJob:
+    """One job's files in their folder."""
+
+    files: list[str]
+    space_bytes: int
+    log: LogSummary | None = None
+    parts: Callable[[], Iterator[dict[str, Any]]] | None = None
+    """What the logs hold, as `split_ios` yields it."""
+    expected: Sequence[ExpectedFigure] = ()
+
+
+def split_ios(ios: Path, max_io_bytes: int) -> Iterator[dict[str, Any]]:
+    """Yield the operations of the Parquet file `ios` as the I/Os that fio issues, in order, as numpy arrays.
+
+    `us` (timestamp), `is_read`, `offset`, `length`, and `part` (0 for the first of a split operation).
+    """
+    import pyarrow.parquet as pq
+
+    first = None
+    for batch in pq.ParquetFile(ios).iter_batches(
+        batch_size=_BATCH_ROWS, columns=["ts_ns", "op", "address", "io_bytes"], use_threads=False
+    ):
+        ts, op, address, length = (column.to_numpy() for column in batch.columns)
+        kept = np.flatnonzero(length > 0)
+        if not len(kept):
+            continue
+        ts, op = ts[kept], op[kept]
+        first = ts[0] if first is None else first
+        yield from split(FIRST_US + (ts - first) // NS_PER_US, op == READ, address[kept], length[kept], max_io_bytes)
+
+
+def split(us: Any, is_read: Any, offset: Any, length: Any, max_io_bytes: int) -> Iterator[dict[str, Any]]:
+    """Yield operations as `split_ios` does."""
+    for start in range(0, len(us), _BATCH_ROWS):
+        part_of = slice(start, start + _BATCH_ROWS)
+        longer = length[part_of]
+        parts = -(-longer // max_io_bytes)
+        row = np.repeat(np.arange(len(parts)), parts)
+        part = np.arange(len(row)) - np.repeat(np.cumsum(parts) - parts, parts)
+        yield {
+            "us": us[part_of][row],
+            "is_read": is_read[part_of][row],
+            "offset": offset[part_of][row] + part * max_io_bytes,
+            "length": np.minimum(longer[row] - part * max_io_bytes, max_io_bytes),
+            "part": part,
+        }
+
+
+def write_iologs(
+    folder: Path, name: str, parts: Callable[[], Iterator[dict[str, Any]]], options: JobOptions
+) -> LogSummary:
+    """Write what `parts` yields (as `split_ios` does) to logs in `folder` on the target that `options` say.
+
+    Unless they say else, it is one log, of one asynchronous job: many jobs wake each on its own, and as many as there
+    are may be in flight. Its times are absolute milliseconds, unless what fio takes to issue an I/O is known
+    (`issue_us`, which a check measures): relative microseconds are closer, but what issuing takes adds up, see
+    docs/concepts/fio-jobs.md. They are called `name`.iolog, or `name`.1.iolog and so on. Logs of an earlier number are
+    removed.
     """
     is_told = any(options.issue_us) and options.jobs in (None, 1)
-    return replace(options, version=options.version or (RELATIVE if is_told else ABSOLUTE), jobs=options.jobs or 1)
-
-
-def fitted_issue_us(
-    asked_us: NDArray[np.int64], came_us: NDArray[np.int64], length: NDArray[np.int64]
-) -> tuple[float, float] | None:
-    """Return what fio took to issue an I/O and each MiB of it, from the times asked in a log of version 3 and seen.
-
-    Only I/Os that were waited for show it: what was due at once came as soon as it could. Null with too few, or if it
-    took no time.
-    """
-    if len(asked_us) != len(came_us):
-        return None
-    asked, came = np.diff(asked_us), np.diff(came_us)
-    waited = asked > _WAITED_US
-    late = (came - asked)[waited]
-    if len(late) < _MIN_WAITS:
-        return None
-    # A stall of the machine is no cost of an I/O.
-    usual = np.abs(late - np.median(late)) <= np.percentile(np.abs(late - np.median(late)), _USUAL)
-    mib = (length[:-1][waited] / MIB)[usual]
-    mean = float(late[usual].mean())
-    if mean <= 0:
-        return None
-    if np.ptp(mib) * 2 <= mib.max():
-        return mean, 0.0
-    slope, base = (float(x) for x in np.polyfit(mib, late[usual], 1))
-    return (base, slope) if base > 0 and slope > 0 else (mean, 0.0)
-
-
-def prefill_job(profile: Profile, modes: Sequence[FioMode], space: int, options: JobOptions) -> str:
-    """Return the job that writes the whole target of `modes`, so that every read meets data on the device."""
-    text = header(
-        f"Fills the target of {', '.join(mode.job for mode in modes)}",
-        profile,
-        [("Run", [f"in this folder, once: fio {PREFILL}"]), ("Needs", needs(options, space))],
+    version, jobs = options.log_version or (RELATIVE if is_told else ABSOLUTE), options.jobs or 1
+    counts = _Counts()
+    lines = 0
+    for part in parts():
+        counts.add(part)
+        lines += len(part["us"])
+    start_ms = _START_MS + lines // _LINES_PER_MS if version == ABSOLUTE else 0
+    for old in folder.glob(f"{name}.*iolog"):
+        old.unlink()
+    # fio takes a log without I/O for an error.
+    jobs = max(1, min(jobs, lines))
+    width = len(str(jobs))
+    files = [f"{name}.iolog"] if jobs == 1 else [f"{name}.{i:0{width}d}.iolog" for i in range(1, jobs + 1)]
+    with ExitStack() as stack:
+        outs = [stack.enter_context(stack.enter_context(aside(folder / file)).open("wb")) for file in files]
+        logs = [_Log(out, options, version, start_ms) for out in outs]
+        done = 0
+        for part in parts():
+            for index, log in enumerate(logs):
+                # Line i goes to log i modulo their number.
+                log.write({name: values[(index - done) % jobs :: jobs] for name, values in part.items()})
+            done += len(part["us"])
+        for log in logs:
+            log.close()
+    return LogSummary(
+        files=files,
+        version=version,
+        target=options.target,
+        max_io_bytes=options.io_bytes,
+        start_ms=start_ms,
+        **counts.total,
+        max_burst_ios=counts.max_burst_ios,
+        issue_us=options.issue_us if version == RELATIVE else (0.0, 0.0),
     )
-    lines = [
-        f"filename={options.filename}",
-        "direct=1",
-        "ioengine=libaio",
-        "iodepth=4",
-        "rw=write",
-        "bs=1M",
-        f"size={space}",
-        "refill_buffers=1",
-        *data_lines(profile),
-        "end_fsync=1",
-    ]
-    return text + job_sections([("prefill", lines)])
 
 
-def replay_job(profile: Profile, log: LogSummary, options: JobOptions) -> str:
-    """Return the job that replays `log`, which holds every operation of the profile."""
-    title = "Exact replay of a KV-cache workload: every read and write, at its time"
-    space = profile.placed
-    does = [
-        (
-            f"{format_count(space.prior_objects)} objects ({format_bytes(space.prior_bytes)}) are read before they are "
-            "written; the prefill writes the whole target, so that every read meets data on the device"
+def _joined(*columns: Any, by: str = " ") -> Any:
+    """Join `columns`, arrays or a text for all rows, row by row with `by` between; return an Arrow array."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = pa.large_string()
+    parts = [pa.scalar(c, text) if isinstance(c, str) else pa.array(c).cast(text) for c in columns]
+    return pc.binary_join_element_wise(*parts, pa.scalar(by, text))
+
+
+class _Log:
+    """One log being written."""
+
+    def __init__(self, out: BinaryIO, options: JobOptions, version: int, start_ms: int) -> None:
+        self._out, self._target, self._start_ms = out, options.target, start_ms
+        self._is_absolute = version == ABSOLUTE
+        self._issue_us, self._before_us = options.issue_us, 0.0
+        self._last = FIRST_US if not self._is_absolute else -1
+        stamp = "" if self._is_absolute else f"{FIRST_US} "
+        out.write(f"fio version {version} iolog\n{stamp}{self._target} add\n{stamp}{self._target} open\n".encode())
+
+    def write(self, part: dict[str, Any]) -> None:
+        """Append lines."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        us = part["us"]
+        if not len(us):
+            return
+        op = np.where(part["is_read"], "read", "write")
+        line = _joined(self._target, op, part["offset"], part["length"])
+        if self._is_absolute:
+            ms = self._start_ms + (us - FIRST_US) // US_PER_MS
+            waits = np.diff(ms, prepend=self._last) != 0
+            line = _joined(pc.if_else(pa.array(waits), _joined(self._target, "wait", ms, "0\n"), ""), line, by="")
+            self._last = int(ms[-1])
+        else:
+            # An I/O is issued when it is asked for, or when those before are, with what each takes: fio waits for the
+            # difference of two times from when the first of them was issued.
+            base, per_mib = self._issue_us
+            done = self._before_us + np.cumsum(base + per_mib * part["length"] / MIB)
+            before = np.concatenate([[self._before_us], done[:-1]])
+            us = np.round(np.maximum.accumulate(np.maximum(us - before, self._last))).astype(np.int64)
+            self._before_us = float(done[-1])
+            line = _joined(us, line)
+            self._last = int(us[-1])
+        lines = _joined(line, "", by="\n")
+        self._out.write(lines.buffers()[2][: pc.sum(pc.binary_length(lines)).as_py()])
+
+    def close(self) -> None:
+        """End the log."""
+        stamp = "" if self._is_absolute else f"{self._last} "
+        self._out.write(f"{stamp}{self._target} close\n".encode())
+
+
+class _Counts:
+    """Counts lines as they pass."""
+
+    def __init__(self) -> None:
+        self.total = dict.fromkeys(
+            ("read_ios", "write_ios", "read_bytes", "write_bytes", "split_ops", "last_us", "largest_io_bytes"), 0
         )
-    ]
-    lost = ["which request and stage an operation serves: all are issued by time, none waits for another to complete"]
-    return _job(profile, log, options, FioMode.REPLAY, whole_mib(space.span_bytes), title, does, lost)
+        self.max_burst_ios = self._burst = 0
+        self._burst_us = -1
+
+    def add(self, part: dict[str, Any]) -> None:
+        """Count the lines of `part`."""
+        for name, chosen in (("read", part["is_read"]), ("write", ~part["is_read"])):
+            self.total[f"{name}_ios"] += int(chosen.sum())
+            self.total[f"{name}_bytes"] += int(part["length"][chosen].sum())
+        self.total["split_ops"] += int((part["part"] == 1).sum())
+        self.total["largest_io_bytes"] = max(self.total["largest_io_bytes"], int(part["length"].max()))
+        times, lines = np.unique(part["us"], return_counts=True)
+        lines[0] += self._burst if times[0] == self._burst_us else 0
+        self._burst_us, self._burst = int(times[-1]), int(lines[-1])
+        self.max_burst_ios = max(self.max_burst_ios, int(lines.max()))
+        self.total["last_us"] = self._burst_us
+
+
+_MS = 1_000_000
 
 
 def expected_replay(profile: Profile, log: LogSummary, *, is_drawn: bool) -> list[ExpectedFigure]:
@@ -140,49 +286,35 @@ def expected_replay(profile: Profile, log: LogSummary, *, is_drawn: bool) -> lis
     return expected_figures(source, IoLoad(rate, rate * moved / ios, reads / ios, *told))
 
 
-def reuse_job(profile: Profile, log: LogSummary, span_bytes: int, seed: int, options: JobOptions) -> str:
-    """Return the job that runs `log`, which was drawn from the profile with `seed`."""
-    title = "Drawn job of a KV-cache workload: its sizes, mix, bursts, gaps and how soon places are used again"
-    does = [
-        (
-            f"operations are drawn, with seed {seed}, from the profile's distributions; places from an LRU stack, at "
-            "the profile's reuse distances"
-        ),
-    ]
-    lost = [
-        "which operation follows which: each is drawn apart from the others",
-        "phases: the rate is the same all along",
-    ]
-    return _job(profile, log, options, FioMode.REUSE, whole_mib(span_bytes), title, does, lost)
-
-
-def _job(
-    profile: Profile,
-    log: LogSummary,
-    options: JobOptions,
-    mode: FioMode,
-    space: int,
-    title: str,
-    does: list[str],
-    lost: list[str],
-) -> str:
+# Long: what stands in the head.
+def log_job(profile: Profile, log: LogSummary, mode: FioMode, span_bytes: int, options: JobOptions) -> str:
+    """Return the job that runs `log`: every operation of the profile, or, for the reuse job, what was drawn from it."""
+    if mode is FioMode.REPLAY:
+        title = "Exact replay of a KV-cache workload: every read and write, at its time"
+        prior = f"{format_count(profile.placed.prior_objects)} objects ({format_bytes(profile.placed.prior_bytes)})"
+        does = (
+            f"{prior} are read before they are written; the prefill writes the whole target, so that every read meets "
+            "data on the device"
+        )
+        lost = [
+            "which request and stage an operation serves: all are issued by time, none waits for another to complete"
+        ]
+    else:
+        title = "Drawn job of a KV-cache workload: its sizes, mix, bursts, gaps and how soon places are used again"
+        does = (
+            f"operations are drawn, with seed {options.seed}, from the profile's distributions; places from an LRU "
+            "stack, at the profile's reuse distances"
+        )
+        lost = [
+            "which operation follows which: each is drawn apart from the others",
+            "phases: the rate is the same all along",
+        ]
     took = format_duration(log.last_us * 1000 + log.start_ms * _MS)
     started = format_duration(log.start_ms * _MS)
     started = f", of which {started} before the first I/O, to read the logs: fio's mean rates count them"
-    started = started if log.start_ms else ""
-    largest = log.largest_io_bytes
-    buffers = largest * (log.depth if len(log.files) == 1 else len(log.files))
-    pages = huge_pages([(log.depth, largest)] if len(log.files) == 1 else [(1, largest)] * len(log.files))
-    is_reserved = options.huge_pages >= pages
-    run = [
-        f"in this folder: fio {PREFILL} once, then {run_line(mode.job, largest, is_reserved=is_reserved)}",
-        f"it takes {took}{started}",
-    ]
-    need = [
-        *needs(options, space),
-        f"{format_bytes(buffers + 128 * (log.read_ios + log.write_ios))} of memory for buffers and logs",
-        *buffer_needs(largest, pages, is_reserved=is_reserved),
-    ]
+    largest, count = log.largest_io_bytes, len(log.files)
+    buffers = [(log.depth, largest)] if count == 1 else [(1, largest)] * count
+    held = sum(depth * size for depth, size in buffers) + 128 * (log.read_ios + log.write_ios)
     split = f"{format_count(log.split_ops)} operations longer than {format_io_size(log.max_io_bytes)} are split"
     losses = [
         *([f"{split}; their parts are issued at once"] if log.split_ops else []),
@@ -191,24 +323,23 @@ def _job(
         *([f"{format_count(n)} flushes are not issued (stat.fio has them)"] if (n := profile.flush_ops) else []),
         *common_losses(profile),
     ]
-    sections = [
-        ("Run", run),
-        ("Needs", need),
-        ("It does", [*_what_it_does(log), *does]),
-        ("Lost", losses),
-        (bugs_heading(options.version), _bugs(options.version, log)),
-    ]
-    engine = ["ioengine=psync"] if len(log.files) > 1 else ["ioengine=libaio", f"iodepth={log.depth}"]
-    shared = [
-        "direct=1",
-        *engine,
-        f"bs={largest}",
-        *buffer_lines(largest, is_reserved=is_reserved),
-        "group_reporting=1",
-        *data_lines(profile),
-    ]
-    jobs = [(file.removesuffix(".iolog"), [f"read_iolog={file}"]) for file in log.files]
-    return header(title, profile, sections) + job_sections([("global", shared), *jobs])
+    engine = ["ioengine=psync"] if count > 1 else ["ioengine=libaio", f"iodepth={log.depth}"]
+    return fio_job(
+        mode,
+        profile,
+        options,
+        title,
+        whole_mib(span_bytes),
+        buffers,
+        run=[f"it takes {took}{started if log.start_ms else ''}"],
+        memory=[f"{format_bytes(held)} of memory for buffers and logs"],
+        does=[*_what_it_does(log), does],
+        lost=losses,
+        bugs=_bugs(options.version, log),
+        shared=["direct=1", *engine, f"bs={largest}"],
+        more=["group_reporting=1"],
+        jobs=[(file.removesuffix(".iolog"), [f"read_iolog={file}"]) for file in log.files],
+    )
 
 
 def _what_it_does(log: LogSummary) -> list[str]:
@@ -268,9 +399,7 @@ def _bugs(version: FioVersion | None, log: LogSummary) -> list[str]:
 
 MAX_OPS = 2_000_000
 """The most operations that are drawn, which bounds memory and the logs."""
-_GRANULE_BYTES = 4096
 _EXACT_SIZES = 256
-_FIRST_US = 1
 _model = function("reuse_model_place", int, I8, I8, int, I8, I8, I8, returns=int)
 
 
@@ -329,7 +458,7 @@ def draw(profile: Profile, runtime_ns: int, seed: int) -> Drawn:
     sizes, index = np.unique(length, return_inverse=True)
     classes = index if len(sizes) <= _EXACT_SIZES else np.unique(slot_of(length), return_inverse=True)[1]
     reserved = np.zeros(int(classes.max()) + 1, dtype=np.int64)
-    np.maximum.at(reserved, classes, -(-length // _GRANULE_BYTES) * _GRANULE_BYTES)
+    np.maximum.at(reserved, classes, -(-length // GRANULE_BYTES) * GRANULE_BYTES)
     uses, offset = np.bincount(classes), np.empty(count, dtype=np.int64)
     span_bytes = int(_model(count, classes.astype(I8), distance, len(uses), reserved, uses, offset))
     return Drawn(_times(profile, count, runtime_ns, rng), is_read, offset, length, span_bytes)
@@ -370,4 +499,4 @@ def _times(profile: Profile, count: int, runtime_ns: int, rng: np.random.Generat
     starts = np.concatenate([[0.0], np.cumsum(gaps)])
     if starts[-1] > 0:
         starts *= runtime_ns / starts[-1]
-    return (_FIRST_US + np.repeat(starts, bursts)[:count] * (1_000_000 / NS_PER_S)).astype(np.int64)
+    return (FIRST_US + np.repeat(starts, bursts)[:count] * (1_000_000 / NS_PER_S)).astype(np.int64)

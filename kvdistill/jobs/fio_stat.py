@@ -16,37 +16,39 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvdistill.jobs.fio_program import (
-    MULTIPLIES_RATE_IOPS,
-    FioVersion,
-    buffer_lines,
-    buffer_needs,
-    huge_pages,
-    run_line,
-)
 from kvdistill.jobs.job import (
     EXPECTED_WITHIN,
     MIB,
-    PREFILL,
+    MULTIPLIES_RATE_IOPS,
     STAT_MAX_IO_BYTES,
     ExpectedFigure,
     FioMode,
+    FioVersion,
     IoLoad,
     JobOptions,
-    bugs_heading,
     common_losses,
-    data_lines,
     expected_figures,
     expected_said,
-    header,
-    job_sections,
+    fio_job,
     longest,
-    needs,
     source_load,
     stat_space_bytes,
 )
-from kvdistill.profile.distributions import PERCENT, cut_long, percentages, split_sizes, total_variation
-from kvdistill.profile.profile import DirectionProfile, IoStream, Law, Loop, Pacing, Places, Profile, SizeCount
+from kvdistill.profile.profile import (
+    PERCENT,
+    DirectionProfile,
+    IoStream,
+    Law,
+    Loop,
+    Pacing,
+    Places,
+    Profile,
+    SizeCount,
+    cut_long,
+    percentages,
+    split_sizes,
+    total_variation,
+)
 from kvtrace.core.units import (
     NS_PER_MS,
     NS_PER_S,
@@ -75,6 +77,7 @@ class _Times:
     share: float = 1.0
 
 
+# Long: the job is one text.
 def stat_job(profile: Profile, options: JobOptions) -> str:
     """Return the job that draws reads and writes from the models of the profile's streams."""
     space, largest = stat_space_bytes(profile, options), min(longest(profile), STAT_MAX_IO_BYTES)
@@ -83,13 +86,7 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
     for stream in _streams(profile):
         jobs += _sections(stream, _times(stream, profile, runtime_ns), profile, space)
     jobs += _trim_jobs(profile, options, runtime_ns)
-    pages = huge_pages(
-        (next((int(line.partition("=")[2]) for line in lines if line.startswith("iodepth=")), 1), largest)
-        for _name, lines in jobs
-    )
-    is_reserved = options.huge_pages >= pages
-    need = buffer_needs(largest, pages, is_reserved=is_reserved)
-    command = run_line(FioMode.STAT.job, largest, is_reserved=is_reserved)
+    depths = [next((int(line[8:]) for line in lines if line.startswith("iodepth=")), 1) for _name, lines in jobs]
     lost = ["the order of operations, and how soon a place is used again beyond what its law says (--mode reuse)"]
     laws = {s.places.law for s in profile.streams if s.places is not None}
     if any(s.loop.pace is Pacing.BURSTS for s in profile.streams) and profile.arrivals is not None:
@@ -111,29 +108,28 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         of = of if runtime_ns < profile.span_ns else ", as long as the source"
         lasts = f"it runs {format_duration(runtime_ns)}{of}"
     expected = f"it is {expected_said(expected_stat(profile, options))}"
-    text = header(
-        "Statistical job: drawn at random from the simplest models that explain the source",
+    return fio_job(
+        FioMode.STAT,
         profile,
-        [
-            ("Run", [f"in this folder: fio {PREFILL} once, then {command}", lasts, expected]),
-            ("Needs", [*needs(options, space), *need]),
-            ("Lost", [*lost, *common_losses(profile, has_deletes=not options.is_device)]),
-            (bugs_heading(options.version), _bugs(options.version)),
+        options,
+        "Statistical job: drawn at random from the simplest models that explain the source",
+        space,
+        [(depth, largest) for depth in depths],
+        run=[lasts, expected],
+        lost=[*lost, *common_losses(profile, has_deletes=not options.is_device)],
+        bugs=_bugs(options.version),
+        shared=[
+            f"filename={options.filename}",
+            f"size={space}",
+            "# the prefill makes the file: to make it here would be part of the run;",
+            "# without create_on_open fio would delete a file that is too short (seen with 3.33)",
+            "allow_file_create=0",
+            "create_on_open=1",
+            "direct=1",
+            "ioengine=libaio",
         ],
+        jobs=jobs,
     )
-    shared = [
-        f"filename={options.filename}",
-        f"size={space}",
-        "# the prefill makes the file: to make it here would be part of the run;",
-        "# without create_on_open fio would delete a file that is too short (seen with 3.33)",
-        "allow_file_create=0",
-        "create_on_open=1",
-        "direct=1",
-        "ioengine=libaio",
-        *buffer_lines(largest, is_reserved=is_reserved),
-        *data_lines(profile),
-    ]
-    return text + job_sections([("global", shared), *jobs])
 
 
 def _streams(profile: Profile) -> list[IoStream]:

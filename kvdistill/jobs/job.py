@@ -1,24 +1,44 @@
-"""What every job file shares: its names and options, the comment at its head, the space it needs on the target.
+"""What every job file shares: its names and options, the comment at its head, what it needs, and fio itself.
 
 The head says where the job comes from, how to run it, and what the format cannot express.
+
+Buffers: a device takes a limited number of memory segments a request. Of a buffer in 4 KiB pages that lie anywhere, 1
+MiB is 256 segments, but a device may take 254 (virtio) or 127 (NVMe): the block layer then splits the I/O. A huge page
+is one segment. fio asks the kernel for them with iomem=mmaphuge, which fails where none are reserved; glibc does for
+any buffer, where its tunable says so. Shorter I/Os arrive whole in any case, but take longer to issue page by page: a
+closed loop is slower, and its gaps are others (docs/concepts/fio-jobs.md).
 """
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 import textwrap
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isnan, nan
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
+import typer
 
-from kvdistill.jobs.fio_program import FioVersion
-from kvdistill.profile.profile import Profile, SourceKind
+from kvdistill.formats.formats import ABSOLUTE, RELATIVE
+from kvdistill.profile.profile import Profile, SourceKind, cut_long
 from kvtrace import __version__
-from kvtrace.core.errors import ConfigError
+from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.metadata import computing_notes, stream_notes
-from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
+from kvtrace.core.units import (
+    NS_PER_S,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_io_size,
+    parse_bytes,
+    parse_duration_ns,
+)
 
 SCRATCH = "kvdistill.scratch"
 PROFILE = "profile.json"
@@ -43,21 +63,150 @@ MIB = 1 << 20
 STAT_MAX_IO_BYTES = 512 * MIB
 """The statistical job draws longer operations as several: fio buffers depth times the longest in memory."""
 _MAX_TARGET = 256
+MAX_JOBS = 1024
+GRANULE_BYTES = 4096
+_MAX_IO_BYTES = (1 << 32) - GRANULE_BYTES
+_MANY_PAGES = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
+class FioVersion(NamedTuple):
+    """A version of fio; builds past a release count as that release."""
+
+    major: int
+    minor: int
+
+    def __str__(self) -> str:
+        """Return it as fio writes it."""
+        return f"{self.major}.{self.minor}"
+
+
+REAPS_WHILE_WAITING = FioVersion(3, 37)
+"""The first fio whose libaio replay completes operations while it waits for the next one's time."""
+MULTIPLIES_RATE_IOPS = FioVersion(3, 42)
+"""The first fio whose linear rate_iops is right with bssplit."""
+HANGS_IN_IO_URING = FioVersion(3, 41)
+"""The first fio whose replay hangs with io_uring."""
+READS_IOLOG_3 = FioVersion(3, 31)
+"""The first fio that reads iologs with timestamps."""
+
+HOW_TO_GET = (
+    "install it (Debian, Ubuntu: apt-get install fio; Fedora: dnf install fio) or see https://fio.readthedocs.io"
+)
+
+
+def parse_version(text: str) -> FioVersion:
+    """Return the version in `text`, such as `3.33` or `fio-3.42-12-gabcdef`."""
+    match = re.fullmatch(r"(?:fio-)?([0-9]+)\.([0-9]+)(?:[.-].*)?", text.strip())
+    if match is None:
+        raise ConfigError(f"--fio-version {text}: write it as 3.33")
+    version = FioVersion(int(match[1]), int(match[2]))
+    if version < READS_IOLOG_3:
+        raise ConfigError(f"fio {version} cannot replay a log with times; version {READS_IOLOG_3} or later can")
+    return version
+
+
+def positive(option: str, parse: Callable[[str], int]) -> Callable[[str], int]:
+    """Return `parse` for what `option` is given; it raises ConfigError for what is not above 0."""
+
+    def parsed(text: str) -> int:
+        if (value := parse(text)) <= 0:
+            raise ConfigError(f"{option} {text}: it must be more than 0")
+        return value
+
+    return parsed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """Options of fio jobs; null `version` is any fio."""
+    """What a user may ask of fio jobs: each option once, with its name, type, default and meaning.
 
-    target: str = SCRATCH
-    version: FioVersion | None = None
-    runtime_cap_ns: int = 300 * 10**9
-    space_bytes: int | None = None
-    """How much of the target the statistical job uses, where the source does not say where operations lie."""
+    A command takes it as a group of options (`takes_groups`); the last fields are of the machine, and of a check.
+    """
+
+    modes: Annotated[
+        list[FioMode] | None,
+        typer.Option(
+            "--mode", help="replay, stat or reuse; may be given again [default: all that the source supports]."
+        ),
+    ] = None
+    target: Annotated[str, typer.Option("--target", help="File or block device that the jobs overwrite.")] = SCRATCH
+    version: Annotated[
+        FioVersion | None,
+        typer.Option("--fio-version", help="Fio version to write for [default: the installed one]."),
+        parse_version,
+    ] = None
+    io_bytes: Annotated[
+        int,
+        typer.Option(
+            "--io-bytes", help="Largest I/O of replay and reuse; longer operations are split.  [default: 1MiB]"
+        ),
+        parse_bytes,
+    ] = 1 << 20
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            min=1,
+            help="Partition replay and reuse over this many jobs of one I/O in flight each; 1 is one asynchronous job "
+            "[default: 1].",
+        ),
+    ] = None
+    log_version: Annotated[
+        int | None,
+        typer.Option(
+            "--log-version",
+            help="2: absolute times, whole ms; 3: microseconds, but lateness only grows [default: the closest].",
+        ),
+    ] = None
+    is_whole: Annotated[
+        bool, typer.Option("--whole", help="Write the logs of the whole replay, however long they are.")
+    ] = False
+    has_huge_pages: Annotated[
+        bool | None,
+        typer.Option(
+            "--huge-pages/--no-huge-pages",
+            help="Huge pages are reserved (vm.nr_hugepages) where the jobs run [default: as on this machine].",
+            show_default=False,
+        ),
+    ] = None
+    runtime_cap_ns: Annotated[
+        int,
+        typer.Option("--max-duration", help="Longest run time of stat and reuse.  [default: 300s]"),
+        positive("--max-duration", parse_duration_ns),
+    ] = 300 * NS_PER_S
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random draws of reuse.")] = 42
+    space_bytes: Annotated[
+        int | None,
+        typer.Option("--space", help="Space of the target that stat uses, if the source does not say (10GiB)."),
+        positive("--space", parse_bytes),
+    ] = None
+    has_check: Annotated[bool, typer.Option("--check", help="Run the jobs briefly and compare.")] = False
+    check_ns: Annotated[
+        int,
+        typer.Option("--check-duration", help="How much of the source each checked job runs.  [default: 10s]"),
+        positive("--check-duration", parse_duration_ns),
+    ] = 10 * NS_PER_S
+    check_bytes: Annotated[
+        int,
+        typer.Option(
+            "--check-bytes", help="Most bytes that --check replays, and largest scratch file.  [default: 4GiB]"
+        ),
+        positive("--check-bytes", parse_bytes),
+    ] = 4 << 30
+    has_null_check: Annotated[
+        bool,
+        typer.Option("--check-null", help="Check with fio's null engine: fio's own times, without a target."),
+    ] = False
+    is_strict: Annotated[
+        bool, typer.Option("--strict", help="Write nothing if a job is expected to be over 10 % off its source.")
+    ] = False
     is_device: bool = False
     """Whether the target is a block device, which takes discards."""
     huge_pages: int = 0
     """How many huge pages are reserved and free where the jobs run."""
+    issue_us: tuple[float, float] = (0.0, 0.0)
+    """What fio takes to issue an I/O, and each MiB of it: delays of a log of version 3, which add to it, are so much
+    shorter."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for values that fio does not take."""
@@ -66,6 +215,17 @@ class JobOptions:
                 f"--target {self.target}: fio's log takes names of at most {_MAX_TARGET} characters without spaces, "
                 "quotes, # or ;"
             )
+        if not GRANULE_BYTES <= self.io_bytes <= _MAX_IO_BYTES or self.io_bytes % GRANULE_BYTES:
+            raise ConfigError(f"--io-bytes {self.io_bytes}: it must be a multiple of 4096 below 4 GiB")
+        if self.jobs is not None and not 1 <= self.jobs <= MAX_JOBS:
+            raise ConfigError(f"--jobs {self.jobs}: it must be 1 to {MAX_JOBS}")
+        if self.log_version not in (None, ABSOLUTE, RELATIVE):
+            raise ConfigError(f"--log-version {self.log_version}: it must be {ABSOLUTE} or {RELATIVE}")
+
+    def on_this_machine(self) -> JobOptions:
+        """Return them with fio's version and the huge pages of this machine where the user did not say."""
+        pages = free_huge_pages() if self.has_huge_pages is None else _MANY_PAGES * self.has_huge_pages
+        return replace(self, version=self.version or installed(), huge_pages=pages)
 
     @property
     def filename(self) -> str:
@@ -147,8 +307,6 @@ def expected_said(figures: Sequence[ExpectedFigure]) -> str:
 
 def source_load(profile: Profile, max_io_bytes: int) -> IoLoad:
     """Return the load of the profile, operations longer than `max_io_bytes` as several; nan without times."""
-    from kvdistill.profile.distributions import cut_long
-
     sides = [cut_long(side, max_io_bytes) for side in (profile.read, profile.write)]
     ios, seconds = sum(side.ops for side in sides), profile.span_ns / NS_PER_S or nan
     depth, idle = profile.depth, profile.idle
@@ -195,16 +353,6 @@ def needs(options: JobOptions, space: int) -> list[str]:
     ]
 
 
-def bugs_heading(version: FioVersion | None) -> str:
-    """Return the heading of the known bugs of fio `version`; null is any."""
-    return f"Known of fio {version}" if version else "Known of fio (written for any version)"
-
-
-def job_sections(sections: list[tuple[str, list[str]]]) -> str:
-    """Return the text of the sections (name, lines) of a job."""
-    return "".join(f"\n[{name}]\n" + "\n".join(lines) + "\n" for name, lines in sections)
-
-
 def data_lines(profile: Profile) -> list[str]:
     """Return the options that make data as compressible and repetitive as the profile says."""
     if profile.data is None:
@@ -246,6 +394,72 @@ def header(title: str, profile: Profile, sections: Iterable[tuple[str, Iterable[
     return "\n".join(lines) + "\n"
 
 
+def job_text(
+    title: str, profile: Profile, head: Iterable[tuple[str, Iterable[str]]], sections: Iterable[tuple[str, list[str]]]
+) -> str:
+    """Return a job: its `head` (as of `header`), and its sections (name, lines)."""
+    text = header(title, profile, head)
+    return text + "".join(f"\n[{name}]\n" + "\n".join(lines) + "\n" for name, lines in sections)
+
+
+SAFE_BYTES = 256 << 10
+"""I/Os up to this have no more pages than any device of our time takes pieces."""
+PAGE_BYTES = 4096
+HUGE_BYTES = 2 << 20
+TUNABLE = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+"""The variable of the environment by which glibc 2.35 and later asks for transparent huge pages."""
+
+
+# Long: a job's parts.
+def fio_job(
+    mode: FioMode,
+    profile: Profile,
+    options: JobOptions,
+    title: str,
+    space: int,
+    buffers: Sequence[tuple[int, int]],
+    *,
+    run: Iterable[str],
+    memory: Iterable[str] = (),
+    does: Iterable[str] = (),
+    lost: Iterable[str],
+    bugs: Iterable[str],
+    shared: Iterable[str],
+    more: Iterable[str] = (),
+    jobs: Iterable[tuple[str, list[str]]],
+) -> str:
+    """Return the job of `mode`: its head, what its `jobs` (name, lines) share, and these.
+
+    `buffers` are the depth and the largest I/O of each. A huge page is one segment of a request, see the module.
+    """
+    largest = max(size for _, size in buffers)
+    command, align = f"fio {mode.job}", []
+    memory = list(memory)
+    if largest > PAGE_BYTES:
+        pages = sum(-(-(depth * size + PAGE_BYTES) // HUGE_BYTES) for depth, size in buffers)
+        reserved = f"{pages} huge pages reserved (sysctl vm.nr_hugepages={pages})"
+        tunable = f"the variable {'='.join(TUNABLE)} (glibc 2.35; transparent huge pages not 'never')"
+        why = "I/Os take longer to issue"
+        if largest > SAFE_BYTES:
+            why = f"I/Os over {format_io_size(SAFE_BYTES)} may reach the device in parts"
+        if options.huge_pages >= pages:
+            align = ["iomem=mmaphuge"]
+            need = f"{reserved}; or {tunable} and iomem_align=2m in place of iomem=mmaphuge"
+        else:
+            command, align = f"{'='.join(TUNABLE)} {command}", ["iomem_align=2m"]
+            need = f"{tunable}; or {reserved} and iomem=mmaphuge in place of iomem_align=2m"
+        memory.append(f"{need}: without huge pages, {why}")
+    version = options.version
+    head = [
+        ("Run", [f"in this folder: fio {PREFILL} once, then {command}", *run]),
+        ("Needs", [*needs(options, space), *memory]),
+        ("It does", does),
+        ("Lost", lost),
+        (f"Known of fio {version}" if version else "Known of fio (written for any version)", bugs),
+    ]
+    return job_text(title, profile, head, [("global", [*shared, *align, *more, *data_lines(profile)]), *jobs])
+
+
 def _provenance(profile: Profile) -> list[str]:
     origin = profile.origin
     preset = f"preset {origin.preset}" if origin.preset else "no preset"
@@ -274,6 +488,25 @@ def _provenance(profile: Profile) -> list[str]:
     return [*lines, *(computing_notes(origin.notes) if origin.kind is SourceKind.TRACE else origin.notes)]
 
 
+def prefill_job(profile: Profile, modes: Sequence[FioMode], space: int, options: JobOptions) -> str:
+    """Return the job that writes the whole target of `modes`, so that every read meets data on the device."""
+    title = f"Fills the target of {', '.join(mode.job for mode in modes)}"
+    head = [("Run", [f"in this folder, once: fio {PREFILL}"]), ("Needs", needs(options, space))]
+    lines = [
+        f"filename={options.filename}",
+        "direct=1",
+        "ioengine=libaio",
+        "iodepth=4",
+        "rw=write",
+        "bs=1M",
+        f"size={space}",
+        "refill_buffers=1",
+        *data_lines(profile),
+        "end_fsync=1",
+    ]
+    return job_text(title, profile, head, [("prefill", lines)])
+
+
 def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
     """Return what no fio job can express; deletes only if `has_deletes`: on a device discards stand for them."""
     padding = profile.read.io_bytes + profile.write.io_bytes - profile.read.object_bytes - profile.write.object_bytes
@@ -296,3 +529,79 @@ def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
     if profile.stray_delete_ops:
         lines.append(f"{format_count(profile.stray_delete_ops)} deletes are of objects that were not there")
     return lines
+
+
+def installed() -> FioVersion | None:
+    """Return the version of the fio on the path; null if there is none."""
+    program = shutil.which("fio")
+    if program is None:
+        return None
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)  # noqa: S603 - found on the path
+    return parse_version(done.stdout)
+
+
+def run_fio(
+    job: Path,
+    timeout_s: float,
+    *,
+    program: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Run fio, or `program`, on `job` in its folder and return its JSON.
+
+    Raises:
+        ProbeUnavailable: there is no fio.
+        DeviceError: fio failed, or did not end within `timeout_s`.
+
+    """
+    import msgspec
+
+    program = program or shutil.which("fio")
+    if program is None:
+        raise ProbeUnavailable(f"fio is not installed; {HOW_TO_GET}")
+    command = [program, "--output-format=json", job.name]
+    try:
+        done = subprocess.run(  # noqa: S603 - found on the path
+            command,
+            cwd=job.parent,
+            env=None if environment is None else dict(environment),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout_s,
+        )
+    except subprocess.TimeoutExpired:
+        raise DeviceError(
+            f"fio did not end {job.name} within {timeout_s:.0f} s; the target is too slow: check less with "
+            "--check-duration or --check-bytes"
+        ) from None
+    # fio writes warnings before the JSON, to the same stream.
+    start = re.search(r"^\{", done.stdout, re.MULTILINE)
+    try:
+        result: dict[str, Any] = msgspec.json.decode(done.stdout[start.start() :]) if start else {}
+    except msgspec.DecodeError:
+        result = {}
+    failed = [job["error"] for job in result.get("jobs", []) if job.get("error")]
+    if done.returncode or failed or not result:
+        said = [line for line in (done.stderr + done.stdout).splitlines() if line.startswith("fio:")]
+        raise DeviceError(f"fio could not run {job.name}: {said[-1] if said else f'exit code {done.returncode}'}")
+    return result
+
+
+def free_huge_pages() -> int:
+    """Return how many huge pages of 2 MiB are reserved and free on this machine."""
+    try:
+        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+    except OSError:
+        return 0
+    if fields.get("Hugepagesize", "").split()[:1] != [str(HUGE_BYTES >> 10)]:
+        return 0
+    return int(fields.get("HugePages_Free", "0"))
+
+
+def make_folder(outdir: Path) -> None:
+    """Make the folder `outdir` for jobs, unless it is there; DeviceError if that fails."""
+    try:
+        outdir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DeviceError(f"cannot make the folder {outdir}: {error.strerror}") from None

@@ -1,109 +1,243 @@
-"""Write jobs into a folder, each file whole or not at all: fio jobs by mode, and those of object stores."""
+"""Write the fio jobs of a source into a folder, each file whole or not at all; with `--check`, run them briefly.
+
+Then what fio did on a scratch file is compared with the source.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
-from kvdistill.formats import iolog
-from kvdistill.formats.iolog import LogOptions, LogSummary
-from kvdistill.formats.oplog import OpLog, Style, can_log, write_oplogs
+from kvdistill.formats.formats import RELATIVE
 from kvdistill.jobs import fio_replay
-from kvdistill.jobs.fio_replay import draw
+from kvdistill.jobs.closeness import (
+    END_SLIP_TARGET,
+    REPLAY_GAP_KS_TARGET,
+    CheckedRun,
+    ClosenessPair,
+    Seen,
+    Side,
+    compare_drawn,
+    compare_logged,
+)
+from kvdistill.jobs.fio_replay import LogSummary, WrittenJob, draw, split, split_ios, write_iologs
 from kvdistill.jobs.fio_stat import expected_stat, stat_job
-from kvdistill.jobs.job import PREFILL, PROFILE, ExpectedFigure, FioMode, JobOptions, stat_space_bytes, whole_mib
-from kvdistill.jobs.store_mix import StoreJob
-from kvdistill.profile.profile import Profile
-from kvdistill.profile.sources import Distilled, distil_source
-from kvtrace.core.app import progress
-from kvtrace.core.errors import ConfigError, DeviceError
-from kvtrace.core.files import write_json, write_text
+from kvdistill.jobs.job import (
+    HOW_TO_GET,
+    PREFILL,
+    PROFILE,
+    SCRATCH,
+    TUNABLE,
+    ExpectedFigure,
+    FioMode,
+    JobOptions,
+    expected_said,
+    installed,
+    make_folder,
+    prefill_job,
+    run_fio,
+    stat_space_bytes,
+    whole_mib,
+)
+from kvdistill.profile.profile import ArrivalProfile, Profile, SourceKind
+from kvdistill.profile.sources import Distilled, distil_source, file_of
+from kvdistill.queries.window import RowWindow, place_of
+from kvtrace.core import tables
+from kvtrace.core.app import log, progress
+from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, TraceError
+from kvtrace.core.files import read_json, write_json, write_text
 from kvtrace.core.limit import Limit
+from kvtrace.core.metadata import TierFacts
+from kvtrace.core.run.run_file import BLOCKS_FILE, argv_of, read_run
+from kvtrace.core.schema import BLOCKS, TRACE, arrow_schema
+from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
+
+CLOSENESS = "closeness.json"
+MAX_LINES = 1_000_000
+"""I/Os of a replay that are written unless all are asked for: enough that chance moves no figure by a hundredth."""
+_LINE_BYTES = 36
+"""Of a line of a log, but for the target's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckOptions:
-    """Limits of a check."""
-
-    seconds: float = 10.0
-    max_bytes: int = 4 << 30
-    """The most bytes that a check's part of the source moves, and its scratch file takes."""
-    is_null: bool = False
-    """Whether fio's null engine takes the I/O: what is late then is fio's, not a target's."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobRequest:
-    """Which fio jobs to write, and how."""
-
-    modes: Sequence[FioMode]
-    options: JobOptions
-    logs: LogOptions
-    seed: int = 42
-    """Of the random draws."""
-    checks: CheckOptions | None = None
-    is_strict: bool = False
-    """Whether a job that is expected not to be as its source is refused."""
-    is_whole: bool = False
-    """Whether the replay is written whole, however long its logs are."""
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenJob:
-    """One job's files in their folder."""
+class Jobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Files of the fio jobs that were written; `closeness` is null without `--check`."""
 
     files: list[str]
-    space_bytes: int
-    log: LogSummary | None = None
-    parts: Callable[[], Iterator[dict[str, Any]]] | None = None
-    """What the logs hold, as `iolog.split_ios` yields it."""
-    expected: Sequence[ExpectedFigure] = ()
+    space_bytes: dict[str, int]
+    """What each job needs on its target."""
+    logs: dict[str, LogSummary]
+    """Of the jobs that run iologs."""
+    profile: Profile
+    expected: dict[str, Sequence[ExpectedFigure]]
+    """What each job is expected to do at the source's own response times, beside the source."""
+    closeness: Closeness | None = None
 
 
-def write_prefill(
-    distilled: Distilled, written: Mapping[FioMode, WrittenJob], folder: Path, request: JobRequest
-) -> WrittenJob:
-    """Write the job that fills the target once for all that are `written`."""
+def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, options: JobOptions) -> Jobs:
+    """Write the jobs of `source` into `outdir`, and check them if `options` say so.
+
+    Raises:
+        ConfigError, TraceError, DeviceError: as the parts say.
+        ProbeUnavailable: a check is asked for, but there is no fio; the jobs are written all the same.
+
+    """
+    target = outdir / options.target
+    if target.is_dir():
+        raise ConfigError(f"--target {options.target} is a folder; name a file or a block device")
+    make_folder(outdir)
+    options = replace(options, is_device=target.is_block_device())
+    with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as folder:
+        scratch = Path(folder)
+        with progress(f"distil {source.name}"):
+            whole = distil_source(source, tier, limit, scratch)
+        parts = dict.fromkeys(modes_of(whole, options.modes), whole)
+        if FioMode.REPLAY in parts:
+            parts[FioMode.REPLAY] = part_to_replay(source, tier, whole, scratch, options)
+        with progress("write the jobs"):
+            written = write_fio(whole.profile, parts, outdir, scratch, options)
+        write_json(outdir / PROFILE, whole.profile)
+        closeness = None
+        if options.has_check or options.has_null_check:
+            log(f"checking: running {', '.join(mode.job for mode in parts)} with fio")
+            closeness = check(source, tier, whole, outdir, list(parts), options)
+            write_json(outdir / CLOSENESS, closeness)
+            if any(closeness.issue_us):
+                timed = replace(options, issue_us=closeness.issue_us)
+                written[FioMode.REPLAY] = write_job(FioMode.REPLAY, parts[FioMode.REPLAY], outdir, timed)
+    names = [name for job in written.values() for name in job.files]
+    return Jobs(
+        files=[PREFILL, *names, PROFILE, *([CLOSENESS] if closeness else [])],
+        space_bytes={mode: job.space_bytes for mode, job in written.items()},
+        logs={mode: job.log for mode, job in written.items() if job.log is not None},
+        profile=whole.profile,
+        expected={mode: job.expected for mode, job in written.items()},
+        closeness=closeness,
+    )
+
+
+def modes_of(distilled: Distilled, modes: Sequence[FioMode] | None) -> list[FioMode]:
+    """Return the jobs to write: those asked for, or those that the source supports.
+
+    Raises:
+        ConfigError: the source does not support one that is asked for.
+
+    """
+    if modes:
+        if FioMode.REPLAY in modes and distilled.ios is None:
+            raise ConfigError(
+                f"--mode replay: {distilled.profile.origin.file} holds no single operations; take a trace, a run or "
+                "block events"
+            )
+        return list(dict.fromkeys(modes))
+    known = [
+        (FioMode.REPLAY, distilled.ios is not None),
+        (FioMode.STAT, True),
+        (FioMode.REUSE, distilled.profile.locality is not None and distilled.profile.arrivals is not None),
+    ]
+    return [mode for mode, is_known in known if is_known]
+
+
+def part_to_replay(source: Path, tier: str | None, whole: Distilled, scratch: Path, options: JobOptions) -> Distilled:
+    """Return the part of `whole` to replay: all of it, unless it has over MAX_LINES I/Os and --whole is not given."""
+    profile = whole.profile
+    lines = sum(
+        size.ops * -(-size.io_bytes // options.io_bytes)
+        for direction in (profile.read, profile.write)
+        for size in direction.sizes
+    )
+    size = format_bytes(lines * (len(options.target) + _LINE_BYTES))
+    if lines <= MAX_LINES or options.is_whole or profile.arrivals is None or whole.ios is None:
+        if lines > MAX_LINES:
+            log(f"the replay's logs take about {size} for {format_count(lines)} I/Os")
+        return whole
+    begin_ns, span_ns = typical(profile.arrivals, profile.span_ns, MAX_LINES / lines)
+    log(
+        f"the whole replay's logs would take about {size} for {format_count(lines)} I/Os (--whole writes them): "
+        f"replay.fio has the most typical {format_duration(span_ns)} of {format_duration(profile.span_ns)}"
+    )
+    part = scratch / "replayed"
+    part.mkdir()
+    window = replace(whole.limit, begin_ns=whole.limit.begin_ns + begin_ns).within(Limit(span_ns=span_ns))
+    return distil_source(source, tier, window, part)
+
+
+def typical(arrivals: ArrivalProfile, span_ns: int, share: float) -> tuple[int, int]:
+    """Return begin and length in ns of the most typical window: `share` of the time, its mix most like the whole's."""
+    counts = np.array([arrivals.read_ops, arrivals.write_ops], dtype=np.float64)
+    buckets = counts.shape[1]
+    length = max(1, round(buckets * share))
+    done = np.concatenate([np.zeros((2, 1)), np.cumsum(counts, axis=1)], axis=1)
+    found = (done[:, length:] - done[:, :-length]) / length
+    unlike = np.abs(found - counts.mean(axis=1, keepdims=True)).sum(axis=0)
+    begin = int(unlike.argmin()) * arrivals.bucket_ns
+    return begin, min(length * arrivals.bucket_ns, span_ns - begin)
+
+
+def write_fio(
+    profile: Profile, parts: Mapping[FioMode, Distilled], outdir: Path, scratch: Path, options: JobOptions
+) -> dict[FioMode, WrittenJob]:
+    """Write the job of each mode, made of its part of the source, into `outdir`, and the one that fills their target.
+
+    Raises:
+        ConfigError: `options` are strict, and one of them is expected not to be as its source.
+
+    """
+    for mode, part in parts.items() if options.is_strict else ():
+        expected = write_job(mode, part, scratch, options).expected
+        if any(figure.is_missed for figure in expected):
+            raise ConfigError(
+                f"--strict: {mode.job} is {expected_said(expected)}; nothing was written; choose others with "
+                "--mode, or leave --strict out"
+            )
+    written = {mode: write_job(mode, part, outdir, options) for mode, part in parts.items()}
+    write_prefill(profile, written, outdir, options)
+    return written
+
+
+def write_prefill(profile: Profile, written: Mapping[FioMode, WrittenJob], folder: Path, options: JobOptions) -> int:
+    """Write the job that fills the target once for all that are `written`; return how much that is."""
     space = max(job.space_bytes for job in written.values())
-    text = fio_replay.prefill_job(distilled.profile, list(written), space, request.options)
-    write_text(folder / PREFILL, text)
-    return WrittenJob([PREFILL], space)
+    write_text(folder / PREFILL, prefill_job(profile, list(written), space, options))
+    return space
 
 
-def write_job(mode: FioMode, distilled: Distilled, folder: Path, request: JobRequest) -> WrittenJob:
+def write_job(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
     """Write the job of one mode and what it needs into `folder`."""
-    return _WRITERS[mode](mode, distilled, folder, request)
+    return _WRITERS[mode](mode, distilled, folder, options)
 
 
-def _write_stat(mode: FioMode, distilled: Distilled, folder: Path, request: JobRequest) -> WrittenJob:
-    profile, options = distilled.profile, request.options
+def _write_stat(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
+    profile = distilled.profile
     write_text(folder / mode.job, stat_job(profile, options))
     return WrittenJob([mode.job], stat_space_bytes(profile, options), expected=expected_stat(profile, options))
 
 
-def _write_logs(mode: FioMode, distilled: Distilled, folder: Path, request: JobRequest) -> WrittenJob:
+def _write_logs(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
     """Write iologs, of the source's operations or of drawn ones, and the job that runs them."""
-    profile, options, most = distilled.profile, request.options, request.logs.max_io_bytes
-    text: Callable[[LogSummary], str]
+    profile, most = distilled.profile, options.io_bytes
     if mode is FioMode.REPLAY:
         if distilled.ios is None:
             raise ValueError("distilled(=figures alone) must hold operations to be replayed.")
-        span_bytes, parts = profile.placed.span_bytes, partial(iolog.split_ios, distilled.ios, most)
-        text = partial(fio_replay.replay_job, profile, options=options)
+        span_bytes, parts = profile.placed.span_bytes, partial(split_ios, distilled.ios, most)
     else:
-        drawn = draw(profile, min(profile.span_ns, options.runtime_cap_ns), request.seed)
+        drawn = draw(profile, min(profile.span_ns, options.runtime_cap_ns), options.seed)
         span_bytes = drawn.span_bytes
-        parts = partial(iolog.split, drawn.us, drawn.is_read, drawn.offset, drawn.length, most)
-        text = partial(fio_replay.reuse_job, profile, span_bytes=span_bytes, seed=request.seed, options=options)
-    form = fio_replay.replay_form(request.logs)
-    logs = iolog.write_iologs(folder, mode, parts, options.target, form)
-    write_text(folder / mode.job, text(logs))
+        parts = partial(split, drawn.us, drawn.is_read, drawn.offset, drawn.length, most)
+    logs = write_iologs(folder, mode, parts, options)
+    write_text(folder / mode.job, fio_replay.log_job(profile, logs, mode, span_bytes, options))
     expected = fio_replay.expected_replay(profile, logs, is_drawn=mode is FioMode.REUSE)
     return WrittenJob([mode.job, *logs.files], whole_mib(span_bytes), logs, parts, expected)
 
@@ -111,63 +245,396 @@ def _write_logs(mode: FioMode, distilled: Distilled, folder: Path, request: JobR
 _WRITERS: Final = {FioMode.REPLAY: _write_logs, FioMode.STAT: _write_stat, FioMode.REUSE: _write_logs}
 
 
-MAX_HOSTS = 1024
+_SPARE_BYTES = 256 << 20
+"""Free space that a check leaves alone."""
+_SLOWEST_BYTES_PER_S = 20e6
+"""A target slower than this is given up on: a check is meant to be brief."""
 
 
-class StoreJobs(msgspec.Struct, frozen=True, kw_only=True):
-    """Files written for warp or sai3-bench; `lost` is what the format cannot express, `log` null without op logs."""
+class Closeness(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of `--check`, the content of `closeness.json`."""
 
-    files: list[str]
-    lost: list[str]
-    log: OpLog | None
-    profile: Profile
+    fio_version: str
+    comparisons: list[ClosenessPair]
+    notes: list[str]
+    issue_us: tuple[float, float] = (0.0, 0.0)
+    """What fio took to issue an I/O of the replay, and each MiB of it; its log is written so much earlier."""
 
 
-# Long: its parameters.
-def write_store_jobs(
-    source: Path,
-    tier: str | None,
-    outdir: Path,
-    limit: Limit,
-    name: str,
-    job_of: Callable[[Profile], StoreJob],
-    *,
-    style: Style | None,
-    endpoint: str,
-    hosts: int = 1,
-    argv: Sequence[str],
-) -> StoreJobs:
-    """Write the job `name` of an object store, which `job_of` makes, and op logs of a `style`, one for each of `hosts`.
-
-    Without a style there are no logs.
+def find_closeness(path: Path) -> Closeness | None:
+    """Return the content of the closeness.json at `path`, or null if there is no such file.
 
     Raises:
-        ConfigError, TraceError, DeviceError: as the parts say.
+        TraceError: it is damaged, or of another version.
 
     """
-    if not 1 <= hosts <= MAX_HOSTS:
-        raise ConfigError(f"--hosts {hosts}: it must be 1 to {MAX_HOSTS}")
-    make_folder(outdir)
-    with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as scratch, progress(f"distil {source.name}"):
-        profile = distil_source(source, tier, limit, Path(scratch)).profile
-    job, log = job_of(profile), None
-    lost = job.lost
-    if style is not None and can_log(source):
-        with progress("write the op log"):
-            log = write_oplogs(
-                source, profile.tier, outdir, style, endpoint=endpoint, hosts=hosts, limit=limit, argv=argv
-            )
-    elif style is not None:
-        lost = [*lost, f"single operations on objects: {source.name} holds none, so there is no op log"]
-    write_text(outdir / name, job.text)
-    write_json(outdir / PROFILE, profile)
-    logs = [] if log is None else [*log.populate_files, *log.files]
-    return StoreJobs(files=[name, *logs, PROFILE], lost=lost, log=log, profile=profile)
+    if not path.is_file():
+        return None
+    return read_json(path, Closeness, misfit="no closeness of this version: {}")
 
 
-def make_folder(outdir: Path) -> None:
-    """Make the folder `outdir` for jobs, unless it is there; DeviceError if that fails."""
+_OF_A_DEVICE = (SourceKind.BLOCKS, SourceKind.PROBE)
+
+
+# Long: what a check does, step after step.
+def check(
+    source: Path, tier: str | None, whole: Distilled, outdir: Path, modes: Sequence[FioMode], options: JobOptions
+) -> Closeness:
+    """Run the jobs of `modes` on a scratch file in `outdir`, cut to a brief part; return how close they come.
+
+    They are made of the source's first `check_ns` or `check_bytes`, and compared with just that part.
+
+    Raises:
+        ProbeUnavailable: there is no fio.
+        DeviceError: too little space, or fio failed.
+
+    """
+    version, cap, is_null = installed(), options.check_ns, options.has_null_check
+    if version is None:
+        raise ProbeUnavailable(f"--check needs fio; {HOW_TO_GET}. The job files are written.")
+    options = replace(options, target=SCRATCH, version=version, runtime_cap_ns=cap, is_device=False)
+    part_limit = whole.limit.within(Limit(span_ns=cap, moved_bytes=None if is_null else options.check_bytes))
+    depth, comparisons = whole.profile.depth, []
+    notes = ["the source's depth is not known: a trace has no measured times"]
+    if depth is not None:
+        notes = [f"the source's depth is {depth.mean:.3g} over all of it, weighted by time"]
+    if is_null:
+        notes.append("fio's null engine took the I/O: times are fio's own, and a target only adds to them")
+    with tempfile.TemporaryDirectory(prefix=".check-", dir=outdir) as folder:
+        place = Path(folder)
+        part = whole if whole.ios is None else distil_source(source, tier, part_limit, place)
+        is_whole = part is whole or part.profile.ops == whole.profile.ops
+        window = "the whole window" if is_whole else f"the first {format_duration(part.profile.span_ns)}"
+        part = whole if is_whole else part
+        left_out = set(modes) - set(modes_of(part, None))
+        notes += [
+            f"{mode.job} is not checked: all operations of {window} share one instant (--check-duration)"
+            for mode in left_out
+        ]
+        written = {mode: write_job(mode, part, place, options) for mode in modes if mode not in left_out}
+        depth_cap = max((job.log.depth for job in written.values() if job.log is not None), default=None)
+        reference = None if is_null else _reference(source, part, place, options.io_bytes, depth_cap, notes)
+        if not is_null:
+            # Fill the scratch file of all jobs once.
+            space = write_prefill(part.profile, written, place, options)
+            free = shutil.disk_usage(place).free
+            if free < space + _SPARE_BYTES:
+                raise DeviceError(
+                    f"--check needs {format_bytes(space)} in {place.parent} and leaves {format_bytes(_SPARE_BYTES)} "
+                    f"alone, but {format_bytes(free)} are free; check less with --check-duration or --check-bytes"
+                )
+            run_fio(place / PREFILL, 30 + space / _SLOWEST_BYTES_PER_S)
+        issue_us = (0.0, 0.0)
+        for mode, job in written.items():
+            run = CheckedRun(mode, part, window, whole.profile.span_ns, place, options, job, reference)
+            if mode is FioMode.REPLAY:
+                pair, issue_us = _closest_replay(run, notes)
+            else:
+                pair = _check_drawn(run, notes) if mode is FioMode.STAT else _check_logs(run, notes)[0]
+            comparisons.append(pair)
+    return Closeness(
+        fio_version=str(version), comparisons=comparisons, notes=list(dict.fromkeys(notes)), issue_us=issue_us
+    )
+
+
+def _closest_replay(run: CheckedRun, notes: list[str]) -> tuple[ClosenessPair, tuple[float, float]]:
+    """Return the replay whose gaps at the device are closest, and the issue cost in its log (µs an I/O, a MiB).
+
+    Absolute milliseconds and, with what issuing takes as the first run shows it, relative microseconds.
+    """
+    options = run.options
+
+    def tried(**changed: Any) -> tuple[ClosenessPair, tuple[float, float] | None]:
+        """Write the logs anew with other options, and run them."""
+        form = replace(options, **changed)
+        return _check_logs(
+            replace(run, options=form, written=write_job(run.mode, run.distilled, run.place, form)), notes
+        )
+
+    best, issue_us = None, (0.0, 0.0)
+    if options.log_version is None and options.jobs in (None, 1) and not options.has_null_check:
+        best, found = tried(log_version=RELATIVE, jobs=1)
+        if found is not None:
+            timed, _found = tried(log_version=RELATIVE, jobs=1, issue_us=found)
+            if (timed.fio.gap_ks or 0) <= (best.fio.gap_ks or 0):
+                best, issue_us = timed, found
+        if best.fio.side is not Side.DEVICE or abs(best.fio.end_slip or 0) > END_SLIP_TARGET:
+            # Nobody can say what issuing takes, or it takes now this and now that.
+            best, issue_us = None, (0.0, 0.0)
+    pair = best or tried()[0]
+    ks = pair.fio.gap_ks
+    if pair.fio.gap_resolution_us == 1 and ks is not None and ks > REPLAY_GAP_KS_TARGET:
+        notes.append(
+            f"this fio keeps the gaps between arrivals to a KS distance of {ks:.2f} at 1 µs; kvreplay issues by "
+            "absolute times and keeps them closer"
+        )
+    return pair, issue_us
+
+
+def _reference(
+    source: Path, part: Distilled, place: Path, io_bytes: int, depth_cap: int | None, notes: list[str]
+) -> Distilled | None:
+    """Return what fio's block requests are compared with; null, with a note why, if fio's own side is compared."""
+    kind = part.profile.origin.kind
+    if kind in _OF_A_DEVICE:
+        return part
+    if kind is not SourceKind.TRACE:
+        notes.append(
+            "only fio's side was compared: the source is what was asked of files, which the block layer merges and "
+            "splits; to compare at the device, make jobs of what `kvreplay probe` or `run --probes` saw of a replay"
+        )
+        return None
+    log("checking: kvreplay replays the part of the trace, to see what it makes at the device")
+    seen, outcome = replay_seen(file_of(source), part, place, io_bytes, depth_cap)
+    if seen is None:
+        notes.append(f"only fio's side was compared, with what the trace asks of files: {outcome}")
+    else:
+        notes.append(
+            "the source's side is a replay of this part of the trace by kvreplay on the same disk, and both sides are "
+            f"block requests there ({outcome})"
+        )
+    return seen
+
+
+def _seen(run: CheckedRun, job: Path, unseen: Path, timeout_s: float, notes: list[str]) -> Seen:
+    """Run `job` with the device probed; where it cannot be, run `unseen` and add a note."""
+    if run.reference is None:
+        return Seen(run_fio(unseen, timeout_s, environment=environment()), None, None)
+    seen = run_seen(job, timeout_s, unseen=unseen)
+    if seen.why is not None:
+        notes.append(f"only fio's side was compared, not what the device saw: {seen.why}")
+    return seen
+
+
+def _check_logs(run: CheckedRun, notes: list[str]) -> tuple[ClosenessPair, tuple[float, float] | None]:
+    """Run the job of iologs in `run`; return how close it came, and what issuing took if that can be determined."""
+    log, job, is_null = run.written.log, run.place / run.mode.job, run.options.has_null_check
+    assert log is not None
+    kept = with_options(job.read_text(), "write_lat_log", ["log_offset=1", "log_unix_epoch=1"])
+    job.write_text(on_null(kept) if is_null else kept)
+    moved_bytes = log.read_bytes + log.write_bytes
+    timeout_s = 30 + log.last_us / 1e6 + log.start_ms / 1e3 + moved_bytes / _SLOWEST_BYTES_PER_S
+    seen = _seen(run, job, job, timeout_s, notes)
+    # The null engine submits nothing.
+    kind = "slat" if len(log.files) == 1 and not is_null else "clat"
+    logs = [next(run.place.glob(f"{file.removesuffix('.iolog')}_{kind}.*.log")) for file in log.files]
+    found = compare_logged(run, seen, logs, is_submission=kind == "slat")
+    for path in logs:
+        path.unlink()
+    return found
+
+
+def _check_drawn(run: CheckedRun, notes: list[str]) -> ClosenessPair:
+    """Run the statistical job in `run`."""
+    job, logged = run.place / run.mode.job, run.place / f"{run.mode}.logged.fio"
+    # To log each I/O takes fio time, which a closed loop then lacks: only where nobody else looks.
+    kept = with_options(job.read_text(), "write_iolog", [])
+    logged.write_text(on_null(kept) if run.options.has_null_check else kept)
+    moved_bytes = run.distilled.profile.read.io_bytes
+    timeout_s = 60 + run.options.check_ns / NS_PER_S + moved_bytes / _SLOWEST_BYTES_PER_S
+    return compare_drawn(run, _seen(run, job, logged, timeout_s, notes))
+
+
+def on_null(job: str) -> str:
+    """Return `job` for fio's null engine, which needs no file and does no I/O."""
+    lines = [line for line in job.splitlines() if line not in ("allow_file_create=0", "create_on_open=1")]
+    # One at a time, which the null engine completes at once: what is not reaped at the end is in no log.
+    changed = {"ioengine": "ioengine=null", "iodepth": "iodepth=1"}
+    return "\n".join(changed.get(line.partition("=")[0], line) for line in lines) + "\n"
+
+
+def with_options(job: str, per_job: str, shared: list[str]) -> str:
+    """Return `job` with `per_job` set in each section to a name of its own, and `shared` in the first."""
+    lines = []
+    for line in job.splitlines():
+        lines.append(line)
+        if line == "[global]":
+            lines += shared
+        elif line.startswith("["):
+            lines.append(f"{per_job}={line[1:-1]}" + (".drawn" if per_job == "write_iolog" else ""))
+    return "\n".join(lines) + "\n"
+
+
+ATTACHED = "probes attached"
+"""What `kvreplay probe` says once it measures."""
+_ATTACH_S, _END_S = 120, 120
+
+
+def disk_of(place: Path) -> Path | None:
+    """Return the disk in /dev beneath `place`; null if no block device is (tmpfs, overlay, network)."""
+    found = place.stat().st_dev
+    link = Path(f"/sys/dev/block/{os.major(found)}:{os.minor(found)}")
+    if not link.exists():
+        return None
+    block = link.resolve()
+    return Path("/dev") / (block if (block / "queue").is_dir() else block.parent).name
+
+
+def environment() -> dict[str, str]:
+    """Return the environment to run fio in, as a job's head says: glibc asks for huge pages."""
+    name, value = TUNABLE
+    others = [t for t in os.environ.get(name, "").split(":") if t and not t.startswith("glibc.malloc.hugetlb=")]
+    return os.environ | {name: ":".join([*others, value])}
+
+
+def run_seen(job: Path, timeout_s: float, *, unseen: Path | None = None, keep: Path | None = None) -> Seen:
+    """Run fio on `job` in its folder, which lies on the target's filesystem, with the probes attached if possible.
+
+    If not, `unseen` is run in its place: a job whose own logs say what it did. What the probes wrote stays in the
+    folder `keep`, if one is named.
+
+    Raises:
+        ProbeUnavailable: there is no fio.
+        DeviceError: fio failed.
+
+    """
+    disk = disk_of(job.parent)
+    program = shutil.which("fio")
+    if program is None:
+        raise ProbeUnavailable(f"fio is not installed; {HOW_TO_GET}")
+    if disk is None:
+        why = "no block device lies beneath the target"
+        return Seen(run_fio(unseen or job, timeout_s, environment=environment()), None, why)
+    # A name of its own, so that no other fio on the machine is taken for it.
+    link = job.parent.resolve() / f"fio{os.getpid()}"  # fio is run in the job's folder
+    link.unlink(missing_ok=True)
+    link.symlink_to(program)
+    output = keep or job.parent / f"{job.stem}.seen"
     try:
-        outdir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DeviceError(f"cannot make the folder {outdir}: {error.strerror}") from None
+        with _probe(link.name, disk, output) as refused:
+            chosen = job if refused is None else unseen or job
+            result = run_fio(chosen, timeout_s, program=str(link), environment=environment())
+        if refused is not None:
+            return Seen(result, None, refused)
+        device, reason = direct_requests(output / BLOCKS_FILE, None, job.parent / f"{job.stem}.scratch")
+        if device is None and unseen is not None:
+            result = run_fio(unseen, timeout_s, environment=environment())
+        return Seen(result, device, reason)
+    finally:
+        link.unlink()
+        if keep is None:
+            shutil.rmtree(output, ignore_errors=True)
+
+
+@contextmanager
+def _probe(comm: str, disk: Path, output: Path) -> Iterator[str | None]:
+    """Yield null while the probes are attached, or why they are not."""
+    command = argv_of("kvreplay", "probe", "--comm", comm, "--dev", str(disk), "-o", str(output), "--json")
+    said = output.with_suffix(".log")
+    with (
+        said.open("wb") as errors,
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors) as process,  # noqa: S603 - our own program
+    ):
+        try:
+            yield _attached(process, said)
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _attached(process: subprocess.Popen[bytes], said: Path) -> str | None:
+    """Wait until the probes are attached; return why they are not, or null."""
+    until = time.monotonic() + _ATTACH_S
+    while time.monotonic() < until:
+        lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
+        if ATTACHED in lines:
+            return None
+        if process.poll() is not None:
+            return lines[-1].removeprefix("error: ") if lines else "kvreplay probe ended"
+        time.sleep(0.05)
+    return f"the probes were not attached within {_ATTACH_S} s"
+
+
+def direct_requests(blocks: Path, device: str | None, scratch: Path) -> tuple[Distilled | None, str | None]:
+    """Distil the direct I/O in `blocks`, or say why that fails; all other requests are removed from the file."""
+    scratch.mkdir(exist_ok=True)
+    _keep_direct(blocks)
+    try:
+        return distil_source(blocks, device, Limit(), scratch), None
+    except TraceError as error:
+        return None, f"the device saw nothing that can be distilled: {error}"
+
+
+def _keep_direct(blocks: Path) -> None:
+    """Leave only direct I/O in `blocks`, which all jobs do: the rest is fio's own start, its program and the job file.
+
+    The kernel flags direct requests as sync, and those of files it reads ahead or of metadata as such.
+    """
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    table, meta = pq.read_table(blocks), tables.open_table(blocks, BLOCKS).meta
+    flags = table.column("rwbs").cast("string")
+    is_direct = pc.and_(pc.match_substring(flags, "S"), pc.invert(pc.match_substring_regex(flags, "[AM]")))
+    with tables.create(blocks, BLOCKS, meta) as out:
+        for batch in table.filter(is_direct).cast(arrow_schema(BLOCKS)).to_batches():
+            out.write(batch)
+
+
+_LEAD_NS = NS_PER_S
+"""Before the first operation, in which the data of the first writes is made."""
+_START_S = 120
+
+
+def replay_seen(
+    trace: Path, part: Distilled, place: Path, io_bytes: int, depth_cap: int | None
+) -> tuple[Distilled | None, str]:
+    """Replay `part` of `trace` at its times on one file in the folder `place`, with the probes attached.
+
+    At most `depth_cap` I/Os are in flight, as in the jobs; null is kvreplay's own bound. Returns what the device saw,
+    and how the replay went; or null, and why there is nothing to compare with.
+    """
+    disk, tier = disk_of(place), part.profile.tier.rpartition("@")[0] or part.profile.tier
+    if disk is None:
+        return None, "no block device lies beneath the target"
+    if os.geteuid() != 0:
+        return None, "to see what a replay of the trace makes at the device needs root"
+    cut, output = place / "part.parquet", place / "replayed"
+    write_part(trace, part, cut)
+    command = argv_of("kvreplay", "run", str(cut), "--tier", f"{tier}={place / 'replayed.dat'}")
+    command += ["--speed", "1", "--probes", "--io-bytes", str(io_bytes), "-o", str(output)]
+    command += [] if depth_cap is None else ["--queue-depth", str(depth_cap)]
+    moved = 2 * part.profile.placed.span_bytes + part.profile.read.io_bytes + part.profile.write.io_bytes
+    timeout_s = _START_S + part.profile.span_ns / NS_PER_S + moved / _SLOWEST_BYTES_PER_S
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)  # noqa: S603 - our own program
+    except subprocess.TimeoutExpired:
+        return None, f"kvreplay did not end within {timeout_s:.0f} s"
+    if not (output / BLOCKS_FILE).is_file():
+        said = done.stderr.strip().splitlines() or ["kvreplay ended without saying why"]
+        why = next((line for line in said if "left out the probes: " in line), said[-1])
+        return None, why.partition("error: ")[2] or why
+    summary = read_run(output).summary
+    if summary.fell_behind:
+        return None, f"check invalid at the device: its own reference, a replay by kvreplay, {summary.verdict}"
+    seen, why_not = direct_requests(output / BLOCKS_FILE, disk.name, place / "replayed.scratch")
+    return seen, why_not or summary.verdict
+
+
+def write_part(trace: Path, part: Distilled, target: Path) -> None:
+    """Write the rows of `trace` that `part` was distilled from to `target`, the first a second after the start."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    reader = tables.open_table(trace, TRACE)
+    place, window, first = place_of(reader.meta, part.profile.tier), RowWindow(part.limit), None
+    # What one node has is a trace of one node.
+    tiers = [TierFacts(tier.name, tier.capacity_bytes) for tier in reader.meta.tiers]
+    with tables.create(target, TRACE, msgspec.structs.replace(reader.meta, tiers=tiers)) as out:
+        for batch in reader.batches():
+            rows = batch.filter(pa.array(place.holds(batch)))
+            looked_at = {name: rows.column(name).to_numpy() for name in ("ts_ns", "length_bytes")}
+            op = rows.column("op").indices.to_numpy()
+            kept = window.take({**looked_at, "op": op, "at": np.arange(rows.num_rows)})
+            if kept is not None:
+                first = int(kept["ts_ns"][0]) - _LEAD_NS if first is None else first
+                taken = rows.take(pa.array(kept["at"]))
+                times = pc.subtract(taken.column("ts_ns"), pa.scalar(first, pa.int64()))
+                columns = [times if name == "ts_ns" else taken.column(name) for name in TRACE.names]
+                out.write(pa.RecordBatch.from_arrays(columns, schema=arrow_schema(TRACE)))
+            if window.is_over:
+                return

@@ -1,4 +1,4 @@
-// Places for operations that are drawn with reuse distances (kvdistill/jobs/fio_reuse.py): an LRU stack model.
+// Places for operations that are drawn with reuse distances (kvdistill/jobs/fio_replay.py): an LRU stack model.
 //
 // Places lie in a stack by their last use. An operation takes the place of its class whose depth in the stack, in
 // bytes, is nearest to its distance; one without a distance, or whose distance the stack does not reach yet, takes a

@@ -5,12 +5,20 @@ Every writer of a job is a pure function of it; what a trace does not hold is nu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import Slot
+
+if TYPE_CHECKING:
+    # Heavy.
+    import numpy as np
+    from numpy.typing import NDArray
 
 FORMAT = 3
 """Raised when a field changes its name or meaning."""
@@ -346,3 +354,145 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     def per_second(self, count: float) -> float | None:
         """Return the rate of `count` over the span; null if the span is 0."""
         return count * 1e9 / self.span_ns if self.span_ns else None
+
+
+PERCENT = 100
+
+
+def equal_mass_zones(
+    starts: NDArray[np.int64], moved_bytes: NDArray[np.int64], granule_bytes: int
+) -> list[AddressZone]:
+    """Cut the address space from 0 on into zones of about 1 % of the bytes each, whole percents that sum to 100.
+
+    `starts` are ascending granule-aligned addresses, `moved_bytes` what is moved by operations that start in
+    each. A granule that alone holds 2 % or more gets a zone of its own, so that a hot object stays as hot as it is.
+    """
+    import numpy as np
+
+    if not len(starts):
+        return []
+    done = np.cumsum(moved_bytes)
+    marks = np.searchsorted(done * PERCENT, np.arange(1, PERCENT + 1) * done[-1])
+    hits = np.bincount(marks, minlength=len(starts))
+    zones: list[AddressZone] = []
+    end, counted = 0, 0
+    for i in np.flatnonzero(hits):
+        start, percent = int(starts[i]), int(hits[i])
+        if percent > 1 and start > end:
+            before = int(done[i - 1]) - counted if i else 0
+            cold = min(round(before * PERCENT / int(done[-1])), percent - 1)
+            zones.append(AddressZone(cold, start - end))
+            end, percent = start, percent - cold
+        zones.append(AddressZone(percent, start + granule_bytes - end))
+        end, counted = start + granule_bytes, int(done[i])
+    return zones
+
+
+def percentages(weights: Any, whole: int = PERCENT) -> list[int]:
+    """Return whole shares of `weights` that sum to exactly `whole`, by largest remainder.
+
+    Ties are spread over the weights, so that equal ones do not all gain at one end. Weights must be
+    non-negative and not all 0.
+    """
+    weights = [int(w) for w in weights]
+    total = sum(weights)
+    if total <= 0 or min(weights) < 0:
+        raise ValueError(f"weights(={weights[:8]}…) must be >= 0 and not all 0.")
+    shares = [w * whole // total for w in weights]
+    # Equal ones by halving, so that they are spread: 0, 512, 256, 768, … of 1024.
+    by_remainder = sorted(range(len(weights)), key=lambda i: (-(weights[i] * whole % total), int(f"{i:010b}"[::-1], 2)))
+    for i in by_remainder[: whole - sum(shares)]:
+        shares[i] += 1
+    return shares
+
+
+MAX_ENTRIES = 63
+"""fio takes 64, but complains at the 64th; what is beyond it cuts silently."""
+_SECTOR_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Sizes with their whole percentages, ascending, and what that lost against the exact distribution."""
+
+    entries: tuple[tuple[int, int], ...]
+    moved_share: float
+    """Total variation distance: the share of operations whose size is not the exact one."""
+    mean_bytes: float
+
+    def __str__(self) -> str:
+        """Return it as the value of `bssplit`."""
+        return ":".join(f"{size}/{percent}" for size, percent in self.entries)
+
+
+def split_sizes(direction: DirectionProfile) -> Split:
+    """Return the closest split to the exact sizes of `direction`, which must have operations."""
+    sizes = direction.sizes
+    if len(sizes) <= MAX_ENTRIES:
+        shares = percentages([s.ops for s in sizes])
+        entries = tuple((s.io_bytes, share) for s, share in zip(sizes, shares, strict=True) if share)
+    else:
+        entries = _slices(sizes, PERCENT)
+        if len(entries) > MAX_ENTRIES:
+            entries = _slices(sizes, PERCENT // 2)
+    exact = {s.io_bytes: s.ops / direction.ops for s in sizes}
+    said = {size: percent / PERCENT for size, percent in entries}
+    moved = sum(abs(exact.get(s, 0) - said.get(s, 0)) for s in sorted(exact.keys() | said.keys())) / 2
+    mean = sum(size * percent for size, percent in entries) / PERCENT
+    return Split(entries, moved, mean)
+
+
+def _slices(sizes: list[SizeCount], count: int) -> tuple[tuple[int, int], ...]:
+    """Cut the operations, by size, into `count` equal slices, each of its mean size: this keeps the mean.
+
+    A size common enough to fill slices keeps them to itself; equal slices are one entry.
+    """
+    total = sum(s.ops for s in sizes)
+    entries: dict[int, int] = {}
+    left, index = sizes[0].ops * count, 0
+    for _ in range(count):
+        # In units of 1 / count operations, so that every slice is whole.
+        need, moved = total, 0
+        while need:
+            taken = min(need, left)
+            moved += taken * sizes[index].io_bytes
+            need, left = need - taken, left - taken
+            if not left and index + 1 < len(sizes):
+                index += 1
+                left = sizes[index].ops * count
+        size = max(_SECTOR_BYTES, round(moved / total / _SECTOR_BYTES) * _SECTOR_BYTES)
+        entries[size] = entries.get(size, 0) + PERCENT // count
+    return tuple(sorted(entries.items()))
+
+
+def cut_long(direction: DirectionProfile, max_io_bytes: int) -> DirectionProfile:
+    """Return `direction` with operations longer than `max_io_bytes` as several, as a replay splits them."""
+    counts: dict[int, int] = {}
+    for size in direction.sizes:
+        whole, rest = divmod(size.io_bytes, max_io_bytes)
+        for length, parts in ((max_io_bytes, whole), (rest, 1)):
+            if length and parts:
+                counts[length] = counts.get(length, 0) + parts * size.ops
+    sizes = [SizeCount(length, ops) for length, ops in sorted(counts.items())]
+    return msgspec.structs.replace(direction, sizes=sizes, ops=sum(s.ops for s in sizes))
+
+
+def total_variation(a: Sequence[SizeCount], b: Sequence[SizeCount]) -> float:
+    """Return the share of operations of `a` that would have to change their size to be distributed as `b`."""
+    share = [{s.io_bytes: s.ops / sum(t.ops for t in side) for s in side} for side in (a, b)]
+    return sum(abs(share[0].get(size, 0) - share[1].get(size, 0)) for size in {*share[0], *share[1]}) / 2
+
+
+def at_rank(counted: Sequence[tuple[Any, int]], rank: int | None) -> Any:
+    """Return the value of ascending (value, count) pairs at `rank`, from 1; null if the rank is null."""
+    done = 0
+    for value, count in counted:
+        done += count
+        if rank is not None and done >= rank:
+            return value
+    return None
+
+
+def mean_bytes(sizes: Sequence[SizeCount]) -> float:
+    """Return the mean of `sizes`, which must have operations."""
+    return sum(s.io_bytes * s.ops for s in sizes) / sum(s.ops for s in sizes)

@@ -1,6 +1,6 @@
 """Distil any source to a `Profile`: a trace, a run or its ops, block events, a probe's result, a profile.
 
-A source with single operations first becomes one file of placed operations in order of time (`IoWriter`), from which
+A source with single operations first becomes one file of placed operations in order of time (`write_ios`), from which
 all figures are computed. Memory is bounded by the number of objects, not of rows. What a source does not tell is null.
 
 Objects lie in one address space by first fit, which takes two passes over a trace. The first learns how long each gets
@@ -9,31 +9,35 @@ and which are read before they are written (those exist from the start); the sec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvdistill.profile.distributions import equal_mass_zones
-from kvdistill.profile.locality import place_locality
+from kvdistill.profile.locality import MAX_OPS, place_locality
 from kvdistill.profile.profile import (
     FORMAT,
     AddressSpace,
+    ArrivalProfile,
     Concurrency,
     DataProfile,
     DepthProfile,
     DirectionProfile,
+    Dispersion,
     Idle,
     InFlight,
     Origin,
     Profile,
     SizeCount,
     SourceKind,
+    equal_mass_zones,
 )
-from kvdistill.profile.streams import BUCKETS, MAX_PROCESSES, ArrivalCounter, fit_streams
+from kvdistill.profile.streams import BUCKETS, MAX_PROCESSES, fit_streams
 from kvdistill.queries.database import connect, literal, query, query_table, write_query
 from kvdistill.queries.window import DELETE, READ, WRITE, found_window, ordered_rows, place_of, tier_rows
 from kvtrace.core import tables
@@ -45,6 +49,7 @@ from kvtrace.core.native.library import I1, I8, function
 from kvtrace.core.run.probe_file import DirectionFigures, ProbeFile
 from kvtrace.core.run.run_file import RunFile, find_run, refuse_cut_off, runs_below
 from kvtrace.core.schema import BLOCKS, MOST, OPS, TRACE
+from kvtrace.core.statistics import Slot, bounds
 from kvtrace.core.tables import DENSE_SLACK
 from kvtrace.core.units import format_count
 
@@ -53,39 +58,63 @@ _IN_FOLDER = ("ops.parquet", "blocks.parquet", "trace.parquet", "probe.json", "p
 
 
 def distil_source(path: Path, tier: str | None, limit: Limit, scratch: Path) -> Distilled:
-    """Distil the source at `path`; `tier` may be null where there is only one.
+    """Distil the source at `path`, up to `limit`; `tier` may be null where there is only one.
+
+    Temporary files go into the folder `scratch`. Memory is bounded by the number of objects, not of rows.
 
     Raises:
         ConfigError: there is no such tier, several to choose from, or an option that the source has no use for.
-        TraceError: the file is missing, damaged or none that can be distilled.
+        TraceError: the file is missing, damaged or none that can be distilled, or the tier has no reads or writes.
 
     """
     file = file_of(path)
     if file.suffix == ".json":
         if str(limit):
             raise ConfigError(f"--limit: {file} holds no single operations to take the first of")
-        content = read_json(file, object)
-        if not isinstance(content, dict) or "origin" not in content:
-            profile = distil_probe(file)
-        else:
-            if content.get("format") != FORMAT:
-                raise TraceError(
-                    f"a profile of format {content.get('format')}, which this version does not know", path=file
-                )
-            profile = read_json(file, Profile, misfit="no profile of kvdistill: {}")
-        if tier is not None and tier != profile.tier:
-            raise ConfigError(f"--tier {tier}: {file} is of {profile.tier}")
-        return Distilled(profile, None)
+        return Distilled(_profile_in(file, tier), None)
+    table = tables.open_table(file).table
+    if table not in (TRACE, OPS, BLOCKS):
+        raise TraceError(f"holds the table {table.name}, which says nothing of I/O; take {WHAT}", path=file)
+    source = _of_trace(file, tier) if table is TRACE else (_of_ops if table is OPS else _of_blocks)(file, tier, scratch)
+    limit = found_window(limit, lambda: source.rows(Limit()))
+    ios = scratch / "ios.parquet"
+    try:
+        place = lie if source.kind is SourceKind.BLOCKS else place_objects
+        space, stray_deletes = place(lambda: source.rows(limit), ios, source.whose)
+    except TraceError as error:
+        if error.path is None:
+            raise TraceError(str(error), path=file) from None
+        raise
+    (scratch / _ORDERED).unlink(missing_ok=True)
+    origin = Origin(
+        kind=source.kind,
+        file=file.name,
+        model=source.meta.model_name,
+        limit=str(limit),
+        notes=[*source.meta.notes, *source.notes],
+        **{name: getattr(source.meta, name) for name in _OF_META},
+    )
+    # A part of the events has a part of the flushes: which, is not looked at.
+    flushes = None if str(limit) else source.flushes
+    known = {"origin": origin, "tier": source.tier, "space": space, "data": source.data}
+    profile = profile_of(ios, scratch, **known, stray_delete_ops=stray_deletes, flush_ops=flushes)
+    return Distilled(profile, ios, limit)
 
-    reader = tables.open_table(file)
-    if reader.table is TRACE:
-        names = [t.name for t in reader.meta.tiers]
-        if not tier and len(names) != 1:
-            raise ConfigError(f"{file}: say which tier with --tier; there is {', '.join(names)}")
-        return distil_trace(file, tier or names[0], limit, scratch)
-    if reader.table in (OPS, BLOCKS):
-        return (distil_ops if reader.table is OPS else distil_blocks)(file, tier, limit, scratch)
-    raise TraceError(f"holds the table {reader.table.name}, which says nothing of I/O; take {WHAT}", path=file)
+
+def _profile_in(file: Path, tier: str | None) -> Profile:
+    """Return the profile that a JSON file is, or that of a probe's histograms."""
+    content = read_json(file, object)
+    if not isinstance(content, dict) or "origin" not in content:
+        profile = distil_probe(file)
+    else:
+        if content.get("format") != FORMAT:
+            raise TraceError(
+                f"a profile of format {content.get('format')}, which this version does not know", path=file
+            )
+        profile = read_json(file, Profile, misfit="no profile of kvdistill: {}")
+    if tier is not None and tier != profile.tier:
+        raise ConfigError(f"--tier {tier}: {file} is of {profile.tier}")
+    return profile
 
 
 def file_of(path: Path) -> Path:
@@ -101,11 +130,13 @@ def file_of(path: Path) -> Path:
 
 _COLUMNS = ("object_id", "offset_bytes", "length_bytes", "request_id", "stage")
 _FOREVER = (1 << 62, -(1 << 62))
+_ORDERED = "ordered.parquet"
+_OF_META = ("program", "version", "config_sha256", "preset", "seed", "is_simulated")
 
 
 @dataclass(frozen=True, slots=True)
 class Distilled:
-    """A profile and its operations: `ios` is Parquet as `IoWriter` writes it; null if only figures are known."""
+    """A profile and its operations: `ios` is Parquet as `write_ios` writes it; null if only figures are known."""
 
     profile: Profile
     ios: Path | None
@@ -114,70 +145,21 @@ class Distilled:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """Operations in one address space, and the facts of their source."""
+class _Source:
+    """The operations of one tier or disk, in order of time, and what else its file says."""
 
-    origin: Origin
+    kind: SourceKind
+    meta: Metadata
     tier: str
-    arrivals: ArrivalCounter
-    space: AddressSpace
-    stray_deletes: int = 0
+    rows: Callable[[Limit], Iterator[dict[str, Any]]]
+    notes: Sequence[str] = ()
     data: DataProfile | None = None
     flushes: int | None = None
 
-
-def distil_trace(trace: Path, tier: str, limit: Limit, scratch: Path) -> Distilled:
-    """Distil `tier` of the trace at `trace` up to `limit`; temporary files go into the folder `scratch`.
-
-    Memory is bounded by the number of objects, not of rows.
-
-    Raises:
-        TraceError: the file is damaged, or the tier has no reads or writes.
-        ConfigError: there is no such tier.
-
-    """
-    reader = tables.open_table(trace, TRACE)
-    place = place_of(reader.meta, tier)
-    limit = found_window(limit, lambda: tier_rows(reader, place, Limit(), ()))
-
-    def rows() -> Iterator[dict[str, Any]]:
-        return tier_rows(reader, place, limit, _COLUMNS)
-
-    ios = scratch / "ios.parquet"
-    placement = place_objects(rows, ios, trace, tier)
-    placed = Placed(origin_of(reader.meta, trace, limit, SourceKind.TRACE), tier, *placement)
-    return Distilled(profile_of(ios, placed, scratch), ios, limit)
-
-
-def place_objects(
-    rows: Callable[[], Iterator[dict[str, Any]]], ios: Path, source: Path, tier: str
-) -> tuple[ArrivalCounter, AddressSpace, int]:
-    """Place the objects of `rows` by first fit and write the operations to `ios`.
-
-    Returns:
-        when operations came, the address space after the last one, and the deletes of objects that were not there.
-
-    Raises:
-        TraceError: the rows cannot be, or none of them is a read or write.
-
-    """
-    try:
-        objects = survey(rows)
-        with IoWriter(ios) as sink:
-            space, stray_deletes = place(rows, objects, sink.write)
-    except TraceError as error:
-        if error.path is None:
-            raise TraceError(str(error), path=source) from None
-        raise
-    require_moving(sink, source, f"tier {tier!r}")
-    return sink.arrivals, space, stray_deletes
-
-
-def require_moving(sink: IoWriter, source: Path, whose: str) -> None:
-    """Raise TraceError unless `sink` took a read or write."""
-    if not sink.moving_rows:
-        what = "no reads or writes" + (", only deletes" if sink.rows else "")
-        raise TraceError(f"{whose} has {what}: there is no job to write", path=source)
+    @property
+    def whose(self) -> str:
+        """What it is of, for errors."""
+        return f"{'device' if self.kind is SourceKind.BLOCKS else 'tier'} {self.tier!r}"
 
 
 def view_ios(db: Any, ios: Path) -> None:
@@ -185,8 +167,8 @@ def view_ios(db: Any, ios: Path) -> None:
     db.execute(f"CREATE VIEW ios AS SELECT *, file_row_number AS row FROM read_parquet({literal(ios)})")
 
 
-def profile_of(ios: Path, placed: Placed, scratch: Path) -> Profile:
-    """Return the profile of the operations at `ios`, which must hold a read or write."""
+def profile_of(ios: Path, scratch: Path, **known: Any) -> Profile:
+    """Return the profile of the operations at `ios`, which must hold a read or write; what is `known` is not there."""
 
     def describe(op: int, from_ns: int, to_ns: int, process: int | None, has_zones: bool) -> DirectionProfile:
         return _direction_profile(db, op, from_ns, to_ns, process, has_zones=has_zones)
@@ -196,29 +178,24 @@ def profile_of(ios: Path, placed: Placed, scratch: Path) -> Profile:
         totals = query(db, "profile_totals")[0]
         stages = query(db, "profile_concurrency")[0]
         start, span = totals["start_ns"], totals["end_ns"] - totals["start_ns"]
-        bucket_ns = max(1, -(-(span + 1) // BUCKETS))
-        arrivals = placed.arrivals.result(query(db, "profile_rates", start_ns=start, bucket_ns=bucket_ns), bucket_ns)
-        depth, idle = _depth_and_idle(db)
+        arrivals = _arrivals(db, start, span)
+        depth, idle = _depth_and_idle(db, totals)
+        first = (column.to_numpy() for column in query_table(db, "profile_first", most=MAX_OPS).columns)
         return Profile(
-            origin=placed.origin,
-            tier=placed.tier,
             start_ns=start,
             span_ns=span,
             read=_direction_profile(db, READ, has_zones=False),
             write=_direction_profile(db, WRITE, has_zones=False),
             delete_ops=totals["delete_ops"],
             delete_bytes=totals["delete_bytes"],
-            stray_delete_ops=placed.stray_deletes,
-            flush_ops=placed.flushes,
             empty_ops=totals["empty_ops"],
-            space=placed.space,
             concurrency=None if stages["max_stage_ops"] is None else Concurrency(**stages),
             arrivals=arrivals,
             depth=depth,
             idle=idle,
-            locality=place_locality(ios),
+            locality=place_locality(*first, is_whole=totals["ops"] <= MAX_OPS),
             streams=[] if arrivals is None else fit_streams(db, start, describe),
-            data=placed.data,
+            **known,
         )
 
 
@@ -232,25 +209,53 @@ def _direction_profile(
     has_zones: bool = True,
 ) -> DirectionProfile:
     which = {"op": op, "from_ns": from_ns, "to_ns": to_ns, "process": process}
-    sizes = query(db, "profile_sizes", **which)
-    is_padded = any(row["io_bytes"] * row["ops"] != row["object_bytes"] for row in sizes)
-    lengths = query(db, "profile_lengths", **which) if is_padded else []
+    rows = query(db, "profile_sizes", **which)
+
+    def counted(name: str) -> list[SizeCount]:
+        found = Counter[int]()
+        for row in rows:
+            found[row[name]] += row["ops"]
+        return [SizeCount(length, ops) for length, ops in sorted(found.items())]
+
     zones = []
     if has_zones:
         starts = query_table(db, "profile_starts", granule_bytes=GRANULE_BYTES, **which)
         zones = equal_mass_zones(starts["start"].to_numpy(), starts["moved_bytes"].to_numpy(), GRANULE_BYTES)
+    is_padded = any(row["io_bytes"] != row["length_bytes"] for row in rows)
     return DirectionProfile(
-        ops=sum(row["ops"] for row in sizes),
-        object_bytes=sum(row["object_bytes"] for row in sizes),
-        io_bytes=sum(row["io_bytes"] * row["ops"] for row in sizes),
-        sizes=[SizeCount(row["io_bytes"], row["ops"]) for row in sizes],
-        lengths=[SizeCount(row["length_bytes"], row["ops"]) for row in lengths] if is_padded else None,
+        ops=sum(row["ops"] for row in rows),
+        object_bytes=sum(row["length_bytes"] * row["ops"] for row in rows),
+        io_bytes=sum(row["io_bytes"] * row["ops"] for row in rows),
+        sizes=counted("io_bytes"),
+        lengths=counted("length_bytes") if is_padded else None,
         zones=zones,
     )
 
 
-def _depth_and_idle(db: Any) -> tuple[DepthProfile | None, Idle | None]:
-    busy = query(db, "profile_busy")[0]
+def _arrivals(db: Any, start_ns: int, span_ns: int) -> ArrivalProfile | None:
+    """Return when reads and writes came; null if all share one instant."""
+    if not span_ns:
+        return None
+    bucket_ns = -(-(span_ns + 1) // BUCKETS)
+    # A bucket without a row is one in which nothing came.
+    held = {row["bucket"]: row for row in query(db, "profile_rates", start_ns=start_ns, bucket_ns=bucket_ns)}
+    whole = [held.get(bucket, {}) for bucket in range(max(held) + 1)]
+    names = ("read_ops", "write_ops", "read_bytes", "write_bytes")
+    found, windows = query(db, "profile_gaps"), query(db, "profile_windows", start_ns=start_ns)
+    bursts, gaps = ([row for row in found if row["measure"] == measure] for measure in ("burst", "gap"))
+    slots = ([Slot(*bounds(row["slot"]), row["instants"]) for row in rows] for rows in (bursts, gaps))
+    return ArrivalProfile(
+        bucket_ns=bucket_ns,
+        **{name: [row.get(name, 0) for row in whole] for name in names},
+        instants=sum(row["instants"] for row in bursts),
+        bursts=next(slots),
+        gaps=next(slots),
+        gap_mean_ns=sum(row["total"] for row in gaps) / sum(row["instants"] for row in gaps),
+        dispersion=Dispersion(**{row["name"]: row["dispersion"] for row in windows}),
+    )
+
+
+def _depth_and_idle(db: Any, busy: dict[str, Any]) -> tuple[DepthProfile | None, Idle | None]:
     rows = query(db, "profile_in_flight") if busy["timed"] else []
     total = sum(row["total_ns"] for row in rows)
     if not total:
@@ -269,23 +274,6 @@ def _depth_and_idle(db: Any) -> tuple[DepthProfile | None, Idle | None]:
     return depth, Idle(stretches=idle["stretches"], total_ns=idle["total_ns"], p50_ns=idle["p50_ns"])
 
 
-def origin_of(meta: Metadata, source: Path, limit: Limit, kind: SourceKind, *notes: str) -> Origin:
-    """Return where the table at `source` came from."""
-    return Origin(
-        kind=kind,
-        file=source.name,
-        program=meta.program,
-        version=meta.version,
-        config_sha256=meta.config_sha256,
-        preset=meta.preset,
-        seed=meta.seed,
-        model=meta.model_name,
-        is_simulated=meta.is_simulated,
-        limit=str(limit),
-        notes=[*meta.notes, *notes],
-    )
-
-
 _NO_OFFSETS = "operations are taken from the start of their object: a replay's ops hold no offsets"
 _WARM_UP = "the run's warm-up is part of this"
 _PACKED = "addresses are packed: stretches of 1 MiB that nothing touched are left out"
@@ -295,67 +283,44 @@ _MIN_TENTHS, _MANY_SHARE = 3, 0.05
 """So is one that is there in fewer tenths of the time and does less."""
 
 
-def distil_ops(ops: Path, tier: str | None, limit: Limit, scratch: Path) -> Distilled:
-    """Distil the operations of `tier` that a replay completed, by when they were submitted.
+def _of_trace(file: Path, tier: str | None) -> _Source:
+    """Return what a trace asks of `tier`."""
+    reader = tables.open_table(file, TRACE)
+    names = [t.name for t in reader.meta.tiers]
+    if not tier and len(names) != 1:
+        raise ConfigError(f"{file}: say which tier with --tier; there is {', '.join(names)}")
+    name = tier or names[0]
+    rows = partial(tier_rows, reader, place_of(reader.meta, name), columns=_COLUMNS)
+    return _Source(SourceKind.TRACE, reader.meta, name, rows)
 
-    Raises:
-        TraceError: the file is damaged, or the tier has no completed reads or writes.
-        ConfigError: there is no such tier, or several to choose from.
 
-    """
+def _of_ops(ops: Path, tier: str | None, scratch: Path) -> _Source:
+    """Return what a replay completed on `tier`, by when it was submitted."""
     meta = tables.checked(ops, OPS).meta
-    run = find_run(ops.parent)
+    run, ordered = find_run(ops.parent), scratch / _ORDERED
     with connect(scratch) as db:
         _view_measured(db, ops)
         used = [row["tier"] for row in query(db, "measured_tiers")]
         name, index = _chosen(tier, [meta.tiers[i].name for i in used], used, ops)
         _number_objects(db)
-        ordered = scratch / "ordered.parquet"
         write_query(db, "measured_ops", ordered, tier=index)
-    limit = found_window(limit, lambda: ordered_rows(ordered, Limit()))
-    ios = scratch / "ios.parquet"
-    placement = place_objects(lambda: ordered_rows(ordered, limit), ios, ops, name)
-    ordered.unlink()
     notes = [_NO_OFFSETS, *([_WARM_UP] if run is not None and run.summary.warmup is not None else [])]
-    if run is not None:
-        notes += computing_notes(run.trace.metadata.notes)
-    origin = origin_of(meta, ops, limit, SourceKind.OPS, *notes)
-    placed = Placed(origin, name, *placement, _data_profile(run))
-    return Distilled(profile_of(ios, placed, scratch), ios, limit)
+    notes += [] if run is None else computing_notes(run.trace.metadata.notes)
+    return _Source(SourceKind.OPS, meta, name, partial(ordered_rows, ordered), notes, _data_profile(run))
 
 
-def distil_blocks(blocks: Path, device: str | None, limit: Limit, scratch: Path) -> Distilled:
-    """Distil the reads, writes and discards that `device` was issued; the tier is the device.
-
-    Raises:
-        TraceError: the file is damaged, or the device had no reads or writes.
-        ConfigError: there is no such device, or several to choose from.
-
-    """
-    meta = tables.checked(blocks, BLOCKS).meta
+def _of_blocks(blocks: Path, device: str | None, scratch: Path) -> _Source:
+    """Return the reads, writes and discards that `device` was issued; the tier is the device."""
+    meta, ordered = tables.checked(blocks, BLOCKS).meta, scratch / _ORDERED
     with connect(scratch) as db:
         _view_measured(db, blocks)
         names = [row["device"] for row in query(db, "measured_devices")]
         name, _index = _chosen(device, names, names, blocks)
-        ordered = scratch / "ordered.parquet"
         processes, left_ops = _processes(db, name)
         write_query(db, "measured_blocks", ordered, device=name, processes=processes)
         flushes = query(db, "measured_flushes", device=name, processes=processes)[0]["flushes"]
-    limit = found_window(limit, lambda: ordered_rows(ordered, Limit()))
-    ios = scratch / "ios.parquet"
-    end = 0
-    with IoWriter(ios) as sink:
-        for part in ordered_rows(ordered, limit):
-            sink.write(part)
-            end = max(end, int((part["address"] + part["length_bytes"]).max()))
-    ordered.unlink()
-    require_moving(sink, blocks, f"device {name!r}")
-    space = AddressSpace(span_bytes=end, peak_live_bytes=end, prior_objects=0, prior_bytes=0)
     left = [f"{format_count(left_ops)} requests of processes that did very little are left out"] if left_ops else []
-    origin = origin_of(meta, blocks, limit, SourceKind.BLOCKS, _PACKED, *left)
-    # A part of the events has a part of the flushes: which, is not looked at.
-    placed = Placed(origin, name, sink.arrivals, space, flushes=None if str(limit) else flushes)
-    return Distilled(profile_of(ios, placed, scratch), ios, limit)
+    return _Source(SourceKind.BLOCKS, meta, name, partial(ordered_rows, ordered), [_PACKED, *left], flushes=flushes)
 
 
 def _processes(db: Any, device: str) -> tuple[list[int] | None, int]:
@@ -450,19 +415,17 @@ def distil_probe(path: Path) -> Profile:
     read, write, discard, flush = map(probe.block.directions.get, ("read", "write", "discard", "flush"))
     if not _issued(read) + _issued(write):
         raise TraceError("no reads or writes: there is no job to write", path=path)
+    unmade: dict[str, Any] = dict.fromkeys(("preset", "seed", "model"))
+    unknown: dict[str, Any] = dict.fromkeys(("space", "concurrency", "arrivals", "idle", "locality", "data"))
     return Profile(
         origin=Origin(
             kind=SourceKind.PROBE,
             file=path.name,
-            program=probe.program,
-            version=probe.version,
-            config_sha256=probe.config_sha256,
-            preset=None,
-            seed=None,
-            model=None,
-            is_simulated=False,
             limit="",
+            is_simulated=False,
             notes=list(_PROBE_NOTES),
+            **{name: getattr(probe, name) for name in ("program", "version", "config_sha256")},
+            **unmade,
         ),
         tier=", ".join(probe.devices) or "all disks",
         start_ns=0,
@@ -474,14 +437,9 @@ def distil_probe(path: Path) -> Profile:
         stray_delete_ops=0,
         flush_ops=None if flush is None else flush.completed,
         empty_ops=0,
-        space=None,
-        concurrency=None,
-        arrivals=None,
         depth=_depth_by_rate(read, write, probe.duration_ns),
-        idle=None,
-        locality=None,
         streams=[],
-        data=None,
+        **unknown,
     )
 
 
@@ -519,49 +477,37 @@ def _depth_by_rate(
 ROW_GROUP_ROWS = 1 << 17
 
 
-class IoWriter:
-    """Writes placed operations, and counts their arrivals as they pass.
+def write_ios(path: Path, parts: Iterable[dict[str, Any]], whose: str) -> None:
+    """Write placed operations, which must be in order of time.
 
     Columns: ts_ns, op (code), address and io_bytes (whole sectors; 0 for a delete), length_bytes, request_id and
-    stage (-1 for null), completed_ns (null if not timed), process (-1 if it is not known).
+    stage (-1 for null), completed_ns (null if not timed), process (-1 if it is not known); what is left out is null.
+
+    Raises:
+        TraceError: none of them, which are those of `whose`, is a read or write.
+
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    def __init__(self, path: Path) -> None:
-        """Write to `path`."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        self.path, self.rows, self.moving_rows = path, 0, 0
-        self.arrivals = ArrivalCounter()
-        names = "ts_ns op address io_bytes length_bytes request_id stage completed_ns process"
-        self._schema = pa.schema(dict.fromkeys(names.split(), pa.int64()) | {"op": pa.int8(), "stage": pa.int32()})
-        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd", compression_level=1)
-
-    def __enter__(self) -> Self:
-        """Return the writer."""
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        """End the file."""
-        self._writer.close()
-
-    def write(self, part: dict[str, Any]) -> None:
-        """Append operations, which must not be earlier than those before; columns that are left out are null."""
-        import pyarrow as pa
-
-        rows = len(part["op"])
-        moving = (part["io_bytes"] > 0) & (part["op"] != DELETE)
-        self.rows += rows
-        self.moving_rows += int(moving.sum())
-        self.arrivals.add(part["ts_ns"][moving])
-        columns = {
-            # A time that is not known comes as NaN.
-            field.name: pa.array(part[field.name], field.type, from_pandas=True)
-            if field.name in part
-            else _absent(field, rows)
-            for field in self._schema
-        }
-        self._writer.write_table(pa.table(columns, schema=self._schema), row_group_size=ROW_GROUP_ROWS)
+    names = "ts_ns op address io_bytes length_bytes request_id stage completed_ns process"
+    schema = pa.schema(dict.fromkeys(names.split(), pa.int64()) | {"op": pa.int8(), "stage": pa.int32()})
+    rows = moving = 0
+    with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as out:
+        for part in parts:
+            rows += (count := len(part["op"]))
+            moving += int(((part["io_bytes"] > 0) & (part["op"] != DELETE)).sum())
+            columns = {
+                # A time that is not known comes as NaN.
+                field.name: pa.array(part[field.name], field.type, from_pandas=True)
+                if field.name in part
+                else _absent(field, count)
+                for field in schema
+            }
+            out.write_table(pa.table(columns, schema=schema), row_group_size=ROW_GROUP_ROWS)
+    if not moving:
+        what = "no reads or writes" + (", only deletes" if rows else "")
+        raise TraceError(f"{whose} has {what}: there is no job to write")
 
 
 def _absent(field: Any, rows: int) -> Any:
@@ -594,7 +540,7 @@ class Objects:
     deletes: int
 
 
-def survey(rows: Callable[[], Iterator[dict[str, Any]]]) -> Objects:
+def survey(rows: Rows) -> Objects:
     """Return the facts of the objects in `rows`."""
     ends = np.zeros(1 << 16, dtype=np.int64)
     known = np.zeros(1 << 16, dtype=np.int8)
@@ -623,41 +569,58 @@ def _row_columns(part: dict[str, Any]) -> list[Any]:
     return [np.ascontiguousarray(part[name], dtype) for name, dtype in _ROWS.items()]
 
 
-def place(
-    rows: Callable[[], Iterator[dict[str, Any]]], objects: Objects, sink: Callable[[dict[str, Any]], None]
-) -> tuple[AddressSpace, int]:
-    """Place `rows` and hand each batch, with what was placed, to `sink`.
+Rows = Callable[[], Iterator[dict[str, Any]]]
+
+
+def place_objects(rows: Rows, ios: Path, whose: str) -> tuple[AddressSpace, int]:
+    """Place the objects of `rows`, which are those of `whose`, by first fit; write the operations to `ios`.
 
     Returns:
-        the address space after the last operation, and how many deletes were of objects that were not there.
-
-    `sink` gets the rows' arrays plus `address` (bytes; -1 for deletes) and `io_bytes` (the length widened to
-    whole sectors; 0 for deletes).
+        the address space after the last one, and the deletes of objects that were not there.
 
     Raises:
-        TraceError: no free extent is large enough for an object.
+        TraceError: the rows cannot be, no free extent is large enough, or none of them is a read or write.
 
     """
-    reserved, totals = objects.reserved_bytes, np.zeros(1, _TOTALS)
+    objects, totals = survey(rows), np.zeros(1, _TOTALS)
+    write_ios(ios, _placed(rows, objects, totals), whose)
+    live_bytes, peak_bytes, span_bytes, stray_deletes = totals[0].tolist()
+    space = AddressSpace(
+        span_bytes=span_bytes,
+        peak_live_bytes=peak_bytes,
+        prior_objects=len(objects.prior),
+        prior_bytes=int(objects.reserved_bytes[objects.prior].sum()),
+        end_live_bytes=live_bytes,
+    )
+    return space, stray_deletes
+
+
+def _placed(rows: Rows, objects: Objects, totals: NDArray[Any]) -> Iterator[dict[str, Any]]:
+    """Yield each batch of `rows` with `address` (bytes; -1 for deletes) and `io_bytes`; count in `totals`."""
+    reserved = objects.reserved_bytes
     base = np.full(len(reserved), -1, dtype=np.int64)
     space = _space_open(_SPACE_BYTES, GRANULE_BYTES, 0)
     try:
         _require_fits(_place_prior(space, len(objects.prior), objects.prior, reserved, base, totals))
-        prior_bytes = int(totals["live_bytes"][0])
         for part in rows():
             count = len(part["op"])
             address, io_bytes = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
             of = (reserved, len(reserved), base, totals)
             _require_fits(_place(space, count, *_row_columns(part), *of, address, io_bytes))
-            sink(part | {"address": address, "io_bytes": io_bytes})
+            yield part | {"address": address, "io_bytes": io_bytes}
     finally:
         _space_close(space)
-    live_bytes, peak_bytes, span_bytes, stray_deletes = totals[0].tolist()
-    found = AddressSpace(
-        span_bytes=span_bytes,
-        peak_live_bytes=peak_bytes,
-        prior_objects=len(objects.prior),
-        prior_bytes=prior_bytes,
-        end_live_bytes=live_bytes,
-    )
-    return found, stray_deletes
+
+
+def lie(rows: Rows, ios: Path, whose: str) -> tuple[AddressSpace, int]:
+    """Write `rows`, which say where they lie, to `ios`; return and raise what `place_objects` does."""
+    end = 0
+
+    def parts() -> Iterator[dict[str, Any]]:
+        nonlocal end
+        for part in rows():
+            end = max(end, int((part["address"] + part["length_bytes"]).max()))
+            yield part
+
+    write_ios(ios, parts(), whose)
+    return AddressSpace(span_bytes=end, peak_live_bytes=end, prior_objects=0, prior_bytes=0), 0

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kvdistill.queries.database import connect, literal
-from kvdistill.queries.views import register
+from kvdistill.queries.database import connect, literal, register
 from kvtrace.core.app import log
 from kvtrace.core.config import nearest
 from kvtrace.core.errors import ConfigError

@@ -79,11 +79,9 @@ def tier_rows(reader: Reader, place: TierPlace, limit: Limit, columns: Sequence[
     for batch in reader.batches([*names, *place.columns]):
         ts = batch.column("ts_ns").to_numpy()
         keep = np.flatnonzero(place.holds(batch))
-        back = np.flatnonzero(np.diff(ts) < 0)
-        if last is not None and len(ts) and ts[0] < last:
-            raise TraceError("time goes back here; sort the trace by ts_ns", row=row, column="ts_ns")
+        back = np.flatnonzero(np.diff(ts, prepend=ts[:1] if last is None else last) < 0)
         if len(back):
-            raise TraceError("time goes back here; sort the trace by ts_ns", row=row + int(back[0]) + 1, column="ts_ns")
+            raise TraceError("time goes back here; sort the trace by ts_ns", row=row + int(back[0]), column="ts_ns")
         last, row = (ts[-1] if len(ts) else last), row + len(ts)
         if not len(keep):
             continue

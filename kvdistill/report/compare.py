@@ -7,36 +7,27 @@ first; and a verdict, the sentence that says how each side does against the firs
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import msgspec
 
-from kvdistill.report.jobs import JobsReport
-from kvdistill.report.probe import TIMES, ProbeReport
-from kvdistill.report.report import Report, SweepReport
-from kvdistill.report.run import SERVING_FIGURES, SERVING_TIMES, RunReport
-from kvdistill.report.tables import by
+from kvdistill.report.run import RunReport
+from kvdistill.report.tables import Key, Report, ReportedTrials, charts_compared, unit_of
 from kvdistill.report.trace import TraceReport
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
-    Chart,
-    ChartShape,
     Document,
     Highlight,
     ReportColumn,
     ReportTable,
-    Series,
     Sheet,
     Unit,
     columns_of,
 )
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import INSTANT_STORAGE
-from kvtrace.core.run.figures import Serving, ServingTimes
-from kvtrace.core.run.run_file import RunFile
 from kvtrace.core.statistics import (
     DEFINITION,
     FEWEST_TRIALS,
@@ -49,10 +40,6 @@ from kvtrace.core.statistics import (
     ratio,
     spread,
 )
-from kvtrace.core.units import NS_PER_S, format_duration
-
-Key = tuple[str, str, str]
-"""Tier or layer, operation, figure."""
 
 
 class ComparedSide(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +62,11 @@ class ComparedLine(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     sides: list[ComparedSide]
 
+    @property
+    def unit(self) -> Unit:
+        """What it is counted in, by its name."""
+        return unit_of(self.name)
+
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Several sides compared: traces, runs or probes."""
@@ -94,20 +86,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     definition: str = DEFINITION
 
 
-_RATES = ("bandwidth_bytes_per_s", "operations_per_s", "operations", "errors")
-_PERCENTILES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
 _MIXED = {"run", "trace"}
 """Measured against simulated: only counts, bytes and sizes are compared."""
 _TTFT = "first_token_"
 _FAULTS = ("errors", "requeues", "splits")
-
-
-@dataclass(frozen=True, slots=True)
-class ReportedTrials:
-    """The reports of one side: of a trace, of a run, or of each trial of several."""
-
-    name: str
-    reports: Sequence[Report]
 
 
 def compare(sides: Sequence[ReportedTrials]) -> Comparison:
@@ -120,14 +102,14 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     if len(sides) < 2:  # noqa: PLR2004 - a comparison
         raise ConfigError("name two or more traces, runs or probes to compare")
     for side in sides:
-        if isinstance(side.reports[0], JobsReport):
+        if side.reports[0].kind == "jobs":
             raise ConfigError(f"{side.name} holds jobs; they are compared with their source already: kvdistill report")
-    kinds = [kind_of(side) for side in sides]
+    kinds = [side.reports[0].kind for side in sides]
     is_mixed = set(kinds) == _MIXED
     if len(set(kinds)) > 1 and not is_mixed:
         said = ", ".join(f"{side.name} is a {kind}" for side, kind in zip(sides, kinds, strict=True))
         raise ConfigError(f"only like with like is compared: {said}; kvdistill report shows them after each other")
-    trials = [[dict(_figures_of(report)) for report in side.reports] for side in sides]
+    trials = [[dict(report.compared()) for report in side.reports] for side in sides]
     found = [{key: [t.get(key) for t in of] for key in dict.fromkeys(key for t in of for key in t)} for of in trials]
     if is_mixed:
         # A trace says what its deletes free, a run what they moved: nothing.
@@ -143,7 +125,7 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
         names=names,
         kind=" and ".join(sorted(set(kinds))),
         trials=[len(side.reports) for side in sides],
-        settings=ordered_settings(differing([_settings_of(side.reports[0]) for side in sides])),
+        settings=ordered_settings(differing([side.reports[0].settings() for side in sides])),
         warnings=unlike + [said for side, own in zip(sides, found, strict=True) for said in _doubts(side, own)],
         lines=[
             line
@@ -187,121 +169,6 @@ def compared_side(values: list[float | None] | None, first: list[float | None] |
     if not known or len(known) < len(values or []):
         return ComparedSide(median=None, low=None, high=None, ratio=compared, trials=values or [])
     return ComparedSide(median=median(known), low=min(known), high=max(known), ratio=compared, trials=values or [])
-
-
-def _figures_of(report: Report) -> Iterator[tuple[Key, float | None]]:
-    if isinstance(report, TraceReport):
-        yield from _of_trace(report)
-    elif isinstance(report, RunReport):
-        yield from _of_run(report)
-    elif isinstance(report, ProbeReport):
-        yield from _of_probe(report)
-
-
-def _of_trace(report: TraceReport) -> Iterator[tuple[Key, float | None]]:
-    yield ("", "", "span_ns"), report.span_ns
-    yield ("", "", "requests"), report.requests
-    yield ("", "", "hit_ratio"), report.hit_ratio
-    for name, value in (report.first_token or {}).items():
-        yield ("", "", f"first_token_{name}"), value
-    tiers = [tier | {"tier": tier["name"], "op": ""} for tier in report.tiers]
-    yield from _of_rows(tiers, ("hit_ratio", "peak_live_bytes"))
-    totals: dict[Key, float] = {}
-    for row in report.operations:
-        for column, name in (("ops", "operations"), ("bytes", "bytes")):
-            key = (row["tier"], row["op"], name)
-            totals[key] = totals.get(key, 0) + row[column]
-    yield from totals.items()
-    yield from _of_both(report)
-
-
-def _of_run(report: RunReport) -> Iterator[tuple[Key, float | None]]:
-    yield ("", "", "wall_ns"), None if report.run is None else report.run.summary.wall_ns
-    for name, value in _of_requests(report.run):
-        yield ("", "", name), value
-    # What nothing moved for has no figures of its own.
-    yield from _of_rows([row for row in report.figures if row["engine"] not in ("none", "sim")], (*_RATES, "bytes"))
-    for measure in ("latency", "response", "lateness"):
-        yield from _of_rows(getattr(report, measure), _PERCENTILES, f"{measure}_")
-    yield from _of_both(report)
-    if report.probe is not None:
-        yield from _of_probe(report.probe)
-
-
-def _of_requests(run: RunFile | None) -> Iterator[tuple[str, float | None]]:
-    """Yield the figures of whole requests: as a serving benchmark measured them, else as a replay computed them."""
-    if run is None:
-        return
-    if isinstance(run.serving, Serving):
-        for name in SERVING_FIGURES:
-            yield name, getattr(run.serving, name)
-        for name in SERVING_TIMES:
-            times = getattr(run.serving, name)
-            for field in ServingTimes.__struct_fields__:
-                if times is not None and field != "count":
-                    yield f"{name}_{field}", getattr(times, field)
-    elif run.requests is not None and run.requests.first_token is not None:
-        yield "requests", run.requests.requests
-        for field in _PERCENTILES:
-            yield f"first_token_{field}", getattr(run.requests.first_token, field)
-
-
-def _of_both(report: TraceReport | RunReport) -> Iterator[tuple[Key, float | None]]:
-    yield from _of_rows(report.sizes, ("p50_bytes", "mean_bytes", "max_bytes"), "size_")
-    yield from _of_rows([row | {"op": "read"} for row in report.reuse], ("p50_bytes",), "reuse_")
-    yield from _of_rows([row | {"op": "write"} for row in report.writes_per_day], ("capacity_writes_per_day",))
-
-
-def _of_probe(report: ProbeReport) -> Iterator[tuple[Key, float | None]]:
-    yield from _of_rows([row | {"tier": f"layer {row['layer']}"} for row in report.layers], TIMES)
-    counts = ("completed", "completed_bytes", "requeues", "splits", "errors")
-    yield from _of_rows([row | {"tier": "block requests"} for row in report.directions], counts)
-
-
-def _of_rows(
-    rows: Sequence[dict[str, Any]], names: Sequence[str], prefix: str = ""
-) -> Iterator[tuple[Key, float | None]]:
-    """Yield the figures `names` of each of `rows`, which have a tier and an operation."""
-    for row in rows:
-        for name in names:
-            yield (row["tier"], row["op"], prefix + name), row[name]
-
-
-def kind_of(side: ReportedTrials) -> str:
-    """Return what `side` is: trace, run, sweep, probe or jobs."""
-    kinds: dict[type, str] = {TraceReport: "trace", RunReport: "run", ProbeReport: "probe", JobsReport: "jobs"}
-    return (kinds | {SweepReport: "sweep"})[type(side.reports[0])]
-
-
-def comparable(sides: Sequence[ReportedTrials]) -> Sequence[ReportedTrials]:
-    """Return those of `sides` that are to be compared; none unless there are two of a kind.
-
-    Traces next to a run are its context, not sides: they are compared where there is no run.
-    """
-    for kind in ("run", "probe", "trace"):
-        alike = [side for side in sides if kind_of(side) == kind]
-        if alike:
-            return alike if len(alike) > 1 else []
-    return []
-
-
-def _settings_of(report: Report) -> dict[str, Any]:
-    if isinstance(report, ProbeReport):
-        return {"version": report.version, **report.filter}
-    if isinstance(report, SweepReport | JobsReport):
-        return {}
-    facts = {name: getattr(report.subject, name) for name in ("preset", "model", "seed", "version")}
-    run = report.run if isinstance(report, RunReport) else None
-    if run is None:
-        return facts | {"config_sha256": report.subject.config_sha256}
-    return {
-        **facts,
-        "trace": run.trace.file,
-        **run.config,
-        "engine.name": run.engine.name,
-        "host": run.host,
-        "window.rows": run.window.rows,
-    }
 
 
 def _unlike_times(sides: Sequence[ReportedTrials]) -> Iterator[str]:
@@ -530,8 +397,6 @@ def _is_spread(side: ComparedSide) -> bool:
     return (spread(side.trials) or 0) > MAX_SPREAD
 
 
-_AIR = 1.05
-"""Above the highest step."""
 _MARKS = {True: "yes", False: "no", None: "-"}
 _HIGHLIGHTED = (
     "bandwidth_bytes_per_s",
@@ -556,8 +421,9 @@ def drive_of(lines: Sequence[ComparedLine]) -> str:
     return ""
 
 
-def comparison_document(compared: Comparison, sides: Sequence[ReportedTrials]) -> Document:
-    """Return the document of `compared`, made of `sides`."""
+def comparison_of(sides: Sequence[ReportedTrials]) -> tuple[Comparison, Document]:
+    """Return the comparison of `sides`, as of `compare`, and its document."""
+    compared = compare(sides)
     numbers = [f"[{number}]" for number in range(len(compared.names))]
     rows = [list(row) for row in zip(numbers, compared.names, compared.trials, strict=True)]
     columns = columns_of("text: side, name; count: trials")
@@ -567,15 +433,14 @@ def comparison_document(compared: Comparison, sides: Sequence[ReportedTrials]) -
         tables.append(settings_table("Settings that differ", differing, numbers))
     drive = drive_of(compared.lines)
     chapters = [
-        Chapter("Distributions compared", _distributions(sides, drive)),
-        Chapter("Over time compared", _over_time(sides, drive)),
+        *charts_compared(sides, drive),
         Chapter("Trials that disagree", _disagreeing(compared)),
         Chapter("Sides", tables),
         Chapter("Figures", figure_tables(compared, numbers)),
         *([_one_sided(one_sided, numbers)] if one_sided else []),
     ]
     charts = [chart for chapter in chapters[:2] for table in chapter.tables for chart in table.charts]
-    return Document(
+    document = Document(
         name="Comparison",
         headline=compared.verdict,
         subject=[f"{number} {_side(side)}" for number, side in zip(numbers, sides, strict=True)],
@@ -585,6 +450,7 @@ def comparison_document(compared: Comparison, sides: Sequence[ReportedTrials]) -
         about=f"{' and '.join(compared.names[1:])} against {compared.names[0]}" + (f": {drive}" if drive else ""),
         pictures=tuple(chart for chart in charts if drive in chart.title)[:2],
     )
+    return compared, document
 
 
 def settings_table(title: str, settings: Settings, numbers: list[str]) -> ReportTable:
@@ -628,23 +494,16 @@ def _highlights(compared: Comparison) -> list[Highlight]:
 def figure_tables(compared: Comparison, numbers: list[str]) -> list[ReportTable]:
     """Return every figure that was compared, a table a tier: the sides, and each one's ratio to the first."""
     has_intervals = any(side.ratio.low is not None for line in compared.lines for side in line.sides[1:])
-    columns = [
-        *columns_of("text: op, figure"),
-        *(ReportColumn(f"side{i}", n, Unit.NUMBER) for i, n in enumerate(numbers)),
-    ]
+    spec = "text: op, figure; number: " + ", ".join(f"side{i} = {n}" for i, n in enumerate(numbers))
     for i, number in list(enumerate(numbers))[1:]:
-        columns.append(ReportColumn(f"ratio{i}", f"{number}/[0]", Unit.RATIO))
-        if has_intervals:
-            columns += [
-                ReportColumn(f"low{i}", "from", Unit.RATIO),
-                ReportColumn(f"high{i}", "to", Unit.RATIO),
-                ReportColumn(f"differs{i}", "differs"),
-            ]
+        spec += f"; ratio: ratio{i} = {number}/[0]"
+        spec += f", low{i} = from, high{i} = to; text: differs{i} = differs" if has_intervals else ""
+    columns = columns_of(spec)
     text = compared.definition if has_intervals else "ratio: of the medians; without trials there are no intervals"
     note = f"{text[:1].upper()}{text[1:]}. Values are medians of trials."
     groups: dict[str, list[list[Any]]] = {}
     for line in sorted(compared.lines, key=lambda line: line.op):
-        cells: list[Any] = [line.op, line.name, *(Cell(side.median, unit_of(line.name)) for side in line.sides)]
+        cells: list[Any] = [line.op, line.name, *(Cell(side.median, line.unit) for side in line.sides)]
         for side in line.sides[1:]:
             found = side.ratio
             cells += [found.value, *([found.low, found.high, _MARKS[found.differs]] if has_intervals else [])]
@@ -657,19 +516,6 @@ def figure_tables(compared: Comparison, numbers: list[str]) -> list[ReportTable]
         )
         for at, tier in enumerate(order)
     ]
-
-
-def unit_of(name: str) -> Unit:
-    """Return the unit that a figure's name ends in."""
-    endings = {
-        "bytes_per_s": Unit.BYTES_PER_S,
-        "_per_s": Unit.PER_S,
-        "_ns": Unit.NS,
-        "bytes": Unit.BYTES,
-        "_ratio": Unit.SHARE,
-        "_per_day": Unit.NUMBER,
-    }
-    return next((unit for ending, unit in endings.items() if name.endswith(ending)), Unit.COUNT)
 
 
 def _side(side: ReportedTrials) -> str:
@@ -692,77 +538,6 @@ def _disagreeing(compared: Comparison) -> list[ReportTable]:
     rows = []
     for line in lines:
         for name, side in zip(compared.names, line.sides, strict=True):
-            values = [Cell(value, unit_of(line.name)) for value in side.trials]
+            values = [Cell(value, line.unit) for value in side.trials]
             rows.append([line.tier, line.op, line.name, name, *values, *[None] * (most - len(values))])
     return [ReportTable("Each trial", Sheet.PERFORMANCE, columns, rows, (), "", 4)]
-
-
-def _distributions(sides: Sequence[ReportedTrials], drive: str) -> list[ReportTable]:
-    """Return the times of each trial of all runs in one picture a tier and operation, if more than one has them.
-
-    Those of the `drive` come first.
-    """
-    runs = [(n, s) for n, s in enumerate(sides) if isinstance(s.reports[0], RunReport)]
-    reports = [(n, s, at, r) for n, s in runs for at, r in enumerate(s.reports, 1) if isinstance(r, RunReport)]
-    # An open loop is judged by the response time.
-    measure = "response" if reports and all(r.response for *_, r in reports) else "latency"
-    points = [
-        row
-        | {"side": f"[{n}] {s.name}{f' trial {at}' if len(s.reports) > 1 else ''}", "number": n}
-        | {"place": f"{row['tier']} {row['op']}"}
-        for n, s, at, report in reports
-        for row in report.distributions
-        if row["measure"] == measure and row["op"] != "delete"
-    ]
-    points.sort(key=lambda row: bool(row["tier"] != drive))
-    title = "Response time" if measure == "response" else "Latency"
-    return [
-        _distribution(f"{title}: {place}", rows, title.lower())
-        for place, rows in by(points, "place")
-        if len({row["number"] for row in rows}) > 1
-    ]
-
-
-def _distribution(title: str, rows: list[dict[str, Any]], measure: str) -> ReportTable:
-    groups = by(rows, "side")
-    names = [name for name, _rows in groups]
-    columns = [ReportColumn("share", "share", Unit.SHARE), *(ReportColumn(n, n, Unit.NS) for n in names)]
-    found = {(row["side"], row["share"]): row["time_ns"] for row in rows}
-    cells = [[share, *(found.get((name, share)) for name in names)] for share in sorted({row["share"] for row in rows})]
-    series = []
-    for name, of in groups:
-        drawn = [row for row in of if row["share"] < 1]
-        times = [float(row["time_ns"]) for row in drawn]
-        series.append(Series(name, [row["share"] for row in drawn], times, colour=of[0]["number"]))
-    chart = Chart(title, ChartShape.QUANTILES, Unit.NUMBER, Unit.NS, series, y_title=measure)
-    note = f"{measure.capitalize()} that the given share of operations did not exceed; a line a trial."
-    return ReportTable(title, Sheet.HISTOGRAMS, columns, cells, (chart,), note)
-
-
-def _over_time(sides: Sequence[ReportedTrials], drive: str) -> list[ReportTable]:
-    """Return the bandwidth of the `drive` over time, of each side's first trial, on axes that end alike."""
-    firsts = [(n, s, s.reports[0]) for n, s in enumerate(sides)]
-    seen = [
-        (n, s, r.bucket_ns, rows)
-        for n, s, r in firsts
-        if isinstance(r, RunReport | TraceReport) and r.bucket_ns
-        if (rows := [row for row in r.over_time if row["tier"] == drive])
-    ]
-    if len(seen) < 2:  # noqa: PLR2004 - nothing to compare
-        return []
-    names = ("read_bytes", "written_bytes")
-    most = max((row[name] * NS_PER_S / step for *_, step, rows in seen for row in rows for name in names), default=0.0)
-    end = max(row["start_ns"] + step for *_, step, rows in seen for row in rows)
-    columns = columns_of("ns: start_ns = from; bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written")
-    tables = []
-    for number, side, step, rows in seen:
-        cells = [[row["start_ns"], *(row[name] * NS_PER_S / step for name in names)] for row in rows]
-        start = [float(row[0]) for row in cells]
-        series = [Series(label, start, [row[at] for row in cells]) for at, label in ((1, "read"), (2, "write"))]
-        title = f"Bandwidth of {drive}: [{number}] {side.name}"
-        chart = Chart(
-            title, ChartShape.STEPS, Unit.NS, Unit.BYTES_PER_S, series, float(step), x_end=float(end), y_end=most * _AIR
-        )
-        note = f"Means over stretches of {format_duration(step)}, of the first trial."
-        tables.append(ReportTable(title, Sheet.HISTOGRAMS, columns, cells, (chart,), note))
-    return tables

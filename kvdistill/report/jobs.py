@@ -7,15 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from kvdistill.check.check import Closeness, ClosenessPair, Jobs
-from kvdistill.check.closeness import StreamFigures, Verdict
-from kvdistill.check.store_jobs import StoreCloseness
+from kvdistill.jobs.closeness import ClosenessPair, StreamFigures, Verdict
 from kvdistill.jobs.job import expected_said
-from kvdistill.jobs.write import StoreJobs
+from kvdistill.jobs.store_jobs import StoreCloseness, StoreJobs
+from kvdistill.jobs.write import Closeness, Jobs
 from kvdistill.profile.profile import Profile
-from kvdistill.queries.views import at
+from kvdistill.queries.database import at
+from kvdistill.report.tables import Report, unit_of
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -31,35 +29,34 @@ from kvtrace.core.document.document import (
 from kvtrace.core.units import NS_PER_S, format_count, format_duration
 
 
-class JobsReport(msgspec.Struct, frozen=True, kw_only=True):
+class JobsReport(Report, frozen=True, kw_only=True):
     """How close jobs that `kvdistill fio --check` ran come to their source: the content of its files."""
 
+    kind = "jobs"
     name: str
     closeness: Closeness
     profile: dict[str, Any] | None
 
+    def document(self) -> Document:
+        """Return the document of checked jobs."""
+        profile = self.profile or {}
+        origin = at(profile, "origin") or {}
+        said = {name.replace("_", " "): value for name, value in origin.items() if isinstance(value, str | int | float)}
+        facts = {"tier": profile.get("tier"), **said}
+        return Document(
+            name=self.name,
+            headline="; ".join(line.partition(";")[0] for line in _said(self.closeness)) or "no job was compared",
+            subject=_said(self.closeness),
+            notes=[],
+            chapters=[
+                closeness_chapter(self.closeness),
+                Chapter("What was distilled", [parameters("Source of the jobs", Sheet.PARAMETERS, facts)]),
+            ],
+        )
 
-_UNITS = {"_per_s": Unit.PER_S, "_bytes": Unit.BYTES, "_share": Unit.SHARE, "_us": Unit.NUMBER}
+
 _MARKS = {True: "pass", False: "FAIL"}
 _NUMBER = re.compile(r"\.[0-9]+\.iolog$")
-
-
-def jobs_document(report: JobsReport) -> Document:
-    """Return the document of checked jobs."""
-    profile = report.profile or {}
-    origin = at(profile, "origin") or {}
-    said = {name.replace("_", " "): value for name, value in origin.items() if isinstance(value, str | int | float)}
-    facts = {"tier": profile.get("tier"), **said}
-    return Document(
-        name=report.name,
-        headline="; ".join(line.partition(";")[0] for line in _said(report.closeness)) or "no job was compared",
-        subject=_said(report.closeness),
-        notes=[],
-        chapters=[
-            closeness_chapter(report.closeness),
-            Chapter("What was distilled", [parameters("Source of the jobs", Sheet.PARAMETERS, facts)]),
-        ],
-    )
 
 
 def written_document(written: Jobs | StoreJobs, folder: Path, compared: StoreCloseness | None = None) -> Document:
@@ -188,13 +185,9 @@ def closeness_chapter(found: Closeness) -> Chapter:
 
 
 def _unit(name: str) -> Unit:
-    if name == "bytes_per_s":
-        return Unit.BYTES_PER_S
-    if name == "ios":
-        return Unit.COUNT
     if name == "side" or name.startswith("has_"):
         return Unit.TEXT
-    return next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), Unit.NUMBER)
+    return Unit.COUNT if name == "ios" else unit_of(name, Unit.NUMBER)
 
 
 def _said(found: Closeness) -> list[str]:

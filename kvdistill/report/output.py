@@ -10,32 +10,117 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import asdict
 
-from kvdistill.profile.distributions import at_rank
+from kvdistill.formats.importing import TRACE_FILE
+from kvdistill.jobs.job import PROFILE
+from kvdistill.jobs.write import CLOSENESS, find_closeness
+from kvdistill.profile.profile import at_rank
+from kvdistill.queries.database import read_json
 from kvdistill.report.cards import cards_document, compare_cards
-from kvdistill.report.compare import Comparison, ReportedTrials, comparable, compare, comparison_document
-from kvdistill.report.jobs import JobsReport, jobs_document
-from kvdistill.report.probe import ProbeReport, probe_document
-from kvdistill.report.report import BUCKETS, Report, SweepReport, report
-from kvdistill.report.run import RunReport, run_document
-from kvdistill.report.trace import TraceReport, trace_document
+from kvdistill.report.compare import Comparison, comparison_of
+from kvdistill.report.jobs import JobsReport
+from kvdistill.report.probe import ProbeReport, probe_report
+from kvdistill.report.run import RunReport, run_report, summary_report
+from kvdistill.report.tables import Report, ReportedTrials
+from kvdistill.report.trace import trace_report
 from kvtrace import __version__
-from kvtrace.core.document.chapters import POINTS, run_sheets, sweep_document, unit_of
+from kvtrace.core import tables
+from kvtrace.core.document.chapters import POINTS, card_document, run_sheets, sweep_document, unit_of
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of, table_of
 from kvtrace.core.document.export import PlainSheet
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
-from kvtrace.core.run.run_file import MLPERF_FILE, OPS_FILE, TRIALS_FOLDER, MlperfMark, find_mark, refuse_cut_off
-from kvtrace.core.run.sweep_file import CARD_FILE, find_card
+from kvtrace.core.run.run_file import (
+    MLPERF_FILE,
+    OPS_FILE,
+    PROBE_FILE,
+    TRIALS_FOLDER,
+    MlperfMark,
+    find_mark,
+    find_run,
+    refuse_cut_off,
+    runs_below,
+)
+from kvtrace.core.run.sweep_file import CARD_FILE, Card, LoadSweep, find_card, find_sweep
+from kvtrace.core.schema import OPS, TRACE
 from kvtrace.core.statistics import Endurance, nearest_rank
 
 SUFFIXES = (".html", ".md", ".csv", ".xlsx")
+BUCKETS = 48
+
+
+class SweepReport(Report, frozen=True, kw_only=True):
+    """What a trace came to at rising loads: the content of sweep.json."""
+
+    kind = "sweep"
+    name: str
+    """The folder's."""
+    sweep: LoadSweep
+
+    def document(self) -> Document:
+        """Return its points and knee."""
+        return sweep_document(self.sweep)
+
+
+class CardReport(Report, frozen=True, kw_only=True):
+    """What a drive sustains of several caching stacks: the content of scorecard.json."""
+
+    kind = "scorecard"
+    name: str
+    """The folder's."""
+    card: Card
+
+    def document(self) -> Document:
+        """Return the card's page; what the drive itself does is in drive.json."""
+        return card_document(self.card)
+
+
+def report(path: Path, buckets: int = BUCKETS, endurance: Endurance | None = None) -> Report:
+    """Return the report of the trace at `path`, or of its folder: a run, sweep, scorecard, probe, jobs or import.
+
+    Time is in `buckets` equal stretches; `endurance` is what a drive may be written.
+
+    Raises:
+        ConfigError: the folder holds nothing to report.
+        TraceError: the file is damaged or holds no trace or ops.
+
+    """
+    if path.is_dir():
+        refuse_cut_off(path)
+        if not (path / OPS_FILE).is_file() and (found := _without_rows(path, buckets)) is not None:
+            return found
+        held = next((name for name in (OPS_FILE, TRACE_FILE) if (path / name).is_file()), None)
+        if held is None:
+            raise ConfigError(
+                f"{path}: no run of kvreplay in this folder ({OPS_FILE} is missing), no {PROBE_FILE}, {CLOSENESS} or "
+                f"{TRACE_FILE}{runs_below(path)}"
+            )
+        path = path / held
+    if tables.open_table(path).table is OPS:
+        return run_report(path, buckets, endurance)
+    return trace_report(path, tables.open_table(path, TRACE).meta, buckets, endurance)
+
+
+def _without_rows(path: Path, buckets: int) -> Report | None:
+    """Return the report of a folder by its JSON; null if it has none that we know."""
+    name = path.resolve().name
+    if (run := find_run(path)) is not None:
+        return summary_report(run)
+    if (sweep := find_sweep(path)) is not None:
+        return SweepReport(name=name, sweep=sweep)
+    if (card := find_card(path)) is not None:
+        return CardReport(name=name, card=card)
+    if (probe := probe_report(path, buckets)) is not None:
+        return probe
+    if (closeness := find_closeness(path / CLOSENESS)) is not None:
+        return JobsReport(name=name, closeness=closeness, profile=read_json(path / PROFILE))
+    return None
 
 
 def trials_of(path: Path) -> list[Path]:
@@ -61,6 +146,9 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
+_COMPARED = ("run", "probe", "trace")
+
+
 def read_reports(
     paths: Sequence[Path], buckets: int, endurance: Endurance | None = None
 ) -> tuple[list[Report], list[Document], list[PlainSheet]]:
@@ -72,15 +160,13 @@ def read_reports(
     """
     sides = _read(paths, buckets, endurance)
     every = [found for side in sides for found in side.reports]
-    names = [
-        side.name if trial == path else f"{side.name}/{trial.name}"
-        for side, path in zip(sides, paths, strict=True)
-        for trial in trials_of(path)
-    ]
+    names = [name for side in sides for name in side.names]
     documents = documents_of(every, names)
-    alike = comparable([side for side in sides if side.reports])
-    if alike:
-        documents.insert(0, folded(comparison_document(compare(alike), alike)))
+    # Traces next to a run are its context, not sides: they are compared where there is no run.
+    of_kind = ([side for side in sides if side.reports and side.reports[0].kind == kind] for kind in _COMPARED)
+    alike = next(filter(None, of_kind), [])
+    if len(alike) > 1:
+        documents.insert(0, folded(comparison_of(alike)[1]))
     marks = [(name, find_mark(path)) for name, path in zip(names_of(paths), paths, strict=True)]
     documents[:0] = [marked_document(mark, name) for name, mark in marks if mark is not None]
     return every, documents, mlperf_sheets(every, names)
@@ -95,33 +181,28 @@ def read_comparison(paths: Sequence[Path]) -> tuple[Comparison, Document]:
         names = [path.parent if path.name == CARD_FILE else path for path in paths]
         compared = compare_cards(names_of(names), found)
         return compared, folded(cards_document(compared, found))
-    sides = _read(paths, BUCKETS, None)
-    compared = compare(sides)
-    return compared, folded(comparison_document(compared, sides))
+    compared, document = comparison_of(_read(paths, BUCKETS, None))
+    return compared, folded(document)
 
 
 def _read(paths: Sequence[Path], buckets: int, endurance: Endurance | None) -> list[ReportedTrials]:
-    return [
-        ReportedTrials(name, [report(trial, buckets, endurance) for trial in trials_of(path)])
-        for name, path in zip(names_of(paths), paths, strict=True)
-    ]
+    return [_side(name, path, buckets, endurance) for name, path in zip(names_of(paths), paths, strict=True)]
+
+
+def _side(name: str, path: Path, buckets: int, endurance: Endurance | None) -> ReportedTrials:
+    trials = trials_of(path)
+    names = [name if trial == path else f"{name}/{trial.name}" for trial in trials]
+    return ReportedTrials(name, [report(trial, buckets, endurance) for trial in trials], names)
 
 
 def documents_of(reports: Sequence[Report], names: Sequence[str]) -> list[Document]:
     """Return the documents of `reports`, called `names`."""
-    return [folded(replace(_document(report), name=name)) for report, name in zip(reports, names, strict=True)]
+    return [folded(replace(report.document(), name=name)) for report, name in zip(reports, names, strict=True)]
 
 
 def folded(document: Document) -> Document:
     """Return `document` with its chapters folded, so that a page is one screen: the answer, its figures, its charts."""
     return replace(document, chapters=[replace(of, is_folded=bool(of.title)) for of in document.chapters])
-
-
-def _document(report: Report) -> Document:
-    if isinstance(report, SweepReport):
-        return sweep_document(report.sweep)
-    documents: dict[type, Callable[[Any], Document]] = {TraceReport: trace_document, RunReport: run_document}
-    return (documents | {ProbeReport: probe_document, JobsReport: jobs_document})[type(report)](report)
 
 
 def check_names(paths: Sequence[Path]) -> None:

@@ -6,16 +6,16 @@ latency.
 
 from __future__ import annotations
 
-import tempfile
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import asdict
 
-from kvdistill.queries.database import connect, query
-from kvdistill.queries.views import register
-from kvdistill.report.tables import TIME_COLUMNS, by, heat_table, lines_by
+from kvdistill.queries.database import opened, query
+from kvdistill.report.tables import TIME_COLUMNS, Key, Report, by, heat_table, histogram, lines_by, of_rows
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -23,7 +23,6 @@ from kvtrace.core.document.document import (
     ChartShape,
     Document,
     ReportTable,
-    Series,
     Sheet,
     Unit,
     columns_of,
@@ -47,9 +46,10 @@ ZONES = 40
 _MIB = 1 << 20
 
 
-class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
+class ProbeReport(Report, frozen=True, kw_only=True):
     """What the probes found; rows of tables, null where not measured."""
 
+    kind = "probe"
     name: str
     filter: dict[str, Any]
     """Whose requests, on which disks, how long."""
@@ -72,6 +72,33 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
     zone_bytes: int | None
     heat: list[dict[str, Any]]
     """Requests by time and place on the disk; empty without their events."""
+
+    def document(self) -> Document:
+        """Return the document of a measurement of the probes alone."""
+        wanted = {name: ", ".join(map(str, v)) if isinstance(v, list) else v for name, v in self.filter.items()}
+        facts = {"duration": Cell(self.duration_ns, Unit.NS), "command": " ".join(self.argv) or None}
+        kept = {name: value for name, value in wanted.items() if name != "duration_ns" and value not in (None, "")}
+        return Document(
+            name=self.name,
+            headline=self.answer or "no block request was completed",
+            chapters=[
+                Chapter(
+                    "What was measured",
+                    [parameters("Whose requests", Sheet.PARAMETERS, facts | kept | {"kvreplay": self.version})],
+                ),
+                probe_chapter(self),
+            ],
+        )
+
+    def compared(self) -> Iterator[tuple[Key, float | None]]:
+        """Yield times by layer, and what was done to requests."""
+        yield from of_rows([row | {"tier": f"layer {row['layer']}"} for row in self.layers], TIMES)
+        counts = ("completed", "completed_bytes", "requeues", "splits", "errors")
+        yield from of_rows([row | {"tier": "block requests"} for row in self.directions], counts)
+
+    def settings(self) -> dict[str, Any]:
+        """Return whose requests were measured."""
+        return {"version": self.version, **self.filter}
 
 
 def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
@@ -120,8 +147,7 @@ def _heat_cells(blocks: Path, buckets: int) -> tuple[int | None, int | None, lis
     """Return the bytes and the ns that a cell of the heat map spans, and the cells."""
     if not blocks.is_file():
         return None, None, []
-    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
-        register(db, [blocks], Path(scratch))
+    with opened([blocks]) as db:
         span = query(db, "blocks_span")[0]
         if not span["requests"] or span["last_ns"] <= span["first_ns"]:
             return None, None, []
@@ -137,24 +163,6 @@ _LAYER_NAMES = {
     "requeued": "from requeue to next issue (in Q2D)",
     "d2c": "in driver and device (D2C)",
 }
-
-
-def probe_document(report: ProbeReport) -> Document:
-    """Return the document of a measurement of the probes alone."""
-    wanted = {name: ", ".join(map(str, v)) if isinstance(v, list) else v for name, v in report.filter.items()}
-    facts = {"duration": Cell(report.duration_ns, Unit.NS), "command": " ".join(report.argv) or None}
-    kept = {name: value for name, value in wanted.items() if name != "duration_ns" and value not in (None, "")}
-    return Document(
-        name=report.name,
-        headline=report.answer or "no block request was completed",
-        chapters=[
-            Chapter(
-                "What was measured",
-                [parameters("Whose requests", Sheet.PARAMETERS, facts | kept | {"kvreplay": report.version})],
-            ),
-            probe_chapter(report),
-        ],
-    )
 
 
 def probe_chapter(report: ProbeReport) -> Chapter:
@@ -202,9 +210,9 @@ def _distributions(report: ProbeReport) -> list[ReportTable]:
     spec = "text: op; ns: low_ns = from; count: count"
     for layer, rows in by([row for row in report.latency_bins if row["count"]], "layer"):
         title = f"Time {_LAYER_NAMES[layer]}" if layer != "application" else f"Time of {_LAYER_NAMES[layer]}"
-        chart = Chart(title, ChartShape.BARS, Unit.NS, Unit.COUNT, lines_by(rows, "op", "low_ns", "count"))
+        chart = Chart(title, ChartShape.BARS, Unit.NS, Unit.COUNT, lines_by(rows, "low_ns", "count"))
         note = "Each row holds the times from its first up to, but not including, twice that."
-        tables.append(table_of(title, Sheet.HISTOGRAMS, spec, rows, note, keys=2, charts=(chart,)))
+        tables.append(histogram(title, chart, spec, rows, note))
     return tables
 
 
@@ -212,26 +220,23 @@ def _sizes(report: ProbeReport) -> list[ReportTable]:
     if not report.sizes:
         return []
     spec = "text: op; io_bytes: bytes = size; count: count = requests"
-    series = []
-    for op, part in by(report.sizes, "op"):
-        bins: dict[int, int] = {}
-        for row in part:
-            low = 1 << max(row["bytes"].bit_length() - 1, 0)
-            bins[low] = bins.get(low, 0) + row["count"]
-        series.append(Series(op, [float(low) for low in bins], [float(n) for n in bins.values()]))
-    chart = Chart("Sizes of block requests", ChartShape.BARS, Unit.IO_BYTES, Unit.COUNT, series)
+    bins = Counter[tuple[str, int]]()
+    for row in report.sizes:
+        bins[row["op"], 1 << max(row["bytes"].bit_length() - 1, 0)] += row["count"]
+    drawn = lines_by([{"op": op, "low": low, "count": count} for (op, low), count in bins.items()], "low", "count")
+    chart = Chart("Sizes of block requests", ChartShape.BARS, Unit.IO_BYTES, Unit.COUNT, drawn)
     note = "The chart adds sizes up from each power of two to the next; the table has each size exactly."
-    return [table_of(chart.title, Sheet.HISTOGRAMS, spec, report.sizes, note, keys=2, charts=(chart,))]
+    return [histogram(chart.title, chart, spec, report.sizes, note)]
 
 
 def _in_flight(report: ProbeReport) -> list[ReportTable]:
     if not report.in_flight:
         return []
     spec = "text: op; count: in_flight = in flight, count = requests"
-    series = lines_by(report.in_flight, "op", "in_flight", "count")
+    series = lines_by(report.in_flight, "in_flight", "count")
     chart = Chart("In flight at dispatch", ChartShape.LOLLIPOPS, Unit.COUNT, Unit.COUNT, series)
     note = "How many requests the disk had in flight when one was issued, itself included."
-    return [table_of(chart.title, Sheet.HISTOGRAMS, spec, report.in_flight, note, keys=2, charts=(chart,))]
+    return [histogram(chart.title, chart, spec, report.in_flight, note)]
 
 
 def _calls_tables(report: ProbeReport) -> list[ReportTable]:
@@ -294,8 +299,7 @@ def layers(run_directory: Path) -> Layers | None:
         return None
     blocks = run_directory / BLOCKS_FILE
     files = [ops, blocks] if blocks.is_file() else [ops]
-    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
-        register(db, files, Path(scratch))
+    with opened(files) as db:
         objects = query(db, "run_layers_objects")
         inside = [_latency_parts(db, row) for row in objects] if blocks.is_file() else []
     moved = [_moved_by_layer(row, probe) for row in objects]

@@ -5,7 +5,7 @@ Whole requests are in it, too: classes of service, time to the first token, heal
 
 from __future__ import annotations
 
-import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,25 +13,28 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from kvdistill.check.check import CLOSENESS, Closeness, find_closeness
-from kvdistill.profile.distributions import bins, summarize
-from kvdistill.profile.locality import reuse_rows, run_reuse
-from kvdistill.queries.database import connect, distributions, figures, measured_views, query
-from kvdistill.queries.views import register
+from kvdistill.jobs.write import CLOSENESS, Closeness, find_closeness
+from kvdistill.profile.locality import tier_reuse
+from kvdistill.queries.database import distributions, figures, measured_views, opened, query
 from kvdistill.report.jobs import closeness_chapter
 from kvdistill.report.probe import Layers, ProbeReport, layer_chapter, layers, probe_chapter, probe_report
 from kvdistill.report.tables import (
     TIME_COLUMNS,
+    Key,
+    Report,
     Subject,
     distribution_tables,
     heat_tables,
     hit_ratio,
+    of_objects,
+    of_rows,
     origin,
     pictures_of,
     rate_tables,
     reuse_tables,
     size_tables,
     subject_of,
+    unit_of,
     wear_table,
     workload_of,
     writes_per_day,
@@ -61,34 +64,35 @@ PARTS = [100, 200, *range(500, 9501, 500), 9700, 9800, 9900, 9950, 9990, 9999, 1
 """The points of a distribution, in ten-thousandths."""
 
 
-class RunReport(msgspec.Struct, frozen=True, kw_only=True):
+class RunReport(Report, frozen=True, kw_only=True):
     """What a replay measured; rows of its tables as the named queries return them, with `tier` a name.
 
     What needs single operations is empty for an import of figures alone.
     """
 
+    kind = "run"
     subject: Subject
     run: RunFile | None
     """The run's own summary, `run.json`; null if it is missing."""
     figures: list[dict[str, Any]]
     latency: list[dict[str, Any]]
     """Service time: completion - submission."""
-    response: list[dict[str, Any]] = []
+    response: list[dict[str, Any]] = msgspec.field(default_factory=list)
     """Response time: completion - due time; empty in a closed loop."""
-    lateness: list[dict[str, Any]] = []
-    distributions: list[dict[str, Any]] = []
+    lateness: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    distributions: list[dict[str, Any]] = msgspec.field(default_factory=list)
     """Latency, response time and lateness at chosen shares of the operations."""
-    sizes: list[dict[str, Any]] = []
-    size_bins: list[dict[str, Any]] = []
+    sizes: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    size_bins: list[dict[str, Any]] = msgspec.field(default_factory=list)
     bucket_ns: int | None = None
     """How long one stretch of `over_time` and `heat` is; null if nothing took time."""
-    over_time: list[dict[str, Any]] = []
+    over_time: list[dict[str, Any]] = msgspec.field(default_factory=list)
     """What moved in each stretch, by the time in flight, and what completed, from the first submission that counts."""
-    heat: list[dict[str, Any]] = []
+    heat: list[dict[str, Any]] = msgspec.field(default_factory=list)
     """Operations by when they completed and by their time, in powers of two: the response time in an open loop, else
     the service time."""
-    writes_per_day: list[dict[str, Any]] = []
-    reuse: list[dict[str, Any]] = []
+    writes_per_day: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    reuse: list[dict[str, Any]] = msgspec.field(default_factory=list)
     """By tier: how far apart accesses to an object were, in bytes of others; `bins` by powers of two."""
     probe: ProbeReport | None = None
     """What the block layer saw; null without probes."""
@@ -97,14 +101,109 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     closeness: Closeness | None = None
     """How close jobs distilled from this come, if `kvdistill fio --check` ran here; null otherwise."""
 
+    def document(self) -> Document:
+        """Return the document: what was found, on what, six figures, warnings; details last and folded."""
+        run = self.run
+        verdict, saved = ("Run, without its summary", None) if run is None else (run.summary.verdict, run.checkpoints)
+        if saved is not None:
+            verdict = f"{checkpoint_sentence(saved)}; {verdict}"
+        if run is not None and run.status == "partial":
+            verdict = f"PARTIAL: {verdict}"
+        notes = [_NO_SUMMARY, *self.subject.notes]
+        if run is not None:
+            notes = run.notes + [f"trace: {note}" for note in run.trace.metadata.notes if note not in run.notes]
+        # An imported run has few of them.
+        facts = {n: v for n, v in _facts(self).items() if (v.value if isinstance(v, Cell) else v) is not None}
+        is_open = bool(self.response)
+        maps = heat_tables(self.heat, self.bucket_ns, "Response time" if is_open else "Latency")
+        deletes = [table for table in maps if table.title.endswith("delete")]
+        rates = rate_tables(self.over_time, self.bucket_ns, _IN_FLIGHT)
+        latency, response = _distributions_of(self, "latency"), _distributions_of(self, "response")
+        times = [
+            _times_table("Latency", self.latency),
+            *([_times_table("Response time", self.response)] if is_open else []),
+            *(response if is_open else latency),
+        ]
+        lateness = _distributions_of(self, "lateness")
+        waits = [_times_table("Lateness", self.lateness), *lateness] if self.lateness else []
+        ranks = None if run is None or not isinstance(run.ranks, RanksNote) else run.ranks
+        chapters = [
+            *([] if ranks is None else [Chapter("Ranks", ranks_tables(ranks))]),
+            *([] if saved is None else [Chapter("Checkpoints", checkpoint_tables(saved))]),
+            Chapter("Tiers", [_operations_table(self), *_hits(run), *rates]),
+            Chapter("Latency", [*times, *(table for table in maps if table not in deletes)]),
+            Chapter("Requests, QoS and criteria", [*request_tables(run), *_throughput(run)]),
+            Chapter("Wear", [wear_table(self.writes_per_day, _WEAR), _device(run)]),
+            *([] if self.layers is None else [layer_chapter(self.layers)]),
+            *([] if self.closeness is None else [closeness_chapter(self.closeness)]),
+            *([] if self.probe is None else [probe_chapter(self.probe)]),
+            Chapter("Service time and lateness" if is_open else "Lateness", [*(latency if is_open else []), *waits]),
+            Chapter("Deletes over time", deletes),
+            Chapter("Sizes", size_tables(self.sizes, self.size_bins)),
+            Chapter("Reuse", reuse_tables(self.reuse)),
+            Chapter("What was run, and on what", [*_targets(run), parameters("Run", Sheet.PARAMETERS, facts)]),
+        ]
+        tier, measure = _tested(self), "Response time" if is_open else "Latency"
+        return Document(
+            name=self.subject.file if run is None else run.trace.file,
+            headline=verdict,
+            subject=_subject(run),
+            notes=notes,
+            warnings=_warnings(self),
+            highlights=_highlights(self),
+            chapters=chapters,
+            about=_about(self),
+            pictures=pictures_of(chapters, f"Bandwidth of {tier}", f"{measure} on {tier}"),
+        )
+
+    def compared(self) -> Iterator[tuple[Key, float | None]]:
+        """Yield times and rates, of requests, operations and the layers beneath."""
+        yield ("", "", "wall_ns"), None if self.run is None else self.run.summary.wall_ns
+        yield from ((("", "", name), value) for name, value in _of_requests(self.run))
+        # What nothing moved for has no figures of its own.
+        moved = [row for row in self.figures if row["engine"] not in ("none", "sim")]
+        yield from of_rows(moved, ("bandwidth_bytes_per_s", "operations_per_s", "operations", "errors", "bytes"))
+        for measure in ("latency", "response", "lateness"):
+            yield from of_rows(getattr(self, measure), _PERCENTILES, f"{measure}_")
+        yield from of_objects(self)
+        if self.probe is not None:
+            yield from self.probe.compared()
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the trace was made with, and how it was replayed."""
+        run, made = self.run, self.subject.settings()
+        if run is None:
+            return made | {"config_sha256": self.subject.config_sha256}
+        more = {"engine.name": run.engine.name, "host": run.host, "window.rows": run.window.rows}
+        return made | {"trace": run.trace.file} | run.config | more
+
+
+_PERCENTILES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
+
+
+def _of_requests(run: RunFile | None) -> Iterator[tuple[str, float | None]]:
+    """Yield the figures of whole requests: as a serving benchmark measured them, else as a replay computed them."""
+    if run is None:
+        return
+    if isinstance(run.serving, Serving):
+        for name in SERVING_FIGURES:
+            yield name, getattr(run.serving, name)
+        for name in SERVING_TIMES:
+            times = getattr(run.serving, name)
+            for field in ServingTimes.__struct_fields__:
+                if times is not None and field != "count":
+                    yield f"{name}_{field}", getattr(times, field)
+    elif run.requests is not None and run.requests.first_token is not None:
+        yield "requests", run.requests.requests
+        for field in _PERCENTILES:
+            yield f"first_token_{field}", getattr(run.requests.first_token, field)
+
 
 def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> RunReport:
     """Return the report of the run whose table is `ops`, with the run.json in its folder if there is one."""
     meta = tables.open_table(ops, OPS).meta
-    names = [tier.name for tier in meta.tiers]
     run = find_run(ops.parent)
-    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
-        register(db, [ops], Path(scratch))
+    with opened([ops]) as db:
         warmup = None if run is None else run.summary.warmup
         measured_views(db, None if warmup is None else warmup.asked)
         span = query(db, "run_span")[0]
@@ -112,20 +211,18 @@ def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> R
         bucket_ns = span_ns // buckets + 1 if span_ns else None
         counted = figures(db)
         stretches = {"first_ns": span["first_ns"], "bucket_ns": bucket_ns}
-        over_time = query(db, "run_over_time", buckets=buckets, **stretches) if bucket_ns else []
+        over_time = query(db, "run_over_time", start_ns=0, buckets=buckets, **stretches) if bucket_ns else []
         heat = query(db, "run_heat", **stretches) if bucket_ns else []
-        sizes = query(db, "run_sizes")
         points, times = distributions(db, PARTS)
+        is_probed = run is not None and run.probes is not None and run.probes.is_measured
         return RunReport(
             subject=subject_of(ops, meta),
             run=run,
             figures=counted,
-            latency=times["latency"],
-            response=times["response"],
-            lateness=times["lateness"],
+            **times,
             distributions=points,
-            sizes=summarize(sizes),
-            size_bins=bins(sizes),
+            sizes=query(db, "run_sizes", has_deletes=False),
+            size_bins=query(db, "run_size_bins", has_deletes=False),
             bucket_ns=bucket_ns,
             over_time=over_time,
             heat=heat,
@@ -139,11 +236,9 @@ def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> R
                 meta,
                 endurance,
             ),
-            reuse=reuse_rows(names, run_reuse(tables.open_table(ops, OPS), len(names))),
+            reuse=tier_reuse(db, [tier.name for tier in meta.tiers]),
             probe=probe_report(ops.parent, buckets),
-            layers=layers(ops.parent)
-            if (run is not None and run.probes is not None and run.probes.is_measured)
-            else None,
+            layers=layers(ops.parent) if is_probed else None,
             closeness=find_closeness(ops.with_name(CLOSENESS)),
         )
 
@@ -161,13 +256,9 @@ def summary_report(run: RunFile) -> RunReport:
         subject=Subject(
             file=run.trace.file,
             table="run",
-            program=run.program,
-            version=run.version,
-            argv=run.argv,
-            config_sha256=run.config_sha256,
             source=run.trace.metadata.source,
             is_simulated=False,
-            notes=run.notes,
+            **{name: getattr(run, name) for name in ("program", "version", "argv", "config_sha256", "notes")},
         ),
         run=run,
         figures=[{name: f[name] for name in _SUMMARY_FIGURES} | {"rows": None, "skipped": None} for f in found],
@@ -185,62 +276,6 @@ _WEAR = (
 )
 _NO_SUMMARY = "run.json is missing: how the run was made, its device and its notes are unknown"
 _TARGET = "name target engine is_direct filesystem device device_model device_firmware scheduler"
-
-
-def run_document(report: RunReport) -> Document:
-    """Return the document of `report`: what was found, on what, six figures, warnings; details last and folded."""
-    run = report.run
-    verdict, saved = ("Run, without its summary", None) if run is None else (run.summary.verdict, run.checkpoints)
-    if saved is not None:
-        verdict = f"{checkpoint_sentence(saved)}; {verdict}"
-    if run is not None and run.status == "partial":
-        verdict = f"PARTIAL: {verdict}"
-    notes = [_NO_SUMMARY, *report.subject.notes]
-    if run is not None:
-        notes = run.notes + [f"trace: {note}" for note in run.trace.metadata.notes if note not in run.notes]
-    # An imported run has few of them.
-    facts = {n: v for n, v in _facts(report).items() if (v.value if isinstance(v, Cell) else v) is not None}
-    is_open = bool(report.response)
-    maps = heat_tables(report.heat, report.bucket_ns, "Response time" if is_open else "Latency")
-    deletes = [table for table in maps if table.title.endswith("delete")]
-    rates = rate_tables(report.over_time, report.bucket_ns, _IN_FLIGHT)
-    latency, response = _distributions_of(report, "latency"), _distributions_of(report, "response")
-    times = [
-        _times_table("Latency", report.latency),
-        *([_times_table("Response time", report.response)] if is_open else []),
-        *(response if is_open else latency),
-    ]
-    lateness = _distributions_of(report, "lateness")
-    waits = [_times_table("Lateness", report.lateness), *lateness] if report.lateness else []
-    ranks = None if run is None or not isinstance(run.ranks, RanksNote) else run.ranks
-    chapters = [
-        *([] if ranks is None else [Chapter("Ranks", ranks_tables(ranks))]),
-        *([] if saved is None else [Chapter("Checkpoints", checkpoint_tables(saved))]),
-        Chapter("Tiers", [_operations_table(report), *_hits(run), *rates]),
-        Chapter("Latency", [*times, *(table for table in maps if table not in deletes)]),
-        Chapter("Requests, QoS and criteria", [*request_tables(run), *_throughput(run)]),
-        Chapter("Wear", [wear_table(report.writes_per_day, _WEAR), _device(run)]),
-        *([] if report.layers is None else [layer_chapter(report.layers)]),
-        *([] if report.closeness is None else [closeness_chapter(report.closeness)]),
-        *([] if report.probe is None else [probe_chapter(report.probe)]),
-        Chapter("Service time and lateness" if is_open else "Lateness", [*(latency if is_open else []), *waits]),
-        Chapter("Deletes over time", deletes),
-        Chapter("Sizes", size_tables(report.sizes, report.size_bins)),
-        Chapter("Reuse", reuse_tables(report.reuse)),
-        Chapter("What was run, and on what", [*_targets(run), parameters("Run", Sheet.PARAMETERS, facts)]),
-    ]
-    tier, measure = _tested(report), "Response time" if is_open else "Latency"
-    return Document(
-        name=report.subject.file if run is None else run.trace.file,
-        headline=verdict,
-        subject=_subject(run),
-        notes=notes,
-        warnings=_warnings(report),
-        highlights=_highlights(report),
-        chapters=chapters,
-        about=_about(report),
-        pictures=pictures_of(chapters, f"Bandwidth of {tier}", f"{measure} on {tier}"),
-    )
 
 
 def _about(report: RunReport) -> str:
@@ -419,10 +454,8 @@ def _distributions_of(report: RunReport, measure: str) -> list[ReportTable]:
 def _throughput(run: RunFile | None) -> list[ReportTable]:
     if run is None or run.mlperf is None:
         return []
-    found, units = run.mlperf.throughput, {"tokens": Unit.COUNT, "storage_io_ns": Unit.NS}
-    rates = ("storage_throughput_tokens_per_s", "wall_clock_throughput_tokens_per_s")
-    units |= dict.fromkeys(rates, Unit.PER_S)
-    facts = {name: Cell(getattr(found, name), unit) for name, unit in units.items()}
+    found, rates = run.mlperf.throughput, ("storage_throughput_tokens_per_s", "wall_clock_throughput_tokens_per_s")
+    facts = {name: Cell(getattr(found, name), unit_of(name)) for name in ("tokens", "storage_io_ns", *rates)}
     table = parameters("Throughput by MLPerf's names", Sheet.PERFORMANCE, facts)
     note = found.reason or (
         "Tokens that the trace's requests generated, over the latencies of all operations on storage added up, and "
@@ -437,15 +470,10 @@ def _device(run: RunFile | None) -> ReportTable:
     return table_of("Device", Sheet.DEVICE, spec, rows, "What the device beneath did meanwhile, for all programs.")
 
 
-SERVING_FIGURES = {
-    "requests": Unit.COUNT,
-    "failed_requests": Unit.COUNT,
-    "input_tokens": Unit.COUNT,
-    "output_tokens": Unit.COUNT,
-    "requests_per_s": Unit.PER_S,
-    "input_tokens_per_s": Unit.PER_S,
-    "output_tokens_per_s": Unit.PER_S,
-}
+SERVING_FIGURES = (
+    *("requests", "failed_requests", "input_tokens", "output_tokens"),
+    *("requests_per_s", "input_tokens_per_s", "output_tokens_per_s"),
+)
 """Of a serving benchmark."""
 SERVING_TIMES = {
     "first_token": "to the first token",
@@ -461,7 +489,7 @@ def request_tables(run: RunFile | None) -> list[ReportTable]:
     requests, mlperf = (None, None) if run is None else (run.requests, run.mlperf)
     if run is not None and isinstance(run.serving, Serving):
         found = run.serving
-        figures = {name.replace("_", " "): Cell(getattr(found, name), unit) for name, unit in SERVING_FIGURES.items()}
+        figures = {name.replace("_", " "): Cell(getattr(found, name), unit_of(name)) for name in SERVING_FIGURES}
         spec = "text: measure; count: count; ns: mean_ns = mean, p50_ns = p50, p90_ns = p90, p95_ns = p95, "
         spec += "p99_ns = p99, p99_9_ns = p99.9, max_ns = max"
         rows = _measured({said: getattr(found, name) for name, said in SERVING_TIMES.items()})
@@ -521,15 +549,9 @@ def _criteria(mlperf: Mlperf | None) -> ReportTable:
     if mlperf is None or not mlperf.criteria:
         return parameters("Criteria of MLPerf", Sheet.QOS, {"criteria": "not measured: this run judged none"})
     rows = [
-        asdict(c) | {value: Cell(getattr(c, value), _criterion_unit(c.name)) for value in ("measured", "threshold")}
+        asdict(c) | {value: Cell(getattr(c, value), unit_of(c.name, Unit.SHARE)) for value in ("measured", "threshold")}
         for c in mlperf.criteria
     ]
     note = "Of the benchmark program, no rule of a submission. Latencies must be below their thresholds, others above."
     spec = "text: name = criterion, verdict, measured, threshold, definition"
     return table_of("Criteria of MLPerf", Sheet.QOS, spec, rows, note)
-
-
-def _criterion_unit(name: str) -> Unit:
-    if name.endswith("_bytes_per_s"):
-        return Unit.BYTES_PER_S
-    return Unit.NS if name.endswith("_ns") else Unit.SHARE

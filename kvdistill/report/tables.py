@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -15,6 +16,7 @@ from kvtrace.core.document.document import (
     Chapter,
     Chart,
     ChartShape,
+    Document,
     ReportColumn,
     ReportTable,
     Series,
@@ -34,6 +36,54 @@ _USUAL = Endurance(writes_per_day=1, years=5)
 """What a drive for mixed reading is sold to endure: a write of all of it a day, for so many years."""
 
 
+Key = tuple[str, str, str]
+"""Of what is compared: tier or layer, operation, figure."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a path holds: its fields are its JSON. Each kind shows itself and names the figures that are compared."""
+
+    kind: ClassVar[str]
+
+    def document(self) -> Document:
+        """Return it for people."""
+        raise NotImplementedError
+
+    def compared(self) -> Iterator[tuple[Key, float | None]]:
+        """Yield what is compared with others of its kind."""
+        yield from ()
+
+    def settings(self) -> dict[str, Any]:
+        """Return what it was made with; where two differ, that is said."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedTrials:
+    """The reports of one side: of a trace, of a run, or of each trial of several."""
+
+    name: str
+    reports: Sequence[Any]
+    names: Sequence[str] = ()
+    """What each is called."""
+
+
+def of_rows(
+    rows: Sequence[dict[str, Any]], names: Sequence[str], prefix: str = ""
+) -> Iterator[tuple[Key, float | None]]:
+    """Yield the figures `names` of each of `rows`, which have a tier and an operation."""
+    for row in rows:
+        for name in names:
+            yield (row["tier"], row["op"], prefix + name), row[name]
+
+
+def of_objects(report: Any) -> Iterator[tuple[Key, float | None]]:
+    """Yield the figures that the report of a trace or a run has of its objects: sizes, reuse, wear."""
+    yield from of_rows(report.sizes, ("p50_bytes", "mean_bytes", "max_bytes"), "size_")
+    yield from of_rows([row | {"op": "read"} for row in report.reuse], ("p50_bytes",), "reuse_")
+    yield from of_rows([row | {"op": "write"} for row in report.writes_per_day], ("capacity_writes_per_day",))
+
+
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """The table that is reported on and its provenance; null where the file does not say."""
 
@@ -50,6 +100,10 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     source: dict[str, Any] | None
     is_simulated: bool
     notes: list[str]
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the table was made with."""
+        return {name: getattr(self, name) for name in ("preset", "model", "seed", "version")}
 
 
 def subject_of(path: Path, meta: Metadata) -> Subject:
@@ -132,6 +186,22 @@ def pictures_of(chapters: Sequence[Chapter], *titles: str) -> tuple[Chart, ...]:
     return tuple(charts[title] for title in titles if title in charts)
 
 
+_UNITS = {
+    "bytes_per_s": Unit.BYTES_PER_S,
+    "_per_s": Unit.PER_S,
+    "_ns": Unit.NS,
+    "bytes": Unit.BYTES,
+    "_ratio": Unit.SHARE,
+    "_share": Unit.SHARE,
+    "_per_day": Unit.NUMBER,
+}
+
+
+def unit_of(name: str, other: Unit = Unit.COUNT) -> Unit:
+    """Return the unit that a figure's name ends in, or the `other`."""
+    return next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), other)
+
+
 TIME_COLUMNS = "mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, p99_99_ns = p99.99"
 """Columns of a distribution of times, for `columns_of`."""
 
@@ -145,13 +215,17 @@ def size_tables(sizes: list[dict[str, Any]], size_bins: list[dict[str, Any]]) ->
     """
     tables = [table_of("Sizes of operations", Sheet.SUMMARY, spec, sizes, keys=2)]
     spec = "text: op; bytes: low_bytes = from; count: ops = operations; bytes: bytes"
+    note = "Each row holds the sizes from its first up to, but not including, twice that."
     for tier, rows in by(size_bins, "tier"):
-        series = lines_by([row for row in rows if row["op"] != "delete"] or rows, "op", "low_bytes", "ops")
-        chart = Chart(f"Sizes on {tier}", ChartShape.BARS, Unit.BYTES, Unit.COUNT, series)
-        note = "Each row holds the sizes from its first up to, but not including, twice that."
-        title = f"Size distribution: {tier}"
-        tables.append(table_of(title, Sheet.HISTOGRAMS, spec, rows, note, keys=2, charts=(chart,)))
+        drawn = [row for row in rows if row["op"] != "delete"] or rows
+        chart = Chart(f"Sizes on {tier}", ChartShape.BARS, Unit.BYTES, Unit.COUNT, lines_by(drawn, "low_bytes", "ops"))
+        tables.append(histogram(f"Size distribution: {tier}", chart, spec, rows, note))
     return tables
+
+
+def histogram(title: str, chart: Chart, spec: str, rows: list[dict[str, Any]], note: str, keys: int = 2) -> ReportTable:
+    """Return the table of a histogram, beside its chart."""
+    return table_of(title, Sheet.HISTOGRAMS, spec, rows, note, keys=keys, charts=(chart,))
 
 
 def rate_tables(over_time: list[dict[str, Any]], bucket_ns: int | None, note: str) -> list[ReportTable]:
@@ -211,20 +285,15 @@ def reuse_tables(reuse: list[dict[str, Any]]) -> list[ReportTable]:
         "the least recently used must hold for the second to be a hit."
     )
     tables = [table_of("Reuse distance", Sheet.SUMMARY, spec, reuse, note)]
-    columns = columns_of("bytes: low_bytes = from; count: reads; share: share_below = share up to twice that")
-    for row in reuse:
-        bins = row["bins"]
-        if not bins:
-            continue
-        total = sum(b["reads"] for b in bins)
-        rows, done = [], 0
-        for each in bins:
-            done += each["reads"]
-            rows.append([each["low_bytes"], each["reads"], done / total])
-        series = Series("read", [float(b["low_bytes"] or 1) for b in bins], [float(b["reads"]) for b in bins])
-        chart = Chart(f"Reuse distance on {row['tier']}", ChartShape.BARS, Unit.BYTES, Unit.COUNT, [series])
-        text = "Reads by distance: from the first bytes up to, but not including, twice that."
-        tables.append(ReportTable(f"Reuse distances: {row['tier']}", Sheet.HISTOGRAMS, columns, rows, (chart,), text))
+    spec = "bytes: low_bytes = from; count: reads; share: share_below = share up to twice that"
+    note = "Reads by distance: from the first bytes up to, but not including, twice that."
+    for row in (row for row in reuse if row["bins"]):
+        done = accumulate(b["reads"] for b in row["bins"])
+        total = sum(b["reads"] for b in row["bins"])
+        rows = [b | {"op": "read", "share_below": upto / total} for b, upto in zip(row["bins"], done, strict=True)]
+        title, lines = f"Reuse distance on {row['tier']}", lines_by(rows, "low_bytes", "reads")
+        chart = Chart(title, ChartShape.BARS, Unit.BYTES, Unit.COUNT, lines)
+        tables.append(histogram(f"Reuse distances: {row['tier']}", chart, spec, rows, note, keys=1))
     return tables
 
 
@@ -265,16 +334,25 @@ def distribution_tables(points: list[dict[str, Any]]) -> list[ReportTable]:
     """Return latency, response time and lateness by share of operations, a table and a curve a tier."""
     tables = []
     for (measure, tier), rows in by(points, "measure", "tier"):
-        ops = [op for op, _ in by(rows, "op")]
-        columns = [ReportColumn("share", "share", Unit.SHARE), *(ReportColumn(f"{op}_ns", op, Unit.NS) for op in ops)]
-        found = {(row["op"], row["share"]): row["time_ns"] for row in rows}
-        cells = [[share, *(found.get((op, share)) for op in ops)] for share in sorted({row["share"] for row in rows})]
-        series = lines_by([row for row in rows if row["share"] < 1], "op", "share", "time_ns")
         name = "Response time" if measure == "response" else measure.capitalize()
-        chart = Chart(f"{name} on {tier}", ChartShape.QUANTILES, Unit.NUMBER, Unit.NS, series, y_title=name.lower())
         note = f"{name} that the given share of operations did not exceed, by nearest rank; - with too few of them."
-        tables.append(ReportTable(f"{name} distribution: {tier}", Sheet.HISTOGRAMS, columns, cells, (chart,), note))
+        title = f"{name} distribution: {tier}"
+        tables.append(quantiles(title, f"{name} on {tier}", rows, "op", "{}_ns", name.lower(), note))
     return tables
+
+
+def quantiles(
+    title: str, chart_title: str, rows: list[dict[str, Any]], by_name: str, column: str, y_title: str, note: str
+) -> ReportTable:
+    """Return times by share of operations, a column (called as `column` says) and a curve for each `by_name`."""
+    groups = by(rows, by_name)
+    columns = [ReportColumn("share", "share", Unit.SHARE)]
+    columns += [ReportColumn(column.format(name), name, Unit.NS) for name, _ in groups]
+    found = {(row[by_name], row["share"]): row["time_ns"] for row in rows}
+    cells = [[at, *(found.get((name, at)) for name, _ in groups)] for at in sorted({row["share"] for row in rows})]
+    drawn = lines_by([row for row in rows if row["share"] < 1], "share", "time_ns", by_name)
+    chart = Chart(chart_title, ChartShape.QUANTILES, Unit.NUMBER, Unit.NS, drawn, y_title=y_title)
+    return ReportTable(title, Sheet.HISTOGRAMS, columns, cells, (chart,), note)
 
 
 def heat_tables(heat: list[dict[str, Any]], bucket_ns: int | None, measure: str) -> list[ReportTable]:
@@ -310,8 +388,77 @@ def by(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, list[dict[str
     return list(groups.items())
 
 
-def lines_by(rows: list[dict[str, Any]], name: str, x: str, y: str) -> list[Series]:
-    """Return a series for each `name` among `rows`; what begins at 0 is drawn from 1, since axes are logarithmic."""
+def lines_by(rows: list[dict[str, Any]], x: str, y: str, name: str = "op") -> list[Series]:
+    """Return a series for each `name` among `rows`, of the colour `number` if they have one.
+
+    What begins at 0 is drawn from 1, since axes are logarithmic.
+    """
     return [
-        Series(label, [float(r[x] or 1) for r in part], [float(r[y]) for r in part]) for label, part in by(rows, name)
+        Series(label, [float(r[x] or 1) for r in part], [float(r[y]) for r in part], colour=part[0].get("number"))
+        for label, part in by(rows, name)
     ]
+
+
+_AIR = 1.05
+"""Above the highest step."""
+
+
+def charts_compared(sides: Sequence[ReportedTrials], drive: str) -> list[Chapter]:
+    """Return the chapters that show `sides` in charts beside each other."""
+    return [
+        Chapter("Distributions compared", _distributions_compared(sides, drive)),
+        Chapter("Over time compared", _rates_compared(sides, drive)),
+    ]
+
+
+def _distributions_compared(sides: Sequence[ReportedTrials], drive: str) -> list[ReportTable]:
+    """Return the times of each trial of all runs in one picture a tier and operation, if more than one has them.
+
+    Those of the `drive` come first.
+    """
+    runs = [(n, s) for n, s in enumerate(sides) if s.reports[0].kind == "run"]
+    reports = [(n, s, at, r) for n, s in runs for at, r in enumerate(s.reports, 1)]
+    # An open loop is judged by the response time.
+    measure = "response" if reports and all(r.response for *_, r in reports) else "latency"
+    points = [
+        row
+        | {"side": f"[{n}] {s.name}{f' trial {at}' if len(s.reports) > 1 else ''}", "number": n}
+        | {"place": f"{row['tier']} {row['op']}"}
+        for n, s, at, report in reports
+        for row in report.distributions
+        if row["measure"] == measure and row["op"] != "delete"
+    ]
+    points.sort(key=lambda row: bool(row["tier"] != drive))
+    title = "Response time" if measure == "response" else "Latency"
+    note = f"{title} that the given share of operations did not exceed; a line a trial."
+    return [
+        quantiles(f"{title}: {place}", f"{title}: {place}", rows, "side", "{}", title.lower(), note)
+        for place, rows in by(points, "place")
+        if len({row["number"] for row in rows}) > 1
+    ]
+
+
+def _rates_compared(sides: Sequence[ReportedTrials], drive: str) -> list[ReportTable]:
+    """Return the bandwidth of the `drive` over time, of each side's first trial, on axes that end alike."""
+    firsts = [(n, s, s.reports[0]) for n, s in enumerate(sides)]
+    seen = [
+        (n, s, r.bucket_ns, rows)
+        for n, s, r in firsts
+        if r.kind in ("run", "trace") and r.bucket_ns
+        if (rows := [row for row in r.over_time if row["tier"] == drive])
+    ]
+    if len(seen) < 2:  # noqa: PLR2004 - nothing to compare
+        return []
+    names = ("read_bytes", "written_bytes")
+    most = max((row[name] * NS_PER_S / step for *_, step, rows in seen for row in rows for name in names), default=0.0)
+    end = max(row["start_ns"] + step for *_, step, rows in seen for row in rows)
+    spec = "ns: start_ns = from; bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written"
+    tables = []
+    for number, side, step, rows in seen:
+        rates = [{"start_ns": r["start_ns"]} | {f"{n}_per_s": r[n] * NS_PER_S / step for n in names} for r in rows]
+        title = f"Bandwidth of {drive}: [{number}] {side.name}"
+        axes = {"x_end": float(end), "y_end": most * _AIR}
+        chart = steps_chart(title, Unit.BYTES_PER_S, rates, BANDWIDTHS, step, **axes)
+        note = f"Means over stretches of {format_duration(step)}, of the first trial."
+        tables.append(histogram(title, chart, spec, rates, note, keys=1))
+    return tables

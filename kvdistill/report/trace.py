@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import tempfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec import UNSET
 
-from kvdistill.profile.distributions import bins, summarize
-from kvdistill.profile.locality import LiveBytes, reuse_rows, trace_locality
-from kvdistill.queries.database import connect, query
-from kvdistill.queries.views import at, register
+from kvdistill.profile.locality import live_bytes, tier_reuse
+from kvdistill.queries.database import at, opened, query, trace_views
 from kvdistill.report.tables import (
     BANDWIDTHS,
+    Key,
+    Report,
     Subject,
     by,
     hit_ratio,
+    of_objects,
+    of_rows,
     origin,
     pictures_of,
     rate_tables,
@@ -29,6 +31,7 @@ from kvdistill.report.tables import (
     writes_per_day,
 )
 from kvtrace.core import tables
+from kvtrace.core.document.chapters import event_lines, event_tables, fleet_headline, fleet_tables, storage_table
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -41,16 +44,16 @@ from kvtrace.core.document.document import (
     parameters,
     table_of,
 )
-from kvtrace.core.document.fleet import event_lines, event_tables, fleet_headline, fleet_tables, storage_table
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import Endurance
 from kvtrace.core.units import format_count
 
 
-class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
+class TraceReport(Report, frozen=True, kw_only=True):
     """What a trace holds; rows of its tables as the named queries return them, with `tier` a name."""
 
+    kind = "trace"
     subject: Subject
     span_ns: int | None
     requests: int
@@ -74,26 +77,90 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     events: dict[str, Any] | None = None
     """What it counted around what happened to them; null where nothing did."""
 
+    def document(self) -> Document:
+        """Return the document."""
+        subject = self.subject
+        facts = origin(subject) | {
+            "time span": Cell(self.span_ns, Unit.NS),
+            "requests": Cell(self.requests, Unit.COUNT),
+        }
+        is_instant = self.span_ns == 0
+        notes = [*subject.notes, *(["all rows share one instant, so no rate is known"] if is_instant else [])]
+        made = "simulated" if self.subject.is_simulated else "of real I/O"
+        rows = format_count(self.subject.rows)
+        headline = f"Trace, {made}: {rows} operations for {format_count(self.requests)} requests"
+        spec = "text: tier, op, phase; count: ops = operations; bytes: bytes; count: objects"
+        events = []
+        if self.events:
+            course, *others = _event_course(self.events)
+            shown = [course, *event_tables(self.events), *others]
+            events.append(Chapter("Events", shown, event_lines(self.events)))
+        chapters = [
+            *([Chapter("Fleet", fleet_tables(self.fleet))] if self.fleet else []),
+            *events,
+            Chapter(
+                "Tiers and operations",
+                [_tiers(self), table_of("Operations", Sheet.PERFORMANCE, spec, self.operations, keys=3)],
+            ),
+            Chapter("Over time", rate_tables(self.over_time, self.bucket_ns, "By the trace's own clock.")),
+            Chapter("Wear", [wear_table(self.writes_per_day, "Writes to flash inside the drive are more.")]),
+            Chapter("Sizes", size_tables(self.sizes, self.size_bins)),
+            Chapter("Reuse", reuse_tables(self.reuse)),
+            Chapter("What this is", [parameters("Origin", Sheet.PARAMETERS, facts)]),
+            Chapter(
+                "Not in a trace",
+                [
+                    parameters("QoS", Sheet.QOS, {"latency": _NOT_MEASURED}),
+                    parameters("Device", Sheet.DEVICE, {"block layer": _NOT_MEASURED}),
+                ],
+            ),
+        ]
+        tier = self.tiers[-1]["name"] if self.tiers else ""
+        asked = (subject.source or {}).get("file") or (subject.source or {}).get("kind")
+        return Document(
+            name=subject.file,
+            headline=(f"{headline}; {fleet_headline(self.fleet)}" if self.fleet else headline),
+            notes=notes,
+            highlights=_highlights(self),
+            chapters=chapters,
+            about=", ".join(str(part) for part in (subject.model, subject.preset, asked) if part),
+            pictures=pictures_of(chapters, "Hits over time", f"Bandwidth of {tier}", f"Reuse distance on {tier}")[:2],
+        )
+
+    def compared(self) -> Iterator[tuple[Key, float | None]]:
+        """Yield spans, hits, and what is moved by tier and operation."""
+        for name in ("span_ns", "requests", "hit_ratio"):
+            yield ("", "", name), getattr(self, name)
+        for name, value in (self.first_token or {}).items():
+            yield ("", "", f"first_token_{name}"), value
+        yield from of_rows(
+            [row | {"tier": row["name"], "op": ""} for row in self.tiers], ("hit_ratio", "peak_live_bytes")
+        )
+        for (tier, op), rows in by(self.operations, "tier", "op"):
+            for column, name in (("ops", "operations"), ("bytes", "bytes")):
+                yield (tier, op, name), sum(row[column] for row in rows)
+        yield from of_objects(self)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what made it."""
+        return self.subject.settings() | {"config_sha256": self.subject.config_sha256}
+
 
 def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance | None) -> TraceReport:
     """Return the report of the trace at `path`; raises what `report` raises."""
-    names = [tier.name for tier in meta.tiers]
-    walked = trace_locality(tables.open_table(path, TRACE), len(names), path)
-    # What nodes have apart is not one place: how far apart accesses are, and what is live, is of each by itself.
-    is_one = [tier.instance_nodes is msgspec.UNSET for tier in meta.tiers]
-    live = [of if one else None for of, one in zip(walked.live, is_one, strict=True)]
-    reuse = [of if one else None for of, one in zip(walked.reuse, is_one, strict=True)]
-    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
-        register(db, [path], Path(scratch))
+    known = zip(meta.tiers, live_bytes(tables.open_table(path, TRACE), path), strict=True)
+    # What nodes have apart is not one place.
+    live = {tier.name: found for tier, found in known if tier.instance_nodes is UNSET}
+    with opened([path]) as db:
+        trace_views(db)
         span = query(db, "trace_span")[0]
         first, last = span["first_ns"], span["last_ns"]
         span_ns = None if first is None else last - first
         buckets = buckets if span_ns else 1
         bucket_ns = (span_ns or 0) // buckets + 1
-        over_time = (
-            [] if first is None else query(db, "trace_over_time", first_ns=first, bucket_ns=bucket_ns, buckets=buckets)
-        )
-        operations, sizes = query(db, "trace_operations"), query(db, "trace_sizes")
+        stretches = {"first_ns": first, "start_ns": first, "bucket_ns": bucket_ns, "buckets": buckets}
+        over_time = [] if first is None else query(db, "run_over_time", **stretches)
+        operations = query(db, "trace_operations")
         times = at(meta.stats, "first_token", "with_cache")
         writes = by([row for row in operations if row["op"] == "write"], "tier")
         written = {tier: sum(row["bytes"] for row in rows) for tier, rows in writes}
@@ -103,12 +170,12 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
             requests=span["requests"],
             tiers=_tier_rows(meta, live),
             hit_ratio=hit_ratio(meta),
-            reuse=reuse_rows(names, reuse),
+            reuse=tier_reuse(db, list(live)),
             fleet=meta.fleet,
             events=meta.events,
             operations=operations,
-            sizes=summarize(sizes),
-            size_bins=bins(sizes),
+            sizes=query(db, "run_sizes", has_deletes=True),
+            size_bins=query(db, "run_size_bins", has_deletes=True),
             bucket_ns=bucket_ns if span_ns else None,
             over_time=over_time,
             writes_per_day=writes_per_day(written, span_ns, meta, endurance),
@@ -116,73 +183,17 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
         )
 
 
-def _tier_rows(meta: Metadata, live: list[LiveBytes | None]) -> list[dict[str, Any]]:
+def _tier_rows(meta: Metadata, live: dict[str, tuple[int, int] | None]) -> list[dict[str, Any]]:
     counted = {t.get("name"): t for t in (meta.stats or {}).get("tiers") or [] if isinstance(t, dict)}
-    return [
-        {
-            "name": tier.name,
-            "capacity_bytes": tier.capacity_bytes,
-            "peak_live_bytes": None if found is None else found.peak,
-            "end_live_bytes": None if found is None else found.end,
-            "hits": counted.get(tier.name, {}).get("hits"),
-            "hit_ratio": counted.get(tier.name, {}).get("hit_ratio"),
-        }
-        for tier, found in zip(meta.tiers, live, strict=True)
-    ]
+    rows = []
+    for tier in meta.tiers:
+        peak, end = live.get(tier.name) or (None, None)
+        row = {"name": tier.name, "capacity_bytes": tier.capacity_bytes, "peak_live_bytes": peak, "end_live_bytes": end}
+        rows.append(row | {name: counted.get(tier.name, {}).get(name) for name in ("hits", "hit_ratio")})
+    return rows
 
 
 _NOT_MEASURED = "not measured: a trace says what is to be done, and holds no times of a device"
-
-
-def trace_document(report: TraceReport) -> Document:
-    """Return the document of `report`."""
-    subject = report.subject
-    facts = origin(subject) | {
-        "time span": Cell(report.span_ns, Unit.NS),
-        "requests": Cell(report.requests, Unit.COUNT),
-    }
-    is_instant = report.span_ns == 0
-    notes = [*subject.notes, *(["all rows share one instant, so no rate is known"] if is_instant else [])]
-    made = "simulated" if report.subject.is_simulated else "of real I/O"
-    rows = format_count(report.subject.rows)
-    headline = f"Trace, {made}: {rows} operations for {format_count(report.requests)} requests"
-    spec = "text: tier, op, phase; count: ops = operations; bytes: bytes; count: objects"
-    events = []
-    if report.events:
-        course, *others = _event_course(report.events)
-        shown = [course, *event_tables(report.events), *others]
-        events.append(Chapter("Events", shown, event_lines(report.events)))
-    chapters = [
-        *([Chapter("Fleet", fleet_tables(report.fleet))] if report.fleet else []),
-        *events,
-        Chapter(
-            "Tiers and operations",
-            [_tiers(report), table_of("Operations", Sheet.PERFORMANCE, spec, report.operations, keys=3)],
-        ),
-        Chapter("Over time", rate_tables(report.over_time, report.bucket_ns, "By the trace's own clock.")),
-        Chapter("Wear", [wear_table(report.writes_per_day, "Writes to flash inside the drive are more.")]),
-        Chapter("Sizes", size_tables(report.sizes, report.size_bins)),
-        Chapter("Reuse", reuse_tables(report.reuse)),
-        Chapter("What this is", [parameters("Origin", Sheet.PARAMETERS, facts)]),
-        Chapter(
-            "Not in a trace",
-            [
-                parameters("QoS", Sheet.QOS, {"latency": _NOT_MEASURED}),
-                parameters("Device", Sheet.DEVICE, {"block layer": _NOT_MEASURED}),
-            ],
-        ),
-    ]
-    tier = report.tiers[-1]["name"] if report.tiers else ""
-    asked = (subject.source or {}).get("file") or (subject.source or {}).get("kind")
-    return Document(
-        name=subject.file,
-        headline=(f"{headline}; {fleet_headline(report.fleet)}" if report.fleet else headline),
-        notes=notes,
-        highlights=_highlights(report),
-        chapters=chapters,
-        about=", ".join(str(part) for part in (subject.model, subject.preset, asked) if part),
-        pictures=pictures_of(chapters, "Hits over time", f"Bandwidth of {tier}", f"Reuse distance on {tier}")[:2],
-    )
 
 
 def _event_course(events: dict[str, Any]) -> list[ReportTable]:

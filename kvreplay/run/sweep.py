@@ -35,8 +35,9 @@ from kvreplay.run.run import Replay, Replaying, replay
 from kvreplay.tiers.modelled import DriveFile, DriveModel
 from kvtrace import __version__
 from kvtrace.core import statistics
+from kvtrace.core.document import chapters
 from kvtrace.core.document.chapters import LOAD_NAMES, response_lines
-from kvtrace.core.document.document import Chapter, Document, Highlight, Sheet, Unit, show, table_of
+from kvtrace.core.document.document import Document
 from kvtrace.core.document.page import panels
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_json
@@ -673,60 +674,11 @@ def card_of(asked: Replay, scores: list[Score], run: RunFile | None, error: KvEr
 
 def card_document(card: Card, drive: DriveFile) -> Document:
     """Return the card, and what the drive itself does, on one page."""
-    spec = """
-        text: preset; number: users = users sustained, at_users = measured at
-        bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written
-        ns: read_p50_ns = read p50, read_p99_ns = p99, read_p99_9_ns = p99.9
-        bytes: request_bytes = request; number: in_flight = in flight
-        number: drive_writes_per_day = drive writes a day; years: life_years = life
-        share: delivered_share = delivered, spread; text: limit = limited by
-    """
-    rows = [msgspec.structs.asdict(score) for score in card.scores]
-    table = table_of("at the most users that it sustains", Sheet.SUMMARY, spec, rows)
-    notes = [
-        f"users of synthetic conversations with {MODEL}; read times are response times, from when a read was due",
-        "delivered: of what the trace asked for; spread: (greatest - least) / median of the throughput over its trials",
-        "kvdistill compare says where two cards differ by more than their trials do",
-    ]
-    notes += ["request and in flight: block requests; not measured (root and libbpf are needed)"] * all(
-        score.request_bytes is None for score in card.scores
-    )
-    notes += [f"{score.preset}: {score.answer}" for score in card.scores]
-    unknown = [cell for cell in drive.cells if cell.reason]
-    notes += (
-        [f"{len(unknown)} cells of the drive are not known, the first because {unknown[0].reason}"] if unknown else []
-    )
-    notes += [] if drive.held_out is None else [error_line(drive.held_out)]
-    warnings = [] if card.status == "complete" else [f"PARTIAL: {card.status}"]
-    warnings += [
-        f"{of}: NOTHING WAS READ in its window: this tests writes only; a larger --size keeps what is read again"
-        for of in (score.preset for score in card.scores if not score.read_bytes_per_s)
-    ]
-    warnings += [
-        f"{of.preset}: TOO FEW REQUESTS ({of.requests}) in its window: users vary by chance; use a longer --window"
-        for of in card.scores
-        if of.is_by_chance
-    ]
-    return Document(
-        card.device or "",
-        first_line(card),
-        [Chapter("", [replace(table, is_answer=True), drive_table(drive)], notes)],
-        [],
-        [
-            Highlight(of.preset, of.users, Unit.NUMBER, f"users, {show(of.read_bytes_per_s, Unit.BYTES_PER_S)} read")
-            for of in card.scores
-        ],
-        warnings,
-    )
-
-
-def first_line(card: Card) -> str:
-    """Return the answer: users of each stack, and how well it repeats."""
-    told = [
-        f"{score.preset} {'less than ' if score.users is None else ''}{score.at_users:g} users"
-        f"{'' if score.read_bytes_per_s else ' (writes only)'}"
-        for score in card.scores
-    ]
-    spreads = [score.spread for score in card.scores if score.spread is not None]
-    repeats = f"; repeats within {percent(max(spreads))}" if spreads else ""
-    return f"sustains {', '.join(told) or 'nothing that was measured'}{repeats}"
+    page = chapters.card_document(card)
+    notes, unknown = page.chapters[0].notes, [cell for cell in drive.cells if cell.reason]
+    if unknown:
+        notes.append(f"{len(unknown)} cells of the drive are not known, the first because {unknown[0].reason}")
+    if drive.held_out is not None:
+        notes.append(error_line(drive.held_out))
+    page.chapters[0].tables.append(drive_table(drive))
+    return page

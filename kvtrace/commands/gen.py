@@ -26,8 +26,8 @@ from kvtrace.commands.options import (
     prepare,
 )
 from kvtrace.core.app import log, progress, takes_groups
+from kvtrace.core.document.chapters import event_lines, event_tables, fleet_headline, fleet_tables
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, table_of
-from kvtrace.core.document.fleet import event_lines, event_tables, fleet_headline, fleet_tables
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import STALLS

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from kvtrace.core.config import nearest
-from kvtrace.core.document.fleet import hit_ratios
+from kvtrace.core.document.chapters import hit_ratios
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import TRACE, Op, Phase, enum_code
 from kvtrace.core.units import format_duration, parse_duration_ns

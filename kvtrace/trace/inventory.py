@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from msgspec import UNSET
 
+from kvtrace.core.document.chapters import event_lines, event_tables
 from kvtrace.core.document.document import Cell, Chapter, Document, Sheet, Unit, table_of
-from kvtrace.core.document.fleet import event_lines, event_tables
 from kvtrace.core.errors import TraceError, refuse
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.native.library import I1, I4, I8, StructAt, function

@@ -12,7 +12,7 @@ from conftest import Row, trace_meta, write_trace
 from run_files import run_file
 from run_files import summary as run_summary
 
-from kvdistill.profile.sources import Distilled, distil_trace
+from kvdistill.profile.sources import Distilled, distil_source
 from kvtrace.core.files import write_json
 from kvtrace.core.limit import Limit, parse_limit
 from kvtrace.core.run import run_file as core_run_file
@@ -49,7 +49,7 @@ def write_hand(folder: Path) -> Path:
 def distil_rows(folder: Path, rows: list[Row], limit: str | None = None, **meta: object) -> Distilled:
     """Distil tier nvme of `rows`, written as a trace into `folder`."""
     trace = write_trace(folder / "t.parquet", rows, **meta)
-    return distil_trace(trace, "nvme", Limit() if limit is None else parse_limit(limit), folder)
+    return distil_source(trace, "nvme", Limit() if limit is None else parse_limit(limit), folder)
 
 
 def io(ts_ms: float, op: str, object_id: int, length: int, **fields: int | None) -> Row:

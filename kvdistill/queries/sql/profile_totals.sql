@@ -1,7 +1,12 @@
--- When a tier's first and last read or write is due, and what it deletes; over placed operations (`ios`).
+-- When a tier's first and last read or write is due, how many were timed, for how long they were in flight by direction,
+-- and what the tier deletes; over placed operations (`ios`).
 SELECT
     min(ts_ns) FILTER (io_bytes > 0) AS start_ns,
     max(ts_ns) FILTER (io_bytes > 0) AS end_ns,
+    count(*) FILTER (io_bytes > 0) AS ops,
+    count(completed_ns) FILTER (io_bytes > 0) AS timed,
+    coalesce(sum(completed_ns - ts_ns) FILTER (op = 0 AND io_bytes > 0), 0)::BIGINT AS read_ns,
+    coalesce(sum(completed_ns - ts_ns) FILTER (op = 1 AND io_bytes > 0), 0)::BIGINT AS write_ns,
     count(*) FILTER (op = 2) AS delete_ops,
     coalesce(sum(length_bytes) FILTER (op = 2), 0)::BIGINT AS delete_bytes,
     count(*) FILTER (op <> 2 AND io_bytes = 0) AS empty_ops

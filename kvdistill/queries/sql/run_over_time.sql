@@ -1,4 +1,4 @@
--- Bytes that moved, and operations that completed, in equal stretches of a run, by tier; stretches without any are 0.
+-- Bytes that moved, and operations that completed, in equal stretches of time, by tier; stretches without any are 0.
 -- An operation's bytes are spread over the time in which it was in flight: what completes at once did not move at once.
 WITH in_flight AS (
     SELECT tier, op, bytes, completed_ns - $first_ns AS ended,
@@ -29,7 +29,7 @@ grid AS (
     SELECT tier, bucket
     FROM (SELECT DISTINCT tier FROM counted), (SELECT unnest(range($buckets::BIGINT)) AS bucket)
 )
-SELECT tier, bucket * $bucket_ns AS start_ns,
+SELECT tier, $start_ns + bucket * $bucket_ns AS start_ns,
     coalesce(reads, 0) AS reads, coalesce(writes, 0) AS writes, coalesce(deletes, 0) AS deletes,
     coalesce(read_bytes, 0) AS read_bytes, coalesce(written_bytes, 0) AS written_bytes
 FROM grid LEFT JOIN counted USING (tier, bucket)

@@ -1,6 +1,20 @@
--- The exact distribution of what completed reads and writes moved, by tier and operation.
-SELECT tier, op::VARCHAR AS op, bytes AS length_bytes, count(*) AS ops
-FROM measured
-WHERE outcome = 'ok' AND op <> 'delete' AND bytes IS NOT NULL
-GROUP BY ALL
-ORDER BY tier, op, length_bytes
+-- Sizes of what completed, by tier and operation: how many operations, distinct sizes, percentiles by nearest rank where
+-- there are enough operations, and the most common sizes. Deletes move nothing in a run.
+WITH counted AS (
+    SELECT tier, op::VARCHAR AS op, bytes AS size, count(*) AS n
+    FROM measured
+    WHERE outcome = 'ok' AND bytes IS NOT NULL AND (op <> 'delete' OR $has_deletes)
+    GROUP BY ALL
+),
+ranked AS (
+    SELECT *, sum(n) OVER (PARTITION BY tier, op ORDER BY size) AS upto, sum(n) OVER (PARTITION BY tier, op) AS total
+    FROM counted
+)
+SELECT tier, op, sum(n)::BIGINT AS ops, count(*) AS "distinct", min(size) AS min_bytes,
+    min(size) FILTER (total >= 2 AND 2 * upto >= total) AS p50_bytes,
+    min(size) FILTER (total >= 100 AND 100 * upto >= 99 * total) AS p99_bytes,
+    max(size) AS max_bytes, sum(size * n) / sum(n) AS mean_bytes,
+    list({'length_bytes': size, 'ops': n, 'share': n / total} ORDER BY n DESC, size)[:5] AS top
+FROM ranked
+GROUP BY tier, op
+ORDER BY tier, op

@@ -1,9 +1,15 @@
-"""Chapters that several programs show: a run's MLPerf numbers, its checkpoints, its ranks, and a sweep."""
+"""Chapters that several programs show: of runs, sweeps and scorecards, and of a simulated fleet.
+
+A run's MLPerf numbers, checkpoints and ranks; a fleet's hits in its nodes' own tiers and in shared ones, how even its
+nodes are, and the time around each incident.
+"""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import msgspec
 
@@ -21,14 +27,15 @@ from kvtrace.core.document.document import (
     Unit,
     columns_of,
     parameters,
+    show,
     table_of,
 )
 from kvtrace.core.document.export import PlainSheet
 from kvtrace.core.run.figures import Beside, CheckpointFigures, Distribution, Figures, Mlperf
 from kvtrace.core.run.run_file import RanksNote, RunFile
-from kvtrace.core.run.sweep_file import Axis, LoadSweep
+from kvtrace.core.run.sweep_file import Axis, Card, LoadSweep
 from kvtrace.core.statistics import total
-from kvtrace.core.units import NS_PER_S, format_count, format_duration, format_rate
+from kvtrace.core.units import NS_PER_S, format_count, format_duration, format_rate, percent
 
 _GIB, _NS_PER_MS = 1 << 30, 1e6
 POINTS = {"P50": "p50_ns", "P95": "p95_ns", "P99": "p99_ns", "P99.9": "p99_9_ns", "P99.99": "p99_99_ns"}
@@ -80,41 +87,36 @@ def parameters_of(run: RunFile) -> Named:
     """Return what was asked of the trace of `run` and of the run."""
     trace, config = run.trace.metadata, run.trace.metadata.config
     capacities = {tier.name: tier.capacity_bytes for tier in trace.tiers}
-    memory = {name: _gib(capacities.get(name)) for name in ("gpu", "cpu")}
+    memory = {name: _over(capacities.get(name), _GIB) for name in ("gpu", "cpu")}
     storage = [size for name, size in capacities.items() if name not in memory]
-    duration_ns, source = config.get("duration_ns"), trace.source or {}
-    written = sum(each.written_bytes for each in run.preconditioned)
     targets = [str(facts["target"]) for _, facts in run.drives() if _kind(str(facts.get("target"))) == "Storage"]
-    of_trace, none = "of the trace", "the trace knows none"
-    return {
+    of_trace = "of the trace"
+    known: Named = {
         "Timestamp": (run.started_utc, "UTC"),
         "Model": (trace.model_name, of_trace),
         "Num Users": (config.get("users"), of_trace),
-        "Duration (s)": (None if duration_ns is None else duration_ns / NS_PER_S, of_trace),
-        "GPU Memory per Card (GiB)": (None, none),
-        "Num GPUs": (None, none),
+        "Duration (s)": (_over(config.get("duration_ns"), NS_PER_S), of_trace),
         "Tensor Parallel": (config.get("tensor_parallel"), of_trace),
         "Total GPU Memory (GiB)": (memory["gpu"], "capacity of the trace's tier gpu"),
         "CPU Memory (GiB)": (memory["cpu"], "capacity of the trace's tier cpu"),
-        "Generation Mode": (None, none),
-        "Performance Profile": (None, none),
-        "Multi-turn": (None, none),
-        "Prefix Caching": (None, none),
-        "RAG Enabled": (None, none),
-        "Autoscaling": (None, none),
         "Seed": (trace.seed, of_trace),
-        "Max Concurrent Allocs": (None, none),
-        "Request Rate": (None, none),
         "Max Requests": (config.get("max_requests"), of_trace),
-        "Dataset Path": (source.get("file"), of_trace),
+        "Dataset Path": ((trace.source or {}).get("file"), of_trace),
         "Cache Dir": (", ".join(targets) or None, "what the storage tiers were replayed on"),
-        "Storage Capacity (GiB)": (_gib(total(storage)), "of the trace's tiers but gpu and cpu"),
+        "Storage Capacity (GiB)": (_over(total(storage), _GIB), "of the trace's tiers but gpu and cpu"),
         "Precondition": (bool(run.preconditioned), ""),
-        "Precondition Size (GiB)": (_gib(written), "written"),
-        "Precondition Threads": (None, none),
+        "Precondition Size (GiB)": (sum(each.written_bytes for each in run.preconditioned) / _GIB, "written"),
         "Trace Speedup": (run.pacing.speed, "of the replay; empty in a closed loop"),
-        "Replay Cycles": (None, none),
     }
+    return dict.fromkeys(_PARAMETERS.split(", "), (None, "the trace knows none")) | known
+
+
+_PARAMETERS = (
+    "Timestamp, Model, Num Users, Duration (s), GPU Memory per Card (GiB), Num GPUs, Tensor Parallel, "
+    "Total GPU Memory (GiB), CPU Memory (GiB), Generation Mode, Performance Profile, Multi-turn, Prefix Caching, "
+    "RAG Enabled, Autoscaling, Seed, Max Concurrent Allocs, Request Rate, Max Requests, Dataset Path, Cache Dir, "
+    "Storage Capacity (GiB), Precondition, Precondition Size (GiB), Precondition Threads, Trace Speedup, Replay Cycles"
+)
 
 
 def metrics_of(run: RunFile) -> Named:
@@ -127,18 +129,15 @@ def metrics_of(run: RunFile) -> Named:
     storage = None if requests is None else requests.storage
     reason = "" if tokens is None else tokens.reason or ""
     moved_bytes = {op: total([f.bytes for f in moved if f.op == op]) for op in ("read", "write")}
-    ratio = (
-        moved_bytes["read"] / moved_bytes["write"] if moved_bytes["read"] is not None and moved_bytes["write"] else None
-    )
     of_storage = "time in which at least one operation of a request was in flight"
     lookups, tiers = stats.get("lookups"), stats.get("tiers")
     return {
         "Total Requests": (count, "those that the warm-up touches left out"),
         "Total Tokens": (None if tokens is None else tokens.tokens, reason),
-        "Elapsed Time (s)": (None if wall_ns is None else wall_ns / NS_PER_S, "of the replay"),
+        "Elapsed Time (s)": (_over(wall_ns, NS_PER_S), "of the replay"),
         "Avg Throughput (tok/s)": (None if tokens is None else tokens.wall_clock_throughput_tokens_per_s, reason),
         "Storage Throughput (tok/s)": (None if tokens is None else tokens.storage_throughput_tokens_per_s, reason),
-        "Requests/sec": (count * NS_PER_S / wall_ns if count is not None and wall_ns else None, ""),
+        "Requests/sec": (_over(count and count * NS_PER_S, wall_ns), ""),
         **_times("E2E Latency", None, _NO_COMPUTING, has_mean=True),
         **_times("Storage Latency", storage, of_storage, has_mean=True),
         **dict(list(_times("Gen Latency", None, _NO_COMPUTING, has_mean=True).items())[:4]),
@@ -146,9 +145,9 @@ def metrics_of(run: RunFile) -> Named:
         **_tier_times("Device", None, _TOGETHER),
         **_tier_times("Host", None, _TOGETHER),
         "Cache Hit Rate": (sum(tier["hits"] for tier in tiers) / lookups if lookups and tiers else None, _OF_TRACE),
-        "Read/Write Ratio": (ratio, "bytes of objects"),
-        "Total Read (GiB)": (_gib(moved_bytes["read"]), "bytes of objects, of tiers that moved"),
-        "Total Write (GiB)": (_gib(moved_bytes["write"]), "bytes of objects, of tiers that moved"),
+        "Read/Write Ratio": (_over(moved_bytes["read"], moved_bytes["write"]), "bytes of objects"),
+        "Total Read (GiB)": (_over(moved_bytes["read"], _GIB), "bytes of objects, of tiers that moved"),
+        "Total Write (GiB)": (_over(moved_bytes["write"], _GIB), "bytes of objects, of tiers that moved"),
         **dict(_by_kind(run, moved, wall_ns)),
         **{f"{kind} Entries": (None, "a replay keeps no count") for kind in _KINDS},
         "Multi-turn Hit Rate": (None, "the trace does not count them apart"),
@@ -170,19 +169,23 @@ def _by_kind(run: RunFile, moved: list[Figures], wall_ns: int | None) -> Iterato
 
     for word, op in (("Written", "write"), ("Read", "read")):
         for kind in _KINDS:
-            yield f"Tier {kind} KV Bytes {word} (GiB)", (_gib(bytes_of(kind, op)), "")
+            yield f"Tier {kind} KV Bytes {word} (GiB)", (_over(bytes_of(kind, op), _GIB), "")
     # As in get_stats of its kv_cache/cache.py.
     note = "bytes of objects over the elapsed time"
     for kind in _KINDS:
         for word, op in (("Read", "read"), ("Write", "write")):
             count = bytes_of(kind, op)
-            rate = count * NS_PER_S / wall_ns if count is not None and wall_ns else None
-            yield f"Tier {kind} {word} Bandwidth (GiB/s)", (_gib(rate), note)
+            yield (
+                f"Tier {kind} {word} Bandwidth (GiB/s)",
+                (_over(_over(count and count * NS_PER_S, wall_ns), _GIB), note),
+            )
 
 
 def _times(name: str, times: Distribution | None, note: str, *, has_mean: bool) -> Named:
     points = ({"Mean": "mean_ns"} if has_mean else {}) | POINTS
-    return {f"{name} {word} (ms)": (_scaled(times, field, _NS_PER_MS), note) for word, field in points.items()}
+    return {
+        f"{name} {word} (ms)": (_over(getattr(times, field, None), _NS_PER_MS), note) for word, field in points.items()
+    }
 
 
 def _tier_times(part: str, found: Mlperf | None, note: str) -> Named:
@@ -195,13 +198,9 @@ def _tier_times(part: str, found: Mlperf | None, note: str) -> Named:
     return named
 
 
-def _scaled(times: Distribution | None, field: str, unit: float) -> float | None:
-    value = None if times is None else getattr(times, field)
-    return None if value is None else value / unit
-
-
-def _gib(value: float | None) -> float | None:
-    return None if value is None else value / _GIB
+def _over(value: float | None, unit: float | None) -> float | None:
+    """Return `value` / `unit`; null where one is not known."""
+    return value / unit if value is not None and unit else None
 
 
 _QOS = [
@@ -259,18 +258,14 @@ def checkpoint_tables(found: CheckpointFigures) -> list[ReportTable]:
     """Return what others saw of checkpoints, all saves and restores, and each one."""
     made = []
     if found.beside:
-        rows: list[dict[str, Any]] = []
-        for beside in found.beside:
-            row: dict[str, Any] = {"tier": beside.tier, "op": beside.op, "measure": beside.measure}
-            for way in ("during", "without"):
-                row |= {f"{way}_{name}": v for name, v in msgspec.structs.asdict(getattr(beside, way)).items()}
-            rows.append(row)
-        spec = "\n".join(
-            [
-                "text: tier, op, measure",
-                *(f"count: {way}_count = operations {way}\n" + _TIMES.format(way=way) for way in _WAYS),
-            ]
-        )
+        ways = ("during", "without")
+        rows = [
+            {name: getattr(beside, name) for name in ("tier", "op", "measure")}
+            | {f"{way}_{n}": v for way in ways for n, v in msgspec.structs.asdict(getattr(beside, way)).items()}
+            for beside in found.beside
+        ]
+        spec = "text: tier, op, measure\n"
+        spec += "\n".join(f"count: {way}_count = operations {way}\n" + _TIMES.format(way=way) for way in ways)
         note = f"During: {found.definitions['during']}."
         made.append(table_of("Others beside checkpoints", Sheet.PERFORMANCE, spec, rows, note, keys=2))
     spec = """
@@ -298,9 +293,6 @@ def checkpoint_tables(found: CheckpointFigures) -> list[ReportTable]:
     note = f"The first {_SHOWN}; {format_count(left)} more are in run.json." if left > 0 else ""
     made.append(table_of("Each save and restore", Sheet.PERFORMANCE, spec, rows, note))
     return made
-
-
-_WAYS = ("during", "without")
 
 
 _RANKS = """
@@ -367,7 +359,7 @@ def response_lines(found: LoadSweep) -> list[tuple[str, list[tuple[float, int]]]
     ]
 
 
-def sweep_document(found: LoadSweep, name: str = "") -> Document:
+def sweep_document(found: LoadSweep) -> Document:
     """Return the points of a sweep; the headline is its answer."""
     is_open = found.axis is not Axis.QUEUE_DEPTH
     columns = [
@@ -392,7 +384,7 @@ def sweep_document(found: LoadSweep, name: str = "") -> Document:
     notes = [f"rule: {found.rule}"]
     notes += [f"tier {tier} is SIMULATED: no figure counts it" for tier in found.simulated_tiers]
     return Document(
-        name=name,
+        name="",
         headline=found.answer,
         chapters=[Chapter("", [table])],
         notes=notes,
@@ -403,18 +395,17 @@ def sweep_document(found: LoadSweep, name: str = "") -> Document:
 def _charts(found: LoadSweep) -> tuple[Chart, ...]:
     marks = () if found.knee is None else ((found.knee, f"knee: {found.knee:g}"),)
     lines = [Series(name, [x for x, _ in line], [float(ns) for _, ns in line]) for name, line in response_lines(found)]
-    lines = [line for line in lines if line.x]
     rates = [(p.value, p.throughput_bytes_per_s) for p in found.points if p.throughput_bytes_per_s is not None]
+    rate = Series("throughput", [x for x, _ in rates], [rate for _, rate in rates])
     named = LOAD_NAMES[found.axis]
-    charts = []
-    if lines:
-        title = f"Read times against {named}"
-        charts.append(Chart(title, ChartShape.LOAD, Unit.NUMBER, Unit.NS, lines, marks=marks, x_title=named))
-    if rates:
-        line = Series("throughput", [x for x, _ in rates], [rate for _, rate in rates])
-        title = f"Throughput against {named}"
-        charts.append(Chart(title, ChartShape.LOAD, Unit.NUMBER, Unit.BYTES_PER_S, [line], marks=marks, x_title=named))
-    return tuple(charts)
+    return tuple(
+        Chart(f"{what} against {named}", ChartShape.LOAD, Unit.NUMBER, unit, drawn, marks=marks, x_title=named)
+        for what, unit, drawn in (
+            ("Read times", Unit.NS, [line for line in lines if line.x]),
+            ("Throughput", Unit.BYTES_PER_S, [rate] if rates else []),
+        )
+        if drawn
+    )
 
 
 def _highlights(found: LoadSweep) -> list[Highlight]:
@@ -430,3 +421,191 @@ def _highlights(found: LoadSweep) -> list[Highlight]:
             if at.value in line
         ),
     ]
+
+
+def card_document(card: Card) -> Document:
+    """Return what a drive sustains of several caching stacks: a row a stack."""
+    spec = """
+        text: preset; number: users = users sustained, at_users = measured at
+        bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written
+        ns: read_p50_ns = read p50, read_p99_ns = p99, read_p99_9_ns = p99.9
+        bytes: request_bytes = request; number: in_flight = in flight
+        number: drive_writes_per_day = drive writes a day; years: life_years = life
+        share: delivered_share = delivered, spread; text: limit = limited by
+    """
+    rows = [msgspec.structs.asdict(score) for score in card.scores]
+    table = table_of("at the most users that it sustains", Sheet.SUMMARY, spec, rows)
+    asked = next((shlex.split(score.gen) for score in card.scores if score.gen), [])
+    model = f" with {asked[asked.index('--model') + 1]}" if "--model" in asked else ""
+    notes = [
+        f"users of synthetic conversations{model}; read times are response times, from when a read was due",
+        "delivered: of what the trace asked for; spread: (greatest - least) / median of the throughput over its trials",
+        "kvdistill compare says where two cards differ by more than their trials do",
+    ]
+    notes += ["request and in flight: block requests; not measured (root and libbpf are needed)"] * all(
+        score.request_bytes is None for score in card.scores
+    )
+    notes += [f"{score.preset}: {score.answer}" for score in card.scores]
+    warnings = [] if card.status == "complete" else [f"PARTIAL: {card.status}"]
+    warnings += [
+        f"{of}: NOTHING WAS READ in its window: this tests writes only; a larger --size keeps what is read again"
+        for of in (score.preset for score in card.scores if not score.read_bytes_per_s)
+    ]
+    warnings += [
+        f"{of.preset}: TOO FEW REQUESTS ({of.requests}) in its window: users vary by chance; use a longer --window"
+        for of in card.scores
+        if of.is_by_chance
+    ]
+    return Document(
+        card.device or "",
+        card_answer(card),
+        [Chapter("", [replace(table, is_answer=True)], notes)],
+        [],
+        [
+            Highlight(of.preset, of.users, Unit.NUMBER, f"users, {show(of.read_bytes_per_s, Unit.BYTES_PER_S)} read")
+            for of in card.scores
+        ],
+        warnings,
+    )
+
+
+def card_answer(card: Card) -> str:
+    """Return the answer: users of each stack, and how well it repeats."""
+    told = [
+        f"{score.preset} {'less than ' if score.users is None else ''}{score.at_users:g} users"
+        f"{'' if score.read_bytes_per_s else ' (writes only)'}"
+        for score in card.scores
+    ]
+    spreads = [score.spread for score in card.scores if score.spread is not None]
+    repeats = f"; repeats within {percent(max(spreads))}" if spreads else ""
+    return f"sustains {', '.join(told) or 'nothing that was measured'}{repeats}"
+
+
+MOST_NODES: Final = 16
+"""A larger fleet is shown by its least, median and largest node."""
+
+
+def hit_ratios(counts: dict[str, int]) -> dict[str, float | None]:
+    """Return which shares of look-ups hit in a node's own tiers, in shared ones and in any; null without look-ups."""
+    local, shared, lookups = (counts[name] for name in ("local_hits", "shared_hits", "lookups"))
+    hits = {"local_hit_ratio": local, "shared_hit_ratio": shared, "hit_ratio": local + shared}
+    return {name: count / lookups if lookups else None for name, count in hits.items()}
+
+
+def fleet_headline(fleet: dict[str, Any]) -> str:
+    """Return the first line of what `fleet`, the stats of a fleet, did."""
+    hits = ", ".join(
+        f"{show(fleet[name], Unit.SHARE)} {words}"
+        for name, words in (
+            ("hit_ratio", "of look-ups hit"),
+            ("local_hit_ratio", "in the node's own tiers"),
+            ("shared_hit_ratio", "in shared ones"),
+        )
+    )
+    return f"{fleet['nodes']} nodes, router {fleet['router']}: {hits}"
+
+
+def fleet_tables(fleet: dict[str, Any]) -> list[ReportTable]:
+    """Return the tables of a fleet's stats: the whole, and its nodes."""
+    imbalance = fleet["imbalance"]
+    whole = {
+        "hits, all": Cell(fleet["hit_ratio"], Unit.SHARE),
+        "hits in the node's own tiers": Cell(fleet["local_hit_ratio"], Unit.SHARE),
+        "hits in shared tiers": Cell(fleet["shared_hit_ratio"], Unit.SHARE),
+        "prompt tokens computed": Cell(fleet["computed_tokens"], Unit.COUNT),
+        "copies on further nodes (at end)": Cell(fleet["duplicate_bytes"], Unit.BYTES),
+        **({"sent over the link": Cell(fleet["link_bytes"], Unit.BYTES)} if "link_bytes" in fleet else {}),
+        "requests, busiest node over the mean": Cell(imbalance["requests"], Unit.RATIO),
+        "computing, busiest node over the mean": Cell(imbalance["computing_ns"], Unit.RATIO),
+    }
+    spec = "text: node; count: requests; share: hit_ratio = hits, local_hit_ratio = own tiers, shared_hit_ratio = "
+    spec += "shared tiers; count: computed_tokens = tokens computed; ns: computing_ns = computing"
+    return [parameters("fleet", Sheet.SUMMARY, whole), table_of("nodes", Sheet.SUMMARY, spec, _rows(fleet["by_node"]))]
+
+
+def _rows(by_node: dict[str, list[int]]) -> list[dict[str, Any]]:
+    """Return a row for each node, or for the least, median and largest of each figure."""
+    of_each = [dict(zip(by_node, values, strict=True)) for values in zip(*by_node.values(), strict=True)]
+    rows = [{"node": str(node)} | of | hit_ratios(of) for node, of in enumerate(of_each)]
+    if len(rows) <= MOST_NODES:
+        return rows
+    ordered = {column: sorted((row[column] for row in rows), key=lambda v: v or 0) for column in rows[0]}
+    places = {"least": 0, "median": (len(rows) - 1) // 2, "largest": -1}
+    return [{name: of[at] for name, of in ordered.items()} | {"node": said} for said, at in places.items()]
+
+
+_WINDOWS: Final = {
+    "before": "in the minute before",
+    "during": "during it",
+    "minute 1 after": "in the minute after",
+}
+
+
+def event_lines(events: dict[str, Any]) -> list[str]:
+    """Return a line for each event: hits before it and in the minute after it, and when they were back."""
+    return [_event_line(of) for of in events["around"]]
+
+
+def _event_line(of: dict[str, Any]) -> str:
+    if not of["is_reached"]:
+        return f"{of['event']}: the trace ends before it"
+    hits = {window["window"]: show(window["hit_ratio"], Unit.SHARE) for window in of["windows"]}
+    parts = [f"{hits[name]} {words}" for name, words in _WINDOWS.items() if name in hits]
+    back = of["hits_back_ns"]
+    if back is not None:
+        parts.append(f"back as before within {format_duration(back)}")
+    elif "before" in hits:
+        parts.append("not back as before by the end of the trace")
+    restarted = sum(window["restarted"] for window in of["windows"] if window["window"] != "before")
+    if restarted:
+        parts.append(f"{format_count(restarted)} requests began again")
+    return f"{of['event']}: hits {', '.join(parts)}"
+
+
+def event_tables(events: dict[str, Any]) -> list[ReportTable]:
+    """Return what there was around each event: hits and tokens, and the load of the slowest tier."""
+    spec = """
+        text: event, window
+        ns: from_ns = from, lasts_ns = lasts
+        share: hit_ratio = hits, local_hit_ratio = own tiers, shared_hit_ratio = shared tiers
+        per_s: computed_per_s = tokens computed/s
+        count: restarted = requests begun again
+    """
+    rows = [w | {"computed_per_s": _rate(w["computed_tokens"], w["lasts_ns"])} for w in _windows(events)]
+    note = "Simulated. Hits of look-ups; tokens of prompts that were computed, for nothing that was found had them."
+    store = len(events["tiers"]) - 1
+    return [table_of("around each event", Sheet.SUMMARY, spec, rows, note, keys=2), storage_table(events, store)]
+
+
+def _windows(events: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"event": of["event"]} | window | {"lasts_ns": window["to_ns"] - window["from_ns"]}
+        for of in events["around"]
+        for window in of["windows"]
+    ]
+
+
+def storage_table(events: dict[str, Any], t: int) -> ReportTable:
+    """Return the load of tier `t` around each event."""
+    spec = """
+        text: event, window
+        bytes_per_s: read_bytes_per_s = read, peak_read_bytes = most in a second
+        per_s: reads_per_s = reads/s
+        bytes_per_s: written_bytes_per_s = written, peak_written_bytes = most in a second
+        per_s: writes_per_s = writes/s
+        bytes: lost_bytes = lost
+    """
+    rows = []
+    for window in _windows(events):
+        tier, lasts_ns = window["tiers"][t], window["lasts_ns"]
+        rates = {f"{name}_per_s": _rate(tier[name], lasts_ns) for name in _MOVED}
+        rows.append(window | tier | rates)
+    note = "Simulated. What is lost was deleted by nobody: its rows in the trace have phase lose."
+    return table_of(f"{events['tiers'][t]['name']} around each event", Sheet.SUMMARY, spec, rows, note, keys=2)
+
+
+_MOVED = ("reads", "read_bytes", "writes", "written_bytes")
+
+
+def _rate(count: int, lasts_ns: int) -> float | None:
+    return count * 1e9 / lasts_ns if lasts_ns else None

@@ -134,15 +134,11 @@ class Chart:
     x_title: str = ""
     y_title: str = ""
     """What an axis shows, without its unit; else what its unit measures."""
-    y_start: float = 0.0
     y_end: float = 0.0
-    """Where the other axis begins and ends, for the same reason."""
+    """Where the other axis ends, for the same reason."""
     x_names: tuple[str, ...] = ()
     y_names: tuple[str, ...] = ()
     """What stands at 0, 1, … of an axis that is a closed set."""
-
-
-_NARROW = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +157,6 @@ class ReportTable:
     """Column of counts that a terminal also shows as bars, the longest full: the buckets of a histogram."""
     is_answer: bool = False
     """Shown whole, beside its charts too, however long it is: it is what was asked for."""
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether it takes more than half of a page."""
-        return len(self.columns) > _NARROW
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,15 +132,9 @@ class Picture:
 
 def picture_of(chart: Chart) -> Picture:
     """Return `chart` as lines and boxes in the units of its axes."""
-    if chart.shape is ChartShape.BARS:
-        return _bars(chart)
-    if chart.shape in (ChartShape.CELLS, ChartShape.GRID):
-        return _cells(chart)
-    if chart.shape is ChartShape.MAP:
-        return _map(chart)
-    if chart.shape is ChartShape.RANGES:
-        return _ranges(chart)
-    return _picture_lines(chart)
+    shapes = {ChartShape.BARS: _bars, ChartShape.MAP: _on_names, ChartShape.RANGES: _on_names}
+    shapes |= dict.fromkeys((ChartShape.CELLS, ChartShape.GRID), _cells)
+    return shapes.get(chart.shape, _picture_lines)(chart)
 
 
 def _picture_lines(chart: Chart) -> Picture:
@@ -238,46 +232,34 @@ def _cells(chart: Chart) -> Picture:
         _round(y / y_scale for y in tops),
         [round(0.12 + 0.88 * weight, 3) for weight in series.weight or []],
     )
-    low = (chart.y_start or min(series.y)) / y_scale
+    low = min(series.y) / y_scale
     high = (chart.y_end or max(tops)) / y_scale
     x = PlotAxis(chart.x_title or "time", x_unit, low=0.0 if chart.x_end else min(boxes.left), high=x_end / x_scale)
     y = PlotAxis(chart.y_title or _TITLES.get(chart.y_unit, ""), y_unit, not is_grid, (), low, high)
     return Picture(chart.title, x, y, boxes=[boxes])
 
 
-def _map(chart: Chart) -> Picture:
+def _on_names(chart: Chart) -> Picture:
+    """Return a map, whose axes are both closed sets, or ranges, one for each of a closed set."""
     ((series, colour),) = _coloured(chart)
+    is_map, weight = chart.shape is ChartShape.MAP, series.weight or []
+    ends, inset = ([x + 1 for x in series.x], 0.0) if is_map else (weight, 0.2)
+    scale, unit = (1.0, "") if is_map else _scale(chart.x_unit, [*series.x, *ends], is_log=False)
     boxes = PlotBoxes(
-        *(series.label, colour),
-        left=list(series.x),
-        right=[x + 1 for x in series.x],
-        bottom=list(series.y),
-        top=[y + 1 for y in series.y],
-        alpha=[round(0.05 + 0.5 * weight, 3) for weight in series.weight or []],
+        *(series.label, colour, _round(x / scale for x in series.x), _round(x / scale for x in ends)),
+        bottom=[y + inset for y in series.y],
+        top=[y + 1 - inset for y in series.y],
+        alpha=[round(0.05 + 0.5 * dark, 3) for dark in weight] if is_map else [0.8] * len(series.x),
         texts=series.texts,
     )
-    axes = (_named_axis(chart.x_title, chart.x_names), _named_axis(chart.y_title, chart.y_names))
-    return Picture(chart.title, *axes, boxes=[boxes])
+    x = _named_axis(chart.x_title, chart.x_names) if is_map else PlotAxis(chart.x_title, unit)
+    return Picture(chart.title, x, _named_axis(chart.y_title, chart.y_names), boxes=[boxes])
 
 
 def _named_axis(title: str, names: Sequence[str]) -> PlotAxis:
     """Return the axis of a closed set, the first of which lies from 0 to 1."""
     ticks = tuple((at + 0.5, name) for at, name in enumerate(names))
     return PlotAxis(title, "", ticks=ticks, low=0.0, high=float(len(names)))
-
-
-def _ranges(chart: Chart) -> Picture:
-    ((series, colour),) = _coloured(chart)
-    ends = series.weight or []
-    scale, unit = _scale(chart.x_unit, [*series.x, *ends], is_log=False)
-    boxes = PlotBoxes(
-        *(series.label, colour, _round(x / scale for x in series.x), _round(x / scale for x in ends)),
-        bottom=[y + 0.2 for y in series.y],
-        top=[y + 0.8 for y in series.y],
-        alpha=[0.8] * len(series.x),
-    )
-    x = PlotAxis(chart.x_title, unit)
-    return Picture(chart.title, x, _named_axis(chart.y_title, chart.y_names), boxes=[boxes])
 
 
 def _scale(unit: Unit, values: Sequence[float], *, is_log: bool) -> tuple[float, str]:
@@ -306,8 +288,8 @@ def _coloured(chart: Chart) -> list[tuple[Series, str]]:
     return [(series, COLOURS[place % len(COLOURS)]) for series, place in zip(chart.series, places, strict=True)]
 
 
-LONG_ROWS = 10
-"""Tables with more rows are folded until asked for."""
+LONG_ROWS, _HALF = 10, 5
+"""Tables with more rows are folded until asked for; those with more columns take more than half of a page."""
 _VERDICTS = {"pass": "pass", "fail": "fail", "FAIL": "fail"}
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 """A page that a colleague opens asks nothing of a network, whatever is in it: the browser holds it to that."""
@@ -439,7 +421,7 @@ def _section(table: ReportTable, charts: _Charts) -> str:
     is_folded = len(table.rows) > LONG_ROWS and bool(table.charts) and not table.is_answer
     if is_folded:
         numbered = f"<details><summary>Numbers: {len(table.rows)} rows</summary>{numbered}</details>"
-    kind = ' class="half"' if len(table.charts) == 1 and (is_folded or not table.is_wide) else ""
+    kind = ' class="half"' if len(table.charts) == 1 and (is_folded or len(table.columns) <= _HALF) else ""
     title = f"<h3>{_plain(table.title)}</h3>\n" if table.title else ""
     return f"<section{kind}>{title}{drawn}{note}{numbered}</section>"
 

@@ -10,11 +10,11 @@ import zstandard
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, MS
 
-from kvdistill.formats.formats import Format, ImportOptions
-from kvdistill.formats.importing import Result, import_files
+from kvdistill.formats.formats import Account, Format, ImportOptions
+from kvdistill.formats.importing import import_files
 from kvdistill.formats.oplog import Style, write_oplogs
 from kvdistill.profile.sources import distil_source
-from kvdistill.report.report import report
+from kvdistill.report.output import report
 from kvdistill.report.run import summary_report
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.limit import Limit
@@ -25,7 +25,7 @@ from kvtrace.core.tables import read_table
 HEADER = "\t".join(Style.WARP.columns)
 
 
-def run_import(format_: str, files: list, out, tier: str | None = None, **how: bool) -> Result:
+def run_import(format_: str, files: list, out, tier: str | None = None, **how: bool) -> Account:
     return import_files(files, ImportOptions(Format(format_), tier), out, ["kvdistill", "import"], **how)
 
 

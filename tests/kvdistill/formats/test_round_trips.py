@@ -11,10 +11,11 @@ from conftest import write_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvdistill.formats import iolog, oplog
-from kvdistill.formats.formats import Format, ImportOptions
-from kvdistill.formats.iolog import ABSOLUTE, RELATIVE, LogOptions
+from kvdistill.formats import fio, oplog
+from kvdistill.formats.formats import ABSOLUTE, RELATIVE, Format, ImportOptions
 from kvdistill.formats.oplog import Style
+from kvdistill.jobs import fio_replay
+from kvdistill.jobs.job import JobOptions
 from kvdistill.queries.database import connect
 from kvtrace.core.limit import Limit
 from kvtrace.core.schema import TRACE, enum_code
@@ -32,9 +33,9 @@ PLACED = st.lists(
 def placed(rows):
     """Return `rows` as the writer takes them: splits included, times from FIRST_US on."""
     gaps, is_read, offset, length = zip(*rows, strict=True)
-    us = np.array(list(itertools.accumulate(gaps))) - gaps[0] + iolog.FIRST_US
+    us = np.array(list(itertools.accumulate(gaps))) - gaps[0] + fio_replay.FIRST_US
     return list(
-        iolog.split(us, np.array(is_read), np.array(offset) * GRANULE, np.array(length) * GRANULE, MAX_IO_BYTES)
+        fio_replay.split(us, np.array(is_read), np.array(offset) * GRANULE, np.array(length) * GRANULE, MAX_IO_BYTES)
     )
 
 
@@ -48,20 +49,20 @@ def test_an_iolog_is_read_as_it_was_written(rows, version, jobs):
     parts = placed(rows)
     with tempfile.TemporaryDirectory() as name, connect() as db:
         folder = Path(name)
-        options = LogOptions(max_io_bytes=MAX_IO_BYTES, jobs=jobs, version=version)
-        made = iolog.write_iologs(folder, "job", lambda: iter(parts), "target", options)
+        options = JobOptions(target="target", io_bytes=MAX_IO_BYTES, jobs=jobs, log_version=version)
+        made = fio_replay.write_iologs(folder, "job", lambda: iter(parts), options)
         logs = [folder / file for file in made.files]
-        iolog.read(logs, ImportOptions(Format.FIO_IOLOG), db)
+        fio.read_iolog(logs, ImportOptions(Format.FIO_IOLOG), db)
         (part,) = parts
         # Version 2 tells whole milliseconds.
         unit = 1000 if version == ABSOLUTE else 1
-        ns = (part["us"] - iolog.FIRST_US) // unit * unit * 1000
+        ns = (part["us"] - fio_replay.FIRST_US) // unit * unit * 1000
         op = np.where(part["is_read"], READ, WRITE)
         expected = sorted(zip(ns.tolist(), op.tolist(), part["offset"].tolist(), part["length"].tolist(), strict=True))
         assert imported(db, "start_ns, op, offset_bytes, length_bytes") == expected
         assert (made.read_ios, made.write_ios) == (sum(op == READ), sum(op == WRITE))
         if version == RELATIVE:
-            again = [iolog.logged_ios(log) for log in logs]
+            again = [fio.logged_ios(log) for log in logs]
             for column in ("us", "is_read", "offset", "length"):
                 # Line i is in log i modulo their number.
                 dealt = [part[column][i :: len(logs)].tolist() for i in range(len(logs))]

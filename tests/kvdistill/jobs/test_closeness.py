@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvdistill.check.closeness import (  # fmt: skip
+from kvdistill.jobs.closeness import (  # fmt: skip
     Stream,
     chance_of,
     device_figures,
+    figures_of,
     gaps_us,
     job_figures,
     ks_distance,
     size_tv,
-    source_figures,
     verdicts,
 )
-from kvdistill.profile.locality import BLOCK_BYTES, block_accesses, hot_share, median_reuse
+from kvdistill.profile.locality import BLOCK_BYTES, block_accesses, block_locality
 from kvdistill.profile.profile import DepthProfile, InFlight, Origin, Profile, SourceKind
 from kvdistill.profile.streams import nothing
 
@@ -47,7 +47,7 @@ def test_the_distance_to_itself_is_nothing():
     assert (found.size_tv, found.gap_ks, found.end_slip, found.has_same_ios) == (0, 0, 0, True)
     assert found.mean_depth is None
     assert found.ios_per_s == 1000
-    missed = {v.name for v in verdicts(found, source_figures("source", SOURCE)) if not v.passes}
+    missed = {v.name for v in verdicts(found, figures_of("source", SOURCE)) if not v.passes}
     # Nobody looked at the device.
     assert missed == {"I/Os in flight", "seen at the device"}
 
@@ -84,13 +84,13 @@ def test_lateness_and_other_io_fail_their_targets():
     found = job_figures("late", late, SOURCE, is_replay=True, mean_depth=None)
     assert found.end_slip == pytest.approx(0.02)
     assert (found.late_p50_us, found.late_p99_us) == (0, None)
-    failed = {v.name for v in verdicts(found, source_figures("s", SOURCE)) if v.passes is False}
+    failed = {v.name for v in verdicts(found, figures_of("s", SOURCE)) if v.passes is False}
     assert failed == {"I/Os a second", "bytes a second", "end of the replay"}
-    found_late = verdicts(msgspec.structs.replace(found, late_p50_us=200_000), source_figures("s", SOURCE))
+    found_late = verdicts(msgspec.structs.replace(found, late_p50_us=200_000), figures_of("s", SOURCE))
     why = "half of the I/Os were over 200 ms late: the target does not keep up"
     assert {v.why for v in found_late if v.name in failed} == {why}
     # One of its three gaps is another: 4 arrivals tell no more.
-    (gap,) = (v for v in verdicts(found, source_figures("s", SOURCE)) if v.name == "gaps between arrivals, KS")
+    (gap,) = (v for v in verdicts(found, figures_of("s", SOURCE)) if v.name == "gaps between arrivals, KS")
     assert (gap.value, gap.passes) == (pytest.approx(1 / 3), None)
     other = stream(
         [(0, "read", 4096, 4096), (1000, "read", 0, 8192), (2000, "write", 0, 4096), (4000, "write", 0, 4096)]
@@ -117,14 +117,14 @@ def test_what_chance_explains_neither_passes_nor_fails():
     drawn = stream([(0, "read", 0, 4096), (1000, "read", 0, 8192), (2000, "read", 0, 4096), (4000, "write", 0, 4096)])
     found = job_figures("d", drawn, SOURCE, is_replay=False, mean_depth=None)
     assert found.read_share == 0.75
-    first = verdicts(found, source_figures("s", SOURCE), chance_of(SOURCE, 4, 1 << 31))[0]
+    first = verdicts(found, figures_of("s", SOURCE), chance_of(SOURCE, 4, 1 << 31))[0]
     assert (first.value, first.passes, first.why) == (0.5, None, "4 operations are too few")
     # Chance falls with the square root of the draws, down to the bound of 1.5 %.
     chance = chance_of(SOURCE, 4, 1 << 31)
     assert first.more == pytest.approx((chance.read_share / 0.015) ** 2)
     many = chance_of(SOURCE, round(4 * first.more), 1 << 31)
     assert many.read_share == pytest.approx(0.015, rel=1e-3)
-    settled = verdicts(found, source_figures("s", SOURCE))[0]
+    settled = verdicts(found, figures_of("s", SOURCE))[0]
     assert (settled.passes, settled.more) == (False, None)
 
 
@@ -163,7 +163,7 @@ def test_gaps_shorter_than_their_resolution_are_not_compared():
 
 def test_one_instant_has_no_rate_and_no_gaps():
     burst = stream([(5, "read", 0, 4096), (5, "read", 0, 4096)])
-    source = source_figures("burst", burst)
+    source = figures_of("burst", burst)
     assert (source.ios_per_s, source.bytes_per_s) == (None, None)
     found = job_figures("x", SOURCE, burst, is_replay=False, mean_depth=None)
     assert found.gap_ks is None
@@ -173,13 +173,12 @@ def test_one_instant_has_no_rate_and_no_gaps():
 def test_locality_by_hand():
     # Blocks 0 1 2 0 0 1: two others between the first pair, none in the second, two before block 1.
     offsets = np.array([0, 1, 2, 0, 0, 1]) * BLOCK_BYTES
-    blocks = block_accesses(offsets, np.full(6, 4096))
-    assert blocks.tolist() == [0, 1, 2, 0, 0, 1]
-    assert median_reuse(blocks) == 2
-    assert hot_share(blocks, 1 / 3) == 0.5
+    assert block_accesses(offsets, np.full(6, 4096)).tolist() == [0, 1, 2, 0, 0, 1]
+    # The hottest tenth of three is the one that half of the accesses go to.
+    assert block_locality(offsets, np.full(6, 4096)) == (0.5, 2)
     # One operation over a block's edge touches both.
     assert block_accesses(np.array([BLOCK_BYTES - 512]), np.array([1024])).tolist() == [0, 1]
-    assert median_reuse(np.array([0, 1, 2])) is None
+    assert block_locality(offsets[:3], np.full(3, 4096))[1] is None
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=120))
@@ -189,8 +188,8 @@ def test_reuse_is_the_count_of_distinct_blocks_between(blocks):
         if block in blocks[:i]:
             before = i - 1 - blocks[:i][::-1].index(block)
             expected.append(len(set(blocks[before + 1 : i])))
-    array = np.unique(np.array(blocks), return_inverse=True)[1]
-    assert median_reuse(array) == (float(np.median(expected)) if expected else None)
+    found = block_locality(np.array(blocks) * BLOCK_BYTES, np.full(len(blocks), 4096))[1]
+    assert found == (float(np.median(expected)) if expected else None)
 
 
 def test_what_the_device_sees_in_parts_is_refused():
@@ -203,12 +202,12 @@ def test_what_the_device_sees_in_parts_is_refused():
     assert logged.size_tv == 0
     for stream, passes in ((whole, True), (split, False)):
         found = device_figures("replay", logged, stream, PROFILE, whole, has_gaps=True)
-        verdict = {v.name: v.passes for v in verdicts(found, source_figures("s", whole))}
+        verdict = {v.name: v.passes for v in verdicts(found, figures_of("s", whole))}
         assert verdict["I/Os of other sizes"] is passes
         assert verdict["I/Os a second"] is passes
         assert "seen at the device" not in verdict
     # Nobody may say that it passes who has not looked.
-    unseen = {v.name: v.passes for v in verdicts(logged, source_figures("s", whole))}
+    unseen = {v.name: v.passes for v in verdicts(logged, figures_of("s", whole))}
     assert unseen["seen at the device"] is None
 
 
@@ -217,5 +216,5 @@ def test_concurrency_is_weighted_by_time():
         mean=1.5, read_mean=1.5, write_mean=0, max=9, timed_share=1,
         shares=[InFlight(0, 0.25), InFlight(1, 0.5), InFlight(3, 0.245), InFlight(9, 0.005)],
     )  # fmt: skip
-    found = source_figures("s", SOURCE, msgspec.structs.replace(PROFILE, depth=depth))
+    found = figures_of("s", SOURCE, profile=msgspec.structs.replace(PROFILE, depth=depth))
     assert (found.mean_depth, found.in_flight_p99, found.idle_share) == (1.5, 3, 0.25)

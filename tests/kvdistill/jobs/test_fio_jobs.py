@@ -9,13 +9,10 @@ import pytest
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, MS, distil_rows, io, write_hand, write_run
 
-from kvdistill.check.check import write_jobs
-from kvdistill.formats.iolog import LogOptions, LogSummary, split_ios, write_iologs
-from kvdistill.jobs.fio_program import FioVersion, parse_version
-from kvdistill.jobs.fio_replay import expected_replay, replay_job
+from kvdistill.jobs.fio_replay import LogSummary, expected_replay, log_job, split_ios, write_iologs
 from kvdistill.jobs.fio_stat import expected_stat, stat_job
-from kvdistill.jobs.job import FioMode, JobOptions
-from kvdistill.jobs.write import JobRequest
+from kvdistill.jobs.job import FioMode, FioVersion, JobOptions, parse_version
+from kvdistill.jobs.write import write_jobs
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
@@ -26,11 +23,12 @@ MIB = 1 << 20
 
 
 def write_logs(folder: Path, distilled, jobs=1, version=2):
-    return write_iologs(folder, "x", lambda: split_ios(distilled.ios, MIB), "f", LogOptions(MIB, jobs, version))
+    options = JobOptions(target="f", jobs=jobs, log_version=version)
+    return write_iologs(folder, "x", lambda: split_ios(distilled.ios, MIB), options)
 
 
 def write_hand_jobs(folder: Path, out: Path, *modes: FioMode, version=V, log_version=3, jobs=1, **options):
-    wanted = JobRequest(modes, JobOptions(version=version, **options), LogOptions(MIB, jobs, log_version))
+    wanted = JobOptions(modes=list(modes), version=version, jobs=jobs, log_version=log_version, **options)
     return write_jobs(write_hand(folder), "nvme", out, Limit(), wanted)
 
 
@@ -216,8 +214,9 @@ def test_sizes_and_padding(tmp_path):
 def test_a_version_brings_its_warnings(tmp_path):
     distilled = distil_rows(tmp_path, HAND)
     log = write_logs(tmp_path, distilled, version=3)
-    old = replay_job(distilled.profile, log, JobOptions(version=V))
-    new = replay_job(distilled.profile, log, JobOptions(version=FioVersion(3, 37)))
+    span = distilled.profile.placed.span_bytes
+    old = log_job(distilled.profile, log, FioMode.REPLAY, span, JobOptions(version=V))
+    new = log_job(distilled.profile, log, FioMode.REPLAY, span, JobOptions(version=FioVersion(3, 37)))
     assert "does not reap completions while it waits" in old
     assert "waits by spinning" not in old
     assert "does not reap completions while it waits" not in new
@@ -294,8 +293,8 @@ def test_ios_longer_than_a_page_get_huge_pages(tmp_path):
 
 def test_what_issuing_takes_is_told_so_that_it_does_not_add_up(tmp_path):
     distilled = distil_rows(tmp_path, HAND)
-    options = LogOptions(MIB, 1, 3, issue_us=(100.0, 50.0))
-    log = write_iologs(tmp_path, "x", lambda: split_ios(distilled.ios, MIB), "f", options)
+    options = JobOptions(target="f", jobs=1, log_version=3, issue_us=(100.0, 50.0))
+    log = write_iologs(tmp_path, "x", lambda: split_ios(distilled.ios, MIB), options)
     told = [int(line.split()[0]) for line in (tmp_path / "x.iolog").read_text().splitlines()[3:-1]]
     # fio issues, waits for the difference of two lines from the end of that, and issues the next.
     now, came = 1.0, [1.0]
@@ -309,14 +308,14 @@ def test_what_issuing_takes_is_told_so_that_it_does_not_add_up(tmp_path):
 
 
 def test_long_logs_are_of_a_typical_part_unless_all_is_wanted(tmp_path, monkeypatch, capsys):
-    from kvdistill.check import check
+    from kvdistill.jobs import write
 
-    monkeypatch.setattr(check, "MAX_LINES", 50)
+    monkeypatch.setattr(write, "MAX_LINES", 50)
     # Writes only at first, then both.
     rows = [io(i * 10, "write", i, 4096) for i in range(50)]
     rows += [io(500 + i * 10, ("read", "write")[i % 2], i, 4096) for i in range(150)]
     trace = write_trace(tmp_path / "t.parquet", rows)
-    wanted = JobRequest([FioMode.REPLAY], JobOptions(version=V), LogOptions(MIB, 1, 3))
+    wanted = JobOptions(modes=[FioMode.REPLAY], version=V, jobs=1, log_version=3)
     part = write_jobs(trace, "nvme", tmp_path / "part", Limit(), wanted).logs["replay"]
     assert part.read_ios + part.write_ios == pytest.approx(50, abs=3)
     assert part.read_ios / (part.read_ios + part.write_ios) == pytest.approx(75 / 200, abs=0.1)

@@ -12,10 +12,9 @@ import pytest
 from conftest import TRACES, run_cli
 from kvdistill_rows import distil_rows, io, write_hand
 
-from kvdistill.check.device import run_seen
-from kvdistill.jobs.fio_program import run_fio
 from kvdistill.jobs.fio_stat import stat_job
-from kvdistill.jobs.job import FioMode, JobOptions
+from kvdistill.jobs.job import FioMode, JobOptions, run_fio
+from kvdistill.jobs.write import run_seen
 from kvtrace.core.errors import DeviceError
 
 pytestmark = pytest.mark.fio
@@ -155,14 +154,12 @@ def test_a_check_on_the_null_engine_needs_no_space(tmp_path):
 
 
 def test_check_refuses_what_does_not_fit(tmp_path, monkeypatch):
-    from kvdistill.check.check import write_jobs
-    from kvdistill.formats.iolog import LogOptions
-    from kvdistill.jobs.write import CheckOptions, JobRequest
+    from kvdistill.jobs.write import write_jobs
     from kvtrace.core.limit import Limit
 
     usage = shutil.disk_usage(tmp_path)._replace(free=1 * MIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
-    wanted = JobRequest([FioMode.REPLAY], JobOptions(), LogOptions(), checks=CheckOptions())
+    wanted = JobOptions(modes=[FioMode.REPLAY], has_check=True)
     with pytest.raises(DeviceError, match=r"--check needs .* are free; check less"):
         write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", Limit(), wanted)
     assert not (tmp_path / "out" / "closeness.json").exists()

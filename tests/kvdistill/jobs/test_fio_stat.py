@@ -17,8 +17,7 @@ from test_fio_jobs import V, options_of, sections
 from kvdistill.jobs.fio_stat import cut_sizes, expected_load, expected_stat, sizes_to_ask_for, stat_job
 from kvdistill.jobs.job import JobOptions
 from kvdistill.profile.profile import AddressSpace, AddressZone, IoStream, Law, Loop, Pacing, Places, SizeCount
-from kvdistill.profile.sources import IoWriter, Placed, profile_of
-from kvdistill.profile.streams import ArrivalCounter
+from kvdistill.profile.sources import profile_of, write_ios
 
 if TYPE_CHECKING:
     from kvdistill.profile.profile import Profile
@@ -121,19 +120,17 @@ def test_the_sizes_of_both_directions_are_one_line_if_they_are_alike(tmp_path):
     assert (job["rw"], job["rwmixread"], job["bssplit"]) == ("randrw", "50", "65536/30:262144/70")
 
 
-def dispersion(ts_ns):
-    counter = ArrivalCounter()
-    counter.add(ts_ns)
-    return counter.result([{"bucket": 0}], 1).dispersion
+def dispersion(folder, ts_ns):
+    return timed(folder, ts_ns, ts_ns + 1).arrivals.dispersion
 
 
-def test_dispersion_by_hand():
+def test_dispersion_by_hand(tmp_path):
     # Ten windows of 1 ms, in turn with two and with none, and an end.
     times = np.repeat(np.arange(0, 10, 2), 2) * MS
-    found = dispersion(np.append(times, 10 * MS))
+    found = dispersion(tmp_path, np.append(times, 10 * MS))
     assert found.in_1ms == 1.0
     assert (found.in_100ms, found.in_10s) == (None, None)
-    even = dispersion(np.arange(0, 1001) * MS)
+    even = dispersion(tmp_path, np.arange(0, 1001) * MS)
     assert (even.in_1ms, even.in_100ms) == (0, 0)
     assert str(even) == "0 in 1 ms, 0 in 100 ms, unknown in 10 s"
 
@@ -147,11 +144,12 @@ def timed(tmp_path, came, done) -> Profile:
         "request_id": np.arange(n), "stage": np.zeros(n), "address": np.arange(n) * 7919 % 8192 * size,
         "io_bytes": np.full(n, size), "length_bytes": np.full(n, size),
     }  # fmt: skip
-    with IoWriter(tmp_path / "timed.parquet") as sink:
-        sink.write({name: np.asarray(values).astype(np.int64) for name, values in columns.items()})
+    part = {name: np.asarray(values).astype(np.int64) for name, values in columns.items()}
+    write_ios(tmp_path / "timed.parquet", [part], "this")
     base = distil_rows(tmp_path, [io(0, "read", 1, size)]).profile
     space = AddressSpace(span_bytes=GIB, peak_live_bytes=GIB, prior_objects=0, prior_bytes=0)
-    return profile_of(tmp_path / "timed.parquet", Placed(base.origin, "nvme", sink.arrivals, space), tmp_path)
+    known = {"origin": base.origin, "tier": "nvme", "space": space, "data": None}
+    return profile_of(tmp_path / "timed.parquet", tmp_path, **known, stray_delete_ops=0)
 
 
 def missed(profile) -> dict[str, float]:

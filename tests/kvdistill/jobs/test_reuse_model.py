@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from kvdistill_rows import distil_rows, io
 
 from kvdistill.jobs.fio_replay import MAX_OPS, draw
-from kvdistill.jobs.job import FioMode
-from kvdistill.profile.locality import block_accesses, median_reuse
+from kvdistill.jobs.job import FioMode, JobOptions
+from kvdistill.profile.locality import block_locality
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import bounds, slot_of
 
@@ -32,7 +32,7 @@ def test_the_drawn_job_keeps_mix_sizes_and_reuse(tmp_path):
     assert set(drawn.length.tolist()) == {BLOCK}
     assert profile.locality.reuse_p50_blocks == 39
     # Distances are known to 1/16, and one in fifty operations takes a new place.
-    assert median_reuse(block_accesses(drawn.offset, drawn.length)) == pytest.approx(39, rel=1 / 16)
+    assert block_locality(drawn.offset, drawn.length)[1] == pytest.approx(39, rel=1 / 16)
     assert drawn.us[0] == 1
     assert drawn.us[-1] == pytest.approx(profile.span_ns / 1000, rel=1e-3)
     assert np.all(np.diff(drawn.us) >= 0)
@@ -101,8 +101,8 @@ def test_a_million_objects(tmp_path):
     import pyarrow as pa
     from conftest import trace_batch, trace_meta
 
-    from kvdistill.formats.iolog import LogOptions, split_ios, write_iologs
-    from kvdistill.profile.sources import distil_trace
+    from kvdistill.jobs.fio_replay import split_ios, write_iologs
+    from kvdistill.profile.sources import distil_source
     from kvtrace.core.limit import Limit
     from kvtrace.core.schema import TRACE, arrow_schema
     from kvtrace.core.tables import create
@@ -117,7 +117,7 @@ def test_a_million_objects(tmp_path):
         columns[name] = pa.DictionaryArray.from_arrays(indices, column.dictionary)
     with create(tmp_path / "t.parquet", TRACE, trace_meta()) as out:
         out.write(pa.RecordBatch.from_arrays([columns[name] for name in TRACE.names], schema=arrow_schema(TRACE)))
-    distilled = distil_trace(tmp_path / "t.parquet", "nvme", Limit(), tmp_path)
+    distilled = distil_source(tmp_path / "t.parquet", "nvme", Limit(), tmp_path)
     assert distilled.profile.space.span_bytes == n * 4096
-    log = write_iologs(tmp_path, "x", lambda: split_ios(distilled.ios, 1 << 20), "f", LogOptions(version=3))
+    log = write_iologs(tmp_path, "x", lambda: split_ios(distilled.ios, 1 << 20), JobOptions(target="f", log_version=3))
     assert (log.write_ios, log.last_us, log.max_burst_ios) == (n, n, 1)

@@ -3,21 +3,28 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 import zstandard
 from conftest import run_cli, trace_meta, write_trace
-from kvdistill_rows import MS, distil_rows, write_hand
+from kvdistill_rows import HAND, MS, distil_rows, write_hand
 from kvdistill_rows import io as row
 
 from kvdistill.formats.oplog import COMMON, Style
-from kvdistill.jobs.sai3 import Sai3Options, sai3_workload
-from kvdistill.jobs.store_mix import size_classes
-from kvdistill.jobs.warp import WarpOptions, size_histogram, warp_job
-from kvdistill.profile.distributions import total_variation
-from kvdistill.profile.profile import SizeCount
+from kvdistill.jobs.store_jobs import (
+    MIX_STEPS,
+    Sai3Options,
+    StoreMix,
+    WarpOptions,
+    sai3_workload,
+    size_classes,
+    size_histogram,
+    warp_job,
+)
+from kvdistill.profile.profile import SizeCount, total_variation
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.schema import OBJECTS
 from kvtrace.core.tables import create, objects_path, open_table
@@ -283,3 +290,33 @@ def test_a_log_starts_when_the_trace_was_recorded(tmp_path):
     (only,) = log_rows(tmp_path / "oplog.tsv.zst")
     assert only["start"] == "2023-11-14T22:13:20.001500000Z"
     assert MS == 1_000_000
+
+
+def of_warp(text: str) -> StoreMix:
+    """Return what warp's file asks for: of a bucket of sizes up to below its bound, the bound before is a byte less."""
+    mix = re.search(r"distribution: \{get: (\d+), stat: 0, put: (\d+), delete: (\d+)\}", text)
+    size, rate = re.search(r'size: "([0-9:,]+)"', text), re.search(r"rps-limit: ([0-9.]+)", text)
+    get, put, delete = counts = tuple(map(int, mix.groups()))
+    bars = [tuple(map(int, bar.split(":"))) for bar in size[1].split(",")]
+    sizes = [SizeCount(bound - 1, weight) for bound, weight in bars if weight]
+    assert get + put + delete == MIX_STEPS
+    return StoreMix(sizes if get else [], sizes if put else [], counts, float(rate[1]) if rate else None)
+
+
+def of_sai3(text: str) -> StoreMix:
+    """Return what sai3-bench's file asks for: an entry an operation and size, each with its weight."""
+    found = {"get": [], "put": [], "delete": []}
+    for entry in text.partition("workload:\n")[2].split("  - op: ")[1:]:
+        weight = re.search(r"weight: (\d+)", entry)
+        size = re.search(r"object_size: (\d+)|get-(\d+)/", entry)
+        found[entry.split()[0]].append(SizeCount(int(size[1] or size[2]) if size else 0, int(weight[1])))
+    rate = re.search(r"iops: (\d+)", text)
+    counts = tuple(sum(s.ops for s in found[op]) for op in ("get", "put", "delete"))
+    return StoreMix(found["get"], found["put"], counts, float(rate[1]) if rate else None)
+
+
+@pytest.mark.parametrize("limit", [None, "3"])
+def test_a_job_asks_for_what_its_file_says(tmp_path, limit):
+    profile = distil_rows(tmp_path, [*HAND, row(120, "delete", 9, 1), row(900, "write", 4, 70_000)], limit).profile
+    for job, read in ((warp_job(profile, WarpOptions()), of_warp), (sai3_workload(profile, Sai3Options()), of_sai3)):
+        assert job.asks == read(job.text)

@@ -1,4 +1,4 @@
-"""A job of an object store beside a replay of its trace: what the job's file asks for, and what the replay did."""
+"""A job of an object store beside a replay of its trace: what the job asks for, and what the replay did."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_job_asks_for_what_the_replay_did(tmp_path, replayed, command):
     assert "90 GETs, 60 PUTs and 20 DELETEs" in shown
 
 
-def test_what_a_job_says_is_read_from_its_file(tmp_path, replayed):
+def test_a_job_of_a_part_is_compared_as_it_is(tmp_path, replayed):
     """Of a limited trace the job is another: the comparison shows it."""
     trace, run = replayed
     done = run_cli("kvdistill", "sai3", trace, "--tier", "s3", "-o", tmp_path, "--run", run, "--json", "--limit", "80")

@@ -6,7 +6,7 @@ from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, MS, distil_rows, io, write_hand
 
 from kvdistill.profile.profile import Concurrency, SizeCount
-from kvdistill.profile.sources import distil_trace
+from kvdistill.profile.sources import distil_source
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit, parse_limit
 
@@ -37,8 +37,8 @@ def test_the_hand_profile(tmp_path):
 
 
 def test_csv_gives_the_same_profile(tmp_path):
-    parquet = distil_trace(write_trace(tmp_path / "t.parquet", HAND), "nvme", Limit(), tmp_path).profile
-    csv = distil_trace(write_trace(tmp_path / "t.csv.zst", HAND), "nvme", Limit(), tmp_path).profile
+    parquet = distil_source(write_trace(tmp_path / "t.parquet", HAND), "nvme", Limit(), tmp_path).profile
+    csv = distil_source(write_trace(tmp_path / "t.csv.zst", HAND), "nvme", Limit(), tmp_path).profile
     assert parquet.read == csv.read
     assert parquet.space == csv.space
 
@@ -100,7 +100,7 @@ def test_time_that_goes_back_is_refused_by_row(tmp_path):
 
 def test_an_unknown_tier_is_refused_with_those_there_are(tmp_path):
     with pytest.raises(ConfigError, match="no tier 'ssd' in this trace; it has gpu, cpu, nvme"):
-        distil_trace(write_hand(tmp_path), "ssd", Limit(), tmp_path)
+        distil_source(write_hand(tmp_path), "ssd", Limit(), tmp_path)
 
 
 def test_a_damaged_trace_is_one_line(tmp_path):

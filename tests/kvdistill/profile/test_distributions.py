@@ -6,8 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvdistill.jobs.fio_stat import pace
-from kvdistill.profile.distributions import MAX_ENTRIES, cut_long, equal_mass_zones, percentages, split_sizes
-from kvdistill.profile.profile import AddressZone, DirectionProfile, SizeCount
+from kvdistill.profile.profile import (
+    MAX_ENTRIES,
+    AddressZone,
+    DirectionProfile,
+    SizeCount,
+    cut_long,
+    equal_mass_zones,
+    percentages,
+    split_sizes,
+)
 
 
 def direction(*sizes: tuple[int, int]) -> DirectionProfile:
@@ -35,9 +43,10 @@ def test_percentages_are_whole_and_within_one_of_exact(weights):
 
 
 def test_few_sizes_stay_exact():
-    split = split_sizes(direction((4096, 30), (131072, 50), (1048576, 20)))
+    exact = direction((4096, 30), (131072, 50), (1048576, 20))
+    split = split_sizes(exact)
     assert str(split) == "4096/30:131072/50:1048576/20"
-    assert (split.moved_share, split.mean_bytes) == (0, split.exact_mean_bytes)
+    assert (split.moved_share, split.mean_bytes) == (0, exact.io_bytes / exact.ops)
 
 
 def test_what_rounding_moves_is_said():
@@ -46,7 +55,6 @@ def test_what_rounding_moves_is_said():
     assert str(split) == "4096/100"
     assert split.moved_share == pytest.approx(0.004)
     assert split.mean_bytes == 4096
-    assert split.exact_mean_bytes == pytest.approx(4096 * 0.996 + (1 << 20) * 0.004)
 
 
 @given(
@@ -54,11 +62,12 @@ def test_what_rounding_moves_is_said():
 )
 def test_many_sizes_keep_the_mean(pairs):
     sizes = sorted((512 * s, n) for s, n in pairs)
-    split = split_sizes(direction(*sizes))
+    exact = direction(*sizes)
+    split = split_sizes(exact)
     assert len(split.entries) <= MAX_ENTRIES
     assert sum(percent for _, percent in split.entries) == 100
     assert all(size % 512 == 0 for size, _ in split.entries)
-    assert split.mean_bytes == pytest.approx(split.exact_mean_bytes, abs=256)
+    assert split.mean_bytes == pytest.approx(exact.io_bytes / exact.ops, abs=256)
 
 
 def test_a_common_size_among_many_keeps_its_share():

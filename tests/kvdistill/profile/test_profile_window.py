@@ -8,7 +8,7 @@ import pytest
 from conftest import run_cli, write_trace
 from kvdistill_rows import MS, io
 
-from kvdistill.profile.sources import distil_trace
+from kvdistill.profile.sources import distil_source
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import parse_window
 
@@ -32,7 +32,7 @@ ROWS += [io(3000 + i * 100, "read", i % 5, 65536) for i in range(10)]
 )
 def test_a_window_is_what_it_says(tmp_path, window, reads, writes, start_ms):
     trace = write_trace(tmp_path / "t.parquet", ROWS)
-    profile = distil_trace(trace, "nvme", parse_window(*window), tmp_path).profile
+    profile = distil_source(trace, "nvme", parse_window(*window), tmp_path).profile
     assert (profile.read.ops, profile.write.ops) == (reads, writes)
     assert profile.start_ns == start_ms * MS
     assert profile.locality.ops == reads + writes

@@ -204,3 +204,19 @@ def test_of_few_requests_chance_decides_and_no_users_are_compared():
     assert compared.warnings[0] == "a: the window of vllm-fs holds 8 requests: nothing is claimed of its users"
     more = [card(score("vllm-fs", *users, requests=80)) for users in ((4.0, 5.0), (40.0, 50.0))]
     assert compare_cards("ab", more).verdict.startswith("b sustains more users than a under vllm-fs")
+
+
+def test_the_folder_of_a_card_is_reported_as_its_page(tmp_path):
+    """It holds scorecard.json and drive.json; its runs lie deeper."""
+    first = score("lmcache-disk", 40.0, 44.0, gen="--preset lmcache-disk --model qwen2.5-7b", answer="knee at 40 users")
+    found = card(first, score("vllm-fs", None, 2.0, requests=8))
+    (tmp_path / "scorecard.json").write_bytes(msgspec.json.encode(found))
+    (tmp_path / "drive.json").write_text("{}")
+    said = run_cli("kvdistill", "report", tmp_path).stdout
+    assert "sustains lmcache-disk 40 users, vllm-fs less than 2 users" in said
+    assert "at the most users that it sustains" in said
+    assert "users of synthetic conversations with qwen2.5-7b" in said
+    assert "lmcache-disk: knee at 40 users" in said
+    assert "TOO FEW REQUESTS (8)" in said
+    whole = json.loads(run_cli("kvdistill", "report", tmp_path, "--json").stdout)
+    assert whole == {"name": tmp_path.name, "card": msgspec.to_builtins(found)}

@@ -8,8 +8,7 @@ import pytest
 from simulated import kvtrace
 
 from kvdistill.profile.sources import distil_source
-from kvdistill.report.report import report
-from kvdistill.report.trace import trace_document
+from kvdistill.report.output import report
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
 from kvtrace.core.schema import TRACE
@@ -27,7 +26,7 @@ def made(monkeypatch, tmp_path, capsys, *more):
 def test_a_fleet_comes_first_and_node_by_node(monkeypatch, tmp_path, capsys):
     path, summary = made(monkeypatch, tmp_path, capsys, "--set", "tiers.nvme.scope=fleet")
     found = report(path)
-    document = trace_document(found)
+    document = found.document()
     fleet = summary["stats"]["fleet"]
     assert found.fleet == fleet
     assert "4 nodes, router round-robin" in document.headline

@@ -10,7 +10,7 @@ from openpyxl import load_workbook
 from run_files import distribution, figures
 from test_report_parts import write_probe
 
-from kvdistill.report.report import report
+from kvdistill.report.output import report
 from kvtrace.core.run.run_file import read_run
 
 PARAMETERS = """Timestamp, Model, Num Users, Duration (s), GPU Memory per Card (GiB), Num GPUs, Tensor Parallel,

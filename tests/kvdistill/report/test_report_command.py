@@ -6,7 +6,7 @@ import pytest
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, MS, io, write_hand, write_run
 
-from kvdistill.report.report import report
+from kvdistill.report.output import report
 from kvdistill.report.run import RunReport
 from kvdistill.report.trace import TraceReport
 from kvtrace.core.errors import ConfigError, TraceError

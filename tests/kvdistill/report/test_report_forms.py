@@ -11,8 +11,7 @@ import pytest
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, MS, change_run, io, write_hand, write_run
 
-from kvdistill.report.output import documents_of, read_reports, trials_of, write_report
-from kvdistill.report.report import report
+from kvdistill.report.output import documents_of, read_reports, report, trials_of, write_report
 from kvtrace.core.document.export import csv_lines, markdown
 from kvtrace.core.document.page import html_page
 from kvtrace.core.errors import ProbeUnavailable

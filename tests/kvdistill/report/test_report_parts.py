@@ -13,17 +13,17 @@ from conftest import run_cli, write_trace
 from kvdistill_rows import MS, change_run, io, write_hand, write_probe, write_run
 from run_files import figures
 
-from kvdistill.profile.locality import reuse_distances, run_reuse
-from kvdistill.report.compare import ReportedTrials, compare
+from kvdistill.profile.locality import reuse_distances, tier_reuse
+from kvdistill.queries.database import opened
+from kvdistill.report.compare import compare
 from kvdistill.report.jobs import JobsReport
-from kvdistill.report.output import documents_of, read_reports, write_report
+from kvdistill.report.output import documents_of, read_reports, report, write_report
 from kvdistill.report.probe import ProbeReport
-from kvdistill.report.report import report
+from kvdistill.report.tables import ReportedTrials
 from kvtrace.core.document.export import csv_lines, markdown
 from kvtrace.core.document.page import html_page
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.run.run_file import read_run
-from kvtrace.core.tables import open_table
 
 SIDE = {"side": "fio", "ios": 10, "read_share": 0.5, "ios_per_s": 1.0, "bytes_per_s": 1.0, "size_tv": None}
 CLOSENESS = {
@@ -71,10 +71,12 @@ def test_reuse_distances_agree_with_counting():
 
 def test_the_reuse_of_a_run_is_that_of_what_completed(tmp_path):
     run = write_run(tmp_path / "run", [1000] * 4)
-    (reuse,) = [found for found in run_reuse(open_table(run / "ops.parquet"), 3) if found is not None]
-    assert (reuse.reads, reuse.first_reads, reuse.p50_bytes) == (4, 4, None)
+    with opened([run / "ops.parquet"]) as db:
+        (reuse,) = tier_reuse(db, ["nvme"])
+    assert (reuse["reads"], reuse["first_reads"], reuse["p50_bytes"]) == (4, 4, None)
     failed = write_run(tmp_path / "failed", [1000], outcome="error")
-    assert run_reuse(open_table(failed / "ops.parquet"), 3) == [None, None, None]
+    with opened([failed / "ops.parquet"]) as db:
+        assert tier_reuse(db, ["nvme"]) == []
 
 
 def test_a_probe_has_a_report_of_its_own_and_in_its_run(tmp_path):

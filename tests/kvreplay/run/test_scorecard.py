@@ -12,7 +12,8 @@ import pytest
 from conftest import run_cli
 from drive_files import cell, drive_of, write_drive
 
-from kvreplay.run.sweep import card_document, first_line
+from kvreplay.run.sweep import card_document
+from kvtrace.core.document.chapters import card_answer
 from kvtrace.core.run.sweep_file import Card, Score
 from kvtrace.core.schema import OPS, TRACE
 from kvtrace.core.tables import read_table
@@ -49,7 +50,7 @@ def test_a_card_of_writes_alone_says_so_first():
     score = Score(**(known | {"tried": [], "each": [], "answer": "", "trials": 1}))
     facts = dict.fromkeys(("device", "model", "device_bytes", "filesystem"))
     card = Card(argv=[], status="complete", scores=[score], **facts)
-    assert first_line(card) == "sustains lmcache-disk 11 users (writes only)"
+    assert card_answer(card) == "sustains lmcache-disk 11 users (writes only)"
     page = card_document(card, drive_of([cell(4096, 1, 1.0)]))
     assert page.warnings[0].startswith("lmcache-disk: NOTHING WAS READ")
     few = Card(argv=[], status="complete", scores=[msgspec.structs.replace(score, requests=8)], **facts)

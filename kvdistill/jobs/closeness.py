@@ -16,11 +16,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvdistill.formats.fio import logged_latencies
-from kvdistill.formats.iolog import logged_ios
-from kvdistill.profile.locality import BLOCK_BYTES, block_accesses, hot_share, median_reuse
+from kvdistill.formats.fio import logged_ios, logged_latencies
+from kvdistill.jobs.fio_replay import WrittenJob, split_ios
+from kvdistill.jobs.job import MIB, STAT_MAX_IO_BYTES, FioMode, JobOptions
+from kvdistill.profile.locality import BLOCK_BYTES, block_locality
 from kvdistill.profile.profile import Profile, SourceKind
-from kvtrace.core.units import NS_PER_US, US_PER_MS, format_duration
+from kvdistill.profile.sources import Distilled
+from kvtrace.core.units import NS_PER_S, NS_PER_US, US_PER_MS, format_duration
 
 SIZE_TV_TARGET = 0.015
 RATE_TARGET = 0.015
@@ -168,66 +170,58 @@ def chance_of(source: Stream, draws: int, part_bytes: int) -> Chance:
     )
 
 
-def source_figures(name: str, stream: Stream, profile: Profile | None = None) -> StreamFigures:
-    """Return the figures of the source, with the concurrency of its `profile` if that is measured."""
-    figures = _figures(name, stream, Side.ASKED)
-    return figures if profile is None else _with_profile(figures, profile)
+def figures_of(
+    name: str, stream: Stream, side: Side = Side.ASKED, profile: Profile | None = None, **more: Any
+) -> StreamFigures:
+    """Return the figures of I/O as `side` saw it, with the concurrency of its `profile` if that is measured."""
+    seconds = stream.seconds
+    hot10_share, reuse_p50_blocks = block_locality(stream.offset, stream.length)
+    known: dict[str, Any] = {"side": side}
+    if profile is not None and (depth := profile.depth) is not None:
+        known |= {"mean_depth": depth.mean, "in_flight_p99": depth.in_flight_for(0.99)}
+        known["idle_share"] = sum(at.share for at in depth.shares if at.in_flight == 0) if depth.shares else None
+        if profile.origin.kind in (SourceKind.BLOCKS, SourceKind.PROBE):
+            sizes = [s.io_bytes for s in (*profile.read.sizes, *profile.write.sizes)]
+            known |= {"side": Side.DEVICE, "requests": profile.ops, "largest_request_bytes": max(sizes, default=None)}
+    return StreamFigures(
+        name=name,
+        ios=len(stream.us),
+        read_share=float(stream.is_read.mean()),
+        ios_per_s=len(stream.us) / seconds if seconds else None,
+        bytes_per_s=float(stream.length.sum()) / seconds if seconds else None,
+        hot10_share=hot10_share,
+        reuse_p50_blocks=reuse_p50_blocks,
+        **({"arrivals": int(stream.arrival.max()) + 1 if len(stream.us) else 0} | known | more),
+    )
 
 
 def device_figures(
-    name: str,
-    logged: StreamFigures | None,
-    stream: Stream,
-    profile: Profile,
-    source: Stream,
-    *,
-    has_gaps: bool,
+    name: str, logged: StreamFigures | None, stream: Stream, profile: Profile, source: Stream, *, has_gaps: bool
 ) -> StreamFigures:
     """Return the figures of what the device saw of a fio run, `stream` and its `profile`, against `source`.
 
     What only fio's own logs say comes from `logged`: lateness, and without `has_gaps`, where the device's requests do
     not tell the source's arrivals, the gaps.
     """
-    seen = msgspec.structs.replace(
-        _with_profile(_figures(name, stream, Side.DEVICE), profile),
-        size_tv=size_tv(stream, source),
-    )
+    more: dict[str, Any] = {"size_tv": size_tv(stream, source)}
     if logged is not None:
         kept = ("has_same_ios", "end_slip", "late_p50_us", "late_p99_us", "gap_ks", "gap_resolution_us", "arrivals")
-        seen = msgspec.structs.replace(seen, **{field: getattr(logged, field) for field in kept})
-    if not has_gaps:
-        return seen
-    gap_ks = _gap_ks(stream, source, 1)
-    return msgspec.structs.replace(seen, gap_ks=gap_ks, gap_resolution_us=1, arrivals=len(stream.us))
-
-
-def _with_profile(figures: StreamFigures, profile: Profile) -> StreamFigures:
-    depth = profile.depth
-    if depth is None:
-        return figures
-    idle = sum(at.share for at in depth.shares if at.in_flight == 0) if depth.shares else None
-    if profile.origin.kind in (SourceKind.BLOCKS, SourceKind.PROBE):
-        largest = max((s.io_bytes for s in (*profile.read.sizes, *profile.write.sizes)), default=None)
-        figures = msgspec.structs.replace(
-            figures, side=Side.DEVICE, requests=profile.ops, largest_request_bytes=largest
-        )
-    return msgspec.structs.replace(
-        figures,
-        mean_depth=depth.mean,
-        in_flight_p99=depth.in_flight_for(0.99),
-        idle_share=idle,
-    )
+        more |= {field: getattr(logged, field) for field in kept}
+    if has_gaps:
+        more |= {"gap_ks": _gap_ks(stream, source, 1), "gap_resolution_us": 1, "arrivals": len(stream.us)}
+    return figures_of(name, stream, Side.DEVICE, profile, **more)
 
 
 def job_figures(
     name: str, stream: Stream, source: Stream, *, is_replay: bool, mean_depth: float | None
 ) -> StreamFigures:
     """Return the figures of what fio did and its distances from `source`."""
-    figures = _figures(name, stream, Side.FIO)
     resolution_us = max(stream.resolution_us, source.resolution_us)
     same = _has_same_ios(stream, source) if is_replay else None
-    return msgspec.structs.replace(
-        figures,
+    return figures_of(
+        name,
+        stream,
+        Side.FIO,
         size_tv=size_tv(stream, source),
         gap_ks=_gap_ks(stream, source, resolution_us),
         gap_resolution_us=resolution_us,
@@ -297,22 +291,6 @@ def _relative(value: float | None, source: float | None) -> float | None:
     if source == 0:
         return 0.0 if value == 0 else None
     return value / source - 1
-
-
-def _figures(name: str, stream: Stream, side: Side) -> StreamFigures:
-    seconds = stream.seconds
-    blocks = block_accesses(stream.offset, stream.length)
-    return StreamFigures(
-        name=name,
-        side=side,
-        ios=len(stream.us),
-        read_share=float(stream.is_read.mean()),
-        ios_per_s=len(stream.us) / seconds if seconds else None,
-        bytes_per_s=float(stream.length.sum()) / seconds if seconds else None,
-        hot10_share=hot_share(blocks),
-        reuse_p50_blocks=median_reuse(blocks),
-        arrivals=int(stream.arrival.max()) + 1 if len(stream.us) else 0,
-    )
 
 
 def gaps_us(stream: Stream) -> NDArray[np.int64]:
@@ -476,3 +454,196 @@ def drawn_stream(logs: Sequence[Path], span_us: int | None) -> Stream:
     order = np.argsort(whole["us"], kind="stable")
     us, is_read, offset, length = (whole[name][order] for name in ("us", "is_read", "offset", "length"))
     return Stream(us, is_read, offset, length, np.arange(len(order)), span_us=span_us)
+
+
+_WAITED_US, _MIN_WAITS, _USUAL = 300, 50, 90
+WHOLE_BYTES = 1 << 31
+"""No request is longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A fio run: its JSON, and what the device saw; null with the reason in `why` if it could not be observed."""
+
+    result: dict[str, Any]
+    device: Distilled | None
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRun:
+    """One job that is run: the part of the source it is made of, and its folder."""
+
+    mode: FioMode
+    distilled: Distilled
+    window: str
+    whole_ns: int
+    """All of the source, which has more than the window."""
+    place: Path
+    options: JobOptions
+    written: WrittenJob
+    reference: Distilled | None
+    """What the device saw of the source, or of a replay of it; null if that is not known: fio's side is compared."""
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether it is the source's own I/O."""
+        return self.mode is FioMode.REPLAY
+
+
+class ClosenessPair(msgspec.Struct, frozen=True, kw_only=True):
+    """One job compared with the source over the same window."""
+
+    job: str
+    window: str
+    span_ns: int = 0
+    """How long that is; 0 in files of earlier versions."""
+    whole_ns: int = 0
+    """All of the source."""
+    source: StreamFigures
+    fio: StreamFigures
+    verdicts: list[Verdict]
+
+
+def compare_logged(
+    run: CheckedRun, seen: Seen, logs: Sequence[Path], *, is_submission: bool
+) -> tuple[ClosenessPair, tuple[float, float] | None]:
+    """Return how close a job of iologs came, by fio's latency `logs`, and what issuing took if that can be determined.
+
+    The logs are of submission, or of completion.
+    """
+    log, ios, parts = run.written.log, run.distilled.ios, run.written.parts
+    assert log is not None
+    assert parts is not None
+    asked = asked_stream(parts(), by_instant=True)
+    source = asked
+    if ios is not None and not run.is_replay:
+        source = asked_stream(split_ios(ios, log.max_io_bytes), by_instant=True)
+    stream = replayed_stream(logs, asked, is_submission=is_submission)
+    depth = None if is_submission else _mean_depth(seen.result["jobs"], stream)
+    figures = job_figures(run.mode, stream, source, is_replay=run.is_replay, mean_depth=depth)
+    chance = EXACT
+    if not run.is_replay:
+        operations = source if ios is None else asked_stream(split_ios(ios, WHOLE_BYTES), by_instant=False)
+        chance = chance_of(operations, sum(int((part["part"] == 0).sum()) for part in parts()), log.max_io_bytes)
+    issue_us = None
+    if seen.device is not None and seen.device.ios is not None:
+        came = asked_stream(split_ios(seen.device.ios, WHOLE_BYTES), by_instant=False)
+        issue_us = fitted_issue_us(asked.us, came.us, asked.length)
+    return compare(run, seen, source, figures, chance), issue_us
+
+
+def fitted_issue_us(
+    asked_us: NDArray[np.int64], came_us: NDArray[np.int64], length: NDArray[np.int64]
+) -> tuple[float, float] | None:
+    """Return what fio took to issue an I/O and each MiB of it, from the times asked in a log of version 3 and seen.
+
+    Only I/Os that were waited for show it: what was due at once came as soon as it could. Null with too few, or if it
+    took no time.
+    """
+    if len(asked_us) != len(came_us):
+        return None
+    asked, came = np.diff(asked_us), np.diff(came_us)
+    waited = asked > _WAITED_US
+    late = (came - asked)[waited]
+    if len(late) < _MIN_WAITS:
+        return None
+    # A stall of the machine is no cost of an I/O.
+    usual = np.abs(late - np.median(late)) <= np.percentile(np.abs(late - np.median(late)), _USUAL)
+    mib = (length[:-1][waited] / MIB)[usual]
+    mean = float(late[usual].mean())
+    if mean <= 0:
+        return None
+    if np.ptp(mib) * 2 <= mib.max():
+        return mean, 0.0
+    slope, base = (float(x) for x in np.polyfit(mib, late[usual], 1))
+    return (base, slope) if base > 0 and slope > 0 else (mean, 0.0)
+
+
+def compare_drawn(run: CheckedRun, seen: Seen) -> ClosenessPair:
+    """Return how close the statistical job came: at the device, or by the iologs that its jobs wrote."""
+    profile, ios, jobs = run.distilled.profile, run.distilled.ios, seen.result["jobs"]
+    if ios is None:
+        # A profile alone knows sizes and rates, but no order.
+        source = profile_stream(profile)
+    else:
+        source = asked_stream(split_ios(ios, STAT_MAX_IO_BYTES), by_instant=False)
+    draws = sum(int(job[direction]["total_ios"]) for job in jobs for direction in ("read", "write"))
+    figures, chance = None, chance_of(source, draws, _part_bytes(run, seen))
+    if seen.device is None:
+        span_ns = min(profile.span_ns, run.options.check_ns)
+        span_us = round(span_ns / NS_PER_US) or max(int(job["job_runtime"]) * US_PER_MS for job in jobs)
+        stream = drawn_stream([run.place / f"{job['jobname']}.drawn" for job in jobs], span_us)
+        depth = _mean_depth(jobs, stream)
+        figures = job_figures(run.mode, stream, source, is_replay=False, mean_depth=depth)
+    return compare(run, seen, source, figures, chance)
+
+
+def _is_replayed(run: CheckedRun, seen: Seen) -> bool:
+    """Return whether the source's side at the device is a replay of a trace, and fio's side was seen there, too."""
+    return run.reference is not None and run.reference is not run.distilled and seen.device is not None
+
+
+def _part_bytes(run: CheckedRun, seen: Seen) -> int:
+    """Return the length that requests at the device are counted in parts of.
+
+    Beside a replay of a trace both sides issue parts of the largest I/O, of which the block layer merges now these and
+    now those; requests of a source that a device saw are its own, however long.
+    """
+    return run.options.io_bytes if _is_replayed(run, seen) else WHOLE_BYTES
+
+
+def _in_parts(figures: StreamFigures, distilled: Distilled, part_bytes: int, **others: Any) -> StreamFigures:
+    """Return `figures` of `distilled` with its depth in parts, and `others` in place of its own."""
+    import pyarrow.parquet as pq
+
+    assert distilled.ios is not None
+    table = pq.read_table(distilled.ios, columns=["ts_ns", "completed_ns", "io_bytes"]).drop_null()
+    begun, done, length = (column.to_numpy() for column in table.columns)
+    in_flight_ns = (done - begun) * (length > 0)
+    parts = float((in_flight_ns * -(-length // part_bytes)).sum() / max(1, in_flight_ns.sum()))
+    depth = None if figures.mean_depth is None else figures.mean_depth * parts
+    return msgspec.structs.replace(figures, mean_depth=depth, **others)
+
+
+def compare(run: CheckedRun, seen: Seen, source: Stream, logged: StreamFigures | None, chance: Chance) -> ClosenessPair:
+    """Return fio's figures with those of the source: the `logged` ones, or those of the device where it was `seen`."""
+    profile, ios, figures, asked = run.distilled.profile, run.distilled.ios, logged, source
+    is_replayed, part_bytes = _is_replayed(run, seen), _part_bytes(run, seen)
+    if run.reference is not None and seen.device is not None and seen.device.ios is not None:
+        profile, ios = run.reference.profile, run.reference.ios
+        if ios is not None:
+            source = asked_stream(split_ios(ios, part_bytes), by_instant=False)
+        stream = asked_stream(split_ios(seen.device.ios, part_bytes), by_instant=False)
+        # An operation of a trace comes in several requests: only fio's own log says which belong together.
+        has_gaps = ios is not None and not is_replayed
+        figures = device_figures(run.mode, logged, stream, seen.device.profile, source, has_gaps=has_gaps)
+    assert figures is not None
+    shown = figures_of("source", source, profile=profile)
+    if is_replayed:
+        assert run.reference is not None
+        assert seen.device is not None
+        # Arrivals and places are the trace's own: kvreplay frees and takes space by when its deletes and writes end.
+        own = figures_of("asked", asked)
+        kept = {name: getattr(own, name) for name in ("arrivals", "hot10_share", "reuse_p50_blocks")}
+        shown = _in_parts(shown, run.reference, part_bytes, **kept)
+        figures = _in_parts(figures, seen.device, part_bytes)
+    elif ios is None:
+        shown = msgspec.structs.replace(shown, hot10_share=None, reuse_p50_blocks=None)
+    depth_target = TRACE_DEPTH_TARGET if is_replayed else DEPTH_TARGET
+    found = verdicts(figures, shown, chance, depth_target)
+    spans = {"span_ns": run.distilled.profile.span_ns, "whole_ns": run.whole_ns}
+    return ClosenessPair(job=run.mode.job, window=run.window, **spans, source=shown, fio=figures, verdicts=found)
+
+
+def _mean_depth(jobs: list[dict[str, Any]], stream: Stream) -> float | None:
+    """Return the mean operations in flight, by Little's law: the sum of latencies over the span."""
+    seconds = stream.seconds
+    if seconds is None:
+        return None
+    busy_ns = sum(
+        job[direction]["lat_ns"]["mean"] * job[direction]["lat_ns"].get("N", job[direction]["total_ios"])
+        for job in jobs
+        for direction in ("read", "write")
+    )
+    return float(busy_ns) / NS_PER_S / seconds

@@ -13,14 +13,12 @@ from blocks import write_blocks
 from conftest import run_cli
 from kvdistill_rows import MS, distil_rows, io, write_hand
 
-from kvdistill.check import device
-from kvdistill.check.check import _compare, _Run
-from kvdistill.check.closeness import EXACT, asked_stream, job_figures
-from kvdistill.check.device import Seen, direct_requests, replay_seen, write_part
-from kvdistill.formats.iolog import LogOptions, split_ios
+from kvdistill.jobs import write
+from kvdistill.jobs.closeness import EXACT, CheckedRun, Seen, asked_stream, compare, job_figures
+from kvdistill.jobs.fio_replay import split_ios
 from kvdistill.jobs.job import FioMode, JobOptions
-from kvdistill.jobs.write import JobRequest, write_job
-from kvdistill.profile.sources import distil_trace
+from kvdistill.jobs.write import direct_requests, replay_seen, write_job, write_part
+from kvdistill.profile.sources import distil_source
 from kvtrace.core.limit import Limit, parse_limit
 
 MIB = 1 << 20
@@ -28,7 +26,7 @@ MIB = 1 << 20
 
 def test_the_part_is_the_tiers_rows_of_the_window_from_the_first_second_on(tmp_path):
     trace, window = write_hand(tmp_path), Limit(begin_ns=2 * MS, span_ns=38 * MS)
-    write_part(trace, distil_trace(trace, "nvme", window, tmp_path), tmp_path / "part.parquet")
+    write_part(trace, distil_source(trace, "nvme", window, tmp_path), tmp_path / "part.parquet")
     rows = pq.read_table(tmp_path / "part.parquet").to_pylist()
     # The tier's first row is at 10 ms: what comes from 12 ms on, up to before 50 ms.
     assert [(row["ts_ns"] // MS, row["op"], row["object_id"]) for row in rows] == [
@@ -38,12 +36,12 @@ def test_the_part_is_the_tiers_rows_of_the_window_from_the_first_second_on(tmp_p
 
 
 def test_who_is_not_root_is_told(tmp_path, monkeypatch):
-    part = distil_trace(write_hand(tmp_path), "nvme", Limit(), tmp_path)
-    monkeypatch.setattr(device, "disk_of", lambda _place: None)
+    part = distil_source(write_hand(tmp_path), "nvme", Limit(), tmp_path)
+    monkeypatch.setattr(write, "disk_of", lambda _place: None)
     assert replay_seen(tmp_path / "hand.parquet", part, tmp_path, MIB, None) == (
         None, "no block device lies beneath the target",
     )  # fmt: skip
-    monkeypatch.setattr(device, "disk_of", lambda place: place)
+    monkeypatch.setattr(write, "disk_of", lambda place: place)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     seen, why = replay_seen(tmp_path / "hand.parquet", part, tmp_path, MIB, None)
     assert seen is None
@@ -61,13 +59,13 @@ def test_both_sides_are_block_requests_where_a_replay_was_seen(tmp_path):
         blocks = write_blocks(tmp_path / f"{name}.parquet", sorted([*rows, *noise]))
         sides[name], why = direct_requests(blocks, "vda", tmp_path / name)
         assert why is None
-    options = JobRequest([FioMode.REPLAY], JobOptions(), LogOptions())
+    options = JobOptions(modes=[FioMode.REPLAY])
     written = write_job(FioMode.REPLAY, part, tmp_path, options)
     asked = asked_stream(split_ios(part.ios, MIB), by_instant=True)
     logged = job_figures("replay", asked, asked, is_replay=True, mean_depth=None)
-    run = _Run(FioMode.REPLAY, part, "all", part.profile.span_ns, tmp_path, options, written, sides["replay"])
+    run = CheckedRun(FioMode.REPLAY, part, "all", part.profile.span_ns, tmp_path, options, written, sides["replay"])
 
-    pair = _compare(run, Seen({}, sides["fio"], None), asked, logged, EXACT)
+    pair = compare(run, Seen({}, sides["fio"], None), asked, logged, EXACT)
     assert (pair.source.side, pair.fio.side) == ("device", "device")
     assert (pair.source.ios, pair.fio.ios) == (40, 80), "metadata and buffered writes are no I/O of either"
     assert pair.fio.size_tv == 1
@@ -77,11 +75,11 @@ def test_both_sides_are_block_requests_where_a_replay_was_seen(tmp_path):
     assert (passes["I/Os of other sizes"], passes["same I/Os"]) == (False, True)
     assert "seen at the device" not in passes
 
-    same = _compare(run, Seen({}, sides["replay"], None), asked, logged, EXACT)
+    same = compare(run, Seen({}, sides["replay"], None), asked, logged, EXACT)
     assert (same.fio.size_tv, same.fio.gap_ks) == (0, 0)
     assert not [v.name for v in same.verdicts if v.passes is False]
 
-    unseen = _compare(run, Seen({}, None, "no probes"), asked, logged, EXACT)
+    unseen = compare(run, Seen({}, None, "no probes"), asked, logged, EXACT)
     assert (unseen.source.side, unseen.fio.side) == ("asked", "fio")
     assert msgspec.to_builtins(unseen.verdicts)[-1]["name"] == "seen at the device"
 
@@ -96,12 +94,12 @@ def test_what_the_block_layer_merged_counts_in_the_parts_that_were_submitted(tmp
         ]
         sides[name], why = direct_requests(write_blocks(tmp_path / f"{name}.parquet", rows), "vda", tmp_path / name)
         assert why is None
-    request = JobRequest([FioMode.REPLAY], JobOptions(), LogOptions())
+    request = JobOptions(modes=[FioMode.REPLAY])
     written = write_job(FioMode.REPLAY, part, tmp_path, request)
     asked = asked_stream(split_ios(part.ios, MIB), by_instant=True)
     logged = job_figures("replay", asked, asked, is_replay=True, mean_depth=None)
-    run = _Run(FioMode.REPLAY, part, "all", part.profile.span_ns, tmp_path, request, written, sides["replay"])
-    pair = _compare(run, Seen({}, sides["fio"], None), asked, logged, EXACT)
+    run = CheckedRun(FioMode.REPLAY, part, "all", part.profile.span_ns, tmp_path, request, written, sides["replay"])
+    pair = compare(run, Seen({}, sides["fio"], None), asked, logged, EXACT)
     assert [(side.ios, side.requests, side.largest_request_bytes) for side in (pair.source, pair.fio)] == [
         (80, 40, 2 * MIB), (80, 80, MIB),
     ]  # fmt: skip
@@ -109,7 +107,7 @@ def test_what_the_block_layer_merged_counts_in_the_parts_that_were_submitted(tmp
     # A request of two parts is two in flight for as long; each request takes as long in these events.
     assert pair.source.mean_depth == pytest.approx(pair.fio.mean_depth)
     # A source that a device saw is not taken apart.
-    own = _compare(replace(run, distilled=sides["replay"]), Seen({}, sides["fio"], None), asked, logged, EXACT)
+    own = compare(replace(run, distilled=sides["replay"]), Seen({}, sides["fio"], None), asked, logged, EXACT)
     assert (own.source.ios, own.fio.ios, own.fio.size_tv) == (40, 80, 1)
 
 
@@ -159,11 +157,10 @@ def test_a_reference_that_fell_behind_is_none():
 
 @pytest.mark.fio
 def test_a_check_without_a_device_compares_fios_side_and_says_so(tmp_path, monkeypatch):
-    from kvdistill.check.check import write_jobs
-    from kvdistill.jobs.write import CheckOptions
+    from kvdistill.jobs.write import write_jobs
 
-    monkeypatch.setattr(device, "disk_of", lambda _place: None)
-    wanted = JobRequest([FioMode.REPLAY], JobOptions(), LogOptions(), checks=CheckOptions(seconds=1))
+    monkeypatch.setattr(write, "disk_of", lambda _place: None)
+    wanted = JobOptions(modes=[FioMode.REPLAY], has_check=True, check_ns=10**9)
     closeness = write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", parse_limit(None), wanted).closeness
     assert closeness is not None
     assert closeness.comparisons[0].fio.side == "fio"

@@ -1,1 +1,0 @@
-"""Jobs run under fio, or read back, and how close they come to their source."""
