@@ -402,7 +402,7 @@ void release(World *w, int64_t slot) {
 // What is stored, and what a faster tier gives up, is offered to a tier; it takes it or not, by how often it has been
 // offered or used. What a promotion copies up was asked for, and passes; so does what is there before the start.
 
-enum { MOST = 1 << 30, MILLION = 1000000, RUN = 64 };   // no count goes higher; evict_ppm is in millionths
+enum { MOST = 1 << 30, MILLION = 1000000, RUN = 64, ROOM = 16 };   // no count goes higher; evict_ppm is in millionths
 
 // A count, and how often counts had decayed when it was, as World.counts has them.
 static int64_t seen_as(int64_t count, int64_t since) { return min_of(count, MOST) << 32 | (uint32_t)since; }
@@ -418,9 +418,13 @@ static int64_t number_of(World *w, int64_t entry) {         // of its object
 // other.
 static int64_t *count_of(World *w, int64_t t, int64_t number) {
     int64_t counters = 2 * w->fleet.count + 1, key = (number / RUN * counters + counter_of(w, t)) * w->tiers_count + t;
-    int64_t *run = table_put(&w->counts, key, 0);
-    if (!*run) *run = (int64_t)zeros(RUN, sizeof(int64_t));
-    return (int64_t *)*run + number % RUN;
+    int64_t known = w->counts.count, run = *table_put(&w->counts, key, known);
+    if (run == w->runs_room) {
+        w->runs_room = max_of(ROOM, 2 * w->runs_room);
+        w->runs = grown(w->runs, w->runs_room, RUN * sizeof(int64_t));
+    }
+    if (run == known) memset(&w->runs[run * RUN], 0, RUN * sizeof(int64_t));
+    return &w->runs[run * RUN + number % RUN];
 }
 
 static int64_t decayed(const Tier *tier, int64_t seen) {    // a count, halved as often as all were since
@@ -489,15 +493,17 @@ void forget_counts(World *w, int64_t t) {   // of tier `t`, which is at hand
     for (int64_t i = 0; i < w->counts.size; i++) {
         Entry *count = &w->counts.entry[i];
         bool is_its = count->key % tiers == t && count->key / tiers % counters == counter_of(w, t);
-        int64_t *run = count->key >= 0 && is_its ? (int64_t *)count->value : NULL;
-        for (int64_t k = 0; run && k < RUN; k++) run[k] = seen_as(0, run[k]);
+        for (int64_t k = 0; count->key >= 0 && is_its && k < RUN; k++) {
+            int64_t *seen = &w->runs[count->value * RUN + k];
+            *seen = seen_as(0, *seen);
+        }
     }
 }
 
 void free_counts(World *w) {
-    for (int64_t i = 0; i < w->counts.size; i++)
-        if (w->counts.entry[i].key >= 0) free((void *)w->counts.entry[i].value);
     table_free(&w->counts);
+    free(w->runs);
+    w->runs = NULL, w->runs_room = 0;
 }
 
 // === operations ======================================================================================================

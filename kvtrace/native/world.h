@@ -378,7 +378,8 @@ struct World {
     TABLE(Member, members);         // [slots]; empty without knobs.bucketed, as the next two
     TABLE(int64_t, row_offsets);    // [rows]: where in its object a row begins
     TABLE(int8_t, made_kind);       // [rows]: 1 for those of made_size that are buckets, or the files beside them
-    Table counts;                   // with knobs.filtered: how often objects were offered to tiers, or used there: runs
+    Table counts;                   // with knobs.filtered: which run has how often objects were offered to a tier, or used
+    int64_t *runs, runs_room;       // [counts.count, RUN]: those runs
     TABLE(int64_t, ages);           // [slots]: uses there had been when each was last used; empty without keeps_age
     TABLE(Pin, pins);               // [slots], if any tier takes offers whole or not at all
     TABLE(int32_t, free);           // a stack of unused slots; control.free of them
