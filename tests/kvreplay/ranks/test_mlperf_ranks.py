@@ -22,7 +22,7 @@ def test_two_clients_run_an_option_together_and_their_results_are_combined(tmp_p
     stdout, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, stderr
     assert stdout.startswith("v3-8b-stress: ")
-    assert "over 2 trials of 2 ranks: " in stdout.splitlines()[0]
+    assert "over 2 trials of 2 ranks; " in stdout.splitlines()[0]
     whole = json.loads((output / "mlperf.json").read_text())
     each = [json.loads((output / f"rank-{rank:04d}" / "mlperf.json").read_text()) for rank in range(2)]
     # Each client has requests of its own.
