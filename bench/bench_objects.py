@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -141,6 +142,11 @@ def main() -> None:
 
     wanted = [word for word in sys.argv[1:] if word in SERVERS] or list(SERVERS)
     sizes = [int(word) for word in sys.argv[1:] if word.isdigit()] or list(SIZES)
+    if len(wanted) > 1:
+        # s3dlio goes on asking the first server that a process named for what it reads.
+        for name in wanted:
+            subprocess.run([sys.executable, __file__, name, *map(str, sizes)], check=True)
+        return
     for name in wanted:
         with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
             try:
