@@ -137,7 +137,7 @@ def replay(asked: Replay, *, tiers: list[Tier | None] | None = None, together: T
     setting = settle(config, trace, asked.output, asked.argv, tiers)
     data = DataSource(setting.seed, config.dedup_ratio, config.compress_ratio, is_stamped=config.is_verified)
     with noted_signals() as signalled:
-        done = _Run(setting, asked.show, data, started_ns, asked.watching, together).perform(asked.output)
+        done = _Run(setting, asked.show, data, started_ns, signalled, asked.watching, together).perform(asked.output)
     if done.error is None and (name := signalled()) is not None:
         # It came while tiers were closed, which takes long if files are large: no other run may follow.
         return replace(
@@ -170,6 +170,8 @@ class _Run:
     data: DataSource
     started_ns: int
     """On the monotonic clock."""
+    signalled: Callable[[], str | None]
+    """Names the signal that asked to stop, if one did: also while tiers are closed, which the caller looks at."""
     watching: Watching | None = None
     together: Together | None = None
 
@@ -180,7 +182,7 @@ class _Run:
         check_warmup(setting.warmup, config.warmup, window.rows, window.facts, setting.pacer)
         is_open_loop, loader = setting.pacer.speed is not None, window.loader
         with ExitStack() as stack:
-            signalled, together = stack.enter_context(noted_signals()), self.together
+            signalled, together = self.signalled, self.together
             # By a signal, or by what ended other ranks.
             interrupted = signalled if together is None else lambda: signalled() or together.reason
             open_tiers(setting, stack)

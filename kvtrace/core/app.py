@@ -45,8 +45,7 @@ _NO_THREAD = "can't start new thread"
 _TOO_LITTLE = ("failed to map segment", "not enough memory")  # the loader of libraries, and zstd through Arrow
 PROGRAM: ContextVar[str] = ContextVar("program", default="kvtrace")
 """Which of the three runs, for messages."""
-_NONE_NOTED: list[str] = []
-NOTED: ContextVar[list[str]] = ContextVar("noted", default=_NONE_NOTED)
+NOTED: ContextVar[list[str]] = ContextVar("noted", default=[])  # noqa: B039 - never changed
 """The signals that `noted_signals` has caught, for what waits in the main thread."""
 QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 """Set by --quiet, which every command takes: of stderr, errors alone."""
@@ -136,11 +135,14 @@ class Command(TyperCommand):
         left = super().parse_args(ctx, ["--help"] if ctx.meta[_ALL] else [arg for arg in args if arg != _QUIET])
         for parameter in [] if ctx.resilient_parsing else self._written:
             from kvtrace.core.files import check_new
+            from kvtrace.core.tables import SUFFIXES, objects_path
 
             named = ctx.params[parameter.name] or []
             how = f"with {parameter.opts[0]}" if isinstance(parameter, TyperOption) else f"{parameter.metavar}"
             for path in named if isinstance(named, list | tuple) else [named]:
-                check_new(Path(path), how, is_forced=_FORCE in ours)
+                # A trace's objects table, which would go with it, may be there alone.
+                for each in (path, *([objects_path(path)] if str(path).endswith(SUFFIXES) else [])):
+                    check_new(Path(each), how, is_forced=_FORCE in ours)
         return left
 
     def get_short_help_str(self, limit: int = 0) -> str:  # noqa: ARG002 - what does not fit goes on in the next line
@@ -398,15 +400,13 @@ def progress(label: str, total: float | None = None) -> Iterator[Callable[[float
 def noted_signals() -> Iterator[Callable[[], str | None]]:
     """Yield a function that names the signal that asked to stop, if one did; meanwhile neither ends the process.
 
-    Outside the main thread, which alone receives signals, there never is one. Of two within each other, the outer one
-    knows what the inner one caught.
+    Outside the main thread, which alone receives signals, there never is one.
     """
-    outer = NOTED.get()
-    caught = list(outer)
+    caught: list[str] = []
+    NOTED.set(caught)
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
-    NOTED.set(caught)
 
     def note(number: int, _frame: object) -> None:
         caught.append(signal.Signals(number).name)
@@ -417,6 +417,4 @@ def noted_signals() -> Iterator[Callable[[], str | None]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if outer is not _NONE_NOTED:
-            outer[:] = caught
-        NOTED.set(outer)
+        NOTED.set([])

@@ -6,7 +6,6 @@ Outputs are written under a temporary name beside their final one, and renamed w
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,14 +67,9 @@ def find_json(path: Path, kind: type[T], *, misfit: str = "{}") -> T | None:
 
 
 def check_new(path: Path, how: str = "with -o", *, is_forced: bool) -> None:
-    """Raise DeviceError if there is a file at `path` unless `is_forced`; it says `how` another is named.
-
-    Or if there is a trace's objects table beside where `path` would lie, which would go, too.
-    """
-    beside = path.with_name(re.sub(r"(\.parquet|\.csv\.zst)$", r".objects\1", path.name))
-    for each in () if is_forced else (path, beside):
-        if each.is_file():
-            raise DeviceError(f"{each} is there already; name another {how}, or say --force to write over it")
+    """Raise DeviceError if there is a file at `path` unless `is_forced`; it says `how` another is named."""
+    if path.is_file() and not is_forced:
+        raise DeviceError(f"{path} is there already; name another {how}, or say --force to write over it")
 
 
 @contextmanager
