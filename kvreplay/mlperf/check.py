@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kvreplay.mlperf.result import counted
 from kvreplay.mlperf.rules import OPTIONS, PAUSE_S, RUNTIME_S, SEED, TRIALS, LockedOption, Rule, judged
 from kvtrace import __version__
 from kvtrace.core.errors import TraceError
+from kvtrace.core.units import counted
 
 CLOSED, OPEN, POOL, WORKLOAD = "closed", "open", "code-images", "kv_cache"
 POOL_MARK, POINTER, STAMP, IMAGE_HASH = ".mlps-image-pool", ".mlps-code-image", "provenance.json", ".code-hash.json"
@@ -59,7 +59,9 @@ NOT_CHECKED = {
     "PROV-02": "what submission.yaml lists (mlpstorage reports reportgen writes it)",
     "6.5.2": "that a gateway's or NFS client's version and options are recorded",
 }
-_OPEN_TOO = {rule for rule in RULES if rule not in ("6.3.1.1", "6.3.2.1", "6.3.2.2", "6.6.1")}
+_CLOSED_ONLY = {"6.3.1.1", "6.3.2.1", "6.3.2.2", "6.6.1"}
+_MOST_RANKS, _MOST_TRIALS = 4096, 100
+"""That are looked for, whatever a damaged file says."""
 _CLOSE = 1e-6
 """Of a figure that is recomputed: sums of the same numbers differ by no more."""
 _WHOLE = 0.95
@@ -145,7 +147,7 @@ def check_tree(root: Path, argv: list[str]) -> Checked:
     found = [*_top(root), *(each for division in divisions for each in _division(root, division, runs))]
     for run in runs:
         found += _run(run)
-    rules = {rule for rule in RULES if rule in _OPEN_TOO or any(run.is_closed for run in runs)}
+    seen = {rule for rule in RULES if any(run.is_closed or rule not in _CLOSED_ONLY for run in runs)}
     findings = [Finding(rule=rule, path=str(path.relative_to(root)), what=what) for rule, path, what in found]
     answer = f"{counted(len(findings), 'fault')} in {counted(len(runs), 'run')} of the KV cache"
     if not runs:
@@ -157,7 +159,7 @@ def check_tree(root: Path, argv: list[str]) -> Checked:
         answer=answer,
         runs=len(runs),
         findings=findings,
-        rules=[_rule(rule, findings, is_seen=bool(runs) and rule in rules) for rule in RULES],
+        rules=[_rule(rule, findings, is_seen=rule in seen) for rule in RULES],
         not_checked=NOT_CHECKED,
     )
 
@@ -318,7 +320,7 @@ def _run(run: _Run) -> Found:
         yield from _locked(run.path, options, sequence, features)
     path, summary = yield from _summary(run.path)
     ranks = _ranks_of(run.metadata, summary)
-    trials = int(_number(sequence.get("trials")) or TRIALS)
+    trials = int(min(_MOST_TRIALS, _number(sequence.get("trials")) or TRIALS))
     for option in OPTIONS:
         folder, found = run.path / f"option_{option.number}", defaultdict[int, list[Any]](list)
         yield from _results(folder, trials, ranks, found)
@@ -361,8 +363,9 @@ def _summary(leaf: Path) -> Generator[tuple[str, Path, str], None, tuple[Path | 
 
 
 def _places(run: _Run) -> Found:
-    cache, results = (_at(run.metadata, "args", name) for name in ("cache_dir", "results_dir"))
-    if "args" in run.metadata and "cache_dir" in run.metadata["args"] and not cache:
+    arguments = _at(run.metadata, "args")
+    cache, results = (_at(arguments, name) for name in ("cache_dir", "results_dir"))
+    if isinstance(arguments, dict) and "cache_dir" in arguments and not cache:
         yield "6.4.1", run.path, "without --cache-dir the cache lies among the results"
     elif isinstance(cache, str) and isinstance(results, str):
         inner, outer = (os.path.normpath(each) + "/" for each in (cache, results))
@@ -397,7 +400,7 @@ def _merge(into: dict[str, Any], found: dict[str, Any]) -> None:
     """Add what a command said to what others did: two values where they differ, which are no locked one."""
     for name, value in found.items():
         known = into.setdefault(name, value)
-        if value not in str(known).split(" and "):
+        if str(value) not in str(known).split(" and "):
             into[name] = f"{known} and {value}"
 
 
@@ -441,7 +444,7 @@ def _is_equal(value: Any, wanted: Any) -> bool:
 def _ranks_of(metadata: dict[str, Any], summary: Any) -> int:
     """Return how many ranks a run had; one if nothing says."""
     known = (_at(summary, "total_ranks"), metadata.get("num_processes"), 1)
-    return max(1, int(next(found for each in known if (found := _number(each)) is not None)))
+    return max(1, int(min(_MOST_RANKS, next(found for each in known if (found := _number(each)) is not None))))
 
 
 def _results(option: Path, trials: int, ranks: int, found: dict[int, list[Any]]) -> Found:

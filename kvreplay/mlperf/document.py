@@ -17,7 +17,7 @@ from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet
 from kvtrace.core.document.export import PlainSheet, write_workbook
 from kvtrace.core.files import write_text
 from kvtrace.core.run.run_file import RunFile
-from kvtrace.core.units import format_duration
+from kvtrace.core.units import counted, format_duration
 
 AGGREGATE = "aggregate (Rules.md 6.3.4)"
 
@@ -25,7 +25,7 @@ AGGREGATE = "aggregate (Rules.md 6.3.4)"
 def plan_document(attempt: Attempt, rules: Sequence[Rule]) -> Document:
     """Make the document of a dry run: what would run, where, and which rules are kept."""
     mark = mark_of(rules)
-    trials = f"{attempt.trials} trial{'' if attempt.trials == 1 else 's'} of {format_duration(attempt.runtime_ns)}"
+    trials = f"{counted(attempt.trials, 'trial')} of {format_duration(attempt.runtime_ns)}"
     headline = f"{attempt.option.name}: would run {trials} on {attempt.place.target}"
     facts = {
         "workload": attempt.option.said,

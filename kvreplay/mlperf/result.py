@@ -24,7 +24,7 @@ from kvtrace.core.run.figures import Criterion
 from kvtrace.core.run.run_file import MLPERF_FILE, OPS_FILE, SERVED_FILE, RunFile
 from kvtrace.core.schema import OPS, REQUESTS, SERVED, numbers
 from kvtrace.core.tables import open_table, read_table
-from kvtrace.core.units import NS_PER_S, format_duration, format_rate
+from kvtrace.core.units import NS_PER_S, counted, format_duration, format_rate
 
 READ_RATE, WRITE_RATE = "Tier Storage Read Bandwidth (GiB/s)", "Tier Storage Write Bandwidth (GiB/s)"
 READ_P95, WRITE_P95 = "Storage Tier Read Total P95 (ms)", "Storage Tier Write Total P95 (ms)"
@@ -254,11 +254,6 @@ def _answer(option: str, found: Aggregated, mark: str | None) -> str:
         over += f" of {found.rank_count} ranks"
     partial = f"; partial: {', '.join(found.missing_files)} not complete" if found.partial_failure else ""
     return f"{option}: {total}, {p95} {over}{partial}" + (f"; {mark}" if mark else "")
-
-
-def counted(count: int, what: str) -> str:
-    """Return so many of `what`, in words."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def read_result(folder: Path) -> MlperfResult:

@@ -18,7 +18,7 @@ import msgspec
 from kvreplay.config.config import Config, named
 from kvreplay.config.tiers import FILE_SUFFIX, paths_of
 from kvtrace.core.errors import ConfigError, DeviceError
-from kvtrace.core.units import NS_PER_S, format_bytes, format_duration
+from kvtrace.core.units import NS_PER_S, counted, format_bytes, format_duration
 
 SEED, TRIALS, RUNTIME_S, PAUSE_S = 42, 3, 300, 90
 """What Rules.md locks for all options: 6.3.2.1, and the duration of table KVCache-1."""
@@ -190,7 +190,7 @@ def _locked(rule: str, reference: str, value: int, locked: int, show: Callable[[
 
 
 def _trials(trials: int) -> Rule:
-    count = f"{trials} trial{'' if trials == 1 else 's'}"
+    count = counted(trials, "trial")
     short = f"{count} of {TRIALS}" if trials < TRIALS else f"{count}, not {TRIALS}"
     detail = f"{trials}" if trials == TRIALS else f"{trials}, not {TRIALS}"
     return judged("trials", "6.3.2.1", detail, short, is_kept=trials == TRIALS)

@@ -70,7 +70,7 @@ from kvtrace.core.run.run_file import (
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import mean, total
 from kvtrace.core.tables import open_table
-from kvtrace.core.units import NS_PER_S, format_bytes, format_duration
+from kvtrace.core.units import NS_PER_S, counted, format_bytes, format_duration
 
 _LOOK_S = 0.1
 
@@ -428,7 +428,7 @@ def sum_by_name(counts: Sequence[dict[str, int]]) -> dict[str, int]:
 
 def _partition_note(count: int, deal: DealNote) -> str:
     words = {"node": "nodes", "user": "users", "object": "objects"}
-    over = f"{count} rank{'' if count == 1 else 's'}"
+    over = counted(count, "rank")
     said = f"{deal.dealt:,} {words[deal.by]} were distributed over {over} ({deal.because})"
     cut = []
     if deal.shared_objects:
@@ -500,7 +500,7 @@ def merged_verdict(
         because="all ranks",
         in_all=" in all",
     )
-    who = f"{len(runs)} rank{'' if len(runs) == 1 else 's'}"
+    who = counted(len(runs), "rank")
     who += " FELL BEHIND" if pace is not None and evidence.is_end_late and rates else ""
     behind = "" if late is None else f"; rank {late.rank} ended {format_duration(late.behind_ns)} later: {late.reason}"
     said = f"{who}: {found.sentence}{behind if rates else ''}"

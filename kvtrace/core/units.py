@@ -131,6 +131,11 @@ def format_count(count: int | None) -> str:
     return "-" if count is None else f"{count:,}"
 
 
+def counted(count: int, what: str) -> str:
+    """Return so many of `what`: 1 trial, 3 trials."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def percent(share: float) -> str:
     """Return a share of 1 as a percentage that never rounds to none or all."""
     if 0 < share < 0.001:  # noqa: PLR2004 - what one decimal would show as 0

@@ -266,6 +266,18 @@ def test_a_recorded_workload_is_taken_before_the_commands(tree):
     ]
 
 
+@pytest.mark.parametrize("value", [None, [], "x", -1, 1e300, True])
+@pytest.mark.parametrize("place", [("args",), ("args", "trials"), ("num_processes",), ("command_output_files",)])
+def test_values_that_no_tool_writes_end_in_faults_not_in_an_error(tree, place, value):
+    content = json.loads(metadata_of(tree).read_text())
+    inside = content if len(place) == 1 else content[place[0]]
+    inside[place[-1]] = value
+    metadata_of(tree).write_text(json.dumps(content))
+    for name in ("total_ranks", "npernode", "options"):
+        change(summary_of(tree), name, to="x" if value is None else value)
+    assert check_tree(tree, []).findings
+
+
 def test_an_open_run_may_change_the_workload(tree):
     rename(tree / "closed", "open")
     change(tree / LEAF.replace("closed", "open", 1) / metadata_name(tree), "args", "mode", to="open")
