@@ -67,8 +67,6 @@ _CLOSE = 1e-6
 _WHOLE = 0.95
 """Of an option's duration: what ran for less was cut off."""
 _LOCKS = {"seed": SEED, "trials": TRIALS, "inter_option_delay_s": PAUSE_S, "config": "default"}
-_ARGUMENTS = {"trials": "trials", "inter_option_delay_s": "inter_option_delay"}
-"""Of the sequence, what no command shows."""
 _SUMS = {
     "aggregated_read_bandwidth_gbps": ("6.3.4.1", "cache_stats.tier_storage_read_bandwidth_gbps"),
     "aggregated_write_bandwidth_gbps": ("6.3.4.1", "cache_stats.tier_storage_write_bandwidth_gbps"),
@@ -126,10 +124,6 @@ class _Run(NamedTuple):
     division: str
     metadata: dict[str, Any]
 
-    @property
-    def is_closed(self) -> bool:
-        return self.division == CLOSED
-
 
 Found = Iterator[tuple[str, Path, str]]
 """Rules that are not kept: the rule, the file or folder, and what is wrong."""
@@ -139,15 +133,14 @@ def check_tree(root: Path, argv: list[str]) -> Checked:
     """Check the tree below `root`, the folder that holds `closed` or `open`; TraceError if it holds neither."""
     if not root.is_dir():
         raise TraceError("no such folder" if not root.exists() else "no folder", path=root)
-    divisions = [each for each in _folders(root) if each.name.lower() in (CLOSED, OPEN)]
-    if not divisions:
-        why = f"neither {CLOSED} nor {OPEN} is in it: name the folder that mlpstorage init made"
-        raise TraceError(f"{why}, which --results-dir named", path=root)
+    if not (divisions := [each for each in _folders(root) if each.name.lower() in (CLOSED, OPEN)]):
+        why = "name the folder that mlpstorage init made, which --results-dir named"
+        raise TraceError(f"neither {CLOSED} nor {OPEN} is in it: {why}", path=root)
     runs: list[_Run] = []
     found = [*_top(root), *(each for division in divisions for each in _division(root, division, runs))]
     for run in runs:
         found += _run(run)
-    seen = {rule for rule in RULES if any(run.is_closed or rule not in _CLOSED_ONLY for run in runs)}
+    seen = {rule for rule in RULES if any(run.division == CLOSED or rule not in _CLOSED_ONLY for run in runs)}
     findings = [Finding(rule=rule, path=str(path.relative_to(root)), what=what) for rule, path, what in found]
     answer = f"{counted(len(findings), 'fault')} in {counted(len(runs), 'run')} of the KV cache"
     if not runs:
@@ -194,7 +187,11 @@ def _division(root: Path, division: Path, runs: list[_Run]) -> Found:
     for submitter in submitters:
         found = {each.name for each in _folders(submitter)}
         for name in sorted({"results", "systems"} ^ found):
-            yield "2.1.5", submitter / name, "is missing" if name not in found else "may not be there"
+            yield (
+                "2.1.5",
+                submitter / name,
+                "is missing" if name not in found else "is not allowed beside results and systems",
+            )
         results, systems = submitter / "results", submitter / "systems"
         if systems.is_dir():
             yield from _systems(systems, results)
@@ -225,19 +222,19 @@ def _workloads(root: Path, system: Path, division: str, runs: list[_Run]) -> Fou
         if each.name not in OTHER_WORKLOADS | {WORKLOAD}:
             is_meant = each.name.replace("-", "_").lower().replace("kvcache", WORKLOAD) == WORKLOAD
             meant = f"; it is written {WORKLOAD}" if is_meant else ""
-            yield "2.1.10", each, f"no workload: {WORKLOAD}, {', '.join(sorted(OTHER_WORKLOADS))}{meant}"
+            yield "2.1.10", each, f"is no workload; there are {WORKLOAD}, {', '.join(sorted(OTHER_WORKLOADS))}{meant}"
     if not folders:
         yield "2.1.10", system, "holds no workload"
     for model in _folders(system / WORKLOAD) if (system / WORKLOAD).is_dir() else ():
         phases = {each.name for each in _folders(model)}
         for name in sorted(phases - PHASES):
-            yield "2.1.12", model / name, f"no phase: {' or '.join(sorted(PHASES))}"
+            yield "2.1.12", model / name, f"is no phase; a phase is {' or '.join(sorted(PHASES))}"
         leaves = _folders(model / "run") if "run" in phases else []
         if not leaves:
             yield "2.1.12", model / "run", "holds no run"
         for leaf in leaves:
             if not _is_time(leaf.name):
-                yield "2.1.12", leaf, "no time: YYYYMMDD_HHmmss"
+                yield "2.1.12", leaf, "its name is no time: YYYYMMDD_HHmmss"
             metadata, why = _metadata(leaf)
             if why:
                 yield "6.3.4.5", leaf, why
@@ -287,12 +284,11 @@ def _number(value: Any) -> float | None:
 
 
 def _provenance(root: Path, leaf: Path, metadata: dict[str, Any]) -> Found:
-    pointer = (
-        (leaf / POINTER).read_text(encoding="utf-8", errors="replace").strip() if (leaf / POINTER).is_file() else ""
-    )
+    named = leaf / POINTER
+    pointer = named.read_text(encoding="utf-8", errors="replace").strip() if named.is_file() else ""
     digest = pointer.rpartition(":")[2]
     if not re.fullmatch("[0-9a-f]{32}", digest):
-        yield "2.1.6", leaf / POINTER, "is missing" if not pointer else "names no hash of 32 hexadecimal digits"
+        yield "2.1.6", named, "is missing" if not pointer else "names no hash of 32 hexadecimal digits"
     else:
         submitter = leaf.relative_to(root).parts[1]
         images = [root / pool / f"code-{digest[:8]}" for pool in (POOL, submitter)]
@@ -316,13 +312,13 @@ def _run(run: _Run) -> Found:
     yield from _identity(run)
     yield from _places(run)
     options, sequence, features = workload_of(run.metadata)
-    if run.is_closed:
+    if run.division == CLOSED:
         yield from _locked(run.path, options, sequence, features)
     path, summary = yield from _summary(run.path)
     ranks = _ranks_of(run.metadata, summary)
     trials = int(min(_MOST_TRIALS, _number(sequence.get("trials")) or TRIALS))
     for option in OPTIONS:
-        folder, found = run.path / f"option_{option.number}", defaultdict[int, list[Any]](list)
+        folder, found = run.path / f"option_{option.number}", defaultdict[str, list[Any]](list)
         yield from _results(folder, trials, ranks, found)
         if found:
             duration = _number(_at(options, str(option.number), "duration")) or RUNTIME_S
@@ -379,7 +375,8 @@ def workload_of(metadata: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     parts = [_at(recorded, name) for name in ("options", "sequence", "features")]
     if isinstance(parts[0], dict):
         return tuple(part if isinstance(part, dict) else {} for part in parts)  # type: ignore[return-value]
-    sequence = {name: _at(metadata, "args", at) for name, at in _ARGUMENTS.items()}
+    arguments = _at(metadata, "args")
+    sequence = {"trials": _at(arguments, "trials"), "inter_option_delay_s": _at(arguments, "inter_option_delay")}
     options, features = defaultdict[str, dict[str, Any]](dict), dict[str, Any]()
     commands = metadata.get("command_output_files")
     for each in commands if isinstance(commands, list) else ():
@@ -447,16 +444,20 @@ def _ranks_of(metadata: dict[str, Any], summary: Any) -> int:
     return max(1, int(min(_MOST_RANKS, next(found for each in known if (found := _number(each)) is not None))))
 
 
-def _results(option: Path, trials: int, ranks: int, found: dict[int, list[Any]]) -> Found:
+def _results(option: Path, trials: int, ranks: int, found: dict[str, list[Any]]) -> Found:
     """Check that each trial of `option` has a result of each rank, and gather the summaries that are read."""
-    for trial in range(trials):
-        seen: dict[bytes, str] = {}
-        for rank in range(ranks):
-            folder = option / f"trial_{trial}" / f"rank_{rank}"
-            files = sorted(folder.glob("kvcache_results_*.json"))
+    for folder in (option / f"trial_{trial}" for trial in range(trials)):
+        if not folder.is_dir():
+            yield "6.3.3.3", folder, "is missing"
+            continue
+        seen, by_rank = dict[bytes, str](), defaultdict[str, list[Path]](list)
+        for file in sorted(folder.glob("rank_*/kvcache_results_*.json")):
+            by_rank[file.parent.name].append(file)
+        for rank in map("rank_{}".format, range(ranks)):
+            files = by_rank[rank]
             if len(files) != 1:
                 many = f"holds {len(files)} results: the tool takes any one of them" if files else "has no result"
-                yield "6.3.3.3", folder, many
+                yield "6.3.3.3", folder / rank, many
                 continue
             summary = _at(_read(files[0]), "summary")
             if not isinstance(summary, dict):
@@ -465,11 +466,10 @@ def _results(option: Path, trials: int, ranks: int, found: dict[int, list[Any]])
             digest = hashlib.sha256(files[0].read_bytes()).digest()
             if digest in seen:
                 yield "6.3.3.3", files[0], f"is the result of {seen[digest]}, byte for byte"
-            seen[digest] = f"rank_{rank}"
-            found[trial].append(summary)
-        extra = [each.name for each in option.glob(f"trial_{trial}/rank_*") if not _is_among(each.name, ranks)]
-        if extra:
-            yield "6.3.3.1", option / f"trial_{trial}", f"holds {', '.join(sorted(extra))}, but {ranks} ranks ran"
+            seen[digest] = rank
+            found[folder.name].append(summary)
+        if extra := sorted(each.name for each in folder.glob("rank_*") if not _is_among(each.name, ranks)):
+            yield "6.3.3.1", folder, f"holds {', '.join(extra)}, but {ranks} ranks ran"
 
 
 def _is_among(name: str, ranks: int) -> bool:
@@ -482,7 +482,7 @@ def _value(summary: Any, place: str) -> float:
     return _number(_at(summary, *place.split("."))) or 0.0
 
 
-def _served(path: Path, option: LockedOption, found: dict[int, list[Any]], duration: float) -> Found:
+def _served(path: Path, option: LockedOption, found: dict[str, list[Any]], duration: float) -> Found:
     """Check that ranks ran to their end and read from storage."""
     every = [summary for of_trial in found.values() for summary in of_trial]
     short = [s for each in every if (s := _number(each.get("elapsed_time"))) is not None and s < _WHOLE * duration]
@@ -496,7 +496,7 @@ def _served(path: Path, option: LockedOption, found: dict[int, list[Any]], durat
         yield "6.3.4.4", path, f"{len(unread)} of {len(every)} results read nothing from storage"
 
 
-def _aggregated(path: Path, said: Any, number: int, found: dict[int, list[Any]]) -> Found:
+def _aggregated(path: Path, said: Any, number: int, found: dict[str, list[Any]]) -> Found:
     """Recompute the figures of an option from its ranks' files."""
     if not isinstance(said, dict):
         yield "6.3.4.5", path, f"has no option {number}"
