@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from kvdistill.formats.fio import logged_ios, logged_latencies
 from kvdistill.jobs.fio_replay import WrittenJob, split_ios
 from kvdistill.jobs.job import MIB, STAT_MAX_IO_BYTES, FioMode, JobOptions
-from kvdistill.profile.locality import BLOCK_BYTES, block_locality
+from kvdistill.profile.locality import BlockLocality, block_locality
 from kvdistill.profile.profile import Profile, SourceKind
 from kvdistill.profile.sources import Distilled
 from kvtrace.core.units import NS_PER_S, NS_PER_US, US_PER_MS, format_duration
@@ -31,12 +32,13 @@ END_SLIP_TARGET = 0.01
 DEPTH_TARGET, TRACE_DEPTH_TARGET = 0.10, 0.20
 """A trace has no depth of its own: what is compared is what one disk made of one replay of it."""
 HOT_TARGET = 0.02
-REPLAY_REUSE_TARGET, DRAWN_REUSE_TARGET = 0.01, 0.05
-"""Relative difference of the median reuse distance up to which it counts as equal."""
+MRC_TARGET = 0.02
+"""Mean absolute error of the miss-ratio curve up to which it counts as equal."""
 _NOT_KEEPING_UP_US = 100_000
 """Lateness of the median I/O beyond which the target is said not to keep up."""
 _SIGMAS = 2
 """Standard deviations that what is drawn may be off by chance."""
+_OF_BLOCKS = ("hot10_share", "reuse_p50_blocks")
 _MOST_SIZES = 1024
 """Of more distinct sizes, those beyond add nothing to what chance is said to do: a job has fewer, too."""
 
@@ -81,6 +83,9 @@ class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Share of accesses to the hottest 10 % of 128 KiB blocks."""
     reuse_p50_blocks: float | None = None
     """Median distinct 128 KiB blocks between two accesses to one."""
+    mrc_error: float | None = None
+    """Mean absolute difference of the miss ratios of LRU caches of 128 KiB blocks, of sizes evenly over a logarithmic
+    scale to the first that holds all."""
     mean_depth: float | None = None
     in_flight_p99: int | None = None
     """In flight for all but 1 % of the time; null where the device was not looked at."""
@@ -119,7 +124,6 @@ class Chance:
     ios_per_s: float = 0
     bytes_per_s: float = 0
     mean_depth: float = 0
-    reuse: float = 0
     size_tv: float = 0
     hot10_share: float = 0
 
@@ -156,15 +160,12 @@ def chance_of(source: Stream, draws: int, part_bytes: int) -> Chance:
         spread = _SIGMAS * np.sqrt(squares / (draws * mine.mean())).sum() / all_.mean()
         # The mean of a deviation of chance is the square root of 2 / pi of its standard deviation.
         unlike += float(all_.sum() / parts.sum() * spread * (2 / np.pi) ** 0.5 / 2)
-    again = draws * (1 - len(np.unique(source.offset // BLOCK_BYTES)) / len(source.offset))
     return Chance(
         operations=draws,
         read_share=off(reads - reads.sum() / parts.sum() * parts, reads) if reads.any() else 0,
         ios_per_s=off(parts, parts),
         bytes_per_s=off(length, length),
         mean_depth=off(length**2, length**2),
-        # The error of a median, of distances that are about exponential: who begins where another did tells one.
-        reuse=_SIGMAS * 1.44 / max(1, again) ** 0.5,
         size_tv=unlike,
         hot10_share=_SIGMAS / draws**0.5,
     )
@@ -175,8 +176,7 @@ def figures_of(
 ) -> StreamFigures:
     """Return the figures of I/O as `side` saw it, with the concurrency of its `profile` if that is measured."""
     seconds = stream.seconds
-    hot10_share, reuse_p50_blocks = block_locality(stream.offset, stream.length)
-    known: dict[str, Any] = {"side": side}
+    known: dict[str, Any] = {"side": side} | {name: getattr(stream.blocks, name, None) for name in _OF_BLOCKS}
     if profile is not None and (depth := profile.depth) is not None:
         known |= {"mean_depth": depth.mean, "in_flight_p99": depth.in_flight_for(0.99)}
         known["idle_share"] = sum(at.share for at in depth.shares if at.in_flight == 0) if depth.shares else None
@@ -189,8 +189,6 @@ def figures_of(
         read_share=float(stream.is_read.mean()),
         ios_per_s=len(stream.us) / seconds if seconds else None,
         bytes_per_s=float(stream.length.sum()) / seconds if seconds else None,
-        hot10_share=hot10_share,
-        reuse_p50_blocks=reuse_p50_blocks,
         **({"arrivals": int(stream.arrival.max()) + 1 if len(stream.us) else 0} | known | more),
     )
 
@@ -203,7 +201,7 @@ def device_figures(
     What only fio's own logs say comes from `logged`: lateness, and without `has_gaps`, where the device's requests do
     not tell the source's arrivals, the gaps.
     """
-    more: dict[str, Any] = {"size_tv": size_tv(stream, source)}
+    more: dict[str, Any] = {"size_tv": size_tv(stream, source), "mrc_error": mrc_error(stream, source)}
     if logged is not None:
         kept = ("has_same_ios", "end_slip", "late_p50_us", "late_p99_us", "gap_ks", "gap_resolution_us", "arrivals")
         more |= {field: getattr(logged, field) for field in kept}
@@ -223,6 +221,7 @@ def job_figures(
         stream,
         Side.FIO,
         size_tv=size_tv(stream, source),
+        mrc_error=mrc_error(stream, source),
         gap_ks=_gap_ks(stream, source, resolution_us),
         gap_resolution_us=resolution_us,
         mean_depth=mean_depth,
@@ -242,15 +241,15 @@ def verdicts(
     A miss that `chance` explains neither passes nor fails; nor does one in time where half of the I/Os were late.
     """
     is_replay = chance == EXACT
-    reads, rate, moved, reuse, depth = (
+    reads, rate, moved, depth = (
         _relative(getattr(figures, field), getattr(source, field))
-        for field in ("read_share", "ios_per_s", "bytes_per_s", "reuse_p50_blocks", "mean_depth")
+        for field in ("read_share", "ios_per_s", "bytes_per_s", "mean_depth")
     )
     hot = None if None in (figures.hot10_share, source.hot10_share) else figures.hot10_share - source.hot10_share  # type: ignore[operator]
     gaps = [max(1, (side.arrivals or 0) - 1) for side in (figures, source)]
     # Of a replay, one gap; of drawn ones, what the test of Kolmogorov and Smirnov leaves to chance once in twenty.
     gap_chance = (1 + 1e-9) / gaps[1] if is_replay else 1.36 * (1 / gaps[0] + 1 / gaps[1]) ** 0.5
-    gap, back = (REPLAY_GAP_KS_TARGET, REPLAY_REUSE_TARGET) if is_replay else (DRAWN_GAP_KS_TARGET, DRAWN_REUSE_TARGET)
+    gap = REPLAY_GAP_KS_TARGET if is_replay else DRAWN_GAP_KS_TARGET
     few = f"{source.arrivals:,} arrivals are too few" if is_replay else f"{chance.operations:,} operations are too few"
     late_us = figures.late_p50_us or 0
     said = f"half of the I/Os were over {format_duration(late_us * NS_PER_US)} late: the target does not keep up"
@@ -272,7 +271,8 @@ def verdicts(
         judged("gaps between arrivals, KS", f"<= {gap}", figures.gap_ks, gap, gap_chance, late),
         judged("I/Os in flight", f"within {100 * depth_target:.0f} %", depth, depth_target, chance.mean_depth, late),
         judged("I/O share of hottest 10 %", f"+- {HOT_TARGET}", hot, HOT_TARGET, chance.hot10_share),
-        judged("reuse distance", f"within {100 * back:.0f} %", reuse, back, chance.reuse),
+        # A ratio of hits is off by half as much by chance, at most.
+        judged("miss-ratio curve", f"<= {MRC_TARGET}", figures.mrc_error, MRC_TARGET, chance.hot10_share / 2),
     ]
     if is_replay:
         rows += [
@@ -283,6 +283,19 @@ def verdicts(
         # What fio asks for is not what arrives.
         rows.append(Verdict("seen at the device", "yes", False, None, "only fio's side was seen"))
     return rows
+
+
+def mrc_error(stream: Stream, source: Stream) -> float | None:
+    """Return the mean absolute difference of both miss-ratio curves, as `StreamFigures` has it; null without I/O.
+
+    To the size that holds all blocks of both: from there on each curve stays as it is.
+    """
+    mine, theirs = stream.blocks, source.blocks
+    if mine is None or theirs is None:
+        return None
+    most = max(len(mine.hit_ratios), len(theirs.hit_ratios))
+    a, b = (np.pad(side.hit_ratios, (0, most - len(side.hit_ratios)), "edge") for side in (mine, theirs))
+    return float(np.abs(a - b).mean())
 
 
 def _relative(value: float | None, source: float | None) -> float | None:
@@ -363,7 +376,7 @@ def _lateness(stream: Stream, source: Stream) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stream:
     """I/Os in order of issue; `us` are issue times in microseconds, true to `resolution_us`."""
 
@@ -382,6 +395,11 @@ class Stream:
         """The span in seconds; null if it is 0."""
         span = self.span_us if self.span_us is not None else int(self.us[-1] - self.us[0]) if len(self.us) else 0
         return span / 1e6 if span else None
+
+    @cached_property
+    def blocks(self) -> BlockLocality | None:
+        """How its blocks come back; null without any."""
+        return block_locality(self.offset, self.length)
 
     @property
     def arrivals_us(self) -> NDArray[np.int64]:
@@ -625,11 +643,12 @@ def compare(run: CheckedRun, seen: Seen, source: Stream, logged: StreamFigures |
         assert seen.device is not None
         # Arrivals and places are the trace's own: kvreplay frees and takes space by when its deletes and writes end.
         own = figures_of("asked", asked)
-        kept = {name: getattr(own, name) for name in ("arrivals", "hot10_share", "reuse_p50_blocks")}
+        kept = {name: getattr(own, name) for name in ("arrivals", *_OF_BLOCKS)}
         shown = _in_parts(shown, run.reference, part_bytes, **kept)
-        figures = _in_parts(figures, seen.device, part_bytes)
+        figures = _in_parts(figures, seen.device, part_bytes, mrc_error=mrc_error(stream, asked))
     elif ios is None:
-        shown = msgspec.structs.replace(shown, hot10_share=None, reuse_p50_blocks=None)
+        shown = msgspec.structs.replace(shown, **dict.fromkeys(_OF_BLOCKS))
+        figures = msgspec.structs.replace(figures, mrc_error=None)
     depth_target = TRACE_DEPTH_TARGET if is_replayed else DEPTH_TARGET
     found = verdicts(figures, shown, chance, depth_target)
     spans = {"span_ns": run.distilled.profile.span_ns, "whole_ns": run.whole_ns}

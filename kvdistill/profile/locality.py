@@ -6,6 +6,7 @@ One pass; memory is bounded by the number of objects and by how many accesses ar
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from kvdistill.queries.database import query, query_table
 from kvdistill.queries.window import READ
 from kvtrace.core.errors import TraceError
 from kvtrace.core.native.library import I1, I8, function
-from kvtrace.core.statistics import SLOTS, count, nearest_rank, to_slots
+from kvtrace.core.statistics import SLOTS, count, nearest_rank, slot_of, to_slots
 from kvtrace.core.tables import Reader
 
 MAX_ACCESSES = 4_000_000
@@ -85,8 +86,8 @@ MAX_OPS = 4_000_000
 
 def place_locality(op: NDArray[Any], address: Any, length: Any, *, is_whole: bool) -> Locality | None:
     """Return the locality of operations that move bytes, in order; null if there are none."""
-    hot, reuse_blocks = block_locality(address, length)
-    if hot is None:
+    blocks = block_locality(address, length)
+    if blocks is None:
         return None
     places, place = np.unique(address, return_inverse=True)
     distances = reuse_distances(place.astype(np.int64), length, len(places))
@@ -94,8 +95,8 @@ def place_locality(op: NDArray[Any], address: Any, length: Any, *, is_whole: boo
     return Locality(
         ops=len(op),
         is_whole=is_whole,
-        hot10_share=hot,
-        reuse_p50_blocks=reuse_blocks,
+        hot10_share=blocks.hot10_share,
+        reuse_p50_blocks=blocks.reuse_p50_blocks,
         read=_reuse_of(distances[is_read]),
         write=_reuse_of(distances[~is_read]),
     )
@@ -126,19 +127,34 @@ def block_accesses(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> ND
     return np.unique(blocks, return_inverse=True)[1].astype(np.int64)
 
 
-def block_locality(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> tuple[float | None, float | None]:
-    """Return the share of accesses that go to the hottest tenth of the touched blocks, and the median reuse.
+@dataclass(frozen=True, slots=True)
+class BlockLocality:
+    """How accesses to blocks come back."""
 
-    That is the number of distinct other blocks between accesses to one; null if none recurs, and both without any.
-    """
+    hot10_share: float
+    """Of the accesses, those to the hottest tenth of the touched blocks."""
+    reuse_p50_blocks: float | None
+    """Median number of distinct other blocks between two accesses to one; null if none recurs."""
+    hit_ratios: NDArray[np.float64]
+    """Of LRU caches as large as the ends of statistics' slots, up to the first that holds all: 1 - miss ratios."""
+
+
+def block_locality(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> BlockLocality | None:
+    """Return the locality of operations by block, in order; null without any."""
     blocks = block_accesses(offsets, lengths)
     if not len(blocks):
-        return None, None
+        return None
     uses = np.sort(np.bincount(blocks))[::-1]
-    hot = float(uses[: max(1, round(len(uses) * 0.1))].sum() / len(blocks))
     distances = reuse_distances(blocks, np.ones_like(blocks), len(uses))
     recurring = distances[distances >= 0]
-    return hot, float(np.median(recurring)) if len(recurring) else None
+    # What comes back after `distance` others hits in a cache of one more.
+    farthest = int(slot_of(np.array([len(uses) - 1]))[0])
+    hits = np.bincount(slot_of(recurring), minlength=farthest + 1).cumsum()
+    return BlockLocality(
+        hot10_share=float(uses[: max(1, round(len(uses) * 0.1))].sum() / len(blocks)),
+        reuse_p50_blocks=float(np.median(recurring)) if len(recurring) else None,
+        hit_ratios=hits / len(blocks),
+    )
 
 
 def reuse_distances(things: Any, weights: Any, count: int) -> NDArray[np.int64]:

@@ -14,12 +14,14 @@ from kvdistill.jobs.closeness import (  # fmt: skip
     gaps_us,
     job_figures,
     ks_distance,
+    mrc_error,
     size_tv,
     verdicts,
 )
 from kvdistill.profile.locality import BLOCK_BYTES, block_accesses, block_locality
 from kvdistill.profile.profile import DepthProfile, InFlight, Origin, Profile, SourceKind
 from kvdistill.profile.streams import nothing
+from kvtrace.core.statistics import bounds
 
 
 def stream(rows: list[tuple[int, str, int, int]], resolution_us: int = 1) -> Stream:
@@ -175,10 +177,43 @@ def test_locality_by_hand():
     offsets = np.array([0, 1, 2, 0, 0, 1]) * BLOCK_BYTES
     assert block_accesses(offsets, np.full(6, 4096)).tolist() == [0, 1, 2, 0, 0, 1]
     # The hottest tenth of three is the one that half of the accesses go to.
-    assert block_locality(offsets, np.full(6, 4096)) == (0.5, 2)
+    found = block_locality(offsets, np.full(6, 4096))
+    assert (found.hot10_share, found.reuse_p50_blocks) == (0.5, 2)
+    # Of six, one hits in a cache of one block and of two; all three that come back, in one of three.
+    assert (found.hit_ratios * 6).tolist() == [1, 1, 3]
     # One operation over a block's edge touches both.
     assert block_accesses(np.array([BLOCK_BYTES - 512]), np.array([1024])).tolist() == [0, 1]
-    assert block_locality(offsets[:3], np.full(3, 4096))[1] is None
+    never = block_locality(offsets[:3], np.full(3, 4096))
+    assert (never.reuse_p50_blocks, never.hit_ratios.tolist()) == (None, [0, 0, 0])
+    assert block_locality(offsets[:0], offsets[:0]) is None
+
+
+def test_the_error_of_the_miss_ratio_curve_by_hand():
+    # Two blocks in turn, and each of them twice: in a cache of one block half of the second hit, in larger ones as many
+    # of both. Over sizes of one and two that is half of 4 in 8.
+    turns, pairs = (stream([(i, "read", BLOCK_BYTES * at, 4096) for i, at in enumerate(order)])
+                    for order in ([0, 1] * 4, [0, 0, 1, 1] * 2))  # fmt: skip
+    assert (turns.blocks.hit_ratios * 8).tolist() == [0, 6]
+    assert (pairs.blocks.hit_ratios * 8).tolist() == [4, 6]
+    assert mrc_error(turns, pairs) == mrc_error(pairs, turns) == 0.25
+    assert mrc_error(turns, turns) == 0
+    # A cache of three blocks holds all of another: from two on, `turns` stays as it is.
+    three = stream([(i, "read", BLOCK_BYTES * (i % 3), 4096) for i in range(6)])
+    assert mrc_error(three, turns) == pytest.approx((0 + 0.75 + 0.25) / 3)
+    found, source = job_figures("x", turns, pairs, is_replay=True, mean_depth=None), figures_of("s", pairs)
+    row = next(v for v in verdicts(found, source) if v.name == "miss-ratio curve")
+    assert (row.value, row.passes) == (0.25, False)
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=300))
+def test_hit_ratios_are_those_of_an_lru_cache(blocks):
+    curve = block_locality(np.array(blocks) * BLOCK_BYTES, np.full(len(blocks), 4096)).hit_ratios
+    for slot, ratio in enumerate(curve.tolist()):
+        size, cache, hits = bounds(slot)[1], [], 0
+        for block in blocks:
+            hits += block in cache
+            cache = [block, *(other for other in cache if other != block)][:size]
+        assert ratio * len(blocks) == pytest.approx(hits)
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=120))
@@ -188,8 +223,8 @@ def test_reuse_is_the_count_of_distinct_blocks_between(blocks):
         if block in blocks[:i]:
             before = i - 1 - blocks[:i][::-1].index(block)
             expected.append(len(set(blocks[before + 1 : i])))
-    found = block_locality(np.array(blocks) * BLOCK_BYTES, np.full(len(blocks), 4096))[1]
-    assert found == (float(np.median(expected)) if expected else None)
+    found = block_locality(np.array(blocks) * BLOCK_BYTES, np.full(len(blocks), 4096))
+    assert found.reuse_p50_blocks == (float(np.median(expected)) if expected else None)
 
 
 def test_what_the_device_sees_in_parts_is_refused():

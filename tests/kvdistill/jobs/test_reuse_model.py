@@ -32,7 +32,7 @@ def test_the_drawn_job_keeps_mix_sizes_and_reuse(tmp_path):
     assert set(drawn.length.tolist()) == {BLOCK}
     assert profile.locality.reuse_p50_blocks == 39
     # Distances are known to 1/16, and one in fifty operations takes a new place.
-    assert block_locality(drawn.offset, drawn.length)[1] == pytest.approx(39, rel=1 / 16)
+    assert block_locality(drawn.offset, drawn.length).reuse_p50_blocks == pytest.approx(39, rel=1 / 16)
     assert drawn.us[0] == 1
     assert drawn.us[-1] == pytest.approx(profile.span_ns / 1000, rel=1e-3)
     assert np.all(np.diff(drawn.us) >= 0)
