@@ -92,7 +92,7 @@ _KEPT_PACE = (
     "the greatest {} up to which every one was delivered (at least 95 % of it by its end), and read with a p99 "
     "response time within --read-p99 where that is given; after those asked for a sweep doubles until failure, or "
     "halves until success, then bisects (it stops where twice as many add no load); the last sustained and the first "
-    f"failed are run {TRIALS} times, and the median decides"
+    f"failed are run {TRIALS} times, one that fails twice no more, and the median decides"
 )
 RULES = {
     Axis.QUEUE_DEPTH: f"the least queue depth with {KNEE_SHARE:.0%} of the greatest throughput; a sweep ends when "
@@ -401,11 +401,12 @@ def asks_no_more(points: Sequence[SweepPoint]) -> bool:
 def to_repeat(points: Sequence[SweepPoint]) -> float | None:
     """Return which value of an open loop's `points` to try again; None if the deciding ones have all their trials.
 
-    They are the last that is held and the first that is lost.
+    They are the last that is held and the first that is lost; one that most of its trials have lost is decided.
     """
     rising = sorted(points, key=lambda point: point.value)
     first = next((at for at, point in enumerate(rising) if not point.is_held), len(rising))
-    return next((p.value for p in rising[max(0, first - 1) : first + 1] if p.trials < TRIALS), None)
+    deciding = [p for p in rising[max(0, first - 1) : first + 1] if 2 * (p.trials - (p.held_trials or 0)) <= TRIALS]
+    return next((p.value for p in deciding if p.trials < TRIALS), None)
 
 
 def decided(trials: Sequence[SweepPoint]) -> SweepPoint:
