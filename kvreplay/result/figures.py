@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from time import monotonic_ns
 from typing import Any, Protocol
 
 from kvreplay.config.config import Criteria
@@ -25,14 +27,17 @@ from kvtrace.core.run.figures import (
     Criterion,
     Distribution,
     Figures,
+    Metrology,
     Mlperf,
     MlperfLatency,
+    Pace,
     RequestFigures,
     Summary,
     TokenThroughput,
 )
 from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.schema import Op
+from kvtrace.core.statistics import total
 from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_rate, parse_bytes, parse_duration_ns
 
 OPS = tuple(op.value for op in Op)
@@ -115,6 +120,8 @@ WARNING = "WARNING: "
 """How a note begins that belongs to the first lines of a run."""
 LEAST, MOST = 0.95, 1.10
 _FEW_BYTES = 1 << 20
+_SIDES = ("asked", "moved")
+_CLOCK_READS = 1000
 _OTHERS_BYTES = 16 << 20
 """More than this must be beyond MOST: journals and inodes of a short run are no fault."""
 _TOO_LITTLE = {
@@ -184,6 +191,21 @@ def _by_device(found: CountedOperations, moved: dict[str, DeviceIo]) -> dict[int
             for name, code in (("read", READ), ("write", WRITE)):
                 device.asked[name] += found.total("asked_bytes", found.at(index, code, number))
     return by
+
+
+def metrology(found: CountedOperations, moved: dict[str, DeviceIo], pace: Pace | None) -> Metrology:
+    """Return how far off what was measured is: `moved` is by drive, `pace` that of the run."""
+    off: dict[str, float | None] = {}
+    for op in _TOO_LITTLE:
+        asked, seen = (total([getattr(of, name)[op] for of in _by_device(found, moved).values()]) for name in _SIDES)
+        off[op] = seen / asked - 1 if asked and seen is not None else None
+    clock = [monotonic_ns() for _ in range(_CLOCK_READS)]
+    return Metrology(
+        late_p50_ns=None if pace is None else pace.lateness.p50_ns,
+        late_p99_ns=None if pace is None else pace.lateness.p99_ns,
+        bytes_off=off,
+        clock_step_ns=min(after - before for before, after in pairwise(clock) if after > before),
+    )
 
 
 HOST_REASON = "host and device time are one call here; run --probes measures the device's share at the block layer"

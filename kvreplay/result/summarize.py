@@ -40,7 +40,7 @@ from kvreplay.result.counts import (
     TraceRows,
     ops_batch,
 )
-from kvreplay.result.figures import DEFINITIONS, figures, mlperf_figures, traffic_warnings
+from kvreplay.result.figures import DEFINITIONS, figures, metrology, mlperf_figures, traffic_warnings
 from kvreplay.result.probed import Probed
 from kvreplay.result.verdict import beside_drive, verdict
 from kvreplay.tiers.extents import FREED_ONLY
@@ -49,7 +49,16 @@ from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import FailedOperations, KvError
 from kvtrace.core.metadata import Metadata, describe, first_tokens_ns
-from kvtrace.core.run.figures import CheckpointFigures, Figures, Generation, RequestFigures, Summary, WarmupFacts
+from kvtrace.core.run.figures import (
+    CheckpointFigures,
+    Figures,
+    Generation,
+    Metrology,
+    Pace,
+    RequestFigures,
+    Summary,
+    WarmupFacts,
+)
 from kvtrace.core.run.run_file import (
     OPS_FILE,
     SERIES_FILE,
@@ -244,6 +253,10 @@ class RunResults:
         """Return warnings, by drive, of devices that moved too little or too much."""
         return traffic_warnings(self.setting, self._operations, moved)
 
+    def metrology(self, moved: dict[str, DeviceIo], judged: Pace | None) -> Metrology:
+        """Return how far off the measurement is, by what devices `moved`, by drive."""
+        return metrology(self._operations, moved, judged)
+
     def close_tables(self, run: RunFile) -> None:
         """Give the tables of `run` their metadata and their names."""
         for table, out in self._writers.items():
@@ -350,6 +363,7 @@ def finished(found: RunResults, begun: RunBegun, measured: Measured) -> RunFile:
             requests,
             is_whole_trace=setting.is_whole_trace,
         ),
+        metrology=found.metrology(measured.device_io, measured.summary.pace),
         summary=measured.summary,
     )
 

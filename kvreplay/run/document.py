@@ -13,7 +13,7 @@ from kvreplay.result.figures import WARNING
 from kvreplay.result.summarize import repeated
 from kvreplay.run.discover import Discovery
 from kvreplay.run.run import FinishedRun
-from kvreplay.run.trials import TrialSet
+from kvreplay.run.trials import JUDGED, TrialSet
 from kvreplay.run.watch import whole_number
 from kvtrace.core.document.chapters import checkpoint_sentence, checkpoint_tables, ranks_tables
 from kvtrace.core.document.document import (
@@ -32,6 +32,7 @@ from kvtrace.core.run.run_file import RanksNote, RunFile, Verification
 from kvtrace.core.units import format_bytes, format_count, format_duration, percent
 
 SHOWN_BAD_BLOCKS = 1000
+_BYTES = {"read": "read", "write": "written"}
 _TIER_OP = columns_of("text: tier, op")
 _TIMES = columns_of("ns: mean, p50, p95, p99, p99_9 = p99.9, p99_99 = p99.99, max")
 _OPERATIONS = """
@@ -70,7 +71,7 @@ def run_document(finished: FinishedRun) -> Document:
         name="",
         headline=f"{partial}{answer}{summary.verdict}; {_totals(summary)}{_checked(run.verification)}",
         chapters=[Chapter("", tables, list(_after(run)))],
-        notes=[_window(finished), *_before(run), *notes, *_beneath(run), *_verified(run.verification)],
+        notes=[_window(finished), *_before(run), *notes, *_beneath(run), *_off(run), *_verified(run.verification)],
         warnings=[note for note in run.notes if note.startswith(WARNING)],
     )
 
@@ -140,6 +141,27 @@ def _beneath(run: RunFile) -> Iterator[str]:
         events = run.probes.event_rows
         kept = f" and {events:,} block requests in blocks.parquet" if isinstance(events, int) else ""
         yield f"probed: probe.json{kept}; kvdistill report shows where the time went"
+
+
+def _off(run: RunFile) -> Iterator[str]:
+    """Yield how far off the measurement itself is."""
+    found = run.metrology
+    if found is None or all(figures.is_simulated for figures in run.summary.figures):
+        return
+    late = (
+        ""
+        if run.summary.pace is None
+        else (
+            f"operations submitted {format_duration(found.late_p50_ns)} after the trace's time at the median, "
+            f"{format_duration(found.late_p99_ns)} at p99; "
+        )
+    )
+    off = [f"{_BYTES[op]} {share:+.1%}" for op, share in found.bytes_off.items() if share is not None]
+    moved = f"bytes at the device against those asked: {', '.join(off)}; " if off else ""
+    yield (
+        f"measurement: {late}{moved}the clock steps by {format_duration(found.clock_step_ns)}; "
+        "one run does not tell how well it repeats (--trials)"
+    )
 
 
 def _device(run: RunFile, drive: str) -> str:
@@ -240,12 +262,20 @@ def trials_document(found: TrialSet) -> Document:
         for q in found.quantities
         if q.median is not None
     ]
+    spreads = [q.spread for q in found.quantities if q.name in JUDGED and q.spread is not None]
     table = ReportTable(f"{count} of {found.asked} trials", Sheet.PERFORMANCE, columns, rows, keys=3)
     return Document(
         name="",
         headline=found.verdict,
         chapters=[Chapter("", [table])],
-        notes=[f"tier {tier} is SIMULATED: no figure counts it" for tier in found.simulated_tiers],
+        notes=[
+            *(f"tier {tier} is SIMULATED: no figure counts it" for tier in found.simulated_tiers),
+            *(
+                [f"repeatability: figures that should repeat spread by at most {percent(max(spreads))}"]
+                if spreads
+                else []
+            ),
+        ],
         warnings=found.warnings,
     )
 

@@ -133,6 +133,19 @@ class WarmupFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Since the run's start: the first submission that counts; null if none does."""
 
 
+class Metrology(msgspec.Struct, frozen=True, kw_only=True):
+    """How far off the measurement itself is; null where that is not known. How well it repeats, only trials tell."""
+
+    late_p50_ns: int | None
+    """Bias in time: submission after the trace's time, of all operations; this and the next null in a closed loop."""
+    late_p99_ns: int | None
+    bytes_off: dict[str, float | None]
+    """Bias in bytes, by read and write: those that the devices moved, for all programs, over those asked of them, less
+    1; null where that is not seen, or nothing was asked."""
+    clock_step_ns: int
+    """Resolution of times: the least step that the clock was seen to make, with the call that reads it."""
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of a whole run."""
 

@@ -21,7 +21,7 @@ from kvtrace.core.config import sha256
 from kvtrace.core.errors import KvError, TraceError
 from kvtrace.core.files import find_json, read_json
 from kvtrace.core.metadata import Count, Metadata
-from kvtrace.core.run.figures import CheckpointFigures, Mlperf, RequestFigures, Serving, Summary
+from kvtrace.core.run.figures import CheckpointFigures, Metrology, Mlperf, RequestFigures, Serving, Summary
 
 RUN_FILE = "run.json"
 OPS_FILE, SERVED_FILE, SERIES_FILE = "ops.parquet", "requests.parquet", "series.parquet"
@@ -309,6 +309,8 @@ class RunFile(RunBegun, frozen=True, kw_only=True):
     mlperf: Mlperf | None = None
     checkpoints: CheckpointFigures | None = None
     """Null where nothing saved or restored one."""
+    metrology: Metrology | None = None
+    """Null of several ranks, in imports, and in runs of earlier versions."""
     ranks: RanksNote | UnsetType = UNSET
     """Of several ranks, whose runs lie in folders below; unset in a run of one."""
     summary: Summary

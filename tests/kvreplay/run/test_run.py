@@ -21,6 +21,7 @@ from waiting import wait_for
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal
 from kvreplay.plan.contents import DataSource
+from kvreplay.run.document import run_document
 from kvreplay.run.run import FinishedRun, Interrupted, Replay, replay
 from kvreplay.tiers.claims import MARKER, SCRATCH
 from kvreplay.tiers.files import FileTier
@@ -222,6 +223,31 @@ def test_the_device_did_the_work(tmp_path: Path, drive: Path) -> None:
         pytest.skip("the device beneath the temporary directory is not in /proc/diskstats")
     assert moved.read_bytes >= 8 << 20
     assert moved.written_bytes >= 8 << 20
+    found = outcome.run.metrology
+    assert found.bytes_off == {
+        "read": moved.read_bytes / (8 << 20) - 1,
+        "write": moved.written_bytes / (8 << 20) - 1,
+    }
+    assert 0 < found.clock_step_ns < 100_000
+    assert (found.late_p50_ns, found.late_p99_ns) == (None, None), "a closed loop has no times to be late for"
+    (said,) = (note for note in run_document(outcome).notes if note.startswith("measurement: "))
+    assert said.startswith(f"measurement: bytes at the device against those asked: read {found.bytes_off['read']:+.1%}")
+
+
+def test_how_late_a_replay_is_against_the_traces_own_times(tmp_path: Path) -> None:
+    rows = [row("write", 1, i, 4096, ts=i * 1_000_000) for i in range(200)]
+    outcome, ops = run(tmp_path, rows, targets={"cpu": "ram"}, speed=1.0)
+    late = sorted(o["submitted_ns"] - o["scheduled_ns"] for o in ops)
+    found = outcome.run.metrology
+    # By nearest rank; nothing of a tier in memory is seen at a device.
+    assert (found.late_p50_ns, found.late_p99_ns, found.bytes_off) == (
+        late[99],
+        late[197],
+        {"read": None, "write": None},
+    )
+    (said,) = (note for note in run_document(outcome).notes if note.startswith("measurement: "))
+    assert said.startswith("measurement: operations submitted ")
+    assert said.endswith("; one run does not tell how well it repeats (--trials)")
 
 
 def test_what_is_kept_is_what_was_generated_and_deletes_deleted(tmp_path: Path, drive: Path) -> None:
