@@ -175,12 +175,12 @@ def simulate(task: Task) -> Simulated:
                 scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns
             ).with_chains()
             simulation = replace(scenario, load=bounds.load).simulation()
-        meter = Meter(simulation)
+        meter = Meter(simulation, keeps_rows=task.trace is not None)
         if task.trace is None:
             simulation.run(meter)
         else:
             argv = ["kvtrace", "gen", *task.argv]
-            trace_output.write(Path(task.trace), simulation, scenario.config, argv, watch=meter.count)
+            trace_output.write(Path(task.trace), simulation, scenario.config, argv)
     tier = len(scenario.preset.tiers) - 1 if len(scenario.preset.tiers) > 1 else None
     worn = Worn(tier, asked.drive.drive_size, asked.drive.endurance)
     found = simulated(simulation, meter, scenario.span_ns(simulation), worn)

@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.native.library import I1, I8, function
 from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance, nearest_rank
 from kvtrace.core.units import NS_PER_S
 from kvtrace.curves.stack import HASH_VALUES, T95, optimal_uses, sample_of
@@ -177,7 +176,7 @@ class Stack:
         """Simulate one sample, a `share` of the objects."""
         load = replace(self.load, chains=sample)
         simulation = Simulation(self.at(capacities, share), self.model, load, ranks=self.ranks, rows=_SAMPLE_ROWS)
-        simulation.run(simulation.give_back)
+        simulation.run(Meter(simulation))
         [optimal] = optimal_uses(sample, [self._room(self.at(capacities, share))])
         return simulation.stats() | {"optimal_hits": optimal.hits}
 
@@ -370,7 +369,6 @@ def _written(simulation: Simulation, t: int) -> tuple[int, ...]:
 
 
 _P99 = 9900
-_count = function("count_by_second", I8, I1, I1, I1, I8, int, I8, int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,34 +427,17 @@ class TierDemand:
 
 
 class Meter:
-    """A sink of a simulation that counts what each tier does in each second, and keeps nothing else."""
+    """A sink of a simulation that has each tier's demand counted by the second, and keeps nothing else."""
 
-    def __init__(self, simulation: Simulation) -> None:
-        """Count what `simulation` makes."""
-        self._simulation = simulation
-        self._tiers = len(simulation.preset.tiers)
-        self._counts = np.zeros((64, self._tiers, 2, 2), np.int64)
-        self._seconds = 0
+    def __init__(self, simulation: Simulation, *, keeps_rows: bool = False) -> None:
+        """Count what `simulation` makes; rows are not made, unless they are kept, or incidents are told by them."""
+        self._simulation, world = simulation, simulation.world
+        simulation.count_seconds(64)
+        world.knobs.is_counted_alone = not keeps_rows and not len(world.found)
 
     def __call__(self, flush: Flush) -> None:
-        """Count the rows, and give their memory back."""
-        self.count(flush)
+        """Give the memory of the rows back."""
         self._simulation.give_back(flush)
-
-    def count(self, flush: Flush) -> None:
-        """Count the rows."""
-        rows = flush.rows
-        if len(rows["ts_ns"]):
-            self._room_for(int(rows["ts_ns"].max()) // NS_PER_S + 1)
-            columns = (rows[name] for name in ("ts_ns", "op", "tier", "phase", "length_bytes"))
-            _count(*columns, len(rows["ts_ns"]), self._counts.reshape(-1), self._tiers)
-
-    def _room_for(self, seconds: int) -> None:
-        self._seconds = max(self._seconds, seconds)
-        if seconds > len(self._counts):
-            more = np.zeros((max(seconds, 2 * len(self._counts)), *self._counts.shape[1:]), np.int64)
-            more[: len(self._counts)] = self._counts
-            self._counts = more
 
     def span_ns(self, asked_ns: int | None) -> int:
         """Return how long the load took: `asked_ns`, or until the last event, if that was later."""
@@ -464,12 +445,13 @@ class Meter:
 
     def rates(self, span_ns: int) -> list[Rates]:
         """Return the rates of each tier over `span_ns`."""
-        seconds = max(self._seconds, -(-span_ns // NS_PER_S))
-        self._room_for(seconds)
-        by_tier = self._counts[:seconds].transpose(1, 2, 3, 0)
+        counts = self._simulation.world.by_second.reshape(-1, len(self._simulation.preset.tiers), 2, 2)
+        seconds = max(int(np.flatnonzero(counts.any((1, 2, 3))).max(initial=-1)) + 1, -(-span_ns // NS_PER_S))
+        by_tier = np.zeros((*counts.shape[1:], seconds), np.int64)
+        by_tier[..., : len(counts)] = counts[:seconds].transpose(1, 2, 3, 0)
         return [
             Rates(*(_rate(by_tier[t, way, what], span_ns / NS_PER_S) for what in (0, 1) for way in (0, 1)))
-            for t in range(self._tiers)
+            for t in range(len(by_tier))
         ]
 
 

@@ -33,8 +33,10 @@ _FEWEST_HELD = 64
 _MOST_THREADS = 8
 _CLOSE = 1.02
 """What is answered is at most so many times what reaches the target."""
-_GUESS, _ROUGH_GUESS = 1.0095, 1.04
+_GUESS, _ROUGH_GUESS = 1.008, 1.04
 """How far to each side of what samples say it is tried, both together within _CLOSE; and of what a grid says."""
+_FAR = 0.02
+"""What has fewer hits by such a share than are wanted, with as many bytes in one tier, is not simulated in two."""
 _DIGITS = 3
 """Of a capacity that is searched: as it is printed."""
 _HALVINGS = 14
@@ -132,6 +134,8 @@ class _Run:
         self._guess = 0.0
         """How many bytes in all the grid says that the target takes; 0 if it does not say."""
         self._sampling: _Sampling | None = None
+        self._full: dict[tuple[int | None, ...], Point] = {}
+        """Full simulations by their capacities."""
 
     def answer(self) -> Sizing:
         stack, chains = self.stack, self.stack.load.chains
@@ -143,17 +147,15 @@ class _Run:
         self._sampling = self._samples(self._rate(len(grid)))
         sampled = [of for of in grid if self._is_told(of)]
         started = [self._start_point(of) for of in grid if of not in sampled]
-        points = [*self._looks(sampled), *(self._of_full(*of) for of in started)]
+        points = [*self._estimates(sampled), *(self._of_full(*of) for of in started)]
         points = [self._priced(of) for of in sorted(points, key=lambda of: grid.index(of.capacities))]
         best = self._result(ceiling)
         if not best.lookups:
             raise ConfigError(
                 "no request looks anything up: none could find what another has left, whatever the capacity"
             )
-        chosen = self._choose(points)
+        chosen = self._searched(points, axes)
         if chosen is not None:
-            self._guess = self._between(points, chosen)
-            chosen = self._searched(chosen, axes)
             if chosen.optimal_hit_ratio is None:
                 chosen = replace(chosen, optimal_hit_ratio=stack.optimum(chosen.capacities))
             if all(of.capacities != chosen.capacities for of in points):
@@ -176,17 +178,20 @@ class _Run:
     def _of_full(self, point: Future[Any], optimum: Future[Any]) -> Point:
         return replace(self._result(point), optimal_hit_ratio=self._result(optimum))
 
-    def _searched(self, chosen: Point, axes: dict[str, list[int | None]]) -> Point:
-        """Return the best point that reaches the target: the last capacity that was not given is searched.
+    def _searched(self, points: list[Point], axes: dict[str, list[int | None]]) -> Point | None:
+        """Return the best point that reaches the target, simulated in full: the last capacity not given is searched.
 
         With prices the other capacity is searched, too, unless it is given: in steps of 2, then finer around the best.
         """
         free = [role for role in axes if role not in self.question.axes]
-        if not free or None in chosen.capacities.values():
-            return chosen
-        inner = free[-1]
+        reached = (of for of in sorted(points, key=_preference) if self.question.target.is_met(of))
+        first = next(reached, None) if free else None
+        best = first or self._choose(points)
+        if best is None or not free or None in best.capacities.values():
+            return best
+        start, inner = best, free[-1]
+        self._guess = self._between(points, best)
         outer = next((role for role in axes if role != inner), None)
-        best = chosen
         if outer is not None and self.question.price is not None:
             given = [of for of in axes[outer] if of is not None]
             halved = [max(given) >> n for n in reversed(range(_HALVINGS))]
@@ -198,9 +203,9 @@ class _Run:
             for part in (2, 4, 8, 16) if outer in free else ():
                 at = best.capacities[outer] or 0
                 best = self._best_of(best, outer, [_rounded(at * 2 ** (sign / part)) for sign in (-1, 1)], inner)
-        if best is chosen:
-            best = self._least(chosen, inner)
-        return best
+        if best is start:
+            best = self._least(best, inner, self._look_at, guess=self._guess)
+        return self._settled(best, inner) or self._choose(points)
 
     def _prompt_bytes(self) -> float:
         """Return what a prompt takes on average: a tier that does not hold one is no use."""
@@ -208,22 +213,29 @@ class _Run:
         return 0.0 if chains is None else len(chains.slots) / (len(chains.offsets) - 1) * self.stack.chunk_bytes
 
     def _best_of(self, best: Point, outer: str, sizes: Sequence[int], inner: str) -> Point:
-        """Return the best of `best` and the points with `sizes`: each is tried with all that 2 % less money buys.
-
-        Samples say at first which of them do and which cannot reach the target; the others are simulated in full.
-        """
+        """Return the best of `best` and the points with `sizes`: each is tried with all that 2 % less money buys."""
         fixed: list[Capacities] = [{outer: size} for size in sizes if size != best.capacities[outer]]
         tried = [of | {inner: most} for of in fixed if (most := self._affordable(best, of, inner)) is not None]
-        is_met = self.question.target.is_met
-        looks = [of for of in self._looks([of for of in tried if self._is_told(of)]) if is_met(of, of.hit_ratio_error)]
-        points = [of for of in looks if is_met(of, -of.hit_ratio_error)]
-        unsure = [of.capacities for of in looks if of not in points] + [of for of in tried if not self._is_told(of)]
-        points += map(self._result, [self._start(self.stack.simulate, of) for of in unsure])
-        for point in map(self._priced, points):
-            if is_met(point) and _preference(point) < _preference(best):
-                found = self._least(point, inner)
-                best = min(best, found, key=_preference) if is_met(found) else best
+        for point in self._look_at(self._promising(tried, inner)):
+            if self.question.target.is_met(point) and _preference(point) < _preference(best):
+                best = min(best, self._least(point, inner, self._look_at, guess=self._guess), key=_preference)
         return best
+
+    def _promising(self, tried: Sequence[Capacities], inner: str) -> list[Capacities]:
+        """Return `tried` but those that only a full simulation tells of, and that more than likely miss the target.
+
+        As many bytes, all of `inner`, then have far too few hits by samples.
+        """
+        untold = [of for of in tried if not self._is_told(of)]
+        alike = [dict.fromkeys(of, 0) | {inner: sum(size or 0 for size in of.values())} for of in untold]
+        told = [(of, other) for of, other in zip(untold, alike, strict=True) if self._is_told(other)]
+        looks = self._estimates([other for _, other in told])
+        few = [
+            of
+            for (of, _), look in zip(told, looks, strict=True)
+            if not self.question.target.is_met(look, look.hit_ratio_error + _FAR * look.hit_ratio)
+        ]
+        return [of for of in tried if of not in few]
 
     def _is_told(self, capacities: Capacities) -> bool:
         """Whether samples stand for all of the objects with `capacities`: each tier holds enough of a sample."""
@@ -232,7 +244,7 @@ class _Run:
         least = _FEWEST_HELD * self.stack.chunk_bytes / self._sampling.rate
         return all(not size or size >= least for size in capacities.values())
 
-    def _looks(self, tried: Sequence[Capacities]) -> list[Point]:
+    def _estimates(self, tried: Sequence[Capacities]) -> list[Point]:
         """Return what samples say of each of `tried`."""
         told = self._sampling
         if told is None or not tried:
@@ -244,35 +256,56 @@ class _Run:
             self.stack.estimate(of, got, told.rate, full, told.unlimited) for of, got in zip(tried, found, strict=True)
         ]
 
-    def _guessed(self, best: Point, inner: str) -> tuple[float, float]:
-        """Return how much of `inner` reaches the target by samples, and how far to try around it.
+    def _look_at(self, tried: Sequence[Capacities]) -> list[Point]:
+        """Return what samples say of each of `tried`, in their order, or a full simulation where they cannot tell."""
+        full = iter(self._simulate([of for of in tried if not self._is_told(of)]))
+        estimates = iter(map(self._priced, self._estimates([of for of in tried if self._is_told(of)])))
+        return [next(estimates if self._is_told(of) else full) for of in tried]
 
-        What the grid says of all bytes if samples tell nothing.
+    def _simulate(self, tried: Sequence[Capacities]) -> list[Point]:
+        """Return each of `tried`, simulated in full, once."""
+        new = {key: of for of in tried if (key := tuple(of.values())) not in self._full}
+        started = {key: self._start(self.stack.simulate, of) for key, of in new.items()}
+        self._full |= {key: self._priced(self._result(of)) for key, of in started.items()}
+        return [self._full[tuple(of.values())] for of in tried]
+
+    def _settled(self, found: Point, inner: str) -> Point | None:
+        """Return the least of `inner` beside what samples have `found`, simulated in full; None if none is enough."""
+        if found.sampling_rate == 1:
+            return found
+        size, below, parts = found.capacities[inner] or 0, None, (1 / _GUESS, _GUESS)
+        while below is None or size < self._most:
+            sizes = [min(self._most, _rounded(size * part)) for part in parts]
+            for point in self._simulate([found.capacities | {inner: of} for of in sizes]):
+                if self.question.target.is_met(point):
+                    return self._least(point, inner, self._simulate, below=below)
+                below = point
+            size, parts = sizes[-1], (_ROUGH_GUESS, _ROUGH_GUESS**4)
+        return None
+
+    def _least(
+        self,
+        best: Point,
+        inner: str,
+        tell: Callable[[Sequence[Capacities]], list[Point]],
+        *,
+        below: Point | None = None,
+        guess: float = 0.0,
+    ) -> Point:
+        """Return `best` with the least of `inner` that reaches the target, as `tell` says, to within 2 %.
+
+        Between `below`, which does not reach it, and one that does, where a line over the logarithm of the capacity
+        meets the target, at first about a `guess`: two at a time.
         """
-        high, low, guess = float(best.capacities[inner] or 0), float(self.stack.chunk_bytes), 0.0
-        while high > low * _GUESS:
-            middle = (high * low) ** 0.5
-            looks = self._looks([of]) if self._is_told(of := best.capacities | {inner: int(middle)}) else []
-            if looks and self.question.target.is_met(looks[0]):
-                high = guess = middle
-            else:
-                low = middle
-        return (guess, _GUESS) if guess else (self._guess, _ROUGH_GUESS)
-
-    def _least(self, best: Point, inner: str) -> Point:
-        """Return `best` with the least of `inner` that reaches the target, to within 2 %: two simulations at a time.
-
-        Between one that does not and one that does, where a line over the logarithm of the capacity meets the target.
-        """
-        low, ratio, smallest, below = -1, 1.5, self.stack.chunk_bytes, best
-        guess, around = self._guessed(best, inner)
+        low, ratio, smallest = -1 if below is None else below.capacities[inner] or 0, 1.5, self.stack.chunk_bytes
+        below = below or best
         parts: tuple[float, ...]
         while True:
             high = best.capacities[inner] or 0
-            if high <= max(low * _CLOSE, smallest):
+            if high <= max(low * (_CLOSE if best.sampling_rate == 1 else _GUESS), smallest):
                 break
             if guess and low < guess < high / _CLOSE:
-                parts, guess = (guess / around, guess * around), 0.0
+                parts, guess = (guess / _ROUGH_GUESS, guess * _ROUGH_GUESS), 0.0
             elif low < 0:
                 least = high / ratio
                 parts, ratio = (least if least > smallest else 0, high / 1.06), ratio**2
@@ -283,13 +316,12 @@ class _Run:
             sizes = sorted({size for part in parts if low < (size := _rounded(part)) < high})
             if not sizes:
                 break
-            started = [self._start(self.stack.simulate, best.capacities | {inner: size}) for size in sizes]
-            for size, point in zip(sizes, [self._priced(self._result(of)) for of in started], strict=True):
+            for size, point in zip(sizes, tell([best.capacities | {inner: size} for size in sizes]), strict=True):
                 if self.question.target.is_met(point):
                     best = point
                     break
                 low, below = size, point
-        return best if best.sampling_rate == 1 else self._priced(self.stack.simulate(best.capacities))
+        return best
 
     def _share(self, low: Point, high: Point) -> float:
         """Return how far from `low`, which misses the target, to `high` it is reached, as the hit ratio tells."""

@@ -12,7 +12,7 @@ WORLD = header(Path(library.__file__).parent / "core.h", Path(__file__).parent /
 UNBOUNDED = 2**62
 NONE = -1
 
-FLUSH, MORE_SLOTS, MORE_ACTORS, LONGER_CHAIN = range(4)
+FLUSH, MORE_SLOTS, MORE_ACTORS, LONGER_CHAIN, MORE_SECONDS = range(5)
 """What the simulation asks for."""
 USERS, CONVERSATIONS, CHAINS = range(3)
 """Knobs.source."""

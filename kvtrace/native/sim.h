@@ -11,6 +11,8 @@
 #define UNUSED __attribute__((unused))  // what an operation is given and this one has no use for
 #define INLINE static inline __attribute__((always_inline))     // few lines in a hot loop, which must not cost a call
 
+#define NS_PER_S ((int64_t)1000000000)
+
 INLINE int64_t up_by(int64_t a, int64_t b) { return (a + b - 1) / b; }     // of what is not negative
 
 // schedule.c: ask Python to take the rows made since the last flush, or to enlarge a table. Tables may move: keep no pointer

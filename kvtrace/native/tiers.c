@@ -91,7 +91,13 @@ int64_t victim(World *w, int64_t t, int64_t incoming) {
 void on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted) {     // is_evicted: `victim` chose it
     const Tier *tier = &w->tiers[t];
     if (tier->on_remove) tier->on_remove(w, t, slot, is_evicted);
-    else unlink_from(w, t, slot, 0);
+    else {
+        unlink_from(w, t, slot, 0);
+        int64_t next = queue_of(w, t, 0)->tail;     // what goes next lies anywhere: fetch it meanwhile
+        if (next == NONE) return;
+        __builtin_prefetch(&w->slots[next], 1);
+        __builtin_prefetch(link_of(w, t, next), 1);
+    }
 }
 
 // Drop what any tier remembers of `slot`, which is live in none, so that another object may have it.
@@ -529,13 +535,27 @@ int64_t in_stage(World *w, int64_t stage, int64_t t, int64_t limit) {
     return stage;
 }
 
+// Count so many rows of tier `t` by their second. A fleet's link, a tier after all others, is none.
+static void count_rows(World *w, int64_t now, int64_t op, int64_t t, int64_t phase, int64_t length, int64_t rows) {
+    if (op == OP_DELETE || phase == PHASE_POPULATE || t >= w->tiers_count) return;
+    int64_t second = now / NS_PER_S, at = ((second * w->tiers_count + t) * 2 + (op == OP_WRITE)) * 2;
+    if (at >= w->by_second_count) ensure(w, MORE_SECONDS, second + 1);
+    w->by_second[at] += length * rows;
+    w->by_second[at + 1] += rows;
+}
+
 // A row for each rank's object of one group of layers of `entry`; `size` is of all its objects.
 void emit_layer(World *w, int64_t now, int64_t op, int64_t t, int64_t phase, int64_t entry, int64_t size,
     int64_t request, int64_t stage, int64_t layer) {
-    if (w->control.rows + w->knobs.ranks > w->rows.ts_ns_count) ensure(w, FLUSH, w->knobs.ranks);
+    const int64_t ranks = w->knobs.ranks, layers = w->knobs.layers, length = size / (ranks * layers);
+    if (w->control.rows + ranks > w->rows.ts_ns_count) ensure(w, FLUSH, ranks);
+    if (w->by_second_count) count_rows(w, now, op, t, phase, length, ranks);
+    const int64_t first = w->control.rows, end = first + ranks;
+    if (w->knobs.is_counted_alone) {
+        w->control.rows = end;
+        return;
+    }
     const RowColumns rows = w->rows;    // a copy: rows of single bytes could be anything of the world, to the compiler
-    const int64_t ranks = w->knobs.ranks, layers = w->knobs.layers;
-    const int64_t first = w->control.rows, end = first + ranks, length = size / (ranks * layers);
     int64_t number = number_of(w, entry);
     if (op == OP_READ && w->knobs.bucketed & (1 << t)) {
         const Member *member = &w->members[w->slots[entry].place > 0 ? entry : member_of(w, t, entry)];

@@ -12,8 +12,8 @@
 #define UNBOUNDED ((int64_t)1 << 62)
 
 // What Python is asked for: to take what was made since the last flush; or larger tables, for at least so many slots
-// more, actors more, objects of a request.
-enum { FLUSH, MORE_SLOTS, MORE_ACTORS, LONGER_CHAIN };
+// more, actors more, objects of a request, seconds.
+enum { FLUSH, MORE_SLOTS, MORE_ACTORS, LONGER_CHAIN, MORE_SECONDS };
 
 // What an actor (a user, or a request in flight) does next.
 enum { STEP_ASK, STEP_LOAD, STEP_PROMOTE, STEP_STORE, STEP_DECODE, STEP_END };
@@ -282,6 +282,7 @@ typedef struct {
     int64_t is_zipf_chunk;
     int64_t first_entry, entries;   // with DECODE_ONLY: each user's items, from `first_entry` on
     int64_t follows;            // requests of a file wait for others
+    int64_t is_counted_alone;   // rows are counted in World.by_second and not kept
 } Knobs;
 
 // Trace rows, a table a column; request and stage NONE for background work.
@@ -368,6 +369,8 @@ struct World {
     TABLE(Happening, happenings);   // in order; empty if nothing happens
     TABLE(Found, found);            // [rows]: since the last flush; empty if nothing happens
     RowColumns rows;
+    // [seconds, tiers, read and written, bytes and operations]: rows but those of populating; empty: not counted.
+    TABLE(int64_t, by_second);
     Following following;
     TABLE(Tier, tiers);
     TABLE(Queue, queues);           // [tiers, QUEUES]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ _number = function("number_names", StructAt, I8, int, I4, returns=int)
 _forget = function("forget_names", StructAt)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chains:
     """The objects of each request, in prompt order, numbered densely by first appearance.
 
@@ -35,6 +36,11 @@ class Chains:
     offsets: NDArray[np.int64]
     slots: NDArray[np.int32]
     tokens: NDArray[np.int64]
+
+    @cached_property
+    def uses(self) -> NDArray[np.int32]:
+        """How often requests name each object; one simulation after another asks for it."""
+        return np.bincount(self.slots, minlength=len(self.tokens)).astype(np.int32)
 
 
 def block_chains(requests: Requests) -> Chains:

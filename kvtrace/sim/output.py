@@ -54,12 +54,10 @@ def write(
     argv: list[str],
     requests_path: Path | None = None,
     progress: Callable[[float], None] = lambda _ns: None,
-    watch: Callable[[Flush], None] = lambda _flush: None,
 ) -> Metadata:
     """Run `simulation` into the trace at `path`, its objects table beside it, and its requests if wanted.
 
-    The metadata say that `argv` asked for it, under `config`; `watch` sees what is written before it is. Nothing
-    appears under a final name unless all is whole.
+    The metadata say that `argv` asked for it, under `config`. Nothing appears under a final name unless all is whole.
     """
     requests, meta = simulation.load.requests, _metadata(simulation, config, argv)
     if requests_path is not None and requests_path.absolute() in (path.absolute(), objects_path(path).absolute()):
@@ -77,7 +75,7 @@ def write(
             each = np.repeat(sizes // simulation.sizes.parts, simulation.sizes.parts)
             for start in range(0, len(each), _OBJECT_ROWS):
                 objects.write(object_batch(objects.rows, shared, each[start : start + _OBJECT_ROWS]))
-        _run(simulation, _encoder(simulation, kind, trace, objects, log, labels, watch), progress)
+        _run(simulation, _encoder(simulation, kind, trace, objects, log, labels), progress)
         if requests is not None and log is not None:
             load, arrivals = simulation.load, simulation.arrivals()
             recorded = min(int(np.searchsorted(requests.arrival_ns, load.until_ns)), load.max_requests)
@@ -115,13 +113,11 @@ def _encoder(
     objects: Writer,
     log: Writer | None,
     labels: StreamLabels | None,
-    watch: Callable[[Flush], None],
 ) -> Callable[[Flush], None]:
     """Return what writes a flush to the tables, and gives its memory back once that is encoded."""
     taken: deque[tuple[int, Flush]] = deque()
 
     def encode(flush: Flush) -> None:
-        watch(flush)
         extras = tuple(name for name in FLEET if name in flush.rows)
         if labels is None:
             trace.write(trace_batch(flush.rows, extras))

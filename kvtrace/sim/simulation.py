@@ -294,7 +294,7 @@ def _set_requests(world: World, load: Load) -> None:
     if world.knobs.source == records.CHAINS:
         chains = load.chains or chunk_chains(requests, world.knobs.chunk_tokens)
         world.offsets, world.chains = chains.offsets, chains.slots
-        world.object_uses = np.bincount(chains.slots, minlength=len(chains.tokens))
+        world.object_uses = chains.uses.copy()
         if world.fleet.count > 1:
             world.conversation = conversations(requests)[0]
         world.contexts = np.zeros(1, records.CONTEXT)
@@ -520,6 +520,7 @@ class Simulation:
             records.MORE_SLOTS: self._grow_slots,
             records.MORE_ACTORS: self._grow_actors,
             records.LONGER_CHAIN: self._grow_chain,
+            records.MORE_SECONDS: self.count_seconds,
         }
 
         def answer(what: int, need: int) -> bool:
@@ -540,6 +541,7 @@ class Simulation:
     def _flush(self) -> Flush:
         now, control = self.world, self.world.control
         made, logged, rows = (int(control[name]) for name in ("made", "logged", "rows"))
+        rows = 0 if now.knobs.is_counted_alone else rows
         capacity = len(now.rows.ts_ns)
         if rows < capacity // 2:
             columns = {name: column[:rows].copy() for name, column in now.rows.arrays.items()}
@@ -573,6 +575,12 @@ class Simulation:
         """Take the arrays of `flush` to write later rows into: new ones cost a page fault for each 4 KiB."""
         if flush.capacity_rows == len(self.world.rows.ts_ns) and len(self._spare) < SPARE:
             self._spare.append({name: flush.rows[name].base for name in self.world.rows.arrays})
+
+    def count_seconds(self, seconds: int) -> None:
+        """Count what tiers read and write in each second; at first, and further on for at least so many."""
+        counts, of_second = self.world.by_second, 4 * len(self.world.tiers)
+        more = max(of_second * seconds, 2 * len(counts)) - len(counts)
+        self.world.by_second = np.concatenate([counts, np.zeros(more, np.int64)])
 
     def _grow_slots(self, need: int) -> None:
         """Double a few slots, or add an eighth of many, or as many as are needed; the new ones are free."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
-from simulated import ONE_BYTE, preset_of, requests_of
+from simulated import ONE_BYTE, TWO_HEADS, preset_of, requests_of
 
+from kvtrace.core.schema import Phase
 from kvtrace.core.statistics import Endurance
 from kvtrace.curves.points import Meter
+from kvtrace.sim.presets.preset import FleetSetting, load_preset
 from kvtrace.sim.simulation import Load, Simulation
 
 S = 10**9
@@ -29,6 +32,38 @@ def test_seconds_by_hand():
     # 201 seconds: two of them are more than 1 %, and the third largest is what all but 1 % stay within.
     assert rates.write_bytes_per_s.p99_second == np.sort([8, 4, 4, *[0] * 198])[-3]
     assert rates.read_bytes_per_s.p99_second == 0
+
+
+@pytest.mark.parametrize("fleet", [{}, {"nodes": 2, "prefill_nodes": 1, "link_bandwidth": "1MB"}])
+@pytest.mark.parametrize("is_turn", [False, True])
+def test_what_is_counted_without_rows_is_what_the_rows_say(fleet, is_turn):
+    """Of two users on two ranks; a fleet's link is no tier."""
+    base = load_preset("mlperf" if is_turn else "vllm-fs")
+    tiers = tuple(msgspec.structs.replace(tier, capacity=1 << 18) for tier in base.tiers)
+    preset = msgspec.structs.replace(base, tiers=tiers, fleet=FleetSetting(**fleet))
+
+    def simulation():
+        return Simulation(preset, TWO_HEADS, Load(users=2, seed=3, until_ns=130 * S), ranks=2, rows=512)
+
+    kept, counted, flushes = simulation(), simulation(), []
+    meter = Meter(kept, keeps_rows=True)
+    kept.run(lambda flush: flushes.append({name: column.copy() for name, column in flush.rows.items()}))
+    counted.run(Meter(counted))
+    rows = {name: np.concatenate([of[name] for of in flushes]) for name in flushes[0]}
+    assert len(rows["ts_ns"]) > 100
+    assert (rows["tier"].max() == len(tiers)) == bool(fleet)
+    expected = np.zeros(counted.world.by_second.shape, np.int64).reshape(-1, len(tiers), 2, 2)
+    phases = [phase.value for phase in Phase]
+    for ts_ns, op, tier, phase, length in zip(
+        *(rows[name].tolist() for name in ("ts_ns", "op", "tier", "phase", "length_bytes")), strict=True
+    ):
+        if op < 2 and tier < len(tiers) and phases[phase] != "populate":
+            expected[ts_ns // S, tier, op] += (length, 1)
+    for simulation_ in (kept, counted):
+        assert (simulation_.world.by_second == expected.reshape(-1)).all()
+    assert expected[64:].any(), "more seconds than there is room for at first"
+    assert counted.stats() == kept.stats()
+    assert meter.rates(130 * S)[0].reads_per_s.mean == pytest.approx(expected[:, 0, 0, 1].sum() / 130)
 
 
 def test_too_few_seconds_tell_no_percentile():
