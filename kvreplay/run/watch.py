@@ -201,9 +201,12 @@ DRAWN_S, LINE_S = 0.5, 10.0
 
 @contextmanager
 def live(watch: Watch) -> Iterator[None]:
-    """Show `watch` until the context is left."""
+    """Show `watch` until the context is left; with --quiet nothing."""
+    if QUIET.get():  # which a thread of its own would not know of
+        yield
+        return
     is_over = threading.Event()
-    body = _draw if sys.stderr.isatty() and not QUIET.get() else _say
+    body = _draw if sys.stderr.isatty() else _say
     thread = threading.Thread(target=body, args=(watch, is_over), name="kvreplay-live", daemon=True)
     thread.start()
     try:

@@ -39,8 +39,8 @@ _FAR = 0.02
 """What has fewer hits by such a share than are wanted, with as many bytes in one tier, is not simulated in two."""
 _DIGITS = 3
 """Of a capacity that is searched: as it is printed."""
-_HALVINGS = 14
-"""Of the capacity that holds everything, in a search by price."""
+_HALVINGS, _FINER = 14, 4
+"""Of the capacity that holds everything, in a search by price; and of a small load, steps within each."""
 _ROUND_BYTES: Final = (10**9, 10**6, 10**3, 1)
 # Of the default axes, as shares of the smallest power of two GB (of a small load MB or kB) that holds everything.
 _SHARES = {"dram": (256, 32), "nvme": (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)}
@@ -134,6 +134,8 @@ class _Run:
         self._guess = 0.0
         """How many bytes in all the grid says that the target takes; 0 if it does not say."""
         self._sampling: _Sampling | None = None
+        self._told = 0.0
+        """The bytes that a tier must hold for samples to tell."""
         self._full: dict[tuple[int | None, ...], Point] = {}
         """Full simulations by their capacities."""
 
@@ -145,6 +147,8 @@ class _Run:
         self._most = _rounded(2 * most)
         grid = [dict(zip(axes, of, strict=True)) for of in itertools.product(*axes.values())]
         self._sampling = self._samples(self._rate(len(grid)))
+        if self._sampling is not None:
+            self._told = _FEWEST_HELD * stack.chunk_bytes / self._sampling.rate
         sampled = [of for of in grid if self._is_told(of)]
         started = [self._start_point(of) for of in grid if of not in sampled]
         points = [*self._estimates(sampled), *(self._of_full(*of) for of in started)]
@@ -194,7 +198,8 @@ class _Run:
         outer = next((role for role in axes if role != inner), None)
         if outer is not None and self.question.price is not None:
             given = [of for of in axes[outer] if of is not None]
-            halved = [max(given) >> n for n in reversed(range(_HALVINGS))]
+            finer = _FINER if self._is_small else 1
+            halved = [_rounded(max(*given, self._most) / 2 ** (n / finer)) for n in reversed(range(_HALVINGS * finer))]
             steps = [0, *(of for of in halved if of >= self._prompt_bytes())] if outer in free else given
             # The least of the other axis first: what costs more by itself than the best so far is not tried at all.
             best = self._best_of(best, outer, steps[:1], inner)
@@ -203,9 +208,17 @@ class _Run:
             for part in (2, 4, 8, 16) if outer in free else ():
                 at = best.capacities[outer] or 0
                 best = self._best_of(best, outer, [_rounded(at * 2 ** (sign / part)) for sign in (-1, 1)], inner)
-        if best is start:
-            best = self._least(best, inner, self._look_at, guess=self._guess)
-        return self._settled(best, inner) or self._choose(points)
+        # Without any of the one, it is the other that is still too coarse.
+        last = inner if best.capacities[inner] or outer not in free else outer
+        if best is start or last != inner:
+            best = self._least(best, last, self._look_at, guess=self._guess)
+        return self._settled(best, last) or self._choose(points)
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether a simulation takes no time worth naming; then a few objects more or less decide, and steps are finer."""
+        chains = self.stack.load.chains
+        return chains is not None and len(chains.slots) <= EXACT_REFERENCES / 1000
 
     def _prompt_bytes(self) -> float:
         """Return what a prompt takes on average: a tier that does not hold one is no use."""
@@ -224,8 +237,11 @@ class _Run:
     def _promising(self, tried: Sequence[Capacities], inner: str) -> list[Capacities]:
         """Return `tried` but those that only a full simulation tells of, and that more than likely miss the target.
 
-        As many bytes, all of `inner`, then have far too few hits by samples.
+        As many bytes, all of `inner`, then have far too few hits by samples. Where it is `inner` that is too small for
+        samples to tell, it is left out.
         """
+        none: Capacities = {inner: 0}
+        tried = [of | none if not self._is_told(of) and self._is_told(of | none) else of for of in tried]
         untold = [of for of in tried if not self._is_told(of)]
         alike = [dict.fromkeys(of, 0) | {inner: sum(size or 0 for size in of.values())} for of in untold]
         told = [(of, other) for of, other in zip(untold, alike, strict=True) if self._is_told(other)]
@@ -239,10 +255,7 @@ class _Run:
 
     def _is_told(self, capacities: Capacities) -> bool:
         """Whether samples stand for all of the objects with `capacities`: each tier holds enough of a sample."""
-        if self._sampling is None:
-            return False
-        least = _FEWEST_HELD * self.stack.chunk_bytes / self._sampling.rate
-        return all(not size or size >= least for size in capacities.values())
+        return self._sampling is not None and all(not size or size >= self._told for size in capacities.values())
 
     def _estimates(self, tried: Sequence[Capacities]) -> list[Point]:
         """Return what samples say of each of `tried`."""
@@ -297,14 +310,17 @@ class _Run:
         Between `below`, which does not reach it, and one that does, where a line over the logarithm of the capacity
         meets the target, at first about a `guess`: two at a time.
         """
-        low, ratio, smallest = -1 if below is None else below.capacities[inner] or 0, 1.5, self.stack.chunk_bytes
+        low, ratio = -1 if below is None else below.capacities[inner] or 0, 1.5
+        smallest = max(self.stack.chunk_bytes, 0 if best.sampling_rate == 1 else self._told)
         below = below or best
         parts: tuple[float, ...]
         while True:
             high = best.capacities[inner] or 0
-            if high <= max(low * (_CLOSE if best.sampling_rate == 1 else _GUESS), smallest):
+            if high <= max(low * (_CLOSE if best.sampling_rate == 1 else _GUESS), 0 if low < 0 else smallest):
                 break
-            if guess and low < guess < high / _CLOSE:
+            if high <= smallest:
+                parts = (0,)
+            elif guess and low < guess < high / _CLOSE:
                 parts, guess = (guess / _ROUGH_GUESS, guess * _ROUGH_GUESS), 0.0
             elif low < 0:
                 least = high / ratio

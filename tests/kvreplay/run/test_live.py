@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import threading
+import time
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,10 @@ from kvreplay.config.setting import settle
 from kvreplay.native.rows import COUNTED, ERROR, OK, RowRing
 from kvreplay.result.counts import call
 from kvreplay.result.journal import _COLUMNS
+from kvreplay.run import watch as watching
 from kvreplay.run.run import Replay, replay
 from kvreplay.run.watch import BOUNDS_NS, COUNTERS, GAUGES, RESPONSE, Watch, line_of, parse_address, serving, table_of
+from kvtrace.core.app import QUIET
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.native.structs import Structure
 
@@ -107,6 +110,20 @@ def test_a_line_and_a_table_say_the_same(watch: Watch) -> None:
         assert said in drawn
     assert "late" not in line_of(look, is_open=False)
     assert "service p99" in line_of(look, is_open=False)
+
+
+@pytest.mark.parametrize("is_quiet", [False, True])
+def test_quiet_is_quiet_on_threads_too(
+    watch: Watch, is_quiet: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(watching, "LINE_S", 0.01)
+    told = QUIET.set(is_quiet)
+    try:
+        with watching.live(watch):
+            time.sleep(0.1)
+    finally:
+        QUIET.reset(told)
+    assert ("replaying: " in capsys.readouterr().err) is not is_quiet
 
 
 def test_nothing_known_yet_is_a_dash(trace: Path, tmp_path: Path) -> None:

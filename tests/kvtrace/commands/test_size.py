@@ -349,9 +349,9 @@ def test_beside_an_object_store_it_is_the_drive_that_is_sized():
 
 
 @pytest.mark.parametrize("preset", [pytest.param("vllm-fs", marks=pytest.mark.full), "lmcache-disk"])
-@pytest.mark.parametrize("price", [(4, 0.1), (1, 1), (0.1, 4)])
-def test_no_point_of_a_brute_force_is_cheaper(requests, preset, price):
-    given = [requests, *GIVEN, "--preset", preset, "--target-hit", "25%"]
+@pytest.mark.parametrize(("price", "target"), [((4, 0.1), 25), ((1, 1), 25), ((0.1, 4), 25), ((0.1, 4), 50)])
+def test_no_point_of_a_brute_force_is_cheaper(requests, preset, price, target):
+    given = [requests, *GIVEN, "--preset", preset, "--target-hit", f"{target}%"]
     given += [
         part for role, of in zip(("dram", "nvme"), price, strict=True) for part in ("--price", f"{role}={of}/GiB")
     ]
@@ -360,6 +360,19 @@ def test_no_point_of_a_brute_force_is_cheaper(requests, preset, price):
     sizes = ",".join(f"{int(top * 0.75**n)}B" for n in range(19)) + ",0"
     every = sized(*given, "--dram", sizes, "--nvme", sizes)["points"]
     assert len(every) == 400
-    least = min(point["price"] for point in every if point["hit_ratio"] >= 0.25)
-    assert found["hit_ratio"] >= 0.25
+    least = min(point["price"] for point in every if point["hit_ratio"] >= target / 100)
+    assert found["hit_ratio"] >= target / 100
     assert found["price"] <= 1.02 * least
+
+
+def test_samples_find_what_all_of_it_finds(tmp_path):
+    path = write_requests(tmp_path / "many.jsonl", 2000, 8, blocks=12, prefixes=400)
+    given = [path, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "25%"]
+    for price in (("dram=4/GiB", "nvme=0.1/GiB"), ("dram=0.1/GiB", "nvme=4/GiB")):
+        asked = [*given, "--price", price[0], "--price", price[1]]
+        sampled, full = (sized(*asked, "--sample", sample)["chosen"] for sample in ("0.1", "1"))
+        assert sampled["sampling_rate"] == 1, "what is answered is simulated in full"
+        assert sampled["hit_ratio"] >= 0.25
+        assert sampled["price"] <= 1.02 * full["price"]
+        # Where DRAM is the cheaper, all of it is DRAM.
+        assert (sampled["capacities"]["nvme"] == 0) == (price[0] == "dram=0.1/GiB")
