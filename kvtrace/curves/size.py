@@ -136,7 +136,7 @@ class _Run:
         self._sampling: _Sampling | None = None
         self._told = 0.0
         """The bytes that a tier must hold for samples to tell."""
-        self._full: dict[tuple[int | None, ...], Point] = {}
+        self._full: dict[frozenset[tuple[str, int | None]], Point] = {}
         """Full simulations by their capacities."""
 
     def answer(self) -> Sizing:
@@ -243,7 +243,8 @@ class _Run:
         none: Capacities = {inner: 0}
         tried = [of | none if not self._is_told(of) and self._is_told(of | none) else of for of in tried]
         untold = [of for of in tried if not self._is_told(of)]
-        alike = [dict.fromkeys(of, 0) | {inner: sum(size or 0 for size in of.values())} for of in untold]
+        nothing: Capacities = dict.fromkeys(self.stack.roles, 0)
+        alike = [nothing | {inner: sum(size or 0 for size in of.values())} for of in untold]
         told = [(of, other) for of, other in zip(untold, alike, strict=True) if self._is_told(other)]
         looks = self._estimates([other for _, other in told])
         few = [
@@ -277,10 +278,10 @@ class _Run:
 
     def _simulate(self, tried: Sequence[Capacities]) -> list[Point]:
         """Return each of `tried`, simulated in full, once."""
-        new = {key: of for of in tried if (key := tuple(of.values())) not in self._full}
+        new = {key: of for of in tried if (key := frozenset(of.items())) not in self._full}
         started = {key: self._start(self.stack.simulate, of) for key, of in new.items()}
         self._full |= {key: self._priced(self._result(of)) for key, of in started.items()}
-        return [self._full[tuple(of.values())] for of in tried]
+        return [self._full[frozenset(of.items())] for of in tried]
 
     def _settled(self, found: Point, inner: str) -> Point | None:
         """Return the least of `inner` beside what samples have `found`, simulated in full; None if none is enough."""
