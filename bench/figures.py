@@ -1,4 +1,4 @@
-"""What a bench measured beside its peer, kept for `bench/quiet.py` if that asks; and how much a tiny run does."""
+"""What a bench measured, kept for `bench/quiet.py` if that asks; and how much a tiny run does."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 KEPT, TINY = "KVTRACE_BENCH_FIGURES", "KVTRACE_BENCH_TINY"
 LEAST_ROUNDS = 3
@@ -27,9 +28,6 @@ def keep(
     """Keep a figure of ours and its peer's in each round, and what either took of the processor, in one unit."""
     if len(rounds) < LEAST_ROUNDS:
         raise ValueError(f"{what}: {len(rounds)} rounds, must be at least {LEAST_ROUNDS}")
-    path = os.environ.get(KEPT)
-    if path is None:
-        return
     ratios = [ours / theirs for ours, theirs in rounds]
     found = {
         "what": " ".join(what.split()),
@@ -43,5 +41,21 @@ def keep(
         "rounds": len(rounds),
         "cpu_ratio": statistics.median(ours / theirs for ours, theirs in cpu) if cpu else None,
     }
-    with Path(path).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(found) + "\n")
+    _append(found)
+
+
+def keep_table(columns: Sequence[str], rows: Sequence[Sequence[str]], said: str) -> None:
+    """Keep a table of what is no figure beside a peer's, by rows of words, and what is `said` of it."""
+    _append({"columns": list(columns), "rows": [list(row) for row in rows], "said": " ".join(said.split())})
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table in Markdown."""
+    return [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns), *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def _append(found: dict[str, Any]) -> None:
+    path = os.environ.get(KEPT)
+    if path is not None:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(found) + "\n")

@@ -4,7 +4,8 @@ Each bench alternates its sides in at least three rounds; the table has medians,
 rounds' ratios. A bench begins only at a 1-minute load of --load-limit (0.5) or less: before the first that is refused,
 or waited for with --wait; between two, what the last one left is waited out. Figures taken with a higher limit, or
 while other programs used over a quarter of a processor, are kept as of a busy machine, apart from the quiet ones, which
-they never replace. Names of benches restrict it: `live study`.
+they never replace. Names of benches restrict it: `live study`. --official names kv-cache.py of mlcommons/storage, which
+is no part of this repository, for the bench that has it as its peer.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import figures
 from figures import KEPT, TINY
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,7 +50,11 @@ BENCHES = {
     "simulation": "hits of LRU, beside libcachesim",
     "startup": "`kvtrace sim`, beside kvcache-simulator",
     "long": "memory of a long replay, beside a short one's",
+    "mlperf_spread": "an MLPerf option over repeats and seeds, beside the benchmark's own program",
+    "mlperf_client": "an MLPerf option with fewer processors, beside all of them (root)",
 }
+WITH_OFFICIAL = "mlperf_spread"
+"""The bench that takes --official."""
 HEAD = """# Figures of speed, beside a peer
 
 Written by `make bench-quiet`; nothing here is typed in. A row is of one run of a bench whose sides took turns, in at
@@ -90,8 +96,10 @@ def table(runs: Stored) -> list[str]:
             f"others {run['others']:.2f} processors; {run['machine']}"
         )
         lines += [f"### {what}", "", measured, ""]
-        lines += [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
-        for row in run["rows"]:
+        for kept in (row for row in run["rows"] if "columns" in row):
+            lines += [*figures.table(kept["columns"], kept["rows"]), "", kept["said"], ""]
+        rows = []
+        for row in (row for row in run["rows"] if "ratio" in row):
             cells = [
                 row["what"],
                 f"{number(row['ours'])} {row['unit']}",
@@ -100,8 +108,9 @@ def table(runs: Stored) -> list[str]:
                 f"**{row['ratio']:.2f}** ({row['least']:.2f} to {row['most']:.2f}, {row['rounds']} rounds)",
                 "" if row["cpu_ratio"] is None else f"{row['cpu_ratio']:.2f}",
             ]
-            lines.append(f"| {' | '.join(cells)} |")
-        lines.append("")
+            rows.append(cells)
+        if rows:
+            lines += [*figures.table(COLUMNS, rows), ""]
     return lines[:-1]
 
 
@@ -146,12 +155,17 @@ def others_s() -> float:
     return (user + nice + steal) / os.sysconf("SC_CLK_TCK") - resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
 
 
-def run(name: str) -> tuple[list[dict[str, Any]], float]:
+def command_of(name: str, official: Path | None) -> list[str]:
+    """Return the arguments that a bench is run with."""
+    return ["--official", str(official.resolve())] if official is not None and name == WITH_OFFICIAL else []
+
+
+def run(name: str, arguments: list[str]) -> tuple[list[dict[str, Any]], float]:
     """Run a bench, with what it prints; return its figures, and how many processors others used meanwhile."""
     start, others = time.monotonic(), others_s()
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / "figures"
-        command = [sys.executable, str(ROOT / "bench" / f"bench_{name}.py")]
+        command = [sys.executable, str(ROOT / "bench" / f"bench_{name}.py"), *arguments]
         subprocess.run(command, cwd=ROOT, check=True, env=os.environ | {KEPT: str(kept)})
         lines = kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
     return [json.loads(line) for line in lines], max(0.0, (others_s() - others) / (time.monotonic() - start))
@@ -164,6 +178,7 @@ def main() -> int:
     parser.add_argument("--load-limit", type=float, default=QUIET_LOAD)
     parser.add_argument("--wait", type=float, default=0, metavar="MINUTES", help="wait so long for the load to fall")
     parser.add_argument("-o", "--output", type=Path, default=PAGE)
+    parser.add_argument("--official", type=Path, metavar="kv-cache.py", help="beside our MLPerf option")
     options = parser.parse_args()
     unknown = [name for name in options.benches if name not in BENCHES]
     if unknown:
@@ -179,14 +194,15 @@ def main() -> int:
             )
             return 1
         is_first, before = False, load()
-        rows, others = run(name)
+        arguments = command_of(name, options.official)
+        rows, others = run(name, arguments)
         if not rows:
             print(f"{name}: no figure, it was skipped", flush=True)
             continue
         is_quiet = before <= QUIET_LOAD and others <= QUIET_OTHERS and TINY not in os.environ
         kind = "quiet" if is_quiet else "busy"
         stored[kind][name] = {
-            "command": f"bench/bench_{name}.py",
+            "command": " ".join([f"bench/bench_{name}.py", *(Path(word).name for word in arguments)]),
             "date": f"{datetime.now(UTC):%Y-%m-%d}",
             "commit": validate.commit(),
             "machine": validate.machine(),

@@ -9,6 +9,8 @@ The model has 256 bytes of KV a token. A request does what LMCache's vLLM adapte
 unpin, store of what was not found; the next one waits until all of it is on disk. A line of OUT is operation, request,
 first object, step to the next, and how many; an object is named by the request that first had it and its place. Within
 a request reads are in order, as far as the threads that do them are, writes and deletes in order of name.
+
+--trace-out T.parquet has a hook in LMCache's disk backend write our trace besides (trace_hook.py; needs pyarrow).
 """
 
 import argparse
@@ -25,6 +27,7 @@ from lmcache.v1.cache_engine import LMCacheEngineBuilder
 from lmcache.v1.config import LMCacheEngineConfig
 from lmcache.v1.gpu_connector.mock_gpu_connector import MockGPUConnector
 from lmcache.v1.metadata import LMCacheMetadata
+from trace_hook import TraceHook, hook_lmcache_disk
 
 CHUNK, BLOCK, TOKEN_BYTES, GIB = 256, 512, 256, 2**30
 
@@ -37,6 +40,7 @@ def options():
     parser.add_argument("--requests", type=int, required=True)
     parser.add_argument("--cpu-chunks", type=int, required=True)
     parser.add_argument("--disk-chunks", type=int, required=True)
+    parser.add_argument("--trace-out", type=Path)
     return parser.parse_args()
 
 
@@ -89,11 +93,12 @@ class Record:
                 objects = objects[count:]
 
 
-def serve(made, record, request, tokens):
+def serve(made, record, hook, request, tokens):
     """Do what the adapter does for one request of vLLM, and wait until its files are written."""
     for start, _, key in made.token_database.process_tokens(tokens=tokens):
         record.names.setdefault(key.to_string().replace("/", "-") + ".pt", (request, start // CHUNK))
     record.request, name = request, f"r{request}"
+    hook.begin(request)
     hit = made.lookup(tokens=tokens, lookup_id=name, pin=True)
     if hit:
         made.retrieve(tokens[:hit], req_id=name)
@@ -108,16 +113,21 @@ def serve(made, record, request, tokens):
 def main():
     asked = options()
     asked.dir = asked.dir.resolve()
-    made, record = engine(asked), Record(asked.dir)
+    made, record, hook = engine(asked), Record(asked.dir), TraceHook()
+    if asked.trace_out:
+        disk = made.storage_manager.storage_backends["LocalDiskBackend"]
+        hook_lmcache_disk(disk, hook, lambda path: record.names[Path(path).name])
     with asked.trace.open() as lines:
         for request, line in enumerate(lines):
             if request == asked.requests:
                 break
             row = json.loads(line)
             tokens = [token for block in row["hash_ids"] for token in range(block * BLOCK, (block + 1) * BLOCK)]
-            serve(made, record, request, tokens[: row["input_length"]])
+            serve(made, record, hook, request, tokens[: row["input_length"]])
     with gzip.GzipFile(asked.out, "wb", 9, mtime=0) as out:
         out.writelines(line.encode() for line in record.lines())
+    if asked.trace_out:
+        hook.write(asked.trace_out, "nvme")
     os._exit(0)  # its threads do not end
 
 

@@ -11,6 +11,9 @@ request, first block, step to the next, and how many; a block is named by the re
 `store`, `promote` (from files), `load` (to the GPU) and `evict` are the CPU tier's decisions, in order; `write`, `read`
 and `delete` the file operations that Python's audit hook saw, in order of name. For the hook to see them the tier does
 its I/O in Python, as it does where vLLM's C extension is absent.
+
+--trace-out T.parquet has a hook write our trace besides (trace_hook.py; needs pyarrow): of the files with --fs, else of
+the CPU tier.
 """
 
 import argparse
@@ -18,7 +21,11 @@ import os
 import sys
 from pathlib import Path
 
+from trace_hook import TraceHook
 from vllm_parts import BLOCK, LAYER_TOKEN_BYTES, Engine, Recording, folder_of, import_vllm, prompts
+
+IN_DRAM = {"store": "write", "promote": "write", "load": "read", "evict": "delete"}
+"""What the CPU tier's decisions are to its memory."""
 
 
 def options():
@@ -29,6 +36,7 @@ def options():
     parser.add_argument("--requests", type=int, required=True)
     parser.add_argument("--cpu-blocks", type=int, required=True)
     parser.add_argument("--fs", action="store_true", help="with the fs tier below the CPU tier")
+    parser.add_argument("--trace-out", type=Path)
     return parser.parse_args()
 
 
@@ -74,10 +82,10 @@ def listen(owner, method, tell):
 class Watch:
     """Records what the CPU tier decides, and the files that are opened, renamed and removed."""
 
-    def __init__(self, folder, cpu):
-        """Watch the files below `folder` and the tier `cpu`."""
+    def __init__(self, folder, cpu, hook, *, of_files):
+        """Watch the files below `folder` and the tier `cpu`; tell `hook` what is done to the files, or to the tier."""
         self.record, self.names, self.files = Recording(), {}, {}
-        self._folder = f"{folder}/"
+        self._folder, self._hook, self._of_files = f"{folder}/", hook, of_files
         listen(cpu, "prepare_store", lambda plan, _: self._made("store", plan))
         if hasattr(cpu, "prepare_write"):
             listen(cpu, "prepare_write", lambda plan, _: self._made("promote", plan))
@@ -87,6 +95,7 @@ class Watch:
     def begin(self, number, request):
         """Take what comes for that of `request`, and name the blocks that it is the first to have."""
         self.record.request = number
+        self._hook.begin(number)
         for place, block in enumerate(request.block_hashes):
             self.names.setdefault(bytes(block).hex(), (number, place))
 
@@ -105,14 +114,20 @@ class Watch:
     def _blocks(self, operation, keys):
         for key in keys:
             # A key is a block's hash and four bytes of its group.
-            self.record.add(operation, *self.names[bytes(key)[:-4].hex()])
+            name = self.names[bytes(key)[:-4].hex()]
+            self.record.add(operation, *name)
+            if not self._of_files:
+                self._hook.add(IN_DRAM[operation], *name, BLOCK * LAYER_TOKEN_BYTES)
 
     def _heard(self, event, args):
         paths = [arg for arg in args if isinstance(arg, str) and arg.startswith(self._folder) and arg.endswith(".bin")]
         is_read = event == "open" and not args[2] & (os.O_WRONLY | os.O_RDWR)
         operation = {"os.rename": "write", "os.remove": "delete", "open": "read" if is_read else None}.get(event)
         if paths and operation is not None:
-            self.files.setdefault(operation, []).append(Path(paths[-1]).stem)
+            stem = Path(paths[-1]).stem
+            self.files.setdefault(operation, []).append(stem)
+            if self._of_files:
+                self._hook.add(operation, *self.names[stem], BLOCK * LAYER_TOKEN_BYTES)
 
 
 def main():
@@ -128,7 +143,8 @@ def main():
         extra["secondary_tiers"] = [{"type": "fs", "root_dir": str(files)}]
     engine = Engine(asked.dir, tokens, connector="OffloadingConnector", extra=extra, layers=1, has_gpu_cache=False)
     manager = engine.scheduler.connector.connector_scheduler.manager
-    watch = Watch(files, getattr(manager, "primary_tier", manager))
+    hook = TraceHook()
+    watch = Watch(files, getattr(manager, "primary_tier", manager), hook, of_files=asked.fs)
     worker = Worker(engine, getattr(manager, "secondary_tiers", []))
     for number, prompt in enumerate(tokens):
         request = engine.request(number, prompt)
@@ -138,6 +154,8 @@ def main():
             worker.step()
         watch.end()
     watch.record.write(asked.out, "{} {} {}:{} {} {}".format)
+    if asked.trace_out:
+        hook.write(asked.trace_out, "nvme" if asked.fs else "cpu")
     print(f"vLLM {version}: {asked.requests} requests")
     sys.stdout.flush()
     os._exit(0)  # its threads do not end

@@ -2,7 +2,8 @@
 
 LMCache, SGLang and Mooncake run as a user runs them, by `kvreplay engine`; a request's operations are counted in its
 run and in our trace. Of vLLM, which wants a GPU for the rest, programs beside this one drive scheduler, connector and
-storage. What came out goes into docs/validation.md.
+storage. What came out goes into docs/validation.md. Within LMCache and vLLM a hook writes a trace with
+examples/write_trace.py, which our programs read.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from engine_runs import (
     CONVERSATION,
     CPU,
     DISK,
+    ENGINES,
     blocks_that_differ,
     counted,
     first_had,
@@ -35,7 +37,7 @@ from engine_runs import (
 )
 
 from kvtrace.core.schema import OBJECTS, OPS, TRACE
-from kvtrace.core.tables import read_table
+from kvtrace.core.tables import objects_path, read_table
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(1800)]
 
@@ -195,14 +197,14 @@ AT_END = "recency=at-end"
 """How vLLM 0.32.0 ages a prompt's blocks; the presets are of 0.33.0."""
 
 
-def driven(tmp_path, program, trace, count, *options):
-    """Let the program beside this one drive vLLM with `count` requests; return where its recording is."""
-    reason = environments.why_absent("vllm")
+def driven(tmp_path, program, trace, count, *options, engine="vllm"):
+    """Let the program beside this one drive an engine with `count` requests; return where its recording is."""
+    reason = environments.why_absent(engine)
     if reason is not None:
         pytest.skip(reason)
     drive = tmp_path / "drive"
     drive.mkdir()
-    command = [environments.ENGINES["vllm"].python, Path(__file__).with_name(program), trace, tmp_path / "real.txt.gz"]
+    command = [environments.ENGINES[engine].python, Path(__file__).with_name(program), trace, tmp_path / "real.txt.gz"]
     command += ["--dir", drive, "--requests", count, *options]
     own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONHASHSEED": "0"}
     done = subprocess.run(list(map(str, command)), env=own, capture_output=True, text=True, check=False)
@@ -275,6 +277,56 @@ def test_vllm_writes_and_reads_the_same_slots_of_its_disk_file(monkeypatch, tmp_
                  said(differs, "the same slots")))  # fmt: skip
     assert wrong(differs) == {}
     assert amount(real, "write") > slots
+
+
+TURNS = ENGINES / "lmcache" / "turns.jsonl"
+WRITERS = {
+    "lmcache, files": ("lmcache", "drive_lmcache.py", ("--cpu-chunks", 256, "--disk-chunks", 1024), "nvme", 65536,
+                       "lmcache/lmcache-0.5.6-turns-cpu256-disk1024-160-ops", {op: (op,) for op in OPERATIONS}),
+    "vllm, DRAM": ("vllm", "drive_vllm_offload.py", ("--cpu-blocks", 2048), "cpu", 4096,
+                   "vllm/vllm032-cpu2048-adversarial-ops",
+                   {"write": ("store", "promote"), "read": ("load",), "delete": ("evict",)}),
+    "vllm, files": ("vllm", "drive_vllm_offload.py", ("--cpu-blocks", 2048, "--fs"), "nvme", 4096,
+                    "vllm/vllm032-fs-cpu2048-adversarial-ops", {op: (op,) for op in OPERATIONS}),
+}  # fmt: skip
+"""Engine, program that drives it, options; the tier that the hook writes, the bytes of an object; what was recorded in
+the repository of the same drive; and by which words a recording names what the trace says."""
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_hook_with_our_short_writer_within_the_engine_writes_what_was_recorded(tmp_path, name):
+    engine, program, options, tier, size, before, words = WRITERS[name]
+    trace = TURNS if engine == "lmcache" else tmp_path / "hard.jsonl"
+    count = 160 if engine == "lmcache" else adversarial.write(trace)
+    written = tmp_path / "written.parquet"
+    now = recorded(driven(tmp_path, program, trace, count, *options, "--trace-out", written, engine=engine))
+    table, keys = read_table(written, TRACE), read_table(objects_path(written), OBJECTS)["key"].to_pylist()
+    found = defaultdict(lambda: defaultdict(list))
+    columns = (table[column].to_pylist() for column in ("request_id", "op", "object_id", "length_bytes"))
+    for request, op, number, length in zip(*columns, strict=True):
+        found[request][op].append(tuple(map(int, keys[number].split("-"))))
+        assert length == size
+    # Of files a recording has an order only where they are read one at a time; the hook sees them as they come.
+    order = {op: list if tier == "cpu" or (op == "read" and engine == "lmcache") else sorted for op in OPERATIONS}
+    for request in range(count):
+        for op in OPERATIONS:
+            recording = [one for word in words[op] for one in now[request][word]]
+            assert order[op](found[request][op]) == order[op](recording), (request, op)
+    # The same drive as it was recorded for the repository: threads choose among the oldest, so of deletes the number.
+    then = recorded(before)
+    for request in range(count):
+        for op in OPERATIONS:
+            recording = [one for word in words[op] for one in then[request][word]]
+            how = len if op == "delete" else sorted
+            assert how(found[request][op]) == how(recording), (request, op)
+    rows, run = len(table), tmp_path / "run"
+    assert f"{rows:,} rows" in run_cli("kvtrace", "validate", written).stdout
+    replay = run_cli("kvreplay", "run", written, "--tier", f"{tier}=null", "-o", run, "--json")
+    done = {figures["op"]: figures["operations"] for figures in json.loads(replay.stdout)["summary"]["figures"]}
+    assert done == {op: sum(len(of[op]) for of in found.values()) for op in OPERATIONS if op in done}
+    assert sum(done.values()) == rows
+    run_cli("kvdistill", "fio", written, "--tier", tier, "-o", tmp_path / "jobs")
+    assert (tmp_path / "jobs" / "stat.fio").is_file()
 
 
 def wrong(differs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -13,7 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 
-import figures  # noqa: E402 - beside the benches
+import bench_mlperf_spread as spread_of  # noqa: E402 - beside the benches
+import figures  # noqa: E402
 import quiet  # noqa: E402
 
 TINY = {"KVTRACE_BENCH_TINY": "1"}
@@ -67,3 +69,25 @@ def test_fewer_than_three_rounds_are_no_figure(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="2 rounds, must be at least 3"):
         figures.keep("a", "GB/s", "fio", [(1, 1), (1, 1)])
     assert not list(tmp_path.iterdir())
+
+
+def test_a_table_of_words_is_on_the_page_as_it_was_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv(figures.KEPT, str(tmp_path / "kept"))
+    figures.keep_table(["who", "how far"], [["ours", "1 %"]], "of two\n    runs")
+    found = [json.loads(line) for line in (tmp_path / "kept").read_text().splitlines()]
+    run = {"command": "c", "date": "d", "commit": "e", "machine": "m", "load": 0, "others": 0, "rows": found}
+    page = quiet.page_of({"quiet": {"mlperf_spread": run}, "busy": {}})
+    assert "\n| who | how far |\n|---|---|\n| ours | 1 % |\n\nof two runs\n" in page
+    assert "| what | ours |" not in page, "no figure beside a peer"
+
+
+def test_what_runs_issued_is_compared_as_far_as_the_shortest_came():
+    def run(*issued):
+        return spread_of.Run(issued=list(issued), read=1.0, written=2.0, tokens_per_s=0.0)
+
+    a, b, c = ("write", 1), ("read", 1), ("read", 2)
+    assert re.fullmatch(r"the same 2, in the same order \(\w{8}\)", spread_of.alike([run(a, b, c), run(a, b)]))
+    assert spread_of.alike([run(a, b, c), run(b, a, c)]) == "100% of 3 are the same"
+    assert spread_of.alike([run(a, b, c), run(a, c, a), run(a, a)]) == "50% of 2 are the same"
+    assert spread_of.spread([1.0, 3.0]) == "70.7% (3.00)"
+    assert spread_of.spread([0.0, 0.0]) == "-"
