@@ -40,12 +40,16 @@ def plan_document(attempt: Attempt, rules: Sequence[Rule]) -> Document:
 
 def result_document(result: MlperfResult, name: str = "") -> Document:
     """Make the document of a result; the headline is its answer."""
-    spec = "text: run; bytes_per_s: read_rate = read, write_rate = written; ns: read P95, write P95; text: status"
+    spec = """
+        text: run; bytes_per_s: read_rate = read, write_rate = written; ns: read P95, write P95
+        text: limit = bottleneck, status
+    """
     rows = [
         [
             trial.run if len(result.clients) == 1 else f"rank {client.rank}, {trial.run}",
             *(_scaled(trial.row.get(column), GIB) for column in (READ_RATE, WRITE_RATE)),
             *(_scaled(trial.row.get(column), NS_PER_MS) for column in (READ_P95, WRITE_P95)),
+            trial.limit or "not identified",
             trial.status,
         ]
         for client in result.clients

@@ -5,6 +5,7 @@ The benchmark counts tokens and hits of requests that a trial served whole, beca
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,10 @@ class MlperfTrial(msgspec.Struct, frozen=True, kw_only=True):
 
     run: str
     status: str
+    verdict: str = ""
+    """The run's own sentence; empty in files of earlier versions."""
+    limit: str | None = None
+    """Its bottleneck; null if it was not identified."""
     row: dict[str, Any]
     """By column of the benchmark's export; null is what was not measured."""
     summary: dict[str, Any]
@@ -158,7 +163,16 @@ def trial_of(run: RunFile, name: str, served: Served) -> MlperfTrial:
         judge(c.name, c.threshold, rate, definition, format_rate) if c.name == "storage_bandwidth_bytes_per_s" else c
         for c in ([] if run.mlperf is None else served.judged(run.mlperf.criteria))
     ]
-    return MlperfTrial(run=name, status=run.status, row=row, summary=as_summary(row), criteria=criteria)
+    judged = run.summary.judgement
+    return MlperfTrial(
+        run=name,
+        status=run.status,
+        verdict=run.summary.verdict,
+        limit=judged.cause if judged else None,
+        row=row,
+        summary=as_summary(row),
+        criteria=criteria,
+    )
 
 
 def aggregate(number: int, asked_trials: int, clients: Sequence[Client]) -> Aggregated:
@@ -224,7 +238,9 @@ def result_of(result: dict[str, Any], clients: Sequence[Client], number: int, *,
     found = aggregate(number, result["asked_trials"], clients)
     criteria = worst_criteria(clients, has_memory=has_memory)
     mark = mark_of(result["rules"])
-    answer = _answer(result["option"], found, mark)
+    limits = Counter(trial.limit or "not identified" for client in clients for trial in client.trials)
+    limit = ", ".join(name if len(limits) == 1 else f"{name} ({count})" for name, count in limits.most_common())
+    answer = _answer(result["option"], found, f"bottleneck: {limit}", mark)
     status = "partial" if found.partial_failure else "complete"
     return MlperfResult(
         **result,
@@ -238,7 +254,7 @@ def result_of(result: dict[str, Any], clients: Sequence[Client], number: int, *,
     )
 
 
-def _answer(option: str, found: Aggregated, mark: str | None) -> str:
+def _answer(option: str, found: Aggregated, *said: str | None) -> str:
     read, write = found.aggregated_read_bandwidth_gbps, found.aggregated_write_bandwidth_gbps
     total = "a bandwidth that is not known"
     if read is not None and write is not None:
@@ -253,7 +269,7 @@ def _answer(option: str, found: Aggregated, mark: str | None) -> str:
     if found.rank_count > 1:
         over += f" of {found.rank_count} ranks"
     partial = f"; partial: {', '.join(found.missing_files)} not complete" if found.partial_failure else ""
-    return f"{option}: {total}, {p95} {over}{partial}" + (f"; {mark}" if mark else "")
+    return "; ".join([f"{option}: {total}, {p95} {over}{partial}", *filter(None, said)])
 
 
 def read_result(folder: Path) -> MlperfResult:

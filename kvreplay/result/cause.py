@@ -199,6 +199,8 @@ NOTABLE = 0.1
 """Of what was lost: less delayed nothing else."""
 BUSY = 0.9
 """Of its time: a device, a thread or threads that were busy for less could have done more."""
+SCARCE = 0.25
+"""Of the threads' time without a processor: a queue that was full meanwhile is no limit, unless the device was BUSY."""
 FULL = 0.9
 """Of the places of a queue: with as many in use it was what bound."""
 IDLE = 0.5
@@ -347,7 +349,9 @@ def _closed(found: Evidence, *, copies: bool) -> Cause:
     if found.in_flight_mean is None:
         return None, "what was in flight is not known"
     full, own = found.in_flight_mean / found.queue_depth, _of_submitter(found)
+    is_scarce = (found.processor_share or 0.0) >= SCARCE and (found.device_busy_share or 0.0) < BUSY
     cases: list[tuple[bool, Callable[[], Cause | None]]] = [
+        (is_scarce, lambda: (LimitCause.PROCESSOR, f"{_in_flight(found)}{_of_processor(found)}")),
         (full >= FULL or (held >= DOMINANT and busy < BUSY), lambda: _by(QUEUE, found, "")),
         (_is_unread(found), lambda: _unread(found)),
         (own is not None, lambda: own),

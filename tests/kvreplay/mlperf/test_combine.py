@@ -70,7 +70,7 @@ def test_bandwidth_is_summed_in_each_trial_and_averaged_and_a_p95_is_the_greates
     # 18 GiB/s in decimal units.
     assert found.answer == (
         "v3-8b-stress: 19.3 GB/s of storage (18.3 GB/s read, 1.07 GB/s written), read P95 90.0 ms, write P95 102 ms "
-        "over 2 trials of 2 ranks"
+        "over 2 trials of 2 ranks; bottleneck: not identified"
     )
     kept = {rule.rule: rule.kept for rule in found.rules}
     assert kept == {

@@ -176,6 +176,18 @@ def test_where_nothing_is_half_all_parts_are_told() -> None:
     assert closed_loop(in_flight_mean=8.0, starved_share=0.3, blocked_share=0.05, submitter_busy_share=0.4)[0] is None
 
 
+def test_a_queue_that_no_processor_empties_is_full_for_want_of_it() -> None:
+    # Held to an eighth of a processor, 17 % was lost, and the queue was full: nobody took what had ended.
+    full: Any = {"in_flight_mean": 31.0, "held_share": 0.9, "processor_share": 0.464}
+    cause, reason = closed_loop(**full, device_busy_share=0.5)
+    assert cause is PROCESSOR
+    assert reason.endswith("our threads were ready to run and did not for 46.4 % of the time")
+    assert closed_loop(**full)[0] is PROCESSOR, "of a device that was not seen"
+    # A device that has work all the time is what binds, whoever else waits.
+    assert closed_loop(**full, device_busy_share=0.99)[0] is not PROCESSOR
+    assert closed_loop(**full | {"processor_share": 0.1})[0] is QUEUE
+
+
 def test_copies_and_tiers_without_times_have_no_queue() -> None:
     assert closed_loop(copies=True, in_flight_mean=0.0, copy_busy_share=0.98)[0] is COPIES
     assert closed_loop(copies=True, copy_busy_share=0.5, submitter_busy_share=0.95)[0] is REPLAYER
