@@ -79,8 +79,8 @@ REASONS = {
 """Why tests with a marker are skipped here, None if they can run."""
 
 
-FEWER = 4
-"""Without --full, a property is tried on so many times fewer examples, but on some at least."""
+FEWER, FEWEST = 12, 6
+"""Without --full, a property is tried on so many times fewer examples, but on so many at least."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist takes the names of groups
@@ -107,27 +107,47 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def try_fewer(items: list[pytest.Item]) -> None:
     for test in {item.obj for item in items if "hypothesis" in item.keywords and isinstance(item, pytest.Function)}:
         asked = test._hypothesis_internal_use_settings
-        fewer = max(min(asked.max_examples, 10), asked.max_examples // FEWER)
+        fewer = max(min(asked.max_examples, FEWEST), asked.max_examples // FEWER)
         test._hypothesis_internal_use_settings = hypothesis.settings(asked, max_examples=fewer)
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests marked `full` without --full, those marked `alone` where tests run beside each other.
+    """Deselect, without --full, the tests marked `full` and what of a family `star` and `first` leave to it.
 
-    And those marked `engines`, which are asked for by -m engines alone.
+    And those marked `alone` where tests run beside each other, and `engines`, which are asked for by -m engines alone.
     """
     if any("::" in argument for argument in config.args):
         return
     is_shared = hasattr(config, "workerinput")
     left = [
         item for item in items
-        if ("full" in item.keywords and not config.option.full)
+        if (not config.option.full and ("full" in item.keywords or is_left_to_full(item)))
         or ("alone" in item.keywords and is_shared)
         # Not among the keywords, which have the folder's name.
         or (item.get_closest_marker("engines") is not None and "engines" not in config.option.markexpr)
     ]  # fmt: skip
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item not in left]
+
+
+def is_left_to_full(item: pytest.Item) -> bool:
+    """True of a case of a family by the marks `star` and `first`.
+
+    `star`, of a product of parameters: more than one of them is not its first. `first(seed=2)`: the parameter `seed` is
+    none of its first two.
+    """
+    star, first = item.get_closest_marker("star"), item.get_closest_marker("first")
+    if star is None and first is None:
+        return False
+    at = dict(item.callspec.indices)  # type: ignore[attr-defined]
+    if first is not None and any(at[name] >= count for name, count in first.kwargs.items()):
+        return True
+    # Parameters that are given together count once.
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0] if not isinstance(mark.args[0], str) else mark.args[0].replace(" ", "").split(",")
+        for name in names[1:]:
+            del at[name]
+    return star is not None and sum(index > 0 for index in at.values()) > 1
 
 
 Row = tuple[int, str, int, str, int, int, int, int | None, int | None, int]

@@ -261,6 +261,7 @@ def test_trials_that_agree_say_how_many_would_show_a_small_difference(tmp_path):
 FIGURES = [("nvme", op, name) for op in ("read", "write") for name in ("bandwidth_bytes_per_s", "latency_p99_ns")]
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("trials", [2, 3, 5])
 @pytest.mark.parametrize("noise", ["normal", "exponential", "drift"])
 def test_a_drive_compared_with_itself_is_another_in_5_percent_at_most(trials, noise):

@@ -15,7 +15,7 @@ from kvreplay.native.rows import DELETE, ERROR, OK, READ, SHORT, SKIPPED, WRITE
 from kvtrace.core.errors import DeviceError
 
 MIB = 1 << 20
-DEPTHS = pytest.mark.parametrize("depth", [1, 3, 32])
+DEPTHS = pytest.mark.parametrize("depth", [32, 3, 1])
 EVERY = pytest.mark.parametrize("name", ENGINES)
 
 
@@ -23,6 +23,7 @@ def ops(op: int, *objects: int, length: int = 8192) -> list[dict[str, Any]]:
     return [{"op": op, "object_id": obj, "length_bytes": length} for obj in objects]
 
 
+@pytest.mark.star
 @EVERY
 @DEPTHS
 @pytest.mark.parametrize("length", [4096, 5 * IO])
@@ -76,8 +77,9 @@ def test_what_follows_a_fault_in_a_long_operation_is_passed_over(tmp_path: Path,
     assert driven.failure.message in said
 
 
+@pytest.mark.star
 @EVERY
-@pytest.mark.parametrize("depth", [1, 8])
+@pytest.mark.parametrize("depth", [8, 1])
 @pytest.mark.parametrize("length", [4096, 40 * IO])
 def test_a_fault_of_an_extent_is_that_operations_alone(tmp_path: Path, name: str, depth: int, length: int) -> None:
     """Object 2 lies nowhere, and object 3 beyond the end of what can be written."""
@@ -115,6 +117,7 @@ def test_what_finds_no_room_fails_and_says_so(tmp_path: Path, name: str) -> None
         assert failure.message == "write of object 0: no space: object 0 has a shorter extent"
 
 
+@pytest.mark.star
 @EVERY
 @DEPTHS
 @pytest.mark.parametrize("length", [4096, 3 * IO])
@@ -187,8 +190,9 @@ def test_what_was_not_submitted_when_a_fault_stopped_the_run_was_not_done(tmp_pa
     assert set(rows.all["outcome"][rows.all["submitted_ns"] < 0].tolist()) <= {SKIPPED}
 
 
+@pytest.mark.star
 @EVERY
-@pytest.mark.parametrize("depth", [1, 32])
+@pytest.mark.parametrize("depth", [32, 1])
 @pytest.mark.parametrize("length", [4096, 3 * IO])
 def test_an_interrupt_leaves_what_was_done(tmp_path: Path, name: str, depth: int, length: int) -> None:
     asked = iter([None] * 3)

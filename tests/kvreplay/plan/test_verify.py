@@ -124,9 +124,10 @@ def checked(engine: Any, at: Place, reads: list[dict[str, Any]] | None = None) -
     return driven, rows.all, driven.verification
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("kind", ["files", "extents", "memory", "python"])
-@pytest.mark.parametrize("depth", [1, 8])
+@pytest.mark.parametrize("depth", [8, 1])
 @pytest.mark.parametrize(
     ("sabotage", "by_fault", "first"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -85,13 +86,21 @@ def kill_with_rows(tmp_path: Path, process: subprocess.Popen[str]) -> Path:
     return tmp_path / "run"
 
 
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the drive `d` and the run on it that was killed, for tests to copy."""
+    folder = tmp_path_factory.mktemp("killed")
+    (folder / "d").mkdir()
+    kill_with_rows(folder, start(folder, folder / "d"))
+    return folder
+
+
 @pytest.mark.parametrize("folder", ["trial-2", "trials/trial-2", "a/trial-2"])
-def test_of_trials_the_one_that_was_cut_off_is_seen(tmp_path: Path, folder: str) -> None:
+def test_of_trials_the_one_that_was_cut_off_is_seen(tmp_path: Path, killed: Path, folder: str) -> None:
     """As `--trials`, mlperf and compare leave them."""
     (tmp_path / "d").mkdir()
-    killed, series = kill_with_rows(tmp_path, start(tmp_path, tmp_path / "d")), tmp_path / "series"
-    (series / folder).parent.mkdir(parents=True)
-    cut = killed.rename(series / folder)
+    series = tmp_path / "series"
+    cut = shutil.copytree(killed / "run", series / folder)
     begun = json.loads((cut / PARTIAL_RUN_FILE).read_text())
     write_json(cut / PARTIAL_RUN_FILE, begun | {"argv": [*begun["argv"], "--trials", "3"]})
     whole = write_trace(tmp_path / "w.parquet", [row("write", 0)])

@@ -161,6 +161,7 @@ def libcachesim_hits(directory, policy, ids, sizes, capacity):
     return round((1 - miss_ratio) * len(ids))
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("policy", TIMELESS)
 @pytest.mark.parametrize("skew", [0.4, 1.0])
 def test_hits_are_libcachesims(policy, skew, tmp_path):
@@ -236,6 +237,7 @@ def test_every_row_is_what_plain_python_says(policy, data):
     assert [fault(preset, batch) for batch in batches] == [None]
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("placement", list(Placement))
 @pytest.mark.parametrize("policy", list(Policy))
 def test_slots_of_users_are_used_again(policy, placement):

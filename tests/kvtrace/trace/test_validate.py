@@ -238,6 +238,7 @@ CAPACITIES = {
 }
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("settings", CAPACITIES.values(), ids=CAPACITIES.keys())
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("load", ["users", "inline", pytest.param("first 1000", marks=pytest.mark.traces)])
