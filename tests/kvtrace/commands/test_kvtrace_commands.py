@@ -160,6 +160,7 @@ def small_disk(tmp_path):
         subprocess.run(["umount", path], check=True)
 
 
+@pytest.mark.star
 @pytest.mark.root
 @pytest.mark.parametrize("kib", [4, 24, 32, 48])
 @pytest.mark.parametrize("suffix", [".parquet", ".csv.zst"])
