@@ -348,6 +348,7 @@ def test_beside_an_object_store_it_is_the_drive_that_is_sized():
     assert "--set tiers.nvme.capacity=134217728" in shown
 
 
+@pytest.mark.first(price=1)
 @pytest.mark.parametrize("preset", [pytest.param("vllm-fs", marks=pytest.mark.full), "lmcache-disk"])
 @pytest.mark.parametrize("price", [(4, 0.1), (1, 1), (0.1, 4)])
 def test_no_point_of_a_brute_force_is_cheaper(requests, preset, price):

@@ -17,12 +17,15 @@ pytest.importorskip("distributed")
 # Dask's own, as it is closed.
 pytestmark = pytest.mark.filterwarnings("ignore:.*:ResourceWarning", "ignore:.*:DeprecationWarning")
 
-MANY = BEGIN + """
+MANY = (
+    BEGIN
+    + """
 [grid]
 seed = [1, 2, 3, 4, 5]
 tiers.nvme.policy = ["lru", "fifo"]
 tiers.nvme.capacity = ["64MiB", "256MiB", "1GiB"]
 """
+)
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +38,8 @@ def study(path, out, workers):
 
 
 @pytest.mark.parametrize(
-    ("more", "count"), [("", 30), pytest.param("chunk_tokens = [64, 128, 192, 256, 320, 384, 512]", 210, marks=pytest.mark.full)]
+    ("more", "count"),
+    [("", 30), pytest.param("chunk_tokens = [64, 128, 192, 256, 320, 384, 512]", 210, marks=pytest.mark.full)],
 )
 def test_the_table_has_the_same_bytes_however_many_simulate_at_a_time(tmp_path, request, more, count):
     path, usual = study_file(tmp_path, MANY + more), sys.getswitchinterval()
