@@ -196,7 +196,7 @@ def test_what_was_not_submitted_when_a_fault_stopped_the_run_was_not_done(tmp_pa
 @pytest.mark.parametrize("length", [4096, 3 * IO])
 def test_an_interrupt_leaves_what_was_done(tmp_path: Path, name: str, depth: int, length: int) -> None:
     asked = iter([None] * 3)
-    rows = rows_of([row for obj in range(200_000) for row in ops(WRITE, obj, length=length)])
+    rows = rows_of([row for obj in range(50_000) for row in ops(WRITE, obj, length=length)])
     with files_in(tmp_path / "d") as tier:
         driven = drive(engine_of(name, depth), rows, [tier], interrupted=lambda: next(asked, "SIGTERM"))
         assert driven.interrupted_by == "SIGTERM"
@@ -214,9 +214,9 @@ def test_an_interrupt_leaves_what_was_done(tmp_path: Path, name: str, depth: int
 @EVERY
 @pytest.mark.parametrize("rings", [1, 2])
 def test_an_interrupt_ends_a_run_that_waits_for_its_times(tmp_path: Path, name: str, rings: int) -> None:
-    # A read a millisecond, for ten minutes.
+    # A read a millisecond, for a minute.
     stated = [{"op": WRITE, "object_id": 0, "length_bytes": 4096, "due_ns": 0}]
-    stated += [{"op": READ, "object_id": 0, "length_bytes": 4096, "due_ns": at * 10**6} for at in range(1, 600_000)]
+    stated += [{"op": READ, "object_id": 0, "length_bytes": 4096, "due_ns": at * 10**6} for at in range(1, 60_000)]
     rows = rows_of(stated, is_open_loop=True)
     first = rows.within(0, 1)["outcome"]
 

@@ -315,6 +315,7 @@ WHOLE = [
 ]
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("engine", ["threads", "auto"])
 @pytest.mark.parametrize("target", ["d", "s.dat"])
 def test_what_is_whole_is_found_whole_on_storage_and_in_memory(tmp_path: Path, engine: str, target: str) -> None:

@@ -168,6 +168,7 @@ def headers(tmp_path_factory):
         yield made
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("headers")
 def test_bcc_counts_what_core_and_fio_count(place, tmp_path):
     directory, disk = place
