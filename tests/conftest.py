@@ -99,9 +99,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             # One after the other: probes slow each other, and two may not look for a free loop device at once.
             if "bpf" in item.keywords or {"loop", "partition"} & set(getattr(item, "fixturenames", ())):
                 item.add_marker(pytest.mark.xdist_group("the machine"))
-            if "store_server" in getattr(item, "fixturenames", ()):
-                # Servers that start once.
-                item.add_marker(pytest.mark.xdist_group("object stores"))
+            elif is_of_module(item):
+                # On one worker: the other would make the same once more, and start a server of its own.
+                item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def is_of_module(item: pytest.Item) -> bool:
+    """True of a test for which its module makes something once."""
+    found = getattr(item, "_fixtureinfo", None)
+    return found is not None and any(of[-1].scope == "module" for of in found.name2fixturedefs.values())
+
+
+@pytest.fixture
+def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the charts of pages undrawn, which is nearly all that a page takes."""
+    monkeypatch.setattr("kvtrace.core.document.page.draw", lambda *_: "<svg ></svg>")
+    monkeypatch.setattr("kvtrace.core.document.page.live_figure", lambda _picture: "{}")
 
 
 def try_fewer(items: list[pytest.Item]) -> None:

@@ -135,6 +135,7 @@ def test_cards_of_other_tests_are_refused_or_headed_by_it(tmp_path):
     assert (done.returncode, "no scorecard of this version of kvreplay" in done.stderr) == (3, True)
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_the_command_takes_files_and_folders_and_makes_a_page(tmp_path):
     for name, users in (("a", 40), ("b", 60)):
         (tmp_path / name).mkdir()

@@ -188,6 +188,7 @@ def process_io() -> tuple[int, int]:
     return int(counts["read_bytes"]), int(counts["write_bytes"])
 
 
+@pytest.mark.full
 def test_trials_and_sweeps_are_decided_by_rank_0_and_done_by_all(tmp_path):
     path = trace(tmp_path)
     config = Config(tiers={"nvme": "ram"}, io_bytes=4096)
@@ -266,7 +267,7 @@ def test_histograms_of_times_add_up_and_are_as_close_as_they_say():
     assert (found.count, found.max_ns) == (known.count, known.max_ns)
     for name in ("p50_ns", "p95_ns", "p99_ns", "p99_9_ns"):
         assert getattr(found, name) == pytest.approx(getattr(known, name), rel=ERROR)
-    for small in range(2048):
+    for small in (*range(64), *range(64, 2048, 31), 2047):
         one = Times(limit=0)
         one.add(np.array([small] * 2))
         assert one.distribution().p50_ns == small

@@ -163,6 +163,7 @@ def test_a_killed_run_is_none_until_it_is_recovered_as_partial(tmp_path: Path) -
         recover(output)
 
 
+@pytest.mark.full
 def test_what_was_killed_on_several_drives_is_recovered_by_the_rule_it_ran_by(tmp_path: Path) -> None:
     drives = [tmp_path / "a", tmp_path / "b"]
     for drive in drives:
@@ -207,6 +208,7 @@ def test_a_signal_ends_the_run_with_what_it_has(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / PARTIAL_RUN_FILE).exists()
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("speed", [None, 1.0])
 def test_a_signal_before_the_first_operation_leaves_a_run_of_no_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, speed: float | None

@@ -137,6 +137,7 @@ def test_a_request_that_is_not_answered_in_time_is_counted_and_sent_again(tmp_pa
     assert any("left 2 unanswered" in note for note in run["notes"])
 
 
+@pytest.mark.full
 def test_a_store_that_is_silent_from_the_first_request_is_one_line(tmp_path, store):
     store.is_silent = lambda _method, _key: True
     options = ("--request-timeout", "1s", "--retries", 0)

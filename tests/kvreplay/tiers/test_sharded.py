@@ -186,6 +186,7 @@ def test_layouts_name_files_as_engines_do() -> None:
     assert len({mixed(i) >> 56 for i in range(4096)}) == 256
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("layout", list(FileLayout))
 def test_a_replay_in_each_layout_leaves_nothing(tmp_path: Path, engine: str, layout: FileLayout) -> None:
     (drive,) = directories(tmp_path, 1)
