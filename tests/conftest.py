@@ -79,7 +79,7 @@ REASONS = {
 """Why tests with a marker are skipped here, None if they can run."""
 
 
-FEWER, FEWEST = 12, 6
+FEWER, FEWEST = 12, 4
 """Without --full, a property is tried on so many times fewer examples, but on so many at least."""
 
 

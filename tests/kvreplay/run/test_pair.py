@@ -27,17 +27,18 @@ def places(tmp_path):
 
 
 def compare(where, *more, check=True):
+    """Compare; kvdistill, a process of its own, prints the comparison."""
     sides = ("--tier", "nvme=one", "--against", "nvme=two")
     return run_cli("kvreplay", "compare", "t.parquet", *sides, *more, cwd=where, check=check)
 
 
-def test_the_sides_take_turns_and_are_compared(places):
+def test_the_sides_take_turns_and_are_compared(places, capfd):
     done = compare(places, "--trials", "3", "-o", "out", "--json")
     runs = [line.partition(":")[0] for line in done.stderr.splitlines() if line.startswith("out/")]
     assert runs == [
         f"out/{run}" for run in ("a/trial-1", "b/trial-1", "b/trial-2", "a/trial-2", "a/trial-3", "b/trial-3")
     ]
-    found = json.loads(done.stdout)
+    found = json.loads(capfd.readouterr().out)
     assert found["names"] == ["a", "b"]
     assert found["trials"] == [3, 3]
     assert found["verdict"].endswith("; 50.0 % of bytes read")
@@ -62,9 +63,9 @@ def test_what_fails_on_one_side_is_not_said_of_the_other(places, monkeypatch):
 
 
 @pytest.mark.full
-def test_that_nothing_was_read_is_said_first(places):
-    done = compare(places, "--trials", "2", "--limit", "1", "-o", "out")
-    assert done.stdout.splitlines()[0].endswith("; writes only: no reads were measured")
+def test_that_nothing_was_read_is_said_first(places, capfd):
+    compare(places, "--trials", "2", "--limit", "1", "-o", "out")
+    assert capfd.readouterr().out.splitlines()[0].endswith("; writes only: no reads were measured")
     alone = run_cli("kvreplay", "run", "t.parquet", "--tier", "nvme=one", "--limit", "1", "-o", "run", cwd=places)
     assert alone.stdout.splitlines()[0].endswith("; writes only: no reads were measured")
     several = run_cli(

@@ -105,6 +105,7 @@ def test_saved_tokens_are_those_of_the_chunks_that_hit(requests):
     assert point["saved_tokens"] < point["input_tokens"]
 
 
+@pytest.mark.first(preset=1)
 @pytest.mark.parametrize("preset", ["vllm-fs", "lmcache-disk", "trtllm"])
 def test_samples_are_as_far_off_as_they_say(tmp_path, preset):
     path = write_requests(tmp_path / "many.jsonl", 2000, 8, blocks=12, prefixes=400)
@@ -317,6 +318,7 @@ def test_models_by_the_names_that_people_type(requests):
     assert found[0] == found[1] == found[2] is not None
 
 
+@pytest.mark.full
 @pytest.mark.traces
 def test_the_conversation_trace():
     path = TRACES / "mooncake_conversation.jsonl"
