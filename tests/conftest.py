@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import numpy as np
 import pyarrow as pa
 import pytest
+from _pytest.mark import ParameterSet
 from programs import run_cli, run_process
 from ranks import mpi_reason
 from stores import found_program
@@ -152,15 +155,23 @@ def is_left_to_full(item: pytest.Item) -> bool:
     star, first = item.get_closest_marker("star"), item.get_closest_marker("first")
     if star is None and first is None:
         return False
-    at = dict(item.callspec.indices)  # type: ignore[attr-defined]
-    if first is not None and any(at[name] >= count for name, count in first.kwargs.items()):
+    axes = list(axes_of(item))
+    most = {} if first is None else first.kwargs
+    if any(at >= most.get(name, at + 1) for names, at in axes for name in names):
         return True
-    # Parameters that are given together count once.
-    for mark in item.iter_markers("parametrize"):
-        names = mark.args[0] if not isinstance(mark.args[0], str) else mark.args[0].replace(" ", "").split(",")
-        for name in names[1:]:
-            del at[name]
-    return star is not None and sum(index > 0 for index in at.values()) > 1
+    return star is not None and sum(at > 0 for _, at in axes) > 1
+
+
+def axes_of(item: Any) -> Iterator[tuple[list[str], int]]:
+    """Yield the names that are given values together, and which of these a case has, counted from 0."""
+    given = item.callspec.params
+    axes = [mark.args[:2] for mark in item.iter_markers("parametrize")]
+    axes += [(name, of[-1].params) for name, of in item._fixtureinfo.name2fixturedefs.items() if of[-1].params]
+    for said, cases in axes:
+        names = said.replace(" ", "").split(",") if isinstance(said, str) else list(said)
+        rows = [ParameterSet.extract_from(case, force_tuple=len(names) == 1).values for case in cases]
+        mine = (at for at, row in enumerate(rows) if all(a is given[n] for a, n in zip(row, names, strict=True)))
+        yield names, next(mine)
 
 
 Row = tuple[int, str, int, str, int, int, int, int | None, int | None, int]
