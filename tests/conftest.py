@@ -97,14 +97,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in marked:
             if reason is not None:
                 item.add_marker(pytest.mark.skip(reason=reason))
-    if config.pluginmanager.hasplugin("xdist"):
+    if getattr(config.option, "loadgroup", False):
         for item in items:
-            # One after the other: probes slow each other, and two may not look for a free loop device at once.
+            # Probes slow each other, and two may not look for a free loop device at once.
             if "bpf" in item.keywords or {"loop", "partition"} & set(getattr(item, "fixturenames", ())):
-                item.add_marker(pytest.mark.xdist_group("the machine"))
+                keep_together(item, "the machine")
             elif is_of_module(item):
-                # On one worker: the other would make the same once more, and start a server of its own.
-                item.add_marker(pytest.mark.xdist_group(item.path.stem))
+                # Another worker would make the same once more, and start a server of its own.
+                keep_together(item, item.path.stem)
+
+
+def keep_together(item: Any, group: str) -> None:
+    """Let the tests of `group` run one after the other, on one worker."""
+    item.add_marker(pytest.mark.xdist_group(group))
+    if hasattr(item, "_id"):
+        # xdist 3.8 writes the group behind the name where pytest up to 9.1 keeps it; since 9.2 it is kept here.
+        item._id = type(item._id).parse(f"{item.nodeid}@{group}")
 
 
 def is_of_module(item: pytest.Item) -> bool:

@@ -43,7 +43,7 @@ def test_a_process_is_profiled_and_has_its_job_in_one_command(tmp_path):
     job = ["fio", "--name=x", "--rw=randread", "--bs=64k", "--size=16m", "--direct=1", "--time_based", "--runtime=60"]
     with subprocess.Popen(job, cwd=tmp_path, stdout=subprocess.DEVNULL) as load:
         try:
-            done = run_process("kvreplay", "probe", "--comm", "fio", "--duration", "1s", "--fio", "jobs", cwd=tmp_path)
+            done = run_process("kvreplay", "probe", "--comm", "fio", "--duration", "3s", "--fio", "jobs", cwd=tmp_path)
         finally:
             load.terminate()
     # The first line is the answer.
