@@ -382,8 +382,8 @@ def test_paper_has_what_is_folded_on_a_screen(tmp_path, text):
     assert printed_pages(text.replace("<details", "<details open"), tmp_path) == pages
 
 
+@pytest.mark.full
 @pytest.mark.chromium
-@pytest.mark.first(width=1)
 @pytest.mark.parametrize(("width", "most"), [(1280, 800), (690, 1300), (390, 1400)])
 def test_the_summary_is_one_screen(tmp_path, text, width, most):
     """From the top to the first chapter, which is folded; on a phone a few."""

@@ -146,7 +146,7 @@ def test_drives_are_compared_in_the_steady_window(tmp_path):
     assert (run["window"]["window"], run["window"]["rows"]) == ("steady:60s", sum(row[0] >= first for row in rows))
 
 
-@pytest.mark.first(options=1)
+@pytest.mark.full
 @pytest.mark.parametrize(("options", "count"), [(("--window", "all"), 400), (("--limit", "100"), 100)])
 def test_another_part_than_the_steady_one_is_asked_for(tmp_path, options, count):
     rows = [row for row in lru_rows(3) if row[1] != "delete"]

@@ -157,6 +157,7 @@ def test_ranks_of_one_host_do_not_share_a_block_device():
     assert target_of("nvme", str(devices[0]), 1, ["a", "b", "a"]) == str(devices[0])
 
 
+@pytest.mark.full
 def test_what_all_ranks_moved_is_what_the_kernel_counts_for_their_process(tmp_path):
     drive = tmp_path / "drive"
     drive.mkdir()

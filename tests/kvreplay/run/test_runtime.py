@@ -141,12 +141,13 @@ def test_a_run_of_half_a_second_repeats_its_trace(tmp_path: Path) -> None:
     assert served["request_id"][:2] == [7, 15]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("how", "length", "ended"),
     [
         (["--queue-depth", "2", "--duration", "30s"], 1 << 20, signal.SIGKILL),
-        pytest.param(["--queue-depth", "2", "--duration", "30s"], 1 << 20, signal.SIGTERM, marks=pytest.mark.full),
-        pytest.param(["--speed", "1", "--duration", "100s"], 4096, signal.SIGKILL, marks=pytest.mark.full),
+        (["--queue-depth", "2", "--duration", "30s"], 1 << 20, signal.SIGTERM),
+        (["--speed", "1", "--duration", "100s"], 4096, signal.SIGKILL),
     ],
 )
 def test_a_run_that_is_cut_off_says_how_often_it_repeated_its_trace(

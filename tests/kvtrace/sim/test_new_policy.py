@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 
 MRU = """// MRU: the one used last leaves first.
@@ -35,6 +37,7 @@ EXPORT int64_t mru_choose(World *w, int64_t t, int64_t incoming, int64_t with) {
 """
 
 
+@pytest.mark.full
 def test_a_file_and_a_line_make_a_policy(tmp_path):
     for program in ("kvtrace", "kvreplay", "kvdistill"):
         shutil.copytree(ROOT / program, tmp_path / program, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
