@@ -10,11 +10,14 @@ import inspect
 import json
 import os
 import re
-import subprocess
 import sys
+from contextlib import redirect_stdout
+from importlib import import_module
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 
@@ -182,10 +185,10 @@ def commands_in(text: str) -> list[str]:
 
 def help_of(program: str, *command: str) -> str:
     """Return the help of a program or of one of its commands, 80 columns wide."""
-    argv = [sys.executable, "-m", f"{program}.cli", *command, "--help-all" if command else "--help"]
-    narrow = {**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80"}
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, env=narrow)  # noqa: S603 - our own programs
-    return done.stdout.replace("python -m ", "").replace(f"{program}.cli", program)
+    argv, narrow = [*command, "--help-all" if command else "--help"], {"COLUMNS": "80", "TERMINAL_WIDTH": "80"}
+    with redirect_stdout(StringIO()) as shown, patch.dict(os.environ, narrow):
+        import_module(f"{program}.cli").app(argv, prog_name=program, standalone_mode=False)
+    return shown.getvalue()
 
 
 def llms_page() -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import numpy as np
 import pyarrow as pa
 import pytest
+from _pytest.mark import ParameterSet
 from programs import run_cli, run_process
 from ranks import mpi_reason
 from stores import found_program
@@ -79,8 +82,8 @@ REASONS = {
 """Why tests with a marker are skipped here, None if they can run."""
 
 
-FEWER = 4
-"""Without --full, a property is tried on so many times fewer examples, but on some at least."""
+FEWER, FEWEST = 12, 4
+"""Without --full, a property is tried on so many times fewer examples, but on so many at least."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist takes the names of groups
@@ -94,40 +97,89 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in marked:
             if reason is not None:
                 item.add_marker(pytest.mark.skip(reason=reason))
-    if config.pluginmanager.hasplugin("xdist"):
+    if getattr(config.option, "loadgroup", False):
         for item in items:
-            # One after the other: probes slow each other, and two may not look for a free loop device at once.
+            # Probes slow each other, and two may not look for a free loop device at once.
             if "bpf" in item.keywords or {"loop", "partition"} & set(getattr(item, "fixturenames", ())):
-                item.add_marker(pytest.mark.xdist_group("the machine"))
-            if "store_server" in getattr(item, "fixturenames", ()):
-                # Servers that start once.
-                item.add_marker(pytest.mark.xdist_group("object stores"))
+                keep_together(item, "the machine")
+            elif is_of_module(item):
+                # Another worker would make the same once more, and start a server of its own.
+                keep_together(item, item.path.stem)
+
+
+def keep_together(item: Any, group: str) -> None:
+    """Let the tests of `group` run one after the other, on one worker."""
+    item.add_marker(pytest.mark.xdist_group(group))
+    if hasattr(item, "_id"):
+        # xdist 3.8 writes the group behind the name where pytest up to 9.1 keeps it; since 9.2 it is kept here.
+        item._id = type(item._id).parse(f"{item.nodeid}@{group}")
+
+
+def is_of_module(item: pytest.Item) -> bool:
+    """True of a test for which its module makes something once."""
+    found = getattr(item, "_fixtureinfo", None)
+    return found is not None and any(of[-1].scope == "module" for of in found.name2fixturedefs.values())
+
+
+@pytest.fixture
+def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the charts of pages undrawn, which is nearly all that a page takes."""
+    monkeypatch.setattr("kvtrace.core.document.page.draw", lambda *_: "<svg ></svg>")
+    monkeypatch.setattr("kvtrace.core.document.page.live_figure", lambda _picture: "{}")
 
 
 def try_fewer(items: list[pytest.Item]) -> None:
     for test in {item.obj for item in items if "hypothesis" in item.keywords and isinstance(item, pytest.Function)}:
         asked = test._hypothesis_internal_use_settings
-        fewer = max(min(asked.max_examples, 10), asked.max_examples // FEWER)
+        fewer = max(min(asked.max_examples, FEWEST), asked.max_examples // FEWER)
         test._hypothesis_internal_use_settings = hypothesis.settings(asked, max_examples=fewer)
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests marked `full` without --full, those marked `alone` where tests run beside each other.
+    """Deselect, without --full, the tests marked `full` and what of a family `star` and `first` leave to it.
 
-    And those marked `engines`, which are asked for by -m engines alone.
+    And those marked `alone` where tests run beside each other, and `engines`, which are asked for by -m engines alone.
     """
     if any("::" in argument for argument in config.args):
         return
     is_shared = hasattr(config, "workerinput")
     left = [
         item for item in items
-        if ("full" in item.keywords and not config.option.full)
+        if (not config.option.full and ("full" in item.keywords or is_left_to_full(item)))
         or ("alone" in item.keywords and is_shared)
         # Not among the keywords, which have the folder's name.
         or (item.get_closest_marker("engines") is not None and "engines" not in config.option.markexpr)
     ]  # fmt: skip
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item not in left]
+
+
+def is_left_to_full(item: pytest.Item) -> bool:
+    """True of a case of a family by the marks `star` and `first`.
+
+    `star`, of a product of parameters: more than one of them is not its first. `first(seed=2)`: the parameter `seed` is
+    none of its first two.
+    """
+    star, first = item.get_closest_marker("star"), item.get_closest_marker("first")
+    if star is None and first is None:
+        return False
+    axes = list(axes_of(item))
+    most = {} if first is None else first.kwargs
+    if any(at >= most.get(name, at + 1) for names, at in axes for name in names):
+        return True
+    return star is not None and sum(at > 0 for _, at in axes) > 1
+
+
+def axes_of(item: Any) -> Iterator[tuple[list[str], int]]:
+    """Yield the names that are given values together, and which of these a case has, counted from 0."""
+    given = item.callspec.params
+    axes = [mark.args[:2] for mark in item.iter_markers("parametrize")]
+    axes += [(name, of[-1].params) for name, of in item._fixtureinfo.name2fixturedefs.items() if of[-1].params]
+    for said, cases in axes:
+        names = said.replace(" ", "").split(",") if isinstance(said, str) else list(said)
+        rows = [ParameterSet.extract_from(case, force_tuple=len(names) == 1).values for case in cases]
+        mine = (at for at, row in enumerate(rows) if all(a is given[n] for a, n in zip(row, names, strict=True)))
+        yield names, next(mine)
 
 
 Row = tuple[int, str, int, str, int, int, int, int | None, int | None, int]

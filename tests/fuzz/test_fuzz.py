@@ -26,6 +26,7 @@ def test_readers_hold_what_they_promise():
     assert "400 readings and 0 commands" in done.stdout
 
 
+@pytest.mark.first(case=4)
 @pytest.mark.parametrize("case", range(8))
 def test_commands_hold_what_they_promise(tmp_path, monkeypatch, case):
     monkeypatch.chdir(tmp_path)

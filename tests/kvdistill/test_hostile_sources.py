@@ -24,6 +24,7 @@ def kvdistill(command, source, folder):
     return run_cli("kvdistill", command, source, *COMMANDS[command], check=False, cwd=folder)
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(
     ("at", "value", "column"), [(4, HUGE, "object_id"), (6, -1, "length_bytes"), (6, 1 << 62, "length_bytes")]
@@ -64,6 +65,7 @@ def test_objects_of_a_run_are_numbered_densely_before_anything_is_kept_by_number
     assert profiles[0] == profiles[1]
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("damage", ["cut", "flipped", "value"])
 def test_damaged_operations_of_a_run_are_one_line(tmp_path, command, damage):

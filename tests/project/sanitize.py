@@ -65,7 +65,9 @@ def main() -> int:
         # Its shadow has no room for addresses that are more random than this.
         is_too_random = int(Path("/proc/sys/vm/mmap_rnd_bits").read_text(encoding="ascii")) > MOST_RANDOM_BITS
         fixed = ["setarch", platform.machine(), "-R"] if kind == "thread" and is_too_random else []
-        tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(rest or TESTS[kind])]
+        # Families whole, but for what is slow.
+        which = ["--full", "-m", "not full", *(rest or TESTS[kind])]
+        tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *which]
         code = subprocess.run([*fixed, *tests], cwd=ROOT, env=environment(kind, library, log), check=False).returncode
         reports = sorted(Path(place).glob("found*"))
         for report in reports:

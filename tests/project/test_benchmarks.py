@@ -52,6 +52,7 @@ def test_a_tiny_run_does_not_reach_the_page_that_others_read():
     assert "tiny runs measure nothing" in done.stderr
 
 
+@pytest.mark.full
 def test_a_tiny_run_of_a_bench_is_kept_as_a_busy_one(tmp_path):
     page = tmp_path / "page.md"
     done = bench_quiet("live", "--load-limit", 1e6, "-o", page, nice=("nice", "-n", "19"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 
@@ -14,10 +15,10 @@ from kvtrace.core.app import SECTIONS
 PROGRAMS = ("kvtrace", "kvreplay", "kvdistill")
 
 
+@functools.cache
 def commands():
-    for program in PROGRAMS:
-        group = typer.main.get_command(importlib.import_module(f"{program}.cli").app)
-        yield from ((program, name, group.get_command(None, name)) for name in group.commands)
+    groups = [(of, typer.main.get_command(importlib.import_module(f"{of}.cli").app)) for of in PROGRAMS]
+    return [(program, name, group.get_command(None, name)) for program, group in groups for name in group.commands]
 
 
 def test_each_option_that_a_heading_names_exists():

@@ -68,12 +68,14 @@ def completed(shell: list[str], tmp_path: Path, program: str, word: str) -> str:
     return done.stdout
 
 
+@pytest.mark.first(program=1)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_bash_completes_a_command(program, tmp_path):
     word, command = VERBS[program]
     assert completed(["bash", "--norc", "-c", BASH, "bash"], tmp_path, program, word).split() == [command]
 
 
+@pytest.mark.first(program=1)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_fish_completes_a_command(program, tmp_path):
     if shutil.which("fish") is None:
@@ -83,6 +85,7 @@ def test_fish_completes_a_command(program, tmp_path):
     assert [line.split("\t")[0] for line in lines] == [command]
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_program_prints_a_script_that_the_shell_takes(program, shell, tmp_path):

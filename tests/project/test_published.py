@@ -61,6 +61,7 @@ def test_without_files_the_models_run_and_all_other_rows_are_said_not_to(tmp_pat
     assert f"agentic: hits: not run, {tmp_path}/kv-cache-tester/traces is not there\n" in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.traces
 def test_rows_of_files_that_are_here_make_the_stored_figures(tmp_path):
     for name, ours in HERE.items():

@@ -98,6 +98,7 @@ def test_golden(tmp_path, name):
     compare_golden(tmp_path / "out" / name, name)
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("version", [(3, 31), (3, 37), (3, 42), None])
 @pytest.mark.parametrize("log_version", [2, 3])
 def test_golden_heads_by_version(tmp_path, version, log_version):

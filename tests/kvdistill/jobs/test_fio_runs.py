@@ -92,6 +92,7 @@ def test_without_a_rate_it_does_as_many_operations_as_the_trace(tmp_path):
     assert (job["read"]["total_ios"], job["read"]["io_bytes"]) == (23, 23 * 4096)
 
 
+@pytest.mark.full
 def test_check_compares_and_leaves_only_its_table(tmp_path):
     done = run_cli(
         "kvdistill", "fio", write_hand(tmp_path), "--tier", "nvme", "-o", tmp_path / "out", "--check",
@@ -154,14 +155,15 @@ def test_a_check_on_the_null_engine_needs_no_space(tmp_path):
 
 
 def test_check_refuses_what_does_not_fit(tmp_path, monkeypatch):
-    from kvdistill.jobs.write import write_jobs
+    from kvdistill.jobs import write
     from kvtrace.core.limit import Limit
 
+    monkeypatch.setattr(write, "disk_of", lambda _place: None)
     usage = shutil.disk_usage(tmp_path)._replace(free=1 * MIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
     wanted = JobOptions(modes=[FioMode.REPLAY], has_check=True)
     with pytest.raises(DeviceError, match=r"--check needs .* are free; check less"):
-        write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", Limit(), wanted)
+        write.write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", Limit(), wanted)
     assert not (tmp_path / "out" / "closeness.json").exists()
 
 

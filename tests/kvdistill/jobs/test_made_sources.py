@@ -37,6 +37,7 @@ def test_one_source_and_what_gen_refuses(tmp_path, arguments, said, code):
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.full
 @pytest.mark.fio
 @pytest.mark.bpf
 def test_a_process_is_profiled_and_has_its_job_in_one_command(tmp_path):

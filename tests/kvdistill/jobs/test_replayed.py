@@ -140,6 +140,7 @@ def test_a_check_replays_the_trace_and_compares_at_the_device():
     assert "both sides are block requests" in note
 
 
+@pytest.mark.full
 @pytest.mark.bpf
 @pytest.mark.root
 def test_a_reference_that_fell_behind_is_none():

@@ -97,6 +97,7 @@ def test_an_empty_trace_is_refused_by_every_writer(tmp_path):
         assert (done.returncode, done.stderr.count("\n")) == (3, 1)
 
 
+@pytest.mark.full
 def test_a_million_objects(tmp_path):
     import pyarrow as pa
     from conftest import trace_batch, trace_meta

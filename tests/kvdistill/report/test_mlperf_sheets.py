@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import msgspec
 import pytest
 from conftest import run_cli
@@ -45,9 +47,9 @@ def sheet(book, name):
     return header, rows
 
 
-@pytest.fixture
-def run(tmp_path):
-    folder = write_run(tmp_path / "run", [2_000_000] * 100)
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = write_run(tmp_path_factory.mktemp("sheets") / "run", [2_000_000] * 100)
     read = figures(4.0 * (1 << 30), bytes=3 << 30)
     write = figures(2.0 * (1 << 30), op="write", bytes=1 << 30)
     summary = msgspec.to_builtins(read_run(folder).summary)
@@ -65,9 +67,14 @@ def run(tmp_path):
     return folder
 
 
-def test_names_order_and_layout_are_the_benchmarks(run, tmp_path):
-    run_cli("kvdistill", "report", run, write_hand(tmp_path), "-o", tmp_path / "r.xlsx")
-    book = load_workbook(tmp_path / "r.xlsx")
+@pytest.fixture(scope="module")
+def book(run):
+    """The workbook of the run and of a trace."""
+    run_cli("kvdistill", "report", run, write_hand(run.parent), "-o", run.parent / "r.xlsx")
+    return load_workbook(run.parent / "r.xlsx")
+
+
+def test_names_order_and_layout_are_the_benchmarks(book):
     assert book.sheetnames[:6] == SHEETS
     asked = [name.strip() for name in PARAMETERS.replace("\n", " ").split(",")]
     header, (row,) = sheet(book, "Summary")
@@ -82,10 +89,8 @@ def test_names_order_and_layout_are_the_benchmarks(run, tmp_path):
     assert sheet(book, "Trace Histograms")[0][:4] == ["Histogram", "Bucket Low", "Bucket High", "Count"]
 
 
-def test_values_are_in_the_units_of_the_names_and_empty_where_nothing_measured(run, tmp_path):
-    run_cli("kvdistill", "report", run, "-o", tmp_path / "r.xlsx")
-    lines = {name: (value, unit) for name, value, unit, _note in sheet(load_workbook(tmp_path / "r.xlsx"),
-                                                                       "Performance Metrics")[1]}  # fmt: skip
+def test_values_are_in_the_units_of_the_names_and_empty_where_nothing_measured(book):
+    lines = {name: (value, unit) for name, value, unit, _note in sheet(book, "Performance Metrics")[1]}
     assert lines["Elapsed Time (s)"] == (10, "s")
     assert lines["Storage Throughput (tok/s)"] == (7, "tok/s")
     assert lines["Storage Tier Read Total P99 (ms)"] == (2.5, "ms")
@@ -98,8 +103,8 @@ def test_values_are_in_the_units_of_the_names_and_empty_where_nothing_measured(r
 
 
 def test_the_probes_figures_bear_the_benchmarks_names(run, tmp_path):
-    write_probe(run)
-    run_cli("kvdistill", "report", run, "-o", tmp_path / "r.xlsx")
+    probed = write_probe(shutil.copytree(run, tmp_path / "run"))
+    run_cli("kvdistill", "report", probed, "-o", tmp_path / "r.xlsx")
     book = load_workbook(tmp_path / "r.xlsx")
     rows = {row[0]: row for row in sheet(book, "Device Tracing")[1]}
     # 3 requests of 1024 to 2048 ns in the queue; too few for a p95.

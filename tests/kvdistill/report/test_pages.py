@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from browser import height_above, printed_pages, watch
 from conftest import run_cli
-from kvdistill_rows import MS, change_run, write_hand, write_probe, write_run
+from kvdistill_rows import MS, change_run, write_probe, write_run
 
 from kvdistill.report.compare import compare, drive_of, judge
 from kvdistill.report.output import documents_of, read_comparison, report
@@ -25,7 +25,7 @@ from kvtrace.core.document.document import (
     columns_of,
     show,
 )
-from kvtrace.core.document.page import html_page, live_figure, log_ticks, picture_of
+from kvtrace.core.document.page import draw, html_page, live_figure, log_ticks, picture_of
 from kvtrace.core.statistics import Endurance, parse_endurance
 
 _SCRIPTS = re.compile(r"<script>.*?</script>", re.DOTALL)
@@ -69,8 +69,18 @@ def test_each_chart_stands_still_without_scripts_and_on_paper(text):
     assert re.findall(r'^\{?"(f\d+)":', live, re.MULTILINE) == re.findall(r'class="live" id="(f\d+)"', text)
 
 
-def test_a_page_is_small_beside_the_script_that_it_carries_and_the_same_each_time(run, text):
+def test_a_page_is_small_beside_the_script_that_it_carries(text):
     assert len(_SCRIPTS.sub("", text).encode()) < 1_500_000
+
+
+def test_charts_are_drawn_the_same_each_time():
+    line = Series("read", [1.0, 2.0, 4.0], [0.5, 0.6, 0.7])
+    picture = picture_of(Chart("t", ChartShape.STEPS, Unit.NS, Unit.COUNT, [line], 1.0))
+    assert len({draw(picture, 1) for _ in range(2)}) == len({live_figure(picture) for _ in range(2)}) == 1
+
+
+@pytest.mark.full
+def test_a_page_is_the_same_each_time(run, text):
     assert html_page(documents_of([report(run)], ["run"]), "made by a test") == text
 
 
@@ -261,12 +271,14 @@ def test_trials_that_agree_say_how_many_would_show_a_small_difference(tmp_path):
 FIGURES = [("nvme", op, name) for op in ("read", "write") for name in ("bandwidth_bytes_per_s", "latency_p99_ns")]
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("trials", [2, 3, 5])
 @pytest.mark.parametrize("noise", ["normal", "exponential", "drift"])
-def test_a_drive_compared_with_itself_is_another_in_5_percent_at_most(trials, noise):
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.full)])
+def test_a_drive_compared_with_itself_is_another_in_5_percent_at_most(trials, noise, count):
     rng = np.random.default_rng(trials)
     claims = 0
-    for _ in range(1000):
+    for _ in range(count):
         draws = rng.normal(size=(2 * trials, 4)) if noise != "exponential" else rng.exponential(size=(2 * trials, 4))
         if noise == "drift":
             # The whole machine slows down while the sides take turns: a b, b a, a b.
@@ -280,7 +292,7 @@ def test_a_drive_compared_with_itself_is_another_in_5_percent_at_most(trials, no
         said, _lines, together = judge(["a", "b"], sides)
         assert together == len(FIGURES)
         claims += " than a" in said
-    assert claims <= 50
+    assert claims <= 0.05 * count
 
 
 def test_single_trials_show_no_difference(tmp_path):
@@ -339,6 +351,7 @@ def test_times_of_storage_that_takes_none_are_not_compared_with_those_of_one_tha
     assert [line for line in alike["lines"] if line["name"].startswith("first_token")]
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_a_comparison_is_a_page_too(tmp_path):
     a, b = side(tmp_path, "a", [1e6, 1.01e6, 0.99e6]), side(tmp_path, "b", [0.8e6, 0.81e6, 0.79e6])
     out = tmp_path / "c.html"
@@ -351,6 +364,7 @@ def test_a_comparison_is_a_page_too(tmp_path):
 
 
 @pytest.mark.chromium
+@pytest.mark.first(width=1)
 @pytest.mark.parametrize(("width", "is_dark"), [(1440, False), (1440, True), (390, False)])
 def test_a_browser_draws_every_chart_without_a_word_or_a_request(tmp_path, text, width, is_dark):
     found = watch(text, tmp_path, width=width, is_dark=is_dark)
@@ -360,6 +374,7 @@ def test_a_browser_draws_every_chart_without_a_word_or_a_request(tmp_path, text,
     }  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.chromium
 def test_paper_has_what_is_folded_on_a_screen(tmp_path, text):
     pages = printed_pages(text, tmp_path)
@@ -367,6 +382,7 @@ def test_paper_has_what_is_folded_on_a_screen(tmp_path, text):
     assert printed_pages(text.replace("<details", "<details open"), tmp_path) == pages
 
 
+@pytest.mark.full
 @pytest.mark.chromium
 @pytest.mark.parametrize(("width", "most"), [(1280, 800), (690, 1300), (390, 1400)])
 def test_the_summary_is_one_screen(tmp_path, text, width, most):
@@ -374,6 +390,7 @@ def test_the_summary_is_one_screen(tmp_path, text, width, most):
     assert 200 < height_above(text, tmp_path, "details.folded", width=width) <= most
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_a_page_is_called_by_drive_model_workload_and_verdict(tmp_path):
     from kvtrace.core.run.run_file import read_run
 
@@ -388,15 +405,6 @@ def test_a_page_is_called_by_drive_model_workload_and_verdict(tmp_path):
     page = html_page(documents_of([report(run)], ["run"]), "a test")
     assert "<title>Make 990 (xfs), tiny-1b, vllm-fs, 4 users: fine</title>" in page
     assert '<p class="name">run</p> <h1>Make 990 (xfs), tiny-1b, vllm-fs, 4 users</h1>' in page
-
-
-def test_documents_behind_the_first_are_folded_with_what_they_say(run, tmp_path):
-    trace = write_hand(tmp_path)
-    page = _SCRIPTS.sub("", html_page(documents_of([report(run), report(trace)], ["run", "trace"]), "a test"))
-    first, _, second = page.partition("</article>")
-    assert "<h1>" in first.partition("<details")[0]
-    assert second.strip().startswith('<article id="d1">\n<details class="folded"><summary>')
-    assert second.index("operations for") < second.index("</summary>") < second.index("<dl")
 
 
 def test_labels_of_marks_stand_on_rows_of_their_own_towards_the_middle():

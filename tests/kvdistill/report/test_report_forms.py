@@ -95,6 +95,13 @@ def test_the_page_has_a_table_beneath_every_chart(text):
     assert all(len(page.rows[heading]) > 1 for heading in page.charts)
 
 
+def test_documents_behind_the_first_are_folded_with_what_they_say(text):
+    first, _, second = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL).partition("</article>")
+    assert "<h1>" in first.partition("<details")[0]
+    assert second.strip().startswith('<article id="d1">\n<details class="folded"><summary>')
+    assert second.index("operations for") < second.index("</summary>") < second.index("<dl")
+
+
 def test_the_page_says_what_the_json_says(both, text):
     page = Page(text)
     found = json.loads(run_cli("kvdistill", "report", *both, "--json").stdout)
@@ -122,6 +129,7 @@ def test_the_page_says_what_the_json_says(both, text):
     assert "fine" in page.text
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_names_are_escaped(tmp_path):
     path = write_trace(tmp_path / "<img src=x>&.parquet", [io(1, "read", 0, 0), io(2, "read", 0, 4096)])
     text = page_of(path)
@@ -137,6 +145,7 @@ def test_empty_and_instantaneous_traces_have_pages(tmp_path):
     assert page.rows["Size distribution: nvme"][1] == ["read", "8 bytes", "1 count", "9 bytes"]
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_a_run_without_its_summary_says_so(tmp_path):
     run = write_run(tmp_path / "run", [1000, 2000])
     (run / "run.json").unlink()

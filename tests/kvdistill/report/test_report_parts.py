@@ -189,6 +189,7 @@ def test_a_partial_run_says_so_before_any_figure(tmp_path):
     assert shown[2].startswith("PARTIAL: the disk is full")
 
 
+@pytest.mark.first(latencies=2)
 @pytest.mark.parametrize(
     ("latencies", "outcome"), [([], "ok"), ([1000], "ok"), ([2**61], "ok"), ([0, 0], "ok"), ([1000], "error")]
 )

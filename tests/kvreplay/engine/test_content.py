@@ -31,7 +31,7 @@ from kvreplay.tiers.sharded import SeveralDrives
 from kvreplay.tiers.tier import FileLayout, path_function
 
 MIB = 1 << 20
-DEPTHS = pytest.mark.parametrize("depth", [1, 3, 32])
+DEPTHS = pytest.mark.parametrize("depth", [32, 3, 1])
 LENGTHS = [1, 4096, 5000, IO - 1, IO, IO + 1, 5 * IO, 40 * IO]
 
 
@@ -39,6 +39,7 @@ def whole(length: int, unit: int = 4096) -> int:
     return -(-length // unit) * unit
 
 
+@pytest.mark.star
 @DEPTHS
 @pytest.mark.parametrize(("name", "is_registered"), [("threads", False), *(
     pytest.param("uring", registered, marks=needs_uring) for registered in (True, False)
@@ -77,9 +78,10 @@ def test_what_lies_there_is_what_was_generated(
         assert not Path(tier.path(99)).exists() if kind == "files" else tier.space.start(99) == -errno.ENOENT
 
 
-@pytest.mark.parametrize("depth", [1, 8])
+@pytest.mark.star
+@pytest.mark.parametrize("depth", [8, 1])
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("io_bytes", [4096, 192 << 10, 1 << 20])
+@pytest.mark.parametrize("io_bytes", [192 << 10, 4096, 1 << 20])
 def test_the_same_data_is_written_however_it_is_cut(tmp_path: Path, name: str, io_bytes: int, depth: int) -> None:
     lengths = [4096, 64 << 10, 100 << 10, 256 << 10, 300 << 10, 2500 << 10]
     stated = [{"op": WRITE, "object_id": obj, "length_bytes": length} for obj, length in enumerate(lengths)]
@@ -109,7 +111,8 @@ def test_a_part_of_an_object_is_written_where_it_belongs(tmp_path: Path, name: s
 
 
 # vLLM's makes its directories as it writes, which no native code does.
-@pytest.mark.parametrize("depth", [1, 8])
+@pytest.mark.star
+@pytest.mark.parametrize("depth", [8, 1])
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("layout", [layout for layout in FileLayout if layout is not FileLayout.VLLM])
 def test_files_lie_where_python_looks_for_them(tmp_path: Path, layout: FileLayout, name: str, depth: int) -> None:

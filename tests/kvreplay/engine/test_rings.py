@@ -124,6 +124,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.star
 @needs_uring
 @pytest.mark.parametrize("suffix", ["", ".dat"])
 @pytest.mark.parametrize("is_verified", [True, False])

@@ -266,6 +266,7 @@ def test_a_recorded_workload_is_taken_before_the_commands(tree):
     ]
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("value", [None, [], "x", -1, 1e300, True])
 @pytest.mark.parametrize("place", [("args",), ("args", "trials"), ("num_processes",), ("command_output_files",)])
 def test_values_that_no_tool_writes_end_in_faults_not_in_an_error(tree, place, value):

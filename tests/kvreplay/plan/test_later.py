@@ -45,6 +45,7 @@ def lay_before(rows, begin_ns, end_ns):
     return {obj: size for obj, size in live.items() if first.get(obj) in ("read", "delete")}
 
 
+@pytest.mark.first(seed=2)
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("is_verified", [False, True])
 def test_a_window_has_all_its_rows_and_what_they_need_lies_there(tmp_path, seed, is_verified):
@@ -145,6 +146,7 @@ def test_drives_are_compared_in_the_steady_window(tmp_path):
     assert (run["window"]["window"], run["window"]["rows"]) == ("steady:60s", sum(row[0] >= first for row in rows))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("options", "count"), [(("--window", "all"), 400), (("--limit", "100"), 100)])
 def test_another_part_than_the_steady_one_is_asked_for(tmp_path, options, count):
     rows = [row for row in lru_rows(3) if row[1] != "delete"]

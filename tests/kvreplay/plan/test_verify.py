@@ -124,9 +124,10 @@ def checked(engine: Any, at: Place, reads: list[dict[str, Any]] | None = None) -
     return driven, rows.all, driven.verification
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("kind", ["files", "extents", "memory", "python"])
-@pytest.mark.parametrize("depth", [1, 8])
+@pytest.mark.parametrize("depth", [8, 1])
 @pytest.mark.parametrize(
     ("sabotage", "by_fault", "first"),
     [
@@ -314,6 +315,7 @@ WHOLE = [
 ]
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("engine", ["threads", "auto"])
 @pytest.mark.parametrize("target", ["d", "s.dat"])
 def test_what_is_whole_is_found_whole_on_storage_and_in_memory(tmp_path: Path, engine: str, target: str) -> None:

@@ -176,6 +176,7 @@ def random_rows(seed: int, count: int) -> list[Any]:
     return rows
 
 
+@pytest.mark.first(seed=3)
 @pytest.mark.parametrize("seed", range(12))
 def test_versions_and_what_reads_find_are_what_following_each_block_finds(tmp_path: Path, seed: int) -> None:
     rows = random_rows(seed, 4000)

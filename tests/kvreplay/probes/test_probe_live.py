@@ -168,6 +168,7 @@ def headers(tmp_path_factory):
         yield made
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("headers")
 def test_bcc_counts_what_core_and_fio_count(place, tmp_path):
     directory, disk = place
@@ -193,6 +194,7 @@ def test_bcc_counts_what_core_and_fio_count(place, tmp_path):
     assert sorted(rows[0]) == sorted(rows[1])
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("headers")
 def test_bcc_serves_kernels_without_btf(monkeypatch, tmp_path):
     assert check_available() == Backend.CORE

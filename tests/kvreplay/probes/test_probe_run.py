@@ -49,6 +49,7 @@ def test_a_runs_block_requests_are_its_operations_bytes(tmp_path):
     assert {c["kind"]: c["bytes"] for c in probe["application"]["calls"] if c["call"] == "io_uring"}["read"] == 8 * MIB
 
 
+@pytest.mark.full
 @pytest.mark.root
 @pytest.mark.bpf
 def test_parts_of_an_operation_reach_the_device_as_they_are(tmp_path):

@@ -59,6 +59,7 @@ def test_a_shared_store_is_replayed_whole_on_one_host(tmp_path):
     assert not any("each node's own" in note for note in run.notes)
 
 
+@pytest.mark.full
 def test_a_rank_a_node_says_which_and_the_store_bears_the_load_of_all(tmp_path):
     path = fleet(tmp_path / "t.parquet", on_shared_store(), SHARED)
     on_ranks(NODES, lambda s: s.replay(Replay(Config(tiers={"nvme": "ram"}), path, tmp_path / "run", ["kvreplay"])))

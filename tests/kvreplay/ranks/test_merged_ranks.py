@@ -68,6 +68,7 @@ def requests_of_three_objects(count: int) -> list[Any]:
     return rows
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("by", [PartitionBy.USER, PartitionBy.OBJECT])
 @pytest.mark.parametrize("speed", [None, 1.0])
 def test_requests_are_pooled_also_those_that_several_ranks_served(tmp_path, by, speed):
@@ -134,6 +135,7 @@ def saves(request: int | None) -> list[Any]:
     return sorted(rows, key=lambda row: row[0])
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("request_id", [None, 7])
 @pytest.mark.parametrize("speed", [None, 1.0])
 def test_a_checkpoint_ends_when_its_last_rank_has_written_it(tmp_path, speed, request_id):

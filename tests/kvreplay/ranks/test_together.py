@@ -157,6 +157,7 @@ def test_ranks_of_one_host_do_not_share_a_block_device():
     assert target_of("nvme", str(devices[0]), 1, ["a", "b", "a"]) == str(devices[0])
 
 
+@pytest.mark.full
 def test_what_all_ranks_moved_is_what_the_kernel_counts_for_their_process(tmp_path):
     drive = tmp_path / "drive"
     drive.mkdir()
@@ -188,6 +189,7 @@ def process_io() -> tuple[int, int]:
     return int(counts["read_bytes"]), int(counts["write_bytes"])
 
 
+@pytest.mark.full
 def test_trials_and_sweeps_are_decided_by_rank_0_and_done_by_all(tmp_path):
     path = trace(tmp_path)
     config = Config(tiers={"nvme": "ram"}, io_bytes=4096)
@@ -266,7 +268,7 @@ def test_histograms_of_times_add_up_and_are_as_close_as_they_say():
     assert (found.count, found.max_ns) == (known.count, known.max_ns)
     for name in ("p50_ns", "p95_ns", "p99_ns", "p99_9_ns"):
         assert getattr(found, name) == pytest.approx(getattr(known, name), rel=ERROR)
-    for small in range(2048):
+    for small in (*range(64), *range(64, 2048, 31), 2047):
         one = Times(limit=0)
         one.add(np.array([small] * 2))
         assert one.distribution().p50_ns == small

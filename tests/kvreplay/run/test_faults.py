@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -85,13 +86,22 @@ def kill_with_rows(tmp_path: Path, process: subprocess.Popen[str]) -> Path:
     return tmp_path / "run"
 
 
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the drive `d` and the run on it that was killed, for tests to copy."""
+    folder = tmp_path_factory.mktemp("killed")
+    (folder / "d").mkdir()
+    kill_with_rows(folder, start(folder, folder / "d"))
+    return folder
+
+
+@pytest.mark.first(folder=1)
 @pytest.mark.parametrize("folder", ["trial-2", "trials/trial-2", "a/trial-2"])
-def test_of_trials_the_one_that_was_cut_off_is_seen(tmp_path: Path, folder: str) -> None:
+def test_of_trials_the_one_that_was_cut_off_is_seen(tmp_path: Path, killed: Path, folder: str) -> None:
     """As `--trials`, mlperf and compare leave them."""
     (tmp_path / "d").mkdir()
-    killed, series = kill_with_rows(tmp_path, start(tmp_path, tmp_path / "d")), tmp_path / "series"
-    (series / folder).parent.mkdir(parents=True)
-    cut = killed.rename(series / folder)
+    series = tmp_path / "series"
+    cut = shutil.copytree(killed / "run", series / folder)
     begun = json.loads((cut / PARTIAL_RUN_FILE).read_text())
     write_json(cut / PARTIAL_RUN_FILE, begun | {"argv": [*begun["argv"], "--trials", "3"]})
     whole = write_trace(tmp_path / "w.parquet", [row("write", 0)])
@@ -154,6 +164,7 @@ def test_a_killed_run_is_none_until_it_is_recovered_as_partial(tmp_path: Path) -
         recover(output)
 
 
+@pytest.mark.full
 def test_what_was_killed_on_several_drives_is_recovered_by_the_rule_it_ran_by(tmp_path: Path) -> None:
     drives = [tmp_path / "a", tmp_path / "b"]
     for drive in drives:
@@ -198,6 +209,7 @@ def test_a_signal_ends_the_run_with_what_it_has(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / PARTIAL_RUN_FILE).exists()
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("speed", [None, 1.0])
 def test_a_signal_before_the_first_operation_leaves_a_run_of_no_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, speed: float | None

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from conftest import run_process, write_trace
+from conftest import run_cli, write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.run import run, trials
@@ -27,17 +27,18 @@ def places(tmp_path):
 
 
 def compare(where, *more):
+    """Compare; kvdistill, a process of its own, prints the comparison."""
     sides = ("--tier", "nvme=one", "--against", "nvme=two")
-    return run_process("kvreplay", "compare", "t.parquet", *sides, *more, cwd=where)
+    return run_cli("kvreplay", "compare", "t.parquet", *sides, *more, cwd=where)
 
 
-def test_the_sides_take_turns_and_are_compared(places):
+def test_the_sides_take_turns_and_are_compared(places, capfd):
     done = compare(places, "--trials", "3", "-o", "out", "--json")
     runs = [line.partition(":")[0] for line in done.stderr.splitlines() if line.startswith("out/")]
     assert runs == [
         f"out/{run}" for run in ("a/trial-1", "b/trial-1", "b/trial-2", "a/trial-2", "a/trial-3", "b/trial-3")
     ]
-    found = json.loads(done.stdout)
+    found = json.loads(capfd.readouterr().out)
     assert found["names"] == ["a", "b"]
     assert found["trials"] == [3, 3]
     assert found["verdict"].endswith("; 50.0 % of bytes read")
@@ -62,12 +63,12 @@ def test_what_fails_on_one_side_is_not_said_of_the_other(places, monkeypatch):
 
 
 @pytest.mark.full
-def test_that_nothing_was_read_is_said_first(places):
-    done = compare(places, "--trials", "2", "--limit", "1", "-o", "out")
-    assert done.stdout.splitlines()[0].endswith("; writes only: no reads were measured")
-    alone = run_process("kvreplay", "run", "t.parquet", "--tier", "nvme=one", "--limit", "1", "-o", "run", cwd=places)
+def test_that_nothing_was_read_is_said_first(places, capfd):
+    compare(places, "--trials", "2", "--limit", "1", "-o", "out")
+    assert capfd.readouterr().out.splitlines()[0].endswith("; writes only: no reads were measured")
+    alone = run_cli("kvreplay", "run", "t.parquet", "--tier", "nvme=one", "--limit", "1", "-o", "run", cwd=places)
     assert alone.stdout.splitlines()[0].endswith("; writes only: no reads were measured")
-    several = run_process(
+    several = run_cli(
         "kvreplay", "run", "t.parquet", "--tier", "nvme=one", "--trials", "2", "-o", "several", cwd=places
     )
     assert several.stdout.splitlines()[0].endswith("; 50.0 % of bytes read")
@@ -81,34 +82,15 @@ def test_what_memory_did_is_no_part_of_what_was_read_on_the_drive(places):
     ]
     write_trace(places / "both.parquet", rows)
     tiers = ("--tier", "cpu=ram", "--tier", "nvme=one")
-    done = run_process("kvreplay", "run", "both.parquet", *tiers, "-o", "run", "--json", cwd=places)
+    done = run_cli("kvreplay", "run", "both.parquet", *tiers, "-o", "run", "--json", cwd=places)
     summary = msgspec.convert(json.loads(done.stdout)["summary"], Summary)
     assert summary.judgement.tier == "nvme"
     assert summary.mix == "writes only: no reads were measured"
 
 
 def test_a_drive_is_not_compared_with_itself(places):
-    done = run_process(
+    done = run_cli(
         "kvreplay", "compare", "t.parquet", "-t", "nvme=one", "--against", "nvme=one", cwd=places, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert "--against: it names the targets of --tier" in done.stderr
-
-
-def test_a_directory_with_a_finished_comparison_is_not_written_over(places):
-    compare(places, "--trials", "1", "-o", "out")
-    done = run_process(
-        "kvreplay",
-        "compare",
-        "t.parquet",
-        "-t",
-        "nvme=one",
-        "--against",
-        "nvme=two",
-        "-o",
-        "out",
-        cwd=places,
-        check=False,
-    )
-    assert done.returncode == 4
-    assert "--force" in done.stderr

@@ -51,7 +51,10 @@ def test_the_other_side_of_a_comparison_is_looked_at_before_the_first_is_measure
         ("compare", "t.parquet", "--against", "nvme=there"),
         ("sweep", "t.parquet"),
         ("sweep", "--gen", f"{GEN} --set tiers.gpu.capacity=0 --set tiers.cpu.capacity=0"),
-        ("sweep", "--gen", f"{GEN} --set tiers.gpu.capacity=0 --set tiers.cpu.capacity=0", "--users", "1,2"),
+        pytest.param(
+            ("sweep", "--gen", f"{GEN} --set tiers.gpu.capacity=0 --set tiers.cpu.capacity=0", "--users", "1,2"),
+            marks=pytest.mark.full,
+        ),
     ],
     ids=" ".join,
 )

@@ -447,6 +447,7 @@ def started(trace: Path, drive: Path, output: Path) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.full
 def test_control_c_leaves_a_partial_run_and_a_clean_target(tmp_path: Path, drive: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", 2, i, ts=i * 10**9) for i in range(100)])
     process = started(trace, drive, tmp_path / "run")

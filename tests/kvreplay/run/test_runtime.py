@@ -141,6 +141,7 @@ def test_a_run_of_half_a_second_repeats_its_trace(tmp_path: Path) -> None:
     assert served["request_id"][:2] == [7, 15]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("how", "length", "ended"),
     [

@@ -126,6 +126,7 @@ def test_a_run_without_checkpoints_has_none(tmp_path):
     assert replay(Replay(config, trace, tmp_path / "run", ["kvreplay"])).run.checkpoints is None
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("length", [4096, 5 * MIB])
 def test_pages_are_dropped_when_a_file_is_closed(tmp_path, engine, length):

@@ -118,6 +118,7 @@ def test_what_was_measured_is_kept_when_a_later_stack_cannot_be(tmp_path, monkey
         return score, None, None
 
     monkeypatch.setattr(cards, "measure_stack", measured)
+    monkeypatch.setattr(cards, "LOAD", ("--duration", "2s"))
     argv = ("kvreplay", "scorecard", tmp_path / "drive", "--size", "64MiB", "-o", tmp_path / "card", "--presets")
     refused = run_cli(*argv, "lmcache-disk,nosuch", check=False)
     assert "nosuch" in refused.stderr

@@ -103,6 +103,7 @@ def test_too_little_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.Monk
         list(reader.batches())  # type: ignore[attr-defined]
 
 
+@pytest.mark.first(limit_kib=2)
 @pytest.mark.parametrize("limit_kib", [300_000, 500_000, 1_000_000, 1_700_000, 1_830_000])
 def test_a_process_that_may_have_too_little_says_so(tmp_path: Path, limit_kib: int) -> None:
     """These gave `damaged after this row`, a crash, and `interrupted`."""

@@ -337,7 +337,8 @@ def test_what_requests_wait_for_under_more_load_is_the_drives(
     assert limit_of_open([lost]) is LimitCause.DEPENDENCIES
 
 
-def test_one_command_makes_the_trace_and_finds_the_knee(tmp_path: Path) -> None:
+def test_one_command_makes_the_trace_and_finds_the_knee(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvreplay.run.sweep.DOUBLINGS", 1)
     gen = "--users 9 --duration 3s --model tiny-1b --set workload.think_time=1s"
     # Nothing moves on a simulated tier: the search goes on as long as users ask for more.
     arguments = ["sweep", "--gen", gen, "--tier", "gpu=sim", "--users", "1,2", "--limit", "20", "-o", tmp_path / "s"]

@@ -123,6 +123,7 @@ def test_only_our_files_are_removed(tmp_path: Path) -> None:
     assert (outside / f"{1:016x}.kv").read_text() == "not ours"
 
 
+@pytest.mark.first(stray=1)
 @pytest.mark.parametrize("stray", ["0f/notes.txt", "notes.txt", "0f/deep/er/x", "other/x"])
 def test_a_stray_file_in_our_leftovers_blocks_no_run(tmp_path: Path, stray: str) -> None:
     target = tmp_path / "drive"

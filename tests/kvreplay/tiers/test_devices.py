@@ -199,6 +199,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.star
 @pytest.mark.root
 @pytest.mark.parametrize("engine", ["threads", "uring"])
 @pytest.mark.parametrize("is_discarding", [False, True])
@@ -357,6 +358,7 @@ def start_of(device: Path) -> bytes:
         return file.read(1 << 16)
 
 
+@pytest.mark.star
 @pytest.mark.root
 @pytest.mark.parametrize("programs", [("wipefs", "blkid"), ("blkid",), ()])
 @pytest.mark.parametrize(

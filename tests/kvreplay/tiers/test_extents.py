@@ -128,7 +128,8 @@ def test_peaks_are_told_apart_by_drive() -> None:
     assert (found.peak_bytes, found.drive_peak_bytes) == ([2 * BLOCK], [[BLOCK, 2 * BLOCK]])
 
 
-@pytest.mark.parametrize("depth", [1, 8])
+@pytest.mark.star
+@pytest.mark.parametrize("depth", [8, 1])
 @pytest.mark.parametrize("fsync", ["never", "close"])
 def test_every_block_that_is_read_was_written_there(tmp_path: Path, engine: str, depth: int, fsync: str) -> None:
     target = tmp_path / "space.dat"

@@ -137,6 +137,7 @@ def test_targets_that_are_no_path() -> None:
             named(text)
 
 
+@pytest.mark.first(engine=1)
 @pytest.mark.parametrize("engine", ["threads", "uring"])
 def test_a_modelled_replay_is_marked_in_every_output(tmp_path: Path, engine: str) -> None:
     if engine == "uring" and refusal() is not None:

@@ -90,7 +90,8 @@ EXPECTED = ["medium", "medium", "extreme", "short", None]
 """Of objects 1 to 5."""
 
 
-@pytest.mark.parametrize("depth", [1, 8])
+@pytest.mark.star
+@pytest.mark.parametrize("depth", [8, 1])
 @pytest.mark.parametrize("layout", ["flat", "vllm"])
 @pytest.mark.parametrize("engine", ["auto", "threads"])
 def test_each_file_has_the_lifetime_that_stands_for_its_stream(tmp_path, drive, depth, layout, engine):

@@ -137,6 +137,7 @@ def test_a_request_that_is_not_answered_in_time_is_counted_and_sent_again(tmp_pa
     assert any("left 2 unanswered" in note for note in run["notes"])
 
 
+@pytest.mark.full
 def test_a_store_that_is_silent_from_the_first_request_is_one_line(tmp_path, store):
     store.is_silent = lambda _method, _key: True
     options = ("--request-timeout", "1s", "--retries", 0)
@@ -146,8 +147,9 @@ def test_a_store_that_is_silent_from_the_first_request_is_one_line(tmp_path, sto
     assert (done.returncode, "--request-timeout 0s: write more than 0" in done.stderr) == (2, True)
 
 
+@pytest.mark.first(number=1, when=2)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-@pytest.mark.parametrize("when", ["listing", "replay", "removal"])
+@pytest.mark.parametrize("when", ["replay", "listing", "removal"])
 def test_a_signal_ends_what_a_silent_store_keeps_waiting(tmp_path, store, when, number):
     def is_silent(method: str, key: str) -> bool:
         if when == "replay":

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 s3dlio = pytest.importorskip("s3dlio", reason="s3dlio is not installed (pip install -e '.[s3]')")
 
 
-@pytest.fixture(scope="module", params=SERVERS)
+@pytest.fixture(scope="module", params=["rclone", pytest.param("seaweedfs", marks=pytest.mark.full)])
 def store_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with SERVERS[request.param](tmp_path_factory.mktemp(request.param)) as store:
         in_store(store.url, f"s3dlio.create_bucket('s3://{BUCKET}')")

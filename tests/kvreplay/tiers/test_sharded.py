@@ -93,6 +93,7 @@ def test_a_drive_follows_from_the_id_where_there_are_no_keys(tmp_path: Path) -> 
     assert (drive_of.tolist(), rule) == ([1, 0, 1, 0, 0], BY_ID)
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("has_keys", [True, False])
 @pytest.mark.parametrize("suffix", ["", ".dat"])
 def test_a_tier_on_several_drives(tmp_path: Path, engine: str, suffix: str, *, has_keys: bool) -> None:
@@ -185,6 +186,7 @@ def test_layouts_name_files_as_engines_do() -> None:
     assert len({mixed(i) >> 56 for i in range(4096)}) == 256
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("layout", list(FileLayout))
 def test_a_replay_in_each_layout_leaves_nothing(tmp_path: Path, engine: str, layout: FileLayout) -> None:
     (drive,) = directories(tmp_path, 1)

@@ -160,6 +160,7 @@ def small_disk(tmp_path):
         subprocess.run(["umount", path], check=True)
 
 
+@pytest.mark.star
 @pytest.mark.root
 @pytest.mark.parametrize("kib", [4, 24, 32, 48])
 @pytest.mark.parametrize("suffix", [".parquet", ".csv.zst"])
@@ -175,6 +176,7 @@ def test_a_full_disk_leaves_nothing(small_disk, monkeypatch, capsys, kib, suffix
     assert names(disk) == []
 
 
+@pytest.mark.first(target=1)
 @pytest.mark.root
 @pytest.mark.parametrize("target", ["u.parquet", "u.csv.zst", "u.csv"])
 def test_a_full_disk_stops_a_conversion(small_disk, here, monkeypatch, capsys, target):

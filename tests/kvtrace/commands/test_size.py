@@ -105,6 +105,7 @@ def test_saved_tokens_are_those_of_the_chunks_that_hit(requests):
     assert point["saved_tokens"] < point["input_tokens"]
 
 
+@pytest.mark.first(preset=1)
 @pytest.mark.parametrize("preset", ["vllm-fs", "lmcache-disk", "trtllm"])
 def test_samples_are_as_far_off_as_they_say(tmp_path, preset):
     path = write_requests(tmp_path / "many.jsonl", 2000, 8, blocks=12, prefixes=400)
@@ -317,6 +318,7 @@ def test_models_by_the_names_that_people_type(requests):
     assert found[0] == found[1] == found[2] is not None
 
 
+@pytest.mark.full
 @pytest.mark.traces
 def test_the_conversation_trace():
     path = TRACES / "mooncake_conversation.jsonl"
@@ -348,6 +350,7 @@ def test_beside_an_object_store_it_is_the_drive_that_is_sized():
     assert "--set tiers.nvme.capacity=134217728" in shown
 
 
+@pytest.mark.first(price=1)
 @pytest.mark.parametrize("preset", [pytest.param("vllm-fs", marks=pytest.mark.full), "lmcache-disk"])
 @pytest.mark.parametrize(("price", "target"), [((4, 0.1), 25), ((1, 1), 25), ((0.1, 4), 25), ((0.1, 4), 50)])
 def test_no_point_of_a_brute_force_is_cheaper(requests, preset, price, target):

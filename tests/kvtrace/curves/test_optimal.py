@@ -109,6 +109,7 @@ def naive(chain, capacity):
     return hits
 
 
+@pytest.mark.full
 @pytest.mark.traces
 def test_a_real_trace():
     requests = mooncake.read(TRACES / "mooncake_arxiv_first1000.jsonl")

@@ -193,6 +193,7 @@ def test_shares_and_continuations_are_those_of_the_users(many):
     assert second / begun == pytest.approx(0.8, abs=4 * (0.16 / begun) ** 0.5 + 64 / begun)
 
 
+@pytest.mark.full
 def test_turn_entries_hold_the_history_between_them(many):
     rows = rows_of(mlperf_of(None, decode_read_tokens=0), many, rows=1 << 18)
     sizes = np.zeros(len(many), dtype=np.int64)

@@ -188,6 +188,7 @@ SOURCES = {
 NAMES = {"mooncake": "x.jsonl", "bailian": "x.jsonl", "burstgpt": "x.csv", "azure": "x.csv"}
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("preset", ["mlperf", "lmcache-disk"])
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_source_makes_a_valid_trace_and_its_table_makes_the_same(tmp_path, monkeypatch, source, preset):

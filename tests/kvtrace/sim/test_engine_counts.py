@@ -10,7 +10,13 @@ from engine_runs import CPU, DISK, ENGINES, counted, simulated
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 
-COUNTS = sorted(path.stem for path in (ENGINES / "counts").glob("*.json"))
+BY_BLOCK = {"vllm-offload-cpu-300", "vllm-offload-cpu-300-033", "vllm-fs-100", "vllm-fs-100-033"}
+"""What test_engines.py compares block by block."""
+LONG = {"vllm-fs-300", "vllm-offload-cpu-16384-300"}
+COUNTS = [
+    pytest.param(path.stem, marks=[pytest.mark.full] if path.stem in BY_BLOCK | LONG else [])
+    for path in sorted((ENGINES / "counts").glob("*.json"))
+]
 OP = {"writes": "write", "reads": "read", "deletes": "delete"}
 TIERS = {"": DISK, "cpu": CPU, "fs": DISK}
 LAYERWISE = [(95, 508, 512), (97, 508, 512), (119, 508, 512), (123, 500, 512)]

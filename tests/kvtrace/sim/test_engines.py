@@ -85,14 +85,15 @@ def test_lmcache_writes_reads_and_deletes_the_same_chunks(monkeypatch, tmp_path,
     assert tuple(sum(len(did[operation]) for did in theirs.values()) for operation in OPERATIONS) == done
 
 
+@pytest.mark.first(name=2)
 @pytest.mark.parametrize(
     ("name", "counts", "is_ordered"),
     [
+        ("vllm033-cpu4096-300-ops", "vllm-offload-cpu-300-033", True),
+        ("vllm033-fs-cpu2048-100-ops", "vllm-fs-100-033", True),
         # 0.32.0 deletes what prompts larger than the tier displace in an order of its own, request by request the same.
         ("vllm032-cpu4096-300-ops", "vllm-offload-cpu-300", False),
         ("vllm032-fs-cpu2048-100-ops", "vllm-fs-100", False),
-        ("vllm033-cpu4096-300-ops", "vllm-offload-cpu-300-033", True),
-        ("vllm033-fs-cpu2048-100-ops", "vllm-fs-100-033", True),
     ],
 )
 def test_vllm_stores_gives_up_and_loads_the_same_blocks_in_the_same_order(
@@ -107,7 +108,8 @@ def test_vllm_stores_gives_up_and_loads_the_same_blocks_in_the_same_order(
     assert sum(len(real[n]["evict"]) for n in requests) > 90_000
 
 
-@pytest.mark.parametrize("version", ["032", "033"])
+@pytest.mark.first(version=1)
+@pytest.mark.parametrize("version", ["033", "032"])
 @pytest.mark.parametrize(("preset", "name", "done"), [
     ("vllm-offload-cpu", "cpu2048", {"032": (16_085, 12_254, 14_037), "033": (15_962, 12_393, 13_914)}),
     # Of files it brings up what it needs in rounds, and so gives up, and reads again, much of two of the prompts.
@@ -128,7 +130,8 @@ def test_vllm_moves_the_same_blocks_of_traffic_that_is_hard_on_a_cache(
     assert tuple(sum(len(did[kind]) for did in real.values() for kind in kinds) for kinds in totals) == done[version]
 
 
-@pytest.mark.parametrize(("slots", "reads"), [(4096, 0), (32768, 295)])
+@pytest.mark.first(slots=1)
+@pytest.mark.parametrize(("slots", "reads"), [(32768, 295), (4096, 0)])
 def test_vllm_writes_and_reads_the_same_slots_of_its_disk_file(monkeypatch, tmp_path, slots, reads):
     longest = write_alike(tmp_path / "requests.jsonl", CONVERSATION, 150)
     # Its GPU held the longest prompt, and of the slots one is never used.

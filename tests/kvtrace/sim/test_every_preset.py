@@ -90,6 +90,7 @@ def test_every_source_is_here():
     assert logs == set(SOURCES) - {*TEXTS, "requests"}
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("source", [*TEXTS, "requests", *MADE], indirect=True)
 @pytest.mark.parametrize("preset", preset_names())
 def test_a_preset_with_a_source(tmp_path, monkeypatch, capsys, preset, source):

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 
 MRU = """// MRU: the one used last leaves first.
@@ -35,6 +37,7 @@ EXPORT int64_t mru_choose(World *w, int64_t t, int64_t incoming, int64_t with) {
 """
 
 
+@pytest.mark.full
 def test_a_file_and_a_line_make_a_policy(tmp_path):
     for program in ("kvtrace", "kvreplay", "kvdistill"):
         shutil.copytree(ROOT / program, tmp_path / program, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
@@ -44,7 +47,7 @@ def test_a_file_and_a_line_make_a_policy(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "KVTRACE_NATIVE"}
     shutil.copy(ROOT / "hatch_build.py", tmp_path)
     build = [sys.executable, tmp_path / "hatch_build.py"]
-    subprocess.run(build, cwd=tmp_path, env=environment | {"CFLAGS": "-O1 -fno-lto"}, check=True)
+    subprocess.run(build, cwd=tmp_path, env=environment | {"CFLAGS": "-O0 -fno-lto"}, check=True)
     # Room for two: c takes b's place, a hits, d takes a's, b takes d's, c hits. LRU hits nothing.
     lines = [{"timestamp": n, "input_length": 512, "output_length": 1, "hash_ids": [ord(c)]} for n, c in
              enumerate("abcadbc")]  # fmt: skip

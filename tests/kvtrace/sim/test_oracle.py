@@ -315,6 +315,7 @@ USERS = {
 }
 
 
+@pytest.mark.first(preset=2)
 @pytest.mark.parametrize("preset", USERS.values(), ids=USERS.keys())
 def test_users_do_the_same_however_little_room_the_loop_has(preset):
     load = Load(users=6, seed=7, until_ns=90 * 10**9, max_requests=45)

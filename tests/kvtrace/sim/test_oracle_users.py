@@ -110,6 +110,7 @@ SOURCES = {
 }  # fmt: skip
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("name", preset_names())
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES.keys())
 @settings(max_examples=5, deadline=None)

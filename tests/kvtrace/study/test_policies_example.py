@@ -12,6 +12,7 @@ from kvtrace.core.schema import STUDY
 from kvtrace.core.tables import read_table
 
 ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture(scope="module")

@@ -17,13 +17,15 @@ pytest.importorskip("distributed")
 # Dask's own, as it is closed.
 pytestmark = pytest.mark.filterwarnings("ignore:.*:ResourceWarning", "ignore:.*:DeprecationWarning")
 
-TWO_HUNDRED = BEGIN + """
+MANY = (
+    BEGIN
+    + """
 [grid]
 seed = [1, 2, 3, 4, 5]
-chunk_tokens = [128, 256]
-tiers.nvme.policy = ["lru", "fifo", "s3fifo", "arc"]
-tiers.nvme.capacity = ["64MiB", "128MiB", "256MiB", "512MiB", "1GiB"]
-"""  # fmt: skip
+tiers.nvme.policy = ["lru", "fifo"]
+tiers.nvme.capacity = ["64MiB", "256MiB", "1GiB"]
+"""
+)
 
 
 @pytest.fixture(autouse=True)
@@ -35,13 +37,17 @@ def study(path, out, workers):
     return run_cli("kvtrace", "study", path, "-o", out, "--workers", workers, "--json")
 
 
-def test_the_table_has_the_same_bytes_however_many_simulate_at_a_time(tmp_path, request):
-    path, usual = study_file(tmp_path, TWO_HUNDRED), sys.getswitchinterval()
+@pytest.mark.parametrize(
+    ("more", "count"),
+    [("", 30), pytest.param("chunk_tokens = [64, 128, 192, 256, 320, 384, 512]", 210, marks=pytest.mark.full)],
+)
+def test_the_table_has_the_same_bytes_however_many_simulate_at_a_time(tmp_path, request, more, count):
+    path, usual = study_file(tmp_path, MANY + more), sys.getswitchinterval()
     # Threads that take turns often share what must not be shared: Typer's command lines were, once in some hundred.
     sys.setswitchinterval(1e-5)
     request.addfinalizer(lambda: sys.setswitchinterval(usual))
     found = [json.loads(study(path, tmp_path / str(workers), workers).stdout) for workers in (1, 8)]
-    assert (found[1]["configurations"], found[1]["failed"]) == (200, 0)
+    assert (found[1]["configurations"], found[1]["failed"]) == (count, 0)
     tables = [(tmp_path / name / "results.parquet").read_bytes() for name in ("1", "8")]
     assert tables[0] == tables[1]
     assert found[0]["answer"] == found[1]["answer"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import TRACES, run_process, trace_batch, trace_meta, write_trace
+from conftest import TRACES, trace_batch, trace_meta, write_trace
 from simulated import kvtrace
 
 from kvtrace.core.metadata import TierFacts
@@ -150,11 +150,6 @@ def test_a_trace_without_rows_is_valid(tmp_path, monkeypatch, capsys):
     assert "0 rows over -, 0 objects" in capsys.readouterr().out
 
 
-def test_validate_leaves_with_3_as_a_process(tmp_path):
-    done = run_process("kvtrace", "validate", write_trace(tmp_path / "t.parquet", [r(0, 0)]), check=False)
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (3, "", 1)
-
-
 # The objects table.
 
 
@@ -238,6 +233,7 @@ CAPACITIES = {
 }
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("settings", CAPACITIES.values(), ids=CAPACITIES.keys())
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("load", ["users", "inline", pytest.param("first 1000", marks=pytest.mark.traces)])
