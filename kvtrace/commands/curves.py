@@ -320,7 +320,7 @@ def size(
         "points": "sampled" if is_sampled else "simulated",
         "first_token": None if found.ceiling.first_token is None else "modelled",
     }
-    result: dict[str, Any] = {"answer": first_line(found, target), **facts, "basis": basis}
+    result: dict[str, Any] = {"answer": first_line(found, target, wanted), **facts, "basis": basis}
     result |= {"target": asdict(target), **asdict(found)}
     shown = document(found, wanted, facts, target)
     if page is not None:
@@ -361,11 +361,11 @@ def _prices(texts: list[str], roles: list[str]) -> dict[str, float] | None:
 _FEWEST_TICKS = 10
 
 
-def first_line(found: Sizing, target: Target) -> str:
+def first_line(found: Sizing, target: Target, stack: Stack) -> str:
     """Return the answer in one sentence."""
     best = found.chosen
     if best is not None:
-        line = f"{_name_capacities(best, found.labels)}: {_reached(best, target)}"
+        line = f"{_name_capacities(best, found.labels)}{_beside(best, stack)}: {_reached(best, target)}"
         return line if best.price is None else f"{line}; price {show(best.price, Unit.NUMBER)}"
     unlimited = f"unlimited {' and '.join(found.labels[role] for role in found.ceiling.capacities)}"
     if not target.is_met(found.ceiling):
@@ -392,6 +392,14 @@ def _reached(point: Point, target: Target) -> str:
         known = "unknown, too few requests" if time is None else format_duration(time)
         said += f", modelled {name} time to first token {known} (target {format_duration(limit_ns)})"
     return said
+
+
+def _beside(point: Point, stack: Stack) -> str:
+    """Return which other tiers of the preset make hits, too, and how many; empty without."""
+    others = [tier for t, tier in enumerate(point.tiers) if t not in stack.roles.values() and tier.hits]
+    shares = [percent(tier.hit_ratio or 0.0) for tier in others]
+    sizes = [_name_capacity(tier.capacity_bytes, tier.name.upper()) for tier in others]
+    return "".join(f", beside {size} ({share} of look-ups)" for size, share in zip(sizes, shares, strict=True))
 
 
 def _name_capacities(point: Point, labels: Mapping[str, str]) -> str:
@@ -452,7 +460,7 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
         Highlight("ceiling", found.ceiling.hit_ratio, Unit.SHARE, "with unlimited capacity"),
         Highlight("prompt tokens saved", shown.saved_tokens, Unit.COUNT, f"of {format_count(shown.input_tokens)}"),
     ]
-    return Document("", first_line(found, target), chapters, notes, highlights)
+    return Document("", first_line(found, target, stack), chapters, notes, highlights)
 
 
 def _computing(serving: dict[str, Any], stack: Stack) -> str:

@@ -216,7 +216,7 @@ class _Run:
 
     @property
     def _is_small(self) -> bool:
-        """Whether a simulation takes no time worth naming; then a few objects more or less decide, and steps are finer."""
+        """Whether a simulation takes no time worth naming: then single objects decide, and steps are finer."""
         chains = self.stack.load.chains
         return chains is not None and len(chains.slots) <= EXACT_REFERENCES / 1000
 
