@@ -41,9 +41,9 @@ from kvreplay.result.summarize import (
     Measured,
     RunResults,
     finished,
-    opened_again,
     opening,
     running,
+    so_far,
     table_metadata,
     window_note,
 )
@@ -259,7 +259,7 @@ class _Run:
                     read_smart(setting),
                     probed,
                 )
-                begun = opened_again(begun, found.setting, engine, self.data)
+                begun = msgspec.structs.replace(begun, **so_far(found.setting, engine, self.data))
                 return write_down(found, begun, measured, output)
 
     def _choose(self, depth: int, *, is_growing: bool = False) -> Engine:
