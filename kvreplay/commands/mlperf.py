@@ -210,12 +210,10 @@ def _attempt(
 def _run(
     planned: Sequence[tuple[Attempt, list[Rule]]], output: Path, ranks: Alongside | None, *, as_json: bool
 ) -> None:
-    from kvreplay.mlperf.document import result_document
     from kvreplay.mlperf.submit import TRACE, submit
     from kvreplay.result.tables import make_directory
     from kvreplay.run.run import Replay, replay
     from kvreplay.run.watch import live
-    from kvtrace.core.document.terminal import show_documents
 
     results: list[MlperfResult] = []
     error: KvError | None = None
@@ -236,15 +234,22 @@ def _run(
         results.append(found)
         if error is not None:
             break
-    if ranks is not None and ranks.ranks.count > 1:
-        # What is combined is shown.
-        pass
-    elif as_json:
-        emit_json(results if len(planned) > 1 else results[0])
-    else:
-        show_documents([result_document(found) for found in results])
+    # Of several ranks what is combined is shown.
+    if ranks is None or ranks.ranks.count == 1:
+        _show(results, is_one=len(planned) == 1, as_json=as_json)
     if error is not None:
         raise error
+
+
+def _show(results: list[MlperfResult], *, is_one: bool, as_json: bool) -> None:
+    """Print results: as JSON the one of a single option, else a list."""
+    from kvreplay.mlperf.document import result_document
+    from kvtrace.core.document.terminal import show_documents
+
+    if as_json:
+        emit_json(results[0] if is_one else results)
+    else:
+        show_documents([result_document(found) for found in results])
 
 
 def _rest(seconds: float) -> None:
@@ -261,24 +266,19 @@ def _check(trees: Sequence[Path], _output: Path, *, is_forced: bool, as_json: bo
     """Print the faults of a result tree; TraceError if it has any."""
     from kvreplay.mlperf.check import check_tree
     from kvreplay.mlperf.document import check_document
-    from kvtrace.core.document.terminal import show_documents
+    from kvtrace.core.document.terminal import answer
 
     if len(trees) != 1:
         raise ConfigError("check takes one folder, the --results-dir of mlpstorage")
     found = check_tree(trees[0], command_line())
-    if as_json:
-        emit_json(found)
-    else:
-        show_documents([check_document(found)])
+    answer(found, lambda: check_document(found), as_json=as_json)
     if found.findings:
         raise TraceError(found.answer, path=trees[0])
 
 
 def _combine(folders: Sequence[Path], output: Path, *, is_forced: bool, as_json: bool) -> None:
-    from kvreplay.mlperf.document import result_document
     from kvreplay.mlperf.submit import combine, write_result
     from kvreplay.result.tables import check_output, make_directory
-    from kvtrace.core.document.terminal import show_documents
 
     found = combine(folders, command_line())
     check_output(output, is_forced=is_forced)
@@ -287,10 +287,7 @@ def _combine(folders: Sequence[Path], output: Path, *, is_forced: bool, as_json:
         folder = output / result.option if len(found) > 1 else output
         make_directory(folder, "mlperf.json")
         write_result(result, [], folder)
-    if as_json:
-        emit_json(found if len(found) > 1 else found[0])
-    else:
-        show_documents([result_document(result) for result in found])
+    _show(found, is_one=len(found) == 1, as_json=as_json)
 
 
 _OF_RESULTS = {"combine": _combine, "check": _check}

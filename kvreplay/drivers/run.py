@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import shutil
 import subprocess
 import tempfile
 import time
@@ -129,8 +129,7 @@ def _settings(wanted: EngineOptions, prompts: Prompts, directory: Path, staging:
     memory = available_bytes()
     if memory is not None and cpu_bytes > memory:
         raise ConfigError(f"--cpu: only {format_bytes(memory)} of memory is available; ask for less")
-    space = os.statvfs(directory)
-    free_bytes = space.f_bavail * space.f_frsize
+    free_bytes = shutil.disk_usage(directory).free
     token_bytes = 4 * wanted.layers * wanted.kv_heads * wanted.head_dim
     need = min(disk_bytes or prompts.tokens * token_bytes, prompts.tokens * token_bytes)
     if need > free_bytes:
@@ -177,10 +176,7 @@ def _trace_metadata(wanted: EngineOptions, settings: Settings, service: EngineRe
         {
             "engine": str(wanted.kind),
             "engine_version": service.facts.get("version"),
-            "requests": wanted.requests,
-            "layers": wanted.layers,
-            "kv_heads": wanted.kv_heads,
-            "head_dim": wanted.head_dim,
+            **{name: getattr(wanted, name) for name in ("requests", "layers", "kv_heads", "head_dim")},
             "cpu_bytes": settings.cpu_bytes or None,
             "disk_bytes": settings.disk_bytes or None,
             "is_direct": wanted.is_direct,

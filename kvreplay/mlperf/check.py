@@ -315,7 +315,9 @@ def _run(run: _Run) -> Found:
     if run.division == CLOSED:
         yield from _locked(run.path, options, sequence, features)
     path, summary = yield from _summary(run.path)
-    ranks = _ranks_of(run.metadata, summary)
+    # One if nothing says.
+    known = (_at(summary, "total_ranks"), run.metadata.get("num_processes"), 1)
+    ranks = max(1, int(min(_MOST_RANKS, next(n for each in known if (n := _number(each)) is not None))))
     trials = int(min(_MOST_TRIALS, _number(sequence.get("trials")) or TRIALS))
     for option in OPTIONS:
         folder, found = run.path / f"option_{option.number}", defaultdict[str, list[Any]](list)
@@ -436,12 +438,6 @@ def _locked(path: Path, options: dict[str, Any], sequence: dict[str, Any], featu
 
 def _is_equal(value: Any, wanted: Any) -> bool:
     return value == wanted or (not isinstance(wanted, str) and _number(value) == wanted)
-
-
-def _ranks_of(metadata: dict[str, Any], summary: Any) -> int:
-    """Return how many ranks a run had; one if nothing says."""
-    known = (_at(summary, "total_ranks"), metadata.get("num_processes"), 1)
-    return max(1, int(min(_MOST_RANKS, next(found for each in known if (found := _number(each)) is not None))))
 
 
 def _results(option: Path, trials: int, ranks: int, found: dict[str, list[Any]]) -> Found:

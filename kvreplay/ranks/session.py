@@ -276,14 +276,12 @@ class Meeting:
 
     def leave(self, error: KvError | None) -> None:
         """Take part in the remaining meetings, so that no rank waits; `error` is the reason why we left."""
+        if error is not None and not (self._is_agreed or self.is_off):
+            # Others may be writing for minutes what will not be needed.
+            self._ranks.stop(f"an error of rank {self._ranks.rank}: {error}")
         if not self._is_ready:
-            if error is not None:
-                # Others may be writing for minutes what will not be needed.
-                self._ranks.stop(f"an error of rank {self._ranks.rank}: {error}")
             self.ready(error)
         if not self._is_agreed and not self.is_off:
-            if error is not None:
-                self._ranks.stop(f"an error of rank {self._ranks.rank}: {error}")
             self.agree(None)
 
 

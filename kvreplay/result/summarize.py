@@ -461,12 +461,6 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: Requ
             f"verified: checking took {format_duration(measured.verification.check_ns)} of the submitting threads' "
             "time, which lies in the latencies of reads; run again without --verify for figures"
         )
-    small, is_direct = begun.engine.buffer_small_page_bytes, any(of.get("direct_io") for _, of in begun.drives())
-    if small and is_direct and (begun.engine.io_bytes or 0) > _WHOLE_BYTES:
-        # A device takes no long I/O whole from small pages.
-        lie = f"{format_bytes(small)} of the I/O buffers lie on small pages"
-        where = "/sys/kernel/mm/transparent_hugepage/enabled"
-        yield f"{lie} (see {where}): I/Os from there may reach the device in parts"
     if setting.config.drive is not None:
         yield from beside_drive(Path(setting.config.drive), begun, summary)
     if setting.config.is_buffered:
@@ -534,6 +528,12 @@ def _storage_notes(begun: RunBegun, deleting: set[str]) -> list[str]:
         for name, facts in begun.drives()
         if (streams := facts.get("streams")) is not None
     ]
+    small, is_direct = begun.engine.buffer_small_page_bytes, any(drive.get("direct_io") for drive in drives)
+    if small and is_direct and (begun.engine.io_bytes or 0) > _WHOLE_BYTES:
+        # A device takes no long I/O whole from small pages.
+        lie = f"{format_bytes(small)} of the I/O buffers lie on small pages"
+        where = "/sys/kernel/mm/transparent_hugepage/enabled"
+        notes.append(f"{lie} (see {where}): I/Os from there may reach the device in parts")
     devices = [str(drive["device"]) for drive in drives if drive.get("device") is not None]
     return notes + [
         f"several drives lie on one device, {device}: their figures, and what it read and wrote, cannot be told apart"

@@ -13,7 +13,7 @@ import hashlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -93,11 +93,6 @@ Show = Callable[[str, int], Any]
 """Of a label and a number of rows, gives a context manager that yields a function taking the rows done."""
 
 
-@contextmanager
-def _no_show(_label: str, _rows: int) -> Iterator[Callable[[float], None]]:
-    yield lambda _done: None
-
-
 @dataclass(frozen=True, slots=True)
 class Replay:
     """A replay that is asked for: of what, how, where it goes, and who looks on."""
@@ -109,7 +104,7 @@ class Replay:
     """The command line, as outputs record it."""
     is_forced: bool = False
     """Whether it replaces a run in `output`."""
-    show: Show = _no_show
+    show: Show = lambda _label, _rows: nullcontext(lambda _done: None)
     watching: Watching | None = None
     """Shows the measured part while it goes on, in place of `show`."""
 

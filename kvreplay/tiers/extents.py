@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,8 +64,8 @@ class ExtentTier(Drive):
             available = self._size_bytes = device.size_bytes // self.alignment * self.alignment
         else:
             self._fd = claims.claim_file(self._path, flags)
-            space = os.statvfs(self._path)
-            available = space.f_bavail * space.f_frsize + os.fstat(self._fd).st_blocks * _ALLOCATED_UNIT_BYTES
+            allocated = os.fstat(self._fd).st_blocks * _ALLOCATED_UNIT_BYTES
+            available = shutil.disk_usage(self._path).free + allocated
         if START_BYTES + peak_bytes > available:
             raise self._too_small(peak_bytes, available)
         with mmap.mmap(-1, self.alignment) as block:
