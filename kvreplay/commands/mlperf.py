@@ -123,8 +123,7 @@ def mlperf(
 
         check_memory()
         from kvreplay.config.tiers import check_targets
-        from kvreplay.mlperf.document import plan_document
-        from kvreplay.mlperf.rules import ALL, SHORT, refuse_broken, resolve, rules_of
+        from kvreplay.mlperf.rules import ALL, SHORT, plan_document, refuse_broken, resolve, rules_of
         from kvreplay.result.tables import check_output
         from kvtrace.core.document.terminal import show_documents
 
@@ -189,7 +188,6 @@ def _attempt(
     place = place_of(replay.tiers[STORAGE], output)
     place = replace(place, free_bytes=place.free_bytes // sharing)
     capacity = None if locked.capacity is None else parse_bytes(locked.capacity)
-    room = place.free_bytes if place.size_bytes is None else place.size_bytes
     attempt = Attempt(
         option=option,
         config=config,
@@ -202,7 +200,7 @@ def _attempt(
         options=options,
         asked_bytes=capacity,
     )
-    if not 0 < attempt.capacity_bytes <= room:
+    if not 0 < attempt.capacity_bytes <= place.room_bytes:
         raise ConfigError(f"{attempt.space}: name a larger target, or a smaller --capacity")
     return attempt
 
@@ -243,7 +241,7 @@ def _run(
 
 def _show(results: list[MlperfResult], *, is_one: bool, as_json: bool) -> None:
     """Print results: as JSON the one of a single option, else a list."""
-    from kvreplay.mlperf.document import result_document
+    from kvreplay.mlperf.result import result_document
     from kvtrace.core.document.terminal import show_documents
 
     if as_json:
@@ -264,8 +262,7 @@ def _rest(seconds: float) -> None:
 
 def _check(trees: Sequence[Path], _output: Path, *, is_forced: bool, as_json: bool) -> None:  # noqa: ARG001 - as _combine
     """Print the faults of a result tree; TraceError if it has any."""
-    from kvreplay.mlperf.check import check_tree
-    from kvreplay.mlperf.document import check_document
+    from kvreplay.mlperf.check import check_document, check_tree
     from kvtrace.core.document.terminal import answer
 
     if len(trees) != 1:

@@ -20,9 +20,11 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import asdict
 
-from kvreplay.mlperf.rules import OPTIONS, PAUSE_S, RUNTIME_S, SEED, TRIALS, LockedOption, Rule, judged
+from kvreplay.mlperf.rules import OPTIONS, PAUSE_S, RUNTIME_S, SEED, TRIALS, LockedOption, Rule, judged, rules_table
 from kvtrace import __version__
+from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
 from kvtrace.core.errors import TraceError
 from kvtrace.core.units import counted
 
@@ -509,3 +511,17 @@ def _aggregated(path: Path, said: Any, number: int, found: dict[str, list[Any]])
     for name, rule, wanted in checks:
         if name in said and not math.isclose(_number(said[name]) or 0.0, wanted, rel_tol=_CLOSE, abs_tol=_CLOSE):
             yield rule, path, f"option {number}: {name} {said[name]}, but its ranks' files give {wanted:g}"
+
+
+def check_document(found: Checked) -> Document:
+    """Make the document of a checked result tree: its faults, then the rules."""
+    faults = [asdict(each) for each in found.findings]
+    tables = (
+        [table_of("Faults", Sheet.PERFORMANCE, "text: rule = Rules.md, path, what = fault", faults)] if faults else []
+    )
+    return Document(
+        name="",
+        headline=found.answer,
+        notes=[f"not checked: {what} ({rule})" for rule, what in found.not_checked.items()],
+        chapters=[Chapter("", [*tables, rules_table(found.rules)])],
+    )
