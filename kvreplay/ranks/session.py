@@ -29,7 +29,6 @@ from kvreplay.ranks.merge import merge_ranks, merged_error
 from kvreplay.ranks.partition import Part, PartitionBy, PartitionOptions, write_part
 from kvreplay.ranks.parts import RANK_FILE, RANKS_FILE, Ordered, RankReport
 from kvreplay.result import tables
-from kvreplay.result.tables import check_output, make_directory
 from kvreplay.run.run import FinishedRun, Replay, replay
 from kvtrace.core.errors import ConfigError, KvError, RankLost
 from kvtrace.core.files import write_json
@@ -396,12 +395,12 @@ def own_client(
 
     def prepare() -> tuple[dict[str, str], Path]:
         if rank == 0:
-            check_output(output, is_forced=is_forced)
-            make_directory(output, MLPERF_FILE)
+            tables.check_output(output, is_forced=is_forced)
+            tables.make_directory(output, MLPERF_FILE)
         return {n: partition.target_of(n, target, rank, hosts) for n, target in tiers.items()}, output
 
     own, _ = ranks.together(prepare)
-    ranks.together(lambda: make_directory(output, MLPERF_FILE))
+    ranks.together(lambda: tables.make_directory(output, MLPERF_FILE))
     filesystem = [str(path.stat().st_dev) for path in paths_of(own[STORAGE]) if path.is_dir()] if STORAGE in own else []
     there = ranks.gather([hosts[rank], *filesystem])
     return own, output / RANK_FOLDER.format(rank), max(1, there.count([hosts[rank], *filesystem]) if filesystem else 1)

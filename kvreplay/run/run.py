@@ -35,7 +35,6 @@ from kvreplay.plan.contents import DataSource, Fill, named
 from kvreplay.plan.window import Loader, populated_rows
 from kvreplay.result import tables
 from kvreplay.result.counts import RunPart
-from kvreplay.result.journal import JournaledRecord, journal, unrecovered
 from kvreplay.result.probed import probing
 from kvreplay.result.summarize import (
     Measured,
@@ -47,6 +46,7 @@ from kvreplay.result.summarize import (
     table_metadata,
     window_note,
 )
+from kvreplay.result.tables import JournaledRecord, journal, unrecovered
 from kvreplay.run.precondition import LaidOut, is_laid_out, lay_out_all, precondition
 from kvreplay.run.watch import Watch, Watching
 from kvreplay.tiers.claims import smart

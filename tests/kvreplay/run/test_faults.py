@@ -17,9 +17,9 @@ from waiting import wait_for
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import Engine, refusal
-from kvreplay.result import journal as journals
 from kvreplay.result import tables
-from kvreplay.result.journal import Journal
+from kvreplay.result import tables as journals
+from kvreplay.result.tables import Journal
 from kvreplay.run.document import run_document
 from kvreplay.run.run import Replay, recover, replay
 from kvreplay.run.trials import Trials
