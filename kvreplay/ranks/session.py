@@ -350,16 +350,13 @@ class Alongside:
 
         """
         meeting = Meeting(self.ranks)
-        error: KvError | None = None
-        found: list[T] = []
         try:
-            found.append(do())
-        except KvError as refused:
-            error = refused
-        meeting.ready(error)
-        if error is not None:
-            raise error
-        return found[0]
+            found = do()
+        except KvError as error:
+            meeting.ready(error)
+            raise
+        meeting.ready()
+        return found
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks, by rank; null for a rank that is gone."""

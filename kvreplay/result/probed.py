@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
@@ -105,41 +105,33 @@ def probing(
     if not config.is_probed:
         yield lambda _started_ns: None
         return
-    with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.resolve().parent) as staging:
-        directory, process = Path(staging) / "probe", None
+    with ExitStack() as stack:
+        staging = tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.resolve().parent)
+        directory, left_out = Path(stack.enter_context(staging)) / "probe", None
         try:
-            process = _attach(_command(config, tiers, directory, is_of_all=is_of_all))
+            process = stack.enter_context(_attached(_command(config, tiers, directory, is_of_all=is_of_all)))
         except ProbeUnavailable as error:
             left_out = _left_out(str(error))
-        if process is None:
-            yield lambda _started_ns: left_out
-            return
-        try:
-            yield lambda started_ns: _end(process, directory, started_ns)
-        finally:
-            _dismiss(process)
+        yield lambda started_ns: left_out or _end(process, directory, started_ns)
 
 
-def _attach(command: list[str]) -> subprocess.Popen[str]:
-    """Return the process that probes, attached; ProbeUnavailable if it cannot."""
+@contextmanager
+def _attached(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Yield the process that probes, attached; at last it is ended. ProbeUnavailable if it cannot."""
     try:
         process = subprocess.Popen(  # noqa: S603 - our own program
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
     except OSError as error:
         raise ProbeUnavailable(f"{command[0]} does not start: {error.strerror}") from None
-    said = _stderr(process).readline().strip()
-    if said != ATTACHED:
-        _dismiss(process)
-        raise ProbeUnavailable(said)
-    return process
-
-
-def _dismiss(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        process.kill()
-    process.wait()
-    _stderr(process).close()
+    with process:
+        try:
+            said = _stderr(process).readline().strip()
+            if said != ATTACHED:
+                raise ProbeUnavailable(said)
+            yield process
+        finally:
+            process.kill()
 
 
 def _stderr(process: subprocess.Popen[str]) -> IO[str]:
