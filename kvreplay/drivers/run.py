@@ -20,9 +20,9 @@ from kvreplay.config.config import Config
 from kvreplay.drivers.drive import check_strace, engine_directory, serve
 from kvreplay.drivers.engines import EngineOptions, Prompts, RealEngine, check_interpreter, read_prompts
 from kvreplay.drivers.record import TIER, EngineRecord, Recording, recording
+from kvreplay.probes.session import probing
 from kvreplay.result import tables
 from kvreplay.result.counts import RunPart
-from kvreplay.result.probed import probing
 from kvreplay.result.summarize import Measured, RunResults
 from kvreplay.run.run import FinishedRun, Interrupted, moved_between, write_down
 from kvreplay.tiers.claims import firmware, smart
@@ -89,7 +89,8 @@ def run_engine(
             tiers={TIER: str(wanted.directory)}, is_buffered=not wanted.is_direct, is_probed=wanted.is_probed
         )
         tiers = [FileTier(TIER, directory, StorageOptions())]
-        end_probes = stack.enter_context(probing(config, list(tiers), output, is_of_all=not wanted.is_direct))
+        probes = probing(tiers, output, is_wanted=wanted.is_probed, is_of_all=not wanted.is_direct)
+        end_probes = stack.enter_context(probes)
         before, health, started = device_counters(directory), smart(directory), datetime.now(UTC)
         with show(f"{wanted.engine.title} serving", len(prompts.rows)) as tick:
             service = serve(wanted.kind, wanted.interpreter, settings, output / LOG_FILE, interrupted, tick)

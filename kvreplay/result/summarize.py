@@ -27,6 +27,7 @@ from kvreplay.native.rows import NOT_DONE, READ
 from kvreplay.plan.buffers import small_page_bytes
 from kvreplay.plan.contents import DataSource
 from kvreplay.plan.window import IS_LOAD, NO_QOS, Asked
+from kvreplay.probes.session import Probed
 from kvreplay.result import tables
 from kvreplay.result.cause import pace
 from kvreplay.result.checkpoints import Checkpoints
@@ -42,7 +43,6 @@ from kvreplay.result.counts import (
     ops_batch,
 )
 from kvreplay.result.figures import DEFINITIONS, figures, mlperf_figures, traffic_warnings
-from kvreplay.result.probed import Probed
 from kvreplay.result.verdict import beside_drive, verdict
 from kvreplay.tiers.extents import FREED_ONLY
 from kvreplay.tiers.host import host_facts

@@ -33,9 +33,9 @@ from kvreplay.engine.share import check_submitters
 from kvreplay.native.rows import DELETE, NOT_DONE, READ, WRITE
 from kvreplay.plan.contents import DataSource, Fill, named
 from kvreplay.plan.window import Loader, populated_rows
+from kvreplay.probes.session import probing
 from kvreplay.result import tables
 from kvreplay.result.counts import RunPart
-from kvreplay.result.probed import probing
 from kvreplay.result.summarize import (
     Measured,
     RunResults,
@@ -193,7 +193,9 @@ class _Run:
                     drive.note_written(region)
             with setting.trace.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            end_probes = stack.enter_context(probing(config, setting.tiers, output))
+            has_events = not config.is_histograms_only
+            probes = probing(setting.tiers, output, is_wanted=config.is_probed, has_events=has_events)
+            end_probes = stack.enter_context(probes)
             rows = loader.begin(
                 setting.pacer, is_ignoring_streams=config.is_ignoring_streams, is_verified=config.is_verified
             )
