@@ -21,8 +21,7 @@ from kvreplay.config.config import Targets
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import COUNTED, DELETE, NONE, NOT_DONE, OK, ROW, SKIPPED
 from kvreplay.plan.pacing import Repeated
-from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import Tier
+from kvreplay.tiers.tier import SeveralDrives, Tier
 from kvtrace.core.native.library import library
 from kvtrace.core.native.structs import Structure, address
 from kvtrace.core.run.figures import ClassFigures, Distribution, RequestFigures

@@ -25,8 +25,7 @@ from kvreplay.config.config import Precondition
 from kvreplay.config.setting import Setting
 from kvreplay.plan.contents import DataSource, Fill
 from kvreplay.tiers.extents import ExtentTier
-from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import Drive, Region, Tier
+from kvreplay.tiers.tier import Drive, Region, SeveralDrives, Tier
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.run.run_file import Preconditioned
 from kvtrace.core.units import NS_PER_S

@@ -13,6 +13,7 @@ import hashlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -53,8 +54,7 @@ from kvreplay.tiers.claims import smart
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.host import device_counters
 from kvreplay.tiers.modelled import DriveFile
-from kvreplay.tiers.sharded import BY_KEY, SeveralDrives
-from kvreplay.tiers.tier import Holding, Tier, drives_of
+from kvreplay.tiers.tier import BY_KEY, Holding, SeveralDrives, Tier, drives_of
 from kvtrace.core.app import INTERRUPTED, noted_signals
 from kvtrace.core.errors import ConfigError, DeviceError, FailedOperations, KvError, TraceError, need_file
 from kvtrace.core.files import write_json
@@ -534,24 +534,19 @@ class Feed:
         self._loader, self._hand, self._laid = loader, hand, laid
         self._rows = loader.rows
         self._given = 0
-        self._error: BaseException | None = None
+        self._work: Future[None] | None = None
 
     @property
     def trouble(self) -> str | None:
         """What ended the reading of the trace; None while it goes on."""
-        return None if self._error is None else "the trace"
+        return "the trace" if self._work and self._work.done() and self._work.exception() else None
 
     def fill(self) -> None:
         """Lay as many rows as fit the ring."""
         first = self._loader.laid
         self._loader.load()
-        if self._laid is not None:
-            self._tell(first)
-
-    def _tell(self, first: int) -> None:
-        while first < self._loader.laid:
+        while self._laid is not None and first < self._loader.laid:
             rows = self._rows.within(first, self._loader.laid)
-            assert self._laid is not None, "only then is it told"
             self._laid(first, rows)
             first += len(rows)
 
@@ -561,28 +556,23 @@ class Feed:
         is_over = threading.Event()
 
         def work() -> None:
-            try:
-                while not is_over.is_set():
-                    has_given, laid = self._give(int(self._rows.struct.ended), PART_ROWS), self._loader.laid
-                    self.fill()
-                    if self._loader.laid > laid:
-                        wake()
-                    elif not has_given:
-                        is_over.wait(_PAUSE_S)
-            except BaseException as error:  # noqa: BLE001 - raised again below
-                self._error = error
+            while not is_over.is_set():
+                has_given, laid = self._give(int(self._rows.struct.ended), PART_ROWS), self._loader.laid
+                self.fill()
+                if self._loader.laid > laid:
+                    wake()
+                elif not has_given:
+                    is_over.wait(_PAUSE_S)
 
-        thread = threading.Thread(target=work, name="kvreplay-feed", daemon=True)
-        if not self._loader.is_whole:
-            thread.start()
-        try:
-            yield
-        finally:
-            is_over.set()
-            if thread.ident is not None:
-                thread.join()
-        if self._error is not None:
-            raise self._error
+        with ThreadPoolExecutor(1, "kvreplay-feed") as pool:
+            if not self._loader.is_whole:
+                self._work = pool.submit(work)
+            try:
+                yield
+            finally:
+                is_over.set()
+        if self._work is not None:
+            self._work.result()
 
     def _give(self, until: int, least: int) -> bool:
         """Hand on rows up to `until`, if at least `least` of them are new; return whether it was done."""
