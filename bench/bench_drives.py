@@ -33,8 +33,7 @@ from kvreplay.engine.engine import Engine, EngineName, choose
 from kvreplay.native.rows import READ, WRITE
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.modelled import SimulatedTier
-from kvreplay.tiers.sharded import BY_ID, SeveralDrives, drive_by_id
-from kvreplay.tiers.tier import Holding, StorageOptions, Tier
+from kvreplay.tiers.tier import BY_ID, Holding, SeveralDrives, StorageOptions, Tier, drive_by_id
 
 RUNS, DRIVES, DEPTH = 3, 2, 32
 """Depth by drive."""

@@ -123,8 +123,7 @@ def mlperf(
 
         check_memory()
         from kvreplay.config.tiers import check_targets
-        from kvreplay.mlperf.document import plan_document
-        from kvreplay.mlperf.rules import ALL, SHORT, refuse_broken, resolve, rules_of
+        from kvreplay.mlperf.rules import ALL, SHORT, plan_document, refuse_broken, resolve, rules_of
         from kvreplay.result.tables import check_output
         from kvtrace.core.document.terminal import show_documents
 
@@ -189,7 +188,6 @@ def _attempt(
     place = place_of(replay.tiers[STORAGE], output)
     place = replace(place, free_bytes=place.free_bytes // sharing)
     capacity = None if locked.capacity is None else parse_bytes(locked.capacity)
-    room = place.free_bytes if place.size_bytes is None else place.size_bytes
     attempt = Attempt(
         option=option,
         config=config,
@@ -202,7 +200,7 @@ def _attempt(
         options=options,
         asked_bytes=capacity,
     )
-    if not 0 < attempt.capacity_bytes <= room:
+    if not 0 < attempt.capacity_bytes <= place.room_bytes:
         raise ConfigError(f"{attempt.space}: name a larger target, or a smaller --capacity")
     return attempt
 
@@ -210,12 +208,10 @@ def _attempt(
 def _run(
     planned: Sequence[tuple[Attempt, list[Rule]]], output: Path, ranks: Alongside | None, *, as_json: bool
 ) -> None:
-    from kvreplay.mlperf.document import result_document
     from kvreplay.mlperf.submit import TRACE, submit
     from kvreplay.result.tables import make_directory
     from kvreplay.run.run import Replay, replay
     from kvreplay.run.watch import live
-    from kvtrace.core.document.terminal import show_documents
 
     results: list[MlperfResult] = []
     error: KvError | None = None
@@ -236,15 +232,22 @@ def _run(
         results.append(found)
         if error is not None:
             break
-    if ranks is not None and ranks.ranks.count > 1:
-        # What is combined is shown.
-        pass
-    elif as_json:
-        emit_json(results if len(planned) > 1 else results[0])
-    else:
-        show_documents([result_document(found) for found in results])
+    # Of several ranks what is combined is shown.
+    if ranks is None or ranks.ranks.count == 1:
+        _show(results, is_one=len(planned) == 1, as_json=as_json)
     if error is not None:
         raise error
+
+
+def _show(results: list[MlperfResult], *, is_one: bool, as_json: bool) -> None:
+    """Print results: as JSON the one of a single option, else a list."""
+    from kvreplay.mlperf.result import result_document
+    from kvtrace.core.document.terminal import show_documents
+
+    if as_json:
+        emit_json(results[0] if is_one else results)
+    else:
+        show_documents([result_document(found) for found in results])
 
 
 def _rest(seconds: float) -> None:
@@ -259,26 +262,20 @@ def _rest(seconds: float) -> None:
 
 def _check(trees: Sequence[Path], _output: Path, *, is_forced: bool, as_json: bool) -> None:  # noqa: ARG001 - as _combine
     """Print the faults of a result tree; TraceError if it has any."""
-    from kvreplay.mlperf.check import check_tree
-    from kvreplay.mlperf.document import check_document
-    from kvtrace.core.document.terminal import show_documents
+    from kvreplay.mlperf.check import check_document, check_tree
+    from kvtrace.core.document.terminal import answer
 
     if len(trees) != 1:
         raise ConfigError("check takes one folder, the --results-dir of mlpstorage")
     found = check_tree(trees[0], command_line())
-    if as_json:
-        emit_json(found)
-    else:
-        show_documents([check_document(found)])
+    answer(found, lambda: check_document(found), as_json=as_json)
     if found.findings:
         raise TraceError(found.answer, path=trees[0])
 
 
 def _combine(folders: Sequence[Path], output: Path, *, is_forced: bool, as_json: bool) -> None:
-    from kvreplay.mlperf.document import result_document
     from kvreplay.mlperf.submit import combine, write_result
     from kvreplay.result.tables import check_output, make_directory
-    from kvtrace.core.document.terminal import show_documents
 
     found = combine(folders, command_line())
     check_output(output, is_forced=is_forced)
@@ -287,10 +284,7 @@ def _combine(folders: Sequence[Path], output: Path, *, is_forced: bool, as_json:
         folder = output / result.option if len(found) > 1 else output
         make_directory(folder, "mlperf.json")
         write_result(result, [], folder)
-    if as_json:
-        emit_json(found if len(found) > 1 else found[0])
-    else:
-        show_documents([result_document(result) for result in found])
+    _show(found, is_one=len(found) == 1, as_json=as_json)
 
 
 _OF_RESULTS = {"combine": _combine, "check": _check}

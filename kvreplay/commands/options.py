@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +14,6 @@ import typer
 from kvtrace.core.errors import ConfigError, KvError
 
 if TYPE_CHECKING:
-    from kvreplay.ranks.helper import Ranks
     from kvreplay.ranks.session import Alongside, RankSession
 
 
@@ -78,20 +77,19 @@ def session(asked: RanksArguments) -> Iterator[RankSession | None]:
             raise ConfigError(f"--deal {asked.deal} deals a trace to ranks; add --mpi")
         yield None
         return
+    from kvreplay.ranks.helper import begin
     from kvreplay.ranks.partition import parse_partition_by
 
     by = parse_partition_by(asked.deal)
-    with _ranks(asked.rank_timeout) as ranks:
+    with closing(begin(asked.rank_timeout)) as ranks:
         from kvreplay.ranks.session import RankSession
 
         found = RankSession(ranks, by)
         if ranks.rank:
             found.follow()
             raise typer.Exit
-        try:
+        with closing(found):
             yield found
-        finally:
-            found.close()
 
 
 @contextmanager
@@ -100,7 +98,9 @@ def alongside(*, is_mpi: bool, rank_timeout: str) -> Iterator[Alongside | None]:
     if not is_mpi:
         yield None
         return
-    with _ranks(rank_timeout) as ranks:
+    from kvreplay.ranks.helper import begin
+
+    with closing(begin(rank_timeout)) as ranks:
         from kvreplay.ranks.session import Alongside
 
         try:
@@ -111,14 +111,3 @@ def alongside(*, is_mpi: bool, rank_timeout: str) -> Iterator[Alongside | None]:
                 # Rank 0 says it.
                 raise typer.Exit from None
             raise
-
-
-@contextmanager
-def _ranks(timeout: str) -> Iterator[Ranks]:
-    from kvreplay.ranks.helper import begin
-
-    ranks = begin(timeout)
-    try:
-        yield ranks
-    finally:
-        ranks.close()

@@ -20,8 +20,7 @@ from kvreplay.plan.pacing import Pacer, Repeated
 from kvreplay.plan.window import Asked, Facts, TraceWindow, compile_window, joined, read_asked
 from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.ram import available_bytes
-from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import FileLayout, Tier
+from kvreplay.tiers.tier import FileLayout, SeveralDrives, Tier
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import ALL, Limit, parse_limit
 from kvtrace.core.metadata import Metadata

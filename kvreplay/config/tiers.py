@@ -13,8 +13,7 @@ from kvreplay.tiers.gpu import CudaDevice, GdsTier, GpuTier, gpu_options
 from kvreplay.tiers.modelled import SimulatedTier, simulated
 from kvreplay.tiers.objects import Address, Balance, ObjectTier, StoreClient, is_object_store
 from kvreplay.tiers.ram import RamTier
-from kvreplay.tiers.sharded import MAX_DRIVES, SeveralDrives, spread
-from kvreplay.tiers.tier import FileLayout, StorageOptions, Tier, drives_of
+from kvreplay.tiers.tier import MAX_DRIVES, FileLayout, SeveralDrives, StorageOptions, Tier, spread
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import Metadata
 
@@ -100,7 +99,7 @@ def check_targets(config: Config) -> None:
 
 
 def _check_meant(config: Config, tiers: list[Tier | None]) -> None:
-    drives = list(drives_of(tiers))
+    drives = [drive for tier in tiers if tier is not None for drive in tier.drives]
     if config.is_discarding and not any(isinstance(d, ExtentTier) and d.is_device for d in drives):
         raise ConfigError("--discard is for block devices, and no --tier names one; leave it out")
     if config.advice != "none" and not all(isinstance(d, FileTier) for d in drives):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import shutil
 import subprocess
 import tempfile
 import time
@@ -20,9 +20,9 @@ from kvreplay.config.config import Config
 from kvreplay.drivers.drive import check_strace, engine_directory, serve
 from kvreplay.drivers.engines import EngineOptions, Prompts, RealEngine, check_interpreter, read_prompts
 from kvreplay.drivers.record import TIER, EngineRecord, Recording, recording
+from kvreplay.probes.session import probing
 from kvreplay.result import tables
 from kvreplay.result.counts import RunPart
-from kvreplay.result.probed import probing
 from kvreplay.result.summarize import Measured, RunResults
 from kvreplay.run.run import FinishedRun, Interrupted, moved_between, write_down
 from kvreplay.tiers.claims import firmware, smart
@@ -89,7 +89,8 @@ def run_engine(
             tiers={TIER: str(wanted.directory)}, is_buffered=not wanted.is_direct, is_probed=wanted.is_probed
         )
         tiers = [FileTier(TIER, directory, StorageOptions())]
-        end_probes = stack.enter_context(probing(config, list(tiers), output, is_of_all=not wanted.is_direct))
+        probes = probing(tiers, output, is_wanted=wanted.is_probed, is_of_all=not wanted.is_direct)
+        end_probes = stack.enter_context(probes)
         before, health, started = device_counters(directory), smart(directory), datetime.now(UTC)
         with show(f"{wanted.engine.title} serving", len(prompts.rows)) as tick:
             service = serve(wanted.kind, wanted.interpreter, settings, output / LOG_FILE, interrupted, tick)
@@ -129,8 +130,7 @@ def _settings(wanted: EngineOptions, prompts: Prompts, directory: Path, staging:
     memory = available_bytes()
     if memory is not None and cpu_bytes > memory:
         raise ConfigError(f"--cpu: only {format_bytes(memory)} of memory is available; ask for less")
-    space = os.statvfs(directory)
-    free_bytes = space.f_bavail * space.f_frsize
+    free_bytes = shutil.disk_usage(directory).free
     token_bytes = 4 * wanted.layers * wanted.kv_heads * wanted.head_dim
     need = min(disk_bytes or prompts.tokens * token_bytes, prompts.tokens * token_bytes)
     if need > free_bytes:
@@ -177,10 +177,7 @@ def _trace_metadata(wanted: EngineOptions, settings: Settings, service: EngineRe
         {
             "engine": str(wanted.kind),
             "engine_version": service.facts.get("version"),
-            "requests": wanted.requests,
-            "layers": wanted.layers,
-            "kv_heads": wanted.kv_heads,
-            "head_dim": wanted.head_dim,
+            **{name: getattr(wanted, name) for name in ("requests", "layers", "kv_heads", "head_dim")},
             "cpu_bytes": settings.cpu_bytes or None,
             "disk_bytes": settings.disk_bytes or None,
             "is_direct": wanted.is_direct,

@@ -10,8 +10,7 @@ from kvreplay.engine.job import CLOSE, ERASE, MOVE, OPEN, WHOLE, Job
 from kvreplay.native.rows import DELETE, WRITE
 from kvreplay.plan.buffers import Arena
 from kvreplay.tiers.objects import ObjectTier
-from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import Tier
+from kvreplay.tiers.tier import SeveralDrives, Tier
 
 
 class PythonTiers:

@@ -20,9 +20,11 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import asdict
 
-from kvreplay.mlperf.rules import OPTIONS, PAUSE_S, RUNTIME_S, SEED, TRIALS, LockedOption, Rule, judged
+from kvreplay.mlperf.rules import OPTIONS, PAUSE_S, RUNTIME_S, SEED, TRIALS, LockedOption, Rule, judged, rules_table
 from kvtrace import __version__
+from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
 from kvtrace.core.errors import TraceError
 from kvtrace.core.units import counted
 
@@ -315,7 +317,9 @@ def _run(run: _Run) -> Found:
     if run.division == CLOSED:
         yield from _locked(run.path, options, sequence, features)
     path, summary = yield from _summary(run.path)
-    ranks = _ranks_of(run.metadata, summary)
+    # One if nothing says.
+    known = (_at(summary, "total_ranks"), run.metadata.get("num_processes"), 1)
+    ranks = max(1, int(min(_MOST_RANKS, next(n for each in known if (n := _number(each)) is not None))))
     trials = int(min(_MOST_TRIALS, _number(sequence.get("trials")) or TRIALS))
     for option in OPTIONS:
         folder, found = run.path / f"option_{option.number}", defaultdict[str, list[Any]](list)
@@ -438,12 +442,6 @@ def _is_equal(value: Any, wanted: Any) -> bool:
     return value == wanted or (not isinstance(wanted, str) and _number(value) == wanted)
 
 
-def _ranks_of(metadata: dict[str, Any], summary: Any) -> int:
-    """Return how many ranks a run had; one if nothing says."""
-    known = (_at(summary, "total_ranks"), metadata.get("num_processes"), 1)
-    return max(1, int(min(_MOST_RANKS, next(found for each in known if (found := _number(each)) is not None))))
-
-
 def _results(option: Path, trials: int, ranks: int, found: dict[str, list[Any]]) -> Found:
     """Check that each trial of `option` has a result of each rank, and gather the summaries that are read."""
     for folder in (option / f"trial_{trial}" for trial in range(trials)):
@@ -513,3 +511,17 @@ def _aggregated(path: Path, said: Any, number: int, found: dict[str, list[Any]])
     for name, rule, wanted in checks:
         if name in said and not math.isclose(_number(said[name]) or 0.0, wanted, rel_tol=_CLOSE, abs_tol=_CLOSE):
             yield rule, path, f"option {number}: {name} {said[name]}, but its ranks' files give {wanted:g}"
+
+
+def check_document(found: Checked) -> Document:
+    """Make the document of a checked result tree: its faults, then the rules."""
+    faults = [asdict(each) for each in found.findings]
+    tables = (
+        [table_of("Faults", Sheet.PERFORMANCE, "text: rule = Rules.md, path, what = fault", faults)] if faults else []
+    )
+    return Document(
+        name="",
+        headline=found.answer,
+        notes=[f"not checked: {what} ({rule})" for rule, what in found.not_checked.items()],
+        chapters=[Chapter("", [*tables, rules_table(found.rules)])],
+    )

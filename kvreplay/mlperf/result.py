@@ -1,10 +1,12 @@
-"""The result of an option, of one client or several (mlperf.json), and its columns in the benchmark's export.
+"""The result of an option, of one client or several (mlperf.json), as a document, and as the benchmark's export.
 
 The benchmark counts tokens and hits of requests that a trial served whole, because the clock cuts its trace.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +15,16 @@ from statistics import fmean
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
-from kvreplay.mlperf.rules import NOT_CLAIMED, STORAGE, Rule, mark_of
+from kvreplay.mlperf.rules import NOT_CLAIMED, STORAGE, Rule, mark_of, rules_table
 from kvreplay.native.rows import DELETE
 from kvreplay.result.figures import judge
 from kvtrace import __version__
-from kvtrace.core.document.chapters import Named, metrics_of, parameters_of
-from kvtrace.core.files import read_json
+from kvtrace.core.document.chapters import Named, metrics_of, parameters_of, run_sheets
+from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of
+from kvtrace.core.document.export import PlainSheet, write_workbook
+from kvtrace.core.files import read_json, write_text
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import Criterion
 from kvtrace.core.run.run_file import MLPERF_FILE, OPS_FILE, SERVED_FILE, RunFile
@@ -159,9 +164,14 @@ def trial_of(run: RunFile, name: str, served: Served) -> MlperfTrial:
     row = {column: value for column, (value, _) in named.items()}
     rates, definition = (row[READ_RATE], row[WRITE_RATE]), "bytes of reads and writes on storage over the elapsed time"
     rate = None if None in rates else sum(rates) * GIB
+    # A trial only begins the trace of which the replay knows the hit rate.
+    own: dict[str, tuple[Any, ...]] = {
+        "storage_bandwidth_bytes_per_s": (rate, definition, format_rate),
+        "hit_rate": (served.hit_rate, _HIT_NOTE, "{:.1%}".format),
+    }
     criteria = [
-        judge(c.name, c.threshold, rate, definition, format_rate) if c.name == "storage_bandwidth_bytes_per_s" else c
-        for c in ([] if run.mlperf is None else served.judged(run.mlperf.criteria))
+        judge(c.name, c.threshold, *own[c.name]) if c.name in own else c
+        for c in ([] if run.mlperf is None else run.mlperf.criteria)
     ]
     judged = run.summary.judgement
     return MlperfTrial(
@@ -310,13 +320,6 @@ class Served:
             "Cache Hit Rate": (self.hit_rate, _HIT_NOTE),
         }
 
-    def judged(self, criteria: list[Criterion]) -> list[Criterion]:
-        """Return `criteria` with the hit rate of these requests, not that of a trace which the trial only began."""
-        return [
-            judge(c.name, c.threshold, self.hit_rate, _HIT_NOTE, "{:.1%}".format) if c.name == "hit_rate" else c
-            for c in criteria
-        ]
-
 
 def _rate(count: int, time_ns: int | None) -> float | None:
     return count * NS_PER_S / time_ns if time_ns else None
@@ -414,3 +417,104 @@ def as_summary(row: Mapping[str, Any]) -> dict[str, Any]:
             inside = inside.setdefault(key, {})
         inside[last] = value
     return found
+
+
+AGGREGATE = "aggregate (Rules.md 6.3.4)"
+
+
+def result_document(result: MlperfResult, name: str = "") -> Document:
+    """Make the document of a result; the headline is its answer."""
+    spec = """
+        text: run; bytes_per_s: read_rate = read, write_rate = written; ns: read P95, write P95
+        text: limit = bottleneck, status
+    """
+    rows = [
+        [
+            trial.run if len(result.clients) == 1 else f"rank {client.rank}, {trial.run}",
+            *(_scaled(trial.row.get(column), GIB) for column in (READ_RATE, WRITE_RATE)),
+            *(_scaled(trial.row.get(column), NS_PER_MS) for column in (READ_P95, WRITE_P95)),
+            trial.limit or "not identified",
+            trial.status,
+        ]
+        for client in result.clients
+        for trial in client.trials
+    ]
+    return Document(
+        name=name,
+        headline=result.answer,
+        notes=[
+            *([] if result.expected is None else [result.expected.in_words()]),
+            f"not claimed (mlperf.json says why): {'; '.join(result.not_claimed)}",
+            *(f"space: {s}" for s in result.space),
+        ],
+        chapters=[
+            Chapter(
+                "",
+                [
+                    ReportTable("Trials", Sheet.PERFORMANCE, columns_of(spec), rows),
+                    _aggregated(result),
+                    rules_table(result.rules),
+                ],
+            )
+        ],
+    )
+
+
+def _scaled(value: float | None, unit: float) -> float | None:
+    return None if value is None else value * unit
+
+
+def _aggregated(result: MlperfResult) -> ReportTable:
+    found = result.aggregated
+    units = {"_gbps": "GiB/s", "_tokens_per_sec": "tok/s", "_p95_ms": "ms"}
+    rows = [
+        [name, value, unit]
+        for name, value in asdict(found).items()
+        for end, unit in units.items()
+        if name.endswith(end)
+    ]
+    columns = columns_of("text: metric; number: value; text: unit")
+    note = "Sums over ranks, then means over trials; of P95s the greatest."
+    return ReportTable("Aggregated by the benchmark's names", Sheet.PERFORMANCE, columns, rows, note=note)
+
+
+def summary_sheet(result: MlperfResult) -> PlainSheet:
+    """Return the columns of the benchmark's export: a row for each trial of each rank, and one for all together."""
+    found = result.aggregated
+    columns = list(result.clients[0].trials[0].row)
+    together = {
+        READ_RATE: found.aggregated_read_bandwidth_gbps,
+        WRITE_RATE: found.aggregated_write_bandwidth_gbps,
+        READ_P95: found.aggregated_total_read_p95_ms,
+        WRITE_P95: found.aggregated_total_write_p95_ms,
+        "Avg Throughput (tok/s)": found.aggregated_avg_throughput_tokens_per_sec,
+        "Storage Throughput (tok/s)": found.aggregated_storage_throughput_tokens_per_sec,
+    }
+    note = result.mark or ""
+    rows = [
+        [*(trial.row.get(column) for column in columns), f"rank {client.rank}, {trial.run}", note]
+        for client in result.clients
+        for trial in client.trials
+    ]
+    rows.append([*(together.get(column) for column in columns), AGGREGATE, note])
+    return PlainSheet("Summary", [*columns, "Run", "Note"], rows)
+
+
+def write_csv(result: MlperfResult, path: Path) -> None:
+    """Write the benchmark's summary to `path`; what was not measured is empty."""
+    sheet, out = summary_sheet(result), io.StringIO()
+    lines = csv.writer(out, lineterminator="\n")
+    lines.writerows([sheet.header, *sheet.rows])
+    write_text(path, out.getvalue())
+
+
+def write_book(result: MlperfResult, runs: Sequence[tuple[str, RunFile, Served]], path: Path) -> None:
+    """Write the benchmark's sheets, of `runs` where they are at hand, and ours behind them, to `path`.
+
+    Raises:
+        ProbeUnavailable: the library that writes workbooks is missing.
+
+    """
+    known = [served.named(run.summary.wall_ns) for _, run, served in runs]
+    rest = run_sheets([(name, run) for name, run, _ in runs], known)[1:] if runs else []
+    write_workbook([result_document(result, result.option)], path, [summary_sheet(result), *rest])

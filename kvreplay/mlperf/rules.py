@@ -14,9 +14,11 @@ from enum import StrEnum
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import asdict
 
 from kvreplay.config.config import Config, named
 from kvreplay.config.tiers import FILE_SUFFIX, paths_of
+from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, parameters, table_of
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.units import NS_PER_S, counted, format_bytes, format_duration
 
@@ -229,6 +231,11 @@ class UnderTest:
     size_bytes: int | None = None
     """Of files that are there, and devices: the tier's, whatever is free."""
 
+    @property
+    def room_bytes(self) -> int:
+        """The most that a cache may take there."""
+        return self.free_bytes if self.size_bytes is None else self.size_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
@@ -258,14 +265,13 @@ class Attempt:
         """The most bytes that the storage tier holds, and so the space that may be needed."""
         if self.asked_bytes is not None:
             return self.asked_bytes
-        whole = self.place.free_bytes if self.place.size_bytes is None else self.place.size_bytes
-        return int(whole * SHARE_OF_FREE) // _MIB * _MIB
+        return int(self.place.room_bytes * SHARE_OF_FREE) // _MIB * _MIB
 
     @property
     def space(self) -> str:
         """Compare the space needed with the space available."""
-        room = self.place.free_bytes if self.place.size_bytes is None else self.place.size_bytes
-        return f"at most {format_bytes(self.capacity_bytes)} on {self.place.target}, {format_bytes(room)} free there"
+        room = format_bytes(self.place.room_bytes)
+        return f"at most {format_bytes(self.capacity_bytes)} on {self.place.target}, {room} free there"
 
 
 def targets_of(tiers: dict[str, str], option: LockedOption) -> dict[str, str]:
@@ -305,3 +311,25 @@ def place_of(target: str, output: Path) -> UnderTest:
         raise DeviceError(f"{error.filename}: {error.strerror}; make it first") from None
     room = sum(free.values())
     return UnderTest(target, room, frozenset(filesystems) or None, results, sum(sizes) if sizes else None)
+
+
+def plan_document(attempt: Attempt, rules: Sequence[Rule]) -> Document:
+    """Make the document of a dry run: what would run, where, and which rules are kept."""
+    mark = mark_of(rules)
+    trials = f"{counted(attempt.trials, 'trial')} of {format_duration(attempt.runtime_ns)}"
+    headline = f"{attempt.option.name}: would run {trials} on {attempt.place.target}"
+    facts = {
+        "workload": attempt.option.said,
+        "preset": attempt.option.preset,
+        "seed": attempt.seed,
+        "I/Os in flight": attempt.config.depth,
+        "space": attempt.space,
+    }
+    tables = [parameters("Plan", Sheet.PARAMETERS, facts), rules_table(rules)]
+    return Document(name="", headline=f"{headline}; {mark or 'no rule is broken'}", chapters=[Chapter("", tables)])
+
+
+def rules_table(rules: Sequence[Rule]) -> ReportTable:
+    """Return the table of `rules`, and which are kept."""
+    rows = [asdict(r) | {"kept": "NOT KEPT" if r.kept is Kept.NO else r.kept.value} for r in rules]
+    return table_of("Rules", Sheet.PARAMETERS, "text: rule, reference = Rules.md, kept, detail", rows)

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from kvreplay.mlperf.document import write_book, write_csv
 from kvreplay.mlperf.result import (
     GIB,
     NS_PER_MS,
@@ -27,6 +26,8 @@ from kvreplay.mlperf.result import (
     result_of,
     served_of,
     trial_of,
+    write_book,
+    write_csv,
 )
 from kvreplay.mlperf.rules import STORAGE, Attempt, Kept, Rule, judged, resolve
 from kvreplay.result import tables

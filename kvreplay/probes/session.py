@@ -1,6 +1,7 @@
 """One measurement by the probes: attach, read, detach; `measure` writes probe.json and blocks.parquet.
 
-What was not measured is null or absent there, never 0.
+What was not measured is null or absent there, never 0. Last, the probes beside a replay, attached for its measured part
+alone.
 """
 
 from __future__ import annotations
@@ -8,13 +9,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import msgspec
 import numpy as np
@@ -30,6 +33,7 @@ from kvreplay.probes.libbpf import (
     EventRing,
     Filter,
     Programs,
+    beneath,
     check_available,
     device_name,
     histogram,
@@ -38,10 +42,11 @@ from kvreplay.probes.libbpf import (
     unseen_calls,
     zone_shift,
 )
-from kvreplay.tiers.host import SECTOR_BYTES, host_facts
-from kvtrace.core.app import noted_signals
+from kvreplay.tiers.host import SECTOR_BYTES, device_number, host_facts
+from kvreplay.tiers.tier import Tier, drives_of
+from kvtrace.core.app import log, noted_signals
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of, table_of
-from kvtrace.core.errors import TraceError
+from kvtrace.core.errors import DeviceError, ProbeUnavailable, TraceError
 from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata, decode, describe, encode
 from kvtrace.core.run.probe_file import (
@@ -56,12 +61,13 @@ from kvtrace.core.run.probe_file import (
     Second,
     Sized,
     ZoneCount,
+    find_probe,
     probe_answer,
 )
-from kvtrace.core.run.run_file import BLOCKS_FILE, BLOCKS_JOURNAL, PROBE_FILE
+from kvtrace.core.run.run_file import BLOCKS_FILE, BLOCKS_JOURNAL, PROBE_FILE, ProbesNote, argv_of
 from kvtrace.core.schema import BLOCKS, arrow_schema
 from kvtrace.core.statistics import total
-from kvtrace.core.tables import META_KEY, Writer, create
+from kvtrace.core.tables import META_KEY, Writer, create, open_table
 from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_io_size
 
 if TYPE_CHECKING:
@@ -608,3 +614,157 @@ def _lost(figures: BlockFigures) -> Iterator[str]:
         yield f"LOST: {requests:,} requests are in no figure; narrow the filter"
     if figures.in_flight_at_end:
         yield f"{figures.in_flight_at_end:,} requests had no completion seen by the end and are not in D2C"
+
+
+# === beside a replay ==================================================================================================
+
+_ERROR = "kvreplay: error: "
+_END_S = 60
+_SINCE_START = ("insert_ns", "issue_ns", "complete_ns")
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What the probes during a replay found, or why there were none."""
+
+    reason: str | None
+    """Why they were left out; None if they measured."""
+    content: ProbeFile | None
+    """Null without."""
+    directory: Path | None
+    """Where their files are until the run is written."""
+    started_ns: int | None
+    """The replay's start on the monotonic clock; None if it never started."""
+
+    @property
+    def has_events(self) -> bool:
+        """Whether there are rows of blocks."""
+        return self.started_ns is not None and self.content is not None and self.content.event_rows is not None
+
+    @property
+    def _since_start_ns(self) -> int | None:
+        """When the probes started after the replay; null if one of them never did."""
+        start_ns = None if self.content is None else self.content.start_monotonic_ns
+        return None if start_ns is None or self.started_ns is None else start_ns - self.started_ns
+
+    def facts(self) -> ProbesNote:
+        """Return what run.json says of them."""
+        if self.content is None:
+            return ProbesNote(is_measured=False, reason=self.reason)
+        return ProbesNote(
+            is_measured=True,
+            file=PROBE_FILE,
+            event_rows=self.content.event_rows,
+            devices=self.content.devices,
+            start_ns=self._since_start_ns,
+            duration_ns=self.content.duration_ns,
+        )
+
+    def blocks(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of blocks, with times from the replay's start."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if self.directory is None or (shift_ns := self._since_start_ns) is None:
+            return
+        for batch in open_table(self.directory / BLOCKS_FILE, BLOCKS).batches():
+            columns = [
+                pc.add(batch.column(name), pa.scalar(shift_ns, pa.int64()))
+                if name in _SINCE_START
+                else batch.column(name)
+                for name in BLOCKS.names
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+    def save(self, output: Path) -> None:
+        """Move probe.json to the run's directory, `output`."""
+        if self.directory is not None:
+            (self.directory / PROBE_FILE).replace(output / PROBE_FILE)
+
+
+@contextmanager
+def probing(
+    tiers: Sequence[Tier | None], output: Path, *, is_wanted: bool, has_events: bool = True, is_of_all: bool = False
+) -> Iterator[Callable[[int | None], Probed | None]]:
+    """Attach probes to this process tree if that `is_wanted`; yield a function that ends them.
+
+    They are `kvreplay probe` in a process of its own, for who submits has no time to read events. `is_of_all` attaches
+    them to all processes on the tiers' disks instead: the kernel's own write back a page cache. The function takes the
+    replay's start on the monotonic clock, or None if it never started. Where they cannot run, one line on stderr says
+    why and what mends it, and the replay goes on.
+    """
+    if not is_wanted:
+        yield lambda _started_ns: None
+        return
+    with ExitStack() as stack:
+        staging = tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.resolve().parent)
+        directory, left_out = Path(stack.enter_context(staging)) / "probe", None
+        try:
+            command = _command(tiers, directory, has_events=has_events, is_of_all=is_of_all)
+            process = stack.enter_context(_attached(command))
+        except ProbeUnavailable as error:
+            left_out = _left_out(str(error))
+        yield lambda started_ns: left_out or _end(process, directory, started_ns)
+
+
+@contextmanager
+def _attached(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Yield the process that probes, attached; at last it is ended. ProbeUnavailable if it cannot."""
+    try:
+        process = subprocess.Popen(  # noqa: S603 - our own program
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+    except OSError as error:
+        raise ProbeUnavailable(f"{command[0]} does not start: {error.strerror}") from None
+    with process:
+        try:
+            said = _stderr(process).readline().strip()
+            if said != ATTACHED:
+                raise ProbeUnavailable(said)
+            yield process
+        finally:
+            process.kill()
+
+
+def _stderr(process: subprocess.Popen[str]) -> IO[str]:
+    return cast("IO[str]", process.stderr)
+
+
+def _command(tiers: Sequence[Tier | None], directory: Path, *, has_events: bool, is_of_all: bool) -> list[str]:
+    command = argv_of("kvreplay", "probe", "-o", str(directory))
+    if not is_of_all:
+        command += ["--pid", str(os.getpid())]
+    for device in _devices(tiers):
+        command += ["--dev", str(device)]
+    return command if has_events else [*command, "--histograms-only"]
+
+
+def _devices(tiers: Sequence[Tier | None]) -> list[Path]:
+    """Return the disks beneath all tiers on storage; none, for all, if those of one are not known."""
+    found: dict[str, Path] = {}
+    for drive in drives_of(tiers):
+        number = device_number(Path(drive.target))
+        try:
+            disks = beneath(os.major(number), os.minor(number))
+        except DeviceError:
+            return []
+        found |= {disk.name: Path("/dev") / disk.name for disk in disks}
+    return list(found.values()) if all(path.is_block_device() for path in found.values()) else []
+
+
+def _end(process: subprocess.Popen[str], directory: Path, started_ns: int | None) -> Probed:
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(timeout=_END_S)
+    except subprocess.TimeoutExpired:
+        return _left_out(f"the probes did not end within {_END_S} s")
+    if process.returncode:
+        return _left_out(_stderr(process).read().strip())
+    return Probed(None, find_probe(directory), directory, started_ns)
+
+
+def _left_out(said: str) -> Probed:
+    lines = said.splitlines() or ["kvreplay probe ended without saying why"]
+    reason = lines[-1].removeprefix(_ERROR)
+    log(f"left out the probes: {reason}")
+    return Probed(reason, None, None, None)

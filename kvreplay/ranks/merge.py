@@ -33,8 +33,8 @@ from kvreplay.ranks.parts import (
 )
 from kvreplay.result.counts import ERROR
 from kvreplay.result.figures import mlperf_figures, slowest
-from kvreplay.result.journal import is_unrecovered
 from kvreplay.result.summarize import PERCENTILES, histogram_notes, skipped_notes
+from kvreplay.result.tables import is_unrecovered
 from kvreplay.result.verdict import judged_run
 from kvreplay.run.run import Interrupted, recover
 from kvtrace import __version__

@@ -29,7 +29,6 @@ from kvreplay.ranks.merge import merge_ranks, merged_error
 from kvreplay.ranks.partition import Part, PartitionBy, PartitionOptions, write_part
 from kvreplay.ranks.parts import RANK_FILE, RANKS_FILE, Ordered, RankReport
 from kvreplay.result import tables
-from kvreplay.result.tables import check_output, make_directory
 from kvreplay.run.run import FinishedRun, Replay, replay
 from kvtrace.core.errors import ConfigError, KvError, RankLost
 from kvtrace.core.files import write_json
@@ -276,14 +275,12 @@ class Meeting:
 
     def leave(self, error: KvError | None) -> None:
         """Take part in the remaining meetings, so that no rank waits; `error` is the reason why we left."""
+        if error is not None and not (self._is_agreed or self.is_off):
+            # Others may be writing for minutes what will not be needed.
+            self._ranks.stop(f"an error of rank {self._ranks.rank}: {error}")
         if not self._is_ready:
-            if error is not None:
-                # Others may be writing for minutes what will not be needed.
-                self._ranks.stop(f"an error of rank {self._ranks.rank}: {error}")
             self.ready(error)
         if not self._is_agreed and not self.is_off:
-            if error is not None:
-                self._ranks.stop(f"an error of rank {self._ranks.rank}: {error}")
             self.agree(None)
 
 
@@ -353,16 +350,13 @@ class Alongside:
 
         """
         meeting = Meeting(self.ranks)
-        error: KvError | None = None
-        found: list[T] = []
         try:
-            found.append(do())
-        except KvError as refused:
-            error = refused
-        meeting.ready(error)
-        if error is not None:
-            raise error
-        return found[0]
+            found = do()
+        except KvError as error:
+            meeting.ready(error)
+            raise
+        meeting.ready()
+        return found
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks, by rank; null for a rank that is gone."""
@@ -398,12 +392,12 @@ def own_client(
 
     def prepare() -> tuple[dict[str, str], Path]:
         if rank == 0:
-            check_output(output, is_forced=is_forced)
-            make_directory(output, MLPERF_FILE)
+            tables.check_output(output, is_forced=is_forced)
+            tables.make_directory(output, MLPERF_FILE)
         return {n: partition.target_of(n, target, rank, hosts) for n, target in tiers.items()}, output
 
     own, _ = ranks.together(prepare)
-    ranks.together(lambda: make_directory(output, MLPERF_FILE))
+    ranks.together(lambda: tables.make_directory(output, MLPERF_FILE))
     filesystem = [str(path.stat().st_dev) for path in paths_of(own[STORAGE]) if path.is_dir()] if STORAGE in own else []
     there = ranks.gather([hosts[rank], *filesystem])
     return own, output / RANK_FOLDER.format(rank), max(1, there.count([hosts[rank], *filesystem]) if filesystem else 1)

@@ -266,9 +266,11 @@ def _open(found: Evidence, *, copies: bool) -> Cause:
 
 def _by(top: str, found: Evidence, waited: str) -> Cause:
     """Judge a run by what most of its delays was; a limit above the device may be behind what waits for that."""
-    is_behind = top in (BLOCK_QUEUE, BUFFERS, DEPENDENCIES, QUEUE, DRIVE) and _is_throttled(found)
-    if is_behind or top not in _DOING:
-        return _throttled(found) if is_behind else _BY_TOP[top](found, waited)
+    if top in (BLOCK_QUEUE, BUFFERS, DEPENDENCIES, QUEUE, DRIVE) and _is_throttled(found):
+        moved = "" if found.throttle_share is None else f", of which {found.throttle_share * 100:.0f} % came through"
+        return LimitCause.THROTTLE, f"{found.throttle}{moved}; {_in_flight(found)}{_of_device(found)}"
+    if top not in _DOING:
+        return _BY_TOP[top](found, waited)
     cause, what, more = _DOING[top]
     return cause, f"{waited} {what}{more(found)}"
 
@@ -450,11 +452,6 @@ def _served(found: Evidence, _waited: str) -> Cause:
         return LimitCause.KERNEL, f"{_in_flight(found)}{_of_device(found)}: {above}"
     service = found.response_shares.get(DRIVE, 0.0)
     return LimitCause.DRIVE, f"service time {percent(service)} of response, {_in_flight(found)}{_of_device(found)}"
-
-
-def _throttled(found: Evidence) -> Cause:
-    moved = "" if found.throttle_share is None else f", of which {found.throttle_share * 100:.0f} % came through"
-    return LimitCause.THROTTLE, f"{found.throttle}{moved}; {_in_flight(found)}{_of_device(found)}"
 
 
 def _is_throttled(found: Evidence) -> bool:

@@ -21,8 +21,7 @@ from kvreplay.config.config import Targets
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import COUNTED, DELETE, NONE, NOT_DONE, OK, ROW, SKIPPED
 from kvreplay.plan.pacing import Repeated
-from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import Tier
+from kvreplay.tiers.tier import SeveralDrives, Tier
 from kvtrace.core.native.library import library
 from kvtrace.core.native.structs import Structure, address
 from kvtrace.core.run.figures import ClassFigures, Distribution, RequestFigures
@@ -308,13 +307,11 @@ class Seconds:
                 self._open.setdefault(at, []).append(latency.copy())
         for at in list(self._open):
             if is_last or at // self._kinds not in seen:
-                self._close(at, np.concatenate(self._open.pop(at)))
-
-    def _close(self, at: int, latency: Any) -> None:
-        rank = nearest_rank(len(latency), _P99)
-        if rank is not None and self.records["p99_ns"][at] == NOT_DONE:
-            latency.partition(rank - 1)
-            self.records["p99_ns"][at] = latency[rank - 1]
+                latency = np.concatenate(self._open.pop(at))
+                rank = nearest_rank(len(latency), _P99)
+                if rank is not None and self.records["p99_ns"][at] == NOT_DONE:
+                    latency.partition(rank - 1)
+                    self.records["p99_ns"][at] = latency[rank - 1]
 
     def found(self) -> tuple[Any, Any, Any]:
         """Return the seconds that have anything, the kinds, and their records, in this order."""

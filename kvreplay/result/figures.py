@@ -21,7 +21,7 @@ from kvreplay.native.rows import READ, WRITE
 from kvreplay.result.counts import LATENESS, NOTHING, PER_MIB, RESPONSE, SERVICE, CountedOperations
 from kvreplay.tiers.claims import is_of_root
 from kvreplay.tiers.host import device_number
-from kvreplay.tiers.sharded import SeveralDrives
+from kvreplay.tiers.tier import SeveralDrives
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import (
     Criterion,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 import numpy as np
 from msgspec import UnsetType
+from msgspec.structs import asdict
 
 from kvreplay.config.setting import Setting
 from kvreplay.engine.engine import Engine
@@ -26,6 +27,7 @@ from kvreplay.native.rows import NOT_DONE, READ
 from kvreplay.plan.buffers import small_page_bytes
 from kvreplay.plan.contents import DataSource
 from kvreplay.plan.window import IS_LOAD, NO_QOS, Asked
+from kvreplay.probes.session import Probed
 from kvreplay.result import tables
 from kvreplay.result.cause import pace
 from kvreplay.result.checkpoints import Checkpoints
@@ -41,7 +43,6 @@ from kvreplay.result.counts import (
     ops_batch,
 )
 from kvreplay.result.figures import DEFINITIONS, figures, metrology, mlperf_figures, traffic_warnings
-from kvreplay.result.probed import Probed
 from kvreplay.result.verdict import beside_drive, verdict
 from kvreplay.tiers.extents import FREED_ONLY
 from kvreplay.tiers.host import host_facts
@@ -312,12 +313,12 @@ def opening(setting: Setting, engine: Engine, data: DataSource, trace_sha256: st
         host=host_facts(),
         trace=TraceNote(file=setting.trace.name, metadata=meta, sha256=trace_sha256),
         pacing=PacingNote(loop=setting.pacer.name, speed=setting.pacer.speed),
-        **_so_far(setting, engine, data),
+        **so_far(setting, engine, data),
         **known,
     )
 
 
-def _so_far(setting: Setting, engine: Engine, data: DataSource) -> dict[str, Any]:
+def so_far(setting: Setting, engine: Engine, data: DataSource) -> dict[str, Any]:
     """Return what of it may have become more when the run is over."""
     return {
         "tiers": {t.name: {"target": t.target, "engine": t.engine, **t.facts()} for t in setting.tiers if t},
@@ -327,21 +328,18 @@ def _so_far(setting: Setting, engine: Engine, data: DataSource) -> dict[str, Any
     }
 
 
-def opened_again(begun: RunBegun, setting: Setting, engine: Engine, data: DataSource) -> RunBegun:
-    """Return `begun` with what it came to by the end of the run."""
-    return msgspec.structs.replace(begun, **_so_far(setting, engine, data))
-
-
 def running(setting: Setting, begun: RunBegun) -> PartialRunFile:
     """Return the content of run.partial.json."""
     # What populating used is not the run's.
-    known = _fields(begun) | {"engine": msgspec.structs.replace(begun.engine, buffer_used_bytes=None)}
+    known = asdict(begun) | {"engine": msgspec.structs.replace(begun.engine, buffer_used_bytes=None)}
     return PartialRunFile(**known, running=Running(str(setting.trace.resolve())))
 
 
 def finished(found: RunResults, begun: RunBegun, measured: Measured) -> RunFile:
     """Return the content of run.json: what was known before the run, and its results, but for checkpoints."""
-    setting, requests, error, known = found.setting, found.requests, measured.error, _fields(begun)
+    setting, requests, error = found.setting, found.requests, measured.error
+    # Not asdict: of a run that was cut off, it is a PartialRunFile.
+    known: dict[str, Any] = {name: getattr(begun, name) for name in RunBegun.__struct_fields__}
     known["status"] = status_of(error)
     known["reason"] = None if error is None else str(error)
     known["smart"] = {
@@ -373,10 +371,6 @@ def status_of(error: KvError | None) -> str:
     if error is None:
         return "complete"
     return "failed operations" if isinstance(error, FailedOperations) else "partial"
-
-
-def _fields(begun: RunBegun) -> dict[str, Any]:
-    return {name: getattr(begun, name) for name in RunBegun.__struct_fields__}
 
 
 def table_metadata(table: Table, setting: Setting, run: RunFile) -> Metadata:
@@ -433,63 +427,58 @@ def window_note(setting: Setting) -> WindowNote:
     )
 
 
-def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: RequestFigures) -> list[str]:
-    summary = measured.summary
-    facts = begun.tiers
-    notes = [f"tier {t.name} is SIMULATED: {facts[t.name]['note']}" for t in setting.tiers if t and t.is_simulated]
-    notes += [
-        f"tier {t.name} by --gds: {facts[t.name]['gds']['note']}" for t in setting.tiers if t and t.engine == "gds"
-    ]
-    notes += [
+def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: RequestFigures) -> Iterator[str]:
+    summary, facts = measured.summary, begun.tiers
+    tiers = [tier for tier in setting.tiers if tier is not None]
+    yield from (f"tier {t.name} is SIMULATED: {facts[t.name]['note']}" for t in tiers if t.is_simulated)
+    yield from (f"tier {t.name} by --gds: {facts[t.name]['gds']['note']}" for t in tiers if t.engine == "gds")
+    yield from (
         f"tier {t.name}: the code for {'cuFile' if t.engine == 'gds' else 'GPUs'} was never tested on hardware"
-        for t in setting.tiers
-        if t and t.engine in ("gpu", "gds")
-    ]
+        for t in tiers
+        if t.engine in ("gpu", "gds")
+    )
     if begun.engine.name == "threads" and setting.config.submitters not in ("1", AUTO):
         wanted = setting.config.submitters
-        notes.append(f"--submitters {wanted} was not used: without io_uring each thread submits for itself")
+        yield f"--submitters {wanted} was not used: without io_uring each thread submits for itself"
     elif refused := begun.engine.submitters_refused:
-        notes.append(f"{begun.engine.submitters_because} was not used, one ring served all: {refused}")
-    notes += skipped_notes(summary)
-    long = summary.generation.writes_generated_in_flight if summary.generation else 0
-    if long:
-        notes.append(
+        yield f"{begun.engine.submitters_because} was not used, one ring served all: {refused}"
+    yield from skipped_notes(summary)
+    if long := summary.generation.writes_generated_in_flight if summary.generation else 0:
+        yield (
             f"latency of {long:,} writes includes data generation: they were longer than one I/O; a larger --io-bytes "
             "avoids it"
         )
     runtime_ns = setting.config.runtime_ns
     if runtime_ns and setting.pacer.speed is None and (summary.wall_ns or 0) < runtime_ns and measured.error is None:
-        notes.append(
+        yield (
             f"ended before its --duration of {format_duration(runtime_ns)}: the repeats that memory was taken for were "
             "done; a longer trace, or larger objects, lasts"
         )
     if summary.warmup is not None:
         left = f"{summary.warmup.operations:,} operations of the warm-up (--warmup {summary.warmup.asked})"
         rest = "" if summary.warmup.first_measured_row is not None else "; NOTHING was measured after it"
-        notes.append(f"no figure counts the {left}{rest}")
-    notes += [
+        yield f"no figure counts the {left}{rest}"
+    yield from (
         f"tier {name} is each node's own: the {count} nodes' copies of an object are one here, where the first delete "
         f"ends it; mpirun -n {count} kvreplay run --mpi --deal node keeps them apart, --node replays one"
         for name, count in setting.joined
-    ]
-    notes += [
+    )
+    yield from (
         f"tier {name}: the trace's streams of writes were NOT passed on: it takes none" for name in setting.unplaced
-    ]
-    notes += histogram_notes(summary.figures, requests)
-    notes += _storage_notes(begun, {f.tier for f in summary.figures if f.op == Op.DELETE})
+    )
+    yield from histogram_notes(summary.figures, requests)
+    yield from _storage_notes(begun, {f.tier for f in summary.figures if f.op == Op.DELETE})
     if measured.probed is not None and measured.probed.reason is not None:
-        notes.append(f"left out the probes: {measured.probed.reason}")
+        yield f"left out the probes: {measured.probed.reason}"
     if measured.verification is not None:
-        notes.append(
+        yield (
             f"verified: checking took {format_duration(measured.verification.check_ns)} of the submitting threads' "
             "time, which lies in the latencies of reads; run again without --verify for figures"
         )
-    notes += _buffer_notes(begun)
     if setting.config.drive is not None:
-        notes += beside_drive(Path(setting.config.drive), begun, summary)
+        yield from beside_drive(Path(setting.config.drive), begun, summary)
     if setting.config.is_buffered:
-        notes.append("buffered: the page cache took part, so times are not the device's")
-    return notes
+        yield "buffered: the page cache took part, so times are not the device's"
 
 
 def skipped_notes(summary: Summary) -> list[str]:
@@ -515,20 +504,6 @@ def histogram_notes(figures: Sequence[Figures], requests: RequestFigures | None)
         for said, found in of
         if not isinstance(found.percentiles_within, UnsetType)
     ]
-
-
-def _buffer_notes(begun: RunBegun) -> list[str]:
-    """Return a note if buffers lie on small pages, from which a device takes no long I/O whole."""
-    small = begun.engine.buffer_small_page_bytes or 0
-    if (
-        not small
-        or (begun.engine.io_bytes or 0) <= _WHOLE_BYTES
-        or not any(facts.get("direct_io") for _, facts in begun.drives())
-    ):
-        return []
-    where = "/sys/kernel/mm/transparent_hugepage/enabled"
-    lie = f"{format_bytes(small)} of the I/O buffers lie on small pages (see {where})"
-    return [f"{lie}: I/Os from there may reach the device in parts"]
 
 
 def _storage_notes(begun: RunBegun, deleting: set[str]) -> list[str]:
@@ -567,6 +542,12 @@ def _storage_notes(begun: RunBegun, deleting: set[str]) -> list[str]:
         for name, facts in begun.drives()
         if (streams := facts.get("streams")) is not None
     ]
+    small, is_direct = begun.engine.buffer_small_page_bytes, any(drive.get("direct_io") for drive in drives)
+    if small and is_direct and (begun.engine.io_bytes or 0) > _WHOLE_BYTES:
+        # A device takes no long I/O whole from small pages.
+        lie = f"{format_bytes(small)} of the I/O buffers lie on small pages"
+        where = "/sys/kernel/mm/transparent_hugepage/enabled"
+        notes.append(f"{lie} (see {where}): I/Os from there may reach the device in parts")
     devices = [str(drive["device"]) for drive in drives if drive.get("device") is not None]
     return notes + [
         f"several drives lie on one device, {device}: their figures, and what it read and wrote, cannot be told apart"

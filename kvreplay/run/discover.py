@@ -196,8 +196,7 @@ def _filesystems(root: Path) -> list[Filesystem]:
             # Bind mounts show the same device again.
             continue
         try:
-            space = os.statvfs(point)
-            free = space.f_bavail * space.f_frsize
+            free = shutil.disk_usage(point).free
         except OSError:
             free = None
         found[device] = Filesystem(

@@ -25,8 +25,7 @@ from kvreplay.config.config import Precondition
 from kvreplay.config.setting import Setting
 from kvreplay.plan.contents import DataSource, Fill
 from kvreplay.tiers.extents import ExtentTier
-from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import Drive, Region, Tier
+from kvreplay.tiers.tier import Drive, Region, SeveralDrives, Tier
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.run.run_file import Preconditioned
 from kvtrace.core.units import NS_PER_S
@@ -205,17 +204,17 @@ class Extents:
     ends: Any
     objects: Any
 
-    def fill(self, block: memoryview, at: int, own: Fill, other: Callable[[memoryview, int], None]) -> None:
-        """Fill `block`, which begins at byte `at` of the space: objects by `own`, the rest by `other` (data, place)."""
+    def fill(self, data: DataSource, block: memoryview, filler: int, turn: int, at: int) -> None:
+        """Fill `block`, which begins at byte `at` of the space: with what lies there, the rest by `filler`."""
         done, end, which = at, at + len(block), int(np.searchsorted(self.ends, at, side="right"))
         while done < end:
             start = int(self.starts[which]) if which < len(self.starts) else end
             if done < start:
                 until = min(start, end)
-                other(block[done - at : until - at], done)
+                data.unstamped(block[done - at : until - at], filler, turn, done)
             else:
                 until = min(int(self.ends[which]), end)
-                own(block[done - at : until - at], int(self.objects[which]), 0, done - start)
+                data.fill(block[done - at : until - at], int(self.objects[which]), 0, done - start)
                 which += 1
             done = until
 
@@ -242,7 +241,7 @@ def lay_out_all(
         total = sum(length for _, length in parts)
         if not total:
             continue
-        fill, written = partial(_fill, extents, data), 0
+        fill, written = partial(extents.fill, data), 0
         writer = BulkWriter(region.fd, setting.config.depth, fill, _FIRST_STREAM + stream, interrupted)
         blocks = (
             (at, min(IO_BYTES, start + length - at))
@@ -303,8 +302,3 @@ def _merged(extents: Extents, region: Region) -> list[tuple[int, int]]:
     firsts = np.flatnonzero(np.append(True, starts[1:] > reached[:-1]))
     lasts = np.append(firsts[1:], len(starts)) - 1
     return list(zip(starts[firsts].tolist(), (reached[lasts] - starts[firsts]).tolist(), strict=True))
-
-
-def _fill(extents: Extents, data: DataSource, block: memoryview, filler: int, turn: int, at: int) -> None:
-    """Fill `block`, which begins at byte `at` of the space: with what lies there, the rest with data of `filler`."""
-    extents.fill(block, at, data.fill, lambda rest, place: data.unstamped(rest, filler, turn, place))

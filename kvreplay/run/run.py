@@ -13,7 +13,8 @@ import hashlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -33,28 +34,27 @@ from kvreplay.engine.share import check_submitters
 from kvreplay.native.rows import DELETE, NOT_DONE, READ, WRITE
 from kvreplay.plan.contents import DataSource, Fill, named
 from kvreplay.plan.window import Loader, populated_rows
+from kvreplay.probes.session import probing
 from kvreplay.result import tables
 from kvreplay.result.counts import RunPart
-from kvreplay.result.journal import JournaledRecord, journal, unrecovered
-from kvreplay.result.probed import probing
 from kvreplay.result.summarize import (
     Measured,
     RunResults,
     finished,
-    opened_again,
     opening,
     running,
+    so_far,
     table_metadata,
     window_note,
 )
+from kvreplay.result.tables import JournaledRecord, journal, unrecovered
 from kvreplay.run.precondition import LaidOut, is_laid_out, lay_out_all, precondition
 from kvreplay.run.watch import Watch, Watching
 from kvreplay.tiers.claims import smart
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.host import device_counters
 from kvreplay.tiers.modelled import DriveFile
-from kvreplay.tiers.sharded import BY_KEY, SeveralDrives
-from kvreplay.tiers.tier import Holding, Tier, drives_of
+from kvreplay.tiers.tier import BY_KEY, Holding, SeveralDrives, Tier, drives_of
 from kvtrace.core.app import INTERRUPTED, noted_signals
 from kvtrace.core.errors import ConfigError, DeviceError, FailedOperations, KvError, TraceError, need_file
 from kvtrace.core.files import write_json
@@ -93,11 +93,6 @@ Show = Callable[[str, int], Any]
 """Of a label and a number of rows, gives a context manager that yields a function taking the rows done."""
 
 
-@contextmanager
-def _no_show(_label: str, _rows: int) -> Iterator[Callable[[float], None]]:
-    yield lambda _done: None
-
-
 @dataclass(frozen=True, slots=True)
 class Replay:
     """A replay that is asked for: of what, how, where it goes, and who looks on."""
@@ -109,7 +104,7 @@ class Replay:
     """The command line, as outputs record it."""
     is_forced: bool = False
     """Whether it replaces a run in `output`."""
-    show: Show = _no_show
+    show: Show = lambda _label, _rows: nullcontext(lambda _done: None)
     watching: Watching | None = None
     """Shows the measured part while it goes on, in place of `show`."""
 
@@ -198,7 +193,9 @@ class _Run:
                     drive.note_written(region)
             with setting.trace.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            end_probes = stack.enter_context(probing(config, setting.tiers, output))
+            has_events = not config.is_histograms_only
+            probes = probing(setting.tiers, output, is_wanted=config.is_probed, has_events=has_events)
+            end_probes = stack.enter_context(probes)
             rows = loader.begin(
                 setting.pacer, is_ignoring_streams=config.is_ignoring_streams, is_verified=config.is_verified
             )
@@ -259,7 +256,7 @@ class _Run:
                     read_smart(setting),
                     probed,
                 )
-                begun = opened_again(begun, found.setting, engine, self.data)
+                begun = msgspec.structs.replace(begun, **so_far(found.setting, engine, self.data))
                 return write_down(found, begun, measured, output)
 
     def _choose(self, depth: int, *, is_growing: bool = False) -> Engine:
@@ -537,24 +534,19 @@ class Feed:
         self._loader, self._hand, self._laid = loader, hand, laid
         self._rows = loader.rows
         self._given = 0
-        self._error: BaseException | None = None
+        self._work: Future[None] | None = None
 
     @property
     def trouble(self) -> str | None:
         """What ended the reading of the trace; None while it goes on."""
-        return None if self._error is None else "the trace"
+        return "the trace" if self._work and self._work.done() and self._work.exception() else None
 
     def fill(self) -> None:
         """Lay as many rows as fit the ring."""
         first = self._loader.laid
         self._loader.load()
-        if self._laid is not None:
-            self._tell(first)
-
-    def _tell(self, first: int) -> None:
-        while first < self._loader.laid:
+        while self._laid is not None and first < self._loader.laid:
             rows = self._rows.within(first, self._loader.laid)
-            assert self._laid is not None, "only then is it told"
             self._laid(first, rows)
             first += len(rows)
 
@@ -564,28 +556,23 @@ class Feed:
         is_over = threading.Event()
 
         def work() -> None:
-            try:
-                while not is_over.is_set():
-                    has_given, laid = self._give(int(self._rows.struct.ended), PART_ROWS), self._loader.laid
-                    self.fill()
-                    if self._loader.laid > laid:
-                        wake()
-                    elif not has_given:
-                        is_over.wait(_PAUSE_S)
-            except BaseException as error:  # noqa: BLE001 - raised again below
-                self._error = error
+            while not is_over.is_set():
+                has_given, laid = self._give(int(self._rows.struct.ended), PART_ROWS), self._loader.laid
+                self.fill()
+                if self._loader.laid > laid:
+                    wake()
+                elif not has_given:
+                    is_over.wait(_PAUSE_S)
 
-        thread = threading.Thread(target=work, name="kvreplay-feed", daemon=True)
-        if not self._loader.is_whole:
-            thread.start()
-        try:
-            yield
-        finally:
-            is_over.set()
-            if thread.ident is not None:
-                thread.join()
-        if self._error is not None:
-            raise self._error
+        with ThreadPoolExecutor(1, "kvreplay-feed") as pool:
+            if not self._loader.is_whole:
+                self._work = pool.submit(work)
+            try:
+                yield
+            finally:
+                is_over.set()
+        if self._work is not None:
+            self._work.result()
 
     def _give(self, until: int, least: int) -> bool:
         """Hand on rows up to `until`, if at least `least` of them are new; return whether it was done."""

@@ -1,7 +1,8 @@
 """What a replay may overwrite: empty directories, files of its own, and block devices that nothing uses.
 
 In a directory all objects lie in one scratch folder with a marker file. By the marker a later run knows the leftovers
-of a killed one; a lock on it keeps two runs apart, and only files of ours are removed.
+of a killed one; a lock on it keeps two runs apart, and only files of ours are removed. A preallocated file or device
+begins with a header: it says that it is ours, and how far it has been written, which need not be done again.
 
 What the kernel knows of a block device is read first (`examine`) and judged apart from it (`refusal`). At last the
 device is opened exclusively, which the kernel refuses while anything else holds it. `smart` and `firmware` are what a
@@ -18,6 +19,7 @@ import shutil
 import stat
 import subprocess
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +29,6 @@ import msgspec
 
 from kvreplay.tiers.directio import refused
 from kvreplay.tiers.host import SECTOR_BYTES, block_device, devices_beneath, disk_of, mounts, queue_number, sys_text
-from kvreplay.tiers.space import read_header
 from kvreplay.tiers.tier import DIRECTORY_NAME, FILE_NAME
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.run.run_file import Smart
@@ -147,6 +148,45 @@ def _is_locked(fd: int, path: Path) -> bool:
     if not is_ours:
         os.close(fd)
     return is_ours
+
+
+_OURS = b"Written by kvreplay: this file or device is its own and will be overwritten.\n"
+_CRC_BYTES = 4
+HEADER_BYTES = 4096
+"""Of a file's header; a device's is one of its blocks if those are longer."""
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """The header block of a preallocated target."""
+
+    filled_bytes: int
+    """From the start on, all of it has been written since it was allocated or discarded."""
+
+
+def encode_header(header: Header, block_bytes: int) -> bytes:
+    """Return `header` as a block of `block_bytes`; a checksum over all of it ends it."""
+    body = (_OURS + msgspec.json.encode(header) + b"\n").ljust(block_bytes - _CRC_BYTES, b"\0")
+    return body + zlib.crc32(body).to_bytes(_CRC_BYTES, "little")
+
+
+def read_header(path: Path) -> Header | None:
+    """Return the header of the file at `path`; None if it has none of ours."""
+    try:
+        with path.open("rb") as file:
+            return decode_header(file.read(HEADER_BYTES))
+    except OSError:
+        return None
+
+
+def decode_header(block: bytes) -> Header | None:
+    """Return the header in `block`; None if it is not ours, or changed since."""
+    body, crc = block[:-_CRC_BYTES], block[-_CRC_BYTES:]
+    if not body.startswith(_OURS) or zlib.crc32(body) != int.from_bytes(crc, "little"):
+        return None
+    try:
+        return msgspec.json.decode(body[len(_OURS) :].rstrip(b"\0"), type=Header)
+    except msgspec.MsgspecError:
+        return None
 
 
 def claim(path: Path) -> Claim:

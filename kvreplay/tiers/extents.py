@@ -3,24 +3,101 @@
 All its space is written before the replay begins, once: what the replay reads and never writes with its own content,
 the rest laid out. A drive answers reads of unwritten blocks without its medium, and takes first writes of a file's
 unwritten extents slower than overwrites, which are what it does in a cache that has been full for long.
+
+`Space` says where objects lie there, and in a tier of memory: each in the lowest free extent that is long enough, given
+and taken back in C (`core/native/space.c`).
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from kvreplay.tiers import claims, directio
-from kvreplay.tiers.claims import claim_device, firmware, logical_block_bytes
+from kvreplay.tiers.claims import Header, claim_device, decode_header, encode_header, firmware, logical_block_bytes
 from kvreplay.tiers.host import filesystem_facts
-from kvreplay.tiers.space import Header, Space, decode_header, encode_header
 from kvreplay.tiers.tier import Drive, Holding, Native, NativeDrive, Region, StorageOptions, TierKind
 from kvtrace.core.errors import DeviceError
+from kvtrace.core.native.library import library
 from kvtrace.core.units import format_bytes
+
+
+class Space:
+    """Where each object lies in `size_bytes`; the engine's threads share it."""
+
+    def __init__(self, size_bytes: int, unit_bytes: int, reserved_bytes: int) -> None:
+        """Hand out whole units of `unit_bytes`; the first `reserved_bytes`, whole units too, are never handed out."""
+        self._lib, self._size_bytes = library(), size_bytes
+        self._lib.space_open.restype = ctypes.c_void_p
+        self._lib.space_reserve.restype = self._lib.space_find.restype = ctypes.c_int64
+        sizes = map(ctypes.c_int64, (size_bytes, unit_bytes, reserved_bytes))
+        self.address = int(self._lib.space_open(*sizes))
+        """Of the structure."""
+
+    def __del__(self) -> None:
+        if getattr(self, "address", 0):
+            self._lib.space_close(ctypes.c_void_p(self.address))
+
+    def expect(self, grown: Mapping[int, int]) -> None:
+        """Note the final length of objects that grow: their extents are made that long."""
+        for object_id, length in grown.items():
+            self._call("space_expect", object_id, length)
+
+    def _call(self, name: str, *numbers: int) -> int:
+        return int(getattr(self._lib, name)(ctypes.c_void_p(self.address), *map(ctypes.c_int64, numbers)))
+
+    def reserve(self, object_id: int, length: int) -> int:
+        """Hand out an extent of `length` bytes, rounded up; return where it begins, or minus an errno.
+
+        An object that has one as long keeps it. ENOSPC: no free extent is long enough; EFBIG: it has a shorter one.
+        """
+        return self._call("space_reserve", object_id, length)
+
+    def reserve_all(self, objects: Any, lengths: Any) -> Any:
+        """Reserve an extent for each of `objects` (int64 both)."""
+        import numpy as np
+
+        ids, wanted = (np.ascontiguousarray(each, np.int64) for each in (objects, lengths))
+        starts = np.empty(len(ids), np.int64)
+        places = [ctypes.c_void_p(each.ctypes.data) for each in (ids, wanted, starts)]
+        self._lib.space_reserve_all(ctypes.c_void_p(self.address), *places, ctypes.c_int64(len(ids)))
+        return starts
+
+    def start(self, object_id: int) -> int:
+        """Return where an object begins, or minus ENOENT."""
+        return int(self._lib.space_find(ctypes.c_void_p(self.address), ctypes.c_int64(object_id), None))
+
+    def release(self, object_id: int) -> int:
+        """Take an object's extent back; return 0, or minus ENOENT."""
+        return self._call("space_release", object_id)
+
+    def _facts(self) -> tuple[int, int, int]:
+        found = [ctypes.c_int64() for _ in range(3)]
+        self._lib.space_facts(ctypes.c_void_p(self.address), *map(ctypes.byref, found))
+        objects, live_bytes, highest_bytes = (each.value for each in found)
+        return objects, live_bytes, highest_bytes
+
+    @property
+    def highest_bytes(self) -> int:
+        """The end of the highest byte that was ever handed out."""
+        return self._facts()[2]
+
+    def why_no_room(self, object_id: int) -> str:
+        """Return why an object finds no extent, and what to do."""
+        objects, live_bytes, _ = self._facts()
+        if self.start(object_id) >= 0:
+            return f"object {object_id} has a shorter extent"
+        return (
+            f"no free extent is long enough: {objects:,} objects hold {format_bytes(live_bytes)} of "
+            f"{format_bytes(self._size_bytes)}; name a larger target"
+        )
+
 
 SPARE_SHARE = 0.25
 """Space beyond what the replay holds at most, because free extents lie scattered."""
@@ -63,8 +140,8 @@ class ExtentTier(Drive):
             available = self._size_bytes = device.size_bytes // self.alignment * self.alignment
         else:
             self._fd = claims.claim_file(self._path, flags)
-            space = os.statvfs(self._path)
-            available = space.f_bavail * space.f_frsize + os.fstat(self._fd).st_blocks * _ALLOCATED_UNIT_BYTES
+            allocated = os.fstat(self._fd).st_blocks * _ALLOCATED_UNIT_BYTES
+            available = shutil.disk_usage(self._path).free + allocated
         if START_BYTES + peak_bytes > available:
             raise self._too_small(peak_bytes, available)
         with mmap.mmap(-1, self.alignment) as block:

@@ -5,8 +5,8 @@ With vLLM's layout the calls of the system are its file tier's, too.
 
 from __future__ import annotations
 
-import itertools
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -61,9 +61,8 @@ class FileTier(Drive):
         self._claim = claims.claim(self._path)
         scratch = self._claim.scratch
         self._found = filesystem_facts(self._path) | {"device_firmware": firmware(self._path)}
-        space = os.statvfs(scratch)
-        if peak_bytes > space.f_bavail * space.f_frsize:
-            raise self._too_small(peak_bytes, space.f_bavail * space.f_frsize)
+        if peak_bytes > (free := shutil.disk_usage(scratch).free):
+            raise self._too_small(peak_bytes, free)
         if self._options.is_direct:
             self._direct = directio.probe(scratch, self.target)
         if self._streams is not None:
@@ -189,7 +188,6 @@ class VllmFiles(FileTier):
         """Store the tier `name` below `directory`."""
         super().__init__(name, directory, options)
         self._grown: frozenset[int] = frozenset()
-        self._threads, self._suffixes = threading.local(), itertools.count()
 
     def expect(self, holding: Holding) -> None:
         """Note which files grow."""
@@ -203,17 +201,10 @@ class VllmFiles(FileTier):
             return super().begin(op, object_id)
         path = self.path(object_id)
         os.access(path, os.F_OK)
-        name = f"{path}_{self._suffix()}.tmp"
+        name = f"{path}_{threading.get_native_id()}.tmp"
         os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - measured
         fd = self._advised(os.open(name, self._write_flags | os.O_EXCL | os.O_TRUNC, 0o600))
         return _Temporary(fd, path, name)
-
-    def _suffix(self) -> int:
-        """Return a number of the calling thread's own."""
-        if not hasattr(self._threads, "suffix"):
-            self._threads.suffix = next(self._suffixes)
-        suffix: int = self._threads.suffix
-        return suffix
 
     def write(self, handle: Any, offset: int, data: memoryview) -> None:
         """Write all of `data`."""

@@ -30,7 +30,7 @@ def host_facts() -> dict[str, Any]:
     cpu = (line.partition(":") for line in (sys_text(Path("/proc/cpuinfo")) or "").splitlines())
     return {
         "hostname": platform.node(),
-        "memory_bytes": _memory_bytes(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "kernel": platform.release(),
         "machine": platform.machine(),
         "cpu_model": next((value.strip() for name, _, value in cpu if name.strip() in ("model name", "Model")), None),
@@ -38,13 +38,6 @@ def host_facts() -> dict[str, Any]:
         "python": platform.python_version(),
         "libraries": {name: _version(name) for name in LIBRARIES},
     }
-
-
-def _memory_bytes() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError):
-        return None
 
 
 def _version(library: str) -> str | None:

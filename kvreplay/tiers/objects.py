@@ -114,7 +114,23 @@ class StoreClient:
 
     def get(self, key: str, into: memoryview) -> None:
         """Read a whole object of just so many bytes straight to `into`."""
-        self._ask("get", key, len(into), lambda uri: self._get_into(uri, into))
+        import asyncio
+
+        async def get_into(uri: str) -> None:
+            await self._api.get_into_async(uri, into, expected_len=len(into))
+
+        def ask(uri: str) -> None:
+            # A loop for each thread that waits at once; list's own lock suffices.
+            try:
+                loop = self._loops.pop()
+            except IndexError:
+                loop = asyncio.new_event_loop()
+            try:
+                loop.run_until_complete(get_into(uri))
+            finally:
+                self._loops.append(loop)
+
+        self._ask("get", key, len(into), ask)
 
     def get_range(self, key: str, offset: int, into: memoryview) -> None:
         """Read so many bytes from `offset`."""
@@ -168,22 +184,6 @@ class StoreClient:
         """Close the connections of the threads."""
         while self._loops:
             self._loops.pop().close()
-
-    def _get_into(self, uri: str, into: memoryview) -> None:
-        import asyncio
-
-        async def wait() -> None:
-            await self._api.get_into_async(uri, into, expected_len=len(into))
-
-        # A loop for each thread that waits at once; list's own lock suffices.
-        try:
-            loop = self._loops.pop()
-        except IndexError:
-            loop = asyncio.new_event_loop()
-        try:
-            loop.run_until_complete(wait())
-        finally:
-            self._loops.append(loop)
 
     def _ask(self, kind: str, key: str, nbytes: int, call: Callable[[str], object]) -> None:
         """Send a request until it is done.

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from kvreplay.plan.buffers import PAGE_BYTES, huge_bytes, map_aligned, touch
+from kvreplay.tiers.extents import Space
 from kvreplay.tiers.host import sys_text
-from kvreplay.tiers.space import Space
 from kvreplay.tiers.tier import Holding, Native, NativeDrive, Tier, TierKind
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes

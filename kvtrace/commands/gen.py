@@ -34,7 +34,6 @@ from kvtrace.core.metadata import STALLS
 from kvtrace.core.units import format_bytes, format_count, format_duration, format_years, parse_duration_ns
 from kvtrace.model.catalogue import find_model
 from kvtrace.model.serving import in_words
-from kvtrace.sim.presets.training import PRESET as CHECKPOINT
 
 if TYPE_CHECKING:
     from kvtrace.trace.checkpoint import Saving
@@ -88,7 +87,7 @@ def gen_checkpoints(
 
 
 def _job(stack: StackArguments, run: RunArguments, asked: CheckpointArguments) -> Saving:
-    from kvtrace.sim.presets.training import load_training
+    from kvtrace.sim.presets.preset import load_training
     from kvtrace.trace.checkpoint import Saving, run_course, shard_bytes
 
     training = load_training(stack.settings or (), given(asked))
@@ -144,11 +143,13 @@ def gen(
     kvtrace gen --nodes 8 --duration 20min --event 300s:node-lost:7 --event 400s:node-joined:7 -o lost.parquet
     kvtrace gen --nodes 8 --duration 20min --event 300s:rolling-restart:30s -o restart.parquet
     """
-    if stack.preset == CHECKPOINT:
+    from kvtrace.sim.presets.preset import TRAINING
+
+    if stack.preset == TRAINING:
         if any(given is not None for given in (file, requests_out, turns)):
             raise ConfigError("--preset checkpoint has no requests: leave FILE, --requests-out and --turns out")
         if event:
-            raise ConfigError(f"--event {event[0]}: of the nodes of a KV cache; preset {CHECKPOINT} has none")
+            raise ConfigError(f"--event {event[0]}: of the nodes of a KV cache; preset {TRAINING} has none")
         gen_checkpoints(output, stack, run, training, (users, source, drive, fleet), as_json=as_json)
         return
     for name, value in given(training).items():

@@ -127,7 +127,9 @@ def detect(path: Path) -> str:
     several.
     """
     if path.is_dir():
-        found = _of_directory(path)
+        firsts = [(s.name, min(path.glob(s.files), default=None)) for s in SOURCES.values() if s.files]
+        kinds = [kind for kind, first in firsts if first is not None and _of_file(first) == kind]
+        found = kinds[0] if len(kinds) == 1 else None
     elif not path.exists() and any(c in path.name for c in "*?["):
         first = min(path.parent.glob(path.name), default=None)
         kind = None if first is None else _of_file(first)
@@ -137,13 +139,6 @@ def detect(path: Path) -> str:
     if found is None:
         raise ConfigError(f"cannot tell what {path} is: say so with --source, one of {', '.join(SOURCES)}")
     return found
-
-
-def _of_directory(path: Path) -> str | None:
-    """Return the source of the directory at `path`; None if it holds files of none, or of several."""
-    firsts = {s.name: first for s in SOURCES.values() if s.files and (first := min(path.glob(s.files), default=None))}
-    kinds = [kind for kind, first in firsts.items() if _of_file(first) == kind]
-    return kinds[0] if len(kinds) == 1 else None
 
 
 def _of_file(path: Path) -> str | None:

@@ -540,7 +540,11 @@ def stats(setting: FleetSetting, world: World) -> dict[str, Any]:
             "computed_tokens": total["computed_tokens"],
             "duplicate_bytes": int((slots["size"][homes] * (counts - 1)).sum()),
             **({"link_bytes": int(nodes["sent_bytes"].sum())} if setting.is_disaggregated else {}),
-            "imbalance": {name: _imbalance(nodes[name]) for name in ("requests", "computing_ns")},
+            "imbalance": {
+                # 1 is even.
+                name: float(nodes[name].max()) / float(nodes[name].mean()) if nodes[name].any() else None
+                for name in ("requests", "computing_ns")
+            },
             "by_node": {name: nodes[name].tolist() for name in BY_NODE},
         }
     }
@@ -549,9 +553,3 @@ def stats(setting: FleetSetting, world: World) -> dict[str, Any]:
 def share(setting: FleetSetting, scope: Scope) -> dict[str, Any]:
     """Return who shares a tier of `scope`, and how many of it there are; nothing of one node alone."""
     return {} if setting.nodes == 1 else {"scope": str(scope), "instances": setting.instances(scope)}
-
-
-def _imbalance(values: Any) -> float | None:
-    """Return the largest of `values` over their mean; 1 is even, null if all are 0."""
-    mean = float(values.mean())
-    return float(values.max()) / mean if mean else None

@@ -21,7 +21,7 @@ from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, objects_ba
 from kvtrace.core.tables import create, objects_path
 from kvtrace.core.units import format_bytes, format_count, format_duration, parse_duration_ns
 from kvtrace.sim.output import trace_batch
-from kvtrace.sim.presets.training import DESCRIPTION, MOST_EVENTS, PRESET, Training, WrittenBy
+from kvtrace.sim.presets.preset import DESCRIPTION, MOST_EVENTS, TRAINING, Training, WrittenBy
 
 _READ, _WRITE, _DELETE = (enum_code(TRACE, "op", op) for op in (Op.READ, Op.WRITE, Op.DELETE))
 _SAVE, _RESTORE, _EVICT = (enum_code(TRACE, "phase", p) for p in (Phase.SAVE, Phase.RESTORE, Phase.EVICT))
@@ -133,7 +133,7 @@ def _metadata(job: Saving, argv: list[str]) -> Metadata:
     import msgspec
 
     config = {
-        "preset": PRESET,
+        "preset": TRAINING,
         "model": job.model["name"],
         "seed": job.seed,
         "duration_ns": job.until_ns,
@@ -145,10 +145,10 @@ def _metadata(job: Saving, argv: list[str]) -> Metadata:
         argv,
         config,
         seed=job.seed,
-        preset=PRESET,
+        preset=TRAINING,
         model=job.model,
         tiers=[TierFacts(job.training.tier)],
-        source={"kind": PRESET, "ranks": job.training.ranks},
+        source={"kind": TRAINING, "ranks": job.training.ranks},
         notes=list(notes(job)),
         is_simulated=True,
     )

@@ -86,10 +86,6 @@ class KeyNumbers:
         self.names.append(names.filter(pa.array(is_new)))
         return ids
 
-    def enlarge(self, ids: Any, sizes: Any) -> None:
-        """Remember `sizes` of the objects `ids` where they are larger than any before."""
-        np.maximum.at(self.sizes, ids, sizes)
-
 
 @dataclass(slots=True)
 class Import:
@@ -197,7 +193,7 @@ def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
 
     keys = rows["Key"].combine_chunks().dictionary_encode()
     ids = state.keys.number(keys.dictionary)[keys.indices.to_numpy()]
-    state.keys.enlarge(ids, sizes)
+    np.maximum.at(state.keys.sizes, ids, sizes)
     ops = codes("Operation", _OPS)
     columns = {
         "ts_ns": _times(seconds, state),

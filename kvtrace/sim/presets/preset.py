@@ -1,5 +1,6 @@
 """What a preset says: the tiers, what an entry is, where it is placed, promoted and evicted.
 
+Of the preset `checkpoint` a training run that saves and restores checkpoints, with no KV cache.
 And its knobs as people may set them, read from the structs that hold them: type, default, meaning.
 """
 
@@ -7,8 +8,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import EnumType, StrEnum
 from pathlib import Path
@@ -19,9 +21,9 @@ import msgspec
 from kvtrace.core.config import Bounds, bounds_of, check_bounds, load_toml, nearest, override, to_struct
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
+from kvtrace.core.units import INT64_MAX, parse_duration_ns
 from kvtrace.model.serving import ATTENTION, BATCH, COMPUTING, Attention
 from kvtrace.requests.users import LoadDefaults, Workload, complaints_of_workload
-from kvtrace.sim.presets import training
 from kvtrace.sim.presets.tier import (
     LINK,
     MAX_TOKENS,
@@ -36,7 +38,6 @@ from kvtrace.sim.presets.tier import (
     complaints_of_fleet,
     complaints_of_tier,
 )
-from kvtrace.sim.presets.training import PRESET as TRAINING
 
 MAX_TIERS = 8
 PRESETS, GPU = Path(__file__).parent, "h100"
@@ -350,6 +351,71 @@ def as_config(preset: Preset) -> dict[str, Any]:
 _HIDDEN = {"description", "name"}
 
 
+TRAINING = "checkpoint"
+"""The preset of a training run, which is no file: its knobs are those of `Training`."""
+DESCRIPTION = "a training run that saves checkpoints, and restores them after failures: no KV cache"
+MOST_EVENTS = 1_000_000
+_MOST_BYTES = 1024.0
+"""Of a parameter."""
+_Ranks = Annotated[int, Bounds(1, 32_767)]
+_Duration = Annotated[str, Bounds(1, INT64_MAX, "> 0", parse_duration_ns)]
+
+
+class WrittenBy(StrEnum):
+    """Who writes a checkpoint."""
+
+    SHARDED = "sharded"
+    """Each rank writes an equal part, as fully sharded training does (ZeRO 3, FSDP)."""
+    RANK0 = "rank0"
+    """Rank 0 writes all, and reads all back for the others."""
+
+
+class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A training run, so far as its checkpoints show it."""
+
+    ranks: _Ranks = 8
+    """Processes of the training, one a GPU."""
+    every: _Duration = "10min"
+    """Training time from one save, or from a restart, to the next save."""
+    mtbf: _Duration | None = None
+    """Mean time between failures, of an exponential distribution; none: nothing fails."""
+    restart: _Duration = "5min"
+    """From a failure to the restore: the job is scheduled and started again."""
+    keep: Annotated[int, Bounds(0, MOST_EVENTS)] = 2
+    """Checkpoints kept; the oldest is deleted when a newer one is whole. 0: all."""
+    placement: WrittenBy = WrittenBy.SHARDED
+    """Who writes and reads."""
+    weight_bytes: Annotated[float, Bounds(math.nextafter(0, 1), _MOST_BYTES, f"> 0, and at most {_MOST_BYTES}")] = 2.0
+    """Bytes a parameter of the weights: 2 in bf16."""
+    optimizer_bytes: Annotated[float, Bounds(0, _MOST_BYTES)] = 12.0
+    """Bytes a parameter of the optimizer's state: Adam's two moments and the weights once more, in fp32; 0: none."""
+    parameters: Annotated[int, Bounds(0, 10**14)] = 0
+    """Parameters of the model; 0: as its card says."""
+    ranks_per_node: _Ranks = 8
+    """Ranks of one host, for the trace's column `node`."""
+    tier: str = "nvme"
+    """The name of the tier that checkpoints lie on."""
+
+    @property
+    def every_ns(self) -> int:
+        """The time from save to save."""
+        return parse_duration_ns(self.every)
+
+
+def load_training(settings: Iterable[str], options: dict[str, Any]) -> Training:
+    """Return the training run of `--set` settings and of `options`, those that were given.
+
+    ConfigError if a knob is unknown, or a value cannot be.
+    """
+    tree = override({}, settings) | {name: value for name, value in options.items() if value is not None}
+    found = to_struct(tree, Training, f"preset {TRAINING}")
+
+    check_bounds(found, f"preset {TRAINING}")
+    if not found.tier or not found.tier.isprintable():
+        raise ConfigError(f"preset {TRAINING}: tier={found.tier!r} is no name")
+    return found
+
+
 class Basis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a preset was made from; for people, and in no trace."""
 
@@ -389,7 +455,7 @@ _TRAINING = Basis(
 
 def load_basis(name: str) -> Basis | None:
     """Return what the preset called `name`, one of ours, is based on; None if it does not say."""
-    if name == training.PRESET:
+    if name == TRAINING:
         return _TRAINING
     tree = _read(PRESETS / f"{name}.toml").get("basis")
     return None if tree is None else to_struct(tree, Basis, f"preset {name}: basis")
@@ -400,8 +466,8 @@ def knobs_of(name: str) -> list[Knob]:
 
     ConfigError if there is no such preset.
     """
-    if name == training.PRESET:
-        return list(_knobs("", training.Training(), training.Training))
+    if name == TRAINING:
+        return list(_knobs("", Training(), Training))
     preset = load_preset(name)
     found = list(_knobs("", preset, Preset))
     for tier in preset.tiers:
@@ -448,12 +514,12 @@ def _type(kind: Any) -> str:
 
 def description_of(name: str) -> str:
     """Return what the preset called `name` is; ConfigError if there is none."""
-    return training.DESCRIPTION if name == training.PRESET else load_preset(name).description
+    return DESCRIPTION if name == TRAINING else load_preset(name).description
 
 
 def listing() -> list[dict[str, Any]]:
     """Return every preset we ship: name, description, and what it is based on; that of training comes last."""
     return [
         {"name": name, "description": description_of(name), **msgspec.to_builtins(load_basis(name))}
-        for name in (*preset_names(), training.PRESET)
+        for name in (*preset_names(), TRAINING)
     ]

@@ -27,8 +27,7 @@ from rings import (
 from kvreplay.engine import engine as engines
 from kvreplay.native.rows import DELETE, OK, READ, WRITE
 from kvreplay.tiers.extents import START_BYTES
-from kvreplay.tiers.sharded import SeveralDrives
-from kvreplay.tiers.tier import FileLayout, path_function
+from kvreplay.tiers.tier import FileLayout, SeveralDrives, path_function
 
 MIB = 1 << 20
 DEPTHS = pytest.mark.parametrize("depth", [32, 3, 1])

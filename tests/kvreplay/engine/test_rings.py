@@ -23,8 +23,7 @@ from kvreplay.native.rows import WRITE
 from kvreplay.run.run import FinishedRun, Replay, replay
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.sharded import BY_ID, SeveralDrives, drive_by_id
-from kvreplay.tiers.tier import FileLayout, StorageOptions
+from kvreplay.tiers.tier import BY_ID, FileLayout, SeveralDrives, StorageOptions, drive_by_id
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import objects_path, read_table

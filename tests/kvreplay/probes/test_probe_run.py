@@ -8,7 +8,7 @@ import pytest
 from conftest import run_cli, write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.result import probed
+from kvreplay.probes import session as probed
 from kvreplay.run.run import Replay, replay
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import ProbesNote

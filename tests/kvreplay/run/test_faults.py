@@ -18,15 +18,14 @@ from waiting import wait_for
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import Engine, refusal
-from kvreplay.result import journal as journals
 from kvreplay.result import tables
-from kvreplay.result.journal import Journal
+from kvreplay.result import tables as journals
+from kvreplay.result.tables import Journal
 from kvreplay.run.document import run_document
 from kvreplay.run.run import Replay, recover, replay
 from kvreplay.run.trials import Trials
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.sharded import drive_by_id
-from kvreplay.tiers.tier import StorageOptions
+from kvreplay.tiers.tier import StorageOptions, drive_by_id
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.files import write_json
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, read_run

@@ -32,15 +32,17 @@ def extents_of(parts: list[tuple[int, int]]) -> Extents:
 def test_a_block_holds_of_each_object_what_lies_there(parts: list[tuple[int, int]], first: int, count: int) -> None:
     extents, seen = extents_of(parts), {}
 
-    def own(block: memoryview, object_id: int, version: int, offset: int) -> None:
-        assert version == 0
-        seen.update({offset + i + starts[object_id]: object_id for i in range(len(block))})
+    class Data:
+        def fill(self, block: memoryview, object_id: int, version: int, offset: int) -> None:
+            assert version == 0
+            seen.update({offset + i + starts[object_id]: object_id for i in range(len(block))})
 
-    def other(block: memoryview, place: int) -> None:
-        seen.update({place + i: -1 for i in range(len(block))})
+        def unstamped(self, block: memoryview, filler: int, turn: int, place: int) -> None:
+            assert (filler, turn) == (-1, 3)
+            seen.update({place + i: -1 for i in range(len(block))})
 
     starts = dict(zip(extents.objects.tolist(), extents.starts.tolist(), strict=True))
-    extents.fill(memoryview(bytearray(count * UNIT)), first * UNIT, own, other)
+    extents.fill(Data(), memoryview(bytearray(count * UNIT)), -1, 3, first * UNIT)
     expected: dict[int, int] = dict.fromkeys(range(first * UNIT, (first + count) * UNIT), -1)
     for start, end, object_id in zip(extents.starts, extents.ends, extents.objects, strict=True):
         expected |= {at: int(object_id) for at in range(int(start), int(end)) if at in expected}

@@ -21,7 +21,7 @@ from kvreplay.config.config import Config
 from kvreplay.config.setting import settle
 from kvreplay.native.rows import COUNTED, ERROR, OK, RowRing
 from kvreplay.result.counts import call
-from kvreplay.result.journal import _COLUMNS
+from kvreplay.result.tables import _COLUMNS
 from kvreplay.run import watch as watching
 from kvreplay.run.run import Replay, replay
 from kvreplay.run.watch import BOUNDS_NS, COUNTERS, GAUGES, RESPONSE, Watch, line_of, parse_address, serving, table_of
@@ -194,7 +194,7 @@ def test_a_run_is_watched_from_its_engine_and_its_journal(
 ) -> None:
     from contextlib import contextmanager
 
-    monkeypatch.setattr("kvreplay.result.journal._PERIOD_S", 0.01)
+    monkeypatch.setattr("kvreplay.result.tables._PERIOD_S", 0.01)
     seen: list[Watch] = []
     counted = threading.Event()
 

@@ -17,7 +17,7 @@ from kvreplay.engine.job import Job
 from kvreplay.plan.contents import DataSource
 from kvreplay.plan.window import Loader
 from kvreplay.result.counts import RunPart
-from kvreplay.result.journal import JournaledRecord
+from kvreplay.result.tables import JournaledRecord
 from kvreplay.run import run as feeding
 from kvreplay.run import run as running
 from kvreplay.run.run import Feed, Replay, recover

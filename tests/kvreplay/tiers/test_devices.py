@@ -16,9 +16,8 @@ from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal as ring_refusal
 from kvreplay.run.run import FinishedRun, Replay, replay
 from kvreplay.tiers import claims
-from kvreplay.tiers.claims import BlockDevice, examine, refusal, signatures
+from kvreplay.tiers.claims import BlockDevice, examine, read_header, refusal, signatures
 from kvreplay.tiers.host import mounts
-from kvreplay.tiers.space import read_header
 from kvtrace.core.errors import DeviceError
 
 if TYPE_CHECKING:

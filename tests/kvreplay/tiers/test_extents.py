@@ -21,8 +21,8 @@ from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal
 from kvreplay.run.run import FinishedRun, Replay, replay
 from kvreplay.tiers import directio
-from kvreplay.tiers.extents import SPARE_SHARE, START_BYTES, ExtentTier
-from kvreplay.tiers.space import Header, Space, decode_header, encode_header, read_header
+from kvreplay.tiers.claims import Header, decode_header, encode_header, read_header
+from kvreplay.tiers.extents import SPARE_SHARE, START_BYTES, ExtentTier, Space
 from kvreplay.tiers.tier import Holding, StorageOptions
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.schema import OPS

@@ -14,8 +14,7 @@ from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal
 from kvreplay.run.run import FinishedRun, Replay, replay
 from kvreplay.tiers.claims import MARKER, SCRATCH, claim, release
-from kvreplay.tiers.sharded import BY_ID, BY_KEY, drive_by_id, drive_by_key, spread
-from kvreplay.tiers.tier import FileLayout, mixed, path_function
+from kvreplay.tiers.tier import BY_ID, BY_KEY, FileLayout, drive_by_id, drive_by_key, mixed, path_function, spread
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.schema import OPS, SERIES
 from kvtrace.core.tables import objects_path, read_table

@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 
-from kvreplay.tiers.space import Space
+from kvreplay.tiers.extents import Space
 
 UNIT = 4096
 

@@ -16,7 +16,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OBJECTS, TRACE
 from kvtrace.core.tables import objects_path, open_table, read_table
 from kvtrace.model.catalogue import find_model
-from kvtrace.sim.presets.training import Training, WrittenBy, load_training
+from kvtrace.sim.presets.preset import Training, WrittenBy, load_training
 from kvtrace.trace.checkpoint import run_course, shard_bytes
 
 MINUTE_NS = 60 * 10**9
