@@ -31,8 +31,9 @@ _FEWEST_SAMPLED = 20_000
 _FEWEST_HELD = 64
 """Objects of a sample that a tier must hold: a smaller one lets less pass to the next tier than the whole one does."""
 _MOST_THREADS = 8
-_CLOSE = 1.02
-"""What is answered is at most so many times what reaches the target."""
+_CLOSE, _CLOSER = 1.02, 1.01
+"""What is answered is at most so many times what reaches the target; with prices each of both capacities has half of that,
+where a look takes no time worth naming."""
 _GUESS, _ROUGH_GUESS = 1.008, 1.04
 """How far to each side of what samples say it is tried, both together within _CLOSE; and of what a grid says."""
 _FAR = 0.02
@@ -200,7 +201,7 @@ class _Run:
             given = [of for of in axes[outer] if of is not None]
             finer = _FINER if self._is_small else 1
             halved = [_rounded(max(*given, self._most) / 2 ** (n / finer)) for n in reversed(range(_HALVINGS * finer))]
-            steps = [0, *(of for of in halved if of >= self._prompt_bytes())] if outer in free else given
+            steps = [0, *(of for of in halved if of >= self._prompt_bytes() / 2)] if outer in free else given
             # The least of the other axis first: what costs more by itself than the best so far is not tried at all.
             best = self._best_of(best, outer, steps[:1], inner)
             while (better := self._best_of(best, outer, steps, inner)) is not best:
@@ -215,6 +216,10 @@ class _Run:
         return self._settled(best, last) or self._choose(points)
 
     @property
+    def _close(self) -> float:
+        return _CLOSER if self.stack.can_sample and self.question.price is not None else _CLOSE
+
+    @property
     def _is_small(self) -> bool:
         """Whether a simulation takes no time worth naming: then single objects decide, and steps are finer."""
         chains = self.stack.load.chains
@@ -226,7 +231,7 @@ class _Run:
         return 0.0 if chains is None else len(chains.slots) / (len(chains.offsets) - 1) * self.stack.chunk_bytes
 
     def _best_of(self, best: Point, outer: str, sizes: Sequence[int], inner: str) -> Point:
-        """Return the best of `best` and the points with `sizes`: each is tried with all that 2 % less money buys."""
+        """Return the best of `best` and the points with `sizes`: each is tried with what 1 or 2 % less money buys."""
         fixed: list[Capacities] = [{outer: size} for size in sizes if size != best.capacities[outer]]
         tried = [of | {inner: most} for of in fixed if (most := self._affordable(best, of, inner)) is not None]
         for point in self._look_at(self._promising(tried, inner)):
@@ -317,11 +322,11 @@ class _Run:
         parts: tuple[float, ...]
         while True:
             high = best.capacities[inner] or 0
-            if high <= max(low * (_CLOSE if best.sampling_rate == 1 else _GUESS), 0 if low < 0 else smallest):
+            if high <= max(low * (self._close if best.sampling_rate == 1 else _GUESS), 0 if low < 0 else smallest):
                 break
             if high <= smallest:
                 parts = (0,)
-            elif guess and low < guess < high / _CLOSE:
+            elif guess and low < guess < high / self._close:
                 parts, guess = (guess / _ROUGH_GUESS, guess * _ROUGH_GUESS), 0.0
             elif low < 0:
                 least = high / ratio
@@ -329,7 +334,7 @@ class _Run:
             else:
                 step = high / max(low, smallest)
                 at = high / step ** (1 - self._share(below, best))
-                parts = (at / _CLOSE**0.5, at * _CLOSE**0.5) if step > _CLOSE**3 else (high / step**0.5,)
+                parts = (at / self._close**0.5, at * self._close**0.5) if step > self._close**3 else (high / step**0.5,)
             sizes = sorted({size for part in parts if low < (size := _rounded(part)) < high})
             if not sizes:
                 break
@@ -346,11 +351,11 @@ class _Run:
         return min(0.9, max(0.1, (wanted - low.hit_ratio) / gain)) if wanted is not None and gain > 0 else 0.5
 
     def _affordable(self, best: Point, fixed: Capacities, inner: str) -> int | None:
-        """Return how much of `inner` beside `fixed` costs 2 % less than `best`; None if `fixed` alone costs more."""
+        """Return how much of `inner` beside `fixed` makes it cheaper than `best`; None if `fixed` alone costs more."""
         price = self.question.price
         if price is None or best.price is None:
             return None
-        left = best.price / _CLOSE - sum(price[role] * (of or 0) for role, of in fixed.items())
+        left = best.price / self._close - sum(price[role] * (of or 0) for role, of in fixed.items())
         if left < 0:
             return None
         return min(self._most, _rounded(left / price[inner])) if price[inner] else best.capacities[inner]
