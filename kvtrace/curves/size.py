@@ -32,8 +32,8 @@ _FEWEST_HELD = 64
 """Objects of a sample that a tier must hold: a smaller one lets less pass to the next tier than the whole one does."""
 _MOST_THREADS = 8
 _CLOSE, _CLOSER = 1.02, 1.01
-"""What is answered is at most so many times what reaches the target; with prices each of both capacities has half of that,
-where a look takes no time worth naming."""
+"""What is answered is at most so many times what reaches the target; with prices each of both capacities has half of
+that, where a look takes no time worth naming."""
 _GUESS, _ROUGH_GUESS = 1.008, 1.04
 """How far to each side of what samples say it is tried, both together within _CLOSE; and of what a grid says."""
 _FAR = 0.02
