@@ -206,6 +206,8 @@ class _Run:
             best = self._best_of(best, outer, steps[:1], inner)
             while (better := self._best_of(best, outer, steps, inner)) is not best:
                 best = better
+            if outer in free and (all_of_it := self._affordable(best, {inner: 0}, outer)) is not None:
+                best = self._best_of(best, outer, [all_of_it], inner)
             for part in (2, 4, 8, 16) if outer in free else ():
                 at = best.capacities[outer] or 0
                 best = self._best_of(best, outer, [_rounded(at * 2 ** (sign / part)) for sign in (-1, 1)], inner)
