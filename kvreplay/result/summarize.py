@@ -256,7 +256,8 @@ class RunResults:
 
     def metrology(self, moved: dict[str, DeviceIo], judged: Pace | None) -> Metrology:
         """Return how far off the measurement is, by what devices `moved`, by drive."""
-        return metrology(self._operations, moved, judged)
+        # A page cache moves what it likes, when it likes.
+        return metrology(self._operations, {} if self.setting.config.is_buffered else moved, judged)
 
     def close_tables(self, run: RunFile) -> None:
         """Give the tables of `run` their metadata and their names."""
