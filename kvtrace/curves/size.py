@@ -3,8 +3,8 @@
 The tiers of a hierarchy are no stack that one pass would serve at every capacity: which objects count as used in a tier
 depends on what the faster ones hold, so that a larger tier may lack what a smaller one holds. So each point is a
 simulation, the one that `gen` runs, with the same counters. Where all of them would take long, each is made of samples
-of the objects. From the best point of the grid on, capacities that were not asked for are searched for a better one, in
-simulations of the whole load.
+of the objects. From the best point of the grid on, capacities that were not asked for are searched for a better one,
+by samples where these can tell; what is answered is simulated whole.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ that, where a look takes no time worth naming."""
 _GUESS, _ROUGH_GUESS = 1.008, 1.04
 """How far to each side of what samples say it is tried, both together within _CLOSE; and of what a grid says."""
 _FAR = 0.02
-"""What has fewer hits by such a share than are wanted, with as many bytes in one tier, is not simulated in two."""
+"""What misses the target by such a share with a larger tier, of which samples tell, is not simulated with its own."""
 _DIGITS = 3
 """Of a capacity that is searched: as it is printed."""
 _HALVINGS, _FINER = 14, 4
@@ -244,19 +244,18 @@ class _Run:
     def _promising(self, tried: Sequence[Capacities], inner: str) -> list[Capacities]:
         """Return `tried` but those that only a full simulation tells of, and that more than likely miss the target.
 
-        As many bytes, all of `inner`, then have far too few hits by samples. Where it is `inner` that is too small for
+        With as much more as samples can tell of, they have far too few hits. Where it is `inner` that is too small for
         samples to tell, it is left out.
         """
-        none: Capacities = {inner: 0}
+        if self._sampling is None:
+            return list(tried)
+        none, least = Capacities({inner: 0}), int(self._told) + 1
         tried = [of | none if not self._is_told(of) and self._is_told(of | none) else of for of in tried]
         untold = [of for of in tried if not self._is_told(of)]
-        nothing: Capacities = dict.fromkeys(self.stack.roles, 0)
-        alike = [nothing | {inner: sum(size or 0 for size in of.values())} for of in untold]
-        told = [(of, other) for of, other in zip(untold, alike, strict=True) if self._is_told(other)]
-        looks = self._estimates([other for _, other in told])
+        looks = self._estimates([{role: size and max(size, least) for role, size in of.items()} for of in untold])
         few = [
             of
-            for (of, _), look in zip(told, looks, strict=True)
+            for of, look in zip(untold, looks, strict=True)
             if not self.question.target.is_met(look, look.hit_ratio_error + _FAR * look.hit_ratio)
         ]
         return [of for of in tried if of not in few]
