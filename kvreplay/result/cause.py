@@ -251,6 +251,8 @@ def _open(found: Evidence, *, copies: bool) -> Cause:
         parts = sorted(shares.items(), key=lambda part: -part[1])
         told = [f"{_SAID.get(name, name)} {percent(part / total)}" for name, part in parts if part]
         rest = f"; of the delays: {', '.join(told)}"
+    if copies and top == DEPENDENCIES and (found.copy_busy_share or 0.0) < DOMINANT:
+        return _by(DEPENDENCIES, found, waited[top])
     if copies and top in (DRIVE, QUEUE, DEPENDENCIES):
         return _and(_copies(found), rest)
     if top == DEPENDENCIES and not _is_drive(found):

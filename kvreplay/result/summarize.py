@@ -219,8 +219,10 @@ class RunResults:
         depth, because = setting.config.depth, setting.depth_because
         judgement, missed = verdict(found, driven, judged, moved or {}, depth, because), int(run["rows"]) - sent
         if setting.rows_once:
-            # How often --duration repeated the window, or what it cut it to.
-            rows = int(run["last_sent_row"]) + 1 if missed else setting.window.rows
+            # How often --duration repeated the window, or what it cut it to. In an open loop that fell behind rows of
+            # the last repeat go while those of the first still wait.
+            of_all = setting.window.rows * sent / int(run["rows"])
+            rows = of_all if found.is_open_loop or not missed else int(run["last_sent_row"]) + 1
             said = f"; {repeated('the trace', rows / setting.rows_once)} in {format_duration(wall_ns)}"
             judgement = msgspec.structs.replace(judgement, sentence=judgement.sentence + said)
         return Summary(
@@ -255,8 +257,8 @@ class RunResults:
         return traffic_warnings(self.setting, self._operations, moved)
 
     def metrology(self, moved: dict[str, DeviceIo], judged: Pace | None) -> Metrology:
-        """Return how far off the measurement is, by what devices `moved`, by drive."""
-        return metrology(self._operations, moved, judged)
+        """Return how far off the measurement is, by what devices `moved`, by drive; a page cache asks otherwise."""
+        return metrology(self._operations, {} if self.setting.config.is_buffered else moved, judged)
 
     def close_tables(self, run: RunFile) -> None:
         """Give the tables of `run` their metadata and their names."""
