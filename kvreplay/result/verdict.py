@@ -79,10 +79,11 @@ def verdict(
     does_io, is_copied = tier is not None and tier.has_times, tier is not None and tier.is_copied
     name = None if tier is None else tier.name
     said = judged_run(evidence, rates, name, judged, copies=is_copied, does_io=does_io, because=because)
-    before = "FELL BEHIND: " if judged is not None and evidence.is_end_late else ""
+    before, after = "FELL BEHIND: " if judged is not None and evidence.is_end_late else "", ""
     if name is None:
         before = "open loop: " if found.is_open_loop else "closed loop: "
-    return msgspec.structs.replace(said, sentence=f"{before}{said.sentence}")
+        after = " after the warm-up" if found.run[0]["left_out"] else ""
+    return msgspec.structs.replace(said, sentence=f"{before}{said.sentence}{after}")
 
 
 def judged_run(
