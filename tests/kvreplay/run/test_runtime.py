@@ -168,8 +168,8 @@ def test_a_run_that_is_cut_off_says_how_often_it_repeated_its_trace(
     sent = [row for row, at in zip(ops["row"], ops["submitted_ns"], strict=True) if at is not None]
     summary, window = run["summary"], run["window"]
     assert (run["status"], window["runtime_ns"], len(sent) > 7) == ("partial", int(how[-1][:-1]) * 1000 * MS, True)
-    rows = len(sent) if "--speed" in how else sent[-1] + 1
-    assert f"; the trace {rows / 7:.3g} times in " in summary["verdict"]
+    share = len(sent) / (len(sent) + (summary["not_reached"] or 0))
+    assert f"; the trace {window['rows'] / 7 * share:.3g} times in " in summary["verdict"]
     assert f"note: was to replay the trace again and again for {how[-1][:-1]}" in shown
     # What a closed loop provided for is nothing that it missed; what an open loop did not come to was due.
     if "--speed" in how:
