@@ -209,6 +209,8 @@ def test_copies_and_tiers_without_times_have_no_queue() -> None:
     waited: Any = {"response_shares": {"dependencies": 0.99, "drive": 0.01}, "copies": True, "processor_share": 0.21}
     assert open_loop(**waited, copy_busy_share=0.4, is_end_late=True)[0] is DEPENDENCIES
     assert open_loop(**waited, copy_busy_share=0.98, copying_share=0.7)[0] is COPIES
+    own: Any = {"dependencies": 0.45, "copying": 0.3, "memory": 0.25}
+    assert open_loop(response_shares=own, copies=True, copy_busy_share=0.4, copying_share=0.3)[0] is COPIES
     assert closed_loop(does_io=False, submitter_busy_share=1.0)[0] is REPLAYER
     assert closed_loop(does_io=False)[0] is REPLAYER
 
