@@ -18,7 +18,7 @@ from typing import Any
 
 SIDE = 20
 MOST = 1.02
-PRICES = ((4.0, 0.1), (20.0, 0.35), (3.0, 1.0))
+PRICES = ((4.0, 0.1), (20.0, 0.35), (3.0, 1.0), (1.0, 1.0), (0.1, 4.0))
 """Of a GiB of DRAM and of NVMe."""
 SHARES = (0.5, 0.85, 0.97)
 """Targets, of the hit ratio without a bound."""

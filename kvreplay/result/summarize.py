@@ -257,7 +257,8 @@ class RunResults:
         return traffic_warnings(self.setting, self._operations, moved)
 
     def metrology(self, moved: dict[str, DeviceIo], judged: Pace | None) -> Metrology:
-        """Return how far off the measurement is, by what devices `moved`, by drive; a page cache asks otherwise."""
+        """Return how far off the measurement is, by what devices `moved`, by drive."""
+        # A page cache moves what it likes, when it likes.
         return metrology(self._operations, {} if self.setting.config.is_buffered else moved, judged)
 
     def close_tables(self, run: RunFile) -> None:

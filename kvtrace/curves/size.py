@@ -3,8 +3,8 @@
 The tiers of a hierarchy are no stack that one pass would serve at every capacity: which objects count as used in a tier
 depends on what the faster ones hold, so that a larger tier may lack what a smaller one holds. So each point is a
 simulation, the one that `gen` runs, with the same counters. Where all of them would take long, each is made of samples
-of the objects. From the best point of the grid on, capacities that were not asked for are searched for a better one, in
-simulations of the whole load.
+of the objects. From the best point of the grid on, capacities that were not asked for are searched for a better one,
+by samples where these can tell; what is answered is simulated whole.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ _FEWEST_SAMPLED = 20_000
 _FEWEST_HELD = 64
 """Objects of a sample that a tier must hold: a smaller one lets less pass to the next tier than the whole one does."""
 _MOST_THREADS = 8
-_CLOSE = 1.02
-"""What is answered is at most so many times what reaches the target."""
+_CLOSE, _CLOSER = 1.02, 1.01
+"""What is answered is at most so many times what reaches the target; with prices each of both capacities has half of
+that, where a look takes no time worth naming."""
 _GUESS, _ROUGH_GUESS = 1.008, 1.04
 """How far to each side of what samples say it is tried, both together within _CLOSE; and of what a grid says."""
 _FAR = 0.02
-"""What has fewer hits by such a share than are wanted, with as many bytes in one tier, is not simulated in two."""
+"""What misses the target by such a share with a larger tier, of which samples tell, is not simulated with its own."""
 _DIGITS = 3
 """Of a capacity that is searched: as it is printed."""
 _HALVINGS, _FINER = 14, 4
@@ -200,11 +201,13 @@ class _Run:
             given = [of for of in axes[outer] if of is not None]
             finer = _FINER if self._is_small else 1
             halved = [_rounded(max(*given, self._most) / 2 ** (n / finer)) for n in reversed(range(_HALVINGS * finer))]
-            steps = [0, *(of for of in halved if of >= self._prompt_bytes())] if outer in free else given
+            steps = [0, *(of for of in halved if of >= self._prompt_bytes() / 2)] if outer in free else given
             # The least of the other axis first: what costs more by itself than the best so far is not tried at all.
             best = self._best_of(best, outer, steps[:1], inner)
             while (better := self._best_of(best, outer, steps, inner)) is not best:
                 best = better
+            if outer in free and (all_of_it := self._affordable(best, {inner: 0}, outer)) is not None:
+                best = self._best_of(best, outer, [all_of_it], inner)
             for part in (2, 4, 8, 16) if outer in free else ():
                 at = best.capacities[outer] or 0
                 best = self._best_of(best, outer, [_rounded(at * 2 ** (sign / part)) for sign in (-1, 1)], inner)
@@ -213,6 +216,10 @@ class _Run:
         if best is start or last != inner:
             best = self._least(best, last, self._look_at, guess=self._guess)
         return self._settled(best, last) or self._choose(points)
+
+    @property
+    def _close(self) -> float:
+        return _CLOSER if self.stack.can_sample and self.question.price is not None else _CLOSE
 
     @property
     def _is_small(self) -> bool:
@@ -226,7 +233,7 @@ class _Run:
         return 0.0 if chains is None else len(chains.slots) / (len(chains.offsets) - 1) * self.stack.chunk_bytes
 
     def _best_of(self, best: Point, outer: str, sizes: Sequence[int], inner: str) -> Point:
-        """Return the best of `best` and the points with `sizes`: each is tried with all that 2 % less money buys."""
+        """Return the best of `best` and the points with `sizes`: each is tried with what 1 or 2 % less money buys."""
         fixed: list[Capacities] = [{outer: size} for size in sizes if size != best.capacities[outer]]
         tried = [of | {inner: most} for of in fixed if (most := self._affordable(best, of, inner)) is not None]
         for point in self._look_at(self._promising(tried, inner)):
@@ -237,19 +244,18 @@ class _Run:
     def _promising(self, tried: Sequence[Capacities], inner: str) -> list[Capacities]:
         """Return `tried` but those that only a full simulation tells of, and that more than likely miss the target.
 
-        As many bytes, all of `inner`, then have far too few hits by samples. Where it is `inner` that is too small for
+        With as much more as samples can tell of, they have far too few hits. Where it is `inner` that is too small for
         samples to tell, it is left out.
         """
-        none: Capacities = {inner: 0}
+        if self._sampling is None:
+            return list(tried)
+        none, least = Capacities({inner: 0}), int(self._told) + 1
         tried = [of | none if not self._is_told(of) and self._is_told(of | none) else of for of in tried]
         untold = [of for of in tried if not self._is_told(of)]
-        nothing: Capacities = dict.fromkeys(self.stack.roles, 0)
-        alike = [nothing | {inner: sum(size or 0 for size in of.values())} for of in untold]
-        told = [(of, other) for of, other in zip(untold, alike, strict=True) if self._is_told(other)]
-        looks = self._estimates([other for _, other in told])
+        looks = self._estimates([{role: size and max(size, least) for role, size in of.items()} for of in untold])
         few = [
             of
-            for (of, _), look in zip(told, looks, strict=True)
+            for of, look in zip(untold, looks, strict=True)
             if not self.question.target.is_met(look, look.hit_ratio_error + _FAR * look.hit_ratio)
         ]
         return [of for of in tried if of not in few]
@@ -317,11 +323,11 @@ class _Run:
         parts: tuple[float, ...]
         while True:
             high = best.capacities[inner] or 0
-            if high <= max(low * (_CLOSE if best.sampling_rate == 1 else _GUESS), 0 if low < 0 else smallest):
+            if high <= max(low * (self._close if best.sampling_rate == 1 else _GUESS), 0 if low < 0 else smallest):
                 break
             if high <= smallest:
                 parts = (0,)
-            elif guess and low < guess < high / _CLOSE:
+            elif guess and low < guess < high / self._close:
                 parts, guess = (guess / _ROUGH_GUESS, guess * _ROUGH_GUESS), 0.0
             elif low < 0:
                 least = high / ratio
@@ -329,7 +335,7 @@ class _Run:
             else:
                 step = high / max(low, smallest)
                 at = high / step ** (1 - self._share(below, best))
-                parts = (at / _CLOSE**0.5, at * _CLOSE**0.5) if step > _CLOSE**3 else (high / step**0.5,)
+                parts = (at / self._close**0.5, at * self._close**0.5) if step > self._close**3 else (high / step**0.5,)
             sizes = sorted({size for part in parts if low < (size := _rounded(part)) < high})
             if not sizes:
                 break
@@ -346,11 +352,11 @@ class _Run:
         return min(0.9, max(0.1, (wanted - low.hit_ratio) / gain)) if wanted is not None and gain > 0 else 0.5
 
     def _affordable(self, best: Point, fixed: Capacities, inner: str) -> int | None:
-        """Return how much of `inner` beside `fixed` costs 2 % less than `best`; None if `fixed` alone costs more."""
+        """Return how much of `inner` beside `fixed` makes it cheaper than `best`; None if `fixed` alone costs more."""
         price = self.question.price
         if price is None or best.price is None:
             return None
-        left = best.price / _CLOSE - sum(price[role] * (of or 0) for role, of in fixed.items())
+        left = best.price / self._close - sum(price[role] * (of or 0) for role, of in fixed.items())
         if left < 0:
             return None
         return min(self._most, _rounded(left / price[inner])) if price[inner] else best.capacities[inner]

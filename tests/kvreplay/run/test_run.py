@@ -561,3 +561,4 @@ def test_buffered_is_said_and_fsync_is_recorded(tmp_path: Path, drive: Path) -> 
     facts = outcome.run.tiers["nvme"]
     assert (facts["is_direct"], facts["direct_io"], facts["fsync"]) == (False, None, "close")
     assert any(note.startswith("buffered: the page cache took part") for note in outcome.run.notes)
+    assert outcome.run.metrology.bytes_off == {"read": None, "write": None}

@@ -279,11 +279,3 @@ def test_a_drive_that_memory_waits_for_is_the_one_to_speak_of(tmp_path: Path) ->
     took_ns = summary.wall_ns - summary.warmup.measured_from_ns
     said = f"; {summary.operations:,} operations in {format_duration(took_ns)} after the warm-up"
     assert run_document(finished).headline.endswith(said)
-
-
-def test_what_went_through_the_page_cache_has_no_bias_of_bytes(tmp_path: Path) -> None:
-    trace = write_trace(tmp_path / "t.parquet", [row("write", 2, i, 1 << 20) for i in range(8)])
-    (tmp_path / "d").mkdir()
-    outcome = replay(Replay(Config(tiers={"nvme": str(tmp_path / "d")}, is_buffered=True), trace, tmp_path / "run", []))
-    assert outcome.run.metrology is not None
-    assert outcome.run.metrology.bytes_off == {"read": None, "write": None}
