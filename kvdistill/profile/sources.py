@@ -77,10 +77,11 @@ def distil_source(path: Path, tier: str | None, limit: Limit, scratch: Path) -> 
         raise TraceError(f"holds the table {table.name}, which says nothing of I/O; take {WHAT}", path=file)
     source = _of_trace(file, tier) if table is TRACE else (_of_ops if table is OPS else _of_blocks)(file, tier, scratch)
     limit = found_window(limit, lambda: source.rows(Limit()))
+    whose = f"what --from, --to, --busiest and --limit leave of {source.whose}" if str(limit) else source.whose
     ios = scratch / "ios.parquet"
     try:
         place = lie if source.kind is SourceKind.BLOCKS else place_objects
-        space, stray_deletes = place(lambda: source.rows(limit), ios, source.whose)
+        space, stray_deletes = place(lambda: source.rows(limit), ios, whose)
     except TraceError as error:
         if error.path is None:
             raise TraceError(str(error), path=file) from None
@@ -506,8 +507,7 @@ def write_ios(path: Path, parts: Iterable[dict[str, Any]], whose: str) -> None:
             }
             out.write_table(pa.table(columns, schema=schema), row_group_size=ROW_GROUP_ROWS)
     if not moving:
-        what = "no reads or writes" + (", only deletes" if rows else "")
-        raise TraceError(f"{whose} has {what}: there is no job to write")
+        raise TraceError(f"{whose} has no reads or writes{', only deletes' if rows else ''}: there is no job to write")
 
 
 def _absent(field: Any, rows: int) -> Any:

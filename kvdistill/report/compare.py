@@ -176,7 +176,7 @@ def _unlike_times(sides: Sequence[ReportedTrials]) -> Iterator[str]:
     firsts = [(side.name, side.reports[0]) for side in sides]
     traces = [(name, of) for name, of in firsts if isinstance(of, TraceReport) and of.first_token]
     instant = [name for name, of in traces if INSTANT_STORAGE in of.subject.notes]
-    if 0 < len(instant) < len(traces):
+    if instant and (len(instant) < len(traces) or any(isinstance(of, RunReport) for _, of in firsts)):
         yield (
             f"times to the first token are not compared: storage latency is zero in {', '.join(instant)} but not in "
             "the rest; give its tiers bandwidths, too (--set tiers.nvme.read_bandwidth=7GB)"

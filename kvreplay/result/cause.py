@@ -252,7 +252,8 @@ def _open(found: Evidence, *, copies: bool) -> Cause:
         told = [f"{_SAID.get(name, name)} {percent(part / total)}" for name, part in parts if part]
         rest = f"; of the delays: {', '.join(told)}"
     if copies and top in (DRIVE, QUEUE, DEPENDENCIES):
-        return _and(_copies(found), rest)
+        is_chain = shares.get(DEPENDENCIES, 0.0) >= DOMINANT * total and (found.copy_busy_share or 0.0) < DOMINANT
+        return _by(top, found, waited[top]) if is_chain else _and(_copies(found), rest)
     if top == DEPENDENCIES and not _is_drive(found):
         # Service times that could not be shorter delayed nothing that could be helped.
         root = _root({name: s for name, s in shares.items() if name != DRIVE or found.unhindered_share is not None})

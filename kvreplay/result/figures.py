@@ -179,12 +179,8 @@ def _by_device(found: CountedOperations, moved: dict[str, DeviceIo]) -> dict[int
             path = Path(drive.target)
             if counted is None or not path.exists():
                 continue
-            new = Traffic(
-                [],
-                not is_of_root(path),
-                dict.fromkeys(_TOO_LITTLE, 0),
-                {"read": counted.read_bytes, "write": counted.written_bytes},
-            )
+            seen = {"read": counted.read_bytes, "write": counted.written_bytes}
+            new = Traffic([], not is_of_root(path), dict.fromkeys(_TOO_LITTLE, 0), seen)
             device = by.setdefault(device_number(path), new)
             device.drives.append(drive.name)
             number = at if len(found.places.within(index)) > 1 else None
@@ -274,9 +270,14 @@ def _per_second(count: int | None, time_ns: int | None) -> float | None:
     return count * NS_PER_S / time_ns if count is not None and time_ns else None
 
 
+def that_count(figures: Sequence[Figures]) -> list[Figures]:
+    """Return those of tiers where data moves; where it moves on none, those of tiers that have a model."""
+    return [f for f in figures if not f.is_simulated] or [f for f in figures if f.bytes is not None]
+
+
 def slowest(figures: Sequence[Figures], op: str, quantile: str = "p99_ns") -> int | None:
-    """Return the worst of a percentile of `op` over the tiers where data moves; null if one is not known."""
-    found: list[int | None] = [getattr(f.judged, quantile) for f in figures if f.op == op and not f.is_simulated]
+    """Return the worst of a percentile of `op` over the tiers that count; null if one is not known."""
+    found: list[int | None] = [getattr(f.judged, quantile) for f in that_count(figures) if f.op == op]
     return None if None in found else max((time for time in found if time is not None), default=None)
 
 

@@ -219,9 +219,11 @@ class RunResults:
         depth, because = setting.config.depth, setting.depth_because
         judgement, missed = verdict(found, driven, judged, moved or {}, depth, because), int(run["rows"]) - sent
         if setting.rows_once:
-            # How often --duration repeated the window, or what it cut it to.
-            rows = int(run["last_sent_row"]) + 1 if missed else setting.window.rows
-            said = f"; {repeated('the trace', rows / setting.rows_once)} in {format_duration(wall_ns)}"
+            # How often --duration repeated the window, or what it cut it to. Rows of the last repeat go while some of
+            # earlier ones still wait, of an open loop that fell behind most.
+            rows = int(run["last_sent_row"]) + 1 if missed and not found.is_open_loop else setting.window.rows
+            times = rows / setting.rows_once * (sent / int(run["rows"]) if missed else 1)
+            said = f"; {repeated('the trace', times)} in {format_duration(wall_ns)}"
             judgement = msgspec.structs.replace(judgement, sentence=judgement.sentence + said)
         return Summary(
             verdict=f"{failed:,} of {sent:,} operations FAILED; {judgement.sentence}" if failed else judgement.sentence,

@@ -17,7 +17,7 @@ import numpy as np
 from kvreplay.engine.job import Driven
 from kvreplay.native.rows import READ, WRITE
 from kvreplay.result.cause import Spent, end_of, is_late, judge, shares_of
-from kvreplay.result.counts import RESPONSE, CountedOperations
+from kvreplay.result.counts import CountedOperations
 from kvreplay.tiers.host import (
     FILESYSTEMS_IN_MEMORY,
     in_memory,
@@ -66,9 +66,10 @@ def verdict(
         for index, tier in enumerate(tiers)
         if tier is not None and found.total("good", found.at(index))
     ]
-    # The tier whose operations took the most time, waits included; no simulation first.
+    # The tier whose operations took and waited for the most time; no simulation first. Waits for earlier operations,
+    # which may be another tier's, are in an open loop no part of it.
     each = [
-        (not tier.is_simulated, _time_of(found, found.at(index)), -index)
+        (not tier.is_simulated, sum(found.total(name, found.at(index)) for name in ("service_ns", "waited_ns")), -index)
         for index, tier in enumerate(tiers)
         if tier is not None and found.total("good", found.at(index))
     ]
@@ -78,15 +79,11 @@ def verdict(
     does_io, is_copied = tier is not None and tier.has_times, tier is not None and tier.is_copied
     name = None if tier is None else tier.name
     said = judged_run(evidence, rates, name, judged, copies=is_copied, does_io=does_io, because=because)
-    before = "FELL BEHIND: " if judged is not None and evidence.is_end_late else ""
+    before, after = "FELL BEHIND: " if judged is not None and evidence.is_end_late else "", ""
     if name is None:
         before = "open loop: " if found.is_open_loop else "closed loop: "
-    return msgspec.structs.replace(said, sentence=f"{before}{said.sentence}")
-
-
-def _time_of(found: CountedOperations, at: Sequence[int]) -> int:
-    is_open = found.is_open_loop
-    return found.times.total(*found.slots(RESPONSE, at)) if is_open else found.total("service_ns", at)
+        after = " after the warm-up" if found.run[0]["left_out"] else ""
+    return msgspec.structs.replace(said, sentence=f"{before}{said.sentence}{after}")
 
 
 def judged_run(

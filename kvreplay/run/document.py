@@ -79,7 +79,9 @@ def run_document(finished: FinishedRun) -> Document:
 def _totals(summary: Summary) -> str:
     missed = f", {summary.not_reached:,} not reached" if summary.not_reached else ""
     mix = f"; {summary.mix}" if summary.mix else ""
-    return f"{summary.operations:,} operations in {format_duration(summary.wall_ns)}{missed}{mix}"
+    left_out_ns = None if summary.warmup is None else summary.warmup.measured_from_ns
+    after = f"{format_duration((summary.wall_ns or 0) - left_out_ns)} after the warm-up" if left_out_ns else None
+    return f"{summary.operations:,} operations in {after or format_duration(summary.wall_ns)}{missed}{mix}"
 
 
 def _checked(found: Verification | None) -> str:
@@ -100,15 +102,18 @@ def _window(finished: FinishedRun) -> str:
         of = f" within the trace's start, --limit {window.limit}" if window.limit else ""
         part = f"the rows of node {window.node} alone{of}"
     is_part = (window.limit, window.node, window.window) != (None, None, None)
+    missed = finished.summary.not_reached or 0
     if window.repeats is not None:
         if finished.run.status == "partial":
             again = f"{part if is_part else 'the trace'} again and again"
             return f"was to replay {again} for {format_duration(window.runtime_ns)} (--duration)"
         took = f"{format_duration(finished.summary.wall_ns)} (--duration {format_duration(window.runtime_ns)})"
-        part = f"{repeated(part if is_part else 'the trace', window.repeats)} in {took}"
+        times = window.repeats * (1 - missed / (window.planned_rows or 1))
+        part = f"{repeated(part if is_part else 'the trace', times)} in {took}"
     done = "was to replay" if finished.run.status == "partial" else "replayed"
     rows = window.rows if window.node is None else window.planned_rows or 0
-    return f"{done} {part}: {rows:,} rows, {format_duration(window.span_ns)} of trace time"
+    of = f"{missed:,} not reached of " if missed and window.repeats is not None else ""
+    return f"{done} {part}: {of}{rows:,} rows, {format_duration(window.span_ns)} of trace time"
 
 
 def _before(run: RunFile) -> Iterator[str]:
@@ -148,16 +153,11 @@ def _off(run: RunFile) -> Iterator[str]:
     found = run.metrology
     if found is None or all(figures.is_simulated for figures in run.summary.figures):
         return
-    late = (
-        ""
-        if run.summary.pace is None
-        else (
-            f"operations submitted {format_duration(found.late_p50_ns)} after the trace's time at the median, "
-            f"{format_duration(found.late_p99_ns)} at p99; "
-        )
-    )
+    each = ((found.late_p50_ns, "the median"), (found.late_p99_ns, "p99"))
+    known = [f"{format_duration(late_ns)} at {what}" for late_ns, what in each if late_ns is not None]
+    late = f"operations submitted after the trace's time: {', '.join(known)}; " if known else ""
     off = [f"{_BYTES[op]} {share:+.1%}" for op, share in found.bytes_off.items() if share is not None]
-    moved = f"bytes at the device against those asked: {', '.join(off)}; " if off else ""
+    moved = f"bytes at the device, of all programs, against those asked: {', '.join(off)}; " if off else ""
     yield (
         f"measurement: {late}{moved}the clock steps by {format_duration(found.clock_step_ns)}; "
         "one run does not tell how well it repeats (--trials)"

@@ -28,11 +28,12 @@ from kvreplay.config.limits import check
 from kvreplay.config.tiers import make_tiers
 from kvreplay.result import tables
 from kvreplay.result.cause import DEPENDENCIES, DRIVE, SUBMISSION, is_late
-from kvreplay.result.figures import slowest
+from kvreplay.result.figures import slowest, that_count
 from kvreplay.result.verdict import limiting
 from kvreplay.run.discover import drive_table, error_line
 from kvreplay.run.run import Replay, Replaying, replay
 from kvreplay.tiers.modelled import DriveFile, DriveModel
+from kvreplay.tiers.tier import Tier
 from kvtrace import __version__
 from kvtrace.core import statistics
 from kvtrace.core.document import chapters
@@ -158,7 +159,7 @@ def sweep(
         points = [decided(found) for found in trials.values()]
         value = _next(axis, values, points)
     points.sort(key=lambda point: point.value)
-    found = _found(axis, points, read_p99_target_ns, [t.name for t in tiers if t is not None and t.is_simulated])
+    found = _found(axis, points, read_p99_target_ns, [t for t in tiers if t is not None])
     write_json(
         output / SWEEP_FILE,
         {"program": "kvreplay", "version": __version__, "argv": asked.argv} | msgspec.to_builtins(found),
@@ -179,9 +180,10 @@ def _forgotten(output: Path, made: list[Path]) -> Iterator[None]:
         raise
 
 
-def _found(axis: Axis, points: list[SweepPoint], read_p99_target_ns: int | None, simulated: list[str]) -> LoadSweep:
+def _found(axis: Axis, points: list[SweepPoint], read_p99_target_ns: int | None, tiers: list[Tier]) -> LoadSweep:
     """Return what a sweep's rising `points` come to."""
     is_over, best = is_saturated(axis, points), knee(axis, points)
+    simulated = [tier.name for tier in tiers if tier.is_simulated]
     if axis is Axis.QUEUE_DEPTH:
         answer, limit = reached(points, best, is_saturated=is_over), limit_of_closed(points, is_saturated=is_over)
     else:
@@ -192,7 +194,7 @@ def _found(axis: Axis, points: list[SweepPoint], read_p99_target_ns: int | None,
         knee=best,
         is_saturated=is_over,
         rule=RULES[axis],
-        answer=answer,
+        answer=f"SIMULATED: {answer}" if len(simulated) == len(tiers) else answer,
         limit=limit,
         read_p99_target_ns=read_p99_target_ns,
         simulated_tiers=simulated,
@@ -236,9 +238,9 @@ def _at(config: Config, axis: Axis, value: float) -> Config:
 
 def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | None = None) -> SweepPoint:
     """Return the point of the sweep that a finished run makes."""
-    moved = [f for f in summary.figures if not f.is_simulated and f.op != "delete"]
+    moved = [f for f in that_count(summary.figures) if f.op != "delete"]
     started = (summary.warmup.measured_from_ns if summary.warmup else 0) or 0
-    span = (summary.wall_ns or 0) - started
+    span = (summary.wall_ns or 0) - started if moved else 0
     pace, names = summary.pace, product(("read", "write"), ("p50_ns", "p99_ns", "p99_9_ns"))
     times: dict[str, Any] = {f"{op}_{name}": slowest(summary.figures, op, name) for op, name in names}
     read_p99_ns = times["read_p99_ns"]
@@ -265,15 +267,14 @@ def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | No
 
 def _asked(summary: Summary) -> float | None:
     """Return the bytes a second that an open loop's tiers were asked for; None if it is not known of one."""
-    tiers = [] if summary.judgement is None else [t for t in summary.judgement.tiers if not t.is_simulated]
-    rates = [t.asked_bytes_per_s for t in tiers if t.asked_operations_per_s is not None]
-    known = [rate for rate in rates if rate is not None]
-    return sum(known) if known and len(known) == len(rates) else None
+    counted = {f.tier for f in that_count(summary.figures)}
+    tiers = [] if summary.judgement is None else [t for t in summary.judgement.tiers if t.tier in counted]
+    return statistics.total([t.asked_bytes_per_s for t in tiers if t.asked_operations_per_s is not None])
 
 
 def _lacking(summary: Summary) -> str | None:
     """Return why the p99 of reads is not known, and how long the run would have to be; None if it is."""
-    counts = [f.judged.count for f in summary.figures if f.op == "read" and not f.is_simulated]
+    counts = [f.judged.count for f in that_count(summary.figures) if f.op == "read"]
     if not counts:
         return "no tier was read"
     least = min(counts)
@@ -289,11 +290,8 @@ def plot(found: LoadSweep, path: Path, title: str) -> None:
     times_of = {name: times for name, times in response_lines(found) if times}
     heights = [ns for line in times_of.values() for _, ns in line if ns > 0]
     with panels(path, title) as (rate, times):
-        rate.plot(
-            values,
-            [None if p.throughput_bytes_per_s is None else p.throughput_bytes_per_s / 1e9 for p in found.points],
-            marker="o",
-        )
+        rates = [None if p.throughput_bytes_per_s is None else p.throughput_bytes_per_s / 1e9 for p in found.points]
+        rate.plot(values, rates, marker="o")
         rate.set(ylabel="GB/s, read and written", ylim=(0, None))
         for name, line in times_of.items():
             times.plot([x for x, _ in line], [ns / NS_PER_MS for _, ns in line], marker="o", label=name)

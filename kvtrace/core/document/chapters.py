@@ -382,7 +382,7 @@ def sweep_document(found: LoadSweep) -> Document:
     note = f"Of the slowest tier; {what}."
     table = ReportTable("Sweep", Sheet.PERFORMANCE, [*columns, *end], rows, _charts(found), note, is_answer=True)
     notes = [f"rule: {found.rule}"]
-    notes += [f"tier {tier} is SIMULATED: no figure counts it" for tier in found.simulated_tiers]
+    notes += [f"tier {tier} is SIMULATED: no figure counts it unless all tiers are" for tier in found.simulated_tiers]
     return Document(
         name="",
         headline=found.answer,

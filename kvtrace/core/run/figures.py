@@ -189,7 +189,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         if read and written:
             return f"{percent(read / (read + written))} of bytes read"
         only = "reads only: no writes" if read else "writes only: no reads"
-        return f"{only} were measured" if read or written else ""
+        return f"{only} were measured{f' on {tier}' if tier else ''}" if read or written else ""
 
 
 class ClassFigures(msgspec.Struct, frozen=True, kw_only=True):

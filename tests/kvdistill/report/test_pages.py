@@ -347,6 +347,15 @@ def test_times_of_storage_that_takes_none_are_not_compared_with_those_of_one_tha
         "times to the first token are not compared: storage latency is zero in vllm-fs"
     )
     assert not [line for line in found["lines"] if line["name"].startswith("first_token")]
+    # Nor with those of a run, whose storage takes time.
+    requests = tmp_path / "requests.parquet"
+    run_cli("kvtrace", "gen", "--preset", "vllm-fs", "--model", "tiny-1b", "--users", "3", "--duration", "20s",
+            "--requests-out", requests, "--force", "-o", fs)  # fmt: skip
+    tiers = ["--tier", "cpu=sim:bandwidth=1GB,latency=1ms", "--tier", "nvme=sim:bandwidth=1GB,latency=1ms"]
+    run_cli("kvreplay", "run", fs, *tiers, "--requests", requests, "--speed", "1", "-o", tmp_path / "run")
+    mixed = json.loads(run_cli("kvdistill", "compare", tmp_path / "run", fs, "--json").stdout)
+    assert mixed["warnings"][0] == found["warnings"][0].replace("in vllm-fs but", "in vllm-fs.parquet but")
+    assert not [line for line in mixed["lines"] if line["name"].startswith("first_token")]
     alike = json.loads(run_cli("kvdistill", "compare", fs, fs, "--json").stdout)
     assert [line for line in alike["lines"] if line["name"].startswith("first_token")]
 

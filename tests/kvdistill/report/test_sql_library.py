@@ -191,6 +191,11 @@ def test_what_probes_answer(tmp_path):
     assert ask("read_amplification", run) == [
         {"direction": "read", "object_bytes": 8000, "device_bytes": 8192, "amplification": 1.024}
     ]
+    # The kernel does not show the end of every request: what was issued was moved.
+    (tmp_path / "unseen").mkdir()
+    unseen = write_run(tmp_path / "unseen" / "run", [100_000] * 2)
+    write_blocks(unseen, [(0, 10, 30, 4096, "R", "a", 0), (0, 20, None, 4096, "RA", "a", None)])
+    assert [r["amplification"] for r in ask("read_amplification", unseen)] == [1.024]
     (requeues,) = ask("requeues_and_splits", run)
     assert (requeues["requeues"], requeues["requeues_per_issue"], requeues["splits"]) == (1, 0.2, None)
     assert requeues["ends_not_seen"] == 2

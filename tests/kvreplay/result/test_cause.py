@@ -205,6 +205,12 @@ def test_copies_and_tiers_without_times_have_no_queue() -> None:
     assert open_loop(**late, response_shares={"memory": 0.9, "drive": 0.1}, touch_share=0.4)[0] is MEMORY
     assert open_loop(**late, response_shares={"copying": 0.9, "drive": 0.1}, copy_busy_share=0.4)[0] is COPIES
     assert open_loop(**SERVED, copies=True, copy_busy_share=0.98)[0] is COPIES
+    # Copies that waited for other operations, as those of a drive are, did not wait for who copies.
+    waited: Any = {"response_shares": {"dependencies": 0.99, "drive": 0.01}, "copies": True, "processor_share": 0.21}
+    assert open_loop(**waited, copy_busy_share=0.4, is_end_late=True)[0] is DEPENDENCIES
+    assert open_loop(**waited, copy_busy_share=0.98, copying_share=0.7)[0] is COPIES
+    own: Any = {"dependencies": 0.45, "copying": 0.3, "memory": 0.25}
+    assert open_loop(response_shares=own, copies=True, copy_busy_share=0.4, copying_share=0.3)[0] is COPIES
     assert closed_loop(does_io=False, submitter_busy_share=1.0)[0] is REPLAYER
     assert closed_loop(does_io=False)[0] is REPLAYER
 

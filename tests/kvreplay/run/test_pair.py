@@ -65,9 +65,9 @@ def test_what_fails_on_one_side_is_not_said_of_the_other(places, monkeypatch):
 @pytest.mark.full
 def test_that_nothing_was_read_is_said_first(places, capfd):
     compare(places, "--trials", "2", "--limit", "1", "-o", "out")
-    assert capfd.readouterr().out.splitlines()[0].endswith("; writes only: no reads were measured")
+    assert capfd.readouterr().out.splitlines()[0].endswith("; writes only: no reads were measured on nvme")
     alone = run_cli("kvreplay", "run", "t.parquet", "--tier", "nvme=one", "--limit", "1", "-o", "run", cwd=places)
-    assert alone.stdout.splitlines()[0].endswith("; writes only: no reads were measured")
+    assert alone.stdout.splitlines()[0].endswith("; writes only: no reads were measured on nvme")
     several = run_cli(
         "kvreplay", "run", "t.parquet", "--tier", "nvme=one", "--trials", "2", "-o", "several", cwd=places
     )
@@ -85,7 +85,7 @@ def test_what_memory_did_is_no_part_of_what_was_read_on_the_drive(places):
     done = run_cli("kvreplay", "run", "both.parquet", *tiers, "-o", "run", "--json", cwd=places)
     summary = msgspec.convert(json.loads(done.stdout)["summary"], Summary)
     assert summary.judgement.tier == "nvme"
-    assert summary.mix == "writes only: no reads were measured"
+    assert summary.mix == "writes only: no reads were measured on nvme"
 
 
 def test_a_drive_is_not_compared_with_itself(places):

@@ -231,7 +231,9 @@ def test_the_device_did_the_work(tmp_path: Path, drive: Path) -> None:
     assert 0 < found.clock_step_ns < 100_000
     assert (found.late_p50_ns, found.late_p99_ns) == (None, None), "a closed loop has no times to be late for"
     (said,) = (note for note in run_document(outcome).notes if note.startswith("measurement: "))
-    assert said.startswith(f"measurement: bytes at the device against those asked: read {found.bytes_off['read']:+.1%}")
+    assert said.startswith(
+        f"measurement: bytes at the device, of all programs, against those asked: read {found.bytes_off['read']:+.1%}"
+    )
 
 
 def test_how_late_a_replay_is_against_the_traces_own_times(tmp_path: Path) -> None:
@@ -246,7 +248,7 @@ def test_how_late_a_replay_is_against_the_traces_own_times(tmp_path: Path) -> No
         {"read": None, "write": None},
     )
     (said,) = (note for note in run_document(outcome).notes if note.startswith("measurement: "))
-    assert said.startswith("measurement: operations submitted ")
+    assert said.startswith("measurement: operations submitted after the trace's time: ")
     assert said.endswith("; one run does not tell how well it repeats (--trials)")
 
 

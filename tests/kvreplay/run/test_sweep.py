@@ -31,6 +31,7 @@ from kvtrace.core.run.figures import Evidence, LimitCause, RunVerdict
 from kvtrace.core.run.sweep_file import Axis, LoadSweep, SweepPoint
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
+from kvtrace.core.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -456,3 +457,21 @@ def test_a_p99_that_is_not_known_ends_no_sweep(tmp_path: Path) -> None:
         first.read_p99_lacks == "40 reads on a tier where a p99 needs 100: take a trace (or --limit) 2.5 times as long"
     )
     assert "read response p99 is not known" in found.answer
+
+
+@pytest.mark.parametrize("target", ["sim:bandwidth=1GB,latency=100us", "null"])
+def test_where_all_tiers_are_simulated_figures_are_of_their_models_and_say_so(tmp_path: Path, target: str) -> None:
+    ops = ["write", "read"] * 150
+    rows = [(i * NS_PER_MS, op, 2, "load", i // 2, 0, 1_000_000, i // 2, i % 2, 0) for i, op in enumerate(ops)]
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    arguments = ["--tier", f"nvme={target}", "--queue-depths", "1,2,4", "--window", "all", "-o", tmp_path / "sweep"]
+    shown = run_cli("kvreplay", "sweep", trace, *arguments).stdout
+    assert shown.startswith("SIMULATED: ")
+    first, second = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["points"][:2]
+    if target == "null":
+        assert (first["throughput_bytes_per_s"], first["operations_per_s"], first["read_p99_ns"]) == (None, None, None)
+        return
+    # One after the other: 100 us, and 1 ms for 1 MB.
+    assert first["throughput_bytes_per_s"] == pytest.approx(1e6 / 1.1e-3, rel=0.01)
+    assert first["read_p99_ns"] == pytest.approx(1.1 * NS_PER_MS, rel=0.01)
+    assert second["throughput_bytes_per_s"] > 1.5 * first["throughput_bytes_per_s"]

@@ -23,6 +23,7 @@ from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import StorageOptions, Tier
 from kvtrace.core.errors import ConfigError, FailedOperations
 from kvtrace.core.run.figures import LimitCause, RunVerdict
+from kvtrace.core.units import NS_PER_MS, format_duration
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -258,3 +259,23 @@ def test_a_chain_of_requests_is_the_traces_limit(tmp_path: Path) -> None:
     assert "dependencies in the trace are the limit" in found.sentence
     assert found.evidence.blocked_share is not None
     assert found.evidence.blocked_share > 0.8
+
+
+def test_a_drive_that_memory_waits_for_is_the_one_to_speak_of(tmp_path: Path) -> None:
+    """Each request reads from the drive, then writes many objects to memory: their response times add up to more."""
+    rows = []
+    for request in range(40):
+        at = (request * 10 * NS_PER_MS, request)
+        rows.append((at[0], "read", 2, "load", request, 0, 1 << 20, at[1], 0, 0))
+        rows += [(at[0], "write", 1, "promote", 1000 + request * 9 + i, 0, 65536, at[1], 1, 0) for i in range(9)]
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    tiers = {"cpu": "sim:bandwidth=50GB,latency=1us", "nvme": "sim:bandwidth=50MB,latency=10us"}
+    finished = replay(Replay(Config(tiers=tiers, speed=1.0, warmup="100ms"), trace, tmp_path / "run", []))
+    summary = finished.summary
+    found = summary.judgement
+    assert found is not None
+    assert (found.tier, found.cause) == ("nvme", LimitCause.DRIVE)
+    assert found.sentence.startswith("FELL BEHIND: nvme (SIMULATED) delivered ")
+    took_ns = summary.wall_ns - summary.warmup.measured_from_ns
+    said = f"; {summary.operations:,} operations in {format_duration(took_ns)} after the warm-up"
+    assert run_document(finished).headline.endswith(said)

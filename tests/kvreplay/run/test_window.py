@@ -66,6 +66,12 @@ def test_a_run_keeps_the_warm_up_in_its_operations(tmp_path: Path) -> None:
     assert outcome.run.notes == ["no figure counts the 4 operations of the warm-up (--warmup 4)"]
 
 
+def test_a_closed_loop_that_was_all_warm_up_did_complete_something(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", rows(10))
+    outcome = replay(Replay(Config(tiers={"nvme": "ram"}, warmup="100s"), trace, tmp_path / "run", []))
+    assert outcome.summary.verdict == "closed loop: nothing completed after the warm-up"
+
+
 def test_warm_ups_that_leave_nothing_or_mean_nothing_are_refused(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", rows(10))
     for options, message in (

@@ -10,7 +10,7 @@ WITH moved AS (
 device AS (
     SELECT origin, if(contains(rwbs, 'R'), 'read', 'write') AS direction, sum(bytes) AS device_bytes
     FROM blocks
-    WHERE complete_ns IS NOT NULL AND NOT contains(rwbs, 'D') AND (contains(rwbs, 'R') OR contains(rwbs, 'W'))
+    WHERE issue_ns IS NOT NULL AND NOT contains(rwbs, 'D') AND (contains(rwbs, 'R') OR contains(rwbs, 'W'))
     GROUP BY ALL
 )
 SELECT origin, direction, object_bytes::BIGINT AS object_bytes, device_bytes::BIGINT AS device_bytes,
