@@ -40,7 +40,7 @@ _FAR = 0.02
 """What misses the target by such a share with a larger tier, of which samples tell, is not simulated with its own."""
 _DIGITS = 3
 """Of a capacity that is searched: as it is printed."""
-_HALVINGS, _FINER = 14, 4
+_HALVINGS, _FINER = 14, 12
 """Of the capacity that holds everything, in a search by price; and of a small load, steps within each."""
 _ROUND_BYTES: Final = (10**9, 10**6, 10**3, 1)
 # Of the default axes, as shares of the smallest power of two GB (of a small load MB or kB) that holds everything.
@@ -199,9 +199,9 @@ class _Run:
         outer = next((role for role in axes if role != inner), None)
         if outer is not None and self.question.price is not None:
             given = [of for of in axes[outer] if of is not None]
-            finer = _FINER if self._is_small else 1
+            finer, least = (_FINER, self.stack.chunk_bytes) if self._is_small else (1, self._prompt_bytes() / 2)
             halved = [_rounded(max(*given, self._most) / 2 ** (n / finer)) for n in reversed(range(_HALVINGS * finer))]
-            steps = [0, *(of for of in halved if of >= self._prompt_bytes() / 2)] if outer in free else given
+            steps = [0, *(of for of in halved if of >= least)] if outer in free else given
             # The least of the other axis first: what costs more by itself than the best so far is not tried at all.
             best = self._best_of(best, outer, steps[:1], inner)
             while (better := self._best_of(best, outer, steps, inner)) is not best:
