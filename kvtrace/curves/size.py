@@ -150,7 +150,8 @@ class _Run:
         if self._sampling is not None:
             self._told = _FEWEST_HELD * stack.chunk_bytes / self._sampling.rate
         sampled = [of for of in grid if self._is_told(of)]
-        started = [(self._start(stack.simulate, of), self._start(stack.optimum, of)) for of in grid if of not in sampled]
+        others = [of for of in grid if of not in sampled]
+        started = [(self._start(stack.simulate, of), self._start(stack.optimum, of)) for of in others]
         points = self._estimates(sampled)
         points += [replace(self._result(of), optimal_hit_ratio=self._result(most)) for of, most in started]
         points = [self._priced(of) for of in sorted(points, key=lambda of: grid.index(of.capacities))]
