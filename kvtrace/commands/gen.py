@@ -208,8 +208,7 @@ def generated(summary: dict[str, Any]) -> Document:
     if "fleet" in stats:
         spec = spec.replace("text: name = tier", "text: name = tier, scope")
     tables = [table_of("simulated", Sheet.SUMMARY, spec, rows)]
-    if first is not None:
-        tables.append(first_token_table(first))
+    tables += [] if first is None else [first_token_table(first)]
     worn = _computed(summary)
     for tier in summary["endurance"]:
         line = f"{tier['name']}: {format_bytes(tier['written_bytes_per_day'])} written a day"
@@ -220,8 +219,7 @@ def generated(summary: dict[str, Any]) -> Document:
             line += f", {format_years(tier['years_of_life'])} of life"
         worn.append(line + " (this trace's rate, kept up)")
     basis = "simulated; at the preset's prices and this trace's rate, kept up"
-    worn += [cost_line(cost, " at the trace's end", basis) for cost in summary.get("costs", [])]
-    worn += _beside(stats)
+    worn += [cost_line(cost, " at the trace's end", basis) for cost in summary.get("costs", [])] + _beside(stats)
     headline = (
         f"{format_count(summary['rows'])} rows, preset {summary['preset']}, model {summary['model']}, "
         f"seed {summary['seed']}, {format_count(stats['requests'])} requests"
@@ -274,8 +272,8 @@ def _beside(stats: dict[str, Any]) -> list[str]:
 
 
 def first_token_table(first: dict[str, Any]) -> ReportTable:
-    """Return the modelled times to the first token of a simulation's `stats`."""
-    rows = [first[kind] | {"kind": kind.replace("_", " ")} for kind in ("with_cache", "without_cache")]
+    """Return the modelled times to the first token of `stats`, and in the same queue had each alone found nothing."""
+    rows = [first["with_cache"] | {"kind": "with cache"}, first["without_cache"] | {"kind": "had it found nothing"}]
     spec = "text: kind =; ns: p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9"
     return table_of("modelled time to first token", Sheet.SUMMARY, spec, rows)
 

@@ -171,16 +171,14 @@ def simulate(task: Task) -> Simulated:
                 asked.file, asked.fleet.over(asked.stack), asked.users, asked.run, asked.source, asked.turns,
                 read=partial(_read, task.file_sha256), events=asked.event or (),
             )  # fmt: skip
-            bounds = Stack(
-                scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns
-            ).with_chains()
+            stack = Stack(scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns)
+            bounds = stack.with_chains()
             simulation = replace(scenario, load=bounds.load).simulation()
         meter = Meter(simulation, keeps_rows=task.trace is not None)
         if task.trace is None:
             simulation.run(meter)
         else:
-            argv = ["kvtrace", "gen", *task.argv]
-            trace_output.write(Path(task.trace), simulation, scenario.config, argv)
+            trace_output.write(Path(task.trace), simulation, scenario.config, ["kvtrace", "gen", *task.argv])
     tier = len(scenario.preset.tiers) - 1 if len(scenario.preset.tiers) > 1 else None
     worn = Worn(tier, asked.drive.drive_size, asked.drive.endurance)
     found = simulated(simulation, meter, scenario.span_ns(simulation), worn)
@@ -405,8 +403,8 @@ def _found(
 
 def _given(context: typer.Context) -> dict[str, Any]:
     """Return the options and arguments that were given, as they were written."""
-    found: dict[str, Any] = context.command.make_parser(context).parse_args(sys.argv[2:])[0]
-    return found
+    said = [of for of in sys.argv[2:] if of != "--quiet"]  # which every command takes, but no parser knows
+    return dict(context.command.make_parser(context).parse_args(said)[0])
 
 
 def _for_gen(

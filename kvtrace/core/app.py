@@ -131,7 +131,7 @@ class Command(TyperCommand):
             if RENAMED[name].split()[0] in known:
                 raise UsageError(f"{name} is called {RENAMED[name]} now", ctx=ctx)
         ctx.meta[_ALL] = _ALL in ours
-        QUIET.set(_QUIET in ours)
+        QUIET.set(_QUIET in ours if ctx.parent else QUIET.get())  # without a parent, a study asks what `gen` takes
         left = super().parse_args(ctx, ["--help"] if ctx.meta[_ALL] else [arg for arg in args if arg != _QUIET])
         for parameter in [] if ctx.resilient_parsing else self._written:
             from kvtrace.core.files import check_new

@@ -151,8 +151,10 @@ class _Run:
         if self._sampling is not None:
             self._told = _FEWEST_HELD * stack.chunk_bytes / self._sampling.rate
         sampled = [of for of in grid if self._is_told(of)]
-        started = [self._start_point(of) for of in grid if of not in sampled]
-        points = [*self._estimates(sampled), *(self._of_full(*of) for of in started)]
+        others = [of for of in grid if of not in sampled]
+        started = [(self._start(stack.simulate, of), self._start(stack.optimum, of)) for of in others]
+        points = self._estimates(sampled)
+        points += [replace(self._result(of), optimal_hit_ratio=self._result(most)) for of, most in started]
         points = [self._priced(of) for of in sorted(points, key=lambda of: grid.index(of.capacities))]
         best = self._result(ceiling)
         if not best.lookups:
@@ -177,12 +179,6 @@ class _Run:
             return 0.0
         return sum(of or 0 for of in outer) + found[0] * (size / found[0]) ** self._share(found[1], chosen)
 
-    def _start_point(self, capacities: Capacities) -> tuple[Future[Any], Future[Any]]:
-        return self._start(self.stack.simulate, capacities), self._start(self.stack.optimum, capacities)
-
-    def _of_full(self, point: Future[Any], optimum: Future[Any]) -> Point:
-        return replace(self._result(point), optimal_hit_ratio=self._result(optimum))
-
     def _searched(self, points: list[Point], axes: dict[str, list[int | None]]) -> Point | None:
         """Return the best point that reaches the target, simulated in full: the last capacity not given is searched.
 
@@ -194,6 +190,8 @@ class _Run:
         best = first or self._choose(points)
         if best is None or not free or None in best.capacities.values():
             return best
+        if len(free) == len(axes) and self.question.target.is_met(none := self._simulate([dict.fromkeys(axes, 0)])[0]):
+            return none  # the other tiers reach it by themselves
         start, inner = best, free[-1]
         self._guess = self._between(points, best)
         outer = next((role for role in axes if role != inner), None)

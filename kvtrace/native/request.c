@@ -350,6 +350,38 @@ static void give_up_own(World *w, int64_t t, int64_t end) {
     }
 }
 
+static __int128 triangle(__int128 n) { return n * (n + 1) / 2; }
+
+// How many keys the first `tokens` queries of a prompt attend to, all together: each to itself, too.
+static __int128 pairs_of(const Attention *attention, int64_t tokens) {
+    int64_t window = attention->window_tokens;
+    if (window == 0 || tokens <= window) return triangle(tokens);
+    if (attention->is_aligned) return tokens / window * triangle(window) + triangle(tokens % window);
+    return triangle(window) + (__int128)(tokens - window) * window;
+}
+
+// How long the first `tokens` of a prompt take to compute. Any part takes the difference of two of these, so that parts
+// add up to the whole.
+static int64_t first_tokens_ns(const Attention *attention, int64_t count, int64_t ns_per_token, int64_t tokens) {
+    __int128 fs = 0;
+    for (int64_t i = 0; i < count; i++) fs += pairs_of(&attention[i], tokens) * attention[i].pair_fs;
+    __int128 ns = fs / FS_PER_NS + (__int128)tokens * ns_per_token;
+    return ns < UNBOUNDED ? (int64_t)ns : UNBOUNDED;
+}
+
+// The same of each of `n` numbers of tokens: how replays and summaries know it.
+EXPORT void prefill_times(const Attention *attention, int64_t count, int64_t ns_per_token, const int64_t *tokens,
+    int64_t n, int64_t *ns) {
+    for (int64_t i = 0; i < n; i++) ns[i] = first_tokens_ns(attention, count, ns_per_token, tokens[i]);
+}
+
+// How long tokens from `from` on of a prompt take to compute, up to `to`.
+static int64_t prefill_ns(World *w, int64_t from, int64_t to) {
+    int64_t each_ns = w->knobs.prefill_ns_per_token;
+    return first_tokens_ns(w->attention, w->attention_count, each_ns, to)
+        - first_tokens_ns(w->attention, w->attention_count, each_ns, from);
+}
+
 // Read what is cached of the request; return the time until all of it is there.
 int64_t load(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
@@ -365,7 +397,7 @@ int64_t load(World *w, int64_t actor) {
     }
     int64_t n = collect(w, actor);
     if (w->fleet.count > 1) route(w, actor, n);
-    me->queued_ns = max_of(0, w->fleet.nodes[me->node].prefill_busy_ns - w->control.now);
+    me->without_cache_ns = max_of(0, w->fleet.nodes[me->node].prefill_busy_ns - w->control.now);
     set_entry(w, actor, n);
     if (me->restarts == 0) total->requests++, total->input_tokens += me->input, total->output_tokens += me->output;
     int64_t known = me->retrieved_objects + me->shared + own_objects;
@@ -386,6 +418,8 @@ int64_t load(World *w, int64_t actor) {
     me->new = n - (k->is_prefix ? end : known), me->missed_tokens = max_of(0, me->input - hit_tokens);
     if (k->mode == DECODE_ONLY) me->new = 0, me->missed_tokens = 0;
     if (w->fleet.count > 1 || w->found_count) account(w, actor, end, looked_up);
+    me->with_cache_ns = done - me->asked_ns + prefill_ns(w, me->input - me->missed_tokens, me->input);
+    me->without_cache_ns += prefill_ns(w, 0, me->input);
     me->step = STEP_PROMOTE;
     return done - w->control.now;
 }
@@ -427,38 +461,6 @@ static int64_t copy_up(World *w, int64_t end, int64_t staged, int64_t stage, int
         }
     }
     return at - stage + w->control.is_staged;
-}
-
-static __int128 triangle(__int128 n) { return n * (n + 1) / 2; }
-
-// How many keys the first `tokens` queries of a prompt attend to, all together: each to itself, too.
-static __int128 pairs_of(const Attention *attention, int64_t tokens) {
-    int64_t window = attention->window_tokens;
-    if (window == 0 || tokens <= window) return triangle(tokens);
-    if (attention->is_aligned) return tokens / window * triangle(window) + triangle(tokens % window);
-    return triangle(window) + (__int128)(tokens - window) * window;
-}
-
-// How long the first `tokens` of a prompt take to compute. Any part takes the difference of two of these, so that parts
-// add up to the whole.
-static int64_t first_tokens_ns(const Attention *attention, int64_t count, int64_t ns_per_token, int64_t tokens) {
-    __int128 fs = 0;
-    for (int64_t i = 0; i < count; i++) fs += pairs_of(&attention[i], tokens) * attention[i].pair_fs;
-    __int128 ns = fs / FS_PER_NS + (__int128)tokens * ns_per_token;
-    return ns < UNBOUNDED ? (int64_t)ns : UNBOUNDED;
-}
-
-// The same of each of `n` numbers of tokens: how replays and summaries know it.
-EXPORT void prefill_times(const Attention *attention, int64_t count, int64_t ns_per_token, const int64_t *tokens,
-    int64_t n, int64_t *ns) {
-    for (int64_t i = 0; i < n; i++) ns[i] = first_tokens_ns(attention, count, ns_per_token, tokens[i]);
-}
-
-// How long tokens from `from` on of a prompt take to compute, up to `to`.
-static int64_t prefill_ns(World *w, int64_t from, int64_t to) {
-    int64_t each_ns = w->knobs.prefill_ns_per_token;
-    return first_tokens_ns(w->attention, w->attention_count, each_ns, to)
-        - first_tokens_ns(w->attention, w->attention_count, each_ns, from);
 }
 
 // How long it is until a prompt that takes so long is computed; in turn, the others come before it.
@@ -512,6 +514,7 @@ int64_t promote(World *w, int64_t actor) {
     }
     me->step = STEP_STORE;
     int64_t loaded = me->input - me->missed_tokens, took_ns = compute(w, prefill_ns(w, loaded, me->input));
+    me->with_cache_ns = w->control.now + took_ns - me->asked_ns;
     // The rest of it is computed after the first store.
     if (is_stepwise(w, actor)) took_ns -= prefill_ns(w, loaded + min_of(k->offer_tokens, me->missed_tokens), me->input);
     return took_ns;
@@ -720,8 +723,7 @@ int64_t store(World *w, int64_t actor) {
     if (!is_last) return prefill_ns(w, done, min_of(me->input, done + k->offer_tokens));
     if (w->first_token_count && !me->answered) {
         if (c->answered == w->first_token_count) ensure(w, FLUSH, 1);
-        int64_t without_cache_ns = me->queued_ns + prefill_ns(w, 0, me->input);
-        w->first_token[c->answered++] = (FirstToken){c->now - me->asked_ns, without_cache_ns};
+        w->first_token[c->answered++] = (FirstToken){me->with_cache_ns, me->without_cache_ns};
     }
     me->answered = 1;
     me->new = 0, me->decoded = 0, me->served_ns = 0, me->first_step = NONE;

@@ -135,7 +135,7 @@ typedef struct {
     int64_t step, request, session, turn, input, output, new_tokens, first, context, length, new;
     int64_t stage, decoded, decode_start, history, asked_ns, reached, missed_tokens, entry, prompt, shared;
     int64_t retrieved, retrieved_objects, retrieved_tokens;
-    int64_t queued_ns;      // what was to be computed before it when it came
+    int64_t with_cache_ns, without_cache_ns;    // its FirstToken; while it loads, as if no other prompt came before it
     int64_t served_ns;      // when its last read is done
     int64_t first_step;     // the batch's clock when it joined
     int64_t computed_tokens;    // of its prompt, so far

@@ -627,7 +627,10 @@ class Simulation:
             return int(tiers[name][is_one[:, t], t].sum())
 
         if has_times(preset):
-            first_tokens = np.concatenate([*self._first_tokens, np.zeros(0, records.FIRST_TOKEN)])
+            # Requests that wait at the end, too: else a system that falls behind would look as fast as it began.
+            actors, steps = self.world.actors, [records.WORLD.constants[f"STEP_{of}"] for of in ("PROMOTE", "STORE")]
+            waiting = actors[np.isin(actors["step"], steps) & (actors["answered"] == 0)]
+            first_tokens = np.concatenate([*self._first_tokens, waiting[list(records.FIRST_TOKEN.names or ())]])
             with_cache, without_cache = (quantiles_ns(first_tokens[f"{kind}_cache_ns"]) for kind in ("with", "without"))
             first_token = {"requests": len(first_tokens), "with_cache": with_cache, "without_cache": without_cache}
         lookups, decoded, prefills = (int(total[name]) for name in ("lookups", "decoded_tokens", "prefills"))

@@ -9,6 +9,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,7 +73,7 @@ def here(tasks: Sequence[Task], simulate: Simulate, workers: int) -> Iterator[tu
 
     for _ in range(min(workers, len(tasks))):
         # Daemons: Ctrl-C waits for no simulation.
-        Thread(target=work, daemon=True).start()
+        Thread(target=copy_context().run, args=(work,), daemon=True).start()  # as quiet as what starts it
     for _ in tasks:
         yield made.get()
 

@@ -80,5 +80,12 @@ def test_a_quiet_command_says_errors_alone_on_stderr(tmp_path):
     done = run_cli(*made, "--quiet", "--force")
     assert (done.returncode, done.stderr) == (0, "")
     assert "31 rows" in done.stdout
+    line = '{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [1, 2]}\n'
+    (tmp_path / "r.jsonl").write_text(line + line)
+    (tmp_path / "s.toml").write_text('[base]\npreset = "lmcache-disk"\nfile = "r.jsonl"\n[grid]\nseed = [1]\n')
+    study = ("kvtrace", "study", "s.toml", "--workers", "1")
+    assert "note: " in run_cli(*study, cwd=tmp_path).stderr
+    (tmp_path / "r.jsonl").write_text(3 * line)  # what has been read once is not read again
+    assert run_cli(*study, "-o", "again", "--quiet", cwd=tmp_path).stderr == ""
     refused = run_cli("kvtrace", "info", "--quiet", str(tmp_path / "absent.parquet"), check=False)
     assert refused.stderr.startswith("kvtrace: error: ")

@@ -165,6 +165,13 @@ def test_between_two_capacities_of_ours_the_answer_is_found_closer(requests):
     assert less["chosen"] is None
 
 
+def test_what_the_gpu_reaches_by_itself_takes_no_dram(requests):
+    given = [*GIVEN[:-1], "tiers.gpu.capacity=64GiB", "--preset", "lmcache-disk", "--target-hit", "30%"]
+    said = size(requests, *given).stdout.splitlines()[0]
+    assert said.startswith("no DRAM and no NVMe, beside 68.7 GB of GPU")
+    assert sized(requests, *given, "--price", "dram=4/GiB", "--price", "nvme=0.1/GiB")["chosen"]["price"] == 0
+
+
 def test_a_target_that_no_capacity_reaches(requests):
     done = size(requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "99%")
     ceiling = sized(requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "99%")["ceiling"]["hit_ratio"]
@@ -234,7 +241,8 @@ def test_the_page(requests, tmp_path):
 
 def test_users_have_capacities_that_suit_them():
     found = sized(
-        "--users", "4", "--duration", "30s", "--model", "tiny-1b", "--preset", "lmcache-disk", "--target-hit", "1%"
+        *("--users", "4", "--duration", "30s", "--model", "tiny-1b", "--preset", "lmcache-disk", "--target-hit", "1%"),
+        *("--set", "tiers.gpu.capacity=0"),
     )
     capacities = [(p["capacities"]["dram"], p["capacities"]["nvme"]) for p in found["points"]]
     assert len({dram for dram, _ in capacities}) == 2

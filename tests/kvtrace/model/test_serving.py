@@ -11,6 +11,7 @@ from simulated import kvtrace
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
+from kvtrace.core.units import NS_PER_S
 from kvtrace.model.catalogue import find_model, load_models
 from kvtrace.model.serving import GPUS, computing_times, step_ns
 
@@ -168,3 +169,24 @@ def test_a_config_says_how_many_parameters_there_are(tmp_path):
     assert (found.parameters, found.active_parameters) == (
         pytest.approx(46.7e9, rel=0.01), pytest.approx(12.9e9, rel=0.01),
     )  # fmt: skip
+
+
+# Prompts come faster than they are computed; or than they are loaded, by a faster GPU from a slow drive.
+BEHIND = [
+    ("--gpu", "l40s"),
+    ("--gpu", "b200", "--set", "tiers.gpu.capacity=0", "--set", "tiers.cpu.capacity=20GB", "--set",
+     "tiers.nvme.read_bandwidth=200MB"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", BEHIND)
+def test_who_waits_at_the_end_counts_with_the_time_that_it_takes(tmp_path, monkeypatch, capsys, options):
+    def first_token(*load: object):
+        made = ("--preset", "lmcache-disk", *options, "-o", tmp_path / "t.parquet", "--force", "--json")
+        assert kvtrace(monkeypatch, "gen", *load, *made) == 0
+        return json.loads(capsys.readouterr().out)["stats"]["first_token"]
+
+    cut = first_token("--request-rate", "4/s", "--duration", "40s", "--requests-out", tmp_path / "r.parquet")
+    assert cut["with_cache"]["p95_ns"] > 40 * NS_PER_S
+    # The same requests, all of which are served to the end.
+    assert cut == first_token(tmp_path / "r.parquet")
