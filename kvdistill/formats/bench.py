@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvdistill.formats.formats import Account, Imported, ImportOptions, run_summary
+from kvdistill.formats.formats import Account, Imported, ImportOptions
 from kvtrace.core.errors import TraceError, need_file
 from kvtrace.core.files import decode_json, read_json
 from kvtrace.core.metadata import Count
-from kvtrace.core.run.figures import Serving, ServingTimes
+from kvtrace.core.run.figures import Serving, ServingTimes, Summary
 from kvtrace.core.schema import MOST
 from kvtrace.core.statistics import nearest_rank
 from kvtrace.core.units import NS_PER_MS, NS_PER_S
@@ -107,7 +107,7 @@ def imported(
         Account(rows_read=count + failed, rows_kept=count, notes=list(notes)),
         [],
         [],
-        summary=run_summary(verdict, [], wall_ns=wall_ns),
+        summary=Summary(verdict=verdict, figures=[], wall_ns=wall_ns),
         first_unix_ns=None if started is None else int(started.timestamp() * NS_PER_S),
         facts={"serving": msgspec.to_builtins(serving), "host": {"benchmark": benchmark, **(config or {})}},
     )

@@ -483,16 +483,6 @@ def total_variation(a: Sequence[SizeCount], b: Sequence[SizeCount]) -> float:
     return sum(abs(share[0].get(size, 0) - share[1].get(size, 0)) for size in {*share[0], *share[1]}) / 2
 
 
-def at_rank(counted: Sequence[tuple[Any, int]], rank: int | None) -> Any:
-    """Return the value of ascending (value, count) pairs at `rank`, from 1; null if the rank is null."""
-    done = 0
-    for value, count in counted:
-        done += count
-        if rank is not None and done >= rank:
-            return value
-    return None
-
-
 def mean_bytes(sizes: Sequence[SizeCount]) -> float:
     """Return the mean of `sizes`, which must have operations."""
     return sum(s.io_bytes * s.ops for s in sizes) / sum(s.ops for s in sizes)

@@ -45,6 +45,16 @@ def nearest_rank(count: int, part: int) -> int | None:
     return -(-count * part // _WHOLE) if count * (_WHOLE - part) >= _WHOLE else None
 
 
+def at_rank(counted: Sequence[tuple[Any, int]], rank: int | None) -> Any:
+    """Return the value of ascending (value, count) pairs at `rank`, from 1; null if the rank is null."""
+    done = 0
+    for value, count in counted:
+        done += count
+        if rank is not None and done >= rank:
+            return value
+    return None
+
+
 _SUB_BITS = 4
 SLOTS: Final = (64 - _SUB_BITS) << _SUB_BITS
 """Slots of a histogram of 63-bit values: exact below 32, at most 1/16 of the value wide above."""
