@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -215,19 +215,14 @@ def write_prefill(profile: Profile, written: Mapping[FioMode, WrittenJob], folde
 
 
 def write_job(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
-    """Write the job of one mode and what it needs into `folder`."""
-    return _WRITERS[mode](mode, distilled, folder, options)
+    """Write the job of one mode into `folder`, and the logs that it runs: of the source's operations, or of drawn ones.
 
-
-def _write_stat(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
-    profile = distilled.profile
-    write_text(folder / mode.job, stat_job(profile, options))
-    return WrittenJob([mode.job], stat_space_bytes(profile, options), expected=expected_stat(profile, options))
-
-
-def _write_logs(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
-    """Write iologs, of the source's operations or of drawn ones, and the job that runs them."""
+    The statistical job needs none.
+    """
     profile, most = distilled.profile, options.io_bytes
+    if mode is FioMode.STAT:
+        write_text(folder / mode.job, stat_job(profile, options))
+        return WrittenJob([mode.job], stat_space_bytes(profile, options), expected=expected_stat(profile, options))
     if mode is FioMode.REPLAY:
         if distilled.ios is None:
             raise ValueError("distilled(=figures alone) must hold operations to be replayed.")
@@ -240,9 +235,6 @@ def _write_logs(mode: FioMode, distilled: Distilled, folder: Path, options: JobO
     write_text(folder / mode.job, fio_replay.log_job(profile, logs, mode, span_bytes, options))
     expected = fio_replay.expected_replay(profile, logs, is_drawn=mode is FioMode.REUSE)
     return WrittenJob([mode.job, *logs.files], whole_mib(span_bytes), logs, parts, expected)
-
-
-_WRITERS: Final = {FioMode.REPLAY: _write_logs, FioMode.STAT: _write_stat, FioMode.REUSE: _write_logs}
 
 
 _SPARE_BYTES = 256 << 20
@@ -550,19 +542,10 @@ def _attached(process: subprocess.Popen[bytes], said: Path) -> str | None:
 
 
 def direct_requests(blocks: Path, device: str | None, scratch: Path) -> tuple[Distilled | None, str | None]:
-    """Distil the direct I/O in `blocks`, or say why that fails; all other requests are removed from the file."""
-    scratch.mkdir(exist_ok=True)
-    _keep_direct(blocks)
-    try:
-        return distil_source(blocks, device, Limit(), scratch), None
-    except TraceError as error:
-        return None, f"the device saw nothing that can be distilled: {error}"
+    """Distil the direct I/O in `blocks`, or say why that fails; all other requests are removed from the file.
 
-
-def _keep_direct(blocks: Path) -> None:
-    """Leave only direct I/O in `blocks`, which all jobs do: the rest is fio's own start, its program and the job file.
-
-    The kernel flags direct requests as sync, and those of files it reads ahead or of metadata as such.
+    All jobs do direct I/O: the rest is fio's own start, its program and the job file. The kernel flags direct requests
+    as sync, and those of files it reads ahead or of metadata as such.
     """
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -573,6 +556,11 @@ def _keep_direct(blocks: Path) -> None:
     with tables.create(blocks, BLOCKS, meta) as out:
         for batch in table.filter(is_direct).cast(arrow_schema(BLOCKS)).to_batches():
             out.write(batch)
+    scratch.mkdir(exist_ok=True)
+    try:
+        return distil_source(blocks, device, Limit(), scratch), None
+    except TraceError as error:
+        return None, f"the device saw nothing that can be distilled: {error}"
 
 
 _LEAD_NS = NS_PER_S

@@ -149,7 +149,7 @@ class RunReport(Report, frozen=True, kw_only=True):
             headline=verdict,
             subject=_subject(run),
             notes=notes,
-            warnings=_warnings(self),
+            warnings=run_warnings(self),
             highlights=_highlights(self),
             chapters=chapters,
             about=_about(self),
@@ -311,7 +311,8 @@ def _subject(run: RunFile | None) -> list[str]:
     return [*lines, ", ".join(part for part in made if part)]
 
 
-def _warnings(report: RunReport) -> list[str]:
+def run_warnings(report: RunReport) -> list[str]:
+    """Return what a reader must know of the run before any figure."""
     run, failed = report.run, sum(row["errors"] or 0 for row in report.figures)
     found = []
     if run is not None and run.status == "partial":
