@@ -7,18 +7,14 @@ import textwrap
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kvdistill.commands.options import Json, Outputs
+from kvtrace.core import pa
 from kvtrace.core.app import emit_json, log
 from kvtrace.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    # Heavy.
-    import pyarrow as pa
-
 
 _LIBRARY_WIDTH = 110
 
@@ -199,7 +195,6 @@ def _write_csv(batches: pa.RecordBatchReader) -> None:
 
 
 def _show_answer(batches: pa.RecordBatchReader, max_rows: int) -> None:
-    import pyarrow as pa
 
     from kvtrace.core.document.document import ReportColumn, ReportTable, Sheet, Unit
     from kvtrace.core.document.terminal import show_tables

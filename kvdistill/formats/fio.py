@@ -19,7 +19,7 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -28,6 +28,7 @@ from kvdistill.formats.formats import ABSOLUTE, RELATIVE, Account, Imported, Imp
 from kvdistill.formats.importing import INPUT, batches, finish, first_line, first_lines, leave_out, load, one
 from kvdistill.queries.database import literal, named
 from kvdistill.queries.window import OK, READ, WRITE
+from kvtrace.core import duckdb, pl
 from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.files import decode_json
 from kvtrace.core.metadata import Count
@@ -36,10 +37,6 @@ from kvtrace.core.run.run_file import OPS_FILE, SERIES_FILE
 from kvtrace.core.schema import MOST, MOST_BYTES, SERIES
 from kvtrace.core.statistics import QUANTILES, at_rank, bounds, nearest_rank
 from kvtrace.core.units import NS_PER_MS, NS_PER_S
-
-if TYPE_CHECKING:
-    import duckdb
-
 
 _WHOLE = 100
 _NEEDED = ("io_bytes", "bw_bytes", "iops", "runtime", "lat_ns")
@@ -265,8 +262,6 @@ def read_logs(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPy
 
 def logged_latencies(path: Path) -> list[Any]:
     """Return the columns of a latency log with offsets as numpy arrays: ms, latency ns, direction, bytes and offset."""
-    import polars as pl
-
     if path.stat().st_size == 0:
         return [np.empty(0, dtype=np.int64) for _ in range(LEAST + 1)]
     frame = pl.read_csv(path, has_header=False, infer_schema=False)

@@ -11,17 +11,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from kvtrace.core import duckdb
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.schema import Table
-
-if TYPE_CHECKING:
-    # Heavy.
-    import duckdb
-
 
 ABSOLUTE, RELATIVE = 2, 3
 """The versions of fio's iolog, by their times."""

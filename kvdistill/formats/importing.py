@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,6 +23,7 @@ from kvdistill.queries.database import (
     opened,
 )
 from kvtrace import __version__
+from kvtrace.core import duckdb
 from kvtrace.core.app import progress
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, TraceError, need_file
@@ -34,11 +35,6 @@ from kvtrace.core.schema import OBJECTS, OPS, TRACE, Table, arrow_schema, batch_
 from kvtrace.core.statistics import QUANTILES
 from kvtrace.core.tables import create, open_table, unpacked
 from kvtrace.core.units import NS_PER_S
-
-if TYPE_CHECKING:
-    # Heavy.
-    import duckdb
-
 
 TRACE_FILE, OBJECTS_FILE = "trace.parquet", "trace.objects.parquet"
 _FILES = (RUN_FILE, PROBE_FILE, TRACE_FILE, OBJECTS_FILE, OPS_FILE, SERIES_FILE, BLOCKS_FILE)
@@ -257,8 +253,6 @@ def load(
         db.execute(f"DROP TABLE IF EXISTS {table}")
     settings = f"header=false, auto_detect=false, all_varchar=true, null_padding=true, store_rejects=true, {shown}"
     query = f"SELECT row_number() OVER () - 1 AS line, * FROM read_csv({_unpatterned(path)}, {settings})"
-    import duckdb
-
     try:
         db.execute(f"CREATE TABLE raw AS {query}")
     except duckdb.OutOfMemoryException:

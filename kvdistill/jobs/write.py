@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -55,7 +55,7 @@ from kvdistill.jobs.job import (
 from kvdistill.profile.profile import ArrivalProfile, Profile, SourceKind
 from kvdistill.profile.sources import Distilled, distil_source, file_of
 from kvdistill.queries.window import RowWindow, place_of
-from kvtrace.core import tables
+from kvtrace.core import pa, pc, pq, tables
 from kvtrace.core.app import log, progress
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, TraceError
 from kvtrace.core.files import read_json, write_json, write_text
@@ -215,14 +215,19 @@ def write_prefill(profile: Profile, written: Mapping[FioMode, WrittenJob], folde
 
 
 def write_job(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
-    """Write the job of one mode into `folder`, and the logs that it runs: of the source's operations, or of drawn ones.
+    """Write the job of one mode and what it needs into `folder`."""
+    return _WRITERS[mode](mode, distilled, folder, options)
 
-    The statistical job needs none.
-    """
+
+def _write_stat(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
+    profile = distilled.profile
+    write_text(folder / mode.job, stat_job(profile, options))
+    return WrittenJob([mode.job], stat_space_bytes(profile, options), expected=expected_stat(profile, options))
+
+
+def _write_logs(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
+    """Write iologs, of the source's operations or of drawn ones, and the job that runs them."""
     profile, most = distilled.profile, options.io_bytes
-    if mode is FioMode.STAT:
-        write_text(folder / mode.job, stat_job(profile, options))
-        return WrittenJob([mode.job], stat_space_bytes(profile, options), expected=expected_stat(profile, options))
     if mode is FioMode.REPLAY:
         if distilled.ios is None:
             raise ValueError("distilled(=figures alone) must hold operations to be replayed.")
@@ -235,6 +240,9 @@ def write_job(mode: FioMode, distilled: Distilled, folder: Path, options: JobOpt
     write_text(folder / mode.job, fio_replay.log_job(profile, logs, mode, span_bytes, options))
     expected = fio_replay.expected_replay(profile, logs, is_drawn=mode is FioMode.REUSE)
     return WrittenJob([mode.job, *logs.files], whole_mib(span_bytes), logs, parts, expected)
+
+
+_WRITERS: Final = {FioMode.REPLAY: _write_logs, FioMode.STAT: _write_stat, FioMode.REUSE: _write_logs}
 
 
 _SPARE_BYTES = 256 << 20
@@ -547,9 +555,6 @@ def direct_requests(blocks: Path, device: str | None, scratch: Path) -> tuple[Di
     All jobs do direct I/O: the rest is fio's own start, its program and the job file. The kernel flags direct requests
     as sync, and those of files it reads ahead or of metadata as such.
     """
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
     table, meta = pq.read_table(blocks), tables.open_table(blocks, BLOCKS).meta
     flags = table.column("rwbs").cast("string")
     is_direct = pc.and_(pc.match_substring(flags, "S"), pc.invert(pc.match_substring_regex(flags, "[AM]")))
@@ -605,9 +610,6 @@ def replay_seen(
 
 def write_part(trace: Path, part: Distilled, target: Path) -> None:
     """Write the rows of `trace` that `part` was distilled from to `target`, the first a second after the start."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     reader = tables.open_table(trace, TRACE)
     place, window, first = place_of(reader.meta, part.profile.tier), RowWindow(part.limit), None
     # What one node has is a trace of one node.

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from kvtrace.core import np
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import Slot
 
 if TYPE_CHECKING:
     # Heavy.
-    import numpy as np
     from numpy.typing import NDArray
 
 FORMAT = 3
@@ -367,8 +367,6 @@ def equal_mass_zones(
     `starts` are ascending granule-aligned addresses, `moved_bytes` what is moved by operations that start in
     each. A granule that alone holds 2 % or more gets a zone of its own, so that a hot object stays as hot as it is.
     """
-    import numpy as np
-
     if not len(starts):
         return []
     done = np.cumsum(moved_bytes)

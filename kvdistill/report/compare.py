@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from kvdistill.report.run import RunReport, run_warnings
+from kvdistill.report.run import RunReport
 from kvdistill.report.tables import Key, Report, ReportedTrials, charts_compared, unit_of
 from kvdistill.report.trace import TraceReport
 from kvtrace.core.document.document import (
@@ -187,7 +187,7 @@ def _doubts(side: ReportedTrials, found: dict[Key, list[float | None]]) -> Itera
     for number, report in enumerate(side.reports, 1):
         if isinstance(report, RunReport):
             which = side.name if len(side.reports) == 1 else f"{side.name}, trial {number}"
-            yield from (f"{which}: {warning}" for warning in run_warnings(report))
+            yield from (f"{which}: {warning}" for warning in report.warnings())
             if report.run is not None and report.run.verification is not None:
                 yield f"{which} was verified, which slows reads down"
     first = side.reports[0]

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from kvtrace.core import pa
 from kvtrace.core.errors import TraceError, need_file, refuse
 from kvtrace.core.files import decode_json, read_json
 from kvtrace.core.tables import csv_fault
@@ -119,8 +120,6 @@ class Columns:
         return without_blocks(arrivals, prompts, answers, origin, tuple(notes), session_id=sessions, turn=turns)
 
     def _table(self, path: Path) -> ColumnsRead:
-        import pyarrow as pa
-
         zone = "UTC" if not self.is_seconds and _has_zone(path, self.time) else None
         required = {self.time: pa.float64() if self.is_seconds else pa.timestamp("ns", zone)}
         required |= dict.fromkeys((self.input, self.output), pa.int64())
@@ -140,8 +139,6 @@ class Columns:
 
     def _counts(self, table: ColumnsRead) -> tuple[Ints, Ints, Ints]:
         """Return the arrivals of the table's rows on the file's own clock, and the tokens of prompts and answers."""
-        import pyarrow as pa
-
         tokens = table.tokens(self.input), table.tokens(self.output)
         if not self.is_seconds:
             return table.arrays[self.time].cast(pa.int64()).to_numpy(), *tokens
@@ -200,8 +197,6 @@ def _has_zone(path: Path, time: str) -> bool:
 
 def _session_numbers(tables: Sequence[ColumnsRead], name: str) -> Ints | None:
     """Return a number for each session of all files together, NONE where a row has none; None if no row has one."""
-    import pyarrow as pa
-
     if not any(name in t.arrays for t in tables):
         return None
     rows = (pa.nulls(len(t), pa.string()) if name not in t.arrays else t.arrays[name].combine_chunks() for t in tables)
@@ -449,7 +444,6 @@ def header_of(path: Path) -> list[str]:
 
 
 def _of_csv(path: Path, names: list[str], types: Mapping[str, Any]) -> dict[str, Any]:
-    import pyarrow as pa
     from pyarrow import csv
 
     batches = []

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from kvtrace.core import pa
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError, how_to_add
 from kvtrace.core.schema import EVENTS, CacheEvent, batch_of, enum_code
 from kvtrace.core.tables import open_table
@@ -27,8 +28,6 @@ from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.requests import Gathered, Requests, Start, counted, sha256_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from kvtrace.core.tables import Writer
 
 

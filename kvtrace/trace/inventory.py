@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from msgspec import UNSET
 
+from kvtrace.core import pa
 from kvtrace.core.document.chapters import event_lines, event_tables
 from kvtrace.core.document.document import Cell, Chapter, Document, Sheet, Unit, table_of
 from kvtrace.core.errors import TraceError, refuse
@@ -27,7 +28,6 @@ from kvtrace.sim.chains import Numbers
 from kvtrace.sim.presets.tier import MONTH_S
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from kvtrace.core.metadata import TierFacts

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvtrace.core import pa, pl, zstandard
 from kvtrace.core.errors import ConfigError, TraceError, refuse
 from kvtrace.core.files import ZSTD_MAGIC, aside
 from kvtrace.core.metadata import TierFacts, describe
@@ -28,7 +29,6 @@ from kvtrace.sim.chains import Numbers
 from kvtrace.trace.inventory import grown
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from numpy.typing import NDArray
 
 
@@ -71,9 +71,6 @@ class KeyNumbers:
 
     def number(self, names: pa.StringArray) -> Any:
         """Return the int64 numbers of `names`, which differ from each other; new ones get the next numbers."""
-        import polars as pl
-        import pyarrow as pa
-
         series = pl.Series(values=pl.from_arrow(names))
         low, high = (series.hash(seed).to_numpy().view(np.int64) for seed in _SEEDS)
         before, ids = self._numbers.count, self._numbers.of(low).astype(np.int64)
@@ -165,7 +162,6 @@ def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
 
 
 def _parse(block: bytes, path: Path, row: int) -> pa.Table:
-    import pyarrow as pa
     from pyarrow import csv
 
     text = pa.dictionary(pa.int32(), pa.string())
@@ -181,8 +177,6 @@ def _parse(block: bytes, path: Path, row: int) -> pa.Table:
 
 
 def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
-    import polars as pl
-
     n, frame = rows.num_rows, pl.DataFrame(pl.from_arrow(rows)).with_columns(pl.col(pl.Categorical).cast(pl.String))
     sizes, seconds = rows["Object_Size_Bytes"].to_numpy(), rows["Timestamp"].to_numpy()
     refuse(sizes < 0, "a negative size", path=path, column="Object_Size_Bytes", first_row=state.rows)
@@ -215,8 +209,6 @@ def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
 
 def _phases(frame: Any, ops: Any, state: Import) -> Any:
     """Return phase codes; a phase that starts like a known one is that one, any other is `other` and counted."""
-    import polars as pl
-
     code = {phase: pl.lit(enum_code(TRACE, "phase", phase), pl.Int8) for phase in Phase}
     starts = pl.col("Phase").str.starts_with
     known = (pl.when(starts(prefix)).then(code[phase]) for prefix, phase in _PHASES)
@@ -247,8 +239,6 @@ def _times(seconds: Any, state: Import) -> Any:
 
 def write_from(source: Path, target: Path, progress: Callable[[float], None]) -> dict[str, int]:
     """Convert the trace at `source` to MLPerf CSV at `target` (zstd if it ends so); return what was lost, counted."""
-    import polars as pl
-
     reader = open_table(source, TRACE)
     if len(reader.meta.tiers) > len(_TIERS):
         raise TraceError(f"it has {len(reader.meta.tiers)} tiers; the MLPerf format has {len(_TIERS)}", path=source)
@@ -272,8 +262,6 @@ def write_from(source: Path, target: Path, progress: Callable[[float], None]) ->
 
 @contextmanager
 def _sink(path: Path, *, is_zstd: bool) -> Iterator[Any]:
-    import zstandard
-
     with path.open("wb") as file:
         if not is_zstd:
             yield file
@@ -284,8 +272,6 @@ def _sink(path: Path, *, is_zstd: bool) -> Iterator[Any]:
 
 def _keys(source: Path) -> Any:
     """Return the keys of the trace's objects as a polars series, null where there is none, or None without any."""
-    import polars as pl
-
     path = objects_path(source)
     if not path.exists():
         return None
@@ -301,8 +287,6 @@ def _keys(source: Path) -> Any:
 
 
 def _mlperf_rows(frame: Any, keys: Any, first_us: int) -> Any:
-    import polars as pl
-
     us = pl.col("ts_ns") // 1000 + first_us
     phase = pl.col("phase").replace_strict(dict(_EXPORT_PHASES), default="Prefill", return_dtype=pl.String)
     key: Any = pl.format("object/{}", pl.col("object_id"))
@@ -320,8 +304,6 @@ def _mlperf_rows(frame: Any, keys: Any, first_us: int) -> Any:
 
 
 def _count_losses(frame: Any, lost: dict[str, int]) -> None:
-    import polars as pl
-
     kept = [Phase.PREFILL, *_EXPORT_PHASES]
     counts = frame.select(
         (pl.col("op") == Op.DELETE).sum(),
