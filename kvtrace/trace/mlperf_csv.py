@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvtrace.core import pa, pl, zstandard
 from kvtrace.core.errors import ConfigError, TraceError, refuse
@@ -27,10 +28,6 @@ from kvtrace.core.tables import BLOCK_BYTES, MOST_LINE_BYTES, create, csv_fault,
 from kvtrace.core.units import format_duration
 from kvtrace.sim.chains import Numbers
 from kvtrace.trace.inventory import grown
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 HEADER = "Timestamp,Operation,Object_Size_Bytes,Tier,Key,Phase"
 ZSTD_LEVEL = 3
