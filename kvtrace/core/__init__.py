@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["duckdb", "np", "pa", "pc", "pl", "pq", "zstandard"]
+__all__ = ["duckdb", "np", "pa", "pa_csv", "pc", "pl", "pq", "zstandard"]
 
 
 class _Library:
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
     import pyarrow.compute as pc
+    import pyarrow.csv as pa_csv
     import pyarrow.parquet as pq
     import zstandard
 else:
     duckdb, np, pl, zstandard = map(_Library, ("duckdb", "numpy", "polars", "zstandard"))
-    pa, pc, pq = map(_Library, ("pyarrow", "pyarrow.compute", "pyarrow.parquet"))
+    pa, pc, pa_csv, pq = map(_Library, ("pyarrow", "pyarrow.compute", "pyarrow.csv", "pyarrow.parquet"))

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from kvtrace.core import metadata, pa, pc, pl, pq, zstandard
+from kvtrace.core import metadata, pa, pa_csv, pc, pl, pq, zstandard
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import aside
 from kvtrace.core.metadata import Metadata
@@ -379,27 +379,13 @@ class CsvReader:
         names = list(columns) if columns is not None else self._names
         check = RowCheck(self.table, self.meta, self.path)
         held = held_columns(self.table, self.extras, names)
+        schema = arrow_schema(self.table, self.extras)
+        types = {name: _text_type(schema.field(name).type) for name in held}
         for block in _data_blocks(self.path):
-            for batch in self._parse(block, check.row, held):
+            for batch in read_csv(io.BytesIO(block), self._names, types, self.path, check.row).to_batches():
                 yield check.take({name: self._array(batch.column(name), name, check.row) for name in held}, names)
         if check.row != self.meta.rows:
             raise TraceError(f"its end line says {self.meta.rows} rows, but it holds {check.row}", path=self.path)
-
-    def _parse(self, block: bytes, row: int, names: list[str]) -> Iterator[pa.RecordBatch]:
-        from pyarrow import csv
-
-        types = {f.name: _text_type(f.type) for f in arrow_schema(self.table, self.extras)}
-        try:
-            yield from csv.read_csv(
-                io.BytesIO(block),
-                # Without threads an error names its row.
-                read_options=csv.ReadOptions(column_names=self._names, use_threads=False),
-                convert_options=csv.ConvertOptions(
-                    column_types=types, include_columns=names, null_values=[""], strings_can_be_null=True
-                ),
-            ).to_batches()
-        except pa.ArrowInvalid as error:
-            raise csv_fault(error, self._names, self.path, row) from None
 
     def _array(self, array: Any, name: str, row: int) -> Any:
         if not self.table.column(name).type.startswith("list"):
@@ -430,14 +416,42 @@ def _text_type(type_: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_list(type_) else type_
 
 
-def csv_fault(error: Exception, columns: Sequence[str], path: Path, row: int) -> TraceError:
-    """Return what Arrow's CSV `error` says, placed: its rows count from 1 and from `row`, its columns from 0."""
-    message = str(error)
+def read_csv(
+    source: Any,
+    names: Sequence[str],
+    types: Mapping[str, Any],
+    path: Path,
+    row: int,
+    has_nulls: bool = True,
+    **how: Any,
+) -> pa.Table:
+    """Return those of the columns `names` of CSV rows without a header that have `types`; with `has_nulls` "" is null.
+
+    `how` are more of Arrow's ReadOptions. TraceError, placed in `path`, where a cell is not of its type: Arrow counts
+    rows from 1, which is `row` there, and columns from 0.
+    """
+    try:
+        return pa_csv.read_csv(
+            source,
+            # Without threads an error names its row.
+            read_options=pa_csv.ReadOptions(column_names=list(names), use_threads=False, **how),
+            convert_options=pa_csv.ConvertOptions(
+                column_types=types,
+                include_columns=list(types),
+                null_values=[""] * has_nulls,
+                strings_can_be_null=has_nulls,
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        # Its first sentence says it.
+        message = str(error).split(". ", maxsplit=1)[0].split("\n", maxsplit=1)[0]
+    if message == "Empty CSV file":
+        return pa.schema(types).empty_table()
     place = _PLACE.match(message)
     if place is None:
-        return TraceError(f"in the rows from here on: {message}", path=path, row=row)
-    column = columns[int(place[1])] if place[1] else None
-    return TraceError(message[place.end() :], path=path, row=row + int(place[2]) - 1, column=column)
+        raise TraceError(f"in the rows from here on: {message}", path=path, row=row)
+    column = names[int(place[1])] if place[1] else None
+    raise TraceError(message[place.end() :], path=path, row=row + int(place[2]) - 1, column=column)
 
 
 def _data_blocks(path: Path) -> Iterator[bytes]:

@@ -21,7 +21,7 @@ import numpy as np
 from kvtrace.core import pa
 from kvtrace.core.errors import TraceError, need_file, refuse
 from kvtrace.core.files import decode_json, read_json
-from kvtrace.core.tables import csv_fault
+from kvtrace.core.tables import read_csv
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.requests import (
     MAX_NS,
@@ -131,7 +131,11 @@ class Columns:
         if twice := [name for name in names if name and names.count(name) > 1]:
             raise TraceError(f"the header names {twice[0]!r} twice", path=path, row=1)
         types = required | {name: kind for name, kind in optional.items() if name and name in names}
-        found = ColumnsRead(path, _of_csv(path, names, types), tuple(n for n in names if n not in types))
+        read = read_csv(path, names, types, path, 1, skip_rows=1, block_size=_BLOCK_BYTES)
+        if not read.num_rows:
+            raise TraceError("holds no request", path=path)
+        arrays = {name: read.column(name) for name in types}
+        found = ColumnsRead(path, arrays, tuple(n for n in names if n not in types))
         for name in required:
             is_empty = found.arrays[name].is_null().to_numpy()
             refuse(is_empty, "empty, but it must have a value", path=path, column=name, first_row=FIRST_LINE)
@@ -441,29 +445,3 @@ def header_of(path: Path) -> list[str]:
     except UnicodeDecodeError:
         raise TraceError("not a text file", path=path, row=1) from None
     return [name.strip().strip('"') for name in names]
-
-
-def _of_csv(path: Path, names: list[str], types: Mapping[str, Any]) -> dict[str, Any]:
-    from pyarrow import csv
-
-    batches = []
-    try:
-        with csv.open_csv(
-            path,
-            # Without threads an error names its row.
-            read_options=csv.ReadOptions(column_names=names, skip_rows=1, use_threads=False, block_size=_BLOCK_BYTES),
-            convert_options=csv.ConvertOptions(
-                column_types=types, include_columns=list(types), null_values=[""], strings_can_be_null=True
-            ),
-        ) as reader:
-            batches.extend(reader)
-    except pa.ArrowInvalid as error:
-        if "Empty CSV file" in str(error):
-            raise TraceError("holds no request", path=path) from None
-        # Arrow's first sentence says it; Arrow counts the skipped header as a row.
-        first = str(error).split(". ", maxsplit=1)[0].split("\n", maxsplit=1)[0]
-        raise csv_fault(ValueError(first), names, path, 1) from None
-    if not batches:
-        raise TraceError("holds no request", path=path)
-    table = pa.Table.from_batches(batches)
-    return {name: table.column(name) for name in types}

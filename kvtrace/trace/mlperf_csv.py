@@ -24,7 +24,7 @@ from kvtrace.core.errors import ConfigError, TraceError, refuse
 from kvtrace.core.files import ZSTD_MAGIC, aside
 from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, batch_of, enum_code, objects_batch
-from kvtrace.core.tables import BLOCK_BYTES, MOST_LINE_BYTES, create, csv_fault, objects_path, open_table, unpacked
+from kvtrace.core.tables import BLOCK_BYTES, MOST_LINE_BYTES, create, objects_path, open_table, read_csv, unpacked
 from kvtrace.core.units import format_duration
 from kvtrace.sim.chains import Numbers
 from kvtrace.trace.inventory import grown
@@ -119,9 +119,11 @@ def read_into(source: Path, target: Path, argv: list[str], progress: Callable[[f
         create(target, TRACE, meta) as out,
     ):
         state = Import()
+        text = pa.dictionary(pa.int32(), pa.string())
+        types = dict(zip(HEADER.split(","), (pa.float64(), text, pa.int64(), text, pa.string(), text), strict=True))
         for block, row in _blocks(source):
-            batch = _convert(_parse(block, source, row), state, source)
-            out.write(batch)
+            rows = read_csv(io.BytesIO(block), list(types), types, source, row, has_nulls=False)
+            out.write(_convert(rows.combine_chunks(), state, source))
             progress(float(state.rows))
         for names in state.keys.names:
             first, end = objects.rows, objects.rows + len(names)
@@ -156,21 +158,6 @@ def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
             row += block.count(b"\n") + 1
     if rest.strip() or not is_data:
         raise TraceError("truncated: its last line has no end", path=path, row=row)
-
-
-def _parse(block: bytes, path: Path, row: int) -> pa.Table:
-    from pyarrow import csv
-
-    text = pa.dictionary(pa.int32(), pa.string())
-    types = dict(zip(HEADER.split(","), (pa.float64(), text, pa.int64(), text, pa.string(), text), strict=True))
-    try:
-        return csv.read_csv(
-            io.BytesIO(block),
-            read_options=csv.ReadOptions(column_names=list(types), use_threads=False),
-            convert_options=csv.ConvertOptions(column_types=types, null_values=[]),
-        ).combine_chunks()
-    except pa.ArrowInvalid as error:
-        raise csv_fault(error, list(types), path, row) from None
 
 
 def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
