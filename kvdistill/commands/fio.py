@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -10,9 +11,14 @@ import typer
 
 from kvdistill.commands.options import SOURCE, Json, Source, Tier, WindowArguments
 from kvdistill.jobs.job import PROFILE, JobOptions
-from kvtrace.core.app import Force, log, takes_groups
+from kvtrace.core.app import Force, log, progress, takes_groups
+from kvtrace.core.document.document import Document
+from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.files import check_new
+from kvtrace.core.files import check_new, write_json
+from kvtrace.core.run.run_file import run_program
+from kvtrace.core.schema import TRACE
+from kvtrace.core.tables import open_table
 
 
 @takes_groups
@@ -33,14 +39,8 @@ def profile(
     kvdistill profile run -o profile.json
     kvdistill profile probe/blocks.parquet --tier nvme0n1
     """
-    import tempfile
-
     from kvdistill.profile.sources import distil_source
     from kvdistill.report.jobs import profile_chapter
-    from kvtrace.core.app import progress
-    from kvtrace.core.document.document import Document
-    from kvtrace.core.document.terminal import answer
-    from kvtrace.core.files import write_json
 
     scratched = tempfile.TemporaryDirectory(prefix="kvdistill-")
     with scratched as scratch, progress(f"distil {source.name}"):
@@ -86,7 +86,6 @@ def fio(
     """
     from kvdistill.jobs.write import write_jobs
     from kvdistill.report.jobs import written_document
-    from kvtrace.core.document.terminal import answer
 
     check_new(output / PROFILE, is_forced=force)
     options = options.on_this_machine()
@@ -97,10 +96,6 @@ def fio(
 
 def _source(source: Path | None, gen: str | None, tier: str | None, output: Path) -> tuple[Path, str | None]:
     """Return the source, made first if it is to be, and the tier to take."""
-    from kvtrace.core.run.run_file import run_program
-    from kvtrace.core.schema import TRACE
-    from kvtrace.core.tables import open_table
-
     if (source is None) == (gen is None):
         raise ConfigError("name one INPUT, or give --gen the options of the `kvtrace gen` that makes it")
     if source is not None:

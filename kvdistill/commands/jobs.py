@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec import to_builtins
 
 from kvdistill.commands.options import Json, Source, Tier, WindowArguments
-from kvdistill.formats.formats import Format
+from kvdistill.formats.formats import Format, ImportOptions
 from kvdistill.jobs.job import PROFILE, positive
 from kvtrace.core.app import Force, log, takes_groups
+from kvtrace.core.document.document import Cell, Chapter, Document, Sheet, Unit, parameters
+from kvtrace.core.document.terminal import answer
 from kvtrace.core.files import check_new
+from kvtrace.core.metadata import without_outputs
 from kvtrace.core.units import NS_PER_S, parse_duration_ns
 
 Output = Annotated[
@@ -42,12 +46,8 @@ class StoreArguments:
         self, source: Path, tier: str | None, output: Path, part: WindowArguments, job: str, *made: Any, **of: Any
     ) -> None:
         """Write `job` as `write_store_jobs` does and print the result; what the format lacks goes to stderr."""
-        from msgspec import to_builtins
-
         from kvdistill.jobs.store_jobs import compare_with_run, write_store_jobs
         from kvdistill.report.jobs import written_document
-        from kvtrace.core.document.terminal import answer
-        from kvtrace.core.metadata import without_outputs
 
         check_new(output / PROFILE, is_forced=self.force)
         argv = without_outputs(["kvdistill", *sys.argv[1:]])
@@ -156,11 +156,7 @@ def import_(
     kvdistill import blocks probe -o imported
     kvreplay run imported/trace.parquet --tier vda=/mnt/scratch/replay.dat --speed 1 -o run
     """
-    from kvdistill.formats.formats import ImportOptions
     from kvdistill.formats.importing import import_files
-    from kvtrace.core.document.document import Cell, Chapter, Document, Sheet, Unit, parameters
-    from kvtrace.core.document.terminal import answer
-    from kvtrace.core.metadata import without_outputs
 
     argv = without_outputs(["kvdistill", *sys.argv[1:]])
     result = import_files(files, ImportOptions(format_, tier), output, argv, is_forced=force)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from kvtrace.core.limit import Limit
+from kvtrace.core.limit import Limit, parse_window
 
 SOURCE = typer.Argument(
     metavar="INPUT",
@@ -45,8 +44,6 @@ class WindowArguments:
 
     def window(self) -> Limit:
         """Return it; ConfigError if it is none."""
-        from kvtrace.core.limit import parse_window
-
         return parse_window(self.limit, self.begin, self.end, self.busiest)
 
 

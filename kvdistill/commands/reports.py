@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from csv import writer
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kvdistill.commands.options import Json, Outputs
+from kvtrace.core import pa
 from kvtrace.core.app import emit_json, log
+from kvtrace.core.document.document import ReportColumn, ReportTable, Sheet, Unit
+from kvtrace.core.document.export import csv_lines
+from kvtrace.core.document.export import markdown as as_markdown
+from kvtrace.core.document.terminal import show_documents, show_tables
 from kvtrace.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    # Heavy.
-    import pyarrow as pa
-
+from kvtrace.core.statistics import parse_endurance
 
 _LIBRARY_WIDTH = 110
 
@@ -63,10 +66,6 @@ def report(
     kvdistill report run --json
     """
     from kvdistill.report.output import check_names, read_reports, write_report
-    from kvtrace.core.document.export import csv_lines
-    from kvtrace.core.document.export import markdown as as_markdown
-    from kvtrace.core.document.terminal import show_documents
-    from kvtrace.core.statistics import parse_endurance
 
     if json + markdown + csv > 1:
         raise ConfigError("choose one of --json, --markdown and --csv")
@@ -108,10 +107,7 @@ def compare(
     kvdistill compare lru.parquet s3fifo.parquet --json
     kvdistill compare card-a/scorecard.json card-b/scorecard.json
     """
-    from dataclasses import replace
-
     from kvdistill.report.output import check_names, read_comparison, write_report
-    from kvtrace.core.document.terminal import show_documents
 
     outputs = output or []
     check_names(outputs)
@@ -190,8 +186,6 @@ def _emit_rows(batches: pa.RecordBatchReader) -> None:
 
 
 def _write_csv(batches: pa.RecordBatchReader) -> None:
-    from csv import writer
-
     out = writer(sys.stdout, lineterminator="\n")
     out.writerow(batches.schema.names)
     for batch in batches:
@@ -199,11 +193,6 @@ def _write_csv(batches: pa.RecordBatchReader) -> None:
 
 
 def _show_answer(batches: pa.RecordBatchReader, max_rows: int) -> None:
-    import pyarrow as pa
-
-    from kvtrace.core.document.document import ReportColumn, ReportTable, Sheet, Unit
-    from kvtrace.core.document.terminal import show_tables
-
     numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     rows: list[list[object]] = []
     for batch in batches:

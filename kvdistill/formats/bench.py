@@ -13,22 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from kvdistill.formats.formats import Account, Imported, ImportOptions, run_summary
+from kvdistill.formats.formats import Account, Imported, ImportOptions
+from kvtrace.core import duckdb
 from kvtrace.core.errors import TraceError, need_file
 from kvtrace.core.files import decode_json, read_json
 from kvtrace.core.metadata import Count
-from kvtrace.core.run.figures import Serving, ServingTimes
+from kvtrace.core.run.figures import Serving, ServingTimes, Summary
 from kvtrace.core.schema import MOST
 from kvtrace.core.statistics import nearest_rank
 from kvtrace.core.units import NS_PER_MS, NS_PER_S
-
-if TYPE_CHECKING:
-    import duckdb
-
 
 _PARTS = {"p50_ns": 5000, "p90_ns": 9000, "p95_ns": 9500, "p99_ns": 9900, "p99_9_ns": 9990}
 _RATES = {"requests_per_s": "requests", "input_tokens_per_s": "input_tokens", "output_tokens_per_s": "output_tokens"}
@@ -107,7 +104,7 @@ def imported(
         Account(rows_read=count + failed, rows_kept=count, notes=list(notes)),
         [],
         [],
-        summary=run_summary(verdict, [], wall_ns=wall_ns),
+        summary=Summary(verdict=verdict, figures=[], wall_ns=wall_ns),
         first_unix_ns=None if started is None else int(started.timestamp() * NS_PER_S),
         facts={"serving": msgspec.to_builtins(serving), "host": {"benchmark": benchmark, **(config or {})}},
     )

@@ -18,21 +18,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows
 from kvdistill.formats.importing import INPUT, batches, finish, first_line, leave_out, load, one
 from kvdistill.queries.database import distributions, literal, named, query
 from kvdistill.queries.window import DELETE, OK
-from kvtrace.core import tables
+from kvtrace.core import duckdb, tables
 from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.run.run_file import BLOCKS_FILE
 from kvtrace.core.schema import BLOCKS, MOST
 from kvtrace.core.statistics import QUANTILES, nearest_rank
-
-if TYPE_CHECKING:
-    import duckdb
-
 
 _NOTES_OF_BLOCKS = [
     "an object is what begins at one address of the device; objects that overlap there lie apart in a replay",

@@ -19,26 +19,24 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
-from kvdistill.formats.formats import ABSOLUTE, RELATIVE, Account, Imported, ImportOptions, Rows, run_summary
+from kvdistill.formats.formats import ABSOLUTE, RELATIVE, Account, Imported, ImportOptions, Rows
 from kvdistill.formats.importing import INPUT, batches, finish, first_line, first_lines, leave_out, load, one
 from kvdistill.queries.database import literal, named
 from kvdistill.queries.window import OK, READ, WRITE
+from kvtrace.core import duckdb, pl
 from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.files import decode_json
 from kvtrace.core.metadata import Count
+from kvtrace.core.run.figures import Distribution, Figures, Summary
 from kvtrace.core.run.run_file import OPS_FILE, SERIES_FILE
 from kvtrace.core.schema import MOST, MOST_BYTES, SERIES
-from kvtrace.core.statistics import QUANTILES, bounds, nearest_rank
+from kvtrace.core.statistics import QUANTILES, at_rank, bounds, nearest_rank
 from kvtrace.core.units import NS_PER_MS, NS_PER_S
-
-if TYPE_CHECKING:
-    import duckdb
-
 
 _WHOLE = 100
 _NEEDED = ("io_bytes", "bw_bytes", "iops", "runtime", "lat_ns")
@@ -98,7 +96,7 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
     results = [_result_of(path) for path in files]
     jobs = [(path, result, job) for path, result in zip(files, results, strict=True) for job in result.jobs if job]
     account = Account(rows_read=len(jobs))
-    figures: list[dict[str, Any]] = []
+    figures: list[Figures] = []
     kinds: set[str] = set()
     errors = []
     for (path, _, job), tier in zip(jobs, _tier_names([job for *_, job in jobs], options.tier), strict=True):
@@ -123,7 +121,7 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
     if "clat_ns" in kinds:
         notes.append("latency is fio's completion latency, without submission (lat_percentiles=1 would give the whole)")
     account.notes += notes
-    tiers = list(dict.fromkeys(f["tier"] for f in figures))
+    tiers = list(dict.fromkeys(f.tier for f in figures))
     known = [job.job_runtime for *_, job in jobs if job.job_runtime is not None]
     # A job that ended with an error had one at least; only continue_on_error counts them.
     failed = sum(job.total_err or bool(job.error) for *_, job in jobs)
@@ -131,12 +129,11 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
         account,
         [],
         tiers,
-        summary=run_summary(
-            "imported from fio-json",
-            figures,
-            "in_flight_mean",
+        summary=Summary(
+            verdict="imported from fio-json",
+            figures=figures,
             wall_ns=max(known) * NS_PER_MS if known else None,
-            operations=sum(f["operations"] for f in figures),
+            operations=sum(f.operations or 0 for f in figures),
             errors=failed,
         ),
         facts=_run_facts(
@@ -167,23 +164,17 @@ def _tier_names(jobs: list[_Job], tier: str | None) -> list[str]:
     return names
 
 
-def _figure(tier: str, op: str, **known: Any) -> dict[str, Any]:
-    """Return one of the figures of a run.json's summary; null is what fio does not say."""
-    counted = ("operations", "errors", "corrupt", "bytes", "io_bytes", "span_ns")
-    rated = ("bandwidth_bytes_per_s", "operations_per_s", "in_flight_mean", "latency", "lateness")
-    head = {"tier": tier, "op": op, "engine": "other", "is_simulated": False, "planned": None}
-    return head | dict.fromkeys((*counted, *rated)) | {"corrupt": 0} | known
-
-
-def _job_figures(job: _Job, op: str, found: _Moved, tier: str, kinds: set[str], path: Path) -> dict[str, Any]:
+def _job_figures(job: _Job, op: str, found: _Moved, tier: str, kinds: set[str], path: Path) -> Figures:
     is_timed = bool(found.runtime)
     latency, missing = _latency(found, kinds), [name for name in _NEEDED if getattr(found, name) is None]
     if missing or latency is None:
         lacks = missing[0] if missing else "its latencies"
         raise TraceError(f"not of fio 3 or later: {op} of a job lacks {lacks!r}", path=path)
-    return _figure(
-        tier,
-        op,
+    return Figures(
+        tier=tier,
+        op=op,
+        engine="other",
+        is_simulated=False,
         operations=found.total_ios,
         errors=None if job.error or job.total_err else 0,
         bytes=found.io_bytes,
@@ -195,7 +186,7 @@ def _job_figures(job: _Job, op: str, found: _Moved, tier: str, kinds: set[str], 
     )
 
 
-def _latency(found: _Moved, kinds: set[str]) -> dict[str, Any] | None:
+def _latency(found: _Moved, kinds: set[str]) -> Distribution | None:
     """Return a distribution, all of one kind: total latency if fio has its percentiles, else completion latency.
 
     Null without both.
@@ -207,24 +198,15 @@ def _latency(found: _Moved, kinds: set[str]) -> dict[str, Any] | None:
         return None
     kinds.add("lat_ns" if is_total else "clat_ns")
     count = (found.total_ios or 0) if times.N is None else times.N
-    result = {"count": count, "mean_ns": times.mean if count else None, "max_ns": times.max if count else None}
+    if not count:
+        return Distribution(0)
+    bins = sorted((int(v), n or 0) for v, n in (times.bins or {}).items() if v.isdecimal())
+    points: dict[str, Any] = {}
     for name, part in QUANTILES.items():
-        rank = nearest_rank(count, part)
-        result[f"{name}_ns"] = None if rank is None else _at(times, part, rank)
-    return result
-
-
-def _at(times: _Times, part: int, rank: int) -> int | None:
-    """Return the value at a percentile: fio's own, else that of the bin which holds `rank`; null without either."""
-    printed = (times.percentile or {}).get(f"{part / _WHOLE:.6f}")
-    if printed is not None:
-        return printed
-    seen = 0
-    for value, count in sorted((int(v), n or 0) for v, n in (times.bins or {}).items() if v.isdecimal()):
-        seen += count
-        if seen >= rank:
-            return value
-    return None
+        # fio's own, else that of the bin which holds it.
+        printed, rank = (times.percentile or {}).get(f"{part / _WHOLE:.6f}"), nearest_rank(count, part)
+        points[f"{name}_ns"] = at_rank(bins, rank) if rank is None or printed is None else printed
+    return Distribution(count, times.mean, max_ns=times.max, **points)
 
 
 def _run_facts(version: str | None, options: list[dict[str, str | None]], errors: list[str]) -> dict[str, Any]:
@@ -280,8 +262,6 @@ def read_logs(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPy
 
 def logged_latencies(path: Path) -> list[Any]:
     """Return the columns of a latency log with offsets as numpy arrays: ms, latency ns, direction, bytes and offset."""
-    import polars as pl
-
     if path.stat().st_size == 0:
         return [np.empty(0, dtype=np.int64) for _ in range(LEAST + 1)]
     frame = pl.read_csv(path, has_header=False, infer_schema=False)
@@ -373,7 +353,6 @@ _PART_BITS = 6
 """Of a latency bin's number: its place within a power of two."""
 _BINS = 29 << _PART_BITS
 _MOST_COARSENESS = 6
-_NOTHING = dict.fromkeys(("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns"))
 
 
 class Window(StrEnum):
@@ -431,7 +410,7 @@ def _insert_rates(
 
 def window_series(
     db: duckdb.DuckDBPyConnection, files: dict[Path, Window], tier: str, account: Account
-) -> tuple[Rows, dict[str, Any]]:
+) -> tuple[Rows, Summary]:
     """Return the series of `files`, all jobs added up, and the figures of the whole."""
     db.execute("CREATE TABLE rates (kind VARCHAR, op TINYINT, from_ms BIGINT, to_ms BIGINT, amount DOUBLE)")
     counts: dict[int, Any] = {}
@@ -511,7 +490,7 @@ def _enter_histograms(db: duckdb.DuckDBPyConnection, path: Path, account: Accoun
             fine[(np.arange(bins) + 1 << coarseness) - 1] += np.array(row, dtype=np.int64)
 
 
-def _summary_of_windows(db: duckdb.DuckDBPyConnection, tier: str, counts: dict[int, Any]) -> dict[str, Any]:
+def _summary_of_windows(db: duckdb.DuckDBPyConnection, tier: str, counts: dict[int, Any]) -> Summary:
     """Return the figures over the whole time; null where no log says."""
     totals = db.execute(
         "SELECT op, CAST(round(sum(amount) FILTER (kind = 'iops')) AS BIGINT), "
@@ -521,38 +500,40 @@ def _summary_of_windows(db: duckdb.DuckDBPyConnection, tier: str, counts: dict[i
     for op, operations, moved, span_ms in totals:
         seconds = span_ms / 1000 or None
         figures.append(
-            _figure(
-                tier,
-                _OPS[op],
+            Figures(
+                tier=tier,
+                op=_OPS[op],
+                engine="other",
+                is_simulated=False,
                 operations=operations,
                 bytes=moved,
                 io_bytes=moved,
                 span_ns=span_ms * NS_PER_S // 1000,
                 bandwidth_bytes_per_s=None if moved is None or seconds is None else moved / seconds,
                 operations_per_s=None if operations is None or seconds is None else operations / seconds,
-                latency={"count": 0} | _NOTHING | _percentiles(counts.get(op)),
+                latency=_distribution(counts.get(op)),
             )
         )
-    known = [f["operations"] for f in figures if f["operations"] is not None]
-    return run_summary(
-        "imported from fio-log",
-        figures,
-        "in_flight_mean",
-        wall_ns=max((f["span_ns"] for f in figures), default=None),
+    known = [f.operations for f in figures if f.operations is not None]
+    return Summary(
+        verdict="imported from fio-log",
+        figures=figures,
+        wall_ns=max((f.span_ns or 0 for f in figures), default=None),
         operations=sum(known) if known else None,
     )
 
 
-def _percentiles(counts: Any) -> dict[str, Any]:
+def _distribution(counts: Any) -> Distribution:
     """Return the percentiles that bins give, each value the longest of its bin; nothing without bins."""
     if counts is None or not counts.sum():
-        return {}
+        return Distribution(0)
     total, upto = int(counts.sum()), np.cumsum(counts)
     ranks = {name: nearest_rank(total, part) for name, part in QUANTILES.items()}
-    return {"count": total} | {
+    points: dict[str, Any] = {
         f"{name}_ns": None if rank is None else bounds(int(np.searchsorted(upto, rank)), _PART_BITS)[1] - 1
         for name, rank in ranks.items()
     }
+    return Distribution(total, **points)
 
 
 _HEAD = re.compile(r"fio version ([23]) iolog\s*")

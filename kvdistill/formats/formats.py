@@ -11,16 +11,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from kvtrace.core import duckdb
+from kvtrace.core.run.figures import Summary
 from kvtrace.core.schema import Table
-
-if TYPE_CHECKING:
-    # Heavy.
-    import duckdb
-
 
 ABSOLUTE, RELATIVE = 2, 3
 """The versions of fio's iolog, by their times."""
@@ -100,7 +97,7 @@ class Imported:
     account: Account
     rows: list[Rows]
     tiers: list[str]
-    summary: dict[str, Any] | None = None
+    summary: Summary | None = None
     """Figures that are no rows, for run.json; null if the rows give them, or there are none."""
     probe: dict[str, Any] | None = None
     """The content of probe.json; null if there is none."""
@@ -108,12 +105,6 @@ class Imported:
     """When the first row happened; null if the format has no date."""
     facts: dict[str, Any] = field(default_factory=dict)
     """More of run.json that the format knows: host, engine."""
-
-
-def run_summary(verdict: str, figures: list[dict[str, Any]], *more: str, **known: Any) -> dict[str, Any]:
-    """Return the `summary` of a run.json: what is not `known` is null, and so are the fields `more`."""
-    unknown = dict.fromkeys(("wall_ns", "operations", "errors", "not_reached", "pace", *more, "warmup"))
-    return {"verdict": verdict, **unknown, "skipped_rows": {}, "figures": figures} | known
 
 
 @dataclass(frozen=True, slots=True)

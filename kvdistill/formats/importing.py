@@ -6,12 +6,12 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows, reader, run_summary
+from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows, reader
 from kvdistill.queries.database import (
     BATCH_ROWS,
     connect,
@@ -23,21 +23,18 @@ from kvdistill.queries.database import (
     opened,
 )
 from kvtrace import __version__
+from kvtrace.core import duckdb
 from kvtrace.core.app import progress
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, TraceError, need_file
 from kvtrace.core.files import ZSTD_MAGIC, read_json, write_json
 from kvtrace.core.metadata import Metadata, TierFacts, describe
+from kvtrace.core.run.figures import Distribution, Figures, Summary
 from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, PROBE_FILE, RUN_FILE, SERIES_FILE
-from kvtrace.core.schema import OBJECTS, OPS, TRACE, Table, arrow_schema, enum_array, enum_code
+from kvtrace.core.schema import OBJECTS, OPS, TRACE, Table, arrow_schema, batch_of, enum_code
 from kvtrace.core.statistics import QUANTILES
 from kvtrace.core.tables import create, open_table, unpacked
 from kvtrace.core.units import NS_PER_S
-
-if TYPE_CHECKING:
-    # Heavy.
-    import duckdb
-
 
 TRACE_FILE, OBJECTS_FILE = "trace.parquet", "trace.objects.parquet"
 _FILES = (RUN_FILE, PROBE_FILE, TRACE_FILE, OBJECTS_FILE, OPS_FILE, SERIES_FILE, BLOCKS_FILE)
@@ -144,32 +141,28 @@ def _manifest(outdir: Path, found: Imported, format_: str, trace: dict[str, Any]
     }
 
 
-def _summary_of_ops(ops: Path, source: str) -> dict[str, Any]:
+def _summary_of_ops(ops: Path, source: str) -> Summary:
     """Return the summary of the `ops` that were just written, by the queries that a report of them uses."""
     with opened([ops]) as db:
         measured_views(db, None)
         counted = figures(db)
         _points, times = distributions(db, list(QUANTILES.values()))
-    latencies = {(row["tier"], row["op"]): row for row in times["latency"]}
+    latencies = {(row.pop("tier"), row.pop("op")): Distribution(**row) for row in times["latency"]}
     shown = [
-        {name: value for name, value in f.items() if name not in ("rows", "skipped")}
-        | {"is_simulated": False, "latency": latency(latencies.get((f["tier"], f["op"]))), "lateness": None}
+        Figures(
+            is_simulated=False,
+            latency=latencies.get((f["tier"], f["op"]), Distribution(0)),
+            **{name: value for name, value in f.items() if name not in ("rows", "skipped")},
+        )
         for f in counted
     ]
-    return run_summary(
-        f"imported from {source}",
-        shown,
+    return Summary(
+        verdict=f"imported from {source}",
+        figures=shown,
         operations=sum(f["operations"] for f in counted),
         errors=sum(f["errors"] + f["corrupt"] for f in counted),
         not_reached=0,
     )
-
-
-def latency(row: dict[str, Any] | None) -> dict[str, Any]:
-    """Return a distribution of times from `row`; null for the figures that it has not."""
-    names = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
-    found = row or {}
-    return {"count": found.get("count", 0)} | {name: found.get(name) for name in names}
 
 
 ENGINE = "other"
@@ -179,6 +172,7 @@ INPUT = (
 )
 """One row an operation: codes of `op` and `outcome`; `end_ns` and `io_bytes` null where the log has none."""
 _CODES = {
+    **dict.fromkeys(("tier", "rank"), 0),
     "phase": enum_code(TRACE, "phase", "other"),
     "kind": enum_code(OBJECTS, "kind", "other"),
     "engine": enum_code(OPS, "engine", ENGINE),
@@ -259,8 +253,6 @@ def load(
         db.execute(f"DROP TABLE IF EXISTS {table}")
     settings = f"header=false, auto_detect=false, all_varchar=true, null_padding=true, store_rejects=true, {shown}"
     query = f"SELECT row_number() OVER () - 1 AS line, * FROM read_csv({_unpatterned(path)}, {settings})"
-    import duckdb
-
     try:
         db.execute(f"CREATE TABLE raw AS {query}")
     except duckdb.OutOfMemoryException:
@@ -319,24 +311,11 @@ def finish(
 
 def batches(db: duckdb.DuckDBPyConnection, query: str, table: Table) -> Iterator[Any]:
     """Yield the result of `query` as Arrow record batches of the schema of `table`; a column that it lacks is null."""
-    import pyarrow as pa
-
-    schema = arrow_schema(table)
+    types, enums = arrow_schema(table), {column.name for column in table.columns if column.type == "enum"}
     for batch in db.sql(query).to_arrow_reader(BATCH_ROWS):
-        columns = [_column(batch, table, name, schema.field(name).type) for name in table.names]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _column(batch: Any, table: Table, name: str, type_: Any) -> Any:
-    """Return a column; one that the log lacks is null, or the enum value that stands for none."""
-    import pyarrow as pa
-
-    if table.column(name).type == "enum":
-        if name in _CODES:
-            return enum_array(table, name, np.full(batch.num_rows, _CODES[name], dtype=np.int8))
-        return enum_array(table, name, batch.column(name).to_numpy())
-    if name in ("tier", "rank"):
-        return pa.array(np.zeros(batch.num_rows, dtype=np.int64)).cast(type_)
-    if name not in batch.schema.names:
-        return pa.nulls(batch.num_rows, type_)
-    return batch.column(name).cast(type_)
+        known = {name: batch.column(name) for name in table.names if name in batch.schema.names}
+        columns = {
+            name: of.to_numpy() if name in enums else of.cast(types.field(name).type) for name, of in known.items()
+        }
+        # What no log has: its only tier and rank, and the enum values that stand for none.
+        yield batch_of(table, columns | {name: np.full(batch.num_rows, code) for name, code in _CODES.items()})

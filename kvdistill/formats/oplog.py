@@ -16,7 +16,7 @@ from enum import StrEnum
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -25,6 +25,7 @@ from kvdistill.formats.importing import INPUT, TRACE_FILE, finish, first_line, l
 from kvdistill.queries.database import BATCH_ROWS, connect, literal, named, query, register, write_query
 from kvdistill.queries.window import DELETE, ERROR, OK, READ, WRITE, found_window, ordered_rows, place_of, tier_rows
 from kvtrace import __version__
+from kvtrace.core import duckdb, pa, pq, zstandard
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import aside
 from kvtrace.core.limit import Limit
@@ -33,10 +34,6 @@ from kvtrace.core.run.run_file import OPS_FILE, find_run
 from kvtrace.core.schema import OPS, TRACE
 from kvtrace.core.tables import Reader, objects_path, open_table
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count
-
-if TYPE_CHECKING:
-    import duckdb
-
 
 TIER = "s3"
 """What an import calls the store, unless it is told."""
@@ -145,8 +142,6 @@ def _write_log(
 
 @contextmanager
 def _zstd(path: Path) -> Iterator[Any]:
-    import zstandard
-
     with (
         aside(path) as temporary,
         temporary.open("wb") as file,
@@ -261,9 +256,6 @@ def _load_operations(
         ConfigError: there is no such tier.
 
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     if reader.table not in (TRACE, OPS):
         raise TraceError(f"holds the table {reader.table.name}; an op log is written from a trace or a run", path=file)
     place = place_of(reader.meta, tier)

@@ -37,6 +37,7 @@ from kvdistill.jobs.job import (
 )
 from kvdistill.profile.profile import DirectionProfile, Profile
 from kvdistill.queries.window import READ
+from kvtrace.core import pa, pc, pq
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import aside
 from kvtrace.core.native.library import I8, function
@@ -106,8 +107,6 @@ def split_ios(ios: Path, max_io_bytes: int) -> Iterator[dict[str, Any]]:
 
     `us` (timestamp), `is_read`, `offset`, `length`, and `part` (0 for the first of a split operation).
     """
-    import pyarrow.parquet as pq
-
     first = None
     for batch in pq.ParquetFile(ios).iter_batches(
         batch_size=_BATCH_ROWS, columns=["ts_ns", "op", "address", "io_bytes"], use_threads=False
@@ -188,9 +187,6 @@ def write_iologs(
 
 def _joined(*columns: Any, by: str = " ") -> Any:
     """Join `columns`, arrays or a text for all rows, row by row with `by` between; return an Arrow array."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     text = pa.large_string()
     parts = [pa.scalar(c, text) if isinstance(c, str) else pa.array(c).cast(text) for c in columns]
     return pc.binary_join_element_wise(*parts, pa.scalar(by, text))
@@ -209,9 +205,6 @@ class _Log:
 
     def write(self, part: dict[str, Any]) -> None:
         """Append lines."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         us = part["us"]
         if not len(us):
             return

@@ -554,8 +554,6 @@ def run_fio(
         DeviceError: fio failed, or did not end within `timeout_s`.
 
     """
-    import msgspec
-
     program = program or shutil.which("fio")
     if program is None:
         raise ProbeUnavailable(f"fio is not installed; {HOW_TO_GET}")

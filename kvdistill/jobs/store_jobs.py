@@ -64,32 +64,20 @@ class StoreJob:
     lost: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class StoreDepth:
-    """Operations in flight; null if the profile does not say."""
+def _depth(profile: Profile, option: str, indent: str = "") -> tuple[int | None, list[str]]:
+    """Return the operations in flight, null if the profile does not say, and the lines of the `option` that says them.
 
-    count: int | None
-    comment: str
-
-    def lines(self, name: str, indent: str = "") -> list[str]:
-        """Return the option `name` that says it, or why it is not there."""
-        if self.count is None:
-            return [f"{indent}# no {name}: {self.comment}"]
-        return [f"{indent}# {self.comment}", f"{indent}{name}: {self.count}"]
-
-
-def depth(profile: Profile) -> StoreDepth:
-    """Return the operations in flight: measured if they were timed, else a stage's, which bounds them."""
-    if profile.mean_in_flight is not None:
-        count = max(1, math.ceil(profile.mean_in_flight))
-        return StoreDepth(count, f"measured: {profile.mean_in_flight:.3g} operations in flight, weighted by time")
-    stages = profile.concurrency
-    if stages is None:
-        return StoreDepth(None, "the trace has no stages and no measured times")
-    return StoreDepth(
-        stages.max_stage_ops,
-        f"the most operations of one stage (mean {stages.mean_stage_ops:.2f}): an upper bound, not a measured depth",
-    )
+    Measured if they were timed, else a stage's, which bounds them.
+    """
+    stages, mean = profile.concurrency, profile.mean_in_flight
+    if mean is not None:
+        count, said = max(1, math.ceil(mean)), f"measured: {mean:.3g} operations in flight, weighted by time"
+    elif stages is not None:
+        count, bound = stages.max_stage_ops, "an upper bound, not a measured depth"
+        said = f"the most operations of one stage (mean {stages.mean_stage_ops:.2f}): {bound}"
+    else:
+        return None, [f"{indent}# no {option}: the trace has no stages and no measured times"]
+    return count, [f"{indent}# {said}", f"{indent}{option}: {count}"]
 
 
 def _duration(profile: Profile, cap_ns: int, indent: str = "") -> str:
@@ -185,10 +173,10 @@ def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
     more = profile.read if profile.read.ops > profile.write.ops else profile.write
     classes = size_classes(more.object_sizes, _WARP_CLASSES)
     (get, put, delete), lost = _deck(profile)
-    concurrent, did = depth(profile), profile_mix(profile)
+    (concurrent, in_flight), did = _depth(profile, "concurrent", "    "), profile_mix(profile)
     # Without a number of its own, warp runs 20 at once.
     live = profile.placed.peak_live_bytes / mean_bytes([*did.gets, *did.puts])
-    objects = max(round(live), (concurrent.count or 20) + 1)
+    objects = max(round(live), (concurrent or 20) + 1)
     rate = None if did.rate is None else _six_digits(did.rate)
     lost += [
         *_classes_lost("PUTs", profile.write, classes),
@@ -219,7 +207,7 @@ def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
         f'    bucket: "{options.bucket}"',
         "  params:",
         _duration(profile, options.runtime_cap_ns, "    "),
-        *concurrent.lines("concurrent", "    "),
+        *in_flight,
         "    # estimated: the most bytes that lived at once, over the mean size; warp needs more than concurrent",
         f"    objects: {objects}",
         "    # one record a request, which kvdistill import warp reads",
@@ -339,7 +327,7 @@ def sai3_workload(profile: Profile, options: Sai3Options) -> StoreJob:
     lines = [
         f'target: "{options.target}"',
         _duration(profile, options.runtime_cap_ns),
-        *depth(profile).lines("concurrency"),
+        *_depth(profile, "concurrency")[1],
         *(
             [f"# no io_rate: {_INSTANT}"]
             if rate is None

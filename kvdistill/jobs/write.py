@@ -55,7 +55,7 @@ from kvdistill.jobs.job import (
 from kvdistill.profile.profile import ArrivalProfile, Profile, SourceKind
 from kvdistill.profile.sources import Distilled, distil_source, file_of
 from kvdistill.queries.window import RowWindow, place_of
-from kvtrace.core import tables
+from kvtrace.core import pa, pc, pq, tables
 from kvtrace.core.app import log, progress
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, TraceError
 from kvtrace.core.files import read_json, write_json, write_text
@@ -550,29 +550,22 @@ def _attached(process: subprocess.Popen[bytes], said: Path) -> str | None:
 
 
 def direct_requests(blocks: Path, device: str | None, scratch: Path) -> tuple[Distilled | None, str | None]:
-    """Distil the direct I/O in `blocks`, or say why that fails; all other requests are removed from the file."""
-    scratch.mkdir(exist_ok=True)
-    _keep_direct(blocks)
-    try:
-        return distil_source(blocks, device, Limit(), scratch), None
-    except TraceError as error:
-        return None, f"the device saw nothing that can be distilled: {error}"
+    """Distil the direct I/O in `blocks`, or say why that fails; all other requests are removed from the file.
 
-
-def _keep_direct(blocks: Path) -> None:
-    """Leave only direct I/O in `blocks`, which all jobs do: the rest is fio's own start, its program and the job file.
-
-    The kernel flags direct requests as sync, and those of files it reads ahead or of metadata as such.
+    All jobs do direct I/O: the rest is fio's own start, its program and the job file. The kernel flags direct requests
+    as sync, and those of files it reads ahead or of metadata as such.
     """
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
     table, meta = pq.read_table(blocks), tables.open_table(blocks, BLOCKS).meta
     flags = table.column("rwbs").cast("string")
     is_direct = pc.and_(pc.match_substring(flags, "S"), pc.invert(pc.match_substring_regex(flags, "[AM]")))
     with tables.create(blocks, BLOCKS, meta) as out:
         for batch in table.filter(is_direct).cast(arrow_schema(BLOCKS)).to_batches():
             out.write(batch)
+    scratch.mkdir(exist_ok=True)
+    try:
+        return distil_source(blocks, device, Limit(), scratch), None
+    except TraceError as error:
+        return None, f"the device saw nothing that can be distilled: {error}"
 
 
 _LEAD_NS = NS_PER_S
@@ -617,9 +610,6 @@ def replay_seen(
 
 def write_part(trace: Path, part: Distilled, target: Path) -> None:
     """Write the rows of `trace` that `part` was distilled from to `target`, the first a second after the start."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     reader = tables.open_table(trace, TRACE)
     place, window, first = place_of(reader.meta, part.profile.tier), RowWindow(part.limit), None
     # What one node has is a trace of one node.

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from kvtrace.core import np
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import Slot
 
 if TYPE_CHECKING:
     # Heavy.
-    import numpy as np
     from numpy.typing import NDArray
 
 FORMAT = 3
@@ -367,8 +367,6 @@ def equal_mass_zones(
     `starts` are ascending granule-aligned addresses, `moved_bytes` what is moved by operations that start in
     each. A granule that alone holds 2 % or more gets a zone of its own, so that a hot object stays as hot as it is.
     """
-    import numpy as np
-
     if not len(starts):
         return []
     done = np.cumsum(moved_bytes)
@@ -481,16 +479,6 @@ def total_variation(a: Sequence[SizeCount], b: Sequence[SizeCount]) -> float:
     """Return the share of operations of `a` that would have to change their size to be distributed as `b`."""
     share = [{s.io_bytes: s.ops / sum(t.ops for t in side) for s in side} for side in (a, b)]
     return sum(abs(share[0].get(size, 0) - share[1].get(size, 0)) for size in {*share[0], *share[1]}) / 2
-
-
-def at_rank(counted: Sequence[tuple[Any, int]], rank: int | None) -> Any:
-    """Return the value of ascending (value, count) pairs at `rank`, from 1; null if the rank is null."""
-    done = 0
-    for value, count in counted:
-        done += count
-        if rank is not None and done >= rank:
-            return value
-    return None
 
 
 def mean_bytes(sizes: Sequence[SizeCount]) -> float:

@@ -40,7 +40,7 @@ from kvdistill.profile.profile import (
 from kvdistill.profile.streams import BUCKETS, MAX_PROCESSES, fit_streams
 from kvdistill.queries.database import connect, literal, query, query_table, write_query
 from kvdistill.queries.window import DELETE, READ, WRITE, found_window, ordered_rows, place_of, tier_rows
-from kvtrace.core import tables
+from kvtrace.core import pa, pq, tables
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import read_json
 from kvtrace.core.limit import Limit
@@ -488,9 +488,6 @@ def write_ios(path: Path, parts: Iterable[dict[str, Any]], whose: str) -> None:
         TraceError: none of them, which are those of `whose`, is a read or write.
 
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     names = "ts_ns op address io_bytes length_bytes request_id stage completed_ns process"
     schema = pa.schema(dict.fromkeys(names.split(), pa.int64()) | {"op": pa.int8(), "stage": pa.int32()})
     rows = moving = 0
@@ -511,8 +508,6 @@ def write_ios(path: Path, parts: Iterable[dict[str, Any]], whose: str) -> None:
 
 
 def _absent(field: Any, rows: int) -> Any:
-    import pyarrow as pa
-
     return pa.nulls(rows, field.type) if field.name == "completed_ns" else np.full(rows, -1)
 
 

@@ -14,22 +14,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kvtrace.core import duckdb, pa, pq, tables
 from kvtrace.core import files as core_files
-from kvtrace.core import tables
 from kvtrace.core.errors import ConfigError, OutOfMemory
 from kvtrace.core.run.probe_file import find_probe
 from kvtrace.core.run.run_file import PROBE_FILE, RUN_FILE, find_run, refuse_cut_off
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, SERVED, TABLES, TRACE, Table, arrow_schema
 from kvtrace.core.statistics import QUANTILES
 from kvtrace.core.units import NS_PER_S, parse_duration_ns
-
-if TYPE_CHECKING:
-    # Heavy.
-    import duckdb
-    import pyarrow as pa
-
 
 MEMORY_LIMIT = "1GB"
 THREADS = 2
@@ -49,8 +43,6 @@ CREATE MACRO slot(x) AS CASE WHEN x < 32 THEN x
 @contextmanager
 def connect(scratch: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a connection whose memory is bounded and which spills into `scratch`, or a folder of its own."""
-    import duckdb
-
     with tempfile.TemporaryDirectory(prefix="kvdistill-", dir=scratch) as folder:
         connection = duckdb.connect(":memory:")
         try:
@@ -88,8 +80,6 @@ def query_table(connection: duckdb.DuckDBPyConnection, name: str, **values: obje
 
 def write_query(connection: duckdb.DuckDBPyConnection, name: str, path: Path, **values: object) -> None:
     """Write the result of the named query to the Parquet file `path`, in its order, batch by batch."""
-    import pyarrow.parquet as pq
-
     reader = connection.sql(named(name), params=values).to_arrow_reader(BATCH_ROWS)
     with pq.ParquetWriter(path, reader.schema, compression="zstd", compression_level=1) as out:
         for batch in reader:
@@ -234,9 +224,6 @@ def views_of(paths: Sequence[Path | str], scratch: Path) -> list[View]:
         ConfigError: a folder holds no table, or no file fits a pattern.
 
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     found: dict[str, dict[Path, str]] = {}
     tiers: dict[str, list[dict[str, Any]]] = {}
     folders: dict[Path, None] = {}
@@ -327,8 +314,6 @@ def _absent(name: str, file: Path) -> str:
     extras = TABLES[name].extras if name in TABLES else ()
     if not extras:
         return ""
-    import pyarrow.parquet as pq
-
     present = set(pq.read_schema(file).names)
     return "".join(
         f", CAST({'NULL' if c.default is None else c.default} AS {c.type}) AS {c.name}"
@@ -353,8 +338,6 @@ def _unpatterned(path: Path, scratch: Path) -> Path:
 
 
 def _as_parquet(path: Path, table: Table, scratch: Path) -> Path:
-    import pyarrow.parquet as pq
-
     target = scratch / f"csv.{len(list(scratch.iterdir()))}.parquet"
     reader = tables.open_table(path, table)
     with pq.ParquetWriter(target, arrow_schema(table, reader.extras), compression="zstd") as out:

@@ -13,21 +13,15 @@ from contextlib import contextmanager, suppress
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from kvdistill.queries.database import connect, literal, register
+from kvtrace.core import duckdb, pa
 from kvtrace.core.app import log
 from kvtrace.core.config import nearest
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import printable
-
-if TYPE_CHECKING:
-    # Heavy.
-    import duckdb
-    import pyarrow as pa
-
 
 BATCH_ROWS = 10_000
 _LEAVE = (".quit", ".exit", "quit", "exit")
@@ -56,8 +50,6 @@ def answer(paths: Sequence[Path], statement: str, needs: Sequence[str] = ()) -> 
         TraceError: a file is damaged or none of ours.
 
     """
-    import duckdb
-
     with _opened(paths) as (db, names):
         missing = [name for name in needs if name not in names]
         if missing:
@@ -87,8 +79,6 @@ def _opened(paths: Sequence[Path]) -> Iterator[tuple[duckdb.DuckDBPyConnection, 
 @contextmanager
 def _refusals(names: Sequence[str]) -> Iterator[None]:
     """Raise ConfigError, which lists the views, for what DuckDB refuses."""
-    import duckdb
-
     try:
         yield
     except duckdb.OutOfMemoryException:
@@ -102,8 +92,6 @@ def _refusals(names: Sequence[str]) -> Iterator[None]:
 
 def _told_apart(answered: pa.RecordBatchReader) -> pa.RecordBatchReader:
     """Return `answered` with columns of one name, as a join has them, called NAME, NAME_1 and so on."""
-    import pyarrow as pa
-
     fields: dict[str, pa.Field] = {}
     for field in answered.schema:
         free = (f"{field.name}_{count}" if count else field.name for count in itertools.count())
@@ -122,8 +110,6 @@ def open_shell(paths: Sequence[Path], show: Callable[[pa.RecordBatchReader], Non
         TraceError: a file is damaged or none of ours.
 
     """
-    import duckdb
-
     is_asked = sys.stdin.isatty()
     with suppress(ImportError):
         # With it, lines can be edited and called back.

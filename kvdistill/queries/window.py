@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import UNSET
 
 from kvdistill.queries.database import BATCH_ROWS
+from kvtrace.core import pq
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit, busiest_begin_ns
 from kvtrace.core.metadata import Metadata
@@ -127,8 +128,6 @@ class RowWindow:
 
 def ordered_rows(path: Path, limit: Limit) -> Iterator[dict[str, Any]]:
     """Yield the rows of the Parquet file `path`, in order of time, within `limit`, as numpy arrays by name."""
-    import pyarrow.parquet as pq
-
     window = RowWindow(limit)
     for batch in pq.ParquetFile(path).iter_batches(batch_size=BATCH_ROWS, use_threads=False):
         columns = zip(batch.schema.names, batch.columns, strict=True)

@@ -11,6 +11,7 @@ from statistics import NormalDist
 from typing import Any
 
 from kvdistill.report.compare import ComparedLine, ComparedSide, Comparison, clauses, compared_side, figure_tables
+from kvtrace.core import np
 from kvtrace.core.document.document import (
     Chapter,
     Chart,
@@ -132,8 +133,6 @@ def _lines(scores: Sequence[Score], together: int) -> Iterator[ComparedLine]:
 
 def _ratio_of_users(a: Score, b: Score, together: int) -> Ratio:
     """Return how many times the users of `a` the drive of `b` sustains; no interval unless both state their runs."""
-    import numpy as np
-
     value = b.users / a.users if a.users and b.users else None
     runs = [np.array([(np.log(t.users), t.held_trials, t.trials) for t in of.tried]).T for of in (a, b)]
     if not (a.tried and b.tried) or _has_other_trace(a, b) or a.is_by_chance or b.is_by_chance:

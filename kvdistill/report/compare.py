@@ -186,7 +186,10 @@ def _unlike_times(sides: Sequence[ReportedTrials]) -> Iterator[str]:
 def _doubts(side: ReportedTrials, found: dict[Key, list[float | None]]) -> Iterator[str]:
     for number, report in enumerate(side.reports, 1):
         if isinstance(report, RunReport):
-            yield from _run_warnings(report, side.name if len(side.reports) == 1 else f"{side.name}, trial {number}")
+            which = side.name if len(side.reports) == 1 else f"{side.name}, trial {number}"
+            yield from (f"{which}: {warning}" for warning in report.warnings())
+            if report.run is not None and report.run.verification is not None:
+                yield f"{which} was verified, which slows reads down"
     first = side.reports[0]
     if is_modelled(first):
         yield f"{side.name}: its time to the first token includes compute time as modelled, not measured"
@@ -207,18 +210,6 @@ def is_modelled(report: Report) -> bool:
     if not isinstance(report, RunReport) or report.run is None:
         return False
     return report.run.requests is not None and report.run.requests.first_token is not None
-
-
-def _run_warnings(report: RunReport, which: str) -> Iterator[str]:
-    run = report.run
-    if run is not None and run.status == "partial":
-        yield f"{which} is PARTIAL: {run.reason}"
-    if run is not None and run.summary.fell_behind:
-        yield f"{which} fell behind the trace: its times are those of an overload"
-    if failed := sum(row["errors"] or 0 for row in report.figures):
-        yield f"{which} had {failed:,} failed operations"
-    if run is not None and run.verification is not None:
-        yield f"{which} was verified, which slows reads down"
 
 
 _FIRST_SETTINGS = (

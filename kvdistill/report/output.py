@@ -20,7 +20,6 @@ from msgspec.structs import asdict
 from kvdistill.formats.importing import TRACE_FILE
 from kvdistill.jobs.job import PROFILE
 from kvdistill.jobs.write import CLOSENESS, find_closeness
-from kvdistill.profile.profile import at_rank
 from kvdistill.queries.database import read_json
 from kvdistill.report.cards import cards_document, compare_cards
 from kvdistill.report.compare import Comparison, comparison_of
@@ -49,7 +48,7 @@ from kvtrace.core.run.run_file import (
 )
 from kvtrace.core.run.sweep_file import CARD_FILE, Card, LoadSweep, find_card, find_sweep
 from kvtrace.core.schema import OPS, TRACE
-from kvtrace.core.statistics import Endurance, nearest_rank
+from kvtrace.core.statistics import Endurance, at_rank, nearest_rank
 
 SUFFIXES = (".html", ".md", ".csv", ".xlsx")
 BUCKETS = 48

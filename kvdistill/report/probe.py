@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import asdict
 
 from kvdistill.queries.database import opened, query
 from kvdistill.report.tables import TIME_COLUMNS, Key, Report, by, heat_table, histogram, lines_by, of_rows
+from kvtrace.core import duckdb
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -32,10 +33,6 @@ from kvtrace.core.document.document import (
 from kvtrace.core.run.probe_file import LAYERS, Application, ProbeFile, find_probe, probe_answer
 from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, RunFile, find_run
 from kvtrace.core.units import format_bytes, format_duration
-
-if TYPE_CHECKING:
-    import duckdb
-
 
 TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "longest_below_ns")
 COUNTS = (

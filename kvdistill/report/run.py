@@ -149,12 +149,31 @@ class RunReport(Report, frozen=True, kw_only=True):
             headline=verdict,
             subject=_subject(run),
             notes=notes,
-            warnings=_warnings(self),
+            warnings=self.warnings(),
             highlights=_highlights(self),
             chapters=chapters,
             about=_about(self),
             pictures=pictures_of(chapters, f"Bandwidth of {tier}", f"{measure} on {tier}"),
         )
+
+    def warnings(self) -> list[str]:
+        """Return what a reader must know of the run before any figure."""
+        run, failed = self.run, sum(row["errors"] or 0 for row in self.figures)
+        found = []
+        if run is not None and run.status == "partial":
+            found.append(f"PARTIAL: {run.reason}")
+        if run is not None and run.summary.fell_behind:
+            found.append("The replay fell behind the trace: its times are those of an overload")
+        if failed:
+            found.append(f"{failed:,} operations FAILED")
+        if corrupt := sum(row["corrupt"] for row in self.figures):
+            found.append(f"{corrupt:,} reads were CORRUPT")
+        is_served = run is not None and isinstance(run.serving, Serving)
+        if not any(row["operations"] for row in self.figures) and not is_served:
+            found.append("no operation completed")
+        if all(row["engine"] in ("sim", "none") for row in self.figures) and self.figures:
+            found.append("nothing moved: all tiers were simulated or skipped")
+        return found
 
     def compared(self) -> Iterator[tuple[Key, float | None]]:
         """Yield times and rates, of requests, operations and the layers beneath."""
@@ -309,25 +328,6 @@ def _subject(run: RunFile | None) -> list[str]:
     paced = loop.get(run.pacing.loop or "", "")
     made = [run.trace.file, f"{paced}{at}", format_duration(run.summary.wall_ns) if run.summary.wall_ns else ""]
     return [*lines, ", ".join(part for part in made if part)]
-
-
-def _warnings(report: RunReport) -> list[str]:
-    run, failed = report.run, sum(row["errors"] or 0 for row in report.figures)
-    found = []
-    if run is not None and run.status == "partial":
-        found.append(f"PARTIAL: {run.reason}")
-    if run is not None and run.summary.fell_behind:
-        found.append("The replay fell behind the trace: its times are those of an overload")
-    if failed:
-        found.append(f"{failed:,} operations FAILED")
-    if corrupt := sum(row["corrupt"] for row in report.figures):
-        found.append(f"{corrupt:,} reads were CORRUPT")
-    is_served = run is not None and isinstance(run.serving, Serving)
-    if not any(row["operations"] for row in report.figures) and not is_served:
-        found.append("no operation completed")
-    if all(row["engine"] in ("sim", "none") for row in report.figures) and report.figures:
-        found.append("nothing moved: all tiers were simulated or skipped")
-    return found
 
 
 def _highlights(report: RunReport) -> list[Highlight]:

@@ -42,13 +42,13 @@ def histogram(slots: Sequence[int], total_ns: int) -> Histogram:
     Percentiles are by nearest rank, as the middle of its slot; null with fewer than 1 / (1 - q) values.
     """
     fine = [Bucket(*bounds(i, SUB_BITS), n) for i, n in enumerate(slots) if n]
-    up_to = np.cumsum([bucket.count for bucket in fine])
-    count = int(up_to[-1]) if fine else 0
+    up_to = np.cumsum(slots)
+    count = sum(slots)
     percentiles: dict[str, float | None] = {}
     for name, part in QUANTILES.items():
         rank = nearest_rank(count, part)
-        bucket = None if rank is None else fine[int(np.searchsorted(up_to, rank))]
-        percentiles[f"{name}_ns"] = None if bucket is None else (bucket.from_ + bucket.below - 1) / 2
+        slot = None if rank is None else int(np.searchsorted(up_to, rank))
+        percentiles[f"{name}_ns"] = None if slot is None else (sum(bounds(slot, SUB_BITS)) - 1) / 2
     return Histogram(
         count=count,
         mean_ns=total_ns / count if count else None,

@@ -28,6 +28,7 @@ from kvtrace.commands.options import (
     price_of_byte,
     write_page,
 )
+from kvtrace.core import np
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.document.document import (
     Cell,
@@ -565,8 +566,6 @@ def _costs(point: Point, stack: Stack) -> list[str]:
 
 def _tick_s(stack: Stack) -> int | None:
     """Return how far apart the seconds are in which requests arrive, if many do in each of few."""
-    import numpy as np
-
     requests = stack.load.requests
     if requests is None or len(requests) == 0:
         return None

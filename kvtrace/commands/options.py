@@ -19,6 +19,7 @@ import typer
 from kvtrace import __version__
 from kvtrace.core.app import log
 from kvtrace.core.document.document import Document
+from kvtrace.core.document.page import html_page
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
 from kvtrace.core.schema import RequestKind
@@ -296,8 +297,6 @@ def price_of_byte(text: str, where: str, example: str = "4/GiB or 0.1/GiB") -> f
 
 def write_page(page: Path, shown: Document) -> None:
     """Write `shown` to `page`, aside and renamed."""
-    from kvtrace.core.document.page import html_page
-
     write_text(page, html_page([shown], f"Made by kvtrace {__version__}: kvtrace {' '.join(sys.argv[1:])}"))
 
 

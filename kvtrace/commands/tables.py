@@ -313,8 +313,6 @@ def presets(
     kvtrace presets vllm-fs
     kvtrace gen --preset vllm-fs --set tiers.cpu.capacity=64GiB -o t.parquet
     """
-    import msgspec
-
     from kvtrace.sim.presets.preset import description_of, knobs_of, listing, load_basis
 
     if preset is None:
@@ -330,7 +328,6 @@ def presets(
 
 
 def _document(facts: dict[str, Any], knobs: list[Knob]) -> Document:
-
     rows = [
         {
             "knob": k.name,

@@ -1,1 +1,36 @@
-"""What all three programs share: the schemas, trace files, units, errors and command-line plumbing."""
+"""What the three programs share, and the libraries that take long to import.
+
+Each of these is imported as something of it is first asked for: what needs none of them, a command's help among them,
+starts without. Who does need one imports its name from here, at the top of the file as any other.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["duckdb", "np", "pa", "pa_csv", "pc", "pl", "pq", "zstandard"]
+
+
+class _Library:
+    """A module that is imported when it is first used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(import_module(self._name), attribute)
+
+
+if TYPE_CHECKING:
+    import duckdb
+    import numpy as np
+    import polars as pl
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.csv as pa_csv
+    import pyarrow.parquet as pq
+    import zstandard
+else:
+    duckdb, np, pl, zstandard = map(_Library, ("duckdb", "numpy", "polars", "zstandard"))
+    pa, pc, pa_csv, pq = map(_Library, ("pyarrow", "pyarrow.compute", "pyarrow.csv", "pyarrow.parquet"))

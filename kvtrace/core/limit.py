@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kvtrace.core import np
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import DURATIONS_NS, parse_bytes, parse_duration_ns
 
@@ -57,8 +58,6 @@ _STEPS = 20
 
 def busiest_begin_ns(moves: Iterable[tuple[Any, Any]], length_ns: int) -> int:
     """Return when the window of `length_ns` begins that moves most; `moves` are times, from 0, and bytes, as arrays."""
-    import numpy as np
-
     step = max(1, length_ns // _STEPS)
     moved = np.zeros(0, dtype=np.int64)
     for ts_ns, moved_bytes in moves:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from kvtrace import __version__
+from kvtrace.core import np
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import decode_json
@@ -213,8 +214,6 @@ def first_tokens_ns(knobs: Mapping[str, Any], tokens: Any) -> Any:
 
     What is computed behind loaded tokens takes the difference of two of these; config.hierarchy has the knobs.
     """
-    import numpy as np
-
     from kvtrace.core.native.library import I8, function
 
     attention = [[int(a[name]) for name in _ATTENTION] for a in knobs.get("prefill_attention") or ()]

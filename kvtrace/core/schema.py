@@ -10,11 +10,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+from kvtrace.core import np, pa
 
 SCHEMA_VERSION: Final = 2
 """Raised when a column comes or changes its name, type or meaning; a reader refuses versions it does not know.
@@ -309,8 +307,6 @@ TABLES: Final[dict[str, Table]] = {t.name: t for t in (REQUESTS, TRACE, OBJECTS,
 @cache
 def arrow_schema(table: Table, extras: tuple[str, ...] = ()) -> pa.Schema:
     """Return the Arrow schema of `table` and its `extras`; closed sets are dictionaries of int8 codes."""
-    import pyarrow as pa
-
     types: dict[str, Any] = {
         **{f"int{bits}": getattr(pa, f"int{bits}")() for bits in (8, 16, 32, 64)},
         **{name: getattr(pa, name)() for name in ("float64", "string")},
@@ -323,8 +319,6 @@ def arrow_schema(table: Table, extras: tuple[str, ...] = ()) -> pa.Schema:
 
 def enum_array(table: Table, column: str, codes: Any, nulls: Any = None) -> pa.DictionaryArray:
     """Return the dictionary array of int8 `codes` into the closed set of `column`; `nulls` is a boolean mask."""
-    import pyarrow as pa
-
     names = pa.array(table.column(column).values, pa.string())
     return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8(), mask=nulls), names)
 
@@ -335,9 +329,6 @@ def batch_of(table: Table, columns: Mapping[str, Any], extras: tuple[str, ...] =
     A column is an array of NumPy (of a closed set its codes; where it may be null, it is so at -1), one of Arrow, or
     a list. One that is not there is null.
     """
-    import numpy as np
-    import pyarrow as pa
-
     rows, arrays, schema = len(next(iter(columns.values()))), [], arrow_schema(table, extras)
     for field in schema:
         values = columns.get(field.name)

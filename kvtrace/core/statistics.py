@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
+from kvtrace.core import np
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import DAYS_PER_YEAR, NS_PER_S, parse_bytes
 
 if TYPE_CHECKING:
     # Heavy, and not needed by programs that only name a percentile.
-    import numpy as np
     from numpy.typing import NDArray
 
 QUANTILES: Final = {"p50": 5000, "p95": 9500, "p99": 9900, "p99_9": 9990, "p99_99": 9999}
@@ -45,6 +45,16 @@ def nearest_rank(count: int, part: int) -> int | None:
     return -(-count * part // _WHOLE) if count * (_WHOLE - part) >= _WHOLE else None
 
 
+def at_rank(counted: Sequence[tuple[Any, int]], rank: int | None) -> Any:
+    """Return the value of ascending (value, count) pairs at `rank`, from 1; null if the rank is null."""
+    done = 0
+    for value, count in counted:
+        done += count
+        if rank is not None and done >= rank:
+            return value
+    return None
+
+
 _SUB_BITS = 4
 SLOTS: Final = (64 - _SUB_BITS) << _SUB_BITS
 """Slots of a histogram of 63-bit values: exact below 32, at most 1/16 of the value wide above."""
@@ -60,8 +70,6 @@ class Slot(msgspec.Struct, frozen=True):
 
 def slot_of(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the slot of each value; none may be negative."""
-    import numpy as np
-
     # frexp's exponent is the number of bits; it rounds up only beyond 2**53, where a slot is 2**49 wide.
     bits = np.frexp(values.astype(np.float64))[1].astype(np.int64)
     shift = np.maximum(bits - 1 - _SUB_BITS, 0)
@@ -84,8 +92,6 @@ def to_slots(counts: NDArray[np.int64]) -> list[Slot]:
 
 def count(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return how many of `values` lie in each of the SLOTS slots."""
-    import numpy as np
-
     return np.bincount(slot_of(values), minlength=SLOTS)
 
 
@@ -155,8 +161,6 @@ def _student(freedom: float, together: int) -> float:
 
     By its area as an angle's: P(|T| < t) is the part below atan(t / sqrt(n)) of the integral of cos**(n - 1).
     """
-    import numpy as np
-
     angles = np.linspace(0, math.pi / 2, 4001)
     heights = np.cos(angles) ** (freedom - 1)
     area = np.concatenate(([0.0], np.cumsum(heights[1:] + heights[:-1])))

@@ -15,20 +15,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
-from kvtrace.core import metadata
+from kvtrace.core import metadata, pa, pa_csv, pc, pl, pq, zstandard
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import aside
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import MOST, OPS, STUDY, TABLES, TRACE, Column, Table, arrow_schema, study_table
 from kvtrace.core.units import INT64_MAX
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 META_KEY = b"kvtrace"
 _CHECK_KEY = b"kvtrace.sha256"
@@ -58,8 +54,6 @@ class ParquetEncoder:
 
     def __init__(self, path: Path, table: Table, extras: tuple[str, ...] = ()) -> None:
         """Open `path` for rows of `table` with the columns `extras`."""
-        import pyarrow.parquet as pq
-
         columns = [*table.columns, *(table.column(name) for name in extras)]
         numbers = {
             c.name: "DELTA_BINARY_PACKED"
@@ -102,9 +96,6 @@ class ParquetReader:
 
     def __init__(self, path: Path, table: Table | None) -> None:
         """Open `path`, check that it holds `table`, and read its metadata."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         self.path = path
         try:
             # Without buffering ahead, which takes 40 MB and no less time, a page of each column is in memory.
@@ -139,8 +130,6 @@ class ParquetReader:
             raise TraceError(message, path=self.path)
 
     def _check_columns(self) -> None:
-        import pyarrow as pa
-
         found = self._file.schema_arrow
         for field in arrow_schema(self.table, self.extras):
             column = self.table.column(field.name)
@@ -153,8 +142,6 @@ class ParquetReader:
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows in order, all columns or the named ones."""
-        import pyarrow as pa
-
         names = list(columns) if columns is not None else [*self.table.names, *self.extras]
         check = RowCheck(self.table, self.meta, self.path)
         held = held_columns(self.table, self.extras, names)
@@ -190,8 +177,6 @@ class RowCheck:
         A name that is not among the columns is that of an extra one, which gets its default. TraceError for a
         null, value or text that its column may not hold.
         """
-        import pyarrow as pa
-
         arrays = {name: self._column(array, self._table.column(name)) for name, array in columns.items()}
         known = arrow_schema(self._table, tuple(c.name for c in self._table.extras))
         schema = pa.schema([known.field(name) for name in names])
@@ -205,9 +190,6 @@ class RowCheck:
         return batch
 
     def _column(self, array: Any, column: Column) -> Any:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         if array.null_count and not column.nullable:
             at = pc.index(array.is_null(), pa.scalar(value=True)).as_py()
             raise self._fault("empty, but this column must have a value", at, column)
@@ -229,9 +211,6 @@ class RowCheck:
         return self._codes(array, column) if column.type == "enum" else array
 
     def _check_range(self, array: Any, column: Column) -> None:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         found = pc.min_max(array)
         low, high = found["min"].as_py(), found["max"].as_py()
         if low is None:
@@ -257,9 +236,6 @@ class RowCheck:
 
     def _is_coded(self, array: Any, column: Column) -> bool:
         """Return whether the codes of `array` are those of the column's closed set already, as in files of ours."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         if not array.dictionary.equals(pa.array(column.values, pa.string())):
             return False
         found = pc.min_max(array.indices)
@@ -268,9 +244,6 @@ class RowCheck:
 
     def _codes(self, array: Any, column: Column) -> Any:
         """Return `array` as codes in the order of the column's closed set."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         values = pa.array(column.values, pa.string())
         if not pa.types.is_dictionary(array.type):
             array = array.dictionary_encode()
@@ -329,8 +302,6 @@ class CsvEncoder:
 
     def __init__(self, path: Path, table: Table, extras: tuple[str, ...] = ()) -> None:
         """Open `path` for rows of `table` with the columns `extras`."""
-        import zstandard
-
         self._table = table
         self._file = path.open("wb")
         self._stream = zstandard.ZstdCompressor(level=CSV_ZSTD_LEVEL, write_checksum=True).stream_writer(
@@ -341,8 +312,6 @@ class CsvEncoder:
 
     def write(self, table: pa.Table) -> None:
         """Write the rows of `table`."""
-        import polars as pl
-
         for start in range(0, table.num_rows, _CSV_ROWS):
             part = table.slice(start, _CSV_ROWS)
             text = io.BytesIO()
@@ -363,9 +332,6 @@ class CsvEncoder:
 
 
 def _lists_as_text(rows: pa.Table, table: Table) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     for index, column in enumerate(table.columns):
         if column.type.startswith("list"):
             values = rows.column(index).combine_chunks()
@@ -413,32 +379,15 @@ class CsvReader:
         names = list(columns) if columns is not None else self._names
         check = RowCheck(self.table, self.meta, self.path)
         held = held_columns(self.table, self.extras, names)
+        schema = arrow_schema(self.table, self.extras)
+        types = {name: _text_type(schema.field(name).type) for name in held}
         for block in _data_blocks(self.path):
-            for batch in self._parse(block, check.row, held):
+            for batch in read_csv(io.BytesIO(block), self._names, types, self.path, check.row).to_batches():
                 yield check.take({name: self._array(batch.column(name), name, check.row) for name in held}, names)
         if check.row != self.meta.rows:
             raise TraceError(f"its end line says {self.meta.rows} rows, but it holds {check.row}", path=self.path)
 
-    def _parse(self, block: bytes, row: int, names: list[str]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-        from pyarrow import csv
-
-        types = {f.name: _text_type(f.type) for f in arrow_schema(self.table, self.extras)}
-        try:
-            yield from csv.read_csv(
-                io.BytesIO(block),
-                # Without threads an error names its row.
-                read_options=csv.ReadOptions(column_names=self._names, use_threads=False),
-                convert_options=csv.ConvertOptions(
-                    column_types=types, include_columns=names, null_values=[""], strings_can_be_null=True
-                ),
-            ).to_batches()
-        except pa.ArrowInvalid as error:
-            raise csv_fault(error, self._names, self.path, row) from None
-
     def _array(self, array: Any, name: str, row: int) -> Any:
-        import pyarrow as pa
-
         if not self.table.column(name).type.startswith("list"):
             is_set = pa.types.is_dictionary(array.type)
             return pa.DictionaryArray.from_arrays(array.indices, array.dictionary) if is_set else array
@@ -462,21 +411,47 @@ def _numbers(text: str) -> list[int] | None:
 
 def _text_type(type_: pa.DataType) -> pa.DataType:
     """Return the type as which the text of a column of `type_` is parsed."""
-    import pyarrow as pa
-
     if pa.types.is_dictionary(type_):
         return pa.dictionary(pa.int32(), pa.string())
     return pa.string() if pa.types.is_list(type_) else type_
 
 
-def csv_fault(error: Exception, columns: Sequence[str], path: Path, row: int) -> TraceError:
-    """Return what Arrow's CSV `error` says, placed: its rows count from 1 and from `row`, its columns from 0."""
-    message = str(error)
+def read_csv(
+    source: Any,
+    names: Sequence[str],
+    types: Mapping[str, Any],
+    path: Path,
+    row: int,
+    has_nulls: bool = True,
+    **how: Any,
+) -> pa.Table:
+    """Return those of the columns `names` of CSV rows without a header that have `types`; with `has_nulls` "" is null.
+
+    `how` are more of Arrow's ReadOptions. TraceError, placed in `path`, where a cell is not of its type: Arrow counts
+    rows from 1, which is `row` there, and columns from 0.
+    """
+    try:
+        return pa_csv.read_csv(
+            source,
+            # Without threads an error names its row.
+            read_options=pa_csv.ReadOptions(column_names=list(names), use_threads=False, **how),
+            convert_options=pa_csv.ConvertOptions(
+                column_types=types,
+                include_columns=list(types),
+                null_values=[""] * has_nulls,
+                strings_can_be_null=has_nulls,
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        # Its first sentence says it.
+        message = str(error).split(". ", maxsplit=1)[0].split("\n", maxsplit=1)[0]
+    if message == "Empty CSV file":
+        return pa.schema(types).empty_table()
     place = _PLACE.match(message)
     if place is None:
-        return TraceError(f"in the rows from here on: {message}", path=path, row=row)
-    column = columns[int(place[1])] if place[1] else None
-    return TraceError(message[place.end() :], path=path, row=row + int(place[2]) - 1, column=column)
+        raise TraceError(f"in the rows from here on: {message}", path=path, row=row)
+    column = names[int(place[1])] if place[1] else None
+    raise TraceError(message[place.end() :], path=path, row=row + int(place[2]) - 1, column=column)
 
 
 def _data_blocks(path: Path) -> Iterator[bytes]:
@@ -517,8 +492,6 @@ def unpacked(path: Path) -> Iterator[bytes]:
 
     TraceError if it is damaged or cut off, or unpacks to so much that it was made to fill a machine.
     """
-    import zstandard
-
     frame, parts = None, []
     taken = done = given = 0
     with path.open("rb") as file:
@@ -582,8 +555,6 @@ class Writer:
         self.meta = msgspec.structs.replace(self.meta, **fields)
 
     def _flush(self, *, whole: bool) -> None:
-        import pyarrow as pa
-
         rows = pa.Table.from_batches(self._pending, arrow_schema(self.table, self._extras))
         start = 0
         while rows.num_rows - start >= self._group_rows or (whole and start < rows.num_rows):
@@ -673,8 +644,6 @@ def _check_rows(path: Path, table: Table, *_state: int) -> None:
 
 def read_table(path: Path | str, table: Table) -> pa.Table:
     """Return the whole table at `path`; for tables known to be small."""
-    import pyarrow as pa
-
     reader = open_table(path, table)
     return pa.Table.from_batches(reader.batches(), arrow_schema(reader.table, reader.extras))
 

@@ -18,9 +18,10 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from kvtrace.core import pa
 from kvtrace.core.errors import TraceError, need_file, refuse
 from kvtrace.core.files import decode_json, read_json
-from kvtrace.core.tables import csv_fault
+from kvtrace.core.tables import read_csv
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.requests import (
     MAX_NS,
@@ -119,8 +120,6 @@ class Columns:
         return without_blocks(arrivals, prompts, answers, origin, tuple(notes), session_id=sessions, turn=turns)
 
     def _table(self, path: Path) -> ColumnsRead:
-        import pyarrow as pa
-
         zone = "UTC" if not self.is_seconds and _has_zone(path, self.time) else None
         required = {self.time: pa.float64() if self.is_seconds else pa.timestamp("ns", zone)}
         required |= dict.fromkeys((self.input, self.output), pa.int64())
@@ -132,7 +131,11 @@ class Columns:
         if twice := [name for name in names if name and names.count(name) > 1]:
             raise TraceError(f"the header names {twice[0]!r} twice", path=path, row=1)
         types = required | {name: kind for name, kind in optional.items() if name and name in names}
-        found = ColumnsRead(path, _of_csv(path, names, types), tuple(n for n in names if n not in types))
+        read = read_csv(path, names, types, path, 1, skip_rows=1, block_size=_BLOCK_BYTES)
+        if not read.num_rows:
+            raise TraceError("holds no request", path=path)
+        arrays = {name: read.column(name) for name in types}
+        found = ColumnsRead(path, arrays, tuple(n for n in names if n not in types))
         for name in required:
             is_empty = found.arrays[name].is_null().to_numpy()
             refuse(is_empty, "empty, but it must have a value", path=path, column=name, first_row=FIRST_LINE)
@@ -140,8 +143,6 @@ class Columns:
 
     def _counts(self, table: ColumnsRead) -> tuple[Ints, Ints, Ints]:
         """Return the arrivals of the table's rows on the file's own clock, and the tokens of prompts and answers."""
-        import pyarrow as pa
-
         tokens = table.tokens(self.input), table.tokens(self.output)
         if not self.is_seconds:
             return table.arrays[self.time].cast(pa.int64()).to_numpy(), *tokens
@@ -200,8 +201,6 @@ def _has_zone(path: Path, time: str) -> bool:
 
 def _session_numbers(tables: Sequence[ColumnsRead], name: str) -> Ints | None:
     """Return a number for each session of all files together, NONE where a row has none; None if no row has one."""
-    import pyarrow as pa
-
     if not any(name in t.arrays for t in tables):
         return None
     rows = (pa.nulls(len(t), pa.string()) if name not in t.arrays else t.arrays[name].combine_chunks() for t in tables)
@@ -446,30 +445,3 @@ def header_of(path: Path) -> list[str]:
     except UnicodeDecodeError:
         raise TraceError("not a text file", path=path, row=1) from None
     return [name.strip().strip('"') for name in names]
-
-
-def _of_csv(path: Path, names: list[str], types: Mapping[str, Any]) -> dict[str, Any]:
-    import pyarrow as pa
-    from pyarrow import csv
-
-    batches = []
-    try:
-        with csv.open_csv(
-            path,
-            # Without threads an error names its row.
-            read_options=csv.ReadOptions(column_names=names, skip_rows=1, use_threads=False, block_size=_BLOCK_BYTES),
-            convert_options=csv.ConvertOptions(
-                column_types=types, include_columns=list(types), null_values=[""], strings_can_be_null=True
-            ),
-        ) as reader:
-            batches.extend(reader)
-    except pa.ArrowInvalid as error:
-        if "Empty CSV file" in str(error):
-            raise TraceError("holds no request", path=path) from None
-        # Arrow's first sentence says it; Arrow counts the skipped header as a row.
-        first = str(error).split(". ", maxsplit=1)[0].split("\n", maxsplit=1)[0]
-        raise csv_fault(ValueError(first), names, path, 1) from None
-    if not batches:
-        raise TraceError("holds no request", path=path)
-    table = pa.Table.from_batches(batches)
-    return {name: table.column(name) for name in types}

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from kvtrace.core import pc
 from kvtrace.core.errors import TraceError, refuse
 from kvtrace.core.metadata import describe
 from kvtrace.core.schema import REQUESTS, RequestKind, enum_code, numbers
@@ -72,8 +73,6 @@ def read(path: Path) -> Requests:
 
 def _blocks(array: Any, path: Path, row: int, *, has_ids: bool) -> tuple[Ints, Ints]:
     """Return how many ids each request of `array` has, and the ids; all have some, or none has."""
-    import pyarrow.compute as pc
-
     is_wrong = (array.is_null() if has_ids else array.is_valid()).to_numpy(zero_copy_only=False)
     why = "null, but the source has block ids" if has_ids else "ids, but the metadata's source has no block_tokens"
     refuse(is_wrong, why, path=path, column="block_ids", first_row=row)

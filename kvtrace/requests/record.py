@@ -16,21 +16,16 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
+from kvtrace.core import pa
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError, how_to_add
 from kvtrace.core.schema import EVENTS, CacheEvent, batch_of, enum_code
-from kvtrace.core.tables import open_table
+from kvtrace.core.tables import Writer, open_table
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.requests import Gathered, Requests, Start, counted, sha256_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from kvtrace.core.tables import Writer
-
 
 _POLL_MS = 100
 _REPLAY_MS = 2000

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from kvtrace.core import np
 from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.files import ZSTD_MAGIC
 
@@ -100,8 +101,6 @@ def read(kind: str, path: Path, options: Mapping[str, Any], wanted: Reshaping, s
     An option that is None was not given: the source has its own default. ConfigError if the kind is
     unknown, or does not take an option; TraceError if the file is not what it should be.
     """
-    import numpy as np
-
     from kvtrace.requests.requests import reshape
 
     if kind not in SOURCES:

@@ -18,19 +18,17 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Final, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kvtrace.core import pa
 from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.files import decode_json
 from kvtrace.core.schema import REQUESTS, RequestKind, batch_of, enum_code
 from kvtrace.core.units import NS_PER_S, format_duration
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Ints = NDArray[np.int64]
 Notes = tuple[str, ...]
@@ -625,8 +623,6 @@ def batches(
 
 
 def _batch(requests: Requests, start: int, stop: int, first_id: int) -> pa.RecordBatch:
-    import pyarrow as pa
-
     names = ("arrival_ns", "session_id", "turn", "input_tokens", "output_tokens", "qos", "kind")
     columns = {name: of[start:stop] for name in names if (of := getattr(requests, name)) is not None}
     columns["request_id"] = np.arange(first_id, first_id + stop - start)

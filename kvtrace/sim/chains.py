@@ -6,18 +6,15 @@ import weakref
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import I4, I8, StructAt, function
 from kvtrace.core.native.structs import Structure
 from kvtrace.native.records import WORLD
 from kvtrace.requests.requests import NONE, Requests
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 MAX_OBJECTS = 2**31 - 1
 _BATCH = 1 << 18

@@ -13,11 +13,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
-from kvtrace.core import metadata
+from kvtrace.core import metadata, pa
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import INSTANT_STORAGE, STALLS, Metadata
 from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, Op, Phase, batch_of, enum_code, objects_batch
@@ -31,9 +31,6 @@ from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, as_config
 from kvtrace.sim.presets.tier import Streams
 from kvtrace.sim.simulation import Flush, Simulation
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 FLEET = ("node",)
 """The extra column of a trace of several nodes."""
@@ -172,8 +169,6 @@ def object_batch(first_id: int, kind: str, sizes: Any) -> pa.RecordBatch:
 
 def _keys(kind: str, ids: Any) -> pa.StringArray:
     """Return `kind`/ and each id in hexadecimal digits, as strings."""
-    import pyarrow as pa
-
     head = np.frombuffer(f"{kind}/".encode(), dtype=np.uint8)
     text = np.empty((len(ids), len(head) + _KEY_DIGITS), dtype=np.uint8)
     text[:, : len(head)] = head

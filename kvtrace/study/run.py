@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from kvtrace.core import pa
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable, how_to_add
 from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import arrow_schema, study_table
@@ -197,8 +198,6 @@ def _price(of_byte: Mapping[str, float], found: Result) -> float | None:
 
 def write(path: Path, study: Study, rows: Sequence[StudyRow], argv: list[str]) -> None:
     """Write `rows` to `path`, aside and renamed."""
-    import pyarrow as pa
-
     tiers = list(dict.fromkeys(tier.name for row in rows if row.figures for tier in row.figures.tiers))
     kinds = {key: _kind([one.knobs[key] for one in study.configurations if key in one.knobs]) for key in study.keys}
     table = study_table({"knob": kinds, "tier": dict.fromkeys(tiers, "")})

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
@@ -130,8 +131,6 @@ def notes(job: Saving) -> Iterator[str]:
 
 
 def _metadata(job: Saving, argv: list[str]) -> Metadata:
-    import msgspec
-
     config = {
         "preset": TRAINING,
         "model": job.model["name"],

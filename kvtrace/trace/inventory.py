@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import UNSET
+from numpy.typing import NDArray
 
+from kvtrace.core import pa
 from kvtrace.core.document.chapters import event_lines, event_tables
 from kvtrace.core.document.document import Cell, Chapter, Document, Sheet, Unit, table_of
 from kvtrace.core.errors import TraceError, refuse
-from kvtrace.core.metadata import Metadata
+from kvtrace.core.metadata import Metadata, TierFacts
 from kvtrace.core.native.library import I1, I4, I8, StructAt, function
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, numbers
@@ -24,15 +26,7 @@ from kvtrace.core.tables import DENSE_SLACK, Reader, objects_path, open_table
 from kvtrace.core.units import INT64_MAX, NS_PER_S, format_bytes, format_count, format_duration
 from kvtrace.native.records import WORLD
 from kvtrace.sim.chains import Numbers
-from kvtrace.sim.presets.tier import MONTH_S
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from kvtrace.core.metadata import TierFacts
-    from kvtrace.sim.presets.tier import TierSetting
-
+from kvtrace.sim.presets.tier import MONTH_S, TierSetting
 
 _RETRIEVE, _DOCUMENT = enum_code(TRACE, "phase", Phase.RETRIEVE), enum_code(OBJECTS, "kind", "document")
 

@@ -10,18 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from kvtrace.core import pa, pc
 from kvtrace.core.errors import ConfigError, refuse
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.schema import MOST, OBJECTS, REQUESTS, TRACE, Table, arrow_schema
 from kvtrace.core.tables import Reader, create, objects_path, open_table
 from kvtrace.core.units import format_duration
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _BATCH_ROWS = 1 << 17
 _TIMES = {"trace": "ts_ns", "requests": "arrival_ns"}
@@ -58,9 +56,6 @@ class _Source:
 
     def moved(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with the numbers and times that they have in the merged table."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         arrays = []
         for name, array in zip(batch.schema.names, batch.columns, strict=True):
             added = self.first.get(name, 0)
@@ -155,8 +150,6 @@ def _match_tiers(sources: list[_Source]) -> list[TierFacts]:
 
 def _number(sources: list[_Source]) -> None:
     """Settle what is added to the numbers of each trace, so that no two share one."""
-    import pyarrow.compute as pc
-
     added = dict.fromkeys(("object_id", "request_id", "session_id", "block_ids"), 0)
     for source in sources:
         count = dict.fromkeys(added, 0)
@@ -177,8 +170,6 @@ def _number(sources: list[_Source]) -> None:
 
 def _in_order(readers: list[tuple[_Source, Reader]], table: Table, extras: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of all readers by time; each one's keep their order."""
-    import pyarrow as pa
-
     time, columns = _TIMES[table.name], [*table.names, *extras]
     left = [(batches, next(batches, None)) for batches in (_moved(*of, columns, time) for of in readers)]
     while heads := [(batches, head, head.column(time).to_numpy()) for batches, head in left if head is not None]:

@@ -14,23 +14,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kvtrace.core import pa, pl, zstandard
 from kvtrace.core.errors import ConfigError, TraceError, refuse
 from kvtrace.core.files import ZSTD_MAGIC, aside
 from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, batch_of, enum_code, objects_batch
-from kvtrace.core.tables import BLOCK_BYTES, MOST_LINE_BYTES, create, csv_fault, objects_path, open_table, unpacked
+from kvtrace.core.tables import BLOCK_BYTES, MOST_LINE_BYTES, create, objects_path, open_table, read_csv, unpacked
 from kvtrace.core.units import format_duration
 from kvtrace.sim.chains import Numbers
 from kvtrace.trace.inventory import grown
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
 
 HEADER = "Timestamp,Operation,Object_Size_Bytes,Tier,Key,Phase"
 ZSTD_LEVEL = 3
@@ -71,9 +68,6 @@ class KeyNumbers:
 
     def number(self, names: pa.StringArray) -> Any:
         """Return the int64 numbers of `names`, which differ from each other; new ones get the next numbers."""
-        import polars as pl
-        import pyarrow as pa
-
         series = pl.Series(values=pl.from_arrow(names))
         low, high = (series.hash(seed).to_numpy().view(np.int64) for seed in _SEEDS)
         before, ids = self._numbers.count, self._numbers.of(low).astype(np.int64)
@@ -121,9 +115,11 @@ def read_into(source: Path, target: Path, argv: list[str], progress: Callable[[f
         create(target, TRACE, meta) as out,
     ):
         state = Import()
+        text = pa.dictionary(pa.int32(), pa.string())
+        types = dict(zip(HEADER.split(","), (pa.float64(), text, pa.int64(), text, pa.string(), text), strict=True))
         for block, row in _blocks(source):
-            batch = _convert(_parse(block, source, row), state, source)
-            out.write(batch)
+            rows = read_csv(io.BytesIO(block), list(types), types, source, row, has_nulls=False)
+            out.write(_convert(rows.combine_chunks(), state, source))
             progress(float(state.rows))
         for names in state.keys.names:
             first, end = objects.rows, objects.rows + len(names)
@@ -160,25 +156,7 @@ def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
         raise TraceError("truncated: its last line has no end", path=path, row=row)
 
 
-def _parse(block: bytes, path: Path, row: int) -> pa.Table:
-    import pyarrow as pa
-    from pyarrow import csv
-
-    text = pa.dictionary(pa.int32(), pa.string())
-    types = dict(zip(HEADER.split(","), (pa.float64(), text, pa.int64(), text, pa.string(), text), strict=True))
-    try:
-        return csv.read_csv(
-            io.BytesIO(block),
-            read_options=csv.ReadOptions(column_names=list(types), use_threads=False),
-            convert_options=csv.ConvertOptions(column_types=types, null_values=[]),
-        ).combine_chunks()
-    except pa.ArrowInvalid as error:
-        raise csv_fault(error, list(types), path, row) from None
-
-
 def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
-    import polars as pl
-
     n, frame = rows.num_rows, pl.DataFrame(pl.from_arrow(rows)).with_columns(pl.col(pl.Categorical).cast(pl.String))
     sizes, seconds = rows["Object_Size_Bytes"].to_numpy(), rows["Timestamp"].to_numpy()
     refuse(sizes < 0, "a negative size", path=path, column="Object_Size_Bytes", first_row=state.rows)
@@ -211,8 +189,6 @@ def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
 
 def _phases(frame: Any, ops: Any, state: Import) -> Any:
     """Return phase codes; a phase that starts like a known one is that one, any other is `other` and counted."""
-    import polars as pl
-
     code = {phase: pl.lit(enum_code(TRACE, "phase", phase), pl.Int8) for phase in Phase}
     starts = pl.col("Phase").str.starts_with
     known = (pl.when(starts(prefix)).then(code[phase]) for prefix, phase in _PHASES)
@@ -243,8 +219,6 @@ def _times(seconds: Any, state: Import) -> Any:
 
 def write_from(source: Path, target: Path, progress: Callable[[float], None]) -> dict[str, int]:
     """Convert the trace at `source` to MLPerf CSV at `target` (zstd if it ends so); return what was lost, counted."""
-    import polars as pl
-
     reader = open_table(source, TRACE)
     if len(reader.meta.tiers) > len(_TIERS):
         raise TraceError(f"it has {len(reader.meta.tiers)} tiers; the MLPerf format has {len(_TIERS)}", path=source)
@@ -268,8 +242,6 @@ def write_from(source: Path, target: Path, progress: Callable[[float], None]) ->
 
 @contextmanager
 def _sink(path: Path, *, is_zstd: bool) -> Iterator[Any]:
-    import zstandard
-
     with path.open("wb") as file:
         if not is_zstd:
             yield file
@@ -280,8 +252,6 @@ def _sink(path: Path, *, is_zstd: bool) -> Iterator[Any]:
 
 def _keys(source: Path) -> Any:
     """Return the keys of the trace's objects as a polars series, null where there is none, or None without any."""
-    import polars as pl
-
     path = objects_path(source)
     if not path.exists():
         return None
@@ -297,8 +267,6 @@ def _keys(source: Path) -> Any:
 
 
 def _mlperf_rows(frame: Any, keys: Any, first_us: int) -> Any:
-    import polars as pl
-
     us = pl.col("ts_ns") // 1000 + first_us
     phase = pl.col("phase").replace_strict(dict(_EXPORT_PHASES), default="Prefill", return_dtype=pl.String)
     key: Any = pl.format("object/{}", pl.col("object_id"))
@@ -316,8 +284,6 @@ def _mlperf_rows(frame: Any, keys: Any, first_us: int) -> Any:
 
 
 def _count_losses(frame: Any, lost: dict[str, int]) -> None:
-    import polars as pl
-
     kept = [Phase.PREFILL, *_EXPORT_PHASES]
     counts = frame.select(
         (pl.col("op") == Op.DELETE).sum(),

@@ -17,13 +17,13 @@ class Distribution(msgspec.Struct, frozen=True):
     """How a time is distributed over operations, in nanoseconds; null where too few operations tell."""
 
     count: int
-    mean_ns: float | None
-    p50_ns: int | None
-    p95_ns: int | None
-    p99_ns: int | None
-    p99_9_ns: int | None
-    p99_99_ns: int | None
-    max_ns: int | None
+    mean_ns: float | None = None
+    p50_ns: int | None = None
+    p95_ns: int | None = None
+    p99_ns: int | None = None
+    p99_9_ns: int | None = None
+    p99_99_ns: int | None = None
+    max_ns: int | None = None
     percentiles_within: float | UnsetType = UNSET
     """There if the percentiles come from a histogram: how far off they may be, of their value; else they are exact."""
 
@@ -37,20 +37,20 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     is_simulated: bool
     """Nothing moved: bytes, rates and latencies are those of the tier's model, null if it has none."""
     planned: int | None = None
-    operations: int | None
+    operations: int | None = None
     """Those that completed well; null where an import counts none."""
-    errors: int | None
+    errors: int | None = None
     """Those that failed, came up short, or brought corrupt blocks."""
-    corrupt: int
+    corrupt: int = 0
     """Of the errors: reads with corrupt blocks; 0 unless verified."""
-    bytes: int | None
+    bytes: int | None = None
     """Object bytes; for deletes, the bytes freed."""
-    io_bytes: int | None
+    io_bytes: int | None = None
     """Bytes asked of the tier, padding included."""
-    span_ns: int | None
+    span_ns: int | None = None
     """From the first submission to the last completion."""
-    bandwidth_bytes_per_s: float | None
-    operations_per_s: float | None
+    bandwidth_bytes_per_s: float | None = None
+    operations_per_s: float | None = None
     in_flight_mean: float | None = None
     in_flight_max: int | None = None
     latency: Distribution
@@ -59,7 +59,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Response time: completion - due time; null in a closed loop."""
     latency_per_mib: Distribution | None = None
     """Each operation's latency for 1 MiB of its object bytes."""
-    lateness: Distribution | None
+    lateness: Distribution | None = None
     """Submission - due time; null in a closed loop."""
 
     @property
@@ -153,19 +153,19 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """One sentence: the load asked for, the load reached, the bottleneck."""
     judgement: RunVerdict | None = None
     """The same in fields; null in runs of earlier versions and in imports, and if nothing was submitted."""
-    wall_ns: int | None
+    wall_ns: int | None = None
     """Null if the run ended before its first operation."""
-    operations: int | None
+    operations: int | None = None
     """Completed well, those of the warm-up not counted; null where an import counts none."""
-    errors: int | None
+    errors: int | None = None
     """In the whole run, its warm-up included."""
-    not_reached: int | None
+    not_reached: int | None = None
     figures: list[Figures]
     drives: list[Figures] = []
     """The same for each drive of a tier on several, which stands behind the tier's name."""
-    pace: Pace | None
+    pace: Pace | None = None
     in_flight_mean: float | None = None
-    skipped_rows: dict[str, int]
+    skipped_rows: dict[str, int] = {}
     """By tier that had no --tier option."""
     warmup: WarmupFacts | None = None
     """What the figures leave out."""

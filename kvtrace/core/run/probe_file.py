@@ -23,7 +23,8 @@ class Bucket(msgspec.Struct, frozen=True, rename={"from_": "from"}):
     """The number of values in [`from_`, `below`)."""
 
     from_: Count
-    below: Count
+    below: Count | None
+    """Null of the last bucket of a tool that has no end for it."""
     count: Count
 
 

@@ -669,6 +669,12 @@ Attaching 14 probes...
 """
 
 
+def test_a_bucket_without_an_end_is_reported(tmp_path):
+    (tmp_path / "b.txt").write_text("@d2c_read_us:\n[8, 16)  5 |@|\n[8M, ...)  3 |@|\n\n")
+    run_import("bpftrace", [tmp_path / "b.txt"], tmp_path / "out")
+    assert [row["low_ns"] for row in report(tmp_path / "out").latency_bins] == [8_000, 8_388_608_000]
+
+
 def test_bpftrace(tmp_path):
     # It prints a space after the name of a histogram.
     (tmp_path / "b.txt").write_text(re.sub(r":$", ": ", BPFTRACE, flags=re.MULTILINE))
