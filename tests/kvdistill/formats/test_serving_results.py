@@ -84,7 +84,7 @@ def test_results_stand_beside_each_other_and_beside_the_time_model(tmp_path):
     imported(tmp_path, "lmcache-bench", "lmcache-0.5.6.json")
     trace = tmp_path / "t.parquet"
     run_cli("kvtrace", "gen", "--preset", "lmcache-disk", "--model", "llama3.1-8b", "--users", 2, "--duration", "20s",
-            "--gpu", "h100", "-o", trace)  # fmt: skip
+            "--gpu", "h100", "--set", "tiers.nvme.read_bandwidth=7GB", "-o", trace)  # fmt: skip
     sides = (tmp_path / "vllm-0.32.0.json", tmp_path / "lmcache-0.5.6.json", trace)
     compared = json.loads(run_cli("kvdistill", "compare", *sides, "--json").stdout)
     lines = {line["name"]: [side["median"] for side in line["sides"]] for line in compared["lines"] if not line["tier"]}
