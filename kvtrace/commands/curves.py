@@ -188,6 +188,8 @@ def _document(found: HitCurve, policy: str) -> Document:
         + ("more than all objects" if e["capacity_bytes"] is None else format_bytes(e["capacity_bytes"]))
         for e in found.enough
     ]
+    if found.enough[-1]["capacity_bytes"] == 0:
+        enough = ["nothing hits, whatever the capacity: no request asks for what another has left"]
     table = ReportTable(title, Sheet.SUMMARY, columns, rows, bars="hits")
     return Document("", "", [Chapter("", [table], enough)])
 

@@ -186,8 +186,7 @@ class _Run:
         """
         free = [role for role in axes if role not in self.question.axes]
         reached = (of for of in sorted(points, key=_preference) if self.question.target.is_met(of))
-        first = next(reached, None) if free else None
-        best = first or self._choose(points)
+        best = (next(reached, None) if free else None) or self._choose(points)
         if best is None or not free or None in best.capacities.values():
             return best
         if len(free) == len(axes) and self.question.target.is_met(none := self._simulate([dict.fromkeys(axes, 0)])[0]):

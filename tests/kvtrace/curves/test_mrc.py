@@ -66,6 +66,15 @@ def test_the_command_on_a_small_file(tmp_path):
     assert plot.read_text().lstrip().startswith("<?xml")
 
 
+def test_what_nothing_hits_has_no_shares_of_hits(tmp_path):
+    lines = [{"timestamp": n, "input_length": 1024, "output_length": 1, "hash_ids": [2 * n, 2 * n + 1]} for n in (0, 1)]
+    path = tmp_path / "r.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said = run_cli("kvtrace", "mrc", path, "--source", "mooncake", "--model", "tiny-1b").stdout
+    assert "nothing hits, whatever the capacity: no request asks for what another has left" in said
+    assert "of all possible hits" not in said
+
+
 def test_a_partial_last_block_is_no_object(tmp_path, monkeypatch, capsys):
     # The second prompt ends within block 1, which gen would not store and the third cannot find.
     lines = [
