@@ -93,7 +93,7 @@ class Sizing:
     """The answer: the chosen point, the ceiling and all points."""
 
     chosen: Point | None
-    """The cheapest point that meets the target, or without prices the one with the least DRAM, and then the least NVMe;
+    """The cheapest point that meets the target, or without prices the least DRAM of the grid, and then the least NVMe;
     simulated in full. Null if none does."""
     ceiling: Point
     """Without a bound on DRAM and NVMe."""
