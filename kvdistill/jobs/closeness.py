@@ -21,7 +21,7 @@ from kvdistill.formats.fio import logged_ios, logged_latencies
 from kvdistill.jobs.fio_replay import WrittenJob, split_ios
 from kvdistill.jobs.job import MIB, STAT_MAX_IO_BYTES, FioMode, JobOptions
 from kvdistill.profile.locality import BlockLocality, block_locality
-from kvdistill.profile.profile import Profile, SourceKind
+from kvdistill.profile.profile import Pacing, Profile, SourceKind
 from kvdistill.profile.sources import Distilled
 from kvtrace.core.units import NS_PER_S, NS_PER_US, US_PER_MS, format_duration
 
@@ -38,6 +38,7 @@ _NOT_KEEPING_UP_US = 100_000
 """Lateness of the median I/O beyond which the target is said not to keep up."""
 _SIGMAS = 2
 """Standard deviations that what is drawn may be off by chance."""
+_NO_TIME = "a closed loop waits for operations, which take no time on fio's null engine"
 _OF_BLOCKS = ("hot10_share", "reuse_p50_blocks")
 _MOST_SIZES = 1024
 """Of more distinct sizes, those beyond add nothing to what chance is said to do: a job has fewer, too."""
@@ -651,6 +652,10 @@ def compare(run: CheckedRun, seen: Seen, source: Stream, logged: StreamFigures |
         figures = msgspec.structs.replace(figures, mrc_error=None)
     depth_target = TRACE_DEPTH_TARGET if is_replayed else DEPTH_TARGET
     found = verdicts(figures, shown, chance, depth_target)
+    is_closed = any(of.loop.pace is Pacing.CLOSED for of in profile.streams)
+    if run.options.has_null_check and run.mode is FioMode.STAT and is_closed:
+        # It goes as fast as its operations.
+        found = [msgspec.structs.replace(v, passes=None, why=_NO_TIME) if v.passes is False else v for v in found]
     spans = {"span_ns": run.distilled.profile.span_ns, "whole_ns": run.whole_ns}
     return ClosenessPair(job=run.mode.job, window=run.window, **spans, source=shown, fio=figures, verdicts=found)
 
