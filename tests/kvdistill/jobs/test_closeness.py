@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import msgspec
 import numpy as np
 import pytest
@@ -7,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvdistill.jobs.closeness import (  # fmt: skip
+    CheckedRun,
+    Seen,
     Stream,
     chance_of,
+    compare,
     device_figures,
     figures_of,
     gaps_us,
@@ -18,8 +23,9 @@ from kvdistill.jobs.closeness import (  # fmt: skip
     size_tv,
     verdicts,
 )
+from kvdistill.jobs.job import FioMode, JobOptions
 from kvdistill.profile.locality import BLOCK_BYTES, block_accesses, block_locality
-from kvdistill.profile.profile import DepthProfile, InFlight, Origin, Profile, SourceKind
+from kvdistill.profile.profile import DepthProfile, InFlight, Loop, Origin, Pacing, Profile, SourceKind
 from kvdistill.profile.streams import nothing
 from kvtrace.core.statistics import bounds
 
@@ -156,6 +162,22 @@ def test_few_operations_of_many_parts_are_few():
     assert as_few.read_share > 0.7, "the share of 13 reads in 3,613 hangs on the 12 long writes"
     assert as_few.mean_depth > as_few.bytes_per_s > 0.3
     assert (as_few.size_tv, as_many.size_tv) == (0, 0)
+
+
+@pytest.mark.parametrize(("is_null", "pace"), [(True, "closed"), (True, "even"), (False, "closed")])
+def test_a_closed_loop_on_the_null_engine_is_not_judged_by_its_time(tmp_path, is_null, pace):
+    """It goes as fast as operations that take no time: I/Os were 228 times as many, and FAILED."""
+    loop = SimpleNamespace(loop=Loop(Pacing(pace)))
+    source = msgspec.structs.replace(PROFILE, streams=[loop])
+    options = JobOptions(modes=[FioMode.STAT], has_check=True, has_null_check=is_null)
+    distilled = SimpleNamespace(profile=source, ios=tmp_path)
+    run = CheckedRun(FioMode.STAT, distilled, "the whole window", 0, tmp_path, options, None, None)
+    quick = stream([(n, "read" if n % 2 else "write", 0, 4096) for n in range(4000)])
+    figures = job_figures("stat", quick, SOURCE, is_replay=False, mean_depth=None)
+    found = compare(run, Seen({}, None, ""), SOURCE, figures, chance_of(quick, 10**9, 1 << 31))
+    rate = next(v for v in found.verdicts if v.name == "I/Os a second")
+    said = "a closed loop waits for operations, which take no time on fio's null engine"
+    assert (rate.passes, rate.why) == ((None, said) if is_null and pace == "closed" else (False, None))
 
 
 def test_gaps_shorter_than_their_resolution_are_not_compared():
