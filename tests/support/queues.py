@@ -20,7 +20,7 @@ class Queue:
         self.dropped: list[int] = []
         self.lost: list[int] = []
         self.beat: int | None = None
-        self.busy = self.made = self.collected = 0
+        self.busy = self.collected = 0
         self.home: dict[int, tuple[int, int]] = {}
         """Of a key in a bucket: the bucket, and where it begins."""
         self.buckets: dict[int, tuple[list[int], int, int]] = {}
@@ -99,14 +99,13 @@ class Queue:
         if not keys:
             return
         oracle, setting, parts = self.oracle, self.setting, self.parts
-        bucket = -1 - self.made
+        bucket = -1 - oracle.numbered  # of no other node either
         size = sum(oracle.sizes[key] + parts * setting.bucket_key_bytes for key in keys)
         meta = parts * setting.bucket_meta_bytes * len(keys)
         oracle.sizes[bucket] = size + meta
         if not oracle.evict_for(self.tier, bucket):
             self.dropped += [oracle.sizes[key] for key in keys]
             return
-        self.made += 1
         if setting.bucket_gc is None:
             self.tier.policy.insert(bucket, size + meta)
             if self.tier.ttl_ns is not None:
