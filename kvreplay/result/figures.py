@@ -191,9 +191,9 @@ def _by_device(found: CountedOperations, moved: dict[str, DeviceIo]) -> dict[int
 
 def metrology(found: CountedOperations, moved: dict[str, DeviceIo], pace: Pace | None) -> Metrology:
     """Return how far off what was measured is: `moved` is by drive, `pace` that of the run."""
-    off: dict[str, float | None] = {}
+    devices, off = _by_device(found, moved).values(), dict[str, float | None]()
     for op in _TOO_LITTLE:
-        asked, seen = (total([getattr(of, name)[op] for of in _by_device(found, moved).values()]) for name in _SIDES)
+        asked, seen = (total([getattr(of, name)[op] for of in devices]) for name in _SIDES)
         off[op] = seen / asked - 1 if asked and seen is not None else None
     clock = [monotonic_ns() for _ in range(_CLOCK_READS)]
     return Metrology(
