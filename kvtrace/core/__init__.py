@@ -19,7 +19,7 @@ class _Library:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(import_module(self._name), attribute)
+        return self.__dict__.setdefault(attribute, getattr(import_module(self._name), attribute))
 
 
 if TYPE_CHECKING:

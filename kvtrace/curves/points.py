@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance, nearest_rank
@@ -25,10 +26,6 @@ from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Preset
 from kvtrace.sim.presets.tier import TierSetting
 from kvtrace.sim.simulation import Flush, Load, Simulation, has_times, sizes_of, tier_limits
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 ROLES: Final = ("dram", "nvme")
 """The tiers whose capacity is asked for."""

@@ -15,18 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvtrace.core.native.library import I1, I4, I8, StructAt, function
 from kvtrace.native.records import EVENT, NONE, UNBOUNDED, World
 from kvtrace.sim.chains import Chains
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.simulation import new_links, new_slots, new_tiers, set_policies
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)

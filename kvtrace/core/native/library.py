@@ -14,16 +14,14 @@ import functools
 import os
 import signal
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kvtrace.core.errors import DeviceError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 FILE = Path(os.environ.get("KVTRACE_NATIVE") or Path(__file__).parent / "libkvtrace.so")
 """Another one is that of a sanitizer's, in tests."""

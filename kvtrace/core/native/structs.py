@@ -17,12 +17,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _NUMBERS: dict[str, Any] = {
     name: getattr(ctypes, f"c_{name.removesuffix('_t')}")
