@@ -273,9 +273,10 @@ def size(
 ) -> None:
     """Find the cheapest DRAM and NVMe that reach a hit ratio or a time to first token; without prices, small ones.
 
-    Without prices the answer has the least DRAM of the grid that can, and the least NVMe beside it. Each point of the
-    grid is a simulation as of gen; where all would take long, it is estimated from samples of the objects, with its
-    error, and the answer is simulated in full. FILE is served in order and without computing, unless --gpu is given.
+    Without prices the answer has the least DRAM of the grid that can, and the least NVMe beside it. Each point is a
+    simulation as of gen; where all would take long, it is estimated from samples of the objects, with its error, and
+    the answer is simulated in full. FILE is served in order, and computing is not modelled, unless --gpu or
+    --target-ttft is given.
 
     \b
     kvtrace size conversation.jsonl --model llama3.1-70b --tp 4 --preset vllm-fs --target-hit 30%

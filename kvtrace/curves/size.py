@@ -216,6 +216,7 @@ class _Run:
 
     @property
     def _close(self) -> float:
+        """How many times the least an answer may be."""
         return _CLOSER if self.stack.can_sample and self.question.price is not None else _CLOSE
 
     @property
@@ -309,7 +310,7 @@ class _Run:
         below: Point | None = None,
         guess: float = 0.0,
     ) -> Point:
-        """Return `best` with the least of `inner` that reaches the target, as `tell` says, to within 2 %.
+        """Return `best` with the least of `inner` that reaches the target, as `tell` says: to within `_close`.
 
         Between `below`, which does not reach it, and one that does, where a line over the logarithm of the capacity
         meets the target, at first about a `guess`: two at a time.
