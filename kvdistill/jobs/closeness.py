@@ -23,6 +23,7 @@ from kvdistill.jobs.job import MIB, STAT_MAX_IO_BYTES, FioMode, JobOptions
 from kvdistill.profile.locality import BlockLocality, block_locality
 from kvdistill.profile.profile import Pacing, Profile, SourceKind
 from kvdistill.profile.sources import Distilled
+from kvtrace.core import pq
 from kvtrace.core.units import NS_PER_S, NS_PER_US, US_PER_MS, format_duration
 
 SIZE_TV_TARGET = 0.015
@@ -614,8 +615,6 @@ def _part_bytes(run: CheckedRun, seen: Seen) -> int:
 
 def _in_parts(figures: StreamFigures, distilled: Distilled, part_bytes: int, **others: Any) -> StreamFigures:
     """Return `figures` of `distilled` with its depth in parts, and `others` in place of its own."""
-    import pyarrow.parquet as pq
-
     assert distilled.ios is not None
     table = pq.read_table(distilled.ios, columns=["ts_ns", "completed_ns", "io_bytes"]).drop_null()
     begun, done, length = (column.to_numpy() for column in table.columns)

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,16 +21,13 @@ from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import MOST_ROWS, compile_window
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
+from kvtrace.core import pa
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, batch_of, enum_code, objects_batch
 from kvtrace.core.tables import create, objects_path, open_table
 from kvtrace.core.units import NS_PER_S
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 TIER = "nvme"
 TRACE_FILE = "trace.parquet"

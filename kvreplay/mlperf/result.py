@@ -21,6 +21,7 @@ from kvreplay.mlperf.rules import NOT_CLAIMED, STORAGE, Rule, mark_of, rules_tab
 from kvreplay.native.rows import DELETE
 from kvreplay.result.figures import judge
 from kvtrace import __version__
+from kvtrace.core import np
 from kvtrace.core.document.chapters import Named, metrics_of, parameters_of, run_sheets
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of
 from kvtrace.core.document.export import PlainSheet, write_workbook
@@ -327,8 +328,6 @@ def _rate(count: int, time_ns: int | None) -> float | None:
 
 def served_of(run: Path, requests: Path, trace: Metadata) -> Served:
     """Sum the requests of the table `requests` that `run` served whole."""
-    import numpy as np
-
     served = read_table(run / SERVED_FILE, SERVED)
     unfinished, operations = (served.column(name).to_numpy() for name in ("unfinished", "operations"))
     ids, hits = (served.column(name).to_numpy() for name in ("request_id", "hits"))
@@ -350,8 +349,6 @@ def served_of(run: Path, requests: Path, trace: Metadata) -> Served:
 
 def _io_ns(batch: Any, whole: Any, storage: int) -> int:
     """Return the time of the reads and writes in `batch` of the requests `whole` on the tier `storage`, added up."""
-    import numpy as np
-
     names = ("tier", "op", "request_id", "submitted_ns", "completed_ns")
     tier, op, request, submitted, completed = (numbers(batch.column(name)) for name in names)
     counts = (tier == storage) & (op != DELETE) & (completed >= 0) & np.isin(request, whole)

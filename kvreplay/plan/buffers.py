@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from kvtrace.core import np
+
 FIRST_BYTES = 128 << 20
 """What is touched of buffers that grow before a run begins; and registered with a ring."""
 _LOOKED_EACH_S = 0.002
@@ -111,8 +113,6 @@ def touch(address: int, nbytes: int) -> None:
     """Fault in `nbytes` from `address` on, keeping their content; the GIL is released."""
     start, end = address // mmap.PAGESIZE * mmap.PAGESIZE, address + nbytes
     if ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _POPULATE_WRITE) != 0:
-        import numpy as np
-
         # One byte of each page, as it is.
         pages = np.ctypeslib.as_array((ctypes.c_uint8 * (end - start)).from_address(start))[:: mmap.PAGESIZE]
         pages |= 0
@@ -120,8 +120,6 @@ def touch(address: int, nbytes: int) -> None:
 
 def address_of(buffer: memoryview) -> int:
     """Return where `buffer` lies."""
-    import numpy as np
-
     return int(np.frombuffer(buffer, dtype=np.uint8).ctypes.data)
 
 

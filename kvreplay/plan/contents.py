@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from kvreplay.native.rows import REPLAY
+from kvtrace.core import np, zstandard
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import library
 from kvtrace.core.run.run_file import BadBlock, BlockFault, DataNote, ShapeNote, Verification
@@ -58,7 +59,6 @@ def _arena(seed: int) -> Any:
     # Before the first import: its pool of threads would take the cores that submit.
     os.environ["DGEN_THREADS"] = "1"
     import dgen_py
-    import numpy as np
 
     arena = np.empty(ARENA_BYTES, np.uint8)
     written = dgen_py.Generator(size=ARENA_BYTES, seed=seed, max_threads=1).fill_chunk(arena.data.cast("B"))
@@ -102,9 +102,6 @@ class DataSource:
 
     def _head(self, ratio: float) -> tuple[int, float]:
         """Return the random bytes of each 512 that bring zstd nearest to `ratio` on a sample, and its ratio there."""
-        import numpy as np
-        import zstandard
-
         compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
         sample = np.empty((_SAMPLE_BLOCKS, BLOCK_BYTES), np.uint8)
         self.fill(sample.data.cast("B"), _SAMPLE_OBJECT, 0, 0)
@@ -167,8 +164,6 @@ def _make(by: Any, buffer: memoryview, object_id: int, version: int, offset: int
 
 def named(found: Verification | None, trace: Path) -> Verification | None:
     """Return `found` with the names that the objects table beside `trace` gives."""
-    import numpy as np
-
     if found is None:
         return None
     table = objects_path(trace)

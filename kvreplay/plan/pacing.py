@@ -13,16 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from kvtrace.core import pa, pc
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.tables import Reader
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 KEPT_PACE_FRACTION = 0.01
 """An open loop kept pace if no more than this part of its operations was late."""
@@ -93,8 +90,6 @@ class Repeated:
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all repeats, times and requests counted on."""
-        import pyarrow as pa
-
         if self.rows > TOGETHER:
             for repeat in range(self.repeats):
                 for batch in _first(self.once, columns, self.rows):
@@ -109,9 +104,6 @@ class Repeated:
 
     def _moved(self, batch: pa.RecordBatch, repeat: Any) -> pa.RecordBatch:
         """Return a batch whose rows are of these repeats."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         for name, by in (("ts_ns", self.period_ns), ("request_id", self.requests)):
             at = batch.schema.get_field_index(name)
             if at >= 0:

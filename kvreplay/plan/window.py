@@ -17,13 +17,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import UNSET
 
 from kvreplay.native.rows import DELETE, READ, REPLAY, WINDOW_ROWS, WRITE, RowRing
 from kvreplay.plan.pacing import Pacer, Repeated
+from kvtrace.core import pa, pc
 from kvtrace.core.app import log
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import ALL, STEADIEST, Limit, busiest_begin_ns
@@ -33,9 +34,6 @@ from kvtrace.core.native.structs import Structure, address
 from kvtrace.core.schema import REQUESTS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.tables import Reader, open_table
 from kvtrace.core.units import format_duration, parse_duration_ns
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 T = TypeVar("T")
 COLUMNS = ("ts_ns", "op", "tier", "phase", "object_id", "offset_bytes", "length_bytes", "request_id", "stage")
@@ -385,8 +383,6 @@ class Later:
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield its rows, their times counted from its begin."""
-        import pyarrow.compute as pc
-
         names = None if columns is None else tuple(dict.fromkeys([*columns, "ts_ns"]))
         for batch in self._reader.batches(names):
             at = batch.schema.get_field_index("ts_ns")
@@ -579,8 +575,6 @@ def compile_window(
         ConfigError: there are more rows than a plan may have.
 
     """
-    import pyarrow as pa
-
     _return_freed()
     part = part_of(limit.part, reader, alignments)
     is_part = part is not None or limit.begin_ns > 0

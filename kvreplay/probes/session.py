@@ -17,7 +17,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
 import msgspec
 import numpy as np
@@ -44,6 +44,7 @@ from kvreplay.probes.libbpf import (
 )
 from kvreplay.tiers.host import SECTOR_BYTES, device_number, host_facts
 from kvreplay.tiers.tier import Tier, drives_of
+from kvtrace.core import pa, pc
 from kvtrace.core.app import log, noted_signals
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of, table_of
 from kvtrace.core.errors import DeviceError, ProbeUnavailable, TraceError
@@ -69,10 +70,6 @@ from kvtrace.core.schema import BLOCKS, arrow_schema
 from kvtrace.core.statistics import total
 from kvtrace.core.tables import META_KEY, Writer, create, open_table
 from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_io_size
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 POLL_MS = 100
 DRAIN_NS = 60 * NS_PER_S
@@ -197,9 +194,6 @@ def blocks_batch(data: bytes, start_ns: int, bits: Mapping[str, int]) -> pa.Reco
 
     Times are from `start_ns`, the monotonic clock's at the start of the run.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     events = np.frombuffer(data, dtype=EVENT)
     columns: dict[str, Any] = {}
     for name, source in (("insert_ns", "queue_ns"), ("issue_ns", "issue_ns"), ("complete_ns", "complete_ns")):
@@ -223,8 +217,6 @@ def blocks_batch(data: bytes, start_ns: int, bits: Mapping[str, int]) -> pa.Reco
 
 def _mapped(values: pa.Array, name: Callable[[Any], Any], type_: pa.DataType) -> pa.Array:
     """Return `name` of each of `values`, asked once for each distinct one."""
-    import pyarrow as pa
-
     found = values.dictionary_encode()
     return pa.array([name(value) for value in found.dictionary.to_pylist()], type_).take(found.indices)
 
@@ -238,8 +230,6 @@ class BlockJournal:
 
     def __init__(self, folder: Path, meta: Metadata) -> None:
         """Begin the journal of a probe with the metadata `meta` in `folder`."""
-        import pyarrow as pa
-
         self._file = pa.OSFile(str(folder / BLOCKS_JOURNAL), "wb")
         schema = arrow_schema(BLOCKS).with_metadata({META_KEY: encode(meta)})
         self._stream = pa.ipc.new_stream(self._file, schema)
@@ -258,8 +248,6 @@ def recover_blocks(folder: Path) -> int:
 
     What the kernel held is gone: there is no probe.json, and requests that were under way are no rows.
     """
-    import pyarrow as pa
-
     path = folder / BLOCKS_JOURNAL
     try:
         with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
@@ -662,9 +650,6 @@ class Probed:
 
     def blocks(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of blocks, with times from the replay's start."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         if self.directory is None or (shift_ns := self._since_start_ns) is None:
             return
         for batch in open_table(self.directory / BLOCKS_FILE, BLOCKS).batches():

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -25,6 +25,7 @@ from kvreplay.native.rows import NOT_DONE
 from kvreplay.result.checkpoints import MeasuredOps, checkpoint, figures_of, spans_of, times_beside
 from kvreplay.result.counts import LATENESS, RESPONSE, RequestTimes, Times
 from kvreplay.result.figures import rated
+from kvtrace.core import duckdb
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import read_json
 from kvtrace.core.run.figures import Checkpoint, CheckpointFigures, Distribution, Figures, Pace, RequestFigures
@@ -32,9 +33,6 @@ from kvtrace.core.run.run_file import OPS_FILE, SERVED_FILE, DealNote, RunFile, 
 from kvtrace.core.schema import OPS, Op, Qos
 from kvtrace.core.statistics import mean, total
 from kvtrace.core.tables import open_table
-
-if TYPE_CHECKING:
-    import duckdb
 
 RANKS_FILE = "ranks.json"
 """In the folder of the whole, from before the start on."""
@@ -236,8 +234,6 @@ class RankOperations:
 @contextmanager
 def operations_of(parts: Sequence[PartRun], output: Path) -> Iterator[RankOperations]:
     """Yield the operations of all ranks; what does not fit in memory goes below `output` meanwhile."""
-    import duckdb
-
     is_exact = sum(f.operations or 0 for part in parts for f in part.figures) <= EXACT_OPERATIONS
     with tempfile.TemporaryDirectory(prefix=".merge-", dir=output) as spill:
         db = duckdb.connect(config={"memory_limit": MEMORY_LIMIT, "temp_directory": spill})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,13 +15,11 @@ from kvreplay.native.rows import NOT_DONE, OK
 from kvreplay.plan.window import IS_BULK
 from kvreplay.result.cause import distribution
 from kvreplay.result.counts import EXACT_VALUES, RunPart, Times
+from kvtrace.core import pa
 from kvtrace.core.run.figures import DEFINITIONS, Beside, Checkpoint, CheckpointFigures, CheckpointKind
 from kvtrace.core.schema import OPS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.tables import open_table
 from kvtrace.core.units import NS_PER_S
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _OPS = (Op.READ.value, Op.WRITE.value)
 _SAVE = enum_code(TRACE, "phase", Phase.SAVE)

@@ -12,7 +12,7 @@ import ctypes
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from msgspec import UNSET
@@ -22,6 +22,7 @@ from kvreplay.config.setting import Setting
 from kvreplay.native.rows import COUNTED, DELETE, NONE, NOT_DONE, OK, ROW, SKIPPED
 from kvreplay.plan.pacing import Repeated
 from kvreplay.tiers.tier import SeveralDrives, Tier
+from kvtrace.core import pa
 from kvtrace.core.native.library import library
 from kvtrace.core.native.structs import Structure, address
 from kvtrace.core.run.figures import ClassFigures, Distribution, RequestFigures
@@ -29,10 +30,6 @@ from kvtrace.core.schema import OPS, Qos, batch_of, enum_code, numbers
 from kvtrace.core.statistics import QUANTILES, bounds, nearest_rank
 from kvtrace.core.tables import Reader
 from kvtrace.core.units import NS_PER_S, parse_duration_ns
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 SUB_BITS = 10
 ERROR = 0.5 / (1 << SUB_BITS)

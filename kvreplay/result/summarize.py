@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -47,6 +47,7 @@ from kvreplay.result.verdict import beside_drive, verdict
 from kvreplay.tiers.extents import FREED_ONLY
 from kvreplay.tiers.host import host_facts
 from kvtrace import __version__
+from kvtrace.core import pa
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import FailedOperations, KvError
 from kvtrace.core.metadata import Metadata, describe, first_tokens_ns
@@ -80,9 +81,6 @@ from kvtrace.core.run.run_file import (
 from kvtrace.core.schema import OPS, SERIES, SERVED, Op, Table, batch_of, numbers
 from kvtrace.core.tables import Writer, create
 from kvtrace.core.units import format_bytes, format_duration
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class RunResults:

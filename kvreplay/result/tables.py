@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -23,6 +23,7 @@ from kvreplay.config.setting import Setting
 from kvreplay.native.rows import COUNTED, NONE, NOT_DONE, RowRing
 from kvreplay.result.counts import KINDS, RETRIES, CountedOperations, call
 from kvreplay.tiers.objects import ObjectTier
+from kvtrace.core import pa
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.files import write_json
 from kvtrace.core.native.structs import Structure
@@ -40,9 +41,6 @@ from kvtrace.core.run.run_file import (
 )
 from kvtrace.core.schema import OPS, SERIES, Table, batch_of
 from kvtrace.core.units import NS_PER_S
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 FROM_TRACE = ("op", "tier", "phase", "object_id", "request_id")
 """Columns that operations have of their trace."""
@@ -181,11 +179,9 @@ class Journal:
             DeviceError: the disk refuses, or another run is being written there.
 
         """
-        import pyarrow as pa
-
         self.trouble: str | None = None
         """Why nothing more is kept; None if all is."""
-        self._arrow, self._rows, self._output, self._listener = pa, rows, output, listener
+        self._rows, self._output, self._listener = rows, output, listener
         self._low = 0
         """The first row that is not kept."""
         self._lock = threading.Lock()
@@ -237,8 +233,8 @@ class Journal:
             low = self._batch["left"] if low == NONE else low
             if not count:
                 continue
-            columns = [self._arrow.array(column[:count]) for column in self._fresh.values()]
-            self._stream.write_batch(self._arrow.RecordBatch.from_arrays(columns, schema=self._schema))
+            columns = [pa.array(column[:count]) for column in self._fresh.values()]
+            self._stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
         self._low = self._batch["at"] if low == NONE else low
         self._file.flush()
         if self._listener is not None:
@@ -347,8 +343,6 @@ class JournaledRecord:
 
 def _batches(path: Path) -> Iterator[Any]:
     """Yield _KEPT of each whole batch of the journal in `path`."""
-    import pyarrow as pa
-
     with (path / PARTIAL_OPS_FILE).open("rb") as file, suppress(pa.ArrowInvalid, OSError, StopIteration):
         stream = pa.ipc.open_stream(file)
         if stream.schema.names != list(_COLUMNS):

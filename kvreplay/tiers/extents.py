@@ -23,6 +23,7 @@ from kvreplay.tiers import claims, directio
 from kvreplay.tiers.claims import Header, claim_device, decode_header, encode_header, firmware, logical_block_bytes
 from kvreplay.tiers.host import filesystem_facts
 from kvreplay.tiers.tier import Drive, Holding, Native, NativeDrive, Region, StorageOptions, TierKind
+from kvtrace.core import np
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.native.library import library
 from kvtrace.core.units import format_bytes
@@ -61,8 +62,6 @@ class Space:
 
     def reserve_all(self, objects: Any, lengths: Any) -> Any:
         """Reserve an extent for each of `objects` (int64 both)."""
-        import numpy as np
-
         ids, wanted = (np.ascontiguousarray(each, np.int64) for each in (objects, lengths))
         starts = np.empty(len(ids), np.int64)
         places = [ctypes.c_void_p(each.ctypes.data) for each in (ids, wanted, starts)]

@@ -11,6 +11,7 @@ from kvreplay.plan.buffers import PAGE_BYTES, huge_bytes, map_aligned, touch
 from kvreplay.tiers.extents import Space
 from kvreplay.tiers.host import sys_text
 from kvreplay.tiers.tier import Holding, Native, NativeDrive, Tier, TierKind
+from kvtrace.core import np
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
 
@@ -63,8 +64,6 @@ class RamTier(Tier):
 
     def open(self, peak_bytes: int) -> None:
         """Check that the trace's peak fits the memory that is free, and take it."""
-        import numpy as np
-
         need = peak_bytes + SINK_BYTES
         available = available_bytes()
         if available is not None and need > available:

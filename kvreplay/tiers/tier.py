@@ -22,6 +22,7 @@ import msgspec
 
 from kvreplay.native.rows import REPLAY
 from kvreplay.plan.buffers import Arena
+from kvtrace.core import np, pc
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.schema import OBJECTS, TRACE
 from kvtrace.core.tables import objects_path, open_table
@@ -410,8 +411,6 @@ def spread(trace: Path, drives: int) -> tuple[Any, str]:
 
 def drive_by_key(trace: Path, drives: int) -> Any:
     """Return uint8 an object id: which of `drives` its key in the objects table names."""
-    import numpy as np
-
     parts = [np.zeros(0, np.uint8)]
     for batch in open_table(objects_path(trace), OBJECTS).batches(["key"]):
         hashes = (blake2b(key.encode(), digest_size=8).digest() for key in batch.column("key").to_pylist())
@@ -425,8 +424,6 @@ def drive_by_id(ids: int, drives: int) -> Any:
     Neighbours, which are often moved together, lie on different drives, each of which holds as many of them; the
     mixing keeps ids at any fixed distance from falling on one drive.
     """
-    import numpy as np
-
     runs: Any = np.arange(-(-ids // drives), dtype=np.uint64)
     first = (_mixed(runs) % np.uint64(drives)).astype(np.int64)
     return ((first[:, None] + np.arange(drives)) % drives).astype(np.uint8).reshape(-1)[:ids]
@@ -434,8 +431,6 @@ def drive_by_id(ids: int, drives: int) -> Any:
 
 def _mixed(numbers: Any) -> Any:
     """Return SplitMix64's output for each number (uint64) as its state before. Source: Steele, Lea, Flood 2014."""
-    import numpy as np
-
     mixed = numbers + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
@@ -444,8 +439,6 @@ def _mixed(numbers: Any) -> Any:
 
 def _ids(trace: Path) -> int:
     """Return one more than the highest object id in `trace`."""
-    import pyarrow.compute as pc
-
     batches = open_table(trace, TRACE).batches(["object_id"])
     return 1 + max((pc.max(batch.column("object_id")).as_py() for batch in batches if len(batch)), default=-1)
 
