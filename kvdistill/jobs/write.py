@@ -26,11 +26,13 @@ from kvdistill.jobs import fio_replay
 from kvdistill.jobs.closeness import (
     END_SLIP_TARGET,
     REPLAY_GAP_KS_TARGET,
+    SIZE_TV_TARGET,
+    SIZES,
     CheckedRun,
     ClosenessPair,
     Seen,
     Side,
-    beyond_replay,
+    Verdict,
     compare_drawn,
     compare_logged,
 )
@@ -335,10 +337,26 @@ def check(
             comparisons.append(pair)
     return Closeness(
         fio_version=str(version),
-        comparisons=beyond_replay(comparisons),
+        comparisons=_beyond_replay(comparisons),
         notes=list(dict.fromkeys(notes)),
         issue_us=issue_us,
     )
+
+
+def _beyond_replay(pairs: Sequence[ClosenessPair]) -> list[ClosenessPair]:
+    """Return `pairs` without failures in sizes that are the device's: it splits one I/O in two ways.
+
+    The exact replay issues the source's own I/Os: by what its sizes are off at the device, drawn ones may be, too.
+    """
+    exact = [pair.fio for pair in pairs if pair.job == FioMode.REPLAY.job and pair.fio.side is Side.DEVICE]
+    own = min(exact[0].size_tv or 0, SIZE_TV_TARGET) if exact else 0.0
+
+    def judged(found: Verdict) -> Verdict:
+        if found.name != SIZES or found.passes is not False or (found.value or 0) - own > SIZE_TV_TARGET:
+            return found
+        return msgspec.structs.replace(found, passes=None, why=f"the exact replay's are off by {100 * own:.2g} %, too")
+
+    return [msgspec.structs.replace(pair, verdicts=[judged(found) for found in pair.verdicts]) for pair in pairs]
 
 
 def _closest_replay(run: CheckedRun, notes: list[str]) -> tuple[ClosenessPair, tuple[float, float]]:

@@ -65,6 +65,7 @@ def probe(
     missing. With --dev,
     calls count on files that lie on these disks; those that queued no I/O (page cache) are timed apart. What the
     kernel writes back later from the page cache belongs to its own threads: leave --comm and --pid out to see it.
+    Exits with the status of CMD.
 
     \b
     Example, a command, from its start to its end:
@@ -107,13 +108,15 @@ def probe(
             wanted, output, duration_ns, command_line(), has_events=not histograms_only, tell=begin,
             is_over=lambda: child is not None and child.poll() is not None,
         )  # fmt: skip
-    if child is not None and child.returncode:
-        log(f"note: {command[0] if command else ''} ended with status {child.returncode}")
     answer(measured, lambda: probe_document(measured), as_json=as_json)
     if not as_json:
         log(f"wrote {output}")
     if fio is not None:
         run_program("kvdistill", ["fio", str(output), "-o", str(fio), "--force"], is_shown=not as_json)
+    if command and child is not None and child.returncode:
+        log(f"note: {command[0]} ended with status {child.returncode}")
+        # As a shell has it, also of one that a signal ended.
+        raise typer.Exit(child.returncode if child.returncode > 0 else 128 - child.returncode)
 
 
 def discover(as_json: Annotated[bool, typer.Option("--json", help="Print what is found as JSON.")] = False) -> None:

@@ -164,12 +164,12 @@ def gen(
         meta = trace_output.write(output, simulation, config, ["kvtrace", *sys.argv[1:]], requests_out, tick)
     for note in meta.notes:
         log(f"note: {note}")
+    # Rates are over all I/O, which goes on for longer than requests arrive if they come faster than they are served.
+    span_ns = max(scenario.span_ns(simulation) or 0, simulation.last_io_ns)
     facts = {name: config[name] for name in ("preset", "model", "seed", "serving")}
     summary = {"file": str(output), "rows": meta.rows, **facts, "stats": meta.stats}
-    summary["endurance"] = drive.wear(
-        meta.stats or {}, scenario.span_ns(simulation), scenario.preset.tiers[-1].capacity_bytes
-    )
-    if costs := monthly_costs(output, scenario.preset.tiers, meta.stats or {}, scenario.span_ns(simulation)):
+    summary["endurance"] = drive.wear(meta.stats or {}, span_ns, scenario.preset.tiers[-1].capacity_bytes)
+    if costs := monthly_costs(output, scenario.preset.tiers, meta.stats or {}, span_ns):
         summary["costs"] = costs
     answer(summary, lambda: generated(summary), as_json=as_json)
     if not as_json and (unplaced := summary["stats"]["unplaced_objects"]):
@@ -217,6 +217,8 @@ def generated(summary: dict[str, Any]) -> Document:
             line += f", {tier['drive_writes_per_day']:.3g} drive writes per day"
         if tier.get("years_of_life") is not None:
             line += f", {format_years(tier['years_of_life'])} of life"
+        elif "years_of_life" in tier and tier["written_bytes_per_day"]:
+            line += ", life unknown without --drive-size"
         worn.append(line + " (this trace's rate, kept up)")
     basis = "simulated; at the preset's prices and this trace's rate, kept up"
     worn += [cost_line(cost, " at the trace's end", basis) for cost in summary.get("costs", [])] + _beside(stats)

@@ -480,6 +480,8 @@ class Simulation:
         )
         self.world = make_world(preset, model, load, self.library, self.sizes, rows)
         self._incidents_seen = IncidentCounters(load.incidents, preset.fleet, [tier.name for tier in preset.tiers])
+        self.last_io_ns = 0
+        """The virtual time of the last row that was made."""
 
     @property
     def now_ns(self) -> int:
@@ -552,6 +554,8 @@ class Simulation:
                     setattr(now.rows, name, column)
             else:
                 make_rows(now.rows, capacity)
+        if rows:
+            self.last_io_ns = int(columns["ts_ns"][-1])
         parts = self.sizes.parts
         sizes = np.repeat(now.made_size[:made] // parts, parts)
         is_other = np.repeat(now.made_kind[:made], parts) if now.knobs.bucketed else None

@@ -1,11 +1,12 @@
 -- What a replay measured by tier and operation. Bandwidth and rate: completed operations over the time from
--- the first submission to the last completion. Simulated tiers have no times of a device: null.
+-- the first submission to the last completion. Simulated tiers have no times of a device: null. Deletes move nothing:
+-- null.
 SELECT tier, op::VARCHAR AS op, any_value(engine)::VARCHAR AS engine, count(*) AS rows,
     count(*) FILTER (outcome = 'ok') AS operations,
     count(*) FILTER (outcome IN ('error', 'short')) AS errors,
     count(*) FILTER (outcome = 'corrupt') AS corrupt,
     count(*) FILTER (outcome = 'skipped') AS skipped,
-    sum(bytes) FILTER (outcome = 'ok')::BIGINT AS bytes,
+    sum(bytes) FILTER (outcome = 'ok' AND op <> 'delete')::BIGINT AS bytes,
     sum(io_bytes) FILTER (outcome = 'ok')::BIGINT AS io_bytes,
     max(completed_ns) FILTER (outcome = 'ok') - min(submitted_ns) FILTER (outcome = 'ok') AS span_ns
 FROM measured

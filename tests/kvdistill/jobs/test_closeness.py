@@ -15,7 +15,6 @@ from kvdistill.jobs.closeness import (  # fmt: skip
     Side,
     Stream,
     Verdict,
-    beyond_replay,
     chance_of,
     compare,
     device_figures,
@@ -28,6 +27,7 @@ from kvdistill.jobs.closeness import (  # fmt: skip
     verdicts,
 )
 from kvdistill.jobs.job import FioMode, JobOptions
+from kvdistill.jobs.write import _beyond_replay
 from kvdistill.profile.locality import BLOCK_BYTES, block_accesses, block_locality
 from kvdistill.profile.profile import DepthProfile, InFlight, Loop, Origin, Pacing, Profile, SourceKind
 from kvdistill.profile.streams import nothing
@@ -151,12 +151,12 @@ def test_what_the_device_splits_in_two_ways_is_no_fault_of_a_drawn_job():
         pair(FioMode.STAT, 0.018, False),
         pair(FioMode.REUSE, 0.02, False),
     )
-    found = {each.job: each.verdicts[0] for each in beyond_replay([near, exact, far])}
+    found = {each.job: each.verdicts[0] for each in _beyond_replay([near, exact, far])}
     assert found[FioMode.STAT.job].passes is None
     assert found[FioMode.STAT.job].why == "the exact replay's are off by 0.4 %, too"
     assert (found[FioMode.REUSE.job].passes, found[FioMode.REPLAY.job].passes) == (False, True)
     # Without the exact replay, or where that was not seen at the device, nothing is known of it.
-    assert beyond_replay([near, far])[0].verdicts[0].passes is False
+    assert _beyond_replay([near, far])[0].verdicts[0].passes is False
 
 
 def test_the_chance_of_many_equal_operations_is_that_of_the_binomial_distribution():

@@ -222,8 +222,11 @@ def test_a_command_is_measured_from_its_start_to_its_end(place, tmp_path):
     calls = [c for c in found["application"]["calls"] if c["kind"] == "read" and c["without_io"] < c["count"]]
     assert sum(c["count"] - c["without_io"] for c in calls) >= 23
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["blocks.parquet", "probe.json"]
-    failed = run_cli("kvreplay", "probe", "-o", tmp_path / "two", "--", "false")
-    assert "note: false ended with status 1" in failed.stderr
+    for command, status in ((("false",), 1), (("sh", "-c", "kill -9 $$"), 137)):
+        failed = run_cli("kvreplay", "probe", "-o", tmp_path / command[0], "--", *command, check=False)
+        assert failed.returncode == status
+        assert f"note: {command[0]} ended with status" in failed.stderr
+        assert (tmp_path / command[0] / "probe.json").exists()
 
 
 def test_what_a_command_excludes(tmp_path):

@@ -12,8 +12,8 @@ import pytest
 from simulated import kvtrace, mlperf_of, rows_of
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.schema import REQUESTS, enum_code
-from kvtrace.core.tables import open_table
+from kvtrace.core.schema import REQUESTS, TRACE, enum_code
+from kvtrace.core.tables import open_table, read_table
 from kvtrace.core.units import NS_PER_S, parse_rate_per_s
 from kvtrace.requests import users as arrivals
 from kvtrace.requests import users as arrivals_module
@@ -318,6 +318,13 @@ def test_the_bytes_of_a_day_are_over_what_was_simulated(monkeypatch, capsys, tmp
     assert written_seconds(monkeypatch, capsys, *args, "--limit", "101") == (101, pytest.approx(5.0))
     assert written_seconds(monkeypatch, capsys, requests, "-o", out) == (201, pytest.approx(10.0))
     assert written_seconds(monkeypatch, capsys, requests, "--duration", "4s", "-o", out) == (80, pytest.approx(4.0))
+    # Faster than they are served: over all that is written, not the 10 ms in which they arrive.
+    served, seconds = written_seconds(
+        monkeypatch, capsys, requests, "--time-scale", "0.001", "--set", "prefill_ns_per_token=100000", "-o", out
+    )
+    (last,) = read_table(out, TRACE)["ts_ns"].to_pylist()[-1:]
+    assert (served, seconds) == (201, pytest.approx(last / 10**9))
+    assert seconds > 1
 
 
 @pytest.mark.parametrize(("args", "message"), [
