@@ -94,7 +94,7 @@ class Sizing:
     """The answer: the chosen point, the ceiling and all points."""
 
     chosen: Point | None
-    """The cheapest point that meets the target, or without prices the least DRAM of the grid, and then the least NVMe;
+    """The cheapest point that meets the target, or without prices the least DRAM, and then the least NVMe;
     simulated in full. Null if none does."""
     ceiling: Point
     """Without a bound on DRAM and NVMe."""
@@ -184,6 +184,7 @@ class _Run:
         """Return the best point that reaches the target, simulated in full: the last capacity not given is searched.
 
         With prices the other capacity is searched, too, unless it is given: in steps of 2, then finer around the best.
+        Without, how little of it does beside the grid's best, before it is seen how little of the last does beside that.
         """
         free = [role for role in axes if role not in self.question.axes]
         reached = (of for of in sorted(points, key=_preference) if self.question.target.is_met(of))
@@ -195,6 +196,8 @@ class _Run:
         start, inner = best, free[-1]
         self._guess = self._between(points, best)
         outer = next((role for role in axes if role != inner), None)
+        if outer in free and self.question.price is None:
+            best = start = self._least(best, outer, self._look_at)
         if outer is not None and self.question.price is not None:
             given = [of for of in axes[outer] if of is not None]
             finer, least = (_FINER, self.stack.chunk_bytes) if self._is_small else (1, self._prompt_bytes() / 2)

@@ -153,16 +153,20 @@ def test_the_least_dram_is_chosen_and_with_prices_the_cheapest(requests):
 
 
 def test_between_two_capacities_of_ours_the_answer_is_found_closer(requests):
-    found = sized(requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "25%")
-    line = [p for p in found["points"] if p["capacities"]["dram"] == found["chosen"]["capacities"]["dram"]]
-    assert len(line) == 11
-    sizes = [p["capacities"]["nvme"] for p in line]
-    assert sizes == sorted(sizes)
-    at = sizes.index(found["chosen"]["capacities"]["nvme"])
-    assert found["chosen"]["hit_ratio"] >= 0.25 > line[at - 1]["hit_ratio"]
-    closer = ["--dram", f"{line[at]['capacities']['dram']}B", "--nvme", f"{int(sizes[at] / 1.03)}B"]
-    less = sized(requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "25%", *closer)
-    assert less["chosen"] is None
+    asked = [requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "25%"]
+    found = sized(*asked)
+    chosen, grid = found["chosen"], [p for p in found["points"] if p != found["chosen"]]
+    assert len(grid) == 20
+    # Of the grid it would be this one.
+    first = min((p["capacities"]["dram"], p["capacities"]["nvme"]) for p in grid if p["hit_ratio"] >= 0.25)
+    dram, nvme = chosen["capacities"]["dram"], chosen["capacities"]["nvme"]
+    assert chosen["hit_ratio"] >= 0.25
+    assert dram < first[0]
+    assert nvme < first[1]
+    for less_dram, less_nvme in ((int(dram / 1.03), first[1]), (dram, int(nvme / 1.03))):
+        assert sized(*asked, "--dram", f"{less_dram}B", "--nvme", f"{less_nvme}B")["chosen"] is None
+    # Where it is given, it is not searched.
+    assert sized(*asked, "--dram", f"{first[0]}B")["chosen"]["capacities"]["dram"] == first[0]
 
 
 def test_what_the_gpu_reaches_by_itself_takes_no_dram(requests):
@@ -245,7 +249,8 @@ def test_users_have_capacities_that_suit_them():
         *("--set", "tiers.gpu.capacity=0"),
     )
     capacities = [(p["capacities"]["dram"], p["capacities"]["nvme"]) for p in found["points"]]
-    assert len({dram for dram, _ in capacities}) == 2
+    chosen = found["chosen"]["capacities"]["dram"]
+    assert len({dram for dram, _ in capacities} - {chosen}) == 2
     largest = max(nvme for _, nvme in capacities)
     assert largest / 2 < found["ceiling"]["live_bytes"] <= largest
     assert found["points"][-1]["hit_ratio"] == found["ceiling"]["hit_ratio"]
