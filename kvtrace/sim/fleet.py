@@ -365,12 +365,19 @@ class IncidentCounters:
         over_ns = incident.end_ns(self._fleet)
         windows = [self._window(*window) for window in _windows(incident.at_ns, over_ns, end_ns)]
         before = windows[0]["hit_ratio"] if windows and windows[0]["window"] == "before" else None
+        back_ns = None
+        if before is not None:
+            for start in range(over_ns, end_ns - STEP_NS + 1, STEP_NS):
+                ratio = hit_ratios(self._found(start, start + STEP_NS))["hit_ratio"]
+                if ratio is not None and ratio >= before - BACK_WITHIN:
+                    back_ns = start + STEP_NS - over_ns
+                    break
         return {
             "event": incident.text,
             "at_ns": incident.at_ns,
             "over_ns": over_ns,
             "is_reached": incident.at_ns < end_ns,
-            "hits_back_ns": None if before is None else self._back_ns(over_ns, end_ns, before),
+            "hits_back_ns": back_ns,
             "windows": windows,
         }
 
@@ -401,14 +408,6 @@ class IncidentCounters:
         """Return the stretches of a window: all that are left, if it goes to the end."""
         first, last = self._stretch(np.array([first_ns, last_ns])).tolist()
         return slice(first, None if last_ns == self._end_ns else last)
-
-    def _back_ns(self, over_ns: int, end_ns: int, before: float) -> int | None:
-        """Return how long after `over_ns` the first step ends in which hits are as before; null if none does."""
-        for start in range(over_ns, end_ns - STEP_NS + 1, STEP_NS):
-            ratio = hit_ratios(self._found(start, start + STEP_NS))["hit_ratio"]
-            if ratio is not None and ratio >= before - BACK_WITHIN:
-                return start + STEP_NS - over_ns
-        return None
 
 
 def _windows(at_ns: int, over_ns: int, end_ns: int) -> Iterator[tuple[str, int, int]]:
@@ -482,18 +481,6 @@ def schedule_incidents(world: World, steps: Sequence[Move], rows: int) -> None:
     world.knobs.endless &= ~lost
 
 
-def copy_tiers_to_places(world: World) -> None:
-    """Copy the first node's tiers and queues, still empty, to every node and rack."""
-    fleet = world.fleet
-    if fleet.count > 1:
-        racks = -(-fleet.count // fleet.rack_nodes)
-        fleet.tiers = np.tile(world.tiers, fleet.count + racks)
-        # Each place has a queue of its own.
-        last = fleet.tiers[len(world.tiers) - 1 :: len(world.tiers)]
-        last["queue_first"] = np.concatenate([np.arange(fleet.count), np.arange(racks)]) * last["queue_limit"]
-        fleet.queues = np.tile(world.queues, fleet.count + racks)
-
-
 def forget_copies(copies: Any) -> None:
     """Mark slots as having no copies at nodes or racks."""
     copies.view([("all", "i4", (5,))])["all"] = NONE
@@ -548,8 +535,3 @@ def stats(setting: FleetSetting, world: World) -> dict[str, Any]:
             "by_node": {name: nodes[name].tolist() for name in BY_NODE},
         }
     }
-
-
-def share(setting: FleetSetting, scope: Scope) -> dict[str, Any]:
-    """Return who shares a tier of `scope`, and how many of it there are; nothing of one node alone."""
-    return {} if setting.nodes == 1 else {"scope": str(scope), "instances": setting.instances(scope)}

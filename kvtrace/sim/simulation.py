@@ -49,7 +49,7 @@ from kvtrace.requests.requests import Requests, Waits
 from kvtrace.requests.users import Library, Popularity, ServingMode, library_of, make_users
 from kvtrace.sim import fleet
 from kvtrace.sim.chains import Chains, chunk_chains, conversations
-from kvtrace.sim.fleet import Incident, IncidentCounters, copy_tiers_to_places, schedule_incidents, set_fleet, steps_of
+from kvtrace.sim.fleet import Incident, IncidentCounters, schedule_incidents, set_fleet, steps_of
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
 from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, TierSetting, bytes_of, ns_of
@@ -257,11 +257,18 @@ def _set_tiers(world: World, preset: Preset) -> None:
 
 
 def set_policies(world: World, policies: Sequence[Policy]) -> None:
-    """Point the tiers to the C functions of their policies."""
+    """Point the tiers to the C functions of their policies; every node and rack has such tiers, still empty."""
     for of, policy in zip(world.tiers, policies, strict=True):
         for name, address in policy.addresses().items():
             of[name] = address
-    copy_tiers_to_places(world)
+    places, count = world.fleet, world.fleet.count
+    if count > 1:
+        racks = -(-count // places.rack_nodes)
+        places.tiers = np.tile(world.tiers, count + racks)
+        # Each place has a queue of its own.
+        last = places.tiers[len(world.tiers) - 1 :: len(world.tiers)]
+        last["queue_first"] = np.concatenate([np.arange(count), np.arange(racks)]) * last["queue_limit"]
+        places.queues = np.tile(world.queues, count + racks)
 
 
 def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> None:
@@ -351,37 +358,26 @@ class GrowableTables:
         table = getattr(owner, name)
         count, dtype = len(table), table.dtype
         size_bytes = (count + more) * dtype.itemsize
-        if name in self._memory:
-            del table
-            setattr(owner, name, np.empty(0, dtype))
-        if name not in self._memory or not _is_moved(self._memory[name], size_bytes):
-            before = table if name not in self._memory else np.frombuffer(self._memory[name], dtype)
-            memory = self._memory[name] = _take(size_bytes)
-            np.frombuffer(memory, dtype)[:count] = before
-        setattr(owner, name, np.frombuffer(self._memory[name], dtype))
+        memory = self._memory.get(name)
+        try:
+            if memory is not None:
+                try:
+                    # It cannot be moved while somebody looks at it.
+                    del table
+                    setattr(owner, name, np.empty(0, dtype))
+                    memory.resize(size_bytes)
+                except BufferError:
+                    # A view that waits to be collected, or is another thread's: it keeps what it sees.
+                    table, memory = np.frombuffer(memory, dtype), None
+            if memory is None:
+                memory = self._memory[name] = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                with suppress(OSError):  # of a kernel without huge pages
+                    memory.madvise(mmap.MADV_HUGEPAGE)
+                np.frombuffer(memory, dtype)[:count] = table
+        except OSError as error:
+            raise MemoryError(str(error)) from None
+        setattr(owner, name, np.frombuffer(memory, dtype))
         return getattr(owner, name)[count:]
-
-
-def _is_moved(memory: mmap.mmap, size_bytes: int) -> bool:
-    """Make `memory` longer where it lies or elsewhere; return whether that was done: not if somebody looks at it."""
-    try:
-        memory.resize(size_bytes)
-    except OSError as error:
-        raise MemoryError(str(error)) from None
-    except BufferError:
-        # A view that waits to be collected, or is another thread's: it keeps what it sees.
-        return False
-    return True
-
-
-def _take(size_bytes: int) -> mmap.mmap:
-    try:
-        memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
-        raise MemoryError(str(error)) from None
-    with suppress(OSError):  # of a kernel without huge pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
 
 
 def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
@@ -619,7 +615,8 @@ class Simulation:
 
     def stats(self) -> dict[str, Any]:
         """Return the counters of the simulation, as the metadata carries them."""
-        preset, total, first_token = self.preset, self.world.total, None
+        preset, nodes, total = self.preset, self.preset.fleet, self.world.total
+        first_token: dict[str, Any] | None = None
         tiers, is_one = fleet.all_tiers(self.world)
 
         def of_all(t: int, name: str) -> int:
@@ -631,14 +628,20 @@ class Simulation:
             actors, steps = self.world.actors, [records.WORLD.constants[f"STEP_{of}"] for of in ("PROMOTE", "STORE")]
             waiting = actors[np.isin(actors["step"], steps) & (actors["answered"] == 0)]
             first_tokens = np.concatenate([*self._first_tokens, waiting[list(records.FIRST_TOKEN.names or ())]])
-            with_cache, without_cache = (quantiles_ns(first_tokens[f"{kind}_cache_ns"]) for kind in ("with", "without"))
-            first_token = {"requests": len(first_tokens), "with_cache": with_cache, "without_cache": without_cache}
+            first_token = {"requests": len(first_tokens)}
+            for kind in ("with_cache", "without_cache"):
+                ordered = np.sort(first_tokens[f"{kind}_ns"])
+                # Each a time that occurred; null where there are too few for it.
+                first_token[kind] = {
+                    f"{name}_ns": int(ordered[rank - 1]) if (rank := nearest_rank(len(ordered), part)) else None
+                    for name, part in QUANTILES.items()
+                }
         lookups, decoded, prefills = (int(total[name]) for name in ("lookups", "decoded_tokens", "prefills"))
         hits = [of_all(t, "hits") for t in range(len(preset.tiers))]
         per_tier = [
             {"name": tier.name, "hits": hits[t], "hit_ratio": _ratio(hits[t], lookups)}
             | {name: of_all(t, name) for name in _counted(tier)}
-            | fleet.share(preset.fleet, tier.scope)
+            | ({} if nodes.nodes == 1 else {"scope": str(tier.scope), "instances": nodes.instances(tier.scope)})
             for t, tier in enumerate(preset.tiers)
         ]
         return {
@@ -660,7 +663,7 @@ class Simulation:
             **({"stalled_requests": int(total["stalled"])} if any(tier.loads_whole for tier in preset.tiers) else {}),
             "first_token": first_token,
             "tiers": per_tier,
-            **fleet.stats(preset.fleet, self.world),
+            **fleet.stats(nodes, self.world),
             **self._incidents_seen.stats(self.now_ns if self.load.until_ns == FOREVER_NS else self.load.until_ns),
         }
 
@@ -699,12 +702,3 @@ def _offers(preset: Preset, total: Any) -> dict[str, Any]:
         return {}
     names = {"count": "offers", "refused": "refused_offers", "refused_objects": "refused_objects"}
     return {"offers": {name: int(total[column]) for name, column in names.items()}}
-
-
-def quantiles_ns(times: Any) -> dict[str, int | None]:
-    """Return the quantiles of all `times`, ns, each a time that occurred; null where there are too few for it."""
-    ordered = np.sort(times)
-    return {
-        f"{name}_ns": int(ordered[rank - 1]) if (rank := nearest_rank(len(ordered), part)) else None
-        for name, part in QUANTILES.items()
-    }
