@@ -159,10 +159,10 @@ def _read_sharegpt(
         raise TraceError("no conversation has a question and an answer", path=path)
     order, sessions, places = _interleave(column(turns.lengths), live_conversations, rng)
     gaps = rng.exponential(NS_PER_S / request_rate_per_s, size=len(order))
-    times = np.cumsum(np.rint(gaps))
-    if times[-1] > MAX_NS:
+    arrivals = np.cumsum(np.rint(gaps))
+    if arrivals[-1] > MAX_NS:
         raise ConfigError(f"request rate(={request_rate_per_s}) is too low: {len(order)} requests outlast the clock")
-    arrivals = times.astype(np.int64)
+    arrivals = arrivals.astype(np.int64)
     facts = {
         "tokenizer": tokenizer_name,
         "request_rate_per_s": request_rate_per_s,
@@ -173,8 +173,14 @@ def _read_sharegpt(
     }
     origin = origin_of("sharegpt", path, sha256_of(path), len(order), 0, **facts)
     tokens = column(turns.inputs)[order], column(turns.outputs)[order]
-    notes = _sharegpt_notes(origin)
-    return without_blocks(arrivals - arrivals[0], *tokens, origin, notes, session_id=sessions, turn=places)
+    times = f"Poisson at {request_rate_per_s:g} a second over {live_conversations} conversations at a time"
+    notes = [
+        f"the source has no times: they are drawn, {times}",
+        f"the source has no token counts: they are {tokenizer_name}",
+        "the source has no block ids: prompts share a prefix within their conversation only",
+        *counted(*((turns.odd[name], what) for name, what in _ODDITIES.items())),
+    ]
+    return without_blocks(arrivals - arrivals[0], *tokens, origin, tuple(notes), session_id=sessions, turn=places)
 
 
 def _read_turns(path: Path, count: Callable[[str], int], limit: int | None) -> _Turns:
@@ -215,16 +221,6 @@ def _interleave(lengths: Ints, live: int, rng: np.random.Generator) -> tuple[Int
                 going[slot] = going[-1]
                 going.pop()
     return firsts[sessions] + places, sessions, places
-
-
-def _sharegpt_notes(origin: dict[str, Any]) -> tuple[str, ...]:
-    rate, live = origin["request_rate_per_s"], origin["live_conversations"]
-    notes = [
-        f"the source has no times: they are drawn, Poisson at {rate:g} a second over {live} conversations at a time",
-        f"the source has no token counts: they are {origin['tokenizer']}",
-        "the source has no block ids: prompts share a prefix within their conversation only",
-    ]
-    return (*notes, *counted(*((origin[name], what) for name, what in _ODDITIES.items())))
 
 
 sharegpt = SourceFormat(_read_sharegpt, lambda start: start.text.startswith(b"[") and b'"conversations"' in start.text)

@@ -568,23 +568,6 @@ def _bare(value: Any) -> Any:
 def _records(path: Path, digest: Any) -> Iterator[tuple[int, _Record]]:
     """Yield the records with their number, from 1, once the header is as it should be."""
     header, records = msgspec.msgpack.Decoder(_Header), msgspec.msgpack.Decoder(_Record)
-    for number, frame in enumerate(_frames(path, digest)):
-        try:
-            if number:
-                yield number, records.decode(frame)
-                continue
-            head = header.decode(frame)
-        except msgspec.ValidationError as error:
-            message, place = place_of(error)
-            raise TraceError(message, path=path, row=number, column=place) from None
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise TraceError(f"not MessagePack: {error}", path=path, row=number) from None
-        if head.magic != _MAGIC or head.format_version != 1 or head.level != "storage":
-            what = f"magic {head.magic!r}, format {head.format_version}, level {head.level!r}"
-            raise TraceError(f"{what}, where we read LMCT, 1 and storage", path=path)
-
-
-def _frames(path: Path, digest: Any) -> Iterator[bytes]:
     size = path.stat().st_size
     with path.open("rb") as file:
         number = at = 0
@@ -596,7 +579,17 @@ def _frames(path: Path, digest: Any) -> Iterator[bytes]:
             frame = file.read(length)
             digest.update(prefix)
             digest.update(frame)
-            yield frame
+            try:
+                if number:
+                    yield number, records.decode(frame)
+                elif (head := header.decode(frame)) != _Header(_MAGIC, 1, "storage"):
+                    what = f"magic {head.magic!r}, format {head.format_version}, level {head.level!r}"
+                    raise TraceError(f"{what}, where we read LMCT, 1 and storage", path=path)
+            except msgspec.ValidationError as error:
+                message, place = place_of(error)
+                raise TraceError(message, path=path, row=number, column=place) from None
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+                raise TraceError(f"not MessagePack: {error}", path=path, row=number) from None
             number += 1
 
 

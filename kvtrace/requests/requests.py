@@ -368,7 +368,7 @@ def prefix_chains(ids: Ints, offsets: Ints) -> tuple[Ints, int]:
     """Return `ids` such that an equal id means an equal prefix, and how many ids had several prefixes.
 
     Request n has `ids[offsets[n]:offsets[n + 1]]`. If every id always follows the same id, they are prefix
-    chains already and are returned as they are.
+    chains already and are returned as they are. Else each block is named by (name of the prefix before it, its id).
     """
     before = np.empty_like(ids)
     before[1:] = ids[:-1]
@@ -377,16 +377,9 @@ def prefix_chains(ids: Ints, offsets: Ints) -> tuple[Ints, int]:
     sorted_ids, sorted_before = ids[order], before[order]
     differs = (sorted_ids[1:] == sorted_ids[:-1]) & (sorted_before[1:] != sorted_before[:-1])
     ambiguous = len(np.unique(sorted_ids[1:][differs]))
-    return (ids, 0) if ambiguous == 0 else (_renamed(ids, offsets), ambiguous)
-
-
-def backwards_notes(times: int) -> list[str]:
-    """Return what is to be said of a file whose times go back so often; nothing of none."""
-    return [f"times went backwards {times} times: the requests were sorted by arrival"] if times else []
-
-
-def _renamed(ids: Ints, offsets: Ints) -> Ints:
-    """Name each block by (name of the prefix before it, its id), place by place through all prompts at once."""
+    if not ambiguous:
+        return ids, 0
+    # Place by place through all prompts at once.
     numbers, distinct = dense(ids)
     names = np.empty_like(ids)
     lengths = np.diff(offsets)
@@ -402,7 +395,12 @@ def _renamed(ids: Ints, offsets: Ints) -> Ints:
         found, count = dense((prefix[:alive] + 1) * distinct + numbers[at])
         prefix[:alive] = names[at] = found + used
         used += count
-    return names
+    return names, ambiguous
+
+
+def backwards_notes(times: int) -> list[str]:
+    """Return what is to be said of a file whose times go back so often; nothing of none."""
+    return [f"times went backwards {times} times: the requests were sorted by arrival"] if times else []
 
 
 class Gathered:
@@ -721,13 +719,18 @@ def _copied(requests: Requests, shifts_ns: Ints, ids_of: Callable[[int], Ints]) 
     for copy in range(len(shifts_ns)):
         ids[np.repeat(offsets[place[copy * count : (copy + 1) * count]], lengths) + within] = ids_of(copy)
     more: dict[str, Any] = {name: _rows(getattr(requests, name), order % count) for name in _COLUMNS}
+    if (sessions := requests.session_id) is not None:
+        numbers, conversations = dense(sessions[sessions != NONE])
+        own = np.full((len(shifts_ns), count), NONE, dtype=np.int64)
+        own[:, sessions != NONE] = numbers + conversations * np.arange(len(shifts_ns))[:, None]
+        sessions = own.reshape(-1)[order]
     answered, waits = requests.answered_ns, requests.waits
     return replace(
         requests,
         arrival_ns=times[order],
         block_offsets=offsets,
         block_ids=ids,
-        session_id=_rows(_sessions_of_copies(requests.session_id, len(shifts_ns)), order),
+        session_id=sessions,
         answered_ns=None if answered is None else shifted(answered, shifts_ns)[order],
         waits=None if waits is None else waits.repeated(shifts_ns).kept(order),
         **more,
@@ -753,7 +756,13 @@ def superpose(requests: Requests, copies: int, common: float, shift_ns: int, rng
     if int(requests.arrival_ns[-1]) + shift_ns > MAX_NS:
         raise ConfigError(f"scale shift(={shift_ns} ns) puts requests beyond the clock of a trace")
     numbers, names = dense(requests.block_ids)
-    is_common, shared = _most_used(numbers, names, common)
+    uses = np.bincount(numbers, minlength=names)
+    by_use = np.argsort(-uses, kind="stable")
+    # In integers, so that a share that comes out whole is taken whole.
+    most = round(common * _PARTS) * references // _PARTS
+    most_used = by_use[: int(np.searchsorted(np.cumsum(uses[by_use]), most, side="right"))]
+    is_common = np.zeros(names, dtype=bool)
+    is_common[most_used] = True
     own, owned = np.cumsum(~is_common) - 1, int(np.count_nonzero(~is_common))
     if names * copies > MAX_BLOCK_ID:
         raise ConfigError(f"scale(={copies}) of {names} blocks are more than a trace can number")
@@ -761,35 +770,13 @@ def superpose(requests: Requests, copies: int, common: float, shift_ns: int, rng
     every = _copied(
         requests, shifts, lambda copy: np.where(is_common, np.arange(names), names + copy * owned + own)[numbers]
     )
-    share = f"{100 * shared / max(references, 1):.1f} % of all references to blocks"
+    share = f"{100 * int(uses[most_used].sum()) / max(references, 1):.1f} % of all references to blocks"
     note = (
         f"the requests come {copies} times over each other, each copy later by up to {format_duration(shift_ns)}"
         + ("; its sessions are its own" if requests.session_id is not None else "")
         + (f"; its blocks too, but for the most used prefixes, {share}" if requests.block_tokens else "")
     )
     return _noted(every, note)
-
-
-def _most_used(numbers: Ints, names: int, common: float) -> tuple[Any, int]:
-    """Return which of the blocks, numbered by first appearance, are common, and how many references are to them."""
-    uses = np.bincount(numbers, minlength=names)
-    by_use = np.argsort(-uses, kind="stable")
-    # In integers, so that a share that comes out whole is taken whole.
-    most = round(common * _PARTS) * len(numbers) // _PARTS
-    taken = int(np.searchsorted(np.cumsum(uses[by_use]), most, side="right"))
-    is_common = np.zeros(names, dtype=bool)
-    is_common[by_use[:taken]] = True
-    return is_common, int(uses[by_use[:taken]].sum())
-
-
-def _sessions_of_copies(sessions: Ints | None, copies: int) -> Ints | None:
-    """Return the sessions of copies one after the other: each copy's are its own."""
-    if sessions is None:
-        return None
-    numbers, count = dense(sessions[sessions != NONE])
-    found = np.full((copies, len(sessions)), NONE, dtype=np.int64)
-    found[:, sessions != NONE] = numbers + count * np.arange(copies)[:, None]
-    return found.reshape(-1)
 
 
 class Turns(StrEnum):
@@ -814,8 +801,16 @@ def choose(requests: Requests, turns: Turns | None) -> tuple[Requests, Waits | N
         if is_asked:
             raise ConfigError("--turns follow: no request has a turn of its session before it; leave the option out")
         return requests, None
-    notes = tuple(note for note in requests.notes if note != requests.untimed)
-    return replace(requests, notes=(*notes, _note(requests, waits))), waits
+    pause = requests.pause
+    if not pause and requests.answered_ns is None:
+        pause = "the recorded time between their arrivals, in which the answer's own time is: the source lacks that"
+    note = (
+        f"closed loop: {waits.followers} of {len(requests)} requests follow others and arrive a pause after the "
+        "simulated answer before them ended, the others at their recorded time; the pause is "
+        f"{pause or 'the recorded time from the end of that answer on'}"
+    )
+    notes = tuple(of for of in requests.notes if of != requests.untimed)
+    return replace(requests, notes=(*notes, note)), waits
 
 
 def waits_of(requests: Requests) -> Waits:
@@ -836,14 +831,3 @@ def waits_of(requests: Requests) -> Waits:
     ended = arrivals if requests.answered_ns is None else requests.answered_ns
     delay = np.maximum(0, arrivals[row] - ended[before])
     return Waits(row, before, delay, np.zeros(len(row), dtype=bool), np.zeros(len(requests), dtype=np.int64))
-
-
-def _note(requests: Requests, waits: Waits) -> str:
-    pause = requests.pause
-    if not pause and requests.answered_ns is None:
-        pause = "the recorded time between their arrivals, in which the answer's own time is: the source lacks that"
-    pause = pause or "the recorded time from the end of that answer on"
-    return (
-        f"closed loop: {waits.followers} of {len(requests)} requests follow others and arrive a pause after the "
-        f"simulated answer before them ended, the others at their recorded time; the pause is {pause}"
-    )
