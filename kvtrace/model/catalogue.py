@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -67,7 +66,9 @@ def find_model(name: str, kv_dtype: str | None = None) -> ModelShape:
     models, path = load_models(), Path(name)
     if name not in models and (name.endswith(".json") or path.is_dir()):
         return read_model(path / "config.json" if path.is_dir() else path, kv_dtype)
-    if own := known_as(name, models):
+    # Its maker, its case and how it was tuned do not count.
+    own = name if name in models else next((own for own in models if _plain(own) == _plain(name)), None)
+    if own is not None:
         if kv_dtype is None:
             return models[own]
         # Recurrent states and indexers keep theirs.
@@ -78,12 +79,6 @@ def find_model(name: str, kv_dtype: str | None = None) -> ModelShape:
     nearest = [model for model in models if _plain(model) in near]
     hint = f"the nearest are {', '.join(nearest)}" if nearest else f"known are {', '.join(models)}"
     raise ConfigError(f"unknown model {name!r}; {hint}, or a path to a config.json (`kvtrace models` lists all)")
-
-
-def known_as(name: str, models: Iterable[str]) -> str | None:
-    """Return which of `models` `name` means: the same, or the same but for its maker, its case and how it was tuned."""
-    models = list(models)
-    return name if name in models else next((own for own in models if _plain(own) == _plain(name)), None)
 
 
 def _plain(name: str) -> str:
@@ -193,7 +188,17 @@ def describe_model(
         "replication_factor": replication(model, ranks),
         "chunk_tokens": chunk_tokens,
         "page_bytes": page_bytes,
-        "pieces": [_piece(p, chunks, chunk_tokens, page_bytes) for p in pieces(model, ranks)],
+        "pieces": [
+            {
+                "kind": str(p.kind),
+                "window_tokens": p.window_tokens,
+                "object_bytes_per_rank": p.size_bytes(chunk_tokens),
+                "padded_object_bytes_per_rank": pad(p.size_bytes(chunk_tokens), page_bytes),
+                "copies": p.copies,
+                "needed_chunks": p.needed_chunks(chunks, chunk_tokens),
+            }
+            for p in pieces(model, ranks)
+        ],
         "chunk_bytes": chunk_bytes(model, chunk_tokens, ranks, page_bytes),
         "tokens": tokens,
         "chunks": chunks,
@@ -216,25 +221,9 @@ def _group(model: ModelShape, group: Any, ranks: int) -> dict[str, Any]:
     }
 
 
-def _piece(piece: Any, chunks: int, chunk_tokens: int, page_bytes: int) -> dict[str, Any]:
-    size = piece.size_bytes(chunk_tokens)
-    return {
-        "kind": str(piece.kind),
-        "window_tokens": piece.window_tokens,
-        "object_bytes_per_rank": size,
-        "padded_object_bytes_per_rank": pad(size, page_bytes),
-        "copies": piece.copies,
-        "needed_chunks": piece.needed_chunks(chunks, chunk_tokens),
-    }
-
-
 def _split_notes(model: ModelShape, ranks: int) -> list[str]:
-    counts = {
-        count
-        for g in model.groups
-        if not isinstance(g, Latent | Indexer)
-        for count in ((g.heads,) if isinstance(g, Recurrent) else (g.kv_heads,))
-    }
+    held = (g for g in model.groups if not isinstance(g, Latent | Indexer))
+    counts = {g.heads if isinstance(g, Recurrent) else g.kv_heads for g in held}
     return [
         f"{heads} heads do not split evenly over {ranks} ranks, which engines refuse: each rank is charged "
         f"{share(heads, ranks)}"
@@ -259,9 +248,15 @@ def document(d: dict[str, Any]) -> Document:
     prefix = f"A prefix of {format_count(d['tokens'])} tokens: {format_count(d['chunks'])} chunks{left}"
     needs = ", ".join(f"{p['kind']} {format_count(p['needed_chunks'])}" for p in d["pieces"])
     is_windowed = d["read_bytes"] != d["stored_dense_bytes"]
+    # All ranks together.
+    sizes = {name: d[f"{name}_bytes"] for name in ("stored_dense", "stored_windowed", "read")}
+    if sizes["stored_windowed"] == sizes["stored_dense"]:
+        del sizes["stored_windowed"]
+    rows = [[name.replace("_", ", "), size, size] for name, size in sizes.items()]
+    taken = ReportTable("", Sheet.SUMMARY, [*columns_of("text: what = all ranks"), *_SIZES], rows)
     chapters += [
         Chapter(f"A chunk of {format_count(d['chunk_tokens'])} tokens{page}", [_objects(d)]),
-        Chapter(prefix, [_prefix(d)], [f"chunks that a read needs: {needs}"] if is_windowed else []),
+        Chapter(prefix, [taken], [f"chunks that a read needs: {needs}"] if is_windowed else []),
     ]
     headline = f"KV cache in {d['kv_dtype']}, context up to {format_count(d['max_context_tokens'])} tokens"
     return Document(d["model"], f"{headline}\nfrom {d['source']}", chapters, d["notes"])
@@ -304,12 +299,3 @@ def _objects(d: dict[str, Any]) -> ReportTable:
     if all(row[1] == row[3] for row in rows[:-1]):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     return ReportTable("", Sheet.SUMMARY, columns, rows)
-
-
-def _prefix(d: dict[str, Any]) -> ReportTable:
-    """Return what all ranks together store and read of the prefix."""
-    names = ["stored_dense", "stored_windowed", "read"]
-    if d["stored_windowed_bytes"] == d["stored_dense_bytes"]:
-        names.remove("stored_windowed")
-    rows = [[name.replace("_", ", "), *[d[f"{name}_bytes"]] * 2] for name in names]
-    return ReportTable("", Sheet.SUMMARY, [*columns_of("text: what = all ranks"), *_SIZES], rows)

@@ -66,8 +66,16 @@ def read_model(path: Path, kv_dtype: str | None = None) -> ModelShape:
 
     `kv_dtype` replaces the dtype of the cache. ConfigError names the file and the field that cannot be used.
     """
-    whole, digest = _load(path)
-    config = Fields(whole, str(path))
+    need_file(path)
+    try:
+        data = path.read_bytes()
+        # Released files hold Infinity, which is no JSON to a strict reader.
+        tree = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not JSON: {error}") from None
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: not a model's config.json: it holds no object")
+    config = Fields(tree, str(path))
     if config.tree.get("is_encoder_decoder"):
         raise config.error("is_encoder_decoder", "encoder-decoder models are not supported")
     notes: list[str] = []
@@ -89,7 +97,7 @@ def read_model(path: Path, kv_dtype: str | None = None) -> ModelShape:
     model = ModelShape(
         parameters=parameters,
         active_parameters=active,
-        source=f"config.json, model_type {kind}, SHA-256 {digest[:16]}",
+        source=f"config.json, model_type {kind}, SHA-256 {hashlib.sha256(data).hexdigest()[:16]}",
         groups=groups,
         max_context_tokens=text.integer(context),
         kv_dtype=_kv_dtype(kv_dtype, config, text, model_dtype),
@@ -97,19 +105,6 @@ def read_model(path: Path, kv_dtype: str | None = None) -> ModelShape:
     )
     check(model, str(path))
     return model
-
-
-def _load(path: Path) -> tuple[dict[str, Any], str]:
-    need_file(path)
-    try:
-        data = path.read_bytes()
-        # Released files hold Infinity, which is no JSON to a strict reader.
-        tree = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not JSON: {error}") from None
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: not a model's config.json: it holds no object")
-    return tree, hashlib.sha256(data).hexdigest()
 
 
 def _groups(text: Fields, model_dtype: KvDtype, notes: list[str]) -> tuple[Layers, ...]:
@@ -511,19 +506,16 @@ def _state_dtype(text: Fields, otherwise: KvDtype, notes: list[str], default: st
     return otherwise
 
 
-_GEMMA3: Final = {
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "sliding_window": 4096,
-    "sliding_window_pattern": 6,
-    "max_position_embeddings": 131_072,
-}
-
-
 # What each class of transformers takes for a field that a config.json leaves out; released files rely on it.
 _DEFAULTS: Final[dict[str, dict[str, int]]] = {
-    "gemma3_text": _GEMMA3,
+    "gemma3_text": {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 6,
+        "max_position_embeddings": 131_072,
+    },
     "opt": {"max_position_embeddings": 2048},
     "falcon": {"max_position_embeddings": 2048},
     "jamba": {"num_key_value_heads": 8, "max_position_embeddings": 262_144},

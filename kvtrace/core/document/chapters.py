@@ -543,23 +543,21 @@ _WINDOWS: Final = {
 
 def event_lines(events: dict[str, Any]) -> list[str]:
     """Return a line for each event: hits before it and in the minute after it, and when they were back."""
-    return [_event_line(of) for of in events["around"]]
-
-
-def _event_line(of: dict[str, Any]) -> str:
-    if not of["is_reached"]:
-        return f"{of['event']}: the trace ends before it"
-    hits = {window["window"]: show(window["hit_ratio"], Unit.SHARE) for window in of["windows"]}
-    parts = [f"{hits[name]} {words}" for name, words in _WINDOWS.items() if name in hits]
-    back = of["hits_back_ns"]
-    if back is not None:
-        parts.append(f"back as before within {format_duration(back)}")
-    elif "before" in hits:
-        parts.append("not back as before by the end of the trace")
-    restarted = sum(window["restarted"] for window in of["windows"] if window["window"] != "before")
-    if restarted:
-        parts.append(f"{format_count(restarted)} requests began again")
-    return f"{of['event']}: hits {', '.join(parts)}"
+    lines = []
+    for of in events["around"]:
+        if not of["is_reached"]:
+            lines.append(f"{of['event']}: the trace ends before it")
+            continue
+        hits = {window["window"]: show(window["hit_ratio"], Unit.SHARE) for window in of["windows"]}
+        parts = [f"{hits[name]} {words}" for name, words in _WINDOWS.items() if name in hits]
+        if of["hits_back_ns"] is not None:
+            parts.append(f"back as before within {format_duration(of['hits_back_ns'])}")
+        elif "before" in hits:
+            parts.append("not back as before by the end of the trace")
+        if restarted := sum(window["restarted"] for window in of["windows"] if window["window"] != "before"):
+            parts.append(f"{format_count(restarted)} requests began again")
+        lines.append(f"{of['event']}: hits {', '.join(parts)}")
+    return lines
 
 
 def event_tables(events: dict[str, Any]) -> list[ReportTable]:
