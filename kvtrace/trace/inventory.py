@@ -273,26 +273,26 @@ class Ledger:
         self._books.tiers["capacity_bytes"] = [
             INT64_MAX if tier.capacity_bytes is None else tier.capacity_bytes for tier in tiers
         ]
-        # In a trace of several nodes: which of them has which tiers of its own.
-        self._places = _Places(tiers) if any(tier.instance_nodes is not UNSET for tier in tiers) else None
+        # In a trace of several nodes: how many of them, in order, share an instance of each tier.
+        nodes = [_ALL_NODES if tier.instance_nodes is UNSET else tier.instance_nodes for tier in tiers]
+        self._shared = np.array(nodes, np.int64) if set(nodes) - {_ALL_NODES} else None
+        self._instances, self._cells = Numbers(0), Numbers(0)
+        """Of the instances of tiers, and of what each object is in each of them."""
 
     @property
-    def extents(self) -> NDArray[np.int64]:
-        """The bytes that each object had in any tier, at its largest."""
-        found: NDArray[np.int64] = self._books.extents
-        return found
+    def extents(self) -> Any:
+        """int64: the bytes that each object had in any tier, at its largest."""
+        return self._books.extents
 
     @property
-    def live_bytes(self) -> NDArray[np.int64]:
-        """Of each tier, all its instances together; so are the peaks."""
-        found: NDArray[np.int64] = self._books.tiers["live_bytes"]
-        return found
+    def live_bytes(self) -> Any:
+        """int64: of each tier, all its instances together; so are the peaks."""
+        return self._books.tiers["live_bytes"]
 
     @property
-    def peak_bytes(self) -> NDArray[np.int64]:
-        """The most that was live at once."""
-        found: NDArray[np.int64] = self._books.tiers["peak_bytes"]
-        return found
+    def peak_bytes(self) -> Any:
+        """int64: the most that was live at once."""
+        return self._books.tiers["peak_bytes"]
 
     def apply(self, batch: pa.RecordBatch) -> None:
         """Enter the rows of `batch`; TraceError at the first that cannot be."""
@@ -300,12 +300,14 @@ class Ledger:
         books = self._books
         self.objects = max(self.objects, int(columns["object_id"].max(initial=-1)) + 1)
         self.requests = max(self.requests, int(columns["request_id"].max(initial=-1)) + 1)
-        if self._places is None:
-            instance = columns["tier"].astype(np.int64)
-            cell = columns["object_id"] * len(self.tiers) + instance
-        else:
-            instance, cell = self._places.of(batch, columns)
-            books.instances = grown(books.instances, self._places.instances, 0)
+        instance = tier = columns["tier"].astype(np.int64)
+        cell = columns["object_id"] * len(self.tiers) + tier
+        if self._shared is not None:
+            node = batch.column("node").to_numpy().astype(np.int64) if "node" in batch.schema.names else 0
+            place = node // self._shared[tier] * (len(self.tiers) + 1) + tier
+            instance = self._instances.of(place).astype(np.int64)
+            cell = self._cells.of((instance << _OBJECT_BITS) + columns["object_id"]).astype(np.int64)
+            books.instances = grown(books.instances, self._instances.count, 0)
         books.sizes = grown(books.sizes, int(cell.max(initial=-1)) + 1, 0)
         books.extents = grown(books.extents, self.objects, 0)
         books.stages = grown(books.stages, min(self.requests, self._total_rows + DENSE_SLACK), -1)
@@ -325,30 +327,8 @@ class Ledger:
         return TraceError(message, path=self.path, row=self.rows + at, column=column)
 
 
-class _Places:
-    """Numbers the instances of tiers in a trace of several nodes, and what each object is in each of them."""
-
-    def __init__(self, tiers: list[TierFacts]) -> None:
-        unset = 2**31
-        self._shared = np.array([unset if t.instance_nodes is UNSET else t.instance_nodes for t in tiers], np.int64)
-        self._instances, self._cells = Numbers(0), Numbers(0)
-
-    @property
-    def instances(self) -> int:
-        """How many there are so far."""
-        return self._instances.count
-
-    def of(self, batch: pa.RecordBatch, columns: dict[str, Any]) -> tuple[Any, Any]:
-        """Return the instance that each row of `batch` is of, and the number of its object there."""
-        tier = columns["tier"].astype(np.int64)
-        node = np.zeros(len(tier), np.int64)
-        if "node" in batch.schema.names:
-            node = batch.column("node").to_numpy().astype(np.int64)
-        instance = self._instances.of((node // self._shared[tier]) * (len(self._shared) + 1) + tier).astype(np.int64)
-        return instance, self._cells.of((instance << _OBJECT_BITS) + columns["object_id"]).astype(np.int64)
-
-
 _OBJECT_BITS = 38
+_ALL_NODES = 2**31
 _COLUMNS = {
     "ts_ns": I8, "op": I1, "tier": I1, "object_id": I8, "offset_bytes": I8, "length_bytes": I8, "request_id": I8,
     "stage": I4,

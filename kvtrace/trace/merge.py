@@ -87,7 +87,14 @@ def merge(
     Rows of equal time are in the order of `inputs`, as far as they are read together. ConfigError if names, tiers
     or outputs do not go together.
     """
-    sources = [_open(given) for given in inputs]
+    sources = []
+    for given in inputs:
+        own, beside = open_table(given.path, TRACE), objects_path(given.path)
+        listed = open_table(beside, OBJECTS) if beside.is_file() else None
+        table = None if given.requests is None else open_table(given.requests, REQUESTS)
+        if table is not None and table.meta.config_sha256 != own.meta.config_sha256:
+            raise ConfigError(f"--requests {given.name}={given.requests}: of another simulation than {given.path}")
+        sources.append(_Source(given, own, listed, table))
     tiers = _match_tiers(sources)
     _number(sources)
     meta = _metadata(sources, tiers, argv)
@@ -113,16 +120,6 @@ def merge(
             trace.update(notes=[*trace.meta.notes, f"no objects table: {', '.join(lacking)} has none"])
         trace.finish()
     return trace.meta
-
-
-def _open(given: Input) -> _Source:
-    beside = objects_path(given.path)
-    trace = open_table(given.path, TRACE)
-    objects = open_table(beside, OBJECTS) if beside.is_file() else None
-    asked = None if given.requests is None else open_table(given.requests, REQUESTS)
-    if asked is not None and asked.meta.config_sha256 != trace.meta.config_sha256:
-        raise ConfigError(f"--requests {given.name}={given.requests}: of another simulation than {given.path}")
-    return _Source(given, trace, objects, asked)
 
 
 def _match_tiers(sources: list[_Source]) -> list[TierFacts]:

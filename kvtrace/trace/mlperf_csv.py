@@ -231,9 +231,18 @@ def write_from(source: Path, target: Path, progress: Callable[[float], None]) ->
         out.write(HEADER.encode() + b"\n")
         for batch in reader.batches():
             frame = pl.DataFrame(pl.from_arrow(batch)).with_columns(pl.col("op", "phase").cast(pl.String))
-            _count_losses(frame, lost)
+            is_deleted = pl.col("op") == Op.DELETE
+            counts = frame.select(
+                is_deleted.sum(),
+                pl.col("request_id").is_not_null().sum(),
+                (pl.col("offset_bytes") > 0).sum(),
+                (~pl.col("phase").is_in([Phase.PREFILL, *_EXPORT_PHASES]) & ~is_deleted).sum().alias("p"),
+                (pl.col("rank") > 0).sum(),
+                (pl.col("ts_ns") % 1000 != 0).sum(),
+            ).row(0)
+            lost = {name: lost[name] + int(count) for name, count in zip(lost, counts, strict=True)}
             text = io.BytesIO()
-            _mlperf_rows(frame.filter(pl.col("op") != Op.DELETE), keys, first_us).write_csv(text, include_header=False)
+            _mlperf_rows(frame.filter(~is_deleted), keys, first_us).write_csv(text, include_header=False)
             out.write(text.getbuffer())
             rows += batch.num_rows
             progress(float(rows))
@@ -281,17 +290,3 @@ def _mlperf_rows(frame: Any, keys: Any, first_us: int) -> Any:
         key.alias("key"),
         phase.alias("phase"),
     )
-
-
-def _count_losses(frame: Any, lost: dict[str, int]) -> None:
-    kept = [Phase.PREFILL, *_EXPORT_PHASES]
-    counts = frame.select(
-        (pl.col("op") == Op.DELETE).sum(),
-        pl.col("request_id").is_not_null().sum(),
-        (pl.col("offset_bytes") > 0).sum(),
-        (~pl.col("phase").is_in(kept) & (pl.col("op") != Op.DELETE)).sum().alias("p"),
-        (pl.col("rank") > 0).sum(),
-        (pl.col("ts_ns") % 1000 != 0).sum(),
-    ).row(0)
-    for name, count in zip(lost, counts, strict=True):
-        lost[name] += int(count)
