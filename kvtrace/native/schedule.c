@@ -9,12 +9,8 @@
 #include <stdlib.h>
 
 // === users ===========================================================================================================
-// What synthetic users ask: chatbot, coding and document users who take turns in conversations, in a closed loop (the
-// simulation's own), in an open loop, at times that wait for nobody, or on without waiting for answers, served by
-// class.
-//
-// The templates are those of the MLPerf Storage KV-cache benchmark. Every number is drawn from (seed, user, how many
-// were drawn before), so one user's turns never depend on another's.
+// What synthetic users ask: in a closed loop (the simulation's own), in an open loop, at times that wait for nobody, or
+// on without waiting for answers, served by class (see requests/users.py).
 
 // Of the first rank of a Zipf distribution with exponent 1; that of rank r is this over r.
 #define ZIPF_WEIGHT ((int64_t)1 << 32)
