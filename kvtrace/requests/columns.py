@@ -34,7 +34,6 @@ from kvtrace.requests.requests import (
     JsonLines,
     Requests,
     Seconds,
-    SourceFormat,
     Start,
     Waits,
     backwards_notes,
@@ -43,6 +42,7 @@ from kvtrace.requests.requests import (
     files_of,
     origin_of,
     sha256_of,
+    source,
     turns_of,
     without_blocks,
 )
@@ -234,12 +234,15 @@ class _Chat(msgspec.Struct):
     turn: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = 1
 
 
-def _read_bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
+@source(lambda start: start.is_json_with("timestamp", "hash_ids", "chat_id"))
+def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
     """Return the requests of the Qwen-Bailian JSONL file at `path`; its times are seconds.
 
     A conversation is a tree of chats by `parent_chat_id`; turns are counted from 0, as the file's `turn` less 1.
     Prompts have ids for all their blocks, or for whole blocks only. TraceError if a line is not such an object, its ids
     do not fit its length, a chat is there twice, or time goes backwards.
+
+    Qwen-Bailian JSONL request traces (Alibaba, ATC'25): conversations by parent links, and 16-token block ids.
     """
     lines, found, latest_ns = JsonLines(path, _Chat), Gathered(has_numbers=True), 0
     chats: dict[int, tuple[int, int, int]] = {}
@@ -276,9 +279,6 @@ def _read_bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
     return replace(requests, waits=Waits.of(len(requests), waits))
 
 
-bailian = SourceFormat(_read_bailian, lambda start: start.is_json_with("timestamp", "hash_ids", "chat_id"))
-"""Qwen-Bailian JSONL request traces (Alibaba, ATC'25): conversations by parent links, and 16-token block ids."""
-
 _CLIENTS = "chunk-*-trace.csv"
 _NUMBERED = re.compile(rb"([0-9.e+-]+):")
 _LAWS = ("Gamma", "Weibull")
@@ -286,7 +286,8 @@ _MOST_REQUESTS = 10**8
 _ROUNDED = 1e-3
 
 
-def _read_servegen(
+@source(lambda start: fnmatch(start.path.name, _CLIENTS))
+def servegen(
     path: Path,
     rng: np.random.Generator,
     *,
@@ -298,6 +299,9 @@ def _read_servegen(
     Each client is a renewal process: in each stretch of its file, mostly 10 minutes, intervals are of its law and mean,
     lengths of its newest histograms. With `request_rate_per_s` all clients are slower or faster alike. TraceError if
     there is no client, a line or histogram is not such, or nothing is asked for in the window.
+
+    ServeGen's clients (Alibaba): a directory of `chunk-N-trace.csv` and `chunk-N-dataset.json`, language and reasoning.
+    A client is when it asks how often, by which law, and histograms of its lengths; requests are drawn of that.
     """
     start_ns, length_ns = time_window_ns
     begin_s, end_s = start_ns / NS_PER_S, (start_ns + length_ns) / NS_PER_S
@@ -394,13 +398,6 @@ def _renewals(rng: np.random.Generator, rate_per_s: float, length_s: float, law:
         times = np.concatenate([times, times[-1] + np.cumsum(intervals) / (mean * rate_per_s)])
     found = times[1:]
     return found[found < length_s]
-
-
-servegen = SourceFormat(_read_servegen, lambda start: fnmatch(start.path.name, _CLIENTS))
-"""ServeGen's clients (Alibaba): a directory of `chunk-N-trace.csv` and `chunk-N-dataset.json`, language and reasoning.
-
-A client is when it asks how often, by which law, and histograms of its lengths; requests are drawn of that.
-"""
 
 
 @dataclass(frozen=True, slots=True)

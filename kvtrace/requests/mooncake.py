@@ -28,13 +28,13 @@ from kvtrace.requests.requests import (
     JsonLines,
     Milliseconds,
     Requests,
-    SourceFormat,
     Start,
     Waits,
     column,
     counted,
     flat,
     origin_of,
+    source,
     unused_notes,
 )
 
@@ -305,12 +305,15 @@ class _AgenticLine(msgspec.Struct):
     dependencies: list[_Dependency] = []
 
 
-def _read_agentic(path: Path) -> Requests:
+@source(lambda start: start.is_json_with(AGENTIC_SCHEMA))
+def agentic_mooncake(path: Path) -> Requests:
     """Return the requests of the file at `path`, and which wait for which to be dispatched or to complete.
 
     As recorded, a request arrives at its `not_before_ms`, or its delay after the last request that it depends on; that
     is taken to complete as it arrives, for the file does not say how long requests took. TraceError if the header is
     not of version 2, a line is not such a request, or it depends on a later one.
+
+    Dynamo's agentic form of Mooncake rows (`dynamo.agentic_mooncake`): a header, then requests that wait for others.
     """
     lines = JsonLines(path, _AgenticLine, name_fields=True)
     rows = iter(lines)
@@ -360,7 +363,3 @@ def _read_agentic(path: Path) -> Requests:
     requests = found.requests("agentic-mooncake", path, lines.sha256, head.block_size, notes)
     pause = "what the file's dependencies say, those on a dispatch counted from there"
     return replace(requests, waits=found.in_order(graph), untimed=untimed, pause=pause)
-
-
-agentic_mooncake = SourceFormat(_read_agentic, lambda start: start.is_json_with(AGENTIC_SCHEMA))
-"""Dynamo's agentic form of Mooncake rows (`dynamo.agentic_mooncake`): a header, then requests that wait for others."""

@@ -123,6 +123,16 @@ def account(requests: Requests) -> dict[str, Any]:
     references = len(requests.block_ids)
     distinct = len(np.unique(requests.block_ids)) if requests.block_tokens else None
     sessions = requests.session_id
+    gaps: dict[str, Any] = {"count": 0, "total_ns": 0, "longest_ns": None, "longest_starts_ns": None}
+    if span_ns:
+        intervals = np.diff(requests.arrival_ns)
+        is_gap, longest = intervals >= GAP_INTERVALS * (span_ns / len(intervals)), int(np.argmax(intervals))
+        gaps = {
+            "count": int(np.count_nonzero(is_gap)),
+            "total_ns": int(intervals[is_gap].sum()),
+            "longest_ns": int(intervals[longest]),
+            "longest_starts_ns": int(requests.arrival_ns[longest]),
+        }
     nulls = {
         name: n if values is None else int(np.count_nonzero(values == NONE))
         for name, values in (("session_id", sessions), ("turn", requests.turn), ("qos", requests.qos))
@@ -139,7 +149,7 @@ def account(requests: Requests) -> dict[str, Any]:
         "block_references": references if requests.block_tokens else None,
         "distinct_blocks": distinct,
         "block_reuse": 1 - distinct / references if distinct is not None and references else None,
-        "gaps": _gaps(requests.arrival_ns),
+        "gaps": gaps,
         "oddities": {name: requests.origin[name] for name in _COUNTED.split() if requests.origin.get(name)},
         "nulls": {name: count for name, count in nulls.items() if count},
     }
@@ -148,21 +158,6 @@ def account(requests: Requests) -> dict[str, Any]:
 def _tokens(values: Ints) -> dict[str, Any]:
     median, p95 = np.percentile(values, [50, 95], method="inverted_cdf").tolist()
     return {"sum": int(values.sum()), "mean": float(values.mean()), "p50": median, "p95": p95, "max": int(values.max())}
-
-
-def _gaps(times: Ints) -> dict[str, Any]:
-    """Return the number of gaps, their total length, and the longest interval with its start."""
-    if len(times) == 1 or times[-1] == times[0]:
-        return {"count": 0, "total_ns": 0, "longest_ns": None, "longest_starts_ns": None}
-    intervals = np.diff(times)
-    is_gap = intervals >= GAP_INTERVALS * (int(times[-1] - times[0]) / len(intervals))
-    longest = int(np.argmax(intervals))
-    return {
-        "count": int(np.count_nonzero(is_gap)),
-        "total_ns": int(intervals[is_gap].sum()),
-        "longest_ns": int(intervals[longest]),
-        "longest_starts_ns": int(times[longest]),
-    }
 
 
 def write(

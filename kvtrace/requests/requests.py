@@ -280,6 +280,11 @@ class SourceFormat(NamedTuple):
     is_own: Callable[[Start], bool]
 
 
+def source(is_own: Callable[[Start], bool]) -> Callable[[Callable[..., Requests]], SourceFormat]:
+    """Make a format of the function that reads it, which is called as the format is; `is_own` recognises its files."""
+    return lambda read: SourceFormat(read, is_own)
+
+
 T = TypeVar("T")
 
 NAMED_LINES = 1000
@@ -579,8 +584,15 @@ def reshape(requests: Requests, wanted: Reshaping, rng: np.random.Generator) -> 
             replace(requests, arrival_ns=times + moves, answered_ns=answered),
             f"times were spread evenly at random over ticks of {format_duration(wanted.jitter_ns)}, in the same order",
         )
-    if wanted.time_scale != 1:
-        requests = _scale(requests, wanted.time_scale)
+    if (factor := wanted.time_scale) != 1:
+        if float(requests.arrival_ns[-1]) * factor > MAX_NS:
+            raise ConfigError(f"time scale(={factor:g}) puts requests beyond the clock of a trace")
+        times, answered, waits = np.rint(requests.arrival_ns * factor), requests.answered_ns, requests.waits
+        if answered is not None:
+            answered = np.rint(np.clip(answered * factor, -MAX_NS, MAX_NS)).astype(np.int64)
+        waits = None if waits is None else waits.scaled(factor)
+        requests = replace(requests, arrival_ns=times.astype(np.int64), answered_ns=answered, waits=waits)
+        requests = _noted(requests, f"times were multiplied by {factor:g}")
     if wanted.cycles > 1:
         limit = wanted.max_requests if wanted.scale == 1 else None
         requests = _repeat(requests, wanted.cycles, wanted.cycle_ids, limit)
@@ -658,20 +670,6 @@ def _limit(requests: Requests, limit: int, over: OverLimit) -> Requests:
     tokens = np.minimum(requests.input_tokens, limit)
     clipped = replace(requests, input_tokens=tokens, block_offsets=offsets, block_ids=ids)
     return _noted(clipped, f"{count} prompts over {limit} tokens were clipped to their first {limit}")
-
-
-def _scale(requests: Requests, factor: float) -> Requests:
-    if float(requests.arrival_ns[-1]) * factor > MAX_NS:
-        raise ConfigError(f"time scale(={factor:g}) puts requests beyond the clock of a trace")
-    times = np.rint(requests.arrival_ns * factor).astype(np.int64)
-    answered, waits = requests.answered_ns, requests.waits
-    scaled = replace(
-        requests,
-        arrival_ns=times,
-        answered_ns=None if answered is None else np.rint(np.clip(answered * factor, -MAX_NS, MAX_NS)).astype(np.int64),
-        waits=None if waits is None else waits.scaled(factor),
-    )
-    return _noted(scaled, f"times were multiplied by {factor:g}")
 
 
 def _repeat(requests: Requests, cycles: int, cycle_ids: CycleIds, limit: int | None) -> Requests:
