@@ -157,8 +157,16 @@ def _number(text: str, form: str) -> int:
 def steps_of(incidents: Sequence[Incident], fleet: FleetSetting, tiers: Sequence[TierSetting]) -> list[Move]:
     """Return what is done when, in order; ConfigError, naming `--event`, for what cannot be."""
     found: list[tuple[Move, Incident]] = []
+    racks = fleet.instances(Scope.RACK)
     for incident in incidents:
-        _check_place(incident, fleet)
+        of, place = f"--event {incident.text}: there is no", incident.place
+        if incident.kind in (Kind.RACK_LOST, Kind.RACK_JOINED):
+            if place >= racks:
+                known = f"{fleet.nodes} nodes, {fleet.rack_nodes} a rack, are racks 0 to {racks - 1}"
+                raise ConfigError(f"{of} rack {place}: {known}")
+        elif place >= fleet.nodes:
+            known = f"0 to {fleet.nodes - 1} (--nodes {fleet.nodes})" if fleet.nodes > 1 else "0 alone (--nodes 1)"
+            raise ConfigError(f"{of} node {place}: nodes are {known}")
         found += [(step, incident) for step in _steps(incident, fleet, tiers)]
     found.sort(key=lambda of: (of[0].at_ns, of[0].is_loss))
     _check_order(found, fleet)
@@ -172,19 +180,6 @@ def absent(steps: Sequence[Move]) -> list[int]:
         if step.kind in (LOST, JOINED):
             first.setdefault(step.place, step.kind)
     return [node for node, kind in first.items() if kind == JOINED]
-
-
-def _check_place(incident: Incident, fleet: FleetSetting) -> None:
-    kind, racks = incident.kind, fleet.instances(Scope.RACK)
-    if kind in (Kind.RACK_LOST, Kind.RACK_JOINED):
-        if incident.place >= racks:
-            raise ConfigError(
-                f"--event {incident.text}: there is no rack {incident.place}: {fleet.nodes} nodes, {fleet.rack_nodes} "
-                f"a rack, are racks 0 to {racks - 1}"
-            )
-    elif incident.place >= fleet.nodes:
-        known = f"0 to {fleet.nodes - 1} (--nodes {fleet.nodes})" if fleet.nodes > 1 else "0 alone (--nodes 1)"
-        raise ConfigError(f"--event {incident.text}: there is no node {incident.place}: nodes are {known}")
 
 
 def _steps(incident: Incident, fleet: FleetSetting, tiers: Sequence[TierSetting]) -> Iterator[Move]:  # noqa: C901
@@ -422,9 +417,6 @@ def _windows(at_ns: int, over_ns: int, end_ns: int) -> Iterator[tuple[str, int, 
             yield f"minute {k + 1} after", start, min(start + WINDOW_NS, end_ns)
 
 
-MILLION = 1_000_000
-
-
 def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows: int) -> None:
     """Set up the nodes of `setting`, each with its own tiers as `scopes` says; `rows` is the size of the buffers."""
     fleet, knobs, count = world.fleet, world.knobs, setting.nodes
@@ -443,7 +435,7 @@ def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows
     fleet.racked = sum(1 << t for t, scope in enumerate(scopes) if scope is Scope.RACK)
     fleet.router = setting.router.address()
     weights = (setting.prefill_weight, setting.prefix_weight, setting.load_weight)
-    fleet.prefill_ppm, fleet.prefix_ppm, fleet.load_ppm = (round(MILLION * weight) for weight in weights)
+    fleet.prefill_ppm, fleet.prefix_ppm, fleet.load_ppm = (round(1_000_000 * weight) for weight in weights)
     fleet.load_threshold = setting.load_threshold
     # A tournament of batches in which nobody waits: the first node wins.
     leaves = 1 << (count - 1).bit_length()

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +26,7 @@ from kvtrace.model.shape import PieceKind, pieces
 from kvtrace.native.records import NONE
 from kvtrace.requests.requests import batches
 from kvtrace.requests.users import workload_notes
+from kvtrace.sim.chains import grown
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, as_config
 from kvtrace.sim.presets.tier import Streams
@@ -78,23 +78,19 @@ def write(
             recorded = min(int(np.searchsorted(requests.arrival_ns, load.until_ns)), load.max_requests)
             for batch in batches(requests, recorded if arrivals is None else None, arrivals):
                 log.write(batch)
-        stats = simulation.stats()
+        stats, stalls = simulation.stats(), []
         if labels is not None:
             stats["tiers"] = [tier | labels.counts(t) for t, tier in enumerate(stats["tiers"])]
+        if stalled := stats.get("stalled_requests"):
+            tier = next(tier.name for tier in simulation.preset.tiers if tier.loads_whole)
+            which = f"{stalled:,} of {stats['requests']:,} requests load more from storage than tier {tier} holds"
+            end = f"the engine never ends them, the simulation does: raise tiers.{tier}.capacity"
+            stalls = [f"{STALLS}: {which}; {end}"]
         for writer in (trace, objects, log):
             if writer is not None:
-                writer.update(stats=stats, notes=_stalls(simulation, stats) + writer.meta.notes)
+                writer.update(stats=stats, notes=stalls + writer.meta.notes)
                 writer.finish()
     return trace.meta
-
-
-def _stalls(simulation: Simulation, stats: dict[str, Any]) -> list[str]:
-    """Return a note of the requests in which the engine would wait for ever, if there are any."""
-    if not (stalled := stats.get("stalled_requests")):
-        return []
-    tier = next(tier.name for tier in simulation.preset.tiers if tier.loads_whole)
-    which = f"{stalled:,} of {stats['requests']:,} requests load more from storage than tier {tier} holds"
-    return [f"{STALLS}: {which}; the engine never ends them, the simulation does: raise tiers.{tier}.capacity"]
 
 
 def _run(
@@ -247,12 +243,18 @@ class StreamLabels:
                 )
         self._streams = [tier.streams for tier in settings]
         self._counts = np.array([tier.stream_count for tier in settings])
-        self._asked = {of: _Known() for of in _COLUMNS if of in self._streams}
-        self._owners = {of: _Known() for of in self._asked}
-        self._kinds, self._first_ns = _Known(0), _Known(_NEVER)
+        none = np.zeros(0, np.int64)
+        self._asked = {of: none for of in _COLUMNS if of in self._streams}
+        """Of each request, who asked."""
+        self._owners, self._first_ns = dict(self._asked), none
+        """Of each object, for whom it was written last, and when first."""
+        parts = simulation.sizes.parts
+        there = simulation.library_object_bytes()
+        kinds = [np.full(len(sizes) * parts, _KINDS.index(of) if of in _KINDS else 0) for of, sizes in there]
+        self._kinds = np.concatenate([none, *kinds])
+        self._objects, self._requests = len(self._kinds), 0
+        """How many of each are known."""
         self._tally = np.zeros((len(settings), max(tier.stream_count for tier in settings), 2), np.int64)
-        for kind, sizes in simulation.library_object_bytes():
-            self._kinds.add(np.full(len(sizes) * simulation.sizes.parts, _KINDS.index(kind) if kind in _KINDS else 0))
 
     def label(self, flush: Flush) -> Any:
         """Return the stream of each row of `flush`, int16; NONE where it has none."""
@@ -290,19 +292,20 @@ class StreamLabels:
 
     def _note(self, flush: Flush) -> None:
         """Learn of the objects and requests that came with `flush`."""
-        made = len(flush.object_bytes)
-        kinds = np.zeros(made, np.int64) if flush.is_other is None else flush.is_other * _KINDS.index("bucket")
-        self._kinds.add(kinds)
-        self._first_ns.grow_to(len(self._kinds))
-        requests, arrivals = self._simulation.load.requests, self._simulation.arrivals()
-        end = int(flush.rows["request_id"].max(initial=NONE)) + 1
-        for of, known in self._asked.items():
-            self._owners[of].grow_to(len(self._kinds))
-            if requests is None:
-                known.add(flush.log[_COLUMNS[of]])
-            else:
-                new = np.arange(len(known), end) if arrivals is None else arrivals[0][len(known) : end]
-                known.add(getattr(requests, _COLUMNS[of])[new])
+        first, self._objects = self._objects, self._objects + len(flush.object_bytes)
+        self._kinds, self._first_ns = grown(self._kinds, self._objects, 0), grown(self._first_ns, self._objects, _NEVER)
+        if flush.is_other is not None:
+            self._kinds[first : self._objects] = flush.is_other * _KINDS.index("bucket")
+        requests, arrivals, known = self._simulation.load.requests, self._simulation.arrivals(), self._requests
+        last = known + len(flush.log) - 1 if requests is None else int(flush.rows["request_id"].max(initial=NONE))
+        self._requests = max(known, last + 1)
+        new = slice(known, self._requests)
+        for of, column in _COLUMNS.items():
+            if of in self._asked:
+                self._owners[of] = grown(self._owners[of], self._objects, NONE)
+                self._asked[of] = grown(self._asked[of], self._requests, NONE)
+                rows = new if arrivals is None else arrivals[0][new]
+                self._asked[of][new] = flush.log[column] if requests is None else getattr(requests, column)[rows]
 
     def _classes(self, of: Streams, write: dict[str, Any]) -> Any:
         """Return the class of each write, or NONE."""
@@ -313,7 +316,7 @@ class StreamLabels:
             found = self._kinds[write["object_id"]]
         elif of is Streams.AGE:
             # Rows are in order of time: of the writes of one object the first is the oldest.
-            np.minimum.at(self._first_ns.values, write["object_id"], write["ts_ns"])
+            np.minimum.at(self._first_ns, write["object_id"], write["ts_ns"])
             age_ns = write["ts_ns"] - self._first_ns[write["object_id"]]
             found = np.searchsorted([seconds * 10**9 for _, seconds in _AGES], age_ns, side="right")
         elif len(found):
@@ -326,43 +329,10 @@ class StreamLabels:
             is_known = places >= np.searchsorted(objects, objects)
             classes = owners[objects]
             classes[is_known] = asked[write["request_id"][order[places[is_known]]]]
-            owners.values[objects] = classes
+            owners[objects] = classes
             found = np.empty(len(order), np.int64)
             found[order] = classes
         return found
-
-
-@dataclass(slots=True)
-class _Known:
-    """A growing column: what is known of each object, or of each request."""
-
-    usual: int = NONE
-    memory: Any = field(default_factory=lambda: np.zeros(0, np.int64))
-    count: int = 0
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.values[index]
-
-    @property
-    def values(self) -> Any:
-        """The known values, as a view."""
-        return self.memory[: self.count]
-
-    def grow_to(self, count: int) -> None:
-        """Grow to `count` values, new ones being `usual`."""
-        if count > len(self.memory):
-            more = np.full(max(count, 2 * len(self.memory)) - self.count, self.usual, np.int64)
-            self.memory = np.concatenate([self.values, more])
-        self.count = max(count, self.count)
-
-    def add(self, values: Any) -> None:
-        """Append `values`."""
-        first = self.count
-        self.grow_to(first + len(values))
-        self.memory[first : self.count] = values
 
 
 _PHASE_CLASS: Final = np.array(

@@ -30,21 +30,7 @@ from kvtrace.core.native.structs import Structure
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.model.shape import ModelShape, PieceKind, bytes_per_token_per_rank, pieces, stored_ranks
 from kvtrace.native import records
-from kvtrace.native.records import (
-    ASKED,
-    EVENT,
-    FOLLOWER,
-    LINK,
-    NONE,
-    NOTE,
-    QUEUE,
-    QUEUES,
-    SLOT,
-    TIER,
-    WAIT,
-    WAITING,
-    World,
-)
+from kvtrace.native.records import World
 from kvtrace.requests.requests import Requests, Waits
 from kvtrace.requests.users import Library, Popularity, ServingMode, library_of, make_users
 from kvtrace.sim import fleet
@@ -138,10 +124,10 @@ def make_world(preset: Preset, model: ModelShape, load: Load, library: Library, 
     if load.waits is not None:
         world.knobs.follows = True
         world.control["coming"] = _follow(world.following, load.waits, world.arrival_ns)
-    world.actors["entry"] = world.actors["prompt"] = NONE
+    world.actors["entry"] = world.actors["prompt"] = records.NONE
     world.actors["context"] = np.arange(count)
     world.idle, world.control["idle"] = np.arange(count - 1, -1, -1), count
-    world.heap, world.decoding = np.zeros(count + 1, EVENT), np.zeros(count, WAIT)
+    world.heap, world.decoding = np.zeros(count + 1, records.EVENT), np.zeros(count, records.WAIT)
     asked = preset.workload
     world.users, starts = make_users(
         load.users if requests is None else 0, load.seed, kind=asked.request_kind, mean_think_ns=asked.mean_think_ns
@@ -156,7 +142,7 @@ def make_world(preset: Preset, model: ModelShape, load: Load, library: Library, 
     world.made_size = np.empty(rows, np.int64)
     world.made_kind = np.zeros(rows if world.knobs.bucketed else 0, np.int8)
     world.row_offsets = np.zeros(rows if world.knobs.bucketed else 0, np.int64)
-    world.log = np.empty(rows if requests is None else 0, ASKED)
+    world.log = np.empty(rows if requests is None else 0, records.ASKED)
     world.first_token = np.empty(rows if has_times(preset) else 0, records.FIRST_TOKEN)
     room = max(ROOM, *(2 * tier.bucket_objects for tier in preset.tiers))
     world.chain, world.where = np.empty(room, np.int64), np.empty(room, np.int8)
@@ -317,11 +303,11 @@ def _follow(following: Any, waits: Waits, arrival_ns: Any) -> int:
     count, order = len(arrival_ns), np.argsort(waits.before, kind="stable")
     ends = np.cumsum(np.bincount(waits.before, minlength=count))
     following.first = np.concatenate([np.zeros(1, np.int64), ends])
-    following.followers = np.zeros(len(waits), FOLLOWER)
+    following.followers = np.zeros(len(waits), records.FOLLOWER)
     for name, values in (("request", waits.row), ("delay_ns", waits.delay_ns), ("is_of_start", waits.is_of_start)):
         following.followers[name] = values[order]
-    following.waiting = np.zeros(count, WAITING)
-    following.coming, following.came = np.zeros(count, EVENT), np.zeros(count, EVENT)
+    following.waiting = np.zeros(count, records.WAITING)
+    following.coming, following.came = np.zeros(count, records.EVENT), np.zeros(count, records.EVENT)
     following.waiting["left"] = np.bincount(waits.row, minlength=count)
     following.waiting["ready_ns"] = waits.not_before_ns
     firsts = np.flatnonzero(following.waiting["left"] == 0)
@@ -385,23 +371,23 @@ def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
 
     They are LRU, and service takes no time.
     """
-    tiers, queues = np.zeros(len(limits), TIER), np.zeros(len(limits) * QUEUES, QUEUE)
+    tiers, queues = np.zeros(len(limits), records.TIER), np.zeros(len(limits) * records.QUEUES, records.QUEUE)
     tiers["limit"], tiers["low"], tiers["largest"] = limits, limits, largest
-    tiers["hand"] = tiers["free_group"] = tiers["goal"] = NONE
-    queues["head"] = queues["tail"] = NONE
+    tiers["hand"] = tiers["free_group"] = tiers["goal"] = records.NONE
+    queues["head"] = queues["tail"] = records.NONE
     return tiers, queues
 
 
 def new_slots(sizes: Any) -> Any:
     """Return one slot an object of `sizes` bytes, live in no tier and held by nobody."""
-    slots = np.zeros(len(sizes), SLOT)
-    slots["object"], slots["size"], slots["home"] = np.arange(len(sizes)), sizes, NONE
+    slots = np.zeros(len(sizes), records.SLOT)
+    slots["object"], slots["size"], slots["home"] = np.arange(len(sizes)), sizes, records.NONE
     return slots
 
 
 def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
     """Return the links of `slots` slots in `tiers` tiers, and their notes if any tier's policy is not LRU."""
-    links, notes = np.zeros(slots * tiers, LINK), np.zeros(slots * tiers if has_policies else 0, NOTE)
+    links, notes = np.zeros(slots * tiers, records.LINK), np.zeros(slots * tiers if has_policies else 0, records.NOTE)
     unlink(links)
     unnote(notes)
     return links, notes
@@ -409,12 +395,12 @@ def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
 
 def unlink(links: Any) -> None:
     """Mark slots as members of no list."""
-    links["newer"] = links["older"] = NONE
+    links["newer"] = links["older"] = records.NONE
 
 
 def unnote(notes: Any) -> None:
     """Mark slots as members of no list or group of a policy."""
-    notes["place"] = notes["top"] = NONE
+    notes["place"] = notes["top"] = records.NONE
 
 
 ROWS = 1 << 18
@@ -605,8 +591,8 @@ class Simulation:
         idle[:old] = np.arange(2 * old - 1, old - 1, -1)
         now.idle, now.control["idle"] = idle, old
         now.actors = np.concatenate([now.actors, np.zeros(old, records.ACTOR)])
-        now.heap = np.concatenate([now.heap, np.zeros(old, EVENT)])
-        now.decoding = np.concatenate([now.decoding, np.zeros(old, WAIT)])
+        now.heap = np.concatenate([now.heap, np.zeros(old, records.EVENT)])
+        now.decoding = np.concatenate([now.decoding, np.zeros(old, records.WAIT)])
         now.retrieved = np.zeros(2 * len(now.retrieved), np.int64)
 
     def _grow_chain(self, need: int) -> None:
@@ -636,6 +622,7 @@ class Simulation:
                     f"{name}_ns": int(ordered[rank - 1]) if (rank := nearest_rank(len(ordered), part)) else None
                     for name, part in QUANTILES.items()
                 }
+        takes_whole = any(tier.whole_offers and tier.policy is Policy.LRU for tier in preset.tiers)
         lookups, decoded, prefills = (int(total[name]) for name in ("lookups", "decoded_tokens", "prefills"))
         hits = [of_all(t, "hits") for t in range(len(preset.tiers))]
         per_tier = [
@@ -659,7 +646,7 @@ class Simulation:
             },
             "decode_misses": int(total["decode_misses"]),
             "unplaced_objects": int(total["unplaced"]),
-            **_offers(preset, total),
+            **({"offers": {of: int(total[name]) for of, name in _OFFERS.items()}} if takes_whole else {}),
             **({"stalled_requests": int(total["stalled"])} if any(tier.loads_whole for tier in preset.tiers) else {}),
             "first_token": first_token,
             "tiers": per_tier,
@@ -696,9 +683,5 @@ def _shared(total: Any, share: float, kind: str) -> dict[str, Any] | None:
     return {"lookups": lookups, "hits": hits, "hit_ratio": _ratio(hits, lookups)}
 
 
-def _offers(preset: Preset, total: Any) -> dict[str, Any]:
-    """Return how often a tier that takes all or nothing was offered something, and refused it; nothing without one."""
-    if not any(tier.whole_offers and tier.policy is Policy.LRU for tier in preset.tiers):
-        return {}
-    names = {"count": "offers", "refused": "refused_offers", "refused_objects": "refused_objects"}
-    return {"offers": {name: int(total[column]) for name, column in names.items()}}
+_OFFERS = {"count": "offers", "refused": "refused_offers", "refused_objects": "refused_objects"}
+"""Counters of a tier that takes all or nothing."""

@@ -25,7 +25,7 @@ from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.tables import DENSE_SLACK, Reader, objects_path, open_table
 from kvtrace.core.units import INT64_MAX, NS_PER_S, format_bytes, format_count, format_duration
 from kvtrace.native.records import WORLD
-from kvtrace.sim.chains import Numbers
+from kvtrace.sim.chains import Numbers, grown
 from kvtrace.sim.presets.tier import MONTH_S, TierSetting
 
 _RETRIEVE, _DOCUMENT = enum_code(TRACE, "phase", Phase.RETRIEVE), enum_code(OBJECTS, "kind", "document")
@@ -38,7 +38,7 @@ def take(reader: Reader, progress: Callable[[float], None]) -> dict[str, Any]:
     ops, phases = TRACE.column("op").values, TRACE.column("phase").values
     shape = (max(1, len(meta.tiers)), len(ops), len(phases))
     counts, sizes = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-    first_ns, last_ns = None, None
+    first_ns, last_ns, counted = None, None, (meta.stats or {}).get("tiers") or []
     for batch in reader.batches():
         ledger.apply(batch)
         if batch.num_rows:
@@ -63,7 +63,18 @@ def take(reader: Reader, progress: Callable[[float], None]) -> dict[str, Any]:
         "objects": ledger.objects,
         "requests": ledger.requests or None,
         "operations": cells,
-        "tiers": [_tier(ledger, counts, t, meta.stats) for t in range(len(meta.tiers))],
+        "tiers": [
+            {
+                "name": tier.name,
+                "capacity_bytes": tier.capacity_bytes,
+                **({} if tier.instance_nodes is UNSET else {"instance_nodes": tier.instance_nodes}),
+                "peak_live_bytes": int(ledger.peak_bytes[t]),
+                "live_bytes_at_end": int(ledger.live_bytes[t]),
+                "is_upper_bound": not counts[:, ops.index("delete")].any(),
+                "hit_ratio": counted[t].get("hit_ratio") if t < len(counted) else None,
+            }
+            for t, tier in enumerate(meta.tiers)
+        ],
     }
 
 
@@ -78,21 +89,6 @@ def _count(batch: Any, counts: Any, sizes: Any) -> None:
     length = batch.column("length_bytes").to_numpy()[order]
     cells, starts = np.unique(cell[order], return_index=True)
     sizes.reshape(-1)[cells] += np.add.reduceat(length, starts)
-
-
-def _tier(ledger: Ledger, counts: Any, t: int, stats: dict[str, Any] | None) -> dict[str, Any]:
-    tier = ledger.tiers[t]
-    counted = (stats or {}).get("tiers") or []
-    has_deletes = bool(counts[:, TRACE.column("op").values.index("delete")].sum())
-    return {
-        "name": tier.name,
-        "capacity_bytes": tier.capacity_bytes,
-        **({} if tier.instance_nodes is UNSET else {"instance_nodes": tier.instance_nodes}),
-        "peak_live_bytes": int(ledger.peak_bytes[t]),
-        "live_bytes_at_end": int(ledger.live_bytes[t]),
-        "is_upper_bound": not has_deletes,
-        "hit_ratio": counted[t].get("hit_ratio") if t < len(counted) else None,
-    }
 
 
 def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
@@ -335,11 +331,3 @@ _COLUMNS = {
 }  # fmt: skip
 _CODES = {code: name for name, code in WORLD.constants.items() if name in FAULTS}
 _enter = function("ledger_enter", StructAt, int, *_COLUMNS.values(), I8, I8, returns=int)
-
-
-def grown(array: Any, wanted: int, fill: int) -> Any:
-    """Return `array` with at least `wanted` values, new ones being `fill`; it grows to twice its length or more."""
-    if wanted <= len(array):
-        return array
-    more = np.full(max(wanted - len(array), len(array)), fill, dtype=array.dtype)
-    return np.concatenate([array, more])

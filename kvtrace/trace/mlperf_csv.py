@@ -26,8 +26,7 @@ from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, batch_of, enum_code, objects_batch
 from kvtrace.core.tables import BLOCK_BYTES, MOST_LINE_BYTES, create, objects_path, open_table, read_csv, unpacked
 from kvtrace.core.units import format_duration
-from kvtrace.sim.chains import Numbers
-from kvtrace.trace.inventory import grown
+from kvtrace.sim.chains import Numbers, grown
 
 HEADER = "Timestamp,Operation,Object_Size_Bytes,Tier,Key,Phase"
 ZSTD_LEVEL = 3
