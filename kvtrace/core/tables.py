@@ -313,10 +313,16 @@ class CsvEncoder:
     def write(self, table: pa.Table) -> None:
         """Write the rows of `table`."""
         for start in range(0, table.num_rows, _CSV_ROWS):
-            part = table.slice(start, _CSV_ROWS)
-            text = io.BytesIO()
+            part, text = table.slice(start, _CSV_ROWS), io.BytesIO()
+            for index, column in enumerate(self._table.columns):
+                if column.type.startswith("list"):
+                    lists = part.column(index).combine_chunks()
+                    items = lists.values.cast(pa.string())
+                    items = pa.ListArray.from_arrays(lists.offsets, items, mask=lists.is_null())
+                    cells = pc.binary_join_element_wise("[", pc.binary_join(items, " "), "]", "")
+                    part = part.set_column(index, column.name, cells)
             # pyarrow's writer would put quotes around every text.
-            pl.DataFrame(pl.from_arrow(_lists_as_text(part, self._table))).write_csv(text, include_header=False)
+            pl.DataFrame(pl.from_arrow(part)).write_csv(text, include_header=False)
             self._stream.write(text.getbuffer())
 
     def finish(self, meta: Metadata) -> None:
@@ -329,16 +335,6 @@ class CsvEncoder:
             self._stream.close()  # type: ignore[no-untyped-call]
         finally:
             self._file.close()
-
-
-def _lists_as_text(rows: pa.Table, table: Table) -> pa.Table:
-    for index, column in enumerate(table.columns):
-        if column.type.startswith("list"):
-            values = rows.column(index).combine_chunks()
-            numbers = pa.ListArray.from_arrays(values.offsets, values.values.cast(pa.string()), mask=values.is_null())
-            text = pc.binary_join_element_wise("[", pc.binary_join(numbers, " "), "]", "")
-            rows = rows.set_column(index, column.name, text)
-    return rows
 
 
 class CsvReader:
