@@ -99,17 +99,14 @@ def sim(
     if as_json:
         results = [{"capacity_blocks": c, "hits": h, "optimal_hits": b} for c, h, b in points]
         counts = {"requests": len(requests), "references": references, "results": results}
-        counts["full_blocks"] = full_blocks
-        emit_json({"policy": policy, "ttl_ns": ttl_ns or None, **counts})
+        emit_json({"policy": policy, "ttl_ns": ttl_ns or None, **counts, "full_blocks": full_blocks})
         return
     counted = "full blocks" if full_blocks else "partial last blocks included"
     title = f"{policy}: {format_count(references)} references of {format_count(len(requests))} requests, {counted}"
     columns = columns_of(
         "count: capacity_blocks = capacity in blocks, hits; share: hit_ratio = hit ratio, optimal_hit_ratio = optimal"
     )
-    rows = []
-    for capacity, *found in points:
-        rows.append([_bounded(capacity), found[0], *(n / references if references else None for n in found)])
+    rows = [[_bounded(c), h, *(n / references if references else None for n in (h, b))] for c, h, b in points]
     show_tables([ReportTable(title, Sheet.SUMMARY, columns, rows)])
 
 
@@ -482,7 +479,6 @@ def _as_options(point: Point, stack: Stack) -> str:
 
 
 def _tier_tables(point: Point) -> list[ReportTable]:
-    """Return what each tier must do: bandwidth, and operations and wear."""
     p99 = "= p99 of per-second rate"
     bandwidth = f"""
         text: name = tier
@@ -553,7 +549,6 @@ def _charts(found: Sizing) -> tuple[Chart, ...]:
 
 
 def _costs(point: Point, stack: Stack) -> list[str]:
-    """Return what each tier with prices costs a month, where its requests take time."""
     from kvtrace.sim.presets.tier import MONTH_S
     from kvtrace.trace.inventory import cost_line
 

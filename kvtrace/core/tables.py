@@ -243,7 +243,6 @@ class RowCheck:
         return low is None or (low >= 0 and high < len(column.values))
 
     def _codes(self, array: Any, column: Column) -> Any:
-        """Return `array` as codes in the order of the column's closed set."""
         values = pa.array(column.values, pa.string())
         if not pa.types.is_dictionary(array.type):
             array = array.dictionary_encode()
@@ -406,7 +405,6 @@ def _numbers(text: str) -> list[int] | None:
 
 
 def _text_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type as which the text of a column of `type_` is parsed."""
     if pa.types.is_dictionary(type_):
         return pa.dictionary(pa.int32(), pa.string())
     return pa.string() if pa.types.is_list(type_) else type_
@@ -615,8 +613,7 @@ def open_table(path: Path | str, table: Table | None = None) -> Reader:
     path = Path(path)
     if not path.is_file():
         raise TraceError("not a regular file" if path.exists() else "no such file", path=path)
-    kind: type[ParquetReader | CsvReader] = ParquetReader if _format(path) == ".parquet" else CsvReader
-    return kind(path, table)
+    return (ParquetReader if _format(path) == ".parquet" else CsvReader)(path, table)
 
 
 def checked(path: Path | str, table: Table | None = None) -> Reader:

@@ -232,7 +232,6 @@ class Stack:
 
     @property
     def _is_in_order(self) -> bool:
-        """Whether all requests of the file arrive, in its order."""
         requests, load = self.load.requests, self.load
         return (
             requests is not None

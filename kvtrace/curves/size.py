@@ -261,7 +261,6 @@ class _Run:
         return self._sampling is not None and all(not size or size >= self._told for size in capacities.values())
 
     def _estimates(self, tried: Sequence[Capacities]) -> list[Point]:
-        """Return what samples say of each of `tried`."""
         told = self._sampling
         if told is None or not tried:
             return []
@@ -279,7 +278,6 @@ class _Run:
         return [next(estimates if self._is_told(of) else full) for of in tried]
 
     def _simulate(self, tried: Sequence[Capacities]) -> list[Point]:
-        """Return each of `tried`, simulated in full, once."""
         new = {key: of for of in tried if (key := frozenset(of.items())) not in self._full}
         started = {key: self._start(self.stack.simulate, of) for key, of in new.items()}
         self._full |= {key: self._priced(self._result(of)) for key, of in started.items()}

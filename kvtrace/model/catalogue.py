@@ -208,16 +208,15 @@ def describe_model(
 
 
 def _group(model: ModelShape, group: Any, ranks: int) -> dict[str, Any]:
-    tree: dict[str, Any] = msgspec.to_builtins(group)
-    if isinstance(group, Recurrent):
-        sizes = {"state_bytes": group.state_bytes(1), "state_bytes_per_rank": group.state_bytes(ranks)}
-        return {**tree, **sizes, "formula": group.formula(1), "formula_per_rank": group.formula(ranks)}
+    is_state = isinstance(group, Recurrent)
+    name, size = ("state_bytes", group.state_bytes) if is_state else ("bytes_per_token", group.token_bytes)
+    of = () if is_state else (model.kv_dtype,)
     return {
-        **tree,
-        "bytes_per_token": group.token_bytes(model.kv_dtype, 1),
-        "bytes_per_token_per_rank": group.token_bytes(model.kv_dtype, ranks),
-        "formula": group.formula(model.kv_dtype, 1),
-        "formula_per_rank": group.formula(model.kv_dtype, ranks),
+        **msgspec.to_builtins(group),
+        name: size(*of, 1),
+        f"{name}_per_rank": size(*of, ranks),
+        "formula": group.formula(*of, 1),
+        "formula_per_rank": group.formula(*of, ranks),
     }
 
 
@@ -263,7 +262,6 @@ def document(d: dict[str, Any]) -> Document:
 
 
 def _layers(d: dict[str, Any], suffix: str) -> ReportTable:
-    """Return the groups of layers, what each keeps of a token or as a state, and their sum."""
     token, state = f"bytes_per_token{suffix}", f"state_bytes{suffix}"
     rows = []
     for g in d["groups"]:
@@ -285,7 +283,6 @@ _SIZES: Final = columns_of("count: size_bytes = bytes; bytes: size =")
 
 
 def _objects(d: dict[str, Any]) -> ReportTable:
-    """Return the objects that a chunk is stored as, with padding, and their sum over all ranks."""
     rows: list[list[Any]] = []
     for p in d["pieces"]:
         size = p["padded_object_bytes_per_rank"]

@@ -216,7 +216,6 @@ def _model_dtype(text: Fields, config: Fields, notes: list[str]) -> KvDtype:
 
 
 def _kv_dtype(chosen: str | None, config: Fields, text: Fields, model_dtype: KvDtype) -> KvDtype:
-    """Return the dtype of the cache: as chosen, as the checkpoint is quantised for, or the model's own."""
     if chosen is not None:
         return parse_dtype(chosen, "--kv-dtype")
     quantised = config.nested("quantization_config") or text.nested("quantization_config")
@@ -426,7 +425,6 @@ def _sliding(text: Fields, layers: int) -> list[LayerKind]:
 
 
 def _every(interval: int, layers: int, other: LayerKind) -> list[LayerKind]:
-    """Return every `interval`-th layer full, the rest `other`."""
     return [LayerKind.FULL if (n + 1) % interval == 0 else other for n in range(layers)]
 
 

@@ -120,16 +120,16 @@ class Columns:
         return without_blocks(arrivals, prompts, answers, origin, tuple(notes), session_id=sessions, turn=turns)
 
     def _table(self, path: Path) -> ColumnsRead:
-        zone = "UTC" if not self.is_seconds and _has_zone(path, self.time) else None
-        required = {self.time: pa.float64() if self.is_seconds else pa.timestamp("ns", zone)}
-        required |= dict.fromkeys((self.input, self.output), pa.int64())
-        optional = dict.fromkeys((self.images, self.total), pa.int64()) | {self.session: pa.string()}
         names = header_of(path)
-        if missing := [name for name in required if name not in names]:
+        if missing := [name for name in (self.time, self.input, self.output) if name not in names]:
             why = f"the header has no {' nor '.join(map(repr, missing))}; it reads {','.join(names)[:200]}"
             raise TraceError(why, path=path, row=1)
         if twice := [name for name in names if name and names.count(name) > 1]:
             raise TraceError(f"the header names {twice[0]!r} twice", path=path, row=1)
+        zone = "UTC" if not self.is_seconds and _has_zone(path, names.index(self.time)) else None
+        required = {self.time: pa.float64() if self.is_seconds else pa.timestamp("ns", zone)}
+        required |= dict.fromkeys((self.input, self.output), pa.int64())
+        optional = dict.fromkeys((self.images, self.total), pa.int64()) | {self.session: pa.string()}
         types = required | {name: kind for name, kind in optional.items() if name and name in names}
         read = read_csv(path, names, types, path, 1, skip_rows=1, block_size=_BLOCK_BYTES)
         if not read.num_rows:
@@ -185,15 +185,11 @@ burstgpt = Columns(
 """BurstGPT CSVs: arrival and lengths in whole seconds; newer files also name sessions. No block ids."""
 
 
-def _has_zone(path: Path, time: str) -> bool:
-    """Return whether the first cell of the column `time` of the CSV at `path` has a zone, as `+00:00` or `Z`."""
-    names = header_of(path)
-    if time not in names:
-        return False
+def _has_zone(path: Path, index: int) -> bool:
+    """Return whether the first cell of the column `index` of the CSV at `path` has a zone, as `+00:00` or `Z`."""
     with path.open("rb") as file:
         file.readline()
         cells = file.readline(1 << 16).decode(errors="replace").split(",")
-    index = names.index(time)
     # The date has dashes of its own.
     clock = cells[index].strip().strip('"')[10:] if index < len(cells) else ""
     return clock.endswith("Z") or "+" in clock or "-" in clock

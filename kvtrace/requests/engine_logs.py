@@ -53,7 +53,6 @@ class _Request(msgspec.Struct):
 
 class _Agent(msgspec.Struct):
     session_id: str | None = None
-    parent_session_id: str | None = None
 
 
 class _DynamoLine(msgspec.Struct):

@@ -112,7 +112,8 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
     order = np.argsort(column(times), kind="stable")
     arrivals = column(times)[order]
     offsets, all_ids = flat(chains, order)
-    facts = {"time_unit": time_unit, "block_references": len(all_ids)} | sessions.facts()
+    facts: dict[str, Any] = {"time_unit": time_unit, "block_references": len(all_ids)}
+    facts |= {"conversations": len(sessions)} if len(sessions) else {}
     origin = origin_of("mooncake", path, lines.sha256, len(times), block_tokens, **facts)
     notes = (*sessions.notes(), *_notes(arrivals, time_unit, unanswered), *unused_notes(lines.fields, _Line))
     columns = (prompts[order], answers[order], offsets, all_ids)
@@ -239,10 +240,6 @@ class Sessions:
             chains[row], whole[row] = session.blocks[:], tokens
             session.turns, session.tokens = session.turns + 1, tokens + int(outputs[row])
         return whole, NONE
-
-    def facts(self) -> dict[str, int]:
-        """Return what the metadata says of the sessions; nothing without any."""
-        return {"conversations": len(self)} if self._known else {}
 
     def columns(self, order: Ints, start_ns: int) -> dict[str, Any]:
         """Return what Requests has of sessions, by `order` and from `start_ns` on; nothing if no row names one."""

@@ -84,7 +84,6 @@ def _blocks(array: Any, path: Path, row: int, *, has_ids: bool) -> tuple[Ints, I
 
 
 def _check(found: dict[str, Ints], offsets: Ints, block_tokens: int, path: Path) -> None:
-    """Raise TraceError at the first request with a value out of range or out of order."""
 
     def no(is_wrong: Any, name: str, why: str) -> None:
         refuse(is_wrong, f"{{}} {why}", found[name], path=path, column=name)

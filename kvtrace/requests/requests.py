@@ -31,7 +31,6 @@ from kvtrace.core.schema import REQUESTS, RequestKind, batch_of, enum_code
 from kvtrace.core.units import NS_PER_S, format_duration
 
 Ints = NDArray[np.int64]
-Notes = tuple[str, ...]
 
 NONE = -1
 """Stands for null in `session_id`, `turn` and `qos`."""
@@ -64,7 +63,7 @@ class Requests:
     block_tokens: int
     origin: dict[str, Any]
     """What the metadata says of the source: kind, file name, SHA-256, block_tokens, counts."""
-    notes: Notes
+    notes: tuple[str, ...]
     session_id: Ints | None = None
     """Dense conversation numbers; None if the source has none, NONE for a request without."""
     turn: Ints | None = None
@@ -268,7 +267,6 @@ class Waits:
         return replace(self, delay_ns=delays, not_before_ns=least)
 
     def _chosen(self, which: Ints, row: Ints, before: Ints, least: Ints) -> Self:
-        """Return the waits `which`, now between the requests `row` and `before`."""
         times = self.delay_ns[which], self.is_of_start[which]
         return replace(self, row=row, before=before, delay_ns=times[0], is_of_start=times[1], not_before_ns=least)
 

@@ -98,11 +98,11 @@ def conversations(requests: Requests) -> tuple[NDArray[np.int64], int]:
 
 
 def grown(array: Any, wanted: int, fill: int) -> Any:
-    """Return `array` with at least `wanted` values, new ones being `fill`; it grows to twice its length or more."""
+    """Return `array` with at least `wanted` rows, new ones of `fill`; it grows to twice its length or more."""
     if wanted <= len(array):
         return array
-    more = np.full(max(wanted - len(array), len(array)), fill, dtype=array.dtype)
-    return np.concatenate([array, more])
+    more = max(wanted - len(array), len(array))
+    return np.concatenate([array, np.full((more, *array.shape[1:]), fill, dtype=array.dtype)])
 
 
 class Numbers:

@@ -35,6 +35,7 @@ from kvtrace.native.records import (
     UNBOUNDED,
     World,
 )
+from kvtrace.sim.chains import grown
 from kvtrace.sim.presets.tier import FleetSetting, Scope, TierSetting, bytes_of
 
 DRAM: Final = ("cpu", "dram", "host")
@@ -218,7 +219,6 @@ def _steps(incident: Incident, fleet: FleetSetting, tiers: Sequence[TierSetting]
 
 
 def _drive(incident: Incident, tiers: Sequence[TierSetting]) -> int:
-    """Return the tier whose drive is replaced."""
     own = {tier.name: t for t, tier in enumerate(tiers) if tier.scope is not Scope.FLEET}
     if incident.tier is None:
         drives = [t for name, t in own.items() if name not in MEMORY]
@@ -304,7 +304,8 @@ class IncidentCounters:
         """Count rows of the trace, and what requests found, records.FOUND."""
         at = self._stretch(found["ts_ns"])
         rows_at = self._stretch(rows["ts_ns"])
-        self._grow(max(at.max(initial=-1), rows_at.max(initial=-1)) + 1)
+        stretches = max(at.max(initial=-1), rows_at.max(initial=-1)) + 1
+        self._requests, self._storage = grown(self._requests, stretches, 0), grown(self._storage, stretches, 0)
         for column, name in enumerate(OF_REQUESTS):
             np.add.at(self._requests[:, column], at, found[name])
         op, phase, length = rows["op"], rows["phase"], rows["length_bytes"]
@@ -324,19 +325,13 @@ class IncidentCounters:
         parts = np.searchsorted(self._parts, ts_ns % SECOND_NS, side="right") - 1
         return ts_ns // SECOND_NS * len(self._parts) + parts
 
-    def _grow(self, stretches: int) -> None:
-        more = stretches - len(self._requests)
-        if more > 0:
-            more += len(self._requests) // 2
-            self._requests = np.pad(self._requests, ((0, more), (0, 0)))
-            self._storage = np.pad(self._storage, ((0, more), (0, 0)))
-
     def stats(self, end_ns: int) -> dict[str, Any]:
         """Return the counters as the metadata carries them, of a simulation that ends then; nothing without events."""
         if not self._incidents:
             return {}
         self._end_ns = end_ns
-        self._grow((end_ns // SECOND_NS + 1) * len(self._parts))
+        stretches = (end_ns // SECOND_NS + 1) * len(self._parts)
+        self._requests, self._storage = grown(self._requests, stretches, 0), grown(self._storage, stretches, 0)
         seconds = max(1, -(-end_ns // SECOND_NS))
         step = max(1, -(-seconds // MOST_POINTS))
         starts = np.arange(0, seconds, step) * len(self._parts)

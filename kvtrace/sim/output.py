@@ -161,7 +161,6 @@ def object_batch(first_id: int, kind: str, sizes: Any) -> pa.RecordBatch:
 
 
 def _metadata(simulation: Simulation, config: dict[str, Any], argv: list[str]) -> Metadata:
-    """Return the metadata of each table of this run of `argv` under `config`."""
     preset, model, requests = simulation.preset, simulation.model, simulation.load.requests
     facts = {
         "name": config["model"],
@@ -291,7 +290,6 @@ class StreamLabels:
         return {"streams": found}
 
     def _note(self, flush: Flush) -> None:
-        """Learn of the objects and requests that came with `flush`."""
         first, self._objects = self._objects, self._objects + len(flush.object_bytes)
         self._kinds, self._first_ns = grown(self._kinds, self._objects, 0), grown(self._first_ns, self._objects, _NEVER)
         if flush.is_other is not None:
@@ -308,7 +306,6 @@ class StreamLabels:
                 self._asked[of][new] = flush.log[column] if requests is None else getattr(requests, column)[rows]
 
     def _classes(self, of: Streams, write: dict[str, Any]) -> Any:
-        """Return the class of each write, or NONE."""
         found = np.zeros(len(write["tier"]), np.int64)
         if of is Streams.PHASE:
             found = _PHASE_CLASS[write["phase"]]

@@ -433,10 +433,6 @@ class Flush:
         return len(times if times.base is None else times.base)
 
 
-Sink = Callable[[Flush], None]
-"""Takes the output of a simulation, flush by flush; the simulation goes on when it returns."""
-
-
 class Simulation:
     """One hierarchy, one load: `run` streams its rows to a sink; `stats` are the counters afterwards."""
 
@@ -488,8 +484,8 @@ class Simulation:
             found.append((kind, np.repeat(each, objects)))
         return found
 
-    def run(self, sink: Sink, progress: Callable[[float], None] = lambda _ns: None) -> None:
-        """Simulate to the end; `sink` takes the rows, `progress` the virtual time, ns."""
+    def run(self, sink: Callable[[Flush], None], progress: Callable[[float], None] = lambda _ns: None) -> None:
+        """Simulate to the end; `sink` takes the rows, flush by flush, `progress` the virtual time, ns."""
         set_policies(self.world, [tier.policy for tier in self.preset.tiers])
         failed: list[BaseException] = []
 
@@ -596,7 +592,6 @@ class Simulation:
         now.retrieved = np.zeros(2 * len(now.retrieved), np.int64)
 
     def _grow_chain(self, need: int) -> None:
-        """Make room for a longer prompt."""
         self.world.chain, self.world.where = np.empty(2 * need, np.int64), np.empty(2 * need, np.int8)
 
     def stats(self) -> dict[str, Any]:

@@ -118,7 +118,6 @@ def _candidate_columns(found: Findings, keys: Sequence[str]) -> list[ReportColum
 
 
 def _figures(of: Candidate) -> dict[str, Any]:
-    """Return what a candidate came to, by the names of columns."""
     storage = [row.figures.tiers[-1] for row in of.rows if row.figures]
     reads = [rate for tier in storage if (rate := tier.rates.read_bytes_per_s) is not None]
     writes = [rate for tier in storage if (rate := tier.rates.write_bytes_per_s) is not None]
@@ -204,7 +203,6 @@ def _knobs_table(found: Sequence[Sensitivity]) -> ReportTable:
 
 
 def _map(found: Findings, along: str, up: str) -> ReportTable:
-    """Return the mean hit ratio by the values of two knobs."""
     xs, ys = ([as_text(value) for value in found.study.axes[key]] for key in (along, up))
     ratios: dict[tuple[str, str], list[float]] = {}
     for of in found.candidates:
@@ -238,7 +236,6 @@ _ALL_SPEC: Final = """
 
 
 def _configurations(found: Findings, rows: Sequence[StudyRow], spec: str) -> ReportTable:
-    """Return a row for each of `rows`, by number and knobs, with the columns of `spec`."""
     keys = list(found.study.axes)
     keyed = [*columns_of("count: configuration"), *(ReportColumn(f"knob.{key}", key) for key in keys)]
     columns, names = [*keyed, *columns_of(spec)], ("hit_ratio", "requests", "input_tokens", "recomputed_tokens")
@@ -254,7 +251,6 @@ def _configurations(found: Findings, rows: Sequence[StudyRow], spec: str) -> Rep
 
 
 def _tier_tables(found: Findings) -> list[ReportTable]:
-    """Return for each tier what it must do in each configuration."""
     names = dict.fromkeys(tier.name for row in found.rows if row.figures for tier in row.figures.tiers)
     figures = columns_of(_TIER_SPEC)
     tables = []

@@ -260,8 +260,24 @@ class Plan:
             tables.append(self._table("the same with another router", routed))
         if nearly:
             tables.append(self._table("cheaper, and within 2 points of the target", nearly))
-        if lost:
-            tables.append(_losses_table(row.figures, {name: of for name, (_, of) in lost.items()}))
+        if lost and (usual := row.figures) is not None:
+            spec = """
+                text: name = in the middle of the load; share: hit_ratio = hits
+                count: more_tokens = more prompt tokens computed
+                ns: p99 = first token p99, hits_back_ns = hits as before after
+            """
+            title = (
+                f"an engine is away for {AWAY_S} s, and keeps its drive; a lost node comes back empty after {GONE_S} s"
+            )
+            rows = [
+                {
+                    "name": name, "hit_ratio": of.hit_ratio, "hits_back_ns": of.hits_back_ns,
+                    "more_tokens": of.recomputed_tokens - usual.recomputed_tokens if of is not usual else None,
+                    "p99": of.first_token_ns("p99_ns"),
+                }
+                for name, (_, of) in {"nothing happens": (None, usual), **lost}.items()
+            ]  # fmt: skip
+            tables.append(table_of(title, Sheet.SUMMARY, spec, rows))
         shown = {of.number: of.rows[0].configuration for of in (*rivals, *routed, *nearly)}
         commands = [f"{', '.join(str(one.knobs[key]) for key in KEYS)}: {one.command}" for one in shown.values()]
         commands += [f"{name}: {one.command}" for name, (one, _) in lost.items()]
@@ -287,7 +303,6 @@ class Plan:
         )
 
     def _table(self, title: str, listed: Sequence[Candidate]) -> ReportTable:
-        """Return a row for each of `listed`."""
         spec = f"""
             text: store, router, dram = {DRAM}, size
             share: hit_ratio = hits; ns: p50 = first token p50, p99
@@ -347,23 +362,3 @@ def rivals_of(found: Findings) -> dict[tuple[Value, ...], Candidate]:
 
 def _but_router(of: Candidate) -> tuple[Value, ...]:
     return of.knobs[STORE], of.knobs[DRAM], of.knobs[SIZE]
-
-
-def _losses_table(usual: Simulated | None, lost: Mapping[str, Simulated]) -> ReportTable:
-    """Return what each loss costs beside the same fleet without it."""
-    spec = """
-        text: name = in the middle of the load; share: hit_ratio = hits
-        count: more_tokens = more prompt tokens computed
-        ns: p99 = first token p99, hits_back_ns = hits as before after
-    """
-    named = {"nothing happens": usual, **lost}
-    rows = [
-        {
-            "name": name, "hit_ratio": of.hit_ratio, "hits_back_ns": of.hits_back_ns,
-            "more_tokens": of.recomputed_tokens - usual.recomputed_tokens if of is not usual else None,
-            "p99": of.first_token_ns("p99_ns"),
-        }
-        for name, of in named.items() if of is not None and usual is not None
-    ]  # fmt: skip
-    title = f"an engine is away for {AWAY_S} s, and keeps its drive; a lost node comes back empty after {GONE_S} s"
-    return table_of(title, Sheet.SUMMARY, spec, rows)

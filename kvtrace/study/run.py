@@ -200,7 +200,6 @@ def write(path: Path, study: Study, rows: Sequence[StudyRow], argv: list[str]) -
 
 
 def _kind(values: Sequence[Value]) -> str:
-    """Return the type of a column of `values`."""
     kinds = {type(value) for value in values}
     if kinds == {int} and all(-(1 << 62) <= value <= 1 << 62 for value in values if isinstance(value, int)):
         return "int64"

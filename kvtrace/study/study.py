@@ -262,7 +262,6 @@ def key_of(configuration: Configuration) -> str:
 
 
 def _files(knobs: dict[str, Value]) -> Iterator[Path]:
-    """Yield the files that the values of `knobs` name."""
     preset, model = (Path(str(knobs.get(key, ""))) for key in ("preset", "model"))
     if FILE in knobs:
         yield Path(str(knobs[FILE]))

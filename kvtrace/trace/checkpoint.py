@@ -153,7 +153,6 @@ def notes(job: Saving) -> Iterator[str]:
 
 
 def _rows(job: Saving) -> Iterator[dict[str, Any]]:
-    """Yield the rows of each event, arrays by column."""
     sizes = job.sizes
     ranks = np.concatenate([np.arange(len(shard)) for shard in job.shards.values()])
     for number, event in enumerate(job.course.events):

@@ -151,7 +151,8 @@ def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bo
     documents: set[int] = set()
     for batch in reader.batches():
         ledger.apply(batch)
-        documents |= retrieved(batch)
+        is_retrieved = batch.column("phase").indices.to_numpy() == _RETRIEVE
+        documents.update(batch.column("object_id").to_numpy()[is_retrieved].tolist())
         progress(float(ledger.rows))
     counted = (meta.stats or {}).get("tiers") or []
     for t, tier in enumerate(counted):
@@ -166,12 +167,6 @@ def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bo
     if beside.exists():
         check_objects(open_table(beside, OBJECTS), ledger.extents[: ledger.objects], documents)
     return ledger, beside.exists()
-
-
-def retrieved(batch: pa.RecordBatch) -> set[int]:
-    """Return the objects that rows of `batch` retrieve."""
-    is_retrieved = batch.column("phase").indices.to_numpy() == _RETRIEVE
-    return set(batch.column("object_id").to_numpy()[is_retrieved].tolist())
 
 
 def check_objects(reader: Reader, extents: NDArray[np.int64], documents: set[int]) -> None:

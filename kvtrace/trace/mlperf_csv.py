@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -226,7 +225,12 @@ def write_from(source: Path, target: Path, progress: Callable[[float], None]) ->
     first_us = ((reader.meta.source or {}).get("first_unix_ns") or 0) // 1000
     lost = {"deletes": 0, "request ids": 0, "offsets": 0, "phases": 0, "ranks": 0, "sub-microsecond times": 0}
     rows = 0
-    with aside(target) as temporary, _sink(temporary, is_zstd=target.name.endswith(".zst")) as out:
+    packer = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
+    is_packed = target.name.endswith(".zst")
+    with (
+        aside(target) as temporary,
+        zstandard.open(temporary, "wb", cctx=packer) if is_packed else temporary.open("wb") as out,
+    ):
         out.write(HEADER.encode() + b"\n")
         for batch in reader.batches():
             frame = pl.DataFrame(pl.from_arrow(batch)).with_columns(pl.col("op", "phase").cast(pl.String))
@@ -246,16 +250,6 @@ def write_from(source: Path, target: Path, progress: Callable[[float], None]) ->
             rows += batch.num_rows
             progress(float(rows))
     return lost
-
-
-@contextmanager
-def _sink(path: Path, *, is_zstd: bool) -> Iterator[Any]:
-    with path.open("wb") as file:
-        if not is_zstd:
-            yield file
-            return
-        with zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(file) as stream:
-            yield stream
 
 
 def _keys(source: Path) -> Any:

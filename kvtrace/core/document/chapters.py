@@ -199,7 +199,6 @@ def _tier_times(part: str, found: Mlperf | None, note: str) -> Named:
 
 
 def _over(value: float | None, unit: float | None) -> float | None:
-    """Return `value` / `unit`; null where one is not known."""
     return value / unit if value is not None and unit else None
 
 

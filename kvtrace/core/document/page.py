@@ -342,7 +342,6 @@ def html_page(documents: list[Document], made_by: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return `text` so that it is shown as it stands."""
     return escaped(printable(text))
 
 
@@ -373,7 +372,6 @@ def _document(document: Document, anchor: str, charts: _Charts) -> str:
 
 
 def _doubts(document: Document) -> str:
-    """Return the warnings, and the notes, folded."""
     warned = "".join(f"<li>{_plain(warning)}</li>" for warning in document.warnings)
     warning = f'<ul class="warning" role="alert">{warned}</ul>\n' if warned else ""
     notes = "".join(f"<li>{_plain(note)}</li>" for note in document.notes)
@@ -419,7 +417,6 @@ def _section(table: ReportTable, charts: _Charts) -> str:
 
 
 def _exact(raw: Any, unit: Unit) -> str:
-    """Return the attribute that says a figure exactly."""
     return f' title="{raw} {unit}"' if unit and isinstance(raw, int | float) else ""
 
 

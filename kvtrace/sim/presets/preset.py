@@ -286,7 +286,6 @@ def _of_queue(preset: Preset) -> Iterator[str]:
 
 
 def _of_staging(preset: Preset) -> Iterator[str]:
-    """Yield what does not hold of tiers that stage, or that make room only at times."""
     staging = [t for t in preset.tiers if t.staging]
     if len(staging) > 1:
         yield f"one tier can stage, not {len(staging)}"
@@ -308,7 +307,6 @@ def _of_staging(preset: Preset) -> Iterator[str]:
 
 
 def _of_offers(preset: Preset) -> Iterator[str]:
-    """Yield what does not hold of what is stored together."""
     is_through = preset.placement is Placement.WRITE_THROUGH
     staging, whole = any(t.staging for t in preset.tiers), [t for t in preset.tiers if t.whole_offers]
     if preset.entry is not Entry.CHUNK and (preset.offer_tokens or preset.offers_hits):
