@@ -659,18 +659,6 @@ void give_slots(World *w, int64_t actor, int64_t first, int64_t n) {
         if (w->chain[i] < 0) w->chain[i] = give_slot(w, home_of(w, actor, i));
 }
 
-// Move the shared objects that must be stored to the front of `chain`; return how many.
-//
-// They are documents that are in no tier, and without prefix match likewise a system prompt, or any such prompt if
-// nothing was looked up. (A prefix match has put the prompt among the new objects.)
-static int64_t keep_lost(World *w, int64_t actor) {
-    Actor *me = &w->actors[actor];
-    int64_t lost = 0, shared = me->retrieved_objects + (w->knobs.is_prefix ? 0 : me->shared);
-    for (int64_t i = 0; i < shared; i++)
-        if (w->knobs.mode == PREFILL_ONLY || fastest_from(w, w->chain[i], 0) == NONE) w->chain[lost++] = w->chain[i];
-    return lost;
-}
-
 // Write the objects that were computed; return how long the prompt's next step computes.
 int64_t store(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
@@ -683,8 +671,12 @@ int64_t store(World *w, int64_t actor) {
     int64_t end = is_last ? n : found + computed_objects(w, actor);
     give_slots(w, actor, first, end);
     c->known = found;
-    if (me->retrieved_objects + (k->is_prefix ? 0 : me->shared) && k->mode != DECODE_ONLY) {
-        int64_t lost = keep_lost(w, actor);
+    // Shared objects that must be stored come first: documents that are in no tier, and without prefix match likewise a
+    // system prompt, or any such prompt if nothing was looked up. (A prefix match has put it among the new objects.)
+    int64_t lost = 0, shared = me->retrieved_objects + (k->is_prefix ? 0 : me->shared);
+    if (shared && k->mode != DECODE_ONLY) {
+        for (int64_t i = 0; i < shared; i++)
+            if (k->mode == PREFILL_ONLY || fastest_from(w, w->chain[i], 0) == NONE) w->chain[lost++] = w->chain[i];
         for (int64_t i = 0; i < me->new; i++) w->chain[lost + i] = w->chain[found + i];
         first = 0, end = lost + me->new, c->known = 0;
     }
@@ -702,17 +694,6 @@ int64_t store(World *w, int64_t actor) {
     if (w->fleet.entrances < w->fleet.count) me->served_ns = c->now + hand_over(w, actor);
     me->step = STEP_DECODE;
     return 0;
-}
-
-// As a request ends, write what was refused of its prompt, and the objects that generated tokens have filled.
-static void store_rest(World *w, int64_t actor) {
-    Actor *me = &w->actors[actor];
-    int64_t n = gather(w, actor), first = n - me->new - me->refused;
-    give_slots(w, actor, first, n);
-    w->control.known = 0;
-    if (me->refused) offer(w, actor, first, n, PHASE_PREFILL, PHASE_STORE);
-    else offer(w, actor, first, n, PHASE_DECODE, PHASE_DECODE);
-    me->new = 0, me->refused = 0;
 }
 
 // === decode and end ==================================================================================================
@@ -802,7 +783,14 @@ int64_t end_request(World *w, int64_t actor) {
     depart(w, actor);
     take_from(w, actor);
     if (me->new) make_objects(w, actor);
-    if (me->new + me->refused) store_rest(w, actor);
+    if (me->new + me->refused) {    // objects that generated tokens have filled, and what was refused of the prompt
+        int64_t n = gather(w, actor), first = n - me->new - me->refused;
+        give_slots(w, actor, first, n);
+        w->control.known = 0;
+        if (me->refused) offer(w, actor, first, n, PHASE_PREFILL, PHASE_STORE);
+        else offer(w, actor, first, n, PHASE_DECODE, PHASE_DECODE);
+        me->new = 0, me->refused = 0;
+    }
     if (w->knobs.is_tail_first_at_end) use_backwards(w, actor);
     if (w->knobs.source != USERS) {
         if (w->knobs.follows) call_followers(w, w->following.came[me->request].actor, 0);
