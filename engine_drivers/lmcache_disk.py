@@ -58,6 +58,7 @@ def _engine(recorder: Notebook) -> Any:
         lmcache_instance_id=INSTANCE,
         extra_config={"use_odirect": asked.is_direct},
     )
+    config.update_config_from_env()  # what else its user sets, such as LMCACHE_CACHE_POLICY=LFU
     metadata = LMCacheMetadata("model", 1, 1, 0, 0, torch.bfloat16, shape, role="worker")
     connector = _connector(shape, Contents(CHUNK_TOKENS * asked.token_bytes))
     engine = LMCacheEngineBuilder.get_or_create(INSTANCE, config, metadata, connector, _broadcast, _broadcast_object)

@@ -30,6 +30,7 @@ from kvdistill.jobs.closeness import (
     ClosenessPair,
     Seen,
     Side,
+    beyond_replay,
     compare_drawn,
     compare_logged,
 )
@@ -333,7 +334,10 @@ def check(
                 pair = _check_drawn(run, notes) if mode is FioMode.STAT else _check_logs(run, notes)[0]
             comparisons.append(pair)
     return Closeness(
-        fio_version=str(version), comparisons=comparisons, notes=list(dict.fromkeys(notes)), issue_us=issue_us
+        fio_version=str(version),
+        comparisons=beyond_replay(comparisons),
+        notes=list(dict.fromkeys(notes)),
+        issue_us=issue_us,
     )
 
 

@@ -123,11 +123,14 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
     judgement = merged_verdict(parts, figures, pace, device_io, late)
     each = [run.summary for run in runs]
     counts = added(each, "operations", "errors", "not_reached", "absent_deletes", "in_flight_mean")
+    once = [run.window.rows_once or 0 for run in runs]
+    replayed = sum(rows * (of.trace_times or 0) for rows, of in zip(once, each, strict=True))
     summary = Summary(
         verdict=sentence(judgement, parts, counts["errors"]),
         judgement=judgement,
         wall_ns=most([of.wall_ns for of in each]),
         **counts,
+        trace_times=replayed / sum(once) if sum(once) else None,
         figures=figures,
         pace=pace,
         skipped_rows=sum_by_name([of.skipped_rows for of in each]),

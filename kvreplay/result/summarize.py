@@ -216,6 +216,7 @@ class RunResults:
         failed, sent = int(run["failed"]), int(run["sent"])
         depth, because = setting.config.depth, setting.depth_because
         judgement, missed = verdict(found, driven, judged, moved or {}, depth, because), int(run["rows"]) - sent
+        times = None
         if setting.rows_once:
             # How often --duration repeated the window, or what it cut it to. Rows of the last repeat go while some of
             # earlier ones still wait, of an open loop that fell behind most.
@@ -230,6 +231,7 @@ class RunResults:
             operations=found.total("good"),
             errors=failed,
             not_reached=missed,
+            trace_times=times,
             figures=figures(found),
             drives=figures(found, of_drives=True),
             pace=judged,
@@ -485,7 +487,8 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: Requ
 def skipped_notes(summary: Summary) -> list[str]:
     """Return what a run left out of the trace."""
     rows = ", ".join(f"{name} ({count:,} rows)" for name, count in summary.skipped_rows.items())
-    found = [f"skipped, because no --tier names them: {rows}"] if rows else []
+    of = ", of all that was to be replayed" if summary.not_reached else ""
+    found = [f"skipped, because no --tier names them: {rows}{of}"] if rows else []
     if summary.absent_deletes:
         found.append(f"skipped {summary.absent_deletes:,} deletes of objects that were never there")
     return found

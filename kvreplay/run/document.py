@@ -102,13 +102,12 @@ def _window(finished: FinishedRun) -> str:
         of = f" within the trace's start, --limit {window.limit}" if window.limit else ""
         part = f"the rows of node {window.node} alone{of}"
     is_part = (window.limit, window.node, window.window) != (None, None, None)
-    missed = finished.summary.not_reached or 0
+    missed, times = finished.summary.not_reached or 0, finished.summary.trace_times
     if window.repeats is not None:
-        if finished.run.status == "partial":
+        if finished.run.status == "partial" or times is None:
             again = f"{part if is_part else 'the trace'} again and again"
             return f"was to replay {again} for {format_duration(window.runtime_ns)} (--duration)"
         took = f"{format_duration(finished.summary.wall_ns)} (--duration {format_duration(window.runtime_ns)})"
-        times = window.repeats * (1 - missed / (window.planned_rows or 1))
         part = f"{repeated(part if is_part else 'the trace', times)} in {took}"
     done = "was to replay" if finished.run.status == "partial" else "replayed"
     rows = window.rows if window.node is None else window.planned_rows or 0

@@ -10,8 +10,9 @@ by samples where these can tell; what is answered is simulated whole.
 from __future__ import annotations
 
 import itertools
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -35,7 +36,7 @@ _CLOSE, _CLOSER = 1.02, 1.01
 """What is answered is at most so many times what reaches the target; with prices each of both capacities has half of
 that, where a look takes no time worth naming."""
 _GUESS, _ROUGH_GUESS = 1.008, 1.04
-"""How far to each side of what samples say it is tried, both together within _CLOSE; and of what a grid says."""
+"""How close a search by samples comes; and how far what samples, or a grid, say is off at most, as a rule."""
 _FAR = 0.02
 """What misses the target by such a share with a larger tier, of which samples tell, is not simulated with its own."""
 _DIGITS = 3
@@ -192,8 +193,8 @@ class _Run:
         best = (next(reached, None) if free else None) or self._choose(points)
         if best is None or not free or None in best.capacities.values():
             return best
-        if len(free) == len(axes) and self.question.target.is_met(none := self._simulate([dict.fromkeys(axes, 0)])[0]):
-            return none  # the other tiers reach it by themselves
+        if len(free) == len(axes) and (none := self._without(axes)) is not None:
+            return none
         start, inner = best, free[-1]
         self._guess = self._between(points, best)
         outer = next((role for role in axes if role != inner), None)
@@ -222,6 +223,14 @@ class _Run:
         if best is start or last != inner:
             best = self._least(best, last, self._look_at, guess=self._guess)
         return self._settled(best, last) or self._choose(points)
+
+    def _without(self, axes: Iterable[str]) -> Point | None:
+        """Return the point without any DRAM and NVMe, simulated in full, if the other tiers reach the target."""
+        nothing, is_met = Capacities(dict.fromkeys(axes, 0)), self.question.target.is_met
+        if any(not is_met(look, look.hit_ratio_error) for look in self._estimates([nothing])):
+            return None
+        [found] = self._simulate([nothing])
+        return found if is_met(found) else None
 
     @property
     def _close(self) -> float:
@@ -287,15 +296,31 @@ class _Run:
         """Return the least of `inner` beside what samples have `found`, simulated in full; None if none is enough."""
         if found.sampling_rate == 1:
             return found
-        size, below, parts = found.capacities[inner] or 0, None, (1 / _GUESS, _GUESS)
-        while below is None or size < self._most:
-            sizes = [min(self._most, _rounded(size * part)) for part in parts]
-            for point in self._simulate([found.capacities | {inner: of} for of in sizes]):
-                if self.question.target.is_met(point):
-                    return self._least(point, inner, self._simulate, below=below)
-                below = point
-            size, parts = sizes[-1], (_ROUGH_GUESS, _ROUGH_GUESS**4)
-        return None
+        wanted, is_met = self.question.target.hit_ratio or 0.0, self.question.target.is_met
+        near, rough = self._close**0.48, _ROUGH_GUESS
+        at, parts = found.capacities[inner] or 0, [1 / near, near]
+        slope: float | None = None
+        best: Point | None = None
+        below: Point | None = None
+        while best is None or below is None:
+            sizes = dict.fromkeys(min(self._most, _rounded(at * part)) for part in parts)
+            tried = self._simulate([found.capacities | {inner: of} for of in sizes])
+            met = next((n for n, of in enumerate(tried) if is_met(of)), len(tried))
+            below, best = (tried[met - 1] if met else below), (tried[met] if met < len(tried) else best)
+            if slope is None:
+                slope = (tried[-1].hit_ratio - tried[0].hit_ratio) / math.log(near**2)
+            edge = tried[0] if met == 0 else tried[-1]
+            at = edge.capacities[inner] or 0
+            if met == 0 and at <= self.stack.chunk_bytes:
+                return edge
+            if met and at == self._most:
+                break
+            # Samples are off by less than this; where between, the slope of the two whole ones says.
+            sign, at = (-1, at) if met == 0 else (1, max(at, int(self._told)))
+            far = rough if slope <= 0 else math.exp(min(math.log(rough), abs(wanted - edge.hit_ratio) / slope))
+            parts = sorted((far * part) ** sign for part in (1 / near, near) if far * part > 1)
+            near, rough = near**2, rough**2
+        return best and self._least(best, inner, self._simulate, below=below)
 
     def _least(
         self,

@@ -224,7 +224,6 @@ def sample_of(chains: Chains, below: int, seed: int) -> Chains:
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     mixed ^= mixed >> np.uint64(31)
     is_chosen = mixed % np.uint64(HASH_VALUES) < below
-    kept = is_chosen[chains.slots]
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])[chains.offsets]
-    number = np.cumsum(is_chosen) - 1
-    return Chains(offsets, number[chains.slots[kept]].astype(np.int32), chains.tokens[is_chosen])
+    kept = np.flatnonzero(is_chosen[chains.slots])
+    number = np.cumsum(is_chosen, dtype=np.int32) - 1
+    return Chains(np.searchsorted(kept, chains.offsets), number[chains.slots[kept]], chains.tokens[is_chosen])

@@ -114,15 +114,21 @@ static void leave_request(World *w, int64_t actor) {
 // === staging buffers =================================================================================================
 // The staging tier: what a request stores and what it reads from below takes a buffer there before any of it is in.
 
-// Make room in tier `t` for a buffer for `slot`, beside `taken_bytes` of others; return whether there is. What is given
-// up is what was there, but for `kept_bytes`, those used last.
-static bool take(World *w, int64_t t, int64_t slot, int64_t kept_bytes, int64_t taken_bytes, int64_t now) {
+// What tier `t`, whose policy keeps one list, gives up next: not what the request at hand reads there; NONE: nothing.
+static int64_t unread_victim(World *w, int64_t t) {
+    int64_t member = queue_of(w, t, 0)->tail;
+    while (member != NONE && w->slots[member].held & (2 << t)) member = link_of(w, t, member)->newer;
+    return member;
+}
+
+// Make room in tier `t` for a buffer for `slot`, beside `taken_bytes` of others; return whether there is.
+static bool take(World *w, int64_t t, int64_t slot, int64_t taken_bytes, int64_t now) {
     const Tier *tier = &w->tiers[t];
-    int64_t size = size_of(w, slot);
+    int64_t size = size_of(w, slot), leaving;
     if (size > tier->largest) return false;
     if (tier->live_bytes + taken_bytes + size > tier->limit)
-        while (tier->live_bytes > kept_bytes && tier->live_bytes + taken_bytes + size > tier->low)
-            drop(w, t, object_of(w, t, victim(w, t, slot)), now, PHASE_EVICT);
+        while (tier->live_bytes + taken_bytes + size > tier->low && (leaving = unread_victim(w, t)) != NONE)
+            drop(w, t, object_of(w, t, leaving), now, PHASE_EVICT);
     // As has_room: an object that it takes may fill an empty tier past its limit.
     return tier->live_bytes + taken_bytes + size <= tier->limit || tier->live_bytes + taken_bytes == 0;
 }
@@ -144,7 +150,7 @@ static int64_t stage_writes(World *w, int64_t t, int64_t first, int64_t n, int64
     }
     for (int64_t i = first; i < n; i++) {
         if (w->where[i] == HELD) continue;
-        if (!take(w, t, w->chain[i], 0, taken, now)) return i;
+        if (!take(w, t, w->chain[i], taken, now)) return i;
         taken += size_of(w, w->chain[i]);
     }
     return n;
@@ -167,19 +173,28 @@ static int64_t cut_reads(World *w, int64_t first, int64_t end) {
     return cut;
 }
 
+// Let those of `chain[:end]` that were read in tier `t` be held there, or no more.
+static void hold_read(World *w, int64_t t, int64_t end, bool is_held) {
+    for (int64_t i = 0; i < end; i++) {
+        if (w->where[i] != t || w->chain[i] < 0) continue;  // without a slot it is in no list
+        Slot *what = &w->slots[member_of(w, t, w->chain[i])];
+        what->held = (int16_t)(is_held ? what->held | 2 << t : what->held & ~(2 << t));
+    }
+}
+
 // Take buffers for those of `chain[:end]` that were read below the staging tier; return the end of those with one. What
 // the request read in the staging tier itself makes no room.
 static int64_t stage_reads(World *w, int64_t end, int64_t now) {
-    int64_t t = w->knobs.staging - 1, kept = 0, taken = 0;
+    int64_t t = w->knobs.staging - 1, taken = 0, i;
     if (w->tiers[t].evict_every_ns > 0) return end;
-    for (int64_t i = 0; i < end; i++)
-        if (w->where[i] == t) kept += size_of(w, w->chain[i]);
-    for (int64_t i = 0; i < end; i++) {
+    hold_read(w, t, end, true);
+    for (i = 0; i < end; i++) {
         if (w->where[i] <= t) continue;
-        if (!take(w, t, w->chain[i], kept, taken, now)) return i;
+        if (!take(w, t, w->chain[i], taken, now)) break;
         taken += size_of(w, w->chain[i]);
     }
-    return end;
+    hold_read(w, t, end, false);
+    return i;
 }
 
 // === look-up and load ================================================================================================
@@ -231,6 +246,11 @@ static int64_t read_hits(World *w, int64_t actor, int64_t end, int64_t *hit_toke
     for (int64_t t = 0; t < w->tiers_count; t++)
         w->tiers[t].reading = 0, w->tiers[t].reads_began_ns = w->tiers[t].reads_end_ns = now;
     begin_stage(w);
+    // In some tiers the last of them counts as used first, once so.
+    for (int64_t i = end - 1; k->loads_backwards && i >= 0; i--) {
+        int64_t t = w->where[i];
+        if (t != NONE && (w->tiers[t].loads_backwards || w->tiers[t].loads_twice)) touch(w, t, w->chain[i]);
+    }
     for (int64_t i = 0; i < end; i++) {
         int64_t t = w->where[i], entry = w->chain[i];
         if (t == NONE) continue;
@@ -250,11 +270,6 @@ static int64_t read_hits(World *w, int64_t actor, int64_t end, int64_t *hit_toke
             stage = in_stage(w, stage, t, tier->request_reads);
             emit(w, now, OP_READ, t, PHASE_RETRIEVE, entry, size, request, stage);
         }
-    }
-    // In some tiers the last of them counts as used first.
-    for (int64_t i = end - 1; k->loads_backwards && i >= 0; i--) {
-        int64_t t = w->where[i];
-        if (t != NONE && w->tiers[t].loads_backwards) touch(w, t, w->chain[i]);
     }
     stage += w->control.is_staged;
     int64_t layers = hits > document_hits ? k->layers : 0;

@@ -88,9 +88,10 @@ typedef struct {
     int64_t collected_bytes;        // written for that
     // When it makes room, if only at times: each so many ns (0: whenever it must), the next of these (0: none), the
     // bytes from which on it does, by what share of them (in millionths; 0: down to `low`), and to which bytes it is
-    // going down (NONE: it is not). Whether what is loaded from it and staged in it counts as used backwards, and
-    // whether what a request loads from it and below must be in it at once.
-    int64_t evict_every_ns, poll_ns, trigger, evict_ppm, goal, loads_backwards, stores_backwards, loads_whole;
+    // going down (NONE: it is not). Whether what is loaded from it and staged in it counts as used backwards, or what is
+    // loaded both ways, and whether what a request loads from it and below must be in it at once.
+    int64_t evict_every_ns, poll_ns, trigger, evict_ppm, goal, loads_backwards, loads_twice, stores_backwards;
+    int64_t loads_whole;
     int64_t ttl_ns;                 // TTL: how long an object lives
     double target;                  // ARC: bytes that it means T1 to have
     int64_t has_evicted;            // S3-FIFO: whether it ever did
@@ -106,7 +107,7 @@ typedef struct {
     int64_t object, size;   // bytes: of all ranks together
     int64_t home;           // where in World.contexts it is named (entry_at); NONE: nowhere, or in World.items
     int16_t live;           // a bit for each tier
-    int16_t held;           // 1 if somebody may still ask for it, 2 << t if it waits for tier t, or'd: it is not reused
+    int16_t held;           // 1 if somebody may still ask for it, 2 << t if it waits for tier t (or is read in it), or'd: it is not reused
     int8_t seen;            // it was loaded once and not promoted yet
     int8_t is_loose;        // it is in World.loose
     int16_t place;          // of a copy: 1 + its number (nodes first)
@@ -265,7 +266,7 @@ typedef struct {
     int64_t staging;            // 1 + the tier whose buffers all that is stored and read from below takes, or 0
     int64_t skips_held;
     int64_t polls;              // a tier makes room only at times
-    int64_t loads_backwards;    // in any tier
+    int64_t loads_backwards;    // or twice, in any tier
     int64_t min_load_tokens, offer_tokens, offers_hits;
     int64_t looks_past_miss;    // of any tier
     int64_t stores_generated;

@@ -180,7 +180,7 @@ def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Li
     knobs.staging = next((1 + t for t, tier in enumerate(p.tiers) if tier.staging), 0)
     knobs.skips_held = p.skip_held
     knobs.polls = any(tier.evict_every for tier in p.tiers)
-    knobs.loads_backwards = any(tier.loads_backwards for tier in p.tiers)
+    knobs.loads_backwards = any(tier.loads_backwards or tier.loads_twice for tier in p.tiers)
     knobs.is_write_back = p.placement is Placement.WRITE_BACK
     knobs.promotion = list(Promotion).index(p.promotion)
     knobs.is_exclusive, knobs.keeps_age = p.exclusive, p.demotion_keeps_age
@@ -233,7 +233,7 @@ def _set_tiers(world: World, preset: Preset) -> None:
         of["is_tail_first_at_end"] = recency is not Recency.HEAD_FIRST
         of["is_at_end"] = recency is Recency.AT_END
         of["loads_backwards"], of["stores_backwards"] = tier.loads_backwards, tier.stores_backwards
-        of["loads_whole"] = tier.loads_whole
+        of["loads_whole"], of["loads_twice"] = tier.loads_whole, tier.loads_twice
         if tier.low_watermark is not None and tier.capacity_bytes is not None:
             of["low"] = int(tier.capacity_bytes * tier.low_watermark)
         if tier.evict_every and tier.capacity_bytes is not None:

@@ -10,7 +10,7 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from evictions import POLICIES, Lru
+from evictions import POLICIES, Lfu, Lru
 from fleets import Node, route
 from outages import Outages
 from queues import Queue
@@ -525,18 +525,22 @@ class Oracle:
         end = next((i for i, (_, t) in enumerate(found) if t.number > staging.number), len(found))
         return [(k, t) for k, t in retrieved if t.number <= staging.number], found[:end]
 
-    def take_buffer(self, size: int, taken: int, kept: int) -> bool:
-        """Make room in the staging tier beside `taken` bytes of buffers, but for `kept` bytes; return if there is."""
+    def take_buffer(self, size: int, taken: int, kept: set[int]) -> bool:
+        """Make room in the staging tier beside `taken` bytes of buffers, but of what is `kept`; return if there is."""
         tier = self.staging
         assert tier is not None
         if not tier.takes(size):
             return False
         if not tier.has_buffers(taken + size):
-            while sum(tier.objects.values()) > kept and sum(tier.objects.values()) + taken + size > tier.low:
-                self.delete(tier, "evict", tier.policy.victim(-1, size))
+            while sum(tier.objects.values()) + taken + size > tier.low:
+                free = [key for key in tier.policy.keys if key not in kept]
+                if not free:
+                    break
+                used = tier.policy.used if type(tier.policy) is Lfu else dict.fromkeys(free, 0)
+                self.delete(tier, "evict", min(free, key=lambda key: used[key]))
         return tier.has_buffers(taken + size) or not (tier.objects or taken)
 
-    def buffered(self, keys: list[int], kept: int) -> list[int]:
+    def buffered(self, keys: list[int], kept: set[int]) -> list[int]:
         """Return the first of `keys`, as many as there are buffers for in the staging tier."""
         taken = 0
         for i, key in enumerate(keys):
@@ -566,14 +570,14 @@ class Oracle:
 
     def load(self, found: list[tuple[int, Tier]], retrieved: list[tuple[int, Tier]], n: int) -> int:
         """Read documents, then the chain, one group of layers after the other; return the stages."""
+        for key, tier in reversed(retrieved + found):
+            if tier.setting.loads_backwards or tier.setting.loads_twice:
+                tier.hit(key, self.sizes[key])
+                self.use(key)
         for key, tier in retrieved + found:
             if not tier.setting.loads_backwards:
                 tier.hit(key, self.sizes[key])
                 self.follow(tier, key)
-                self.use(key)
-        for key, tier in reversed(retrieved + found):
-            if tier.setting.loads_backwards:
-                tier.hit(key, self.sizes[key])
                 self.use(key)
         stages = Stages(1 + max((row[7] for row in self.rows if row[6] == n), default=-1))
         for key, tier in retrieved:
@@ -850,7 +854,7 @@ class Oracle:
     def buffered_writes(self, staging: Tier, keys: list[int]) -> list[int]:
         """Return the first of `keys` that find a buffer to be stored; where room is made at times, all or none."""
         if not ns_of(staging.setting.evict_every):
-            return self.buffered(keys, 0)
+            return self.buffered(keys, set())
         new = sum(self.sizes[key] for key in keys if key not in staging.objects)
         return keys if staging.has_buffers(new) and all(staging.takes(self.sizes[key]) for key in keys) else []
 
@@ -891,7 +895,7 @@ class Oracle:
         below = [key for key, tier in found if tier.number > staging.number]
         if ns_of(staging.setting.evict_every):
             return below
-        return self.buffered(below, sum(self.sizes[key] for key, tier in found if tier is staging))
+        return self.buffered(below, {key for key, tier in found if tier is staging})
 
     def promote(self, found: list[tuple[int, Tier]], n: int, stage: int, staged: list[int]) -> int:
         """Copy what was found to faster tiers; return the stage that follows."""

@@ -160,6 +160,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     errors: int | None = None
     """In the whole run, its warm-up included."""
     not_reached: int | None = None
+    trace_times: float | None = None
+    """How often --duration repeated the trace, or the share of it that it came to; null without."""
     figures: list[Figures]
     drives: list[Figures] = []
     """The same for each drive of a tier on several, which stands behind the tier's name."""

@@ -182,11 +182,14 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that a request stores, and all that it reads from the tiers below, takes a buffer of this tier before any of
     it is in: room is made among what was there, and the request's own objects do not displace one another. What finds
     none is not stored, here or below, nor is the rest of its request; with evict_every, none of it is, and nothing is
-    read from below without buffers for all of it. With placement write-through and policy lru."""
+    read from below without buffers for all of it. With placement write-through and policy lru, lfu or fifo."""
     loads_backwards: bool = False
     """What a request loads from here counts as used last object first, which leaves its first the most recent."""
+    loads_twice: bool = False
+    """What a request loads from here counts as used twice: last object first, and then first object first. With policy
+    lru that is as once."""
     stores_backwards: bool = False
-    """Likewise, of what it stores; needs staging."""
+    """What a request stores here counts as used last object first; needs staging and policy lru."""
     loads_whole: bool = False
     """All that a request loads from here and the tiers below has to be here at once. It is brought up before any of it
     is used, so that room is made among the request's own objects, too, which then come from below as well (not with
@@ -325,9 +328,9 @@ def complaints_of_tier(tier: TierSetting) -> Iterator[str]:
         yield f"{name}: latency and concurrency need a bandwidth beside them"
     if tier.evict_share is not None and not tier.evict_every:
         yield f"{name}: evict_share needs evict_every, such as 1s"
-    for field in ("evict_every", "staging"):
-        if getattr(tier, field) and tier.policy is not Policy.LRU:
-            yield f"{name}: {field} needs policy=lru, not {tier.policy}"
+    for field, others in (("evict_every", ()), ("stores_backwards", ()), ("staging", (Policy.LFU, Policy.FIFO))):
+        if getattr(tier, field) and tier.policy not in (policies := (Policy.LRU, *others)):
+            yield f"{name}: {field} needs policy={' or '.join(policies)}, not {tier.policy}"
     if tier.staging and tier.admission is not Admission.ALWAYS:
         yield f"{name}: staging needs admission=always: what comes to the tiers below goes through it"
     if tier.stores_backwards and not tier.staging:

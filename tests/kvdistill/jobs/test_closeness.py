@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 
 from kvdistill.jobs.closeness import (  # fmt: skip
     CheckedRun,
+    ClosenessPair,
     Seen,
+    Side,
     Stream,
+    Verdict,
+    beyond_replay,
     chance_of,
     compare,
     device_figures,
@@ -134,6 +138,25 @@ def test_what_chance_explains_neither_passes_nor_fails():
     assert many.read_share == pytest.approx(0.015, rel=1e-3)
     settled = verdicts(found, figures_of("s", SOURCE))[0]
     assert (settled.passes, settled.more) == (False, None)
+
+
+def test_what_the_device_splits_in_two_ways_is_no_fault_of_a_drawn_job():
+    def pair(mode: FioMode, size_tv: float, passes: bool | None) -> ClosenessPair:
+        figures = msgspec.structs.replace(figures_of("j", SOURCE, Side.DEVICE), size_tv=size_tv)
+        found = Verdict("I/Os of other sizes", "<= 1.5 %", size_tv, passes)
+        return ClosenessPair(job=mode.job, window="all", source=figures, fio=figures, verdicts=[found])
+
+    exact, near, far = (
+        pair(FioMode.REPLAY, 0.004, True),
+        pair(FioMode.STAT, 0.018, False),
+        pair(FioMode.REUSE, 0.02, False),
+    )
+    found = {each.job: each.verdicts[0] for each in beyond_replay([near, exact, far])}
+    assert found[FioMode.STAT.job].passes is None
+    assert found[FioMode.STAT.job].why == "the exact replay's are off by 0.4 %, too"
+    assert (found[FioMode.REUSE.job].passes, found[FioMode.REPLAY.job].passes) == (False, True)
+    # Without the exact replay, or where that was not seen at the device, nothing is known of it.
+    assert beyond_replay([near, far])[0].verdicts[0].passes is False
 
 
 def test_the_chance_of_many_equal_operations_is_that_of_the_binomial_distribution():

@@ -26,6 +26,7 @@ from kvtrace.model.shape import (
 )
 from kvtrace.requests.requests import Waits, waits_of
 from kvtrace.sim.output import trace_batch
+from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Promotion
 from kvtrace.sim.presets.tier import Admission, Recency, TierSetting
 from kvtrace.sim.simulation import Load
@@ -204,15 +205,19 @@ def staged_presets(draw):
     recency = draw(st.sampled_from([Recency.HEAD_FIRST, Recency.HEAD_FIRST, *Recency]))
     backwards = st.booleans() if recency is Recency.HEAD_FIRST else st.just(False)
     stages = draw(st.sampled_from([True, True, False]))
+    policy = Policy.LRU if every else draw(st.sampled_from([Policy.LRU, Policy.LRU, Policy.LFU, Policy.FIFO]))
     pool = TierSetting(
         "pool", draw(st.integers(15, 36)), high_watermark=draw(st.sampled_from([1.0, 1.0, 0.8, 0.5])),
         low_watermark=draw(st.none() | st.sampled_from([0.0, 0.25, 0.5])), staging=stages,
         max_object_fraction=draw(st.sampled_from([1.0, 1.0, 0.1])), evict_every=every,
         evict_share=draw(st.none() | st.sampled_from([0.2, 0.5, 1.0])) if every else None,
-        loads_backwards=draw(backwards), stores_backwards=stages and draw(backwards),
+        loads_backwards=draw(backwards), stores_backwards=stages and policy is Policy.LRU and draw(backwards),
+        policy=policy if stages else Policy.LRU,
     )  # fmt: skip
     below = TierSetting(
         "below", draw(st.none() | st.integers(20, 96)), loads_backwards=draw(backwards),
+        loads_twice=draw(st.booleans()),
+        policy=draw(st.sampled_from([Policy.LRU, Policy.LFU])),
         request_writes=draw(st.sampled_from([0, 0, 1, 2])), request_reads=draw(st.sampled_from([0, 0, 2])),
     )  # fmt: skip
     above = draw(st.sampled_from([(), (), (TierSetting("above", 0),), (TierSetting("above", 9),)]))

@@ -137,7 +137,7 @@ def test_lmcache_mp_goes_from_80_to_64_percent():
 @pytest.mark.parametrize(
     ("setting", "why"),
     [
-        ("tiers.cpu.policy=fifo", "staging needs policy=lru"),
+        ("tiers.cpu.policy=clock", "staging needs policy=lru or lfu or fifo, not clock"),
         ("placement=write-back", "staging needs placement=write-through"),
         ("tiers.nvme.staging=true", "one tier can stage, not 2"),
         ("tiers.nvme.evict_share=0.5", "evict_share needs evict_every"),
