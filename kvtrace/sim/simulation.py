@@ -596,7 +596,7 @@ class Simulation:
 
     def stats(self) -> dict[str, Any]:
         """Return the counters of the simulation, as the metadata carries them."""
-        preset, nodes, total = self.preset, self.preset.fleet, self.world.total
+        preset, setting, total = self.preset, self.preset.fleet, self.world.total
         first_token: dict[str, Any] | None = None
         tiers, is_one = fleet.all_tiers(self.world)
 
@@ -623,7 +623,7 @@ class Simulation:
         per_tier = [
             {"name": tier.name, "hits": hits[t], "hit_ratio": _ratio(hits[t], lookups)}
             | {name: of_all(t, name) for name in _counted(tier)}
-            | ({} if nodes.nodes == 1 else {"scope": str(tier.scope), "instances": nodes.instances(tier.scope)})
+            | ({} if setting.nodes == 1 else {"scope": str(tier.scope), "instances": setting.instances(tier.scope)})
             for t, tier in enumerate(preset.tiers)
         ]
         return {
@@ -645,7 +645,7 @@ class Simulation:
             **({"stalled_requests": int(total["stalled"])} if any(tier.loads_whole for tier in preset.tiers) else {}),
             "first_token": first_token,
             "tiers": per_tier,
-            **fleet.stats(nodes, self.world),
+            **fleet.stats(setting, self.world),
             **self._incidents_seen.stats(self.now_ns if self.load.until_ns == FOREVER_NS else self.load.until_ns),
         }
 

@@ -382,8 +382,8 @@ def sweep_document(found: LoadSweep) -> Document:
     table = ReportTable("Sweep", Sheet.PERFORMANCE, [*columns, *end], rows, _charts(found), note, is_answer=True)
     notes = [f"rule: {found.rule}"]
     notes += [f"tier {tier} is SIMULATED: no figure counts it unless all tiers are" for tier in found.simulated_tiers]
-    highlights = []
-    for at in (p for p in found.points if p.value == found.knee):
+    highlights, at = [], next((p for p in found.points if p.value == found.knee), None)
+    if at is not None:
         highlights = [
             Highlight(f"{found.axis.replace('_', ' ')} at the knee", at.value, Unit.NUMBER),
             Highlight("throughput at the knee", at.throughput_bytes_per_s, Unit.BYTES_PER_S),

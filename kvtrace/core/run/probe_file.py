@@ -196,7 +196,8 @@ def probe_answer(found: ProbeFile) -> str:
     for direction, of in found.block.directions.items():
         count, moved, p99_ns = of.completed, of.completed_bytes, of.d2c.p99_ns
         if count and seconds:
-            rate = f"{count / seconds:,{'.4g' if count / seconds < _FOUR_DIGITS else '.0f'}} requests/s"
+            per_s = count / seconds
+            rate = f"{per_s:,.4g} requests/s" if per_s < _FOUR_DIGITS else f"{per_s:,.0f} requests/s"
             if moved:
                 rate += f" of {format_io_size(round(moved / count))} on average, {format_rate(moved / seconds)}"
             known = f"p99 {format_duration(p99_ns)} in driver and device"
