@@ -99,17 +99,14 @@ def sim(
     if as_json:
         results = [{"capacity_blocks": c, "hits": h, "optimal_hits": b} for c, h, b in points]
         counts = {"requests": len(requests), "references": references, "results": results}
-        counts["full_blocks"] = full_blocks
-        emit_json({"policy": policy, "ttl_ns": ttl_ns or None, **counts})
+        emit_json({"policy": policy, "ttl_ns": ttl_ns or None, **counts, "full_blocks": full_blocks})
         return
     counted = "full blocks" if full_blocks else "partial last blocks included"
     title = f"{policy}: {format_count(references)} references of {format_count(len(requests))} requests, {counted}"
     columns = columns_of(
         "count: capacity_blocks = capacity in blocks, hits; share: hit_ratio = hit ratio, optimal_hit_ratio = optimal"
     )
-    rows = []
-    for capacity, *found in points:
-        rows.append([_bounded(capacity), found[0], *(n / references if references else None for n in found)])
+    rows = [[_bounded(c), h, *(n / references if references else None for n in (h, b))] for c, h, b in points]
     show_tables([ReportTable(title, Sheet.SUMMARY, columns, rows)])
 
 
@@ -369,7 +366,13 @@ def first_line(found: Sizing, target: Target, stack: Stack) -> str:
     """Return the answer in one sentence."""
     best = found.chosen
     if best is not None:
-        line = f"{_name_capacities(best, found.labels)}{_beside(best, stack)}: {_reached(best, target)}"
+        line = _name_capacities(best, found.labels)
+        for t, tier in enumerate(best.tiers):
+            # Other tiers of the preset make hits, too.
+            if t not in stack.roles.values() and tier.hits:
+                share = percent(tier.hit_ratio or 0.0)
+                line += f", beside {_name_capacity(tier.capacity_bytes, tier.name.upper())} ({share} of look-ups)"
+        line += f": {_reached(best, target)}"
         return line if best.price is None else f"{line}; price {show(best.price, Unit.NUMBER)}"
     unlimited = f"unlimited {' and '.join(found.labels[role] for role in found.ceiling.capacities)}"
     if not target.is_met(found.ceiling):
@@ -398,14 +401,6 @@ def _reached(point: Point, target: Target) -> str:
     return said
 
 
-def _beside(point: Point, stack: Stack) -> str:
-    """Return which other tiers of the preset make hits, too, and how many; empty without."""
-    others = [tier for t, tier in enumerate(point.tiers) if t not in stack.roles.values() and tier.hits]
-    shares = [percent(tier.hit_ratio or 0.0) for tier in others]
-    sizes = [_name_capacity(tier.capacity_bytes, tier.name.upper()) for tier in others]
-    return "".join(f", beside {size} ({share} of look-ups)" for size, share in zip(sizes, shares, strict=True))
-
-
 def _name_capacities(point: Point, labels: Mapping[str, str]) -> str:
     return " and ".join(_name_capacity(of, labels[role]) for role, of in point.capacities.items())
 
@@ -419,6 +414,7 @@ def _name_capacity(of: int | None, label: str) -> str:
 def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target) -> Document:
     """Return the answer as a document; `facts` say of which preset, model and load."""
     from kvtrace.commands.gen import first_token_table
+    from kvtrace.sim.simulation import has_times
 
     shown = found.chosen or found.ceiling
     place = _name_capacities(shown, found.labels)
@@ -445,16 +441,22 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
     ]
     span, lookups = format_duration(shown.span_ns), format_count(shown.lookups)
     bounded = " and ".join(found.labels[role] for role in found.ceiling.capacities)
+    computing = in_words(facts["serving"])
+    if stack.load.requests is not None and facts["serving"]["gpu"] == INSTANT and not has_times(stack.preset):
+        order = "requests are served in the order of arrival; --gpu h100 models it"
+        computing = f"GPU compute time is not modelled: {order}"
     notes = [
         f"{facts['preset']}, {facts['model']}, {lookups} look-ups of objects over {span} of virtual time, simulated",
         f"ceiling with unlimited {bounded}: {percent(found.ceiling.hit_ratio)} of look-ups hit",
-        _computing(facts["serving"], stack),
+        computing,
     ]
     if found.chosen is not None:
         best = found.chosen.optimal_hit_ratio
         if best is not None:
             notes.append(f"upper bound (Belady): no policy with as many bytes exceeds {percent(best)}")
-        notes.append(f"its trace: gen with the same options and {_as_options(found.chosen, stack)}")
+        sizes = {stack.preset.tiers[stack.roles[role]].name: of for role, of in found.chosen.capacities.items()}
+        settings = [f"--set tiers.{name}.capacity={of}" for name, of in sizes.items() if of is not None]
+        notes.append(f"its trace: gen with the same options and {' '.join([f'--gpu {stack.preset.gpu}', *settings])}")
     highlights = [
         *(
             Highlight(found.labels[role], of, Unit.BYTES, "unlimited" if of is None else "")
@@ -467,22 +469,7 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
     return Document("", first_line(found, target, stack), chapters, notes, highlights)
 
 
-def _computing(serving: dict[str, Any], stack: Stack) -> str:
-    from kvtrace.sim.simulation import has_times
-
-    if stack.load.requests is not None and serving["gpu"] == INSTANT and not has_times(stack.preset):
-        return "GPU compute time is not modelled: requests are served in the order of arrival; --gpu h100 models it"
-    return in_words(serving)
-
-
-def _as_options(point: Point, stack: Stack) -> str:
-    names = {role: stack.preset.tiers[t].name for role, t in stack.roles.items()}
-    settings = [f"--set tiers.{names[role]}.capacity={of}" for role, of in point.capacities.items() if of is not None]
-    return " ".join([f"--gpu {stack.preset.gpu}", *settings])
-
-
 def _tier_tables(point: Point) -> list[ReportTable]:
-    """Return what each tier must do: bandwidth, and operations and wear."""
     p99 = "= p99 of per-second rate"
     bandwidth = f"""
         text: name = tier
@@ -553,7 +540,6 @@ def _charts(found: Sizing) -> tuple[Chart, ...]:
 
 
 def _costs(point: Point, stack: Stack) -> list[str]:
-    """Return what each tier with prices costs a month, where its requests take time."""
     from kvtrace.sim.presets.tier import MONTH_S
     from kvtrace.trace.inventory import cost_line
 

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -34,9 +34,6 @@ from kvtrace.core.metadata import STALLS
 from kvtrace.core.units import format_bytes, format_count, format_duration, format_years, parse_duration_ns
 from kvtrace.model.catalogue import find_model
 from kvtrace.model.serving import in_words
-
-if TYPE_CHECKING:
-    from kvtrace.trace.checkpoint import Saving
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +65,25 @@ def gen_checkpoints(
     as_json: bool,
 ) -> None:
     """Write the trace of a training run's checkpoints; `others` are groups of options of which it has no use."""
-    from kvtrace.trace.checkpoint import document, notes, write
+    from kvtrace.sim.presets.preset import load_training
+    from kvtrace.trace.checkpoint import Saving, document, notes, run_course, shard_bytes, write
 
     for name, value in chain.from_iterable(given(group, *USED_BY_ALL).items() for group in (stack, run, *others)):
         raise ConfigError(f"{flag_of(name)} {value} is of a KV cache; --preset checkpoint has none")
-    job = _job(stack, run, training)
+    asked, name = load_training(stack.settings or (), given(training)), stack.model or MODEL
+    shape = find_model(name)
+    parameters = asked.parameters or shape.parameters
+    if not parameters:
+        raise ConfigError(f"how many parameters {name} has is not known: say it with --set parameters=8030000000")
+    until_ns = parse_duration_ns(run.duration or DURATION)
+    course = run_course(asked, until_ns, run.seed)
+    if not course.events:
+        raise ConfigError(
+            f"--duration {run.duration or DURATION} ends before the first save, {asked.every} after "
+            "the start, or nothing survives so long; make it longer, or --every shorter"
+        )
+    model = {"name": name, "source": shape.source, "parameters": parameters}
+    job = Saving(asked, course, shard_bytes(asked, parameters), model, until_ns, run.seed)
     with progress("writing", job.until_ns) as tick:
         meta = write(output, job, ["kvtrace", *sys.argv[1:]], tick)
     for note in notes(job):
@@ -84,27 +95,6 @@ def gen_checkpoints(
         for part, sizes in job.shards.items()
     }
     answer(summary, lambda: document(summary), as_json=as_json)
-
-
-def _job(stack: StackArguments, run: RunArguments, asked: CheckpointArguments) -> Saving:
-    from kvtrace.sim.presets.preset import load_training
-    from kvtrace.trace.checkpoint import Saving, run_course, shard_bytes
-
-    training = load_training(stack.settings or (), given(asked))
-    name = stack.model or MODEL
-    shape = find_model(name)
-    parameters = training.parameters or shape.parameters
-    if not parameters:
-        raise ConfigError(f"how many parameters {name} has is not known: say it with --set parameters=8030000000")
-    until_ns = parse_duration_ns(run.duration or DURATION)
-    course = run_course(training, until_ns, run.seed)
-    if not course.events:
-        raise ConfigError(
-            f"--duration {run.duration or DURATION} ends before the first save, {training.every} after "
-            "the start, or nothing survives so long; make it longer, or --every shorter"
-        )
-    model = {"name": name, "source": shape.source, "parameters": parameters}
-    return Saving(training, course, shard_bytes(training, parameters), model, until_ns, run.seed)
 
 
 # Long: its options, and an example of each kind.

@@ -402,7 +402,6 @@ def _found(
 
 
 def _given(context: typer.Context) -> dict[str, Any]:
-    """Return the options and arguments that were given, as they were written."""
     said = [of for of in sys.argv[2:] if of != "--quiet"]  # which every command takes, but no parser knows
     return dict(context.command.make_parser(context).parse_args(said)[0])
 

@@ -243,7 +243,6 @@ class RowCheck:
         return low is None or (low >= 0 and high < len(column.values))
 
     def _codes(self, array: Any, column: Column) -> Any:
-        """Return `array` as codes in the order of the column's closed set."""
         values = pa.array(column.values, pa.string())
         if not pa.types.is_dictionary(array.type):
             array = array.dictionary_encode()
@@ -313,10 +312,16 @@ class CsvEncoder:
     def write(self, table: pa.Table) -> None:
         """Write the rows of `table`."""
         for start in range(0, table.num_rows, _CSV_ROWS):
-            part = table.slice(start, _CSV_ROWS)
-            text = io.BytesIO()
+            part, text = table.slice(start, _CSV_ROWS), io.BytesIO()
+            for index, column in enumerate(self._table.columns):
+                if column.type.startswith("list"):
+                    lists = part.column(index).combine_chunks()
+                    items = lists.values.cast(pa.string())
+                    items = pa.ListArray.from_arrays(lists.offsets, items, mask=lists.is_null())
+                    cells = pc.binary_join_element_wise("[", pc.binary_join(items, " "), "]", "")
+                    part = part.set_column(index, column.name, cells)
             # pyarrow's writer would put quotes around every text.
-            pl.DataFrame(pl.from_arrow(_lists_as_text(part, self._table))).write_csv(text, include_header=False)
+            pl.DataFrame(pl.from_arrow(part)).write_csv(text, include_header=False)
             self._stream.write(text.getbuffer())
 
     def finish(self, meta: Metadata) -> None:
@@ -329,16 +334,6 @@ class CsvEncoder:
             self._stream.close()  # type: ignore[no-untyped-call]
         finally:
             self._file.close()
-
-
-def _lists_as_text(rows: pa.Table, table: Table) -> pa.Table:
-    for index, column in enumerate(table.columns):
-        if column.type.startswith("list"):
-            values = rows.column(index).combine_chunks()
-            numbers = pa.ListArray.from_arrays(values.offsets, values.values.cast(pa.string()), mask=values.is_null())
-            text = pc.binary_join_element_wise("[", pc.binary_join(numbers, " "), "]", "")
-            rows = rows.set_column(index, column.name, text)
-    return rows
 
 
 class CsvReader:
@@ -410,7 +405,6 @@ def _numbers(text: str) -> list[int] | None:
 
 
 def _text_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type as which the text of a column of `type_` is parsed."""
     if pa.types.is_dictionary(type_):
         return pa.dictionary(pa.int32(), pa.string())
     return pa.string() if pa.types.is_list(type_) else type_
@@ -619,8 +613,7 @@ def open_table(path: Path | str, table: Table | None = None) -> Reader:
     path = Path(path)
     if not path.is_file():
         raise TraceError("not a regular file" if path.exists() else "no such file", path=path)
-    kind: type[ParquetReader | CsvReader] = ParquetReader if _format(path) == ".parquet" else CsvReader
-    return kind(path, table)
+    return (ParquetReader if _format(path) == ".parquet" else CsvReader)(path, table)
 
 
 def checked(path: Path | str, table: Table | None = None) -> Reader:

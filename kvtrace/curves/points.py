@@ -213,15 +213,11 @@ class Stack:
         counted = ("hits", "read_bytes", "written_bytes", "deleted_bytes", "populated_bytes")
         total = {name: round(sum(of[name] for of in found) / len(found) / share) for name in counted}
         stats = {**total, "name": found[0]["name"], "hit_ratio": total["hits"] / full.lookups}
-        span_s, each = full.span_ns / NS_PER_S, self.chunk_bytes / self._objects
+        sizes, span_s = sizes_of(self.preset, self.model, self.ranks), full.span_ns / NS_PER_S
+        each = sizes.chunk_bytes / sizes.parts
         amounts = [total[name] / unit for unit in (1, each) for name in ("read_bytes", "written_bytes")]
         rates = Rates(*(SecondRate(amount / span_s, None) if span_s else None for amount in amounts))
         return tier_demand(stats, capacity_bytes, rates, self.endurance, is_drive=t == self.drive)
-
-    @property
-    def _objects(self) -> int:
-        sizes = sizes_of(self.preset, self.model, self.ranks)
-        return sizes.ranks * sizes.layers
 
     def optimum(self, capacities: Capacities) -> float | None:
         """Return the hit ratio that no policy exceeds with as many bytes in all tiers, each its own objects (Belady).
@@ -236,7 +232,6 @@ class Stack:
 
     @property
     def _is_in_order(self) -> bool:
-        """Whether all requests of the file arrive, in its order."""
         requests, load = self.load.requests, self.load
         return (
             requests is not None
@@ -336,6 +331,12 @@ def simulated(simulation: Simulation, meter: Meter, span_ns: int | None, drive: 
     preset, stats, span_ns = simulation.preset, simulation.stats(), meter.span_ns(span_ns)
     hits, lookups = sum(of["hits"] for of in stats["tiers"]), stats["lookups"]
     saved = sum(of["hit_bytes"] for of in stats["tiers"]) // simulation.sizes.bytes_per_token
+    written: tuple[int, ...] = ()
+    if drive.tier is not None:
+        places, is_one = all_tiers(simulation.world)
+        worn = places[is_one[:, drive.tier], drive.tier]
+        # What lay there before the start is not of the load.
+        written = tuple((worn["written_bytes"] - worn["populated_bytes"]).tolist())
     return Simulated(
         **{name: stats[name] for name in ("requests", "lookups", "input_tokens", "output_tokens", "first_token")},
         hit_ratio=hits / lookups if lookups else None,
@@ -353,16 +354,9 @@ def simulated(simulation: Simulation, meter: Meter, span_ns: int | None, drive: 
         live_bytes=[of["live_bytes"] for of in stats["tiers"]],
         imbalance=stats["fleet"]["imbalance"]["requests"] if "fleet" in stats else None,
         duplicate_bytes=stats["fleet"]["duplicate_bytes"] if "fleet" in stats else None,
-        drive_written_bytes=() if drive.tier is None else _written(simulation, drive.tier),
+        drive_written_bytes=written,
         hits_back_ns=next((of["hits_back_ns"] for of in stats.get("incidents", {}).get("around", [])), None),
     )
-
-
-def _written(simulation: Simulation, t: int) -> tuple[int, ...]:
-    """Return the bytes written to each instance of tier `t`; what lay there before the start aside."""
-    places, is_one = all_tiers(simulation.world)
-    tier = places[is_one[:, t], t]
-    return tuple((tier["written_bytes"] - tier["populated_bytes"]).tolist())
 
 
 _P99 = 9900
@@ -473,17 +467,13 @@ def tier_demand(
 
     The drive is as large as the tier, unless its size is said; each instance of the tier has one.
     """
-    worn_bytes = drive_bytes or capacity_bytes
-    is_worn = is_drive and rates.write_bytes_per_s is not None
-    per_day = None
-    if is_worn and rates.write_bytes_per_s:
+    worn_bytes, per_day = drive_bytes or capacity_bytes, None
+    if is_drive and rates.write_bytes_per_s is not None:
         per_day = rates.write_bytes_per_s.mean * SECONDS_PER_DAY / instances
-    counted = ("hits", "hit_ratio", "read_bytes", "written_bytes", "deleted_bytes")
+    counted = ("name", "hits", "hit_ratio", "read_bytes", "written_bytes", "deleted_bytes", "populated_bytes")
     return TierDemand(
-        stats["name"],
-        capacity_bytes,
         **{name: stats[name] for name in counted},
-        populated_bytes=stats["populated_bytes"],
+        capacity_bytes=capacity_bytes,
         rates=rates,
         drive_writes_per_day=per_day / worn_bytes if per_day is not None and worn_bytes else None,
         life_years=None if per_day is None or endurance is None else endurance.life_years(worn_bytes, per_day),

@@ -148,9 +148,12 @@ class _Run:
         axes = {role: self.question.axes.get(role) or self._axis(role, most) for role in stack.roles}
         self._most = _rounded(2 * most)
         grid = [dict(zip(axes, of, strict=True)) for of in itertools.product(*axes.values())]
-        self._sampling = self._samples(self._rate(len(grid)))
-        if self._sampling is not None:
-            self._told = _FEWEST_HELD * stack.chunk_bytes / self._sampling.rate
+        if (rate := self._rate(len(grid))) < 1:
+            drawn = [self._start(stack.sample, rate, seed) for seed in range(SAMPLES)]
+            samples = [self._result(of) for of in drawn]
+            unlimited = self._start_samples(dict.fromkeys(stack.roles), samples, rate)
+            self._sampling = _Sampling(rate, samples, [self._result(of) for of in unlimited])
+            self._told = _FEWEST_HELD * stack.chunk_bytes / rate
         sampled = [of for of in grid if self._is_told(of)]
         others = [of for of in grid if of not in sampled]
         started = [(self._start(stack.simulate, of), self._start(stack.optimum, of)) for of in others]
@@ -200,7 +203,13 @@ class _Run:
             best = start = self._least(best, outer, self._look_at)
         if outer is not None and self.question.price is not None:
             given = [of for of in axes[outer] if of is not None]
-            finer, least = (_FINER, self.stack.chunk_bytes) if self._is_small else (1, self._prompt_bytes() / 2)
+            # Where a simulation takes no time worth naming single objects decide, and steps are finer. Elsewhere a
+            # tier that does not hold half a prompt is no use.
+            chains, least, finer = self.stack.load.chains, 0.0, 1
+            if chains is not None and len(chains.slots) <= EXACT_REFERENCES / 1000:
+                least, finer = self.stack.chunk_bytes, _FINER
+            elif chains is not None:
+                least = len(chains.slots) / (len(chains.offsets) - 1) * self.stack.chunk_bytes / 2
             halved = [_rounded(max(*given, self._most) / 2 ** (n / finer)) for n in reversed(range(_HALVINGS * finer))]
             steps = [0, *(of for of in halved if of >= least)] if outer in free else given
             # The least of the other axis first: what costs more by itself than the best so far is not tried at all.
@@ -230,17 +239,6 @@ class _Run:
     def _close(self) -> float:
         """How many times the least an answer may be."""
         return _CLOSER if self.stack.can_sample and self.question.price is not None else _CLOSE
-
-    @property
-    def _is_small(self) -> bool:
-        """Whether a simulation takes no time worth naming: then single objects decide, and steps are finer."""
-        chains = self.stack.load.chains
-        return chains is not None and len(chains.slots) <= EXACT_REFERENCES / 1000
-
-    def _prompt_bytes(self) -> float:
-        """Return what a prompt takes on average: a tier that does not hold one is no use."""
-        chains = self.stack.load.chains
-        return 0.0 if chains is None else len(chains.slots) / (len(chains.offsets) - 1) * self.stack.chunk_bytes
 
     def _best_of(self, best: Point, outer: str, sizes: Sequence[int], inner: str) -> Point:
         """Return the best of `best` and the points with `sizes`: each is tried with what 1 or 2 % less money buys."""
@@ -275,7 +273,6 @@ class _Run:
         return self._sampling is not None and all(not size or size >= self._told for size in capacities.values())
 
     def _estimates(self, tried: Sequence[Capacities]) -> list[Point]:
-        """Return what samples say of each of `tried`."""
         told = self._sampling
         if told is None or not tried:
             return []
@@ -293,7 +290,6 @@ class _Run:
         return [next(estimates if self._is_told(of) else full) for of in tried]
 
     def _simulate(self, tried: Sequence[Capacities]) -> list[Point]:
-        """Return each of `tried`, simulated in full, once."""
         new = {key: of for of in tried if (key := frozenset(of.items())) not in self._full}
         started = {key: self._start(self.stack.simulate, of) for key, of in new.items()}
         self._full |= {key: self._priced(self._result(of)) for key, of in started.items()}
@@ -425,15 +421,6 @@ class _Run:
         usual, most = (n / (SAMPLES * points * references) for n in (_SAMPLED_REFERENCES, _MOST_SAMPLED_REFERENCES))
         rate = max(usual, min(_SAMPLED_SHARE, most), _FEWEST_SAMPLED / references)
         return rate if rate * SAMPLES < 1 else 1.0
-
-    def _samples(self, rate: float) -> _Sampling | None:
-        """Return samples of a share `rate`; None if all are simulated."""
-        if rate == 1:
-            return None
-        stack = self.stack
-        samples = [self._result(of) for of in [self._start(stack.sample, rate, seed) for seed in range(SAMPLES)]]
-        unlimited = self._start_samples(dict.fromkeys(stack.roles), samples, rate)
-        return _Sampling(rate, samples, [self._result(of) for of in unlimited])
 
     def _start_samples(self, capacities: Capacities, samples: Sequence[Chains], rate: float) -> list[Future[Any]]:
         return [self._start(self.stack.simulate_sample, capacities, sample, rate) for sample in samples]

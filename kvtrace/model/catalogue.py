@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -67,7 +66,9 @@ def find_model(name: str, kv_dtype: str | None = None) -> ModelShape:
     models, path = load_models(), Path(name)
     if name not in models and (name.endswith(".json") or path.is_dir()):
         return read_model(path / "config.json" if path.is_dir() else path, kv_dtype)
-    if own := known_as(name, models):
+    # Its maker, its case and how it was tuned do not count.
+    own = name if name in models else next((own for own in models if _plain(own) == _plain(name)), None)
+    if own is not None:
         if kv_dtype is None:
             return models[own]
         # Recurrent states and indexers keep theirs.
@@ -78,12 +79,6 @@ def find_model(name: str, kv_dtype: str | None = None) -> ModelShape:
     nearest = [model for model in models if _plain(model) in near]
     hint = f"the nearest are {', '.join(nearest)}" if nearest else f"known are {', '.join(models)}"
     raise ConfigError(f"unknown model {name!r}; {hint}, or a path to a config.json (`kvtrace models` lists all)")
-
-
-def known_as(name: str, models: Iterable[str]) -> str | None:
-    """Return which of `models` `name` means: the same, or the same but for its maker, its case and how it was tuned."""
-    models = list(models)
-    return name if name in models else next((own for own in models if _plain(own) == _plain(name)), None)
 
 
 def _plain(name: str) -> str:
@@ -193,7 +188,17 @@ def describe_model(
         "replication_factor": replication(model, ranks),
         "chunk_tokens": chunk_tokens,
         "page_bytes": page_bytes,
-        "pieces": [_piece(p, chunks, chunk_tokens, page_bytes) for p in pieces(model, ranks)],
+        "pieces": [
+            {
+                "kind": str(p.kind),
+                "window_tokens": p.window_tokens,
+                "object_bytes_per_rank": p.size_bytes(chunk_tokens),
+                "padded_object_bytes_per_rank": pad(p.size_bytes(chunk_tokens), page_bytes),
+                "copies": p.copies,
+                "needed_chunks": p.needed_chunks(chunks, chunk_tokens),
+            }
+            for p in pieces(model, ranks)
+        ],
         "chunk_bytes": chunk_bytes(model, chunk_tokens, ranks, page_bytes),
         "tokens": tokens,
         "chunks": chunks,
@@ -203,38 +208,21 @@ def describe_model(
 
 
 def _group(model: ModelShape, group: Any, ranks: int) -> dict[str, Any]:
-    tree: dict[str, Any] = msgspec.to_builtins(group)
-    if isinstance(group, Recurrent):
-        sizes = {"state_bytes": group.state_bytes(1), "state_bytes_per_rank": group.state_bytes(ranks)}
-        return {**tree, **sizes, "formula": group.formula(1), "formula_per_rank": group.formula(ranks)}
+    is_state = isinstance(group, Recurrent)
+    name, size = ("state_bytes", group.state_bytes) if is_state else ("bytes_per_token", group.token_bytes)
+    of = () if is_state else (model.kv_dtype,)
     return {
-        **tree,
-        "bytes_per_token": group.token_bytes(model.kv_dtype, 1),
-        "bytes_per_token_per_rank": group.token_bytes(model.kv_dtype, ranks),
-        "formula": group.formula(model.kv_dtype, 1),
-        "formula_per_rank": group.formula(model.kv_dtype, ranks),
-    }
-
-
-def _piece(piece: Any, chunks: int, chunk_tokens: int, page_bytes: int) -> dict[str, Any]:
-    size = piece.size_bytes(chunk_tokens)
-    return {
-        "kind": str(piece.kind),
-        "window_tokens": piece.window_tokens,
-        "object_bytes_per_rank": size,
-        "padded_object_bytes_per_rank": pad(size, page_bytes),
-        "copies": piece.copies,
-        "needed_chunks": piece.needed_chunks(chunks, chunk_tokens),
+        **msgspec.to_builtins(group),
+        name: size(*of, 1),
+        f"{name}_per_rank": size(*of, ranks),
+        "formula": group.formula(*of, 1),
+        "formula_per_rank": group.formula(*of, ranks),
     }
 
 
 def _split_notes(model: ModelShape, ranks: int) -> list[str]:
-    counts = {
-        count
-        for g in model.groups
-        if not isinstance(g, Latent | Indexer)
-        for count in ((g.heads,) if isinstance(g, Recurrent) else (g.kv_heads,))
-    }
+    held = (g for g in model.groups if not isinstance(g, Latent | Indexer))
+    counts = {g.heads if isinstance(g, Recurrent) else g.kv_heads for g in held}
     return [
         f"{heads} heads do not split evenly over {ranks} ranks, which engines refuse: each rank is charged "
         f"{share(heads, ranks)}"
@@ -259,16 +247,21 @@ def document(d: dict[str, Any]) -> Document:
     prefix = f"A prefix of {format_count(d['tokens'])} tokens: {format_count(d['chunks'])} chunks{left}"
     needs = ", ".join(f"{p['kind']} {format_count(p['needed_chunks'])}" for p in d["pieces"])
     is_windowed = d["read_bytes"] != d["stored_dense_bytes"]
+    # All ranks together.
+    sizes = {name: d[f"{name}_bytes"] for name in ("stored_dense", "stored_windowed", "read")}
+    if sizes["stored_windowed"] == sizes["stored_dense"]:
+        del sizes["stored_windowed"]
+    rows = [[name.replace("_", ", "), size, size] for name, size in sizes.items()]
+    taken = ReportTable("", Sheet.SUMMARY, [*columns_of("text: what = all ranks"), *_SIZES], rows)
     chapters += [
         Chapter(f"A chunk of {format_count(d['chunk_tokens'])} tokens{page}", [_objects(d)]),
-        Chapter(prefix, [_prefix(d)], [f"chunks that a read needs: {needs}"] if is_windowed else []),
+        Chapter(prefix, [taken], [f"chunks that a read needs: {needs}"] if is_windowed else []),
     ]
     headline = f"KV cache in {d['kv_dtype']}, context up to {format_count(d['max_context_tokens'])} tokens"
     return Document(d["model"], f"{headline}\nfrom {d['source']}", chapters, d["notes"])
 
 
 def _layers(d: dict[str, Any], suffix: str) -> ReportTable:
-    """Return the groups of layers, what each keeps of a token or as a state, and their sum."""
     token, state = f"bytes_per_token{suffix}", f"state_bytes{suffix}"
     rows = []
     for g in d["groups"]:
@@ -290,7 +283,6 @@ _SIZES: Final = columns_of("count: size_bytes = bytes; bytes: size =")
 
 
 def _objects(d: dict[str, Any]) -> ReportTable:
-    """Return the objects that a chunk is stored as, with padding, and their sum over all ranks."""
     rows: list[list[Any]] = []
     for p in d["pieces"]:
         size = p["padded_object_bytes_per_rank"]
@@ -304,12 +296,3 @@ def _objects(d: dict[str, Any]) -> ReportTable:
     if all(row[1] == row[3] for row in rows[:-1]):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     return ReportTable("", Sheet.SUMMARY, columns, rows)
-
-
-def _prefix(d: dict[str, Any]) -> ReportTable:
-    """Return what all ranks together store and read of the prefix."""
-    names = ["stored_dense", "stored_windowed", "read"]
-    if d["stored_windowed_bytes"] == d["stored_dense_bytes"]:
-        names.remove("stored_windowed")
-    rows = [[name.replace("_", ", "), *[d[f"{name}_bytes"]] * 2] for name in names]
-    return ReportTable("", Sheet.SUMMARY, [*columns_of("text: what = all ranks"), *_SIZES], rows)

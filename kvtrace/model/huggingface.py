@@ -14,7 +14,6 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -66,8 +65,16 @@ def read_model(path: Path, kv_dtype: str | None = None) -> ModelShape:
 
     `kv_dtype` replaces the dtype of the cache. ConfigError names the file and the field that cannot be used.
     """
-    whole, digest = _load(path)
-    config = Fields(whole, str(path))
+    need_file(path)
+    try:
+        data = path.read_bytes()
+        # Released files hold Infinity, which is no JSON to a strict reader.
+        tree = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not JSON: {error}") from None
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: not a model's config.json: it holds no object")
+    config = Fields(tree, str(path))
     if config.tree.get("is_encoder_decoder"):
         raise config.error("is_encoder_decoder", "encoder-decoder models are not supported")
     notes: list[str] = []
@@ -89,7 +96,7 @@ def read_model(path: Path, kv_dtype: str | None = None) -> ModelShape:
     model = ModelShape(
         parameters=parameters,
         active_parameters=active,
-        source=f"config.json, model_type {kind}, SHA-256 {digest[:16]}",
+        source=f"config.json, model_type {kind}, SHA-256 {hashlib.sha256(data).hexdigest()[:16]}",
         groups=groups,
         max_context_tokens=text.integer(context),
         kv_dtype=_kv_dtype(kv_dtype, config, text, model_dtype),
@@ -97,19 +104,6 @@ def read_model(path: Path, kv_dtype: str | None = None) -> ModelShape:
     )
     check(model, str(path))
     return model
-
-
-def _load(path: Path) -> tuple[dict[str, Any], str]:
-    need_file(path)
-    try:
-        data = path.read_bytes()
-        # Released files hold Infinity, which is no JSON to a strict reader.
-        tree = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not JSON: {error}") from None
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: not a model's config.json: it holds no object")
-    return tree, hashlib.sha256(data).hexdigest()
 
 
 def _groups(text: Fields, model_dtype: KvDtype, notes: list[str]) -> tuple[Layers, ...]:
@@ -222,7 +216,6 @@ def _model_dtype(text: Fields, config: Fields, notes: list[str]) -> KvDtype:
 
 
 def _kv_dtype(chosen: str | None, config: Fields, text: Fields, model_dtype: KvDtype) -> KvDtype:
-    """Return the dtype of the cache: as chosen, as the checkpoint is quantised for, or the model's own."""
     if chosen is not None:
         return parse_dtype(chosen, "--kv-dtype")
     quantised = config.nested("quantization_config") or text.nested("quantization_config")
@@ -342,77 +335,57 @@ def layer_kinds(text: Fields, notes: list[str]) -> list[LayerKind]:
     return kinds
 
 
-def _said(text: Fields, layers: int) -> list[LayerKind]:
-    ways: tuple[tuple[str, Callable[[Fields, int], list[LayerKind]]], ...] = (
-        ("layer_types", lambda t, n: _named(t, "layer_types", n)),
-        ("layers_block_type", lambda t, n: _named(t, "layers_block_type", n)),
-        ("hybrid_override_pattern", _lettered),
-        ("attn_type_list", _typed),
-        ("linear_attn_config", _kimi),
-        ("attn_layer_indices", _indexed),
-        ("attn_layer_period", _periodic),
-        ("full_attention_interval", _interval),
-        ("attention_chunk_size", _llama4),
-        ("sliding_window", _sliding),
-    )
-    found = next((kinds(text, layers) for name, kinds in ways if text.get(name) is not None), None)
+_WAYS = """
+layer_types layers_block_type hybrid_override_pattern attn_type_list linear_attn_config attn_layer_indices
+attn_layer_period full_attention_interval attention_chunk_size sliding_window
+"""
+"""The fields that say which layer is of which kind; the first that is there counts."""
+
+
+def _said(text: Fields, layers: int) -> list[LayerKind]:  # noqa: C901, PLR0911, PLR0912 - a case a way
     # SmolLM 3 lists layers without rotary positions, which cache all the same.
     text.use("no_rope_layers", "no_rope_layer_interval", "full_attention_interval", "attention_chunk_size")
-    return [LayerKind.FULL] * layers if found is None else found
-
-
-def _named(text: Fields, field: str, layers: int) -> list[LayerKind]:
-    names = text.get(field)
-    if not isinstance(names, list) or len(names) != layers:
-        raise text.error(field, f"must name each of {layers} layers")
-    unknown = [name for name in names if not isinstance(name, str) or name not in _NAMED]
-    if unknown:
-        raise text.error(field, f"unknown kind of layer {unknown[0]!r}; known are {', '.join(_NAMED)}")
-    return [_NAMED[name] for name in names]
-
-
-def _lettered(text: Fields, layers: int) -> list[LayerKind]:
-    letters = text.text("hybrid_override_pattern") or ""
-    if len(letters) != layers or set(letters) - set(_LETTERS):
-        raise text.error("hybrid_override_pattern", f"must be {layers} letters of {''.join(_LETTERS)}")
-    return [_LETTERS[letter] for letter in letters]
-
-
-def _typed(text: Fields, layers: int) -> list[LayerKind]:
-    types = text.numbers("attn_type_list")
-    if types != [1] * layers:
-        raise text.error("attn_type_list", f"only 1 (softmax attention) for each of {layers} layers is supported")
+    way = next((name for name in _WAYS.split() if text.get(name) is not None), "")
+    match way:
+        case "layer_types" | "layers_block_type":
+            names = text.get(way)
+            if not isinstance(names, list) or len(names) != layers:
+                raise text.error(way, f"must name each of {layers} layers")
+            if unknown := [name for name in names if not isinstance(name, str) or name not in _NAMED]:
+                raise text.error(way, f"unknown kind of layer {unknown[0]!r}; known are {', '.join(_NAMED)}")
+            return [_NAMED[name] for name in names]
+        case "hybrid_override_pattern":
+            letters = text.text(way) or ""
+            if len(letters) != layers or set(letters) - set(_LETTERS):
+                raise text.error(way, f"must be {layers} letters of {''.join(_LETTERS)}")
+            return [_LETTERS[letter] for letter in letters]
+        case "attn_type_list":
+            if text.numbers(way) != [1] * layers:
+                raise text.error(way, f"only 1 (softmax attention) for each of {layers} layers is supported")
+        case "linear_attn_config":  # of Kimi Linear, which counts its layers from 1
+            config = text.nested(way)
+            assert config is not None, "it is the way"
+            full, recurrent = config.numbers("full_attn_layers"), config.numbers("kda_layers")
+            if sorted(full + recurrent) != list(range(1, layers + 1)):
+                raise config.error("kda_layers", f"with full_attn_layers must name each of 1 to {layers} once")
+            return [LayerKind.FULL if n in set(full) else LayerKind.RECURRENT for n in range(1, layers + 1)]
+        case "attn_layer_indices":
+            full = text.numbers(way)
+            if not set(full) <= set(range(layers)):
+                raise text.error(way, f"must be layers, from 0 to {layers - 1}")
+            return [LayerKind.FULL if n in set(full) else LayerKind.RECURRENT for n in range(layers)]
+        case "attn_layer_period":  # of Jamba: of so many layers the one at the offset is attention
+            period, offset = text.integer(way), text.integer("attn_layer_offset", least=0)
+            return [LayerKind.FULL if n % period == offset else LayerKind.RECURRENT for n in range(layers)]
+        case "full_attention_interval":
+            if text.get("linear_num_value_heads") is None:
+                raise text.error(way, "says where full layers are, but not what the others are")
+            return _every(text.integer(way), layers, LayerKind.RECURRENT)
+        case "attention_chunk_size":
+            return _llama4(text, layers)
+        case "sliding_window":
+            return _sliding(text, layers)
     return [LayerKind.FULL] * layers
-
-
-def _kimi(text: Fields, layers: int) -> list[LayerKind]:
-    """Kimi Linear counts its layers from 1."""
-    config = text.nested("linear_attn_config")
-    if config is None:
-        raise ValueError(text.where)
-    full, recurrent = config.numbers("full_attn_layers"), config.numbers("kda_layers")
-    if sorted(full + recurrent) != list(range(1, layers + 1)):
-        raise config.error("kda_layers", f"with full_attn_layers must name each of 1 to {layers} once")
-    return [LayerKind.FULL if n in set(full) else LayerKind.RECURRENT for n in range(1, layers + 1)]
-
-
-def _indexed(text: Fields, layers: int) -> list[LayerKind]:
-    full = set(text.numbers("attn_layer_indices"))
-    if not full <= set(range(layers)):
-        raise text.error("attn_layer_indices", f"must be layers, from 0 to {layers - 1}")
-    return [LayerKind.FULL if n in full else LayerKind.RECURRENT for n in range(layers)]
-
-
-def _periodic(text: Fields, layers: int) -> list[LayerKind]:
-    """Jamba: of each `attn_layer_period` layers the one at `attn_layer_offset` is attention."""
-    period, offset = text.integer("attn_layer_period"), text.integer("attn_layer_offset", least=0)
-    return [LayerKind.FULL if n % period == offset else LayerKind.RECURRENT for n in range(layers)]
-
-
-def _interval(text: Fields, layers: int) -> list[LayerKind]:
-    if text.get("linear_num_value_heads") is None:
-        raise text.error("full_attention_interval", "says where full layers are, but not what the others are")
-    return _every(text.integer("full_attention_interval"), layers, LayerKind.RECURRENT)
 
 
 def _llama4(text: Fields, layers: int) -> list[LayerKind]:
@@ -420,10 +393,8 @@ def _llama4(text: Fields, layers: int) -> list[LayerKind]:
         raise text.error("attention_chunk_size", "which layers it is for is not said: add layer_types")
     flags = text.get("no_rope_layers")
     if not flags:
-        interval = text.get("no_rope_layer_interval")
-        return _every(
-            _NO_ROPE_INTERVAL if interval is None else text.integer("no_rope_layer_interval"), layers, LayerKind.CHUNKED
-        )
+        interval = text.known("no_rope_layer_interval")
+        return _every(_NO_ROPE_INTERVAL if interval is None else interval, layers, LayerKind.CHUNKED)
     if not isinstance(flags, list) or len(flags) != layers or any(flag not in (0, 1) for flag in flags):
         raise text.error("no_rope_layers", f"must be 0 (full) or 1 (chunked) for each of {layers} layers")
     return [LayerKind.CHUNKED if flag else LayerKind.FULL for flag in flags]
@@ -454,7 +425,6 @@ def _sliding(text: Fields, layers: int) -> list[LayerKind]:
 
 
 def _every(interval: int, layers: int, other: LayerKind) -> list[LayerKind]:
-    """Return every `interval`-th layer full, the rest `other`."""
     return [LayerKind.FULL if (n + 1) % interval == 0 else other for n in range(layers)]
 
 
@@ -511,19 +481,16 @@ def _state_dtype(text: Fields, otherwise: KvDtype, notes: list[str], default: st
     return otherwise
 
 
-_GEMMA3: Final = {
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "sliding_window": 4096,
-    "sliding_window_pattern": 6,
-    "max_position_embeddings": 131_072,
-}
-
-
 # What each class of transformers takes for a field that a config.json leaves out; released files rely on it.
 _DEFAULTS: Final[dict[str, dict[str, int]]] = {
-    "gemma3_text": _GEMMA3,
+    "gemma3_text": {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 6,
+        "max_position_embeddings": 131_072,
+    },
     "opt": {"max_position_embeddings": 2048},
     "falcon": {"max_position_embeddings": 2048},
     "jamba": {"num_key_value_heads": 8, "max_position_embeddings": 262_144},

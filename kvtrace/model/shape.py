@@ -193,9 +193,7 @@ class Recurrent(
         )
 
 
-TokenLayers = Full | Sliding | Chunked | Latent | Indexer
-"""Layers that keep something for each token."""
-Layers = TokenLayers | Recurrent
+Layers = Full | Sliding | Chunked | Latent | Indexer | Recurrent
 
 # With these, bytes of any prefix on all ranks still fit 64 bits.
 _MOST = 2**24

@@ -67,12 +67,7 @@ EXPORT void find_distances(const int64_t *offsets, int64_t requests, const int32
 }
 
 // === Belady's optimum ================================================================================================
-// What no eviction or admission policy can exceed: Belady's optimum, which knows all references beforehand.
-//
-// A full cache gives up what is used next the latest, the incoming object included, which is then not stored; what is
-// not used again is not stored at all (L. A. Belady, IBM Systems Journal, 1966; R. L. Mattson et al., 1970). Objects
-// are of one size. Prompts are prefixes, so that a later block of a prompt is never used before an earlier one: the
-// optimum gives up the later ones first, and all that it finds is in the leading run of a request.
+// What no eviction or admission policy can exceed (see curves/stack.py).
 
 // Enter for each reference the index of the next one to the same object, or NONE; `last` is NONE for each object.
 EXPORT void find_following(const int32_t *chain, int64_t references, int64_t *last, int64_t *following) {

@@ -11,20 +11,6 @@
 
 // --- the change from one node to another: its tiers, and those of its rack, become World.tiers ----------------------
 
-// Put tier `t` away where `old` is kept, and take the one that is kept at `new`.
-static void change_tier(World *w, int64_t t, int64_t old, int64_t new) {
-    Fleet *fleet = &w->fleet;
-    Tier *tier = &w->tiers[t];
-    Queue *queues = queue_of(w, t, 0);
-    int64_t groups = tier->groups, free_group = tier->free_group;
-    fleet->tiers[old] = *tier;
-    memcpy(&fleet->queues[old * QUEUES], queues, QUEUES * sizeof(Queue));
-    *tier = fleet->tiers[new];
-    memcpy(queues, &fleet->queues[new * QUEUES], QUEUES * sizeof(Queue));
-    // LFU's groups are numbered alike in all places: their notes are in one table.
-    tier->groups = groups, tier->free_group = free_group;
-}
-
 void move(World *w, int64_t node) {
     Fleet *fleet = &w->fleet;
     int64_t here = w->control.node;
@@ -40,9 +26,18 @@ void move(World *w, int64_t node) {
     }
     for (int64_t t = 0; t < w->tiers_count; t++) {
         bool is_racked = fleet->racked & (1 << t);
-        int64_t old = is_racked ? rack : here, new = is_racked ? next_rack : node;
-        if (fleet->scoped & (1 << t) && old != new)
-            change_tier(w, t, old * w->tiers_count + t, new * w->tiers_count + t);
+        int64_t old = (is_racked ? rack : here) * w->tiers_count + t;
+        int64_t new = (is_racked ? next_rack : node) * w->tiers_count + t;
+        if (!(fleet->scoped & (1 << t)) || old == new) continue;
+        Tier *tier = &w->tiers[t];
+        Queue *queues = queue_of(w, t, 0);
+        int64_t groups = tier->groups, free_group = tier->free_group;
+        fleet->tiers[old] = *tier;
+        memcpy(&fleet->queues[old * QUEUES], queues, QUEUES * sizeof(Queue));
+        *tier = fleet->tiers[new];
+        memcpy(queues, &fleet->queues[new * QUEUES], QUEUES * sizeof(Queue));
+        // LFU's groups are numbered alike in all places: their notes are in one table.
+        tier->groups = groups, tier->free_group = free_group;
     }
     w->control.node = node;
 }
@@ -107,12 +102,6 @@ int64_t until_open(World *w) {
 }
 
 // --- what routers share: which nodes they may choose, the cheapest of them, and what of a prompt each has ------------
-
-int64_t count_open(World *w) {
-    int64_t count = 0;
-    for (int64_t node = 0; node < w->fleet.entrances; node++) count += is_open(w, node);
-    return count;
-}
 
 // Of the nodes from `first` on, below `end`, the one that is up and costs least for the actor's request; of several, the
 // one that has served the fewest, and of those the first.

@@ -46,15 +46,6 @@ static void make_objects(World *w, int64_t actor) {
     if (w->knobs.source == CONVERSATIONS && me->new) w->conversations[me->session].length = me->length;
 }
 
-// Make those objects of the actor's chain that nobody has asked for before.
-static void find_objects(World *w, int64_t actor) {
-    Actor *me = &w->actors[actor];
-    for (int64_t i = me->first; i < me->first + me->length; i++) {
-        int64_t home = home_at(0, w->chains[i]);
-        if (*entry_at(w, home) == NONE) make(w, w->knobs.chunk_bytes, home);
-    }
-}
-
 // Copy the objects of the actor's request, in order, to `chain`; how many.
 static int64_t collect(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
@@ -85,13 +76,6 @@ static int64_t home_of(World *w, int64_t actor, int64_t i) {
     Actor *me = &w->actors[actor];
     if (w->knobs.source == CHAINS) return home_at(0, w->chains[me->first + i]);
     return home_at(me->context, i - me->retrieved_objects - me->shared);
-}
-
-// Note the entry that decoding reads: the last of the `n` objects of the request, if it has any of its own.
-static void set_entry(World *w, int64_t actor, int64_t n) {
-    Actor *me = &w->actors[actor];
-    bool is_any = me->length > 0 || (w->knobs.mode == DECODE_ONLY && n > 0);
-    me->entry = is_any ? w->chain[n - 1] : NONE;
 }
 
 // Nobody can ask any more for what is named at `home`.
@@ -250,14 +234,6 @@ static int64_t read_size(World *w, int64_t stored, int64_t i, int64_t end) {
     return size;
 }
 
-// Note that those of `chain[:end]` were used that are in tiers where the last of them counts as used first, once so.
-static void touch_backwards(World *w, int64_t end) {
-    for (int64_t i = end - 1; i >= 0; i--) {
-        int64_t t = w->where[i];
-        if (t != NONE && (w->tiers[t].loads_backwards || w->tiers[t].loads_twice)) touch(w, t, w->chain[i]);
-    }
-}
-
 // Read each of `chain[:end]` where it is; when the last is read, and the tokens that saves.
 //
 // Documents come first, in a stage of their own. Then objects of one group of layers are a stage: the first layers can
@@ -267,9 +243,14 @@ static int64_t read_hits(World *w, int64_t actor, int64_t end, int64_t *hit_toke
     Knobs *k = &w->knobs;
     int64_t now = w->control.now, documents = me->retrieved_objects, request = me->request, stage = me->stage;
     int64_t done = now, hits = 0, hit_bytes = 0, document_hits = 0;
-    begin_reads(w, now);
+    for (int64_t t = 0; t < w->tiers_count; t++)
+        w->tiers[t].reading = 0, w->tiers[t].reads_began_ns = w->tiers[t].reads_end_ns = now;
     begin_stage(w);
-    if (k->loads_backwards) touch_backwards(w, end);
+    // In some tiers the last of them counts as used first, once so.
+    for (int64_t i = end - 1; k->loads_backwards && i >= 0; i--) {
+        int64_t t = w->where[i];
+        if (t != NONE && (w->tiers[t].loads_backwards || w->tiers[t].loads_twice)) touch(w, t, w->chain[i]);
+    }
     for (int64_t i = 0; i < end; i++) {
         int64_t t = w->where[i], entry = w->chain[i];
         if (t == NONE) continue;
@@ -405,15 +386,21 @@ int64_t load(World *w, int64_t actor) {
     if (w->control.open == 0) return until_open(w);
     // Restarted after its node was lost: what it made when it was served first is to be made again.
     int64_t own_objects = me->length - (me->restarts && !k->is_prefix ? me->made : 0);
-    if (k->source == CHAINS) find_objects(w, actor);
-    else {
+    if (k->source == CHAINS) {
+        // Those of its chain that nobody has asked for before.
+        for (int64_t i = me->first; i < me->first + me->length; i++) {
+            int64_t home = home_at(0, w->chains[i]);
+            if (*entry_at(w, home) == NONE) make(w, k->chunk_bytes, home);
+        }
+    } else {
         if (!me->restarts) me->made = me->new;
         make_objects(w, actor);
     }
     int64_t n = collect(w, actor);
     if (w->fleet.count > 1) route(w, actor, n);
     me->without_cache_ns = max_of(0, w->fleet.nodes[me->node].prefill_busy_ns - w->control.now);
-    set_entry(w, actor, n);
+    // Decoding reads its last object, if it has any of its own.
+    me->entry = me->length > 0 || (k->mode == DECODE_ONLY && n > 0) ? w->chain[n - 1] : NONE;
     if (me->restarts == 0) total->requests++, total->input_tokens += me->input, total->output_tokens += me->output;
     int64_t known = me->retrieved_objects + me->shared + own_objects;
     int64_t end = 0, done = w->control.now, hit_tokens = 0, looked_up = 0;
@@ -441,17 +428,6 @@ int64_t load(World *w, int64_t actor) {
 
 // --- copies to faster tiers -----------------------------------------------------------------------------------------
 
-// Return the tier that `slot`, found in tier `found`, is promoted from; 0 or less if it is not promoted. With
-// promotion=second-touch this notes the touch.
-static int64_t promotion_source(World *w, int64_t slot, int64_t found) {
-    if (found <= 0) return found;
-    Slot *what = &w->slots[slot];
-    if (w->knobs.promotion == SECOND_TOUCH && (what->seen ^= 1)) return 0;
-    // A promotion before it demoted or evicted it: it is not in its tier to be moved from there.
-    if (w->knobs.is_exclusive && !(what->live & (1 << found))) return 0;
-    return found;
-}
-
 // Copy each of `chain[:end]` from the tier in `where` to faster ones; return the stages used. The first `staged` ones have
 // buffers in the staging tier, if there is one; the others do not come to it.
 static int64_t copy_up(World *w, int64_t end, int64_t staged, int64_t stage, int64_t request) {
@@ -459,8 +435,10 @@ static int64_t copy_up(World *w, int64_t end, int64_t staged, int64_t stage, int
     int64_t now = w->control.now, staging = k->staging - 1, at = stage;
     begin_stage(w);
     for (int64_t i = 0; i < end; i++) {
-        int64_t slot = w->chain[i], source = promotion_source(w, slot, w->where[i]);
-        if (source <= 0) continue;
+        int64_t slot = w->chain[i], source = w->where[i];
+        if (source <= 0 || (k->promotion == SECOND_TOUCH && (w->slots[slot].seen ^= 1))) continue;
+        // A promotion before it demoted or evicted it: it is not in its tier to be moved from there.
+        if (k->is_exclusive && !(w->slots[slot].live & (1 << source))) continue;
         int64_t size = w->slots[slot].size, t = k->promotion == TEMPORARY ? 0 : source - 1;
         while (k->is_exclusive && t > 0 && size > w->tiers[t].largest) t--;
         if (k->is_exclusive && t >= 0 && size <= w->tiers[t].largest) drop(w, source, slot, now, PHASE_PROMOTE);
@@ -476,18 +454,6 @@ static int64_t copy_up(World *w, int64_t end, int64_t staged, int64_t stage, int
         }
     }
     return at - stage + w->control.is_staged;
-}
-
-// How long it is until a prompt that takes so long is computed; in turn, the others come before it.
-static int64_t compute(World *w, int64_t took_ns) {
-    Node *node = &w->fleet.nodes[w->control.node];
-    node->computing_ns += took_ns;
-    if (took_ns == 0 || !w->knobs.prefill_in_turn) return took_ns;
-    int64_t start = max_of(node->prefill_busy_ns, w->control.now);
-    w->total.prefills++;
-    w->total.waiting_ns += start - w->control.now;
-    node->prefill_busy_ns = start + took_ns;
-    return node->prefill_busy_ns - w->control.now;
 }
 
 // Whether the actor's request stores as it computes: not with documents, which are not in prompt order.
@@ -528,8 +494,17 @@ int64_t promote(World *w, int64_t actor) {
         if (k->promotion) me->stage += copy_up(w, me->reached, staged, me->stage, me->request);
     }
     me->step = STEP_STORE;
-    int64_t loaded = me->input - me->missed_tokens, took_ns = compute(w, prefill_ns(w, loaded, me->input));
-    me->with_cache_ns = w->control.now + took_ns - me->asked_ns;
+    Node *node = &w->fleet.nodes[w->control.node];
+    int64_t now = w->control.now, loaded = me->input - me->missed_tokens, took_ns = prefill_ns(w, loaded, me->input);
+    node->computing_ns += took_ns;
+    if (took_ns > 0 && k->prefill_in_turn) {    // the others come before it
+        int64_t start = max_of(node->prefill_busy_ns, now);
+        w->total.prefills++;
+        w->total.waiting_ns += start - now;
+        node->prefill_busy_ns = start + took_ns;
+        took_ns = node->prefill_busy_ns - now;
+    }
+    me->with_cache_ns = now + took_ns - me->asked_ns;
     // The rest of it is computed after the first store.
     if (is_stepwise(w, actor)) took_ns -= prefill_ns(w, loaded + min_of(k->offer_tokens, me->missed_tokens), me->input);
     return took_ns;
@@ -537,13 +512,6 @@ int64_t promote(World *w, int64_t actor) {
 
 // === store ===========================================================================================================
 // The store: what was computed is written to the tiers that the placement says.
-
-// The fastest tier from `t` on that admits `slot`, or `held_in` if that is faster, or NONE.
-static int64_t admitting(World *w, int64_t t, int64_t slot, int64_t held_in, int64_t now, int64_t phase) {
-    while (t != NONE && t != held_in && phase != PHASE_POPULATE && !admits(w, t, slot, now))
-        t = lower_tier(w, t + 1, w->slots[slot].size);
-    return t;
-}
 
 // Write each new object to the fastest tier that takes it, which moves others down; the stages used.
 static int64_t store_down(World *w, int64_t first, int64_t n, int64_t stage, int64_t request, int64_t phase) {
@@ -561,7 +529,9 @@ static int64_t store_down(World *w, int64_t first, int64_t n, int64_t stage, int
             touch(w, held_in, slot);
             continue;
         }
-        t = admitting(w, t, slot, held_in, now, phase);
+        // The fastest that admits it, or that it is held in if that is faster.
+        while (t != NONE && t != held_in && phase != PHASE_POPULATE && !admits(w, t, slot, now))
+            t = lower_tier(w, t + 1, w->slots[slot].size);
         if (t != NONE && t == held_in) {
             follow(w, t, i);
             touch(w, t, slot);
@@ -704,18 +674,6 @@ void give_slots(World *w, int64_t actor, int64_t first, int64_t n) {
         if (w->chain[i] < 0) w->chain[i] = give_slot(w, home_of(w, actor, i));
 }
 
-// Move the shared objects that must be stored to the front of `chain`; return how many.
-//
-// They are documents that are in no tier, and without prefix match likewise a system prompt, or any such prompt if
-// nothing was looked up. (A prefix match has put the prompt among the new objects.)
-static int64_t keep_lost(World *w, int64_t actor) {
-    Actor *me = &w->actors[actor];
-    int64_t lost = 0, shared = me->retrieved_objects + (w->knobs.is_prefix ? 0 : me->shared);
-    for (int64_t i = 0; i < shared; i++)
-        if (w->knobs.mode == PREFILL_ONLY || fastest_from(w, w->chain[i], 0) == NONE) w->chain[lost++] = w->chain[i];
-    return lost;
-}
-
 // Write the objects that were computed; return how long the prompt's next step computes.
 int64_t store(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
@@ -728,8 +686,12 @@ int64_t store(World *w, int64_t actor) {
     int64_t end = is_last ? n : found + computed_objects(w, actor);
     give_slots(w, actor, first, end);
     c->known = found;
-    if (me->retrieved_objects + (k->is_prefix ? 0 : me->shared) && k->mode != DECODE_ONLY) {
-        int64_t lost = keep_lost(w, actor);
+    // Shared objects that must be stored come first: documents that are in no tier, and without prefix match likewise a
+    // system prompt, or any such prompt if nothing was looked up. (A prefix match has put it among the new objects.)
+    int64_t lost = 0, shared = me->retrieved_objects + (k->is_prefix ? 0 : me->shared);
+    if (shared && k->mode != DECODE_ONLY) {
+        for (int64_t i = 0; i < shared; i++)
+            if (k->mode == PREFILL_ONLY || fastest_from(w, w->chain[i], 0) == NONE) w->chain[lost++] = w->chain[i];
         for (int64_t i = 0; i < me->new; i++) w->chain[lost + i] = w->chain[found + i];
         first = 0, end = lost + me->new, c->known = 0;
     }
@@ -747,17 +709,6 @@ int64_t store(World *w, int64_t actor) {
     if (w->fleet.entrances < w->fleet.count) me->served_ns = c->now + hand_over(w, actor);
     me->step = STEP_DECODE;
     return 0;
-}
-
-// As a request ends, write what was refused of its prompt, and the objects that generated tokens have filled.
-static void store_rest(World *w, int64_t actor) {
-    Actor *me = &w->actors[actor];
-    int64_t n = gather(w, actor), first = n - me->new - me->refused;
-    give_slots(w, actor, first, n);
-    w->control.known = 0;
-    if (me->refused) offer(w, actor, first, n, PHASE_PREFILL, PHASE_STORE);
-    else offer(w, actor, first, n, PHASE_DECODE, PHASE_DECODE);
-    me->new = 0, me->refused = 0;
 }
 
 // === decode and end ==================================================================================================
@@ -847,7 +798,14 @@ int64_t end_request(World *w, int64_t actor) {
     depart(w, actor);
     take_from(w, actor);
     if (me->new) make_objects(w, actor);
-    if (me->new + me->refused) store_rest(w, actor);
+    if (me->new + me->refused) {    // objects that generated tokens have filled, and what was refused of the prompt
+        int64_t n = gather(w, actor), first = n - me->new - me->refused;
+        give_slots(w, actor, first, n);
+        w->control.known = 0;
+        if (me->refused) offer(w, actor, first, n, PHASE_PREFILL, PHASE_STORE);
+        else offer(w, actor, first, n, PHASE_DECODE, PHASE_DECODE);
+        me->new = 0, me->refused = 0;
+    }
     if (w->knobs.is_tail_first_at_end) use_backwards(w, actor);
     if (w->knobs.source != USERS) {
         if (w->knobs.follows) call_followers(w, w->following.came[me->request].actor, 0);

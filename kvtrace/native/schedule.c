@@ -9,12 +9,8 @@
 #include <stdlib.h>
 
 // === users ===========================================================================================================
-// What synthetic users ask: chatbot, coding and document users who take turns in conversations, in a closed loop (the
-// simulation's own), in an open loop, at times that wait for nobody, or on without waiting for answers, served by
-// class.
-//
-// The templates are those of the MLPerf Storage KV-cache benchmark. Every number is drawn from (seed, user, how many
-// were drawn before), so one user's turns never depend on another's.
+// What synthetic users ask: in a closed loop (the simulation's own), in an open loop, at times that wait for nobody, or
+// on without waiting for answers, served by class (see requests/users.py).
 
 // Of the first rank of a Zipf distribution with exponent 1; that of rank r is this over r.
 #define ZIPF_WEIGHT ((int64_t)1 << 32)
@@ -210,18 +206,6 @@ enum { MILLION = 1000000 };
 
 // --- a user's next request -------------------------------------------------------------------------------------------
 
-// Draw whether the user's new conversation begins with a system prompt, and with which.
-static void choose_prompt(World *w, int64_t user) {
-    Actor *me = &w->actors[user];
-    Knobs *k = &w->knobs;
-    User *who = &w->users[user];
-    me->prompt = NONE, me->shared = 0;
-    if (!k->prompt_ppm || next_extra(who, k->seed, user, 0, MILLION - 1) >= k->prompt_ppm) return;
-    me->prompt = next_extra(who, k->seed, user, 0, k->prompts - 1);
-    me->shared = w->items[me->prompt].objects;
-    me->history = w->items[me->prompt].tokens;
-}
-
 // Draw whether the user's request retrieves chunks of a document, and which; none that its context cannot hold.
 static void retrieve(World *w, int64_t user) {
     Actor *me = &w->actors[user];
@@ -243,19 +227,25 @@ static void retrieve(World *w, int64_t user) {
     me->input += tokens;
 }
 
-// Draw the user's next turn, its conversation, and what it retrieves.
+// Draw the user's next turn, its conversation, which may begin with a system prompt, and what it retrieves.
 static void plan_turn(World *w, int64_t user) {
     Actor *me = &w->actors[user];
     Knobs *k = &w->knobs;
+    User *who = &w->users[user];
     int64_t new_tokens, output;
     bool is_new = next_turn(
-        &w->users[user], k->seed, user, me->turn, me->history, k->max_context_tokens, &new_tokens, &output);
+        who, k->seed, user, me->turn, me->history, k->max_context_tokens, &new_tokens, &output);
     me->new_tokens = new_tokens, me->output = output;
     if (is_new) {
         forget_all(w, me->context, me->length);
         me->length = 0, me->turn = 0, me->history = 0;
         me->session = w->control.next_session++;
-        choose_prompt(w, user);
+        me->prompt = NONE, me->shared = 0;
+        if (k->prompt_ppm && next_extra(who, k->seed, user, 0, MILLION - 1) < k->prompt_ppm) {
+            me->prompt = next_extra(who, k->seed, user, 0, k->prompts - 1);
+            me->shared = w->items[me->prompt].objects;
+            me->history = w->items[me->prompt].tokens;
+        }
     }
     me->input = me->history + me->new_tokens;
     me->new = k->chunk_tokens ? me->input / k->chunk_tokens - me->shared - me->length : 1;
@@ -371,18 +361,6 @@ static int64_t next_arrival_ns(World *w) {
     return c->arrived < w->arrival_ns_count ? w->arrival_ns[c->arrived] : UNBOUNDED;
 }
 
-// Let the next one arrive, now; which of the file it is.
-static int64_t take_arrival(World *w) {
-    Control *c = &w->control;
-    int64_t request = c->arrived;
-    if (w->knobs.follows) {
-        request = pop(w->following.coming, c->coming--);
-        w->following.came[c->arrived] = (Event){c->now, request};
-    }
-    c->arrived++;
-    return request;
-}
-
 // Let those come that follow the file's `request` once it starts, or has ended, and that wait for nothing else.
 void call_followers(World *w, int64_t request, int64_t is_of_start) {
     Control *c = &w->control;
@@ -412,8 +390,6 @@ static void play(World *w) {
         winners[i] = other != NONE && is_earlier(w, other, one) ? other : one;
     }
 }
-
-static int64_t first_due(World *w) { return w->fleet.count > 1 ? w->fleet.winners[1] : 0; }
 
 // Note when the first that waits for the clock is due if the batch stays as it is: never if after the end.
 static void set_due(World *w) {
@@ -542,19 +518,12 @@ void ensure(World *w, int64_t what, int64_t need) {
     if (!w->ask(what, need)) longjmp(*(jmp_buf *)w->stop, 1);
 }
 
-// Ensure that tables hold the objects of the actor's request in its next step.
-static void ensure_capacity(World *w, int64_t actor) {
-    Actor *me = &w->actors[actor];
-    int64_t n = me->retrieved_objects + me->shared + me->length + me->new;
-    if (n > w->chain_count) ensure(w, LONGER_CHAIN, n);
-}
-
 // The actor whose turn it is, or HAPPENS, and set the time; NONE at the end.
 static int64_t next_actor(World *w) {
     Control *c = &w->control;
     Knobs *k = &w->knobs;
     int64_t arrival_ns = next_arrival_ns(w), due = c->heap_size > 0 ? w->heap[0].when : UNBOUNDED;
-    int64_t node = first_due(w);
+    int64_t node = w->fleet.count > 1 ? w->fleet.winners[1] : 0;
     Batch *batch = &w->fleet.batches[node];
     bool is_decoding = batch->due_ns < due
         || (batch->due_ns == due && due < UNBOUNDED && batch->first < w->heap[0].actor);
@@ -577,7 +546,11 @@ static int64_t next_actor(World *w) {
     if (c->idle == 0) ensure(w, MORE_ACTORS, 1);
     int64_t actor = w->idle[--c->idle];
     c->now = arrival_ns;
-    int64_t request = take_arrival(w);
+    int64_t request = c->arrived++;     // of the file
+    if (k->follows) {
+        request = pop(w->following.coming, c->coming--);
+        w->following.came[c->arrived - 1] = (Event){c->now, request};
+    }
     arrive(w, actor, request);
     if (k->follows) call_followers(w, request, 1);
     return actor;
@@ -619,7 +592,9 @@ static void run(World *w) {
         int64_t delay = 0;
         while (delay == 0) {    // steps that take no time
             if (k->expires || k->polls || k->queued) catch_up(w, c->now);
-            ensure_capacity(w, actor);
+            const Actor *me = &w->actors[actor];
+            int64_t n = me->retrieved_objects + me->shared + me->length + me->new;
+            if (n > w->chain_count) ensure(w, LONGER_CHAIN, n);
             delay = act(w, actor);
             pack(w);
         }
@@ -632,7 +607,8 @@ EXPORT void simulate(World *w) {
     jmp_buf stop;
     w->stop = &stop;
     if (!setjmp(stop)) run(w);
-    free_counts(w);
+    table_free(&w->counts);
+    free(w->runs);
     for (int64_t i = 0; i < w->contexts_count; i++) free(w->contexts[i].entry);
     free(w->fleet.places);
 }

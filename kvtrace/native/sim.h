@@ -81,7 +81,6 @@ void emit_layer(World *w, int64_t now, int64_t op, int64_t t, int64_t phase, int
 void emit(World *w, int64_t now, int64_t op, int64_t t, int64_t phase, int64_t entry, int64_t size, int64_t request,
     int64_t stage);
 int64_t serve(World *w, int64_t t, int64_t op, int64_t size, int64_t now);
-void begin_reads(World *w, int64_t now);
 int64_t serve_in_turn(World *w, int64_t t, int64_t size, int64_t now);
 void pin(World *w, int64_t entry, int64_t until_ns);
 void follow(World *w, int64_t t, int64_t i);
@@ -95,7 +94,6 @@ int64_t fastest_from(World *w, int64_t entry, int64_t t);
 // tiers.c: what a tier takes, and what makes room for it
 bool admits(World *w, int64_t t, int64_t slot, int64_t now);
 void forget_counts(World *w, int64_t t);
-void free_counts(World *w);
 bool takes_offer(World *w, int64_t t, int64_t first, int64_t n, int64_t previous, int64_t now);
 bool make_room(World *w, int64_t t, int64_t slot, int64_t now);
 int64_t lower_tier(World *w, int64_t t, int64_t size);
@@ -138,7 +136,6 @@ void happen(World *w);
 
 // fleet.c: what routers share
 INLINE int64_t is_open(World *w, int64_t node) { return w->fleet.nodes[node].is_up; }
-int64_t count_open(World *w);
 typedef int64_t Cost(World *w, int64_t actor, int64_t node);
 int64_t cheapest(World *w, int64_t actor, int64_t first, int64_t end, Cost *cost);
 int64_t outstanding_of(World *w, int64_t actor, int64_t node);

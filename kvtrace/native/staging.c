@@ -190,18 +190,15 @@ void lose(World *w, int64_t t, int64_t slot, int64_t now) {
 
 // --- when -----------------------------------------------------------------------------------------------------------
 
-static int64_t store_ns(World *w, int64_t t) {  // when tier `t` takes from its queue next, or UNBOUNDED
-    const Tier *tier = &w->tiers[t];
-    if (w->control.gone & (1 << t)) return UNBOUNDED;
-    if (tier->heartbeat_ns) return tier->beat_ns ? tier->beat_ns : UNBOUNDED;
-    if (!tier->waiting_objects) return UNBOUNDED;
-    return max_of(tier->busy_ns[OP_WRITE], w->offers[tier->queue_first + tier->queue_head].since);
-}
-
 static int64_t due_ns(World *w, int64_t t) {   // when tier `t`, as it is at hand, next does something by itself, or UNBOUNDED
+    const Tier *tier = &w->tiers[t];
     int64_t when = expiry_ns(w, t);
-    if (w->tiers[t].poll_ns) when = min_of(when, w->tiers[t].poll_ns);
-    return min_of(when, store_ns(w, t));
+    if (tier->poll_ns) when = min_of(when, tier->poll_ns);
+    // What it takes from its queue.
+    if (w->control.gone & (1 << t)) return when;
+    if (tier->heartbeat_ns) return tier->beat_ns ? min_of(when, tier->beat_ns) : when;
+    if (!tier->waiting_objects) return when;
+    return min_of(when, max_of(tier->busy_ns[OP_WRITE], w->offers[tier->queue_first + tier->queue_head].since));
 }
 
 // Note when those of `tiers`, a bit each, that are at hand and put away at `place` next do something.
@@ -223,12 +220,6 @@ static int64_t part_bytes(World *w, int64_t slot) {     // of each object of `sl
     return w->slots[slot].size / (w->knobs.ranks * w->knobs.layers);
 }
 
-static bool waits(World *w, int64_t t, int64_t slot) {  // for tier `t`, already
-    if (!(w->knobs.queued & (1 << t))) return false;
-    int64_t member = member_of(w, t, slot);
-    return member != NONE && w->slots[member].held & (2 << t);
-}
-
 static void wait_for(World *w, int64_t t, int64_t slot, int64_t now) {  // drops it if the queue of tier `t` is full
     Tier *tier = &w->tiers[t];
     bool is_too_large = tier->bucket_objects && part_bytes(w, slot) > tier->bucket_bytes;
@@ -246,9 +237,12 @@ static void wait_for(World *w, int64_t t, int64_t slot, int64_t now) {  // drops
 
 // Whether tier `t` takes `slot` now, and then has room for it; what it takes later waits.
 bool takes(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase) {
-    if (w->slots[slot].size > w->tiers[t].largest || waits(w, t, slot)) return false;
+    bool is_queued = w->knobs.queued & (1 << t);
+    int64_t member = is_queued ? member_of(w, t, slot) : NONE;
+    bool is_waiting = member != NONE && w->slots[member].held & (2 << t);
+    if (w->slots[slot].size > w->tiers[t].largest || is_waiting) return false;
     if (phase != PHASE_POPULATE && !admits(w, t, slot, now)) return false;
-    if (w->knobs.queued & (1 << t)) {
+    if (is_queued) {
         wait_for(w, t, slot, now);
         return false;
     }
@@ -298,11 +292,6 @@ static int64_t next_bucket(World *w, int64_t t) {
         if (w->slots[slot].live & (1 << (t - 1))) size += w->slots[slot].size + bytes_beside(w, t);
     }
     return size;
-}
-
-static void store_first(World *w, int64_t t, int64_t now) {     // the oldest of what waits, if it is still there
-    int64_t slot = take_first(w, t);
-    if (slot != NONE && make_room(w, t, slot, now)) write_slot(w, t, slot, now, PHASE_STORE, NONE, NONE);
 }
 
 // Store the oldest of what waits as a bucket, of what is still there; wait on if that is too little for one.
@@ -379,7 +368,10 @@ static void do_due(World *w, int64_t t, int64_t when) {     // or a part of it
     }
     if (tier->collect_share > 0) collect_for(w, t, next_bucket(w, t), when);
     if (tier->bucket_objects) store_bucket(w, t, when);
-    else store_first(w, t, when);
+    else {  // the oldest of what waits, if it is still there
+        int64_t slot = take_first(w, t);
+        if (slot != NONE && make_room(w, t, slot, when)) write_slot(w, t, slot, when, PHASE_STORE, NONE, NONE);
+    }
     if (tier->waiting_objects == 0) tier->beat_ns = 0;
 }
 

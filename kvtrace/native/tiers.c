@@ -473,7 +473,8 @@ static int64_t refer(World *w, int64_t t, int64_t entry) {
     return count;
 }
 
-static bool passes(World *w, int64_t t, int64_t slot, int64_t now) {
+bool admits(World *w, int64_t t, int64_t slot, int64_t now) {   // ask once, for an offer is counted
+    if (!(w->knobs.filtered & (1 << t))) return true;
     Tier *tier = &w->tiers[t];
     int64_t size = w->slots[slot].size;
     bool is_taken;
@@ -489,10 +490,6 @@ static bool passes(World *w, int64_t t, int64_t slot, int64_t now) {
     return false;
 }
 
-bool admits(World *w, int64_t t, int64_t slot, int64_t now) {   // ask once, for an offer is counted
-    return !(w->knobs.filtered & (1 << t)) || passes(w, t, slot, now);
-}
-
 void forget_counts(World *w, int64_t t) {   // of tier `t`, which is at hand
     int64_t tiers = w->tiers_count, counters = 2 * w->fleet.count + 1;
     w->tiers[t].referred = 0;
@@ -504,12 +501,6 @@ void forget_counts(World *w, int64_t t) {   // of tier `t`, which is at hand
             *seen = seen_as(0, *seen);
         }
     }
-}
-
-void free_counts(World *w) {
-    table_free(&w->counts);
-    free(w->runs);
-    w->runs = NULL, w->runs_room = 0;
 }
 
 // === operations ======================================================================================================
@@ -535,21 +526,18 @@ int64_t in_stage(World *w, int64_t stage, int64_t t, int64_t limit) {
     return stage;
 }
 
-// Count so many rows of tier `t` by their second. A fleet's link, a tier after all others, is none.
-static void count_rows(World *w, int64_t now, int64_t op, int64_t t, int64_t phase, int64_t length, int64_t rows) {
-    if (op == OP_DELETE || phase == PHASE_POPULATE || t >= w->tiers_count) return;
-    int64_t second = now / NS_PER_S, at = ((second * w->tiers_count + t) * 2 + (op == OP_WRITE)) * 2;
-    if (at >= w->by_second_count) ensure(w, MORE_SECONDS, second + 1);
-    w->by_second[at] += length * rows;
-    w->by_second[at + 1] += rows;
-}
-
 // A row for each rank's object of one group of layers of `entry`; `size` is of all its objects.
 void emit_layer(World *w, int64_t now, int64_t op, int64_t t, int64_t phase, int64_t entry, int64_t size,
     int64_t request, int64_t stage, int64_t layer) {
     const int64_t ranks = w->knobs.ranks, layers = w->knobs.layers, length = size / (ranks * layers);
     if (w->control.rows + ranks > w->rows.ts_ns_count) ensure(w, FLUSH, ranks);
-    if (w->by_second_count) count_rows(w, now, op, t, phase, length, ranks);
+    // A fleet's link, a tier after all others, is not counted.
+    if (w->by_second_count && op != OP_DELETE && phase != PHASE_POPULATE && t < w->tiers_count) {
+        int64_t second = now / NS_PER_S, at = ((second * w->tiers_count + t) * 2 + (op == OP_WRITE)) * 2;
+        if (at >= w->by_second_count) ensure(w, MORE_SECONDS, second + 1);
+        w->by_second[at] += length * ranks;
+        w->by_second[at + 1] += ranks;
+    }
     const int64_t first = w->control.rows, end = first + ranks;
     if (w->knobs.is_counted_alone) {
         w->control.rows = end;
@@ -599,13 +587,6 @@ int64_t serve(World *w, int64_t t, int64_t op, int64_t size, int64_t now) {
     if (tier->concurrency > 0) transfer = max_of(transfer, tier->latency_ns / tier->concurrency);
     tier->busy_ns[op] = max_of(tier->busy_ns[op], now) + transfer;
     return tier->busy_ns[op] + tier->latency_ns;
-}
-
-void begin_reads(World *w, int64_t now) {   // of a request
-    for (int64_t t = 0; t < w->tiers_count; t++) {
-        Tier *tier = &w->tiers[t];
-        tier->reading = 0, tier->reads_began_ns = now, tier->reads_end_ns = now;
-    }
 }
 
 // As serve of a read, but after those reads of the request that must end first, if only so many run at once.
@@ -794,20 +775,16 @@ int64_t lower_tier(World *w, int64_t t, int64_t size) {     // the fastest from 
     return t < w->tiers_count ? t : NONE;
 }
 
-static int64_t demoted_to(World *w, int64_t upper, int64_t slot, int64_t now) {     // a tier, or NONE
-    const Slot *what = &w->slots[slot];
-    int64_t lower = lower_tier(w, upper + 1, what->size);
-    if (lower != NONE && (what->live & (1 << lower) || !admits(w, lower, slot, now))) return NONE;
-    return lower;
-}
-
 // Move what the policy of tier `t` gives up down until `slot` fits, or delete it.
 //
 // What fits nowhere lower, is live in the tier below already, or is not admitted there, is deleted. A tier below may
 // have to make room first.
 void make_room_by_demotion(World *w, int64_t t, int64_t slot, int64_t now) {
     while (!has_room(w, t, w->slots[slot].size)) {
-        int64_t leaving = object_of(w, t, victim(w, t, incoming_of(w, t, slot))), lower = demoted_to(w, t, leaving, now);
+        int64_t leaving = object_of(w, t, victim(w, t, incoming_of(w, t, slot)));
+        int64_t lower = lower_tier(w, t + 1, w->slots[leaving].size);
+        bool is_there = lower != NONE && w->slots[leaving].live & (1 << lower);
+        if (lower != NONE && (is_there || !admits(w, lower, leaving, now))) lower = NONE;
         if (lower != NONE) {
             make_room_by_demotion(w, lower, leaving, now);
             read_slot(w, t, leaving, now, PHASE_DEMOTE, NONE, NONE);

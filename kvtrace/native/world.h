@@ -56,8 +56,9 @@ typedef struct World World;
 // Python does what it is asked, with `need`; false if it cannot.
 typedef bool Ask(int64_t what, int64_t need);
 
-// A policy's or a router's operation.
+// A policy's or a router's operation: one that chooses, or one of a policy's others.
 typedef int64_t Operation(World *w, int64_t t, int64_t slot, int64_t with);
+typedef void Change(World *w, int64_t t, int64_t slot, int64_t with);
 
 typedef struct {
     int64_t limit, low, largest, live_bytes;    // that it may hold, goes down to to make room, of an object, in use
@@ -71,7 +72,8 @@ typedef struct {
     // object used is less recent than those before it in its request, and whether as the request ends.
     int64_t request_reads, request_writes, staged, reading, reads_began_ns, reads_end_ns, is_whole;
     int64_t looks_past_miss, file_lookups, is_tail_first, is_tail_first_at_end, is_at_end;
-    Operation *on_hit, *on_insert, *choose, *on_remove, *forget;    // its policy's; all NULL: LRU
+    Operation *choose;      // its policy's, as the next four; all NULL: LRU
+    Change *on_hit, *on_insert, *on_remove, *forget;
     int64_t behind;         // LRU: 1 + the slot that the next one used comes right behind; 0: it is the most recent
     // Which objects it takes: the count or the window that its admission needs, what was referred to since the last
     // halving of counts, how often they were halved, and what it did not take.

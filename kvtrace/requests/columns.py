@@ -34,7 +34,6 @@ from kvtrace.requests.requests import (
     JsonLines,
     Requests,
     Seconds,
-    SourceFormat,
     Start,
     Waits,
     backwards_notes,
@@ -43,6 +42,7 @@ from kvtrace.requests.requests import (
     files_of,
     origin_of,
     sha256_of,
+    source,
     turns_of,
     without_blocks,
 )
@@ -120,16 +120,16 @@ class Columns:
         return without_blocks(arrivals, prompts, answers, origin, tuple(notes), session_id=sessions, turn=turns)
 
     def _table(self, path: Path) -> ColumnsRead:
-        zone = "UTC" if not self.is_seconds and _has_zone(path, self.time) else None
-        required = {self.time: pa.float64() if self.is_seconds else pa.timestamp("ns", zone)}
-        required |= dict.fromkeys((self.input, self.output), pa.int64())
-        optional = dict.fromkeys((self.images, self.total), pa.int64()) | {self.session: pa.string()}
         names = header_of(path)
-        if missing := [name for name in required if name not in names]:
+        if missing := [name for name in (self.time, self.input, self.output) if name not in names]:
             why = f"the header has no {' nor '.join(map(repr, missing))}; it reads {','.join(names)[:200]}"
             raise TraceError(why, path=path, row=1)
         if twice := [name for name in names if name and names.count(name) > 1]:
             raise TraceError(f"the header names {twice[0]!r} twice", path=path, row=1)
+        zone = "UTC" if not self.is_seconds and _has_zone(path, names.index(self.time)) else None
+        required = {self.time: pa.float64() if self.is_seconds else pa.timestamp("ns", zone)}
+        required |= dict.fromkeys((self.input, self.output), pa.int64())
+        optional = dict.fromkeys((self.images, self.total), pa.int64()) | {self.session: pa.string()}
         types = required | {name: kind for name, kind in optional.items() if name and name in names}
         read = read_csv(path, names, types, path, 1, skip_rows=1, block_size=_BLOCK_BYTES)
         if not read.num_rows:
@@ -185,15 +185,11 @@ burstgpt = Columns(
 """BurstGPT CSVs: arrival and lengths in whole seconds; newer files also name sessions. No block ids."""
 
 
-def _has_zone(path: Path, time: str) -> bool:
-    """Return whether the first cell of the column `time` of the CSV at `path` has a zone, as `+00:00` or `Z`."""
-    names = header_of(path)
-    if time not in names:
-        return False
+def _has_zone(path: Path, index: int) -> bool:
+    """Return whether the first cell of the column `index` of the CSV at `path` has a zone, as `+00:00` or `Z`."""
     with path.open("rb") as file:
         file.readline()
         cells = file.readline(1 << 16).decode(errors="replace").split(",")
-    index = names.index(time)
     # The date has dashes of its own.
     clock = cells[index].strip().strip('"')[10:] if index < len(cells) else ""
     return clock.endswith("Z") or "+" in clock or "-" in clock
@@ -234,12 +230,15 @@ class _Chat(msgspec.Struct):
     turn: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = 1
 
 
-def _read_bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
+@source(lambda start: start.is_json_with("timestamp", "hash_ids", "chat_id"))
+def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
     """Return the requests of the Qwen-Bailian JSONL file at `path`; its times are seconds.
 
     A conversation is a tree of chats by `parent_chat_id`; turns are counted from 0, as the file's `turn` less 1.
     Prompts have ids for all their blocks, or for whole blocks only. TraceError if a line is not such an object, its ids
     do not fit its length, a chat is there twice, or time goes backwards.
+
+    Qwen-Bailian JSONL request traces (Alibaba, ATC'25): conversations by parent links, and 16-token block ids.
     """
     lines, found, latest_ns = JsonLines(path, _Chat), Gathered(has_numbers=True), 0
     chats: dict[int, tuple[int, int, int]] = {}
@@ -276,9 +275,6 @@ def _read_bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
     return replace(requests, waits=Waits.of(len(requests), waits))
 
 
-bailian = SourceFormat(_read_bailian, lambda start: start.is_json_with("timestamp", "hash_ids", "chat_id"))
-"""Qwen-Bailian JSONL request traces (Alibaba, ATC'25): conversations by parent links, and 16-token block ids."""
-
 _CLIENTS = "chunk-*-trace.csv"
 _NUMBERED = re.compile(rb"([0-9.e+-]+):")
 _LAWS = ("Gamma", "Weibull")
@@ -286,7 +282,8 @@ _MOST_REQUESTS = 10**8
 _ROUNDED = 1e-3
 
 
-def _read_servegen(
+@source(lambda start: fnmatch(start.path.name, _CLIENTS))
+def servegen(
     path: Path,
     rng: np.random.Generator,
     *,
@@ -298,6 +295,9 @@ def _read_servegen(
     Each client is a renewal process: in each stretch of its file, mostly 10 minutes, intervals are of its law and mean,
     lengths of its newest histograms. With `request_rate_per_s` all clients are slower or faster alike. TraceError if
     there is no client, a line or histogram is not such, or nothing is asked for in the window.
+
+    ServeGen's clients (Alibaba): a directory of `chunk-N-trace.csv` and `chunk-N-dataset.json`, language and reasoning.
+    A client is when it asks how often, by which law, and histograms of its lengths; requests are drawn of that.
     """
     start_ns, length_ns = time_window_ns
     begin_s, end_s = start_ns / NS_PER_S, (start_ns + length_ns) / NS_PER_S
@@ -394,13 +394,6 @@ def _renewals(rng: np.random.Generator, rate_per_s: float, length_s: float, law:
         times = np.concatenate([times, times[-1] + np.cumsum(intervals) / (mean * rate_per_s)])
     found = times[1:]
     return found[found < length_s]
-
-
-servegen = SourceFormat(_read_servegen, lambda start: fnmatch(start.path.name, _CLIENTS))
-"""ServeGen's clients (Alibaba): a directory of `chunk-N-trace.csv` and `chunk-N-dataset.json`, language and reasoning.
-
-A client is when it asks how often, by which law, and histograms of its lengths; requests are drawn of that.
-"""
 
 
 @dataclass(frozen=True, slots=True)

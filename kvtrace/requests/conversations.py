@@ -31,13 +31,13 @@ from kvtrace.requests.requests import (
     JsonLines,
     Requests,
     Seconds,
-    SourceFormat,
     backwards_notes,
     column,
     counted,
     files_of,
     origin_of,
     sha256_of,
+    source,
     wall_ns,
     without_blocks,
 )
@@ -99,42 +99,8 @@ _ODDITIES = {
 }
 
 
-@dataclass(slots=True)
-class _Turns:
-    """The turns of all conversations in file order, and counts of what made no turn."""
-
-    inputs: array[int] = field(default_factory=lambda: array("q"))
-    outputs: array[int] = field(default_factory=lambda: array("q"))
-    lengths: array[int] = field(default_factory=lambda: array("q"))
-    """How many turns each conversation has; those with none are left out."""
-    odd: Counter[str] = field(default_factory=Counter)
-    """How often there was what made none, by the names of _ODDITIES."""
-
-    def enter(self, conversation: _Conversation, count: Callable[[str], int]) -> None:
-        """Append a turn for each answer of `conversation`; its prompt carries all that came before."""
-        before, turns, is_asked = 0, 0, False
-        for message in conversation.conversations:
-            tokens = count(message.value)
-            if message.speaker in ANSWERING:
-                if is_asked:
-                    self.inputs.append(before)
-                    self.outputs.append(tokens)
-                    turns += 1
-                else:
-                    self.odd["unasked"] += 1
-                is_asked = False
-            else:
-                is_asked = is_asked or message.speaker not in CONTEXT
-                self.odd["unknown_speakers"] += message.speaker not in (*ASKING, *CONTEXT)
-            before += tokens
-        self.odd["unanswered"] += is_asked
-        if turns:
-            self.lengths.append(turns)
-        else:
-            self.odd["empty_conversations"] += 1
-
-
-def _read_sharegpt(
+@source(lambda start: start.text.startswith(b"[") and b'"conversations"' in start.text)
+def sharegpt(
     path: Path,
     rng: np.random.Generator,
     *,
@@ -148,49 +114,84 @@ def _read_sharegpt(
     Arrivals are a Poisson process of `request_rate_per_s`. Each is the next turn of one of the `live_conversations`
     going on, any with the same chance; one that ends makes way for the next of the file. TraceError if the file is no
     such array, or no conversation has a question and an answer; ConfigError if a rate or count cannot be.
+
+    ShareGPT JSON, an array of conversations as text. It has no times and no token counts: both are made, and noted.
     """
     if not 0 < request_rate_per_s < math.inf:
         raise ConfigError(f"request rate(={request_rate_per_s}) must be > 0 a second")
     if live_conversations < 1 or (max_conversations is not None and max_conversations < 1):
         raise ConfigError("conversations: at least 1")
     encode, per_token, tokenizer_name = encoder(tokenizer)
-    turns = _read_turns(path, lambda text: -(-len(encode(text)) // per_token), max_conversations)
-    if not turns.inputs:
+    odd = Counter[str]()
+    inputs, outputs, lengths = _read_turns(
+        path, lambda text: -(-len(encode(text)) // per_token), max_conversations, odd
+    )
+    if not inputs:
         raise TraceError("no conversation has a question and an answer", path=path)
-    order, sessions, places = _interleave(column(turns.lengths), live_conversations, rng)
+    order, sessions, places = _interleave(column(lengths), live_conversations, rng)
     gaps = rng.exponential(NS_PER_S / request_rate_per_s, size=len(order))
-    times = np.cumsum(np.rint(gaps))
-    if times[-1] > MAX_NS:
+    arrivals = np.cumsum(np.rint(gaps))
+    if arrivals[-1] > MAX_NS:
         raise ConfigError(f"request rate(={request_rate_per_s}) is too low: {len(order)} requests outlast the clock")
-    arrivals = times.astype(np.int64)
+    arrivals = arrivals.astype(np.int64)
     facts = {
         "tokenizer": tokenizer_name,
         "request_rate_per_s": request_rate_per_s,
         "live_conversations": live_conversations,
         "max_conversations": max_conversations,
-        "conversations": len(turns.lengths),
-        **{name: turns.odd[name] for name in _ODDITIES},
+        "conversations": len(lengths),
+        **{name: odd[name] for name in _ODDITIES},
     }
     origin = origin_of("sharegpt", path, sha256_of(path), len(order), 0, **facts)
-    tokens = column(turns.inputs)[order], column(turns.outputs)[order]
-    notes = _sharegpt_notes(origin)
-    return without_blocks(arrivals - arrivals[0], *tokens, origin, notes, session_id=sessions, turn=places)
+    tokens = column(inputs)[order], column(outputs)[order]
+    times = f"Poisson at {request_rate_per_s:g} a second over {live_conversations} conversations at a time"
+    notes = [
+        f"the source has no times: they are drawn, {times}",
+        f"the source has no token counts: they are {tokenizer_name}",
+        "the source has no block ids: prompts share a prefix within their conversation only",
+        *counted(*((odd[name], what) for name, what in _ODDITIES.items())),
+    ]
+    return without_blocks(arrivals - arrivals[0], *tokens, origin, tuple(notes), session_id=sessions, turn=places)
 
 
-def _read_turns(path: Path, count: Callable[[str], int], limit: int | None) -> _Turns:
+def _read_turns(
+    path: Path, count: Callable[[str], int], limit: int | None, odd: Counter[str]
+) -> tuple[array[int], array[int], array[int]]:
+    """Return the tokens of prompts and answers, a turn an answer, and how many turns conversations have that have any.
+
+    A prompt carries all that came before it. `odd` takes how often there was what made no turn, as in _ODDITIES.
+    """
     need_file(path)
     if path.stat().st_size == 0:
         raise TraceError("empty", path=path)
-    decoder, turns = msgspec.json.Decoder(_Conversation), _Turns()
+    decoder = msgspec.json.Decoder(_Conversation)
+    inputs, outputs, lengths = (array("q") for _ in range(3))
     with path.open("rb") as file:
         # Only the pages in use are in memory. The map ends with the last look into it, not before.
         text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     parts = decode_json(text, list[msgspec.Raw], path, misfit="not a JSON array of conversations: {}")
     for row, part in enumerate(parts[:limit]):
-        turns.enter(decode_json(part, decoder, path, row=row), count)
-        if turns.inputs and turns.inputs[-1] > MAX_TOKENS:
+        before, made, is_asked = 0, len(inputs), False
+        for message in decode_json(part, decoder, path, row=row).conversations:
+            tokens = count(message.value)
+            if message.speaker not in ANSWERING:
+                is_asked = is_asked or message.speaker not in CONTEXT
+                odd["unknown_speakers"] += message.speaker not in (*ASKING, *CONTEXT)
+            elif is_asked:
+                inputs.append(before)
+                outputs.append(tokens)
+                is_asked = False
+            else:
+                odd["unasked"] += 1
+            before += tokens
+        odd["unanswered"] += is_asked
+        if len(inputs) > made:
+            lengths.append(len(inputs) - made)
+        else:
+            odd["empty_conversations"] += 1
+        if inputs and inputs[-1] > MAX_TOKENS:
             raise TraceError(f"a prompt of more than {MAX_TOKENS} tokens", path=path, row=row)
-    return turns
+    return inputs, outputs, lengths
 
 
 def _interleave(lengths: Ints, live: int, rng: np.random.Generator) -> tuple[Ints, Ints, Ints]:
@@ -216,19 +217,6 @@ def _interleave(lengths: Ints, live: int, rng: np.random.Generator) -> tuple[Int
                 going.pop()
     return firsts[sessions] + places, sessions, places
 
-
-def _sharegpt_notes(origin: dict[str, Any]) -> tuple[str, ...]:
-    rate, live = origin["request_rate_per_s"], origin["live_conversations"]
-    notes = [
-        f"the source has no times: they are drawn, Poisson at {rate:g} a second over {live} conversations at a time",
-        f"the source has no token counts: they are {origin['tokenizer']}",
-        "the source has no block ids: prompts share a prefix within their conversation only",
-    ]
-    return (*notes, *counted(*((origin[name], what) for name, what in _ODDITIES.items())))
-
-
-sharegpt = SourceFormat(_read_sharegpt, lambda start: start.text.startswith(b"[") and b'"conversations"' in start.text)
-"""ShareGPT JSON, an array of conversations as text. It has no times and no token counts: both are made, and noted."""
 
 _Fault = Callable[..., TraceError]
 LOCAL, GLOBAL = "local", "global"
@@ -371,7 +359,8 @@ class _Conversations:
 
 
 # Long: its options, and what each is said to do.
-def _read_agentic(
+@source(lambda start: start.text.startswith(b"{") and b'"block_size"' in start.text and b'"requests"' in start.text)
+def agentic(
     path: Path,
     rng: np.random.Generator,
     *,
@@ -386,6 +375,9 @@ def _read_agentic(
     (Poisson). Ids of different files are kept apart unless a file says that its ids are global. With `idle_cap_ns` no
     conversation is idle for longer; with `start_ratio` each begins at a moment drawn between these shares of its span.
     TraceError if a file is not such an object, its ids do not fit its lengths, or block sizes differ.
+
+    Agentic coding conversations (kv-cache-tester, the editions cc-traces-weka): one a file, or a line, ids of 64
+    tokens. Each conversation has a clock and, mostly, ids of its own; sub-agents, nested in it, share its ids.
     """
     if not 0 <= conversation_rate_per_s < math.inf:
         raise ConfigError(f"conversation rate(={conversation_rate_per_s}) must be >= 0 a second")
@@ -418,16 +410,8 @@ def _read_agentic(
     return conversations.found.requests(kind, path, sha256_of(*paths), conversations.block_tokens, notes, **facts)
 
 
-agentic = SourceFormat(
-    _read_agentic,
-    lambda start: start.text.startswith(b"{") and b'"block_size"' in start.text and b'"requests"' in start.text,
-)
-"""Agentic coding conversations (kv-cache-tester, the editions cc-traces-weka): one a file, or a line, ids of 64 tokens.
-
-Each conversation has a clock and, mostly, ids of its own; sub-agents, nested in it, share its ids.
-"""
-agentx = SourceFormat(
-    partial(_read_agentic, idle_cap_ns=10 * NS_PER_S, start_ratio=(0.0, 1.0), kind="agentx"), lambda _: False
+agentx = source(lambda _: False)(
+    partial(agentic.read, idle_cap_ns=10 * NS_PER_S, start_ratio=(0.0, 1.0), kind="agentx")
 )
 """The same by the rules of SemiAnalysis' AgentX (AIPerf's inferencex-agentx-mvp): idle cap 10 s, start ratio 0 to 1."""
 
@@ -449,12 +433,16 @@ class _Round(msgspec.Struct):
 ASKING_EVENTS = ("user_message", "tool_result")
 
 
-def _read_tracelab(path: Path, *, block_tokens: int = 512) -> Requests:
+@source(lambda start: start.is_json_with("session_id", "round_index", "newly_append_tokens"))
+def tracelab(path: Path, *, block_tokens: int = 512) -> Requests:
     """Return the rounds of the file at `path` as requests: each comes with the last thing that it was asked.
 
     A prompt begins with the whole prompt before it in its session; where it is shorter than that, only with what the
     provider found in its cache (`prefix_tokens`). So a miss of the provider's is none here. TraceError if a line is no
     such round, or a time of it is none.
+
+    TraceLab's rounds of coding agents (University of Washington), a round a line: sessions, lengths, and the times of
+    what a round was asked and answered; no text, and no hashes.
     """
     lines = JsonLines(path, _Round)
     rounds: list[tuple[int, int, str, int, int, int]] = []
@@ -498,11 +486,3 @@ def _read_tracelab(path: Path, *, block_tokens: int = 512) -> Requests:
     notes += counted(*((count, f"rounds {what} are left out") for what, count in sorted(left.items())))
     facts = {"appended_tokens": dict(appended), "fresh_tokens": dict(fresh), "rounds_left_out": left.total()}
     return found.requests("tracelab", path, lines.sha256, block_tokens, notes, **facts)
-
-
-tracelab = SourceFormat(
-    _read_tracelab, lambda start: start.is_json_with("session_id", "round_index", "newly_append_tokens")
-)
-"""TraceLab's rounds of coding agents (University of Washington), a round a line: sessions, lengths, and the times of
-what a round was asked and answered; no text, and no hashes.
-"""

@@ -27,10 +27,10 @@ from kvtrace.requests.requests import (
     Milliseconds,
     Requests,
     Seconds,
-    SourceFormat,
     counted,
     files_of,
     sha256_of,
+    source,
     unused_notes,
     wall_ns,
 )
@@ -53,7 +53,6 @@ class _Request(msgspec.Struct):
 
 class _Agent(msgspec.Struct):
     session_id: str | None = None
-    parent_session_id: str | None = None
 
 
 class _DynamoLine(msgspec.Struct):
@@ -63,10 +62,15 @@ class _DynamoLine(msgspec.Struct):
     agent_context: _Agent | None = None
 
 
-def _read_dynamo(path: Path) -> Requests:
+@source(lambda start: start.text.startswith(b"{") and f'"{DYNAMO_SCHEMA}"'.encode() in start.text)
+def dynamo(path: Path) -> Requests:
     """Return the requests of the Dynamo trace at `path`, each a request_end; arrivals are request_received_ms.
 
     TraceError if a line is not such an event, hashes do not fit a length, or block sizes differ.
+
+    NVIDIA Dynamo's request trace (`dynamo.request.trace.v1`): an event a line, of which request_end is a request.
+    Dynamo gives the hashes of whole prefixes where it traces for replay (`replay` in a request), and sessions of
+    agents.
     """
     lines, found = JsonLines(path, _DynamoLine, name_fields=True), Gathered()
     others, unplaced, block_tokens = Counter[str](), 0, 0
@@ -106,14 +110,6 @@ def _read_dynamo(path: Path) -> Requests:
     return found.requests("dynamo", path, lines.sha256, block_tokens, notes, requests_left_out=unplaced)
 
 
-dynamo = SourceFormat(
-    _read_dynamo, lambda start: start.text.startswith(b"{") and f'"{DYNAMO_SCHEMA}"'.encode() in start.text
-)
-"""NVIDIA Dynamo's request trace (`dynamo.request.trace.v1`): an event a line, of which request_end is a request.
-
-Dynamo gives the hashes of whole prefixes where it traces for replay (`replay` in a request), and sessions of agents.
-"""
-
 INPUT, OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
 OLD_NAMES = {"gen_ai.usage.prompt_tokens": INPUT, "gen_ai.usage.completion_tokens": OUTPUT}
 """As the conventions called them before version 1.27, and vLLM still does."""
@@ -143,10 +139,15 @@ class _OtelLine(msgspec.Struct, rename="camel"):
     resource_spans: list[_Resource] = []
 
 
-def _read_otel(path: Path) -> Requests:
+@source(lambda start: start.is_json_with("resourceSpans"))
+def otel(path: Path) -> Requests:
     """Return a request for each span of the file at `path` that says how many input tokens it had.
 
     TraceError if a line is not OTLP JSON, or a span's time or tokens are no count.
+
+    OpenTelemetry spans of generative AI, as lines of OTLP JSON: when requests came and how long they were. Collectors
+    write such lines (the file exporter). Spans say no more of a prompt than its length, so nothing is reused but within
+    a conversation.
     """
     lines, found, others, cached = JsonLines(path, _OtelLine), Gathered(), 0, 0
     for number, line in lines:
@@ -182,13 +183,6 @@ def _count(value: Any, name: str, lines: JsonLines[_OtelLine], number: int, most
     return count
 
 
-otel = SourceFormat(_read_otel, lambda start: start.is_json_with("resourceSpans"))
-"""OpenTelemetry spans of generative AI, as lines of OTLP JSON: when requests came and how long they were.
-
-Collectors write such lines (the file exporter). Spans say no more of a prompt than its length, so nothing is reused but
-within a conversation.
-"""
-
 LOOKUP_FILES = "lookup_hashes_*.jsonl"
 
 _Size = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
@@ -205,11 +199,15 @@ class _Lookup(msgspec.Struct):
     shapes: list[list[_Size]] = []
 
 
-def _read_lookup_log(path: Path) -> Requests:
+@source(lambda start: start.is_json_with("chunk_hashes", "seq_len"))
+def lookup_log(path: Path) -> Requests:
     """Return the requests of the log at `path`, or of all `lookup_hashes_*.jsonl` in that directory, by name.
 
     TraceError if a line is no such lookup, has more hashes than its prompt has full chunks, or is of another model or
     chunk size than those before it.
+
+    LMCache's lookup log (`lookup_hashes_*.jsonl`): each prompt's chunk hashes, and the shape of their KV. LMCache's
+    server writes it with `--lookup-hash-log-dir`: a line for each prompt that it looks up, with its full chunks.
     """
     paths = files_of(path, LOOKUP_FILES)
     found, first, ids, repeated, unused = Gathered(), None, set[str](), 0, set[str]()
@@ -243,12 +241,6 @@ def _read_lookup_log(path: Path) -> Requests:
     return found.requests("lmcache-lookup", path, sha256_of(*paths), first.chunk_size, notes, **facts)
 
 
-lookup_log = SourceFormat(_read_lookup_log, lambda start: start.is_json_with("chunk_hashes", "seq_len"))
-"""LMCache's lookup log (`lookup_hashes_*.jsonl`): each prompt's chunk hashes, and the shape of their KV.
-
-LMCache's server writes it with `--lookup-hash-log-dir`: a line for each prompt that it looks up, with its full chunks.
-"""
-
 CHAT_FILES = "*.openai_chat.jsonl"
 
 
@@ -260,10 +252,14 @@ class _Chat(msgspec.Struct):
     session_id: str | None = None
 
 
-def _read_chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> Requests:
+@source(lambda start: start.is_json_with("timestamp", "input"))
+def chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> Requests:
     """Return the requests of the chats at `path`, or of all `*.openai_chat.jsonl` in that directory, by name.
 
     TraceError if a line is no such request; ConfigError if there is no such tokenizer.
+
+    LMCache's traces of agents (`*.openai_chat.jsonl`): a request a line, its prompt and answer as text. They are in
+    LMCache/lmcache-agent-trace on GitHub, one session a file, of which lines are not in the order of time.
     """
     paths = files_of(path, CHAT_FILES)
     encode, per_token, words = encoder(tokenizer)
@@ -288,12 +284,6 @@ def pieces(units: Sequence[Any], each: int) -> Iterator[Sequence[Any]]:
     return (units[at : at + each] for at in range(0, len(units) - each + 1, each))
 
 
-chats = SourceFormat(_read_chats, lambda start: start.is_json_with("timestamp", "input"))
-"""LMCache's traces of agents (`*.openai_chat.jsonl`): a request a line, its prompt and answer as text.
-
-They are in LMCache/lmcache-agent-trace on GitHub, one session a file, of which lines are not in the order of time.
-"""
-
 _DAY_NS = 86_400 * NS_PER_S
 _YEAR_NS = 365 * _DAY_NS
 _QUOTED = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None)"""
@@ -306,12 +296,15 @@ _VLLM_PROMPT = re.compile(rf"prompt: {_QUOTED}, (?:.*, )?prompt{_IDS}")
 _VLLM_ANSWER = re.compile(rf"(?:output: {_QUOTED}, )?(?:output{_IDS}|finish_reason: )")
 
 
-def _read_vllm(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> Requests:
+@source(lambda start: b"Received request " in start.text and b"Params(" in start.text)
+def vllm_log(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> Requests:
     """Return the requests of the log at `path`, as `vllm serve --enable-log-requests` prints it.
 
     Prompts are in it with `VLLM_LOGGING_LEVEL=DEBUG`, or in releases of before; answers with `--enable-log-outputs`.
     TraceError if a line about a request is cut off or damaged, or no prompt is in the log; ConfigError if no such
     tokenizer.
+
+    What vLLM prints of requests: their prompts by token ids or as text, and their answers. It names no sessions.
     """
     log, known, texts = _Log(path, object), dict[str, _Logged](), 0
     encode, per_token, words = encoder(tokenizer)
@@ -351,9 +344,6 @@ def _read_vllm(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -
     return log.requests("vllm-log", kept, block_tokens, notes)
 
 
-vllm_log = SourceFormat(_read_vllm, lambda start: b"Received request " in start.text and b"Params(" in start.text)
-"""What vLLM prints of requests: their prompts by token ids or as text, and their answers. It names no sessions."""
-
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?")
 _NUMBER = re.compile(r"""['"](\w+)['"]: (-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\b""")
 _INPUT_IDS = re.compile(r"""\binput_ids(?:=|": )\[([0-9, ]*)\](?! \.\.\. )""")
@@ -361,12 +351,15 @@ _CONVERSATION = re.compile(rf"""conversation_id(?:=|": ){_QUOTED}""")
 _LONGEST_S = 2.0**31
 
 
-def _read_sglang(path: Path, *, block_tokens: int = 16) -> Requests:
+@source(lambda start: b"Finish: obj=" in start.text or b'"event": "request.finished"' in start.text)
+def sglang_log(path: Path, *, block_tokens: int = 16) -> Requests:
     """Return the requests of the log at `path`, as SGLang prints it with `--log-requests`, as text or as JSON.
 
     Each is a line that it finished, which says how long prompt and answer were, and when it came; with
     `--log-requests-level 3` also the token ids of the prompt. TraceError if such a line is cut off or damaged, or says
     neither when it came nor when it was written.
+
+    What SGLang prints as requests finish: lengths and times; conversations where the client names them.
     """
     log, found, cached, cut = _Log(path, object), list[_Logged](), 0, 0
     for number, line in log:
@@ -398,12 +391,6 @@ def _read_sglang(path: Path, *, block_tokens: int = 16) -> Requests:
     if cached:
         notes.append(f"the {cached} prompt tokens that SGLang found in its own cache are not used")
     return log.requests("sglang-log", found, block_tokens, notes)
-
-
-sglang_log = SourceFormat(
-    _read_sglang, lambda start: b"Finish: obj=" in start.text or b'"event": "request.finished"' in start.text
-)
-"""What SGLang prints as requests finish: lengths and times; conversations where the client names them."""
 
 
 @dataclass(slots=True)
@@ -507,11 +494,15 @@ class _Spec(msgspec.Struct):
     key_groups: list[_Group]
 
 
-def _read_lmcache_trace(path: Path, *, block_tokens: int | None = None) -> Requests:
+@source(lambda start: start.path.suffix == ".lct" and _MAGIC in start.text[:256])
+def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> Requests:
     """Return a request for each prefetch of the trace at `path`; its chunks are `block_tokens` long, 256 by default.
 
     The trace gives full chunks and neither the tokens after them nor answers. TraceError if the file is not such a
     trace, is cut off, or no shape in it has a dimension of `block_tokens`.
+
+    LMCache's storage trace (`.lct`): the calls of its storage manager, of which each prefetch is a prompt looked up.
+    The file is frames of a 4-byte big-endian length and so many bytes of MessagePack: a header, then a record a call.
     """
     chunk_tokens = block_tokens or CHUNK_TOKENS
     need_file(path)
@@ -568,23 +559,6 @@ def _bare(value: Any) -> Any:
 def _records(path: Path, digest: Any) -> Iterator[tuple[int, _Record]]:
     """Yield the records with their number, from 1, once the header is as it should be."""
     header, records = msgspec.msgpack.Decoder(_Header), msgspec.msgpack.Decoder(_Record)
-    for number, frame in enumerate(_frames(path, digest)):
-        try:
-            if number:
-                yield number, records.decode(frame)
-                continue
-            head = header.decode(frame)
-        except msgspec.ValidationError as error:
-            message, place = place_of(error)
-            raise TraceError(message, path=path, row=number, column=place) from None
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise TraceError(f"not MessagePack: {error}", path=path, row=number) from None
-        if head.magic != _MAGIC or head.format_version != 1 or head.level != "storage":
-            what = f"magic {head.magic!r}, format {head.format_version}, level {head.level!r}"
-            raise TraceError(f"{what}, where we read LMCT, 1 and storage", path=path)
-
-
-def _frames(path: Path, digest: Any) -> Iterator[bytes]:
     size = path.stat().st_size
     with path.open("rb") as file:
         number = at = 0
@@ -596,17 +570,19 @@ def _frames(path: Path, digest: Any) -> Iterator[bytes]:
             frame = file.read(length)
             digest.update(prefix)
             digest.update(frame)
-            yield frame
+            try:
+                if number:
+                    yield number, records.decode(frame)
+                elif (head := header.decode(frame)) != _Header(_MAGIC, 1, "storage"):
+                    what = f"magic {head.magic!r}, format {head.format_version}, level {head.level!r}"
+                    raise TraceError(f"{what}, where we read LMCT, 1 and storage", path=path)
+            except msgspec.ValidationError as error:
+                message, place = place_of(error)
+                raise TraceError(message, path=path, row=number, column=place) from None
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+                raise TraceError(f"not MessagePack: {error}", path=path, row=number) from None
             number += 1
 
-
-lmcache_trace = SourceFormat(
-    _read_lmcache_trace, lambda start: start.path.suffix == ".lct" and _MAGIC in start.text[:256]
-)
-"""LMCache's storage trace (`.lct`): the calls of its storage manager, of which each prefetch is a prompt looked up.
-
-The file is frames of a 4-byte big-endian length and so many bytes of MessagePack: a header, then a record a call.
-"""
 
 ITEM_BYTES: Final = {
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "uint8", "int8"), 1),

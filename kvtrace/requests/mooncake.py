@@ -28,13 +28,13 @@ from kvtrace.requests.requests import (
     JsonLines,
     Milliseconds,
     Requests,
-    SourceFormat,
     Start,
     Waits,
     column,
     counted,
     flat,
     origin_of,
+    source,
     unused_notes,
 )
 
@@ -112,7 +112,8 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
     order = np.argsort(column(times), kind="stable")
     arrivals = column(times)[order]
     offsets, all_ids = flat(chains, order)
-    facts = {"time_unit": time_unit, "block_references": len(all_ids)} | sessions.facts()
+    facts: dict[str, Any] = {"time_unit": time_unit, "block_references": len(all_ids)}
+    facts |= {"conversations": len(sessions)} if len(sessions) else {}
     origin = origin_of("mooncake", path, lines.sha256, len(times), block_tokens, **facts)
     notes = (*sessions.notes(), *_notes(arrivals, time_unit, unanswered), *unused_notes(lines.fields, _Line))
     columns = (prompts[order], answers[order], offsets, all_ids)
@@ -240,10 +241,6 @@ class Sessions:
             session.turns, session.tokens = session.turns + 1, tokens + int(outputs[row])
         return whole, NONE
 
-    def facts(self) -> dict[str, int]:
-        """Return what the metadata says of the sessions; nothing without any."""
-        return {"conversations": len(self)} if self._known else {}
-
     def columns(self, order: Ints, start_ns: int) -> dict[str, Any]:
         """Return what Requests has of sessions, by `order` and from `start_ns` on; nothing if no row names one."""
         if not self._known:
@@ -305,12 +302,15 @@ class _AgenticLine(msgspec.Struct):
     dependencies: list[_Dependency] = []
 
 
-def _read_agentic(path: Path) -> Requests:
+@source(lambda start: start.is_json_with(AGENTIC_SCHEMA))
+def agentic_mooncake(path: Path) -> Requests:
     """Return the requests of the file at `path`, and which wait for which to be dispatched or to complete.
 
     As recorded, a request arrives at its `not_before_ms`, or its delay after the last request that it depends on; that
     is taken to complete as it arrives, for the file does not say how long requests took. TraceError if the header is
     not of version 2, a line is not such a request, or it depends on a later one.
+
+    Dynamo's agentic form of Mooncake rows (`dynamo.agentic_mooncake`): a header, then requests that wait for others.
     """
     lines = JsonLines(path, _AgenticLine, name_fields=True)
     rows = iter(lines)
@@ -360,7 +360,3 @@ def _read_agentic(path: Path) -> Requests:
     requests = found.requests("agentic-mooncake", path, lines.sha256, head.block_size, notes)
     pause = "what the file's dependencies say, those on a dispatch counted from there"
     return replace(requests, waits=found.in_order(graph), untimed=untimed, pause=pause)
-
-
-agentic_mooncake = SourceFormat(_read_agentic, lambda start: start.is_json_with(AGENTIC_SCHEMA))
-"""Dynamo's agentic form of Mooncake rows (`dynamo.agentic_mooncake`): a header, then requests that wait for others."""

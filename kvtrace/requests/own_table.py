@@ -84,7 +84,6 @@ def _blocks(array: Any, path: Path, row: int, *, has_ids: bool) -> tuple[Ints, I
 
 
 def _check(found: dict[str, Ints], offsets: Ints, block_tokens: int, path: Path) -> None:
-    """Raise TraceError at the first request with a value out of range or out of order."""
 
     def no(is_wrong: Any, name: str, why: str) -> None:
         refuse(is_wrong, f"{{}} {why}", found[name], path=path, column=name)
@@ -123,6 +122,21 @@ def account(requests: Requests) -> dict[str, Any]:
     references = len(requests.block_ids)
     distinct = len(np.unique(requests.block_ids)) if requests.block_tokens else None
     sessions = requests.session_id
+    gaps: dict[str, Any] = {"count": 0, "total_ns": 0, "longest_ns": None, "longest_starts_ns": None}
+    if span_ns:
+        intervals = np.diff(requests.arrival_ns)
+        is_gap, longest = intervals >= GAP_INTERVALS * (span_ns / len(intervals)), int(np.argmax(intervals))
+        gaps = {
+            "count": int(np.count_nonzero(is_gap)),
+            "total_ns": int(intervals[is_gap].sum()),
+            "longest_ns": int(intervals[longest]),
+            "longest_starts_ns": int(requests.arrival_ns[longest]),
+        }
+    nulls = {
+        name: n if values is None else int(np.count_nonzero(values == NONE))
+        for name, values in (("session_id", sessions), ("turn", requests.turn), ("qos", requests.qos))
+    }
+    nulls["block_ids"] = 0 if requests.block_tokens else n
     return {
         "requests": n,
         "span_ns": span_ns,
@@ -134,41 +148,15 @@ def account(requests: Requests) -> dict[str, Any]:
         "block_references": references if requests.block_tokens else None,
         "distinct_blocks": distinct,
         "block_reuse": 1 - distinct / references if distinct is not None and references else None,
-        "gaps": _gaps(requests.arrival_ns),
+        "gaps": gaps,
         "oddities": {name: requests.origin[name] for name in _COUNTED.split() if requests.origin.get(name)},
-        "nulls": _nulls(requests),
+        "nulls": {name: count for name, count in nulls.items() if count},
     }
 
 
 def _tokens(values: Ints) -> dict[str, Any]:
     median, p95 = np.percentile(values, [50, 95], method="inverted_cdf").tolist()
     return {"sum": int(values.sum()), "mean": float(values.mean()), "p50": median, "p95": p95, "max": int(values.max())}
-
-
-def _gaps(times: Ints) -> dict[str, Any]:
-    """Return the number of gaps, their total length, and the longest interval with its start."""
-    if len(times) == 1 or times[-1] == times[0]:
-        return {"count": 0, "total_ns": 0, "longest_ns": None, "longest_starts_ns": None}
-    intervals = np.diff(times)
-    is_gap = intervals >= GAP_INTERVALS * (int(times[-1] - times[0]) / len(intervals))
-    longest = int(np.argmax(intervals))
-    return {
-        "count": int(np.count_nonzero(is_gap)),
-        "total_ns": int(intervals[is_gap].sum()),
-        "longest_ns": int(intervals[longest]),
-        "longest_starts_ns": int(times[longest]),
-    }
-
-
-def _nulls(requests: Requests) -> dict[str, int]:
-    """Return the number of nulls in each nullable column that has any."""
-    n = len(requests)
-    counts = {
-        name: n if values is None else int(np.count_nonzero(values == NONE))
-        for name, values in (("session_id", requests.session_id), ("turn", requests.turn), ("qos", requests.qos))
-    }
-    counts["block_ids"] = 0 if requests.block_tokens else n
-    return {name: count for name, count in counts.items() if count}
 
 
 def write(
@@ -193,14 +181,18 @@ def lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
         of = figures[name]
         return f"mean {of['mean']:,.1f}, p50 {of['p50']:,}, p95 {of['p95']:,}, max {of['max']:,}, sum {of['sum']:,}"
 
-    rate, gaps = figures["requests_per_s"], figures["gaps"]
+    rate, gaps, blocks = figures["requests_per_s"], figures["gaps"], "none"
+    if figures["block_tokens"] is not None:
+        reuse = "-" if figures["block_reuse"] is None else f"{100 * figures['block_reuse']:.2f} %"
+        references, distinct = format_count(figures["block_references"]), format_count(figures["distinct_blocks"])
+        blocks = f"{references} of {figures['block_tokens']} tokens, {distinct} distinct, reuse {reuse}"
     found = [
         ("requests", format_count(figures["requests"])),
         ("span", format_duration(figures["span_ns"]) + ("" if rate is None else f", {rate:.3g} requests/s")),
         ("input tokens", tokens("input_tokens")),
         ("output tokens", tokens("output_tokens")),
         ("conversations", "none" if figures["conversations"] is None else format_count(figures["conversations"])),
-        ("blocks", _blocks_text(figures)),
+        ("blocks", blocks),
         ("longest interval", format_duration(gaps["longest_ns"])),
         (f"gaps ({GAP_INTERVALS} mean intervals)", f"{gaps['count']}, {format_duration(gaps['total_ns'])} in all"),
     ]
@@ -211,11 +203,3 @@ def lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
     if figures["nulls"]:
         found.append(("null", ", ".join(f"{name} in {count:,} rows" for name, count in figures["nulls"].items())))
     return found
-
-
-def _blocks_text(figures: dict[str, Any]) -> str:
-    if figures["block_tokens"] is None:
-        return "none"
-    reuse = "-" if figures["block_reuse"] is None else f"{100 * figures['block_reuse']:.2f} %"
-    references, distinct = format_count(figures["block_references"]), format_count(figures["distinct_blocks"])
-    return f"{references} of {figures['block_tokens']} tokens, {distinct} distinct, reuse {reuse}"

@@ -5,7 +5,7 @@ A new source is one file here and one line in SOURCES. The file has two function
     read(path, [rng,] **options) -> Requests     the requests at `path`; `rng` only if the line says that it draws
     is_own(start: Start) -> bool                 whether a file that starts so is one of its files
 
-A file that reads several formats has a `SourceFormat` of the two for each, named after a colon: "columns:azure".
+A file that reads several formats has a function under `@source` for each, named after a colon: "columns:bailian".
 
 No source is imported before it is asked for, so that a command's help can name them all and stays quick.
 """

@@ -31,7 +31,6 @@ from kvtrace.core.schema import REQUESTS, RequestKind, batch_of, enum_code
 from kvtrace.core.units import NS_PER_S, format_duration
 
 Ints = NDArray[np.int64]
-Notes = tuple[str, ...]
 
 NONE = -1
 """Stands for null in `session_id`, `turn` and `qos`."""
@@ -64,7 +63,7 @@ class Requests:
     block_tokens: int
     origin: dict[str, Any]
     """What the metadata says of the source: kind, file name, SHA-256, block_tokens, counts."""
-    notes: Notes
+    notes: tuple[str, ...]
     session_id: Ints | None = None
     """Dense conversation numbers; None if the source has none, NONE for a request without."""
     turn: Ints | None = None
@@ -268,7 +267,6 @@ class Waits:
         return replace(self, delay_ns=delays, not_before_ns=least)
 
     def _chosen(self, which: Ints, row: Ints, before: Ints, least: Ints) -> Self:
-        """Return the waits `which`, now between the requests `row` and `before`."""
         times = self.delay_ns[which], self.is_of_start[which]
         return replace(self, row=row, before=before, delay_ns=times[0], is_of_start=times[1], not_before_ns=least)
 
@@ -278,6 +276,11 @@ class SourceFormat(NamedTuple):
 
     read: Callable[..., Requests]
     is_own: Callable[[Start], bool]
+
+
+def source(is_own: Callable[[Start], bool]) -> Callable[[Callable[..., Requests]], SourceFormat]:
+    """Make a format of the function that reads it, which is called as the format is; `is_own` recognises its files."""
+    return lambda read: SourceFormat(read, is_own)
 
 
 T = TypeVar("T")
@@ -368,7 +371,7 @@ def prefix_chains(ids: Ints, offsets: Ints) -> tuple[Ints, int]:
     """Return `ids` such that an equal id means an equal prefix, and how many ids had several prefixes.
 
     Request n has `ids[offsets[n]:offsets[n + 1]]`. If every id always follows the same id, they are prefix
-    chains already and are returned as they are.
+    chains already and are returned as they are. Else each block is named by (name of the prefix before it, its id).
     """
     before = np.empty_like(ids)
     before[1:] = ids[:-1]
@@ -377,16 +380,9 @@ def prefix_chains(ids: Ints, offsets: Ints) -> tuple[Ints, int]:
     sorted_ids, sorted_before = ids[order], before[order]
     differs = (sorted_ids[1:] == sorted_ids[:-1]) & (sorted_before[1:] != sorted_before[:-1])
     ambiguous = len(np.unique(sorted_ids[1:][differs]))
-    return (ids, 0) if ambiguous == 0 else (_renamed(ids, offsets), ambiguous)
-
-
-def backwards_notes(times: int) -> list[str]:
-    """Return what is to be said of a file whose times go back so often; nothing of none."""
-    return [f"times went backwards {times} times: the requests were sorted by arrival"] if times else []
-
-
-def _renamed(ids: Ints, offsets: Ints) -> Ints:
-    """Name each block by (name of the prefix before it, its id), place by place through all prompts at once."""
+    if not ambiguous:
+        return ids, 0
+    # Place by place through all prompts at once.
     numbers, distinct = dense(ids)
     names = np.empty_like(ids)
     lengths = np.diff(offsets)
@@ -402,7 +398,12 @@ def _renamed(ids: Ints, offsets: Ints) -> Ints:
         found, count = dense((prefix[:alive] + 1) * distinct + numbers[at])
         prefix[:alive] = names[at] = found + used
         used += count
-    return names
+    return names, ambiguous
+
+
+def backwards_notes(times: int) -> list[str]:
+    """Return what is to be said of a file whose times go back so often; nothing of none."""
+    return [f"times went backwards {times} times: the requests were sorted by arrival"] if times else []
 
 
 class Gathered:
@@ -581,8 +582,15 @@ def reshape(requests: Requests, wanted: Reshaping, rng: np.random.Generator) -> 
             replace(requests, arrival_ns=times + moves, answered_ns=answered),
             f"times were spread evenly at random over ticks of {format_duration(wanted.jitter_ns)}, in the same order",
         )
-    if wanted.time_scale != 1:
-        requests = _scale(requests, wanted.time_scale)
+    if (factor := wanted.time_scale) != 1:
+        if float(requests.arrival_ns[-1]) * factor > MAX_NS:
+            raise ConfigError(f"time scale(={factor:g}) puts requests beyond the clock of a trace")
+        times, answered, waits = np.rint(requests.arrival_ns * factor), requests.answered_ns, requests.waits
+        if answered is not None:
+            answered = np.rint(np.clip(answered * factor, -MAX_NS, MAX_NS)).astype(np.int64)
+        waits = None if waits is None else waits.scaled(factor)
+        requests = replace(requests, arrival_ns=times.astype(np.int64), answered_ns=answered, waits=waits)
+        requests = _noted(requests, f"times were multiplied by {factor:g}")
     if wanted.cycles > 1:
         limit = wanted.max_requests if wanted.scale == 1 else None
         requests = _repeat(requests, wanted.cycles, wanted.cycle_ids, limit)
@@ -662,20 +670,6 @@ def _limit(requests: Requests, limit: int, over: OverLimit) -> Requests:
     return _noted(clipped, f"{count} prompts over {limit} tokens were clipped to their first {limit}")
 
 
-def _scale(requests: Requests, factor: float) -> Requests:
-    if float(requests.arrival_ns[-1]) * factor > MAX_NS:
-        raise ConfigError(f"time scale(={factor:g}) puts requests beyond the clock of a trace")
-    times = np.rint(requests.arrival_ns * factor).astype(np.int64)
-    answered, waits = requests.answered_ns, requests.waits
-    scaled = replace(
-        requests,
-        arrival_ns=times,
-        answered_ns=None if answered is None else np.rint(np.clip(answered * factor, -MAX_NS, MAX_NS)).astype(np.int64),
-        waits=None if waits is None else waits.scaled(factor),
-    )
-    return _noted(scaled, f"times were multiplied by {factor:g}")
-
-
 def _repeat(requests: Requests, cycles: int, cycle_ids: CycleIds, limit: int | None) -> Requests:
     """Return `requests` `cycles` times over; a cycle starts one mean interval after the last request before it."""
     n = len(requests)
@@ -721,13 +715,18 @@ def _copied(requests: Requests, shifts_ns: Ints, ids_of: Callable[[int], Ints]) 
     for copy in range(len(shifts_ns)):
         ids[np.repeat(offsets[place[copy * count : (copy + 1) * count]], lengths) + within] = ids_of(copy)
     more: dict[str, Any] = {name: _rows(getattr(requests, name), order % count) for name in _COLUMNS}
+    if (sessions := requests.session_id) is not None:
+        numbers, conversations = dense(sessions[sessions != NONE])
+        own = np.full((len(shifts_ns), count), NONE, dtype=np.int64)
+        own[:, sessions != NONE] = numbers + conversations * np.arange(len(shifts_ns))[:, None]
+        sessions = own.reshape(-1)[order]
     answered, waits = requests.answered_ns, requests.waits
     return replace(
         requests,
         arrival_ns=times[order],
         block_offsets=offsets,
         block_ids=ids,
-        session_id=_rows(_sessions_of_copies(requests.session_id, len(shifts_ns)), order),
+        session_id=sessions,
         answered_ns=None if answered is None else shifted(answered, shifts_ns)[order],
         waits=None if waits is None else waits.repeated(shifts_ns).kept(order),
         **more,
@@ -753,7 +752,13 @@ def superpose(requests: Requests, copies: int, common: float, shift_ns: int, rng
     if int(requests.arrival_ns[-1]) + shift_ns > MAX_NS:
         raise ConfigError(f"scale shift(={shift_ns} ns) puts requests beyond the clock of a trace")
     numbers, names = dense(requests.block_ids)
-    is_common, shared = _most_used(numbers, names, common)
+    uses = np.bincount(numbers, minlength=names)
+    by_use = np.argsort(-uses, kind="stable")
+    # In integers, so that a share that comes out whole is taken whole.
+    most = round(common * _PARTS) * references // _PARTS
+    most_used = by_use[: int(np.searchsorted(np.cumsum(uses[by_use]), most, side="right"))]
+    is_common = np.zeros(names, dtype=bool)
+    is_common[most_used] = True
     own, owned = np.cumsum(~is_common) - 1, int(np.count_nonzero(~is_common))
     if names * copies > MAX_BLOCK_ID:
         raise ConfigError(f"scale(={copies}) of {names} blocks are more than a trace can number")
@@ -761,35 +766,13 @@ def superpose(requests: Requests, copies: int, common: float, shift_ns: int, rng
     every = _copied(
         requests, shifts, lambda copy: np.where(is_common, np.arange(names), names + copy * owned + own)[numbers]
     )
-    share = f"{100 * shared / max(references, 1):.1f} % of all references to blocks"
+    share = f"{100 * int(uses[most_used].sum()) / max(references, 1):.1f} % of all references to blocks"
     note = (
         f"the requests come {copies} times over each other, each copy later by up to {format_duration(shift_ns)}"
         + ("; its sessions are its own" if requests.session_id is not None else "")
         + (f"; its blocks too, but for the most used prefixes, {share}" if requests.block_tokens else "")
     )
     return _noted(every, note)
-
-
-def _most_used(numbers: Ints, names: int, common: float) -> tuple[Any, int]:
-    """Return which of the blocks, numbered by first appearance, are common, and how many references are to them."""
-    uses = np.bincount(numbers, minlength=names)
-    by_use = np.argsort(-uses, kind="stable")
-    # In integers, so that a share that comes out whole is taken whole.
-    most = round(common * _PARTS) * len(numbers) // _PARTS
-    taken = int(np.searchsorted(np.cumsum(uses[by_use]), most, side="right"))
-    is_common = np.zeros(names, dtype=bool)
-    is_common[by_use[:taken]] = True
-    return is_common, int(uses[by_use[:taken]].sum())
-
-
-def _sessions_of_copies(sessions: Ints | None, copies: int) -> Ints | None:
-    """Return the sessions of copies one after the other: each copy's are its own."""
-    if sessions is None:
-        return None
-    numbers, count = dense(sessions[sessions != NONE])
-    found = np.full((copies, len(sessions)), NONE, dtype=np.int64)
-    found[:, sessions != NONE] = numbers + count * np.arange(copies)[:, None]
-    return found.reshape(-1)
 
 
 class Turns(StrEnum):
@@ -814,8 +797,16 @@ def choose(requests: Requests, turns: Turns | None) -> tuple[Requests, Waits | N
         if is_asked:
             raise ConfigError("--turns follow: no request has a turn of its session before it; leave the option out")
         return requests, None
-    notes = tuple(note for note in requests.notes if note != requests.untimed)
-    return replace(requests, notes=(*notes, _note(requests, waits))), waits
+    pause = requests.pause
+    if not pause and requests.answered_ns is None:
+        pause = "the recorded time between their arrivals, in which the answer's own time is: the source lacks that"
+    note = (
+        f"closed loop: {waits.followers} of {len(requests)} requests follow others and arrive a pause after the "
+        "simulated answer before them ended, the others at their recorded time; the pause is "
+        f"{pause or 'the recorded time from the end of that answer on'}"
+    )
+    notes = tuple(of for of in requests.notes if of != requests.untimed)
+    return replace(requests, notes=(*notes, note)), waits
 
 
 def waits_of(requests: Requests) -> Waits:
@@ -836,14 +827,3 @@ def waits_of(requests: Requests) -> Waits:
     ended = arrivals if requests.answered_ns is None else requests.answered_ns
     delay = np.maximum(0, arrivals[row] - ended[before])
     return Waits(row, before, delay, np.zeros(len(row), dtype=bool), np.zeros(len(requests), dtype=np.int64))
-
-
-def _note(requests: Requests, waits: Waits) -> str:
-    pause = requests.pause
-    if not pause and requests.answered_ns is None:
-        pause = "the recorded time between their arrivals, in which the answer's own time is: the source lacks that"
-    pause = pause or "the recorded time from the end of that answer on"
-    return (
-        f"closed loop: {waits.followers} of {len(requests)} requests follow others and arrive a pause after the "
-        f"simulated answer before them ended, the others at their recorded time; the pause is {pause}"
-    )

@@ -24,6 +24,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -81,8 +82,6 @@ def make_users(
 
 
 _ASKED = WORLD.dtype("Question")
-# In the order in which they are served.
-_CLASSES: Final = (Qos.INTERACTIVE, Qos.RESPONSIVE, Qos.BATCH)
 _ROOM: Final = 1 << 12
 _MOST_ASKED: Final = 10**7
 
@@ -106,9 +105,6 @@ def make_overlapping(
     ConfigError if they ask too often for a table, or not at all.
     """
     users, starts = make_users(count, seed, kind=kind, mean_think_ns=mean_think_ns)
-    ranks = np.array(
-        [_CLASSES.index(name) for name in sorted(_CLASSES, key=lambda name: enum_code(REQUESTS, "qos", name))]
-    )
     asked = np.empty(_ROOM, _ASKED)
     while (rows := _ask(asked, len(asked), users.copy(), starts, count, seed, until_ns, max_context_tokens)) > len(
         asked
@@ -117,10 +113,11 @@ def make_overlapping(
             raise ConfigError(f"{count} users ask more than {_MOST_ASKED:,} times: shorten --duration or take fewer")
         asked = np.empty(2 * len(asked), _ASKED)
     asked = asked[:rows]
-    asked["rank"] = ranks[users["qos"][asked["user"]]]
+    # Classes are served in the order of the contract's closed set.
+    asked["rank"] = users["qos"][asked["user"]]
     asked = asked[np.argsort(asked["time_ns"], kind="stable")]
     queues = np.argsort(asked["rank"], kind="stable")
-    ends = np.cumsum(np.bincount(asked["rank"], minlength=len(_CLASSES)))
+    ends = np.cumsum(np.bincount(asked["rank"], minlength=len(Qos)))
     heads = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
     begun, times = np.empty(rows, np.int64), np.empty(rows, np.int64)
     servers = np.zeros(count, np.int64)
@@ -138,7 +135,7 @@ def _requests(served: Any, times: Any, users: Any, asked: int, decode_ns_per_tok
     wide = served["user"] * (1 << 32) + served["conversation"]
     _, first, inverse = np.unique(wide, return_index=True, return_inverse=True)
     session = np.argsort(np.argsort(first))[inverse]
-    by_class = {str(name): int(np.count_nonzero(served["rank"] == rank)) for rank, name in enumerate(_CLASSES)}
+    by_class = {str(name): int(np.count_nonzero(served["rank"] == rank)) for rank, name in enumerate(Qos)}
     origin: dict[str, Any] = {
         "kind": "overlapping",
         "users": len(users),
@@ -343,12 +340,9 @@ class Library:
 
     def kinds(self, entry: str) -> list[tuple[str, int, int]]:
         """Return the kinds of objects that items hold, `entry` being that of users' entries: kind, first item, end."""
-        bounds = [0, self.prompts, self.first_entry, len(self.tokens)]
-        return [
-            (kind, bounds[i], bounds[i + 1])
-            for i, kind in enumerate(("prompt", "document", entry))
-            if bounds[i] < bounds[i + 1]
-        ]
+        bounds = pairwise([0, self.prompts, self.first_entry, len(self.tokens)])
+        found = zip(("prompt", "document", entry), bounds, strict=True)
+        return [(kind, first, end) for kind, (first, end) in found if first < end]
 
 
 def library_of(

@@ -6,6 +6,7 @@ import weakref
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,44 +56,31 @@ def chunk_chains(requests: Requests, chunk_tokens: int) -> Chains:
     The end of a prompt that has no block id makes no chunk. Without ids, a chunk is named by its conversation
     (or its request, if it has none) and its place.
     """
-    tokens = requests.input_tokens
-    if requests.block_tokens:
-        block = requests.block_tokens
+    tokens, block = requests.input_tokens, requests.block_tokens
+    if block:
         if block % chunk_tokens and chunk_tokens % block:
             raise ConfigError(
                 f"chunk_tokens(={chunk_tokens}) must divide, or be a multiple of, the source's blocks of {block} tokens"
             )
-        tokens = np.minimum(tokens, np.diff(requests.block_offsets) * requests.block_tokens)
+        tokens = np.minimum(tokens, np.diff(requests.block_offsets) * block)
     counts = tokens // chunk_tokens
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
-    owner = None if requests.block_tokens else conversations(requests)[0]
+    owner = None if block else conversations(requests)[0]
     numbers = Numbers(int(offsets[-1]))
-    for first, end in _groups(offsets):
-        of = counts[first:end]
-        place = np.arange(offsets[end] - offsets[first]) - np.repeat(offsets[first:end] - offsets[first], of)
-        if owner is None:
-            numbers.add(_block_names(requests, chunk_tokens, first, of, place))
-        else:
-            numbers.add(np.repeat(owner[first:end], of) * (int(counts.max(initial=0)) + 1) + place)
-    return numbers.chains(offsets, chunk_tokens)
-
-
-def _groups(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return runs of requests with about _BATCH objects each, so that what is made of them on the way stays small."""
+    # Of about _BATCH objects at a time, so that what is made of them on the way stays small.
     starts = np.searchsorted(offsets, np.arange(0, offsets[-1], _BATCH), side="left")
     bounds = np.unique(np.concatenate([starts, np.array([0, len(offsets) - 1])])).tolist()
-    return list(pairwise(bounds))
-
-
-def _block_names(
-    requests: Requests, chunk_tokens: int, first: int, counts: NDArray[np.int64], place: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    block = requests.block_tokens
-    per_block = max(1, block // chunk_tokens)
-    last_block = ((place + 1) * chunk_tokens - 1) // block
-    ids = requests.block_ids[np.repeat(requests.block_offsets[first : first + len(counts)], counts) + last_block]
-    names: NDArray[np.int64] = ids * per_block + place % per_block
-    return names
+    for first, end in pairwise(bounds):
+        of = counts[first:end]
+        place = np.arange(offsets[end] - offsets[first]) - np.repeat(offsets[first:end] - offsets[first], of)
+        if owner is not None:
+            numbers.add(np.repeat(owner[first:end], of) * (int(counts.max(initial=0)) + 1) + place)
+            continue
+        last_block = ((place + 1) * chunk_tokens - 1) // block
+        ids = requests.block_ids[np.repeat(requests.block_offsets[first:end], of) + last_block]
+        per_block = max(1, block // chunk_tokens)
+        numbers.add(ids * per_block + place % per_block)
+    return numbers.chains(offsets, chunk_tokens)
 
 
 def conversations(requests: Requests) -> tuple[NDArray[np.int64], int]:
@@ -107,6 +95,14 @@ def conversations(requests: Requests) -> tuple[NDArray[np.int64], int]:
     numbers = Numbers(count)
     numbers.add(names)
     return numbers.found.astype(np.int64), numbers.count
+
+
+def grown(array: Any, wanted: int, fill: int) -> Any:
+    """Return `array` with at least `wanted` rows, new ones of `fill`; it grows to twice its length or more."""
+    if wanted <= len(array):
+        return array
+    more = max(wanted - len(array), len(array))
+    return np.concatenate([array, np.full((more, *array.shape[1:]), fill, dtype=array.dtype)])
 
 
 class Numbers:

@@ -35,6 +35,7 @@ from kvtrace.native.records import (
     UNBOUNDED,
     World,
 )
+from kvtrace.sim.chains import grown
 from kvtrace.sim.presets.tier import FleetSetting, Scope, TierSetting, bytes_of
 
 DRAM: Final = ("cpu", "dram", "host")
@@ -157,8 +158,16 @@ def _number(text: str, form: str) -> int:
 def steps_of(incidents: Sequence[Incident], fleet: FleetSetting, tiers: Sequence[TierSetting]) -> list[Move]:
     """Return what is done when, in order; ConfigError, naming `--event`, for what cannot be."""
     found: list[tuple[Move, Incident]] = []
+    racks = fleet.instances(Scope.RACK)
     for incident in incidents:
-        _check_place(incident, fleet)
+        of, place = f"--event {incident.text}: there is no", incident.place
+        if incident.kind in (Kind.RACK_LOST, Kind.RACK_JOINED):
+            if place >= racks:
+                known = f"{fleet.nodes} nodes, {fleet.rack_nodes} a rack, are racks 0 to {racks - 1}"
+                raise ConfigError(f"{of} rack {place}: {known}")
+        elif place >= fleet.nodes:
+            known = f"0 to {fleet.nodes - 1} (--nodes {fleet.nodes})" if fleet.nodes > 1 else "0 alone (--nodes 1)"
+            raise ConfigError(f"{of} node {place}: nodes are {known}")
         found += [(step, incident) for step in _steps(incident, fleet, tiers)]
     found.sort(key=lambda of: (of[0].at_ns, of[0].is_loss))
     _check_order(found, fleet)
@@ -172,19 +181,6 @@ def absent(steps: Sequence[Move]) -> list[int]:
         if step.kind in (LOST, JOINED):
             first.setdefault(step.place, step.kind)
     return [node for node, kind in first.items() if kind == JOINED]
-
-
-def _check_place(incident: Incident, fleet: FleetSetting) -> None:
-    kind, racks = incident.kind, fleet.instances(Scope.RACK)
-    if kind in (Kind.RACK_LOST, Kind.RACK_JOINED):
-        if incident.place >= racks:
-            raise ConfigError(
-                f"--event {incident.text}: there is no rack {incident.place}: {fleet.nodes} nodes, {fleet.rack_nodes} "
-                f"a rack, are racks 0 to {racks - 1}"
-            )
-    elif incident.place >= fleet.nodes:
-        known = f"0 to {fleet.nodes - 1} (--nodes {fleet.nodes})" if fleet.nodes > 1 else "0 alone (--nodes 1)"
-        raise ConfigError(f"--event {incident.text}: there is no node {incident.place}: nodes are {known}")
 
 
 def _steps(incident: Incident, fleet: FleetSetting, tiers: Sequence[TierSetting]) -> Iterator[Move]:  # noqa: C901
@@ -223,7 +219,6 @@ def _steps(incident: Incident, fleet: FleetSetting, tiers: Sequence[TierSetting]
 
 
 def _drive(incident: Incident, tiers: Sequence[TierSetting]) -> int:
-    """Return the tier whose drive is replaced."""
     own = {tier.name: t for t, tier in enumerate(tiers) if tier.scope is not Scope.FLEET}
     if incident.tier is None:
         drives = [t for name, t in own.items() if name not in MEMORY]
@@ -309,7 +304,8 @@ class IncidentCounters:
         """Count rows of the trace, and what requests found, records.FOUND."""
         at = self._stretch(found["ts_ns"])
         rows_at = self._stretch(rows["ts_ns"])
-        self._grow(max(at.max(initial=-1), rows_at.max(initial=-1)) + 1)
+        stretches = max(at.max(initial=-1), rows_at.max(initial=-1)) + 1
+        self._requests, self._storage = grown(self._requests, stretches, 0), grown(self._storage, stretches, 0)
         for column, name in enumerate(OF_REQUESTS):
             np.add.at(self._requests[:, column], at, found[name])
         op, phase, length = rows["op"], rows["phase"], rows["length_bytes"]
@@ -329,19 +325,13 @@ class IncidentCounters:
         parts = np.searchsorted(self._parts, ts_ns % SECOND_NS, side="right") - 1
         return ts_ns // SECOND_NS * len(self._parts) + parts
 
-    def _grow(self, stretches: int) -> None:
-        more = stretches - len(self._requests)
-        if more > 0:
-            more += len(self._requests) // 2
-            self._requests = np.pad(self._requests, ((0, more), (0, 0)))
-            self._storage = np.pad(self._storage, ((0, more), (0, 0)))
-
     def stats(self, end_ns: int) -> dict[str, Any]:
         """Return the counters as the metadata carries them, of a simulation that ends then; nothing without events."""
         if not self._incidents:
             return {}
         self._end_ns = end_ns
-        self._grow((end_ns // SECOND_NS + 1) * len(self._parts))
+        stretches = (end_ns // SECOND_NS + 1) * len(self._parts)
+        self._requests, self._storage = grown(self._requests, stretches, 0), grown(self._storage, stretches, 0)
         seconds = max(1, -(-end_ns // SECOND_NS))
         step = max(1, -(-seconds // MOST_POINTS))
         starts = np.arange(0, seconds, step) * len(self._parts)
@@ -365,12 +355,19 @@ class IncidentCounters:
         over_ns = incident.end_ns(self._fleet)
         windows = [self._window(*window) for window in _windows(incident.at_ns, over_ns, end_ns)]
         before = windows[0]["hit_ratio"] if windows and windows[0]["window"] == "before" else None
+        back_ns = None
+        if before is not None:
+            for start in range(over_ns, end_ns - STEP_NS + 1, STEP_NS):
+                ratio = hit_ratios(self._found(start, start + STEP_NS))["hit_ratio"]
+                if ratio is not None and ratio >= before - BACK_WITHIN:
+                    back_ns = start + STEP_NS - over_ns
+                    break
         return {
             "event": incident.text,
             "at_ns": incident.at_ns,
             "over_ns": over_ns,
             "is_reached": incident.at_ns < end_ns,
-            "hits_back_ns": None if before is None else self._back_ns(over_ns, end_ns, before),
+            "hits_back_ns": back_ns,
             "windows": windows,
         }
 
@@ -402,14 +399,6 @@ class IncidentCounters:
         first, last = self._stretch(np.array([first_ns, last_ns])).tolist()
         return slice(first, None if last_ns == self._end_ns else last)
 
-    def _back_ns(self, over_ns: int, end_ns: int, before: float) -> int | None:
-        """Return how long after `over_ns` the first step ends in which hits are as before; null if none does."""
-        for start in range(over_ns, end_ns - STEP_NS + 1, STEP_NS):
-            ratio = hit_ratios(self._found(start, start + STEP_NS))["hit_ratio"]
-            if ratio is not None and ratio >= before - BACK_WITHIN:
-                return start + STEP_NS - over_ns
-        return None
-
 
 def _windows(at_ns: int, over_ns: int, end_ns: int) -> Iterator[tuple[str, int, int]]:
     """Yield the windows around what happens from `at_ns` to `over_ns`: name, start and end; none after the end."""
@@ -421,9 +410,6 @@ def _windows(at_ns: int, over_ns: int, end_ns: int) -> Iterator[tuple[str, int, 
         start = over_ns + k * WINDOW_NS
         if start < end_ns:
             yield f"minute {k + 1} after", start, min(start + WINDOW_NS, end_ns)
-
-
-MILLION = 1_000_000
 
 
 def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows: int) -> None:
@@ -444,7 +430,7 @@ def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows
     fleet.racked = sum(1 << t for t, scope in enumerate(scopes) if scope is Scope.RACK)
     fleet.router = setting.router.address()
     weights = (setting.prefill_weight, setting.prefix_weight, setting.load_weight)
-    fleet.prefill_ppm, fleet.prefix_ppm, fleet.load_ppm = (round(MILLION * weight) for weight in weights)
+    fleet.prefill_ppm, fleet.prefix_ppm, fleet.load_ppm = (round(1_000_000 * weight) for weight in weights)
     fleet.load_threshold = setting.load_threshold
     # A tournament of batches in which nobody waits: the first node wins.
     leaves = 1 << (count - 1).bit_length()
@@ -480,18 +466,6 @@ def schedule_incidents(world: World, steps: Sequence[Move], rows: int) -> None:
     if any(s.kind == LOST for s in steps):
         lost |= fleet.own
     world.knobs.endless &= ~lost
-
-
-def copy_tiers_to_places(world: World) -> None:
-    """Copy the first node's tiers and queues, still empty, to every node and rack."""
-    fleet = world.fleet
-    if fleet.count > 1:
-        racks = -(-fleet.count // fleet.rack_nodes)
-        fleet.tiers = np.tile(world.tiers, fleet.count + racks)
-        # Each place has a queue of its own.
-        last = fleet.tiers[len(world.tiers) - 1 :: len(world.tiers)]
-        last["queue_first"] = np.concatenate([np.arange(fleet.count), np.arange(racks)]) * last["queue_limit"]
-        fleet.queues = np.tile(world.queues, fleet.count + racks)
 
 
 def forget_copies(copies: Any) -> None:
@@ -548,8 +522,3 @@ def stats(setting: FleetSetting, world: World) -> dict[str, Any]:
             "by_node": {name: nodes[name].tolist() for name in BY_NODE},
         }
     }
-
-
-def share(setting: FleetSetting, scope: Scope) -> dict[str, Any]:
-    """Return who shares a tier of `scope`, and how many of it there are; nothing of one node alone."""
-    return {} if setting.nodes == 1 else {"scope": str(scope), "instances": setting.instances(scope)}

@@ -7,10 +7,9 @@ together (FDP handles, write hints) is told from the rows, once these are made: 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +26,7 @@ from kvtrace.model.shape import PieceKind, pieces
 from kvtrace.native.records import NONE
 from kvtrace.requests.requests import batches
 from kvtrace.requests.users import workload_notes
+from kvtrace.sim.chains import grown
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, as_config
 from kvtrace.sim.presets.tier import Streams
@@ -72,46 +72,41 @@ def write(
             each = np.repeat(sizes // simulation.sizes.parts, simulation.sizes.parts)
             for start in range(0, len(each), _OBJECT_ROWS):
                 objects.write(object_batch(objects.rows, shared, each[start : start + _OBJECT_ROWS]))
-        _run(simulation, _encoder(simulation, kind, trace, objects, log, labels), progress)
+        _run(simulation, kind, trace, objects, log, labels, progress)
         if requests is not None and log is not None:
             load, arrivals = simulation.load, simulation.arrivals()
             recorded = min(int(np.searchsorted(requests.arrival_ns, load.until_ns)), load.max_requests)
             for batch in batches(requests, recorded if arrivals is None else None, arrivals):
                 log.write(batch)
-        stats = _stats(simulation, labels)
+        stats, stalls = simulation.stats(), []
+        if labels is not None:
+            stats["tiers"] = [tier | labels.counts(t) for t, tier in enumerate(stats["tiers"])]
+        if stalled := stats.get("stalled_requests"):
+            tier = next(tier.name for tier in simulation.preset.tiers if tier.loads_whole)
+            which = f"{stalled:,} of {stats['requests']:,} requests load more from storage than tier {tier} holds"
+            end = f"the engine never ends them, the simulation does: raise tiers.{tier}.capacity"
+            stalls = [f"{STALLS}: {which}; {end}"]
         for writer in (trace, objects, log):
             if writer is not None:
-                writer.update(stats=stats, notes=_stalls(simulation, stats) + writer.meta.notes)
+                writer.update(stats=stats, notes=stalls + writer.meta.notes)
                 writer.finish()
     return trace.meta
 
 
-def _stalls(simulation: Simulation, stats: dict[str, Any]) -> list[str]:
-    """Return a note of the requests in which the engine would wait for ever, if there are any."""
-    if not (stalled := stats.get("stalled_requests")):
-        return []
-    tier = next(tier.name for tier in simulation.preset.tiers if tier.loads_whole)
-    which = f"{stalled:,} of {stats['requests']:,} requests load more from storage than tier {tier} holds"
-    return [f"{STALLS}: {which}; the engine never ends them, the simulation does: raise tiers.{tier}.capacity"]
-
-
-def _stats(simulation: Simulation, labels: StreamLabels | None) -> dict[str, Any]:
-    """Return what was counted, with what each stream holds if there are any."""
-    stats = simulation.stats()
-    if labels is not None:
-        stats["tiers"] = [tier | labels.counts(t) for t, tier in enumerate(stats["tiers"])]
-    return stats
-
-
-def _encoder(
+def _run(
     simulation: Simulation,
     kind: str,
     trace: Writer,
     objects: Writer,
     log: Writer | None,
     labels: StreamLabels | None,
-) -> Callable[[Flush], None]:
-    """Return what writes a flush to the tables, and gives its memory back once that is encoded."""
+    progress: Callable[[float], None],
+) -> None:
+    """Simulate in this thread, and write to the tables what that makes in another, in order.
+
+    Most objects are of `kind`.
+    """
+    waiting: deque[tuple[Future[None], int]] = deque()
     taken: deque[tuple[int, Flush]] = deque()
 
     def encode(flush: Flush) -> None:
@@ -120,30 +115,18 @@ def _encoder(
             trace.write(trace_batch(flush.rows, extras))
         else:
             trace.write(trace_batch(flush.rows | {"stream": labels.label(flush)}, extras + STREAMED))
-        for of_kind, sizes in _runs(kind, flush):
-            objects.write(object_batch(objects.rows, of_kind, sizes))
+        # Those of one kind that follow each other go together.
+        sizes = flush.object_bytes
+        is_other = np.zeros(len(sizes), np.int8) if flush.is_other is None else flush.is_other
+        for start, end in pairwise([*np.flatnonzero(np.diff(is_other, prepend=-1)), len(sizes)]):
+            objects.write(object_batch(objects.rows, "other" if is_other[start] else kind, sizes[start:end]))
         if log is not None and len(flush.log):
             log.write(batch_of(REQUESTS, {name: flush.log[name].copy() for name in flush.log.dtype.names}))
         taken.append((trace.rows, flush))
+        # Memory is given back once what it holds is encoded.
         while taken and taken[0][0] <= trace.encoded_rows:
             simulation.give_back(taken.popleft()[1])
 
-    return encode
-
-
-def _runs(kind: str, flush: Flush) -> Iterator[tuple[str, Any]]:
-    """Yield the sizes of a flush's objects, those of one kind that follow each other together; most are of `kind`."""
-    sizes, is_other = flush.object_bytes, flush.is_other
-    if is_other is None:
-        is_other = np.zeros(len(sizes), np.int8)
-    starts = [*np.flatnonzero(np.diff(is_other, prepend=-1)), len(sizes)]
-    for start, end in pairwise(starts):
-        yield "other" if is_other[start] else kind, sizes[start:end]
-
-
-def _run(simulation: Simulation, encode: Callable[[Flush], None], progress: Callable[[float], None]) -> None:
-    """Simulate in this thread, and `encode` what that makes in another, in order."""
-    waiting: deque[tuple[Future[None], int]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="trace-encoder") as encoder:
 
         def sink(flush: Flush) -> None:
@@ -162,25 +145,23 @@ def trace_batch(rows: dict[str, Any], extras: tuple[str, ...] = ()) -> pa.Record
 
 
 def object_batch(first_id: int, kind: str, sizes: Any) -> pa.RecordBatch:
-    """Return objects `first_id`, `first_id` + 1, … of `kind` with `sizes`, bytes, as a record batch."""
+    """Return objects `first_id`, `first_id` + 1, … of `kind` with `sizes`, bytes, as a record batch.
+
+    Their keys are `kind`/ and the id in hexadecimal digits.
+    """
     ids = np.arange(first_id, first_id + len(sizes))
-    return objects_batch(ids, _keys(kind, ids), kind, sizes)
-
-
-def _keys(kind: str, ids: Any) -> pa.StringArray:
-    """Return `kind`/ and each id in hexadecimal digits, as strings."""
     head = np.frombuffer(f"{kind}/".encode(), dtype=np.uint8)
     text = np.empty((len(ids), len(head) + _KEY_DIGITS), dtype=np.uint8)
     text[:, : len(head)] = head
     for digit in range(_KEY_DIGITS):
         text[:, len(head) + digit] = _HEX[ids >> 4 * (_KEY_DIGITS - 1 - digit) & 15]
     ends = np.arange(len(ids) + 1, dtype=np.int32) * text.shape[1]
-    return pa.StringArray.from_buffers(len(ids), pa.py_buffer(ends), pa.py_buffer(text))
+    keys = pa.StringArray.from_buffers(len(ids), pa.py_buffer(ends), pa.py_buffer(text))
+    return objects_batch(ids, keys, kind, sizes)
 
 
 def _metadata(simulation: Simulation, config: dict[str, Any], argv: list[str]) -> Metadata:
-    """Return the metadata of each table of this run of `argv` under `config`."""
-    preset, model = simulation.preset, simulation.model
+    preset, model, requests = simulation.preset, simulation.model, simulation.load.requests
     facts = {
         "name": config["model"],
         "source": model.source,
@@ -189,24 +170,7 @@ def _metadata(simulation: Simulation, config: dict[str, Any], argv: list[str]) -
         "ranks": simulation.sizes.ranks,
         "objects_per_chunk": simulation.sizes.parts,
     }
-    return metadata.describe(
-        TRACE,
-        "kvtrace",
-        argv,
-        config | {"hierarchy": as_config(preset)},
-        seed=config["seed"],
-        preset=config["preset"],
-        model=facts,
-        tiers=preset.tier_list(),
-        source=config["source"],
-        notes=[*_notes(simulation), in_words(config["serving"])],
-        is_simulated=True,
-    )
-
-
-def _notes(simulation: Simulation) -> list[str]:
-    preset, requests = simulation.preset, simulation.load.requests
-    notes = [*(requests.notes if requests else ()), *simulation.model.notes]
+    notes = [*(requests.notes if requests else ()), *model.notes]
     has_service = any(any(tier.rates_bytes_per_s) for tier in preset.tiers)
     notes.append("simulated: storage latency is what the tiers' service model says" if has_service else INSTANT_STORAGE)
     if simulation.load.incidents:
@@ -218,12 +182,23 @@ def _notes(simulation: Simulation) -> list[str]:
     ]
     if any(tier.policy is Policy.TTL for tier in preset.tiers):
         notes.append("the trace ends with its last operation: what expires later (policy ttl) is live at the end")
-    kinds = {piece.kind for piece in pieces(simulation.model)}
-    if preset.entry is Entry.TURN and kinds != {PieceKind.GROWING}:
+    if preset.entry is Entry.TURN and {piece.kind for piece in pieces(model)} != {PieceKind.GROWING}:
         notes.append("turn entries charge every attention layer for every token, and hold no recurrent states")
     if preset.store_generated and requests:
         notes.append("generated tokens are not stored: the source names no blocks for them")
-    return notes + workload_notes(preset.workload)
+    return metadata.describe(
+        TRACE,
+        "kvtrace",
+        argv,
+        config | {"hierarchy": as_config(preset)},
+        seed=config["seed"],
+        preset=config["preset"],
+        model=facts,
+        tiers=preset.tier_list(),
+        source=config["source"],
+        notes=[*notes, *workload_notes(preset.workload), in_words(config["serving"])],
+        is_simulated=True,
+    )
 
 
 _AGES: Final = (("under 1 s", 1), ("under 10 s", 10), ("under 1 min", 60), ("under 10 min", 600), ("under 1 h", 3600))
@@ -256,16 +231,29 @@ class StreamLabels:
     def __init__(self, simulation: Simulation) -> None:
         """Know the objects that are there from the start."""
         self._simulation = simulation
-        settings = simulation.preset.tiers
-        _check(simulation)
+        settings, requests = simulation.preset.tiers, simulation.load.requests
+        for tier in settings:
+            column = _COLUMNS.get(tier.streams)
+            if requests is not None and column is not None and getattr(requests, column) is None:
+                file = requests.origin.get("file", "the file")
+                raise ConfigError(
+                    f"tiers.{tier.name}.streams={tier.streams}: the requests of {file} have no {column}; streams may "
+                    f"be {', '.join(s for s in Streams if s not in _COLUMNS)} here"
+                )
         self._streams = [tier.streams for tier in settings]
         self._counts = np.array([tier.stream_count for tier in settings])
-        self._asked = {of: _Known() for of in _COLUMNS if of in self._streams}
-        self._owners = {of: _Known() for of in self._asked}
-        self._kinds, self._first_ns = _Known(0), _Known(_NEVER)
+        none = np.zeros(0, np.int64)
+        self._asked = {of: none for of in _COLUMNS if of in self._streams}
+        """Of each request, who asked."""
+        self._owners, self._first_ns = dict(self._asked), none
+        """Of each object, for whom it was written last, and when first."""
+        parts = simulation.sizes.parts
+        there = simulation.library_object_bytes()
+        kinds = [np.full(len(sizes) * parts, _KINDS.index(of) if of in _KINDS else 0) for of, sizes in there]
+        self._kinds = np.concatenate([none, *kinds])
+        self._objects, self._requests = len(self._kinds), 0
+        """How many of each are known."""
         self._tally = np.zeros((len(settings), max(tier.stream_count for tier in settings), 2), np.int64)
-        for kind, sizes in simulation.library_object_bytes():
-            self._kinds.add(np.full(len(sizes) * simulation.sizes.parts, _KINDS.index(kind) if kind in _KINDS else 0))
 
     def label(self, flush: Flush) -> Any:
         """Return the stream of each row of `flush`, int16; NONE where it has none."""
@@ -302,28 +290,22 @@ class StreamLabels:
         return {"streams": found}
 
     def _note(self, flush: Flush) -> None:
-        """Learn of the objects and requests that came with `flush`."""
-        made = len(flush.object_bytes)
-        kinds = np.zeros(made, np.int64) if flush.is_other is None else flush.is_other * _KINDS.index("bucket")
-        self._kinds.add(kinds)
-        self._first_ns.grow_to(len(self._kinds))
-        for of, known in self._asked.items():
-            known.add(self._of_requests(of, len(known), flush))
-            self._owners[of].grow_to(len(self._kinds))
-
-    def _of_requests(self, of: Streams, known: int, flush: Flush) -> Any:
-        """Return the class of each request that is not among the first `known`."""
-        requests, column = self._simulation.load.requests, _COLUMNS[of]
-        if requests is None:
-            return flush.log[column]
-        last = int(flush.rows["request_id"].max(initial=NONE))
-        arrived = np.arange(known, last + 1)
-        if (arrivals := self._simulation.arrivals()) is not None:
-            arrived = arrivals[0][known : last + 1]
-        return getattr(requests, column)[arrived]
+        first, self._objects = self._objects, self._objects + len(flush.object_bytes)
+        self._kinds, self._first_ns = grown(self._kinds, self._objects, 0), grown(self._first_ns, self._objects, _NEVER)
+        if flush.is_other is not None:
+            self._kinds[first : self._objects] = flush.is_other * _KINDS.index("bucket")
+        requests, arrivals, known = self._simulation.load.requests, self._simulation.arrivals(), self._requests
+        last = known + len(flush.log) - 1 if requests is None else int(flush.rows["request_id"].max(initial=NONE))
+        self._requests = max(known, last + 1)
+        new = slice(known, self._requests)
+        for of, column in _COLUMNS.items():
+            if of in self._asked:
+                self._owners[of] = grown(self._owners[of], self._objects, NONE)
+                self._asked[of] = grown(self._asked[of], self._requests, NONE)
+                rows = new if arrivals is None else arrivals[0][new]
+                self._asked[of][new] = flush.log[column] if requests is None else getattr(requests, column)[rows]
 
     def _classes(self, of: Streams, write: dict[str, Any]) -> Any:
-        """Return the class of each write, or NONE."""
         found = np.zeros(len(write["tier"]), np.int64)
         if of is Streams.PHASE:
             found = _PHASE_CLASS[write["phase"]]
@@ -331,7 +313,7 @@ class StreamLabels:
             found = self._kinds[write["object_id"]]
         elif of is Streams.AGE:
             # Rows are in order of time: of the writes of one object the first is the oldest.
-            np.minimum.at(self._first_ns.values, write["object_id"], write["ts_ns"])
+            np.minimum.at(self._first_ns, write["object_id"], write["ts_ns"])
             age_ns = write["ts_ns"] - self._first_ns[write["object_id"]]
             found = np.searchsorted([seconds * 10**9 for _, seconds in _AGES], age_ns, side="right")
         elif len(found):
@@ -344,55 +326,10 @@ class StreamLabels:
             is_known = places >= np.searchsorted(objects, objects)
             classes = owners[objects]
             classes[is_known] = asked[write["request_id"][order[places[is_known]]]]
-            owners.values[objects] = classes
+            owners[objects] = classes
             found = np.empty(len(order), np.int64)
             found[order] = classes
         return found
-
-
-@dataclass(slots=True)
-class _Known:
-    """A growing column: what is known of each object, or of each request."""
-
-    usual: int = NONE
-    memory: Any = field(default_factory=lambda: np.zeros(0, np.int64))
-    count: int = 0
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.values[index]
-
-    @property
-    def values(self) -> Any:
-        """The known values, as a view."""
-        return self.memory[: self.count]
-
-    def grow_to(self, count: int) -> None:
-        """Grow to `count` values, new ones being `usual`."""
-        if count > len(self.memory):
-            more = np.full(max(count, 2 * len(self.memory)) - self.count, self.usual, np.int64)
-            self.memory = np.concatenate([self.values, more])
-        self.count = max(count, self.count)
-
-    def add(self, values: Any) -> None:
-        """Append `values`."""
-        first = self.count
-        self.grow_to(first + len(values))
-        self.memory[first : self.count] = values
-
-
-def _check(simulation: Simulation) -> None:
-    """Refuse streams of what the requests do not say."""
-    requests = simulation.load.requests
-    for tier in simulation.preset.tiers:
-        column = _COLUMNS.get(tier.streams)
-        if requests is not None and column is not None and getattr(requests, column) is None:
-            raise ConfigError(
-                f"tiers.{tier.name}.streams={tier.streams}: the requests of {requests.origin.get('file', 'the file')} "
-                f"have no {column}; streams may be {', '.join(s for s in Streams if s not in _COLUMNS)} here"
-            )
 
 
 _PHASE_CLASS: Final = np.array(

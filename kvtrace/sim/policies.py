@@ -3,10 +3,10 @@
 The file has up to four operations, called for tier `t` only if it has the policy; each begins with the policy's name,
 and one that is not there is fifo's (fifo.c), which goes through one list from the newest to the oldest:
 
-    EXPORT int64_t mru_on_hit(World *w, int64_t t, int64_t slot, int64_t);      // `slot`, live in tier `t`, was used
-    EXPORT int64_t mru_on_insert(World *w, int64_t t, int64_t slot, int64_t now);   // `slot` is now live in tier `t`
+    EXPORT void mru_on_hit(World *w, int64_t t, int64_t slot, int64_t);      // `slot`, live in tier `t`, was used
+    EXPORT void mru_on_insert(World *w, int64_t t, int64_t slot, int64_t now);   // `slot` is now live in tier `t`
     EXPORT int64_t mru_choose(World *w, int64_t t, int64_t incoming, int64_t);  // which slot makes room; it is removed
-    EXPORT int64_t mru_on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted);    // `slot` leaves tier `t`
+    EXPORT void mru_on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted);    // `slot` leaves tier `t`
 
 A policy that remembers what it evicted (ghosts) also has `forget`: `slot`, live in no tier, is given to another object.
 `tiers.c` has the lists, World.links and World.notes what a policy may keep of each slot.

@@ -30,26 +30,12 @@ from kvtrace.core.native.structs import Structure
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.model.shape import ModelShape, PieceKind, bytes_per_token_per_rank, pieces, stored_ranks
 from kvtrace.native import records
-from kvtrace.native.records import (
-    ASKED,
-    EVENT,
-    FOLLOWER,
-    LINK,
-    NONE,
-    NOTE,
-    QUEUE,
-    QUEUES,
-    SLOT,
-    TIER,
-    WAIT,
-    WAITING,
-    World,
-)
+from kvtrace.native.records import World
 from kvtrace.requests.requests import Requests, Waits
 from kvtrace.requests.users import Library, Popularity, ServingMode, library_of, make_users
 from kvtrace.sim import fleet
 from kvtrace.sim.chains import Chains, chunk_chains, conversations
-from kvtrace.sim.fleet import Incident, IncidentCounters, copy_tiers_to_places, schedule_incidents, set_fleet, steps_of
+from kvtrace.sim.fleet import Incident, IncidentCounters, schedule_incidents, set_fleet, steps_of
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
 from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, TierSetting, bytes_of, ns_of
@@ -138,10 +124,10 @@ def make_world(preset: Preset, model: ModelShape, load: Load, library: Library, 
     if load.waits is not None:
         world.knobs.follows = True
         world.control["coming"] = _follow(world.following, load.waits, world.arrival_ns)
-    world.actors["entry"] = world.actors["prompt"] = NONE
+    world.actors["entry"] = world.actors["prompt"] = records.NONE
     world.actors["context"] = np.arange(count)
     world.idle, world.control["idle"] = np.arange(count - 1, -1, -1), count
-    world.heap, world.decoding = np.zeros(count + 1, EVENT), np.zeros(count, WAIT)
+    world.heap, world.decoding = np.zeros(count + 1, records.EVENT), np.zeros(count, records.WAIT)
     asked = preset.workload
     world.users, starts = make_users(
         load.users if requests is None else 0, load.seed, kind=asked.request_kind, mean_think_ns=asked.mean_think_ns
@@ -156,7 +142,7 @@ def make_world(preset: Preset, model: ModelShape, load: Load, library: Library, 
     world.made_size = np.empty(rows, np.int64)
     world.made_kind = np.zeros(rows if world.knobs.bucketed else 0, np.int8)
     world.row_offsets = np.zeros(rows if world.knobs.bucketed else 0, np.int64)
-    world.log = np.empty(rows if requests is None else 0, ASKED)
+    world.log = np.empty(rows if requests is None else 0, records.ASKED)
     world.first_token = np.empty(rows if has_times(preset) else 0, records.FIRST_TOKEN)
     room = max(ROOM, *(2 * tier.bucket_objects for tier in preset.tiers))
     world.chain, world.where = np.empty(room, np.int64), np.empty(room, np.int8)
@@ -257,11 +243,18 @@ def _set_tiers(world: World, preset: Preset) -> None:
 
 
 def set_policies(world: World, policies: Sequence[Policy]) -> None:
-    """Point the tiers to the C functions of their policies."""
+    """Point the tiers to the C functions of their policies; every node and rack has such tiers, still empty."""
     for of, policy in zip(world.tiers, policies, strict=True):
         for name, address in policy.addresses().items():
             of[name] = address
-    copy_tiers_to_places(world)
+    places, count = world.fleet, world.fleet.count
+    if count > 1:
+        racks = -(-count // places.rack_nodes)
+        places.tiers = np.tile(world.tiers, count + racks)
+        # Each place has a queue of its own.
+        last = places.tiers[len(world.tiers) - 1 :: len(world.tiers)]
+        last["queue_first"] = np.concatenate([np.arange(count), np.arange(racks)]) * last["queue_limit"]
+        places.queues = np.tile(world.queues, count + racks)
 
 
 def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> None:
@@ -310,11 +303,11 @@ def _follow(following: Any, waits: Waits, arrival_ns: Any) -> int:
     count, order = len(arrival_ns), np.argsort(waits.before, kind="stable")
     ends = np.cumsum(np.bincount(waits.before, minlength=count))
     following.first = np.concatenate([np.zeros(1, np.int64), ends])
-    following.followers = np.zeros(len(waits), FOLLOWER)
+    following.followers = np.zeros(len(waits), records.FOLLOWER)
     for name, values in (("request", waits.row), ("delay_ns", waits.delay_ns), ("is_of_start", waits.is_of_start)):
         following.followers[name] = values[order]
-    following.waiting = np.zeros(count, WAITING)
-    following.coming, following.came = np.zeros(count, EVENT), np.zeros(count, EVENT)
+    following.waiting = np.zeros(count, records.WAITING)
+    following.coming, following.came = np.zeros(count, records.EVENT), np.zeros(count, records.EVENT)
     following.waiting["left"] = np.bincount(waits.row, minlength=count)
     following.waiting["ready_ns"] = waits.not_before_ns
     firsts = np.flatnonzero(following.waiting["left"] == 0)
@@ -351,37 +344,26 @@ class GrowableTables:
         table = getattr(owner, name)
         count, dtype = len(table), table.dtype
         size_bytes = (count + more) * dtype.itemsize
-        if name in self._memory:
-            del table
-            setattr(owner, name, np.empty(0, dtype))
-        if name not in self._memory or not _is_moved(self._memory[name], size_bytes):
-            before = table if name not in self._memory else np.frombuffer(self._memory[name], dtype)
-            memory = self._memory[name] = _take(size_bytes)
-            np.frombuffer(memory, dtype)[:count] = before
-        setattr(owner, name, np.frombuffer(self._memory[name], dtype))
+        memory = self._memory.get(name)
+        try:
+            if memory is not None:
+                try:
+                    # It cannot be moved while somebody looks at it.
+                    del table
+                    setattr(owner, name, np.empty(0, dtype))
+                    memory.resize(size_bytes)
+                except BufferError:
+                    # A view that waits to be collected, or is another thread's: it keeps what it sees.
+                    table, memory = np.frombuffer(memory, dtype), None
+            if memory is None:
+                memory = self._memory[name] = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                with suppress(OSError):  # of a kernel without huge pages
+                    memory.madvise(mmap.MADV_HUGEPAGE)
+                np.frombuffer(memory, dtype)[:count] = table
+        except OSError as error:
+            raise MemoryError(str(error)) from None
+        setattr(owner, name, np.frombuffer(memory, dtype))
         return getattr(owner, name)[count:]
-
-
-def _is_moved(memory: mmap.mmap, size_bytes: int) -> bool:
-    """Make `memory` longer where it lies or elsewhere; return whether that was done: not if somebody looks at it."""
-    try:
-        memory.resize(size_bytes)
-    except OSError as error:
-        raise MemoryError(str(error)) from None
-    except BufferError:
-        # A view that waits to be collected, or is another thread's: it keeps what it sees.
-        return False
-    return True
-
-
-def _take(size_bytes: int) -> mmap.mmap:
-    try:
-        memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
-        raise MemoryError(str(error)) from None
-    with suppress(OSError):  # of a kernel without huge pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
 
 
 def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
@@ -389,23 +371,23 @@ def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
 
     They are LRU, and service takes no time.
     """
-    tiers, queues = np.zeros(len(limits), TIER), np.zeros(len(limits) * QUEUES, QUEUE)
+    tiers, queues = np.zeros(len(limits), records.TIER), np.zeros(len(limits) * records.QUEUES, records.QUEUE)
     tiers["limit"], tiers["low"], tiers["largest"] = limits, limits, largest
-    tiers["hand"] = tiers["free_group"] = tiers["goal"] = NONE
-    queues["head"] = queues["tail"] = NONE
+    tiers["hand"] = tiers["free_group"] = tiers["goal"] = records.NONE
+    queues["head"] = queues["tail"] = records.NONE
     return tiers, queues
 
 
 def new_slots(sizes: Any) -> Any:
     """Return one slot an object of `sizes` bytes, live in no tier and held by nobody."""
-    slots = np.zeros(len(sizes), SLOT)
-    slots["object"], slots["size"], slots["home"] = np.arange(len(sizes)), sizes, NONE
+    slots = np.zeros(len(sizes), records.SLOT)
+    slots["object"], slots["size"], slots["home"] = np.arange(len(sizes)), sizes, records.NONE
     return slots
 
 
 def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
     """Return the links of `slots` slots in `tiers` tiers, and their notes if any tier's policy is not LRU."""
-    links, notes = np.zeros(slots * tiers, LINK), np.zeros(slots * tiers if has_policies else 0, NOTE)
+    links, notes = np.zeros(slots * tiers, records.LINK), np.zeros(slots * tiers if has_policies else 0, records.NOTE)
     unlink(links)
     unnote(notes)
     return links, notes
@@ -413,12 +395,12 @@ def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
 
 def unlink(links: Any) -> None:
     """Mark slots as members of no list."""
-    links["newer"] = links["older"] = NONE
+    links["newer"] = links["older"] = records.NONE
 
 
 def unnote(notes: Any) -> None:
     """Mark slots as members of no list or group of a policy."""
-    notes["place"] = notes["top"] = NONE
+    notes["place"] = notes["top"] = records.NONE
 
 
 ROWS = 1 << 18
@@ -449,10 +431,6 @@ class Flush:
         """The number of rows that the arrays' memory holds."""
         times = self.rows["ts_ns"]
         return len(times if times.base is None else times.base)
-
-
-Sink = Callable[[Flush], None]
-"""Takes the output of a simulation, flush by flush; the simulation goes on when it returns."""
 
 
 class Simulation:
@@ -508,8 +486,8 @@ class Simulation:
             found.append((kind, np.repeat(each, objects)))
         return found
 
-    def run(self, sink: Sink, progress: Callable[[float], None] = lambda _ns: None) -> None:
-        """Simulate to the end; `sink` takes the rows, `progress` the virtual time, ns."""
+    def run(self, sink: Callable[[Flush], None], progress: Callable[[float], None] = lambda _ns: None) -> None:
+        """Simulate to the end; `sink` takes the rows, flush by flush, `progress` the virtual time, ns."""
         set_policies(self.world, [tier.policy for tier in self.preset.tiers])
         failed: list[BaseException] = []
 
@@ -613,17 +591,17 @@ class Simulation:
         idle[:old] = np.arange(2 * old - 1, old - 1, -1)
         now.idle, now.control["idle"] = idle, old
         now.actors = np.concatenate([now.actors, np.zeros(old, records.ACTOR)])
-        now.heap = np.concatenate([now.heap, np.zeros(old, EVENT)])
-        now.decoding = np.concatenate([now.decoding, np.zeros(old, WAIT)])
+        now.heap = np.concatenate([now.heap, np.zeros(old, records.EVENT)])
+        now.decoding = np.concatenate([now.decoding, np.zeros(old, records.WAIT)])
         now.retrieved = np.zeros(2 * len(now.retrieved), np.int64)
 
     def _grow_chain(self, need: int) -> None:
-        """Make room for a longer prompt."""
         self.world.chain, self.world.where = np.empty(2 * need, np.int64), np.empty(2 * need, np.int8)
 
     def stats(self) -> dict[str, Any]:
         """Return the counters of the simulation, as the metadata carries them."""
-        preset, total, first_token = self.preset, self.world.total, None
+        preset, setting, total = self.preset, self.preset.fleet, self.world.total
+        first_token: dict[str, Any] | None = None
         tiers, is_one = fleet.all_tiers(self.world)
 
         def of_all(t: int, name: str) -> int:
@@ -635,14 +613,21 @@ class Simulation:
             actors, steps = self.world.actors, [records.WORLD.constants[f"STEP_{of}"] for of in ("PROMOTE", "STORE")]
             waiting = actors[np.isin(actors["step"], steps) & (actors["answered"] == 0)]
             first_tokens = np.concatenate([*self._first_tokens, waiting[list(records.FIRST_TOKEN.names or ())]])
-            with_cache, without_cache = (quantiles_ns(first_tokens[f"{kind}_cache_ns"]) for kind in ("with", "without"))
-            first_token = {"requests": len(first_tokens), "with_cache": with_cache, "without_cache": without_cache}
+            first_token = {"requests": len(first_tokens)}
+            for kind in ("with_cache", "without_cache"):
+                ordered = np.sort(first_tokens[f"{kind}_ns"])
+                # Each a time that occurred; null where there are too few for it.
+                first_token[kind] = {
+                    f"{name}_ns": int(ordered[rank - 1]) if (rank := nearest_rank(len(ordered), part)) else None
+                    for name, part in QUANTILES.items()
+                }
+        takes_whole = any(tier.whole_offers and tier.policy is Policy.LRU for tier in preset.tiers)
         lookups, decoded, prefills = (int(total[name]) for name in ("lookups", "decoded_tokens", "prefills"))
         hits = [of_all(t, "hits") for t in range(len(preset.tiers))]
         per_tier = [
             {"name": tier.name, "hits": hits[t], "hit_ratio": _ratio(hits[t], lookups)}
             | {name: of_all(t, name) for name in _counted(tier)}
-            | fleet.share(preset.fleet, tier.scope)
+            | ({} if setting.nodes == 1 else {"scope": str(tier.scope), "instances": setting.instances(tier.scope)})
             for t, tier in enumerate(preset.tiers)
         ]
         return {
@@ -660,11 +645,11 @@ class Simulation:
             },
             "decode_misses": int(total["decode_misses"]),
             "unplaced_objects": int(total["unplaced"]),
-            **_offers(preset, total),
+            **({"offers": {of: int(total[name]) for of, name in _OFFERS.items()}} if takes_whole else {}),
             **({"stalled_requests": int(total["stalled"])} if any(tier.loads_whole for tier in preset.tiers) else {}),
             "first_token": first_token,
             "tiers": per_tier,
-            **fleet.stats(preset.fleet, self.world),
+            **fleet.stats(setting, self.world),
             **self._incidents_seen.stats(self.now_ns if self.load.until_ns == FOREVER_NS else self.load.until_ns),
         }
 
@@ -697,18 +682,5 @@ def _shared(total: Any, share: float, kind: str) -> dict[str, Any] | None:
     return {"lookups": lookups, "hits": hits, "hit_ratio": _ratio(hits, lookups)}
 
 
-def _offers(preset: Preset, total: Any) -> dict[str, Any]:
-    """Return how often a tier that takes all or nothing was offered something, and refused it; nothing without one."""
-    if not any(tier.whole_offers and tier.policy is Policy.LRU for tier in preset.tiers):
-        return {}
-    names = {"count": "offers", "refused": "refused_offers", "refused_objects": "refused_objects"}
-    return {"offers": {name: int(total[column]) for name, column in names.items()}}
-
-
-def quantiles_ns(times: Any) -> dict[str, int | None]:
-    """Return the quantiles of all `times`, ns, each a time that occurred; null where there are too few for it."""
-    ordered = np.sort(times)
-    return {
-        f"{name}_ns": int(ordered[rank - 1]) if (rank := nearest_rank(len(ordered), part)) else None
-        for name, part in QUANTILES.items()
-    }
+_OFFERS = {"count": "offers", "refused": "refused_offers", "refused_objects": "refused_objects"}
+"""Counters of a tier that takes all or nothing."""

@@ -65,7 +65,10 @@ def document(found: Findings, name: str, *, is_page: bool) -> Document:
     if strongest:
         chapters.append(Chapter("What each knob does", [_knobs_table(strongest)], [_HOW_SENSITIVE]))
     if is_page:
-        if maps := [_map(found, *pair) for pair in _pairs(found, strongest)]:
+        # Of the pairs that do most those of which a map can be read.
+        sizes = {key: len(values) for key, values in found.study.axes.items()}
+        pairs = [(a.key, b.key) for a, b in combinations(strongest, 2) if sizes[a.key] * sizes[b.key] <= _MOST_CELLS]
+        if maps := [_map(found, *pair) for pair in pairs[:_MOST_MAPS]]:
             chapters.append(Chapter("Two knobs at a time", maps, ["mean hit ratio over all else that varies"]))
         every = [_configurations(found, found.rows, _ALL_SPEC), *_tier_tables(found)]
         chapters.append(Chapter("All configurations", every, is_folded=True))
@@ -115,7 +118,6 @@ def _candidate_columns(found: Findings, keys: Sequence[str]) -> list[ReportColum
 
 
 def _figures(of: Candidate) -> dict[str, Any]:
-    """Return what a candidate came to, by the names of columns."""
     storage = [row.figures.tiers[-1] for row in of.rows if row.figures]
     reads = [rate for tier in storage if (rate := tier.rates.read_bytes_per_s) is not None]
     writes = [rate for tier in storage if (rate := tier.rates.write_bytes_per_s) is not None]
@@ -183,13 +185,13 @@ def _knobs_table(found: Sequence[Sensitivity]) -> ReportTable:
     """)
     rows = [
         [
-            *(of.key, _points(of.swing), _points(of.most)),
-            *(pick(of.means, key=of.means.__getitem__) if of.means else None for pick in (max, min)),
+            *(of.key, 100 * of.swing, 100 * of.most),
+            *(pick(of.means, key=of.means.__getitem__) for pick in (max, min)),
             of.groups,
         ]
         for of in found
     ]
-    shown = [of for of in found if of.means][::-1]
+    shown = found[::-1]
     chart = Chart(
         "mean hit ratio, from the worst to the best value of each knob",
         *(ChartShape.RANGES, Unit.SHARE, Unit.TEXT),
@@ -197,22 +199,10 @@ def _knobs_table(found: Sequence[Sensitivity]) -> ReportTable:
                 [max(of.means.values()) for of in shown])],
         x_title="hit ratio", y_names=tuple(of.key for of in shown),
     )  # fmt: skip
-    return ReportTable("", Sheet.SUMMARY, columns, rows, (chart,) if shown else ())
-
-
-def _points(share: float | None) -> float | None:
-    return None if share is None else 100 * share
-
-
-def _pairs(found: Findings, strongest: Sequence[Sensitivity]) -> list[tuple[str, str]]:
-    """Return the pairs of knobs that do most, as far as a map of them can be read."""
-    sizes = {key: len(values) for key, values in found.study.axes.items()}
-    pairs = [(a.key, b.key) for a, b in combinations(strongest, 2) if sizes[a.key] * sizes[b.key] <= _MOST_CELLS]
-    return pairs[:_MOST_MAPS]
+    return ReportTable("", Sheet.SUMMARY, columns, rows, (chart,))
 
 
 def _map(found: Findings, along: str, up: str) -> ReportTable:
-    """Return the mean hit ratio by the values of two knobs."""
     xs, ys = ([as_text(value) for value in found.study.axes[key]] for key in (along, up))
     ratios: dict[tuple[str, str], list[float]] = {}
     for of in found.candidates:
@@ -246,7 +236,6 @@ _ALL_SPEC: Final = """
 
 
 def _configurations(found: Findings, rows: Sequence[StudyRow], spec: str) -> ReportTable:
-    """Return a row for each of `rows`, by number and knobs, with the columns of `spec`."""
     keys = list(found.study.axes)
     keyed = [*columns_of("count: configuration"), *(ReportColumn(f"knob.{key}", key) for key in keys)]
     columns, names = [*keyed, *columns_of(spec)], ("hit_ratio", "requests", "input_tokens", "recomputed_tokens")
@@ -262,7 +251,6 @@ def _configurations(found: Findings, rows: Sequence[StudyRow], spec: str) -> Rep
 
 
 def _tier_tables(found: Findings) -> list[ReportTable]:
-    """Return for each tier what it must do in each configuration."""
     names = dict.fromkeys(tier.name for row in found.rows if row.figures for tier in row.figures.tiers)
     figures = columns_of(_TIER_SPEC)
     tables = []
@@ -315,15 +303,15 @@ class Sensitivity:
 
     key: str
     means: dict[str, float]
-    """The mean hit ratio with each value; empty without such a group."""
+    """The mean hit ratio with each value."""
     groups: int
-    most: float | None
+    most: float
     """The largest difference between two values within one group."""
 
     @property
-    def swing(self) -> float | None:
+    def swing(self) -> float:
         """The difference between the best and the worst value, on average."""
-        return max(self.means.values()) - min(self.means.values()) if self.means else None
+        return max(self.means.values()) - min(self.means.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,23 +386,24 @@ def front(candidates: Sequence[Candidate], gain: Callable[[Candidate], float | N
 
 def sensitivities(study: Study, rows: Sequence[StudyRow]) -> list[Sensitivity]:
     """Return what each knob that differs does, but for the seed and those that never differ alone; strongest first."""
-    found = [_sensitivity(study, rows, key) for key in study.axes if key != SEED]
-    return sorted((of for of in found if of.groups), key=lambda of: -(of.swing or 0.0))
-
-
-def _sensitivity(study: Study, rows: Sequence[StudyRow], key: str) -> Sensitivity:
-    values = [as_text(value) for value in study.axes[key]]
-    groups: dict[tuple[tuple[str, Value], ...], dict[str, float]] = {}
-    for row in rows:
-        if row.figures is not None and row.figures.hit_ratio is not None:
-            knobs = row.configuration.knobs
+    ratios = [
+        (row.configuration.knobs, row.figures.hit_ratio)
+        for row in rows
+        if row.figures is not None and row.figures.hit_ratio is not None
+    ]
+    found = []
+    for key in [key for key in study.axes if key != SEED]:
+        values = [as_text(value) for value in study.axes[key]]
+        groups: dict[tuple[tuple[str, Value], ...], dict[str, float]] = {}
+        for knobs, ratio in ratios:
             others = tuple((name, value) for name, value in knobs.items() if name != key)
-            groups.setdefault(others, {})[as_text(knobs.get(key))] = row.figures.hit_ratio
-    whole = [of for of in groups.values() if len(of) == len(values)]
-    if not whole:
-        return Sensitivity(key, {}, 0, None)
-    means = {value: fmean(of[value] for of in whole) for value in values}
-    return Sensitivity(key, means, len(whole), max(max(of.values()) - min(of.values()) for of in whole))
+            groups.setdefault(others, {})[as_text(knobs.get(key))] = ratio
+        whole = [of for of in groups.values() if len(of) == len(values)]
+        if whole:
+            means = {value: fmean(of[value] for of in whole) for value in values}
+            most = max(max(of.values()) - min(of.values()) for of in whole)
+            found.append(Sensitivity(key, means, len(whole), most))
+    return sorted(found, key=lambda of: -of.swing)
 
 
 def first_line(found: Findings) -> str:

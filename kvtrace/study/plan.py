@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -250,14 +250,34 @@ class Plan:
         (row,) = best.rows
         rivals = list(rivals_of(found).values())
         routed = [of for of in found.candidates if of is not best and _but_router(of) == _but_router(best)]
-        nearly = [of for of in front(found.candidates, lambda of: of.hit_ratio) if self._is_nearly(of, found)]
+        nearly: list[Candidate] = []
+        if found.target is not None and found.target.hit_ratio is not None and best.cost is not None:
+            almost = replace(found.target, hit_ratio=found.target.hit_ratio - POINTS)
+            cheaper = (of for of in found.candidates if of.cost is not None and of.cost < best.cost)
+            nearly = [of for of in front(list(cheaper), lambda of: of.hit_ratio) if almost.is_met(of)]
         tables = [self._table("the cheapest of each store with each router", rivals)]
         if routed:
             tables.append(self._table("the same with another router", routed))
         if nearly:
             tables.append(self._table("cheaper, and within 2 points of the target", nearly))
-        if lost:
-            tables.append(_losses_table(row.figures, {name: of for name, (_, of) in lost.items()}))
+        if lost and (usual := row.figures) is not None:
+            spec = """
+                text: name = in the middle of the load; share: hit_ratio = hits
+                count: more_tokens = more prompt tokens computed
+                ns: p99 = first token p99, hits_back_ns = hits as before after
+            """
+            title = (
+                f"an engine is away for {AWAY_S} s, and keeps its drive; a lost node comes back empty after {GONE_S} s"
+            )
+            rows = [
+                {
+                    "name": name, "hit_ratio": of.hit_ratio, "hits_back_ns": of.hits_back_ns,
+                    "more_tokens": of.recomputed_tokens - usual.recomputed_tokens if of is not usual else None,
+                    "p99": of.first_token_ns("p99_ns"),
+                }
+                for name, (_, of) in {"nothing happens": (None, usual), **lost}.items()
+            ]  # fmt: skip
+            tables.append(table_of(title, Sheet.SUMMARY, spec, rows))
         shown = {of.number: of.rows[0].configuration for of in (*rivals, *routed, *nearly)}
         commands = [f"{', '.join(str(one.knobs[key]) for key in KEYS)}: {one.command}" for one in shown.values()]
         commands += [f"{name}: {one.command}" for name, (one, _) in lost.items()]
@@ -283,31 +303,24 @@ class Plan:
         )
 
     def _table(self, title: str, listed: Sequence[Candidate]) -> ReportTable:
-        """Return a row for each of `listed`."""
         spec = f"""
             text: store, router, dram = {DRAM}, size
             share: hit_ratio = hits; ns: p50 = first token p50, p99
             number: middle = drive writes a day: median, most; years: life = first worn out after
             number: {", ".join(PARTS)}, cost = {self.prices.currency} a month
         """
-        return table_of(title, Sheet.SUMMARY, spec, [self._figures(of) for of in listed])
-
-    def _figures(self, of: Candidate) -> dict[str, Any]:
-        (row,) = of.rows
-        wear = [] if row.figures is None else self._wear(row.configuration, row.figures)
-        return {
-            "store": of.knobs[STORE], "router": of.knobs[ROUTER], "dram": of.knobs[DRAM], "size": of.knobs[SIZE],
-            "hit_ratio": of.hit_ratio, "p50": row.first_token_ns("p50_ns"), "p99": row.first_token_ns("p99_ns"),
-            "middle": wear[(len(wear) - 1) // 2][0] if wear else None,
-            "most": wear[-1][0] if wear else None, "life": wear[-1][1] if wear else None,
-            **dict(zip(PARTS, row.parts, strict=True)), "cost": of.cost,
-        }  # fmt: skip
-
-    def _is_nearly(self, of: Candidate, found: Findings) -> bool:
-        best, target = found.cheapest, found.target
-        if best is None or of.cost is None or best.cost is None or target is None or target.hit_ratio is None:
-            return False
-        return of.cost < best.cost and replace(target, hit_ratio=target.hit_ratio - POINTS).is_met(of)
+        figures = []
+        for of in listed:
+            (row,) = of.rows
+            wear = [] if row.figures is None else self._wear(row.configuration, row.figures)
+            figures.append({
+                "store": of.knobs[STORE], "router": of.knobs[ROUTER], "dram": of.knobs[DRAM], "size": of.knobs[SIZE],
+                "hit_ratio": of.hit_ratio, "p50": row.first_token_ns("p50_ns"), "p99": row.first_token_ns("p99_ns"),
+                "middle": wear[(len(wear) - 1) // 2][0] if wear else None,
+                "most": wear[-1][0] if wear else None, "life": wear[-1][1] if wear else None,
+                **dict(zip(PARTS, row.parts, strict=True)), "cost": of.cost,
+            })  # fmt: skip
+        return table_of(title, Sheet.SUMMARY, spec, figures)
 
     def _notes(self, found: Findings, row: StudyRow) -> list[str]:
         of = row.figures
@@ -349,23 +362,3 @@ def rivals_of(found: Findings) -> dict[tuple[Value, ...], Candidate]:
 
 def _but_router(of: Candidate) -> tuple[Value, ...]:
     return of.knobs[STORE], of.knobs[DRAM], of.knobs[SIZE]
-
-
-def _losses_table(usual: Simulated | None, lost: Mapping[str, Simulated]) -> ReportTable:
-    """Return what each loss costs beside the same fleet without it."""
-    spec = """
-        text: name = in the middle of the load; share: hit_ratio = hits
-        count: more_tokens = more prompt tokens computed
-        ns: p99 = first token p99, hits_back_ns = hits as before after
-    """
-    named = {"nothing happens": usual, **lost}
-    rows = [
-        {
-            "name": name, "hit_ratio": of.hit_ratio, "hits_back_ns": of.hits_back_ns,
-            "more_tokens": of.recomputed_tokens - usual.recomputed_tokens if of is not usual else None,
-            "p99": of.first_token_ns("p99_ns"),
-        }
-        for name, of in named.items() if of is not None and usual is not None
-    ]  # fmt: skip
-    title = f"an engine is away for {AWAY_S} s, and keeps its drive; a lost node comes back empty after {GONE_S} s"
-    return table_of(title, Sheet.SUMMARY, spec, rows)

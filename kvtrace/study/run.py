@@ -21,6 +21,7 @@ from kvtrace.core import pa
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable, how_to_add
 from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import arrow_schema, study_table
+from kvtrace.core.statistics import total
 from kvtrace.core.tables import create
 from kvtrace.curves.points import Simulated
 from kvtrace.study.study import Configuration, Study, Value, as_text, program_sha256
@@ -108,19 +109,15 @@ def by_dask(tasks: Sequence[Task], simulate: Simulate, scheduler: str) -> Iterat
             client.submit(attempt, simulate, task, key=f"{task.key}-{os.getpid()}", pure=False): task for task in tasks
         }
         for future in as_completed(list(started)):
-            yield started[future], _result(future)
+            try:
+                # A result that was lost with its worker before we had it is made again.
+                found: Result = future.result()
+            except Exception as error:  # noqa: BLE001 - what Dask says of this one; the others go on
+                is_killed = type(error).__name__ == "KilledWorker"
+                why = "each worker that simulated it died; did they run out of memory?"
+                found = Failed(why if is_killed else f"{type(error).__name__}: {error}")
+            yield started[future], found
             future.release()
-
-
-def _result(future: Any) -> Result:
-    try:
-        # A result that was lost with its worker before we had it is made again.
-        found: Result = future.result()
-    except Exception as error:  # noqa: BLE001 - what Dask says of this one; the others go on
-        if type(error).__name__ == "KilledWorker":
-            return Failed("each worker that simulated it died; did they run out of memory?")
-        return Failed(f"{type(error).__name__}: {error}")
-    return found
 
 
 @contextmanager
@@ -182,18 +179,13 @@ class StudyRow:
 
 def rows_of(study: Study, results: Mapping[int, Result]) -> list[StudyRow]:
     """Return the configurations that have a result, in the order of the grid."""
-    return [
-        StudyRow(one, found, _price(study.price, found))
-        for one in study.configurations
-        if (found := results.get(one.number)) is not None
-    ]
-
-
-def _price(of_byte: Mapping[str, float], found: Result) -> float | None:
-    tiers = [] if isinstance(found, Failed) else [tier for tier in found.tiers if tier.name in of_byte]
-    if not tiers or any(tier.total_bytes is None for tier in tiers):
-        return None
-    return sum(of_byte[tier.name] * (tier.total_bytes or 0) for tier in tiers)
+    rows = []
+    for one in study.configurations:
+        if (found := results.get(one.number)) is not None:
+            tiers = [] if isinstance(found, Failed) else [of for of in found.tiers if of.name in study.price]
+            costs = [None if of.total_bytes is None else study.price[of.name] * of.total_bytes for of in tiers]
+            rows.append(StudyRow(one, found, total(costs)))
+    return rows
 
 
 def write(path: Path, study: Study, rows: Sequence[StudyRow], argv: list[str]) -> None:
@@ -208,7 +200,6 @@ def write(path: Path, study: Study, rows: Sequence[StudyRow], argv: list[str]) -
 
 
 def _kind(values: Sequence[Value]) -> str:
-    """Return the type of a column of `values`."""
     kinds = {type(value) for value in values}
     if kinds == {int} and all(-(1 << 62) <= value <= 1 << 62 for value in values if isinstance(value, int)):
         return "int64"

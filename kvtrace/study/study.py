@@ -126,7 +126,9 @@ def read_study(path: Path, options: Collection[str], default_preset: str, price:
     listed = [_flat(path, f"configuration {at}", one) for at, one in enumerate(said.configuration, 1)] or [{}]
     for key, values in axes.items():
         if not isinstance(values, list) or not values:
-            raise ConfigError(f"{path}: grid: {key}: write a list of values, such as [{_example(values)}]")
+            example = "..." if isinstance(values, list) else as_text(values)
+            example = f'"{example}"' if isinstance(values, str) else example
+            raise ConfigError(f"{path}: grid: {key}: write a list of values, such as [{example}]")
         for one in values:
             _check_value(path, "grid", key, one)
     for where, given in (("base", base), *((f"configuration {at}", one) for at, one in enumerate(listed, 1))):
@@ -156,11 +158,6 @@ def _flat(path: Path, where: str, tree: dict[str, Any], prefix: str = "") -> dic
                 raise ConfigError(f"{path}: {where}: {found} is said twice")
             flat[found] = of
     return flat
-
-
-def _example(value: Any) -> str:
-    shown = "..." if isinstance(value, list) else as_text(value)
-    return f'"{shown}"' if isinstance(value, str) else shown
 
 
 _TOO_LARGE = 10**300
@@ -265,7 +262,6 @@ def key_of(configuration: Configuration) -> str:
 
 
 def _files(knobs: dict[str, Value]) -> Iterator[Path]:
-    """Yield the files that the values of `knobs` name."""
     preset, model = (Path(str(knobs.get(key, ""))) for key in ("preset", "model"))
     if FILE in knobs:
         yield Path(str(knobs[FILE]))

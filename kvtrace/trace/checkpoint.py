@@ -89,7 +89,24 @@ class Saving:
 def write(path: Path, job: Saving, argv: list[str], progress: Callable[[float], None]) -> Metadata:
     """Write the trace of `job` to `path`, and its objects table beside it; return the trace's metadata."""
     is_several = job.training.ranks > job.training.ranks_per_node
-    extras, meta = ("node",) if is_several else (), _metadata(job, argv)
+    extras = ("node",) if is_several else ()
+    config = {
+        "preset": TRAINING,
+        "model": job.model["name"],
+        "seed": job.seed,
+        "duration_ns": job.until_ns,
+        "training": msgspec.to_builtins(job.training),
+    }
+    meta = describe(
+        *(TRACE, "kvtrace", argv, config),
+        seed=job.seed,
+        preset=TRAINING,
+        model=job.model,
+        tiers=[TierFacts(job.training.tier)],
+        source={"kind": TRAINING, "ranks": job.training.ranks},
+        notes=list(notes(job)),
+        is_simulated=True,
+    )
     with ExitStack() as stack:
         # Renamed last: when the trace is there, all is there.
         trace = stack.enter_context(create(path, TRACE, meta, extras))
@@ -103,7 +120,12 @@ def write(path: Path, job: Saving, argv: list[str], progress: Callable[[float], 
             if event.is_save:
                 first = 1 + event.checkpoint * len(job.sizes)
                 ids = np.arange(first, first + len(job.sizes))
-                objects.write(objects_batch(ids, _keys(job, event.checkpoint), "checkpoint", job.sizes))
+                keys = [
+                    f"checkpoint/{event.checkpoint:06d}/{part}-{rank:05d}-of-{len(shard):05d}"
+                    for part, shard in job.shards.items()
+                    for rank in range(len(shard))
+                ]
+                objects.write(objects_batch(ids, keys, "checkpoint", job.sizes))
             progress(float(event.at_ns))
         for writer in (trace, objects):
             writer.update(stats={"checkpoint": job.stats()})
@@ -130,31 +152,7 @@ def notes(job: Saving) -> Iterator[str]:
     yield f"rank 0 reads a marker of {MARKER_BYTES} bytes before a save or restore, and writes it after a save: assumed"
 
 
-def _metadata(job: Saving, argv: list[str]) -> Metadata:
-    config = {
-        "preset": TRAINING,
-        "model": job.model["name"],
-        "seed": job.seed,
-        "duration_ns": job.until_ns,
-        "training": msgspec.to_builtins(job.training),
-    }
-    return describe(
-        TRACE,
-        "kvtrace",
-        argv,
-        config,
-        seed=job.seed,
-        preset=TRAINING,
-        model=job.model,
-        tiers=[TierFacts(job.training.tier)],
-        source={"kind": TRAINING, "ranks": job.training.ranks},
-        notes=list(notes(job)),
-        is_simulated=True,
-    )
-
-
 def _rows(job: Saving) -> Iterator[dict[str, Any]]:
-    """Yield the rows of each event, arrays by column."""
     sizes = job.sizes
     ranks = np.concatenate([np.arange(len(shard)) for shard in job.shards.values()])
     for number, event in enumerate(job.course.events):
@@ -183,14 +181,6 @@ def _rows(job: Saving) -> Iterator[dict[str, Any]]:
             "stage": np.repeat(np.arange(len(steps), dtype=np.int32), lengths),
             "rank": np.concatenate([step[4] for step in steps]).astype(np.int16),
         }
-
-
-def _keys(job: Saving, checkpoint: int) -> list[str]:
-    return [
-        f"checkpoint/{checkpoint:06d}/{part}-{rank:05d}-of-{len(shard):05d}"
-        for part, shard in job.shards.items()
-        for rank in range(len(shard))
-    ]
 
 
 def document(summary: dict[str, Any]) -> Document:

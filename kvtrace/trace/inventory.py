@@ -25,7 +25,7 @@ from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.tables import DENSE_SLACK, Reader, objects_path, open_table
 from kvtrace.core.units import INT64_MAX, NS_PER_S, format_bytes, format_count, format_duration
 from kvtrace.native.records import WORLD
-from kvtrace.sim.chains import Numbers
+from kvtrace.sim.chains import Numbers, grown
 from kvtrace.sim.presets.tier import MONTH_S, TierSetting
 
 _RETRIEVE, _DOCUMENT = enum_code(TRACE, "phase", Phase.RETRIEVE), enum_code(OBJECTS, "kind", "document")
@@ -38,7 +38,7 @@ def take(reader: Reader, progress: Callable[[float], None]) -> dict[str, Any]:
     ops, phases = TRACE.column("op").values, TRACE.column("phase").values
     shape = (max(1, len(meta.tiers)), len(ops), len(phases))
     counts, sizes = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-    first_ns, last_ns = None, None
+    first_ns, last_ns, counted = None, None, (meta.stats or {}).get("tiers") or []
     for batch in reader.batches():
         ledger.apply(batch)
         if batch.num_rows:
@@ -63,7 +63,18 @@ def take(reader: Reader, progress: Callable[[float], None]) -> dict[str, Any]:
         "objects": ledger.objects,
         "requests": ledger.requests or None,
         "operations": cells,
-        "tiers": [_tier(ledger, counts, t, meta.stats) for t in range(len(meta.tiers))],
+        "tiers": [
+            {
+                "name": tier.name,
+                "capacity_bytes": tier.capacity_bytes,
+                **({} if tier.instance_nodes is UNSET else {"instance_nodes": tier.instance_nodes}),
+                "peak_live_bytes": int(ledger.peak_bytes[t]),
+                "live_bytes_at_end": int(ledger.live_bytes[t]),
+                "is_upper_bound": not counts[:, ops.index("delete")].any(),
+                "hit_ratio": counted[t].get("hit_ratio") if t < len(counted) else None,
+            }
+            for t, tier in enumerate(meta.tiers)
+        ],
     }
 
 
@@ -78,21 +89,6 @@ def _count(batch: Any, counts: Any, sizes: Any) -> None:
     length = batch.column("length_bytes").to_numpy()[order]
     cells, starts = np.unique(cell[order], return_index=True)
     sizes.reshape(-1)[cells] += np.add.reduceat(length, starts)
-
-
-def _tier(ledger: Ledger, counts: Any, t: int, stats: dict[str, Any] | None) -> dict[str, Any]:
-    tier = ledger.tiers[t]
-    counted = (stats or {}).get("tiers") or []
-    has_deletes = bool(counts[:, TRACE.column("op").values.index("delete")].sum())
-    return {
-        "name": tier.name,
-        "capacity_bytes": tier.capacity_bytes,
-        **({} if tier.instance_nodes is UNSET else {"instance_nodes": tier.instance_nodes}),
-        "peak_live_bytes": int(ledger.peak_bytes[t]),
-        "live_bytes_at_end": int(ledger.live_bytes[t]),
-        "is_upper_bound": not has_deletes,
-        "hit_ratio": counted[t].get("hit_ratio") if t < len(counted) else None,
-    }
 
 
 def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
@@ -155,7 +151,8 @@ def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bo
     documents: set[int] = set()
     for batch in reader.batches():
         ledger.apply(batch)
-        documents |= retrieved(batch)
+        is_retrieved = batch.column("phase").indices.to_numpy() == _RETRIEVE
+        documents.update(batch.column("object_id").to_numpy()[is_retrieved].tolist())
         progress(float(ledger.rows))
     counted = (meta.stats or {}).get("tiers") or []
     for t, tier in enumerate(counted):
@@ -170,12 +167,6 @@ def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bo
     if beside.exists():
         check_objects(open_table(beside, OBJECTS), ledger.extents[: ledger.objects], documents)
     return ledger, beside.exists()
-
-
-def retrieved(batch: pa.RecordBatch) -> set[int]:
-    """Return the objects that rows of `batch` retrieve."""
-    is_retrieved = batch.column("phase").indices.to_numpy() == _RETRIEVE
-    return set(batch.column("object_id").to_numpy()[is_retrieved].tolist())
 
 
 def check_objects(reader: Reader, extents: NDArray[np.int64], documents: set[int]) -> None:
@@ -273,26 +264,26 @@ class Ledger:
         self._books.tiers["capacity_bytes"] = [
             INT64_MAX if tier.capacity_bytes is None else tier.capacity_bytes for tier in tiers
         ]
-        # In a trace of several nodes: which of them has which tiers of its own.
-        self._places = _Places(tiers) if any(tier.instance_nodes is not UNSET for tier in tiers) else None
+        # In a trace of several nodes: how many of them, in order, share an instance of each tier.
+        nodes = [_ALL_NODES if tier.instance_nodes is UNSET else tier.instance_nodes for tier in tiers]
+        self._shared = np.array(nodes, np.int64) if set(nodes) - {_ALL_NODES} else None
+        self._instances, self._cells = Numbers(0), Numbers(0)
+        """Of the instances of tiers, and of what each object is in each of them."""
 
     @property
-    def extents(self) -> NDArray[np.int64]:
-        """The bytes that each object had in any tier, at its largest."""
-        found: NDArray[np.int64] = self._books.extents
-        return found
+    def extents(self) -> Any:
+        """int64: the bytes that each object had in any tier, at its largest."""
+        return self._books.extents
 
     @property
-    def live_bytes(self) -> NDArray[np.int64]:
-        """Of each tier, all its instances together; so are the peaks."""
-        found: NDArray[np.int64] = self._books.tiers["live_bytes"]
-        return found
+    def live_bytes(self) -> Any:
+        """int64: of each tier, all its instances together; so are the peaks."""
+        return self._books.tiers["live_bytes"]
 
     @property
-    def peak_bytes(self) -> NDArray[np.int64]:
-        """The most that was live at once."""
-        found: NDArray[np.int64] = self._books.tiers["peak_bytes"]
-        return found
+    def peak_bytes(self) -> Any:
+        """int64: the most that was live at once."""
+        return self._books.tiers["peak_bytes"]
 
     def apply(self, batch: pa.RecordBatch) -> None:
         """Enter the rows of `batch`; TraceError at the first that cannot be."""
@@ -300,12 +291,14 @@ class Ledger:
         books = self._books
         self.objects = max(self.objects, int(columns["object_id"].max(initial=-1)) + 1)
         self.requests = max(self.requests, int(columns["request_id"].max(initial=-1)) + 1)
-        if self._places is None:
-            instance = columns["tier"].astype(np.int64)
-            cell = columns["object_id"] * len(self.tiers) + instance
-        else:
-            instance, cell = self._places.of(batch, columns)
-            books.instances = grown(books.instances, self._places.instances, 0)
+        instance = tier = columns["tier"].astype(np.int64)
+        cell = columns["object_id"] * len(self.tiers) + tier
+        if self._shared is not None:
+            node = batch.column("node").to_numpy().astype(np.int64) if "node" in batch.schema.names else 0
+            place = node // self._shared[tier] * (len(self.tiers) + 1) + tier
+            instance = self._instances.of(place).astype(np.int64)
+            cell = self._cells.of((instance << _OBJECT_BITS) + columns["object_id"]).astype(np.int64)
+            books.instances = grown(books.instances, self._instances.count, 0)
         books.sizes = grown(books.sizes, int(cell.max(initial=-1)) + 1, 0)
         books.extents = grown(books.extents, self.objects, 0)
         books.stages = grown(books.stages, min(self.requests, self._total_rows + DENSE_SLACK), -1)
@@ -325,41 +318,11 @@ class Ledger:
         return TraceError(message, path=self.path, row=self.rows + at, column=column)
 
 
-class _Places:
-    """Numbers the instances of tiers in a trace of several nodes, and what each object is in each of them."""
-
-    def __init__(self, tiers: list[TierFacts]) -> None:
-        unset = 2**31
-        self._shared = np.array([unset if t.instance_nodes is UNSET else t.instance_nodes for t in tiers], np.int64)
-        self._instances, self._cells = Numbers(0), Numbers(0)
-
-    @property
-    def instances(self) -> int:
-        """How many there are so far."""
-        return self._instances.count
-
-    def of(self, batch: pa.RecordBatch, columns: dict[str, Any]) -> tuple[Any, Any]:
-        """Return the instance that each row of `batch` is of, and the number of its object there."""
-        tier = columns["tier"].astype(np.int64)
-        node = np.zeros(len(tier), np.int64)
-        if "node" in batch.schema.names:
-            node = batch.column("node").to_numpy().astype(np.int64)
-        instance = self._instances.of((node // self._shared[tier]) * (len(self._shared) + 1) + tier).astype(np.int64)
-        return instance, self._cells.of((instance << _OBJECT_BITS) + columns["object_id"]).astype(np.int64)
-
-
 _OBJECT_BITS = 38
+_ALL_NODES = 2**31
 _COLUMNS = {
     "ts_ns": I8, "op": I1, "tier": I1, "object_id": I8, "offset_bytes": I8, "length_bytes": I8, "request_id": I8,
     "stage": I4,
 }  # fmt: skip
 _CODES = {code: name for name, code in WORLD.constants.items() if name in FAULTS}
 _enter = function("ledger_enter", StructAt, int, *_COLUMNS.values(), I8, I8, returns=int)
-
-
-def grown(array: Any, wanted: int, fill: int) -> Any:
-    """Return `array` with at least `wanted` values, new ones being `fill`; it grows to twice its length or more."""
-    if wanted <= len(array):
-        return array
-    more = np.full(max(wanted - len(array), len(array)), fill, dtype=array.dtype)
-    return np.concatenate([array, more])

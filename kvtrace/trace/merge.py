@@ -87,7 +87,14 @@ def merge(
     Rows of equal time are in the order of `inputs`, as far as they are read together. ConfigError if names, tiers
     or outputs do not go together.
     """
-    sources = [_open(given) for given in inputs]
+    sources = []
+    for given in inputs:
+        own, beside = open_table(given.path, TRACE), objects_path(given.path)
+        listed = open_table(beside, OBJECTS) if beside.is_file() else None
+        table = None if given.requests is None else open_table(given.requests, REQUESTS)
+        if table is not None and table.meta.config_sha256 != own.meta.config_sha256:
+            raise ConfigError(f"--requests {given.name}={given.requests}: of another simulation than {given.path}")
+        sources.append(_Source(given, own, listed, table))
     tiers = _match_tiers(sources)
     _number(sources)
     meta = _metadata(sources, tiers, argv)
@@ -113,16 +120,6 @@ def merge(
             trace.update(notes=[*trace.meta.notes, f"no objects table: {', '.join(lacking)} has none"])
         trace.finish()
     return trace.meta
-
-
-def _open(given: Input) -> _Source:
-    beside = objects_path(given.path)
-    trace = open_table(given.path, TRACE)
-    objects = open_table(beside, OBJECTS) if beside.is_file() else None
-    asked = None if given.requests is None else open_table(given.requests, REQUESTS)
-    if asked is not None and asked.meta.config_sha256 != trace.meta.config_sha256:
-        raise ConfigError(f"--requests {given.name}={given.requests}: of another simulation than {given.path}")
-    return _Source(given, trace, objects, asked)
 
 
 def _match_tiers(sources: list[_Source]) -> list[TierFacts]:
@@ -153,9 +150,8 @@ def _number(sources: list[_Source]) -> None:
     added = dict.fromkeys(("object_id", "request_id", "session_id", "block_ids"), 0)
     for source in sources:
         count = dict.fromkeys(added, 0)
-        for reader in (source.trace, source.objects, source.requests):
-            for name in [] if reader is None else [n for n in added if n in reader.table.names]:
-                assert reader is not None, "it has columns"
+        for reader in (of for of in (source.trace, source.objects, source.requests) if of is not None):
+            for name in set(added).intersection(reader.table.names):
                 for batch in reader.batches([name]):
                     values = batch.column(0).flatten() if name == "block_ids" else batch.column(0)
                     if (most := pc.max(values).as_py()) is not None:
@@ -229,7 +225,15 @@ def _metadata(sources: list[_Source], tiers: list[TierFacts], argv: list[str]) -
     notes += [f"{source.given.name}: {note}" for source in others for note in source.trace.meta.notes]
     shifted = [s.given for s in sources if s.given.shift_ns]
     notes += [f"{given.name} begins {format_duration(given.shift_ns)} later" for given in shifted]
-
+    # The counters are those of the only KV cache, its tiers in the order of all, and of the only training run.
+    stats: dict[str, Any] = dict(main.stats or {}) if main is not None else {}
+    if counted := stats.get("tiers"):
+        # What is live at the end is more than it counted.
+        by_name = {tier.get("name"): {**tier, "live_bytes": None} for tier in counted}
+        stats["tiers"] = [by_name.get(tier.name, {"name": tier.name}) for tier in tiers]
+    training = [meta.stats["checkpoint"] for meta in metas if meta.stats and "checkpoint" in meta.stats]
+    if len(training) == 1:
+        stats["checkpoint"] = training[0]
     return describe(
         TRACE,
         "kvtrace",
@@ -241,19 +245,6 @@ def _metadata(sources: list[_Source], tiers: list[TierFacts], argv: list[str]) -
         tiers=tiers,
         source=main.source if main else {"kind": "merged"},
         notes=notes,
-        stats=_stats(metas, main, tiers),
+        stats=stats or None,
         is_simulated=all(meta.is_simulated for meta in metas),
     )
-
-
-def _stats(metas: list[Metadata], main: Metadata | None, tiers: list[TierFacts]) -> dict[str, Any] | None:
-    """Return the counters of the only KV cache, its tiers in the order of all, and of the only training run."""
-    found: dict[str, Any] = dict(main.stats or {}) if main is not None else {}
-    if counted := found.get("tiers"):
-        # What is live at the end is more than it counted.
-        by_name = {tier.get("name"): {**tier, "live_bytes": None} for tier in counted}
-        found["tiers"] = [by_name.get(tier.name, {"name": tier.name}) for tier in tiers]
-    training = [meta.stats["checkpoint"] for meta in metas if meta.stats and "checkpoint" in meta.stats]
-    if len(training) == 1:
-        found["checkpoint"] = training[0]
-    return found or None

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,7 @@ from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, batch_of, enum_code, objects_batch
 from kvtrace.core.tables import BLOCK_BYTES, MOST_LINE_BYTES, create, objects_path, open_table, read_csv, unpacked
 from kvtrace.core.units import format_duration
-from kvtrace.sim.chains import Numbers
-from kvtrace.trace.inventory import grown
+from kvtrace.sim.chains import Numbers, grown
 
 HEADER = "Timestamp,Operation,Object_Size_Bytes,Tier,Key,Phase"
 ZSTD_LEVEL = 3
@@ -227,27 +225,31 @@ def write_from(source: Path, target: Path, progress: Callable[[float], None]) ->
     first_us = ((reader.meta.source or {}).get("first_unix_ns") or 0) // 1000
     lost = {"deletes": 0, "request ids": 0, "offsets": 0, "phases": 0, "ranks": 0, "sub-microsecond times": 0}
     rows = 0
-    with aside(target) as temporary, _sink(temporary, is_zstd=target.name.endswith(".zst")) as out:
+    packer = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
+    is_packed = target.name.endswith(".zst")
+    with (
+        aside(target) as temporary,
+        zstandard.open(temporary, "wb", cctx=packer) if is_packed else temporary.open("wb") as out,
+    ):
         out.write(HEADER.encode() + b"\n")
         for batch in reader.batches():
             frame = pl.DataFrame(pl.from_arrow(batch)).with_columns(pl.col("op", "phase").cast(pl.String))
-            _count_losses(frame, lost)
+            is_deleted = pl.col("op") == Op.DELETE
+            counts = frame.select(
+                is_deleted.sum(),
+                pl.col("request_id").is_not_null().sum(),
+                (pl.col("offset_bytes") > 0).sum(),
+                (~pl.col("phase").is_in([Phase.PREFILL, *_EXPORT_PHASES]) & ~is_deleted).sum().alias("p"),
+                (pl.col("rank") > 0).sum(),
+                (pl.col("ts_ns") % 1000 != 0).sum(),
+            ).row(0)
+            lost = {name: lost[name] + int(count) for name, count in zip(lost, counts, strict=True)}
             text = io.BytesIO()
-            _mlperf_rows(frame.filter(pl.col("op") != Op.DELETE), keys, first_us).write_csv(text, include_header=False)
+            _mlperf_rows(frame.filter(~is_deleted), keys, first_us).write_csv(text, include_header=False)
             out.write(text.getbuffer())
             rows += batch.num_rows
             progress(float(rows))
     return lost
-
-
-@contextmanager
-def _sink(path: Path, *, is_zstd: bool) -> Iterator[Any]:
-    with path.open("wb") as file:
-        if not is_zstd:
-            yield file
-            return
-        with zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(file) as stream:
-            yield stream
 
 
 def _keys(source: Path) -> Any:
@@ -281,17 +283,3 @@ def _mlperf_rows(frame: Any, keys: Any, first_us: int) -> Any:
         key.alias("key"),
         phase.alias("phase"),
     )
-
-
-def _count_losses(frame: Any, lost: dict[str, int]) -> None:
-    kept = [Phase.PREFILL, *_EXPORT_PHASES]
-    counts = frame.select(
-        (pl.col("op") == Op.DELETE).sum(),
-        pl.col("request_id").is_not_null().sum(),
-        (pl.col("offset_bytes") > 0).sum(),
-        (~pl.col("phase").is_in(kept) & (pl.col("op") != Op.DELETE)).sum().alias("p"),
-        (pl.col("rank") > 0).sum(),
-        (pl.col("ts_ns") % 1000 != 0).sum(),
-    ).row(0)
-    for name, count in zip(lost, counts, strict=True):
-        lost[name] += int(count)

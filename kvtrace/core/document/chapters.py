@@ -199,7 +199,6 @@ def _tier_times(part: str, found: Mlperf | None, note: str) -> Named:
 
 
 def _over(value: float | None, unit: float | None) -> float | None:
-    """Return `value` / `unit`; null where one is not known."""
     return value / unit if value is not None and unit else None
 
 
@@ -383,13 +382,15 @@ def sweep_document(found: LoadSweep) -> Document:
     table = ReportTable("Sweep", Sheet.PERFORMANCE, [*columns, *end], rows, _charts(found), note, is_answer=True)
     notes = [f"rule: {found.rule}"]
     notes += [f"tier {tier} is SIMULATED: no figure counts it unless all tiers are" for tier in found.simulated_tiers]
-    return Document(
-        name="",
-        headline=found.answer,
-        chapters=[Chapter("", [table])],
-        notes=notes,
-        highlights=_highlights(found),
-    )
+    highlights, at = [], next((p for p in found.points if p.value == found.knee), None)
+    if at is not None:
+        highlights = [
+            Highlight(f"{found.axis.replace('_', ' ')} at the knee", at.value, Unit.NUMBER),
+            Highlight("throughput at the knee", at.throughput_bytes_per_s, Unit.BYTES_PER_S),
+        ]
+        known = [(name, dict(line)) for name, line in response_lines(found)]
+        highlights += [Highlight(f"{of} at the knee", ns[at.value], Unit.NS) for of, ns in known if at.value in ns]
+    return Document("", found.answer, [Chapter("", [table])], notes, highlights)
 
 
 def _charts(found: LoadSweep) -> tuple[Chart, ...]:
@@ -406,21 +407,6 @@ def _charts(found: LoadSweep) -> tuple[Chart, ...]:
         )
         if drawn
     )
-
-
-def _highlights(found: LoadSweep) -> list[Highlight]:
-    at = next((p for p in found.points if p.value == found.knee), None)
-    if at is None:
-        return []
-    return [
-        Highlight(f"{found.axis.replace('_', ' ')} at the knee", at.value, Unit.NUMBER),
-        Highlight("throughput at the knee", at.throughput_bytes_per_s, Unit.BYTES_PER_S),
-        *(
-            Highlight(f"{name} at the knee", line[at.value], Unit.NS)
-            for name, line in ((name, dict(line)) for name, line in response_lines(found))
-            if at.value in line
-        ),
-    ]
 
 
 def card_document(card: Card) -> Document:
@@ -520,18 +506,14 @@ def fleet_tables(fleet: dict[str, Any]) -> list[ReportTable]:
     }
     spec = "text: node; count: requests; share: hit_ratio = hits, local_hit_ratio = own tiers, shared_hit_ratio = "
     spec += "shared tiers; count: computed_tokens = tokens computed; ns: computing_ns = computing"
-    return [parameters("fleet", Sheet.SUMMARY, whole), table_of("nodes", Sheet.SUMMARY, spec, _rows(fleet["by_node"]))]
-
-
-def _rows(by_node: dict[str, list[int]]) -> list[dict[str, Any]]:
-    """Return a row for each node, or for the least, median and largest of each figure."""
+    by_node = fleet["by_node"]
     of_each = [dict(zip(by_node, values, strict=True)) for values in zip(*by_node.values(), strict=True)]
-    rows = [{"node": str(node)} | of | hit_ratios(of) for node, of in enumerate(of_each)]
-    if len(rows) <= MOST_NODES:
-        return rows
-    ordered = {column: sorted((row[column] for row in rows), key=lambda v: v or 0) for column in rows[0]}
-    places = {"least": 0, "median": (len(rows) - 1) // 2, "largest": -1}
-    return [{name: of[at] for name, of in ordered.items()} | {"node": said} for said, at in places.items()]
+    rows: list[dict[str, Any]] = [{"node": str(node)} | of | hit_ratios(of) for node, of in enumerate(of_each)]
+    if len(rows) > MOST_NODES:
+        ordered = {column: sorted((row[column] for row in rows), key=lambda v: v or 0) for column in rows[0]}
+        places = {"least": 0, "median": (len(rows) - 1) // 2, "largest": -1}
+        rows = [{name: of[at] for name, of in ordered.items()} | {"node": said} for said, at in places.items()]
+    return [parameters("fleet", Sheet.SUMMARY, whole), table_of("nodes", Sheet.SUMMARY, spec, rows)]
 
 
 _WINDOWS: Final = {
@@ -543,23 +525,21 @@ _WINDOWS: Final = {
 
 def event_lines(events: dict[str, Any]) -> list[str]:
     """Return a line for each event: hits before it and in the minute after it, and when they were back."""
-    return [_event_line(of) for of in events["around"]]
-
-
-def _event_line(of: dict[str, Any]) -> str:
-    if not of["is_reached"]:
-        return f"{of['event']}: the trace ends before it"
-    hits = {window["window"]: show(window["hit_ratio"], Unit.SHARE) for window in of["windows"]}
-    parts = [f"{hits[name]} {words}" for name, words in _WINDOWS.items() if name in hits]
-    back = of["hits_back_ns"]
-    if back is not None:
-        parts.append(f"back as before within {format_duration(back)}")
-    elif "before" in hits:
-        parts.append("not back as before by the end of the trace")
-    restarted = sum(window["restarted"] for window in of["windows"] if window["window"] != "before")
-    if restarted:
-        parts.append(f"{format_count(restarted)} requests began again")
-    return f"{of['event']}: hits {', '.join(parts)}"
+    lines = []
+    for of in events["around"]:
+        if not of["is_reached"]:
+            lines.append(f"{of['event']}: the trace ends before it")
+            continue
+        hits = {window["window"]: show(window["hit_ratio"], Unit.SHARE) for window in of["windows"]}
+        parts = [f"{hits[name]} {words}" for name, words in _WINDOWS.items() if name in hits]
+        if of["hits_back_ns"] is not None:
+            parts.append(f"back as before within {format_duration(of['hits_back_ns'])}")
+        elif "before" in hits:
+            parts.append("not back as before by the end of the trace")
+        if restarted := sum(window["restarted"] for window in of["windows"] if window["window"] != "before"):
+            parts.append(f"{format_count(restarted)} requests began again")
+        lines.append(f"{of['event']}: hits {', '.join(parts)}")
+    return lines
 
 
 def event_tables(events: dict[str, Any]) -> list[ReportTable]:

@@ -150,27 +150,22 @@ def _lines_of(document: Document, name: Sheet) -> Iterator[_Line]:
         yield _Line([document.headline])
         for note in [*document.notes, *(note for chapter in document.chapters for note in chapter.notes)]:
             yield _Line(["note", note])
-    for table in document.tables:
-        if table.sheet is name:
-            yield from _table_lines(table)
+    for table in (table for table in document.tables if table.sheet is name):
+        yield _Line([])
+        yield _Line([table.title], is_bold=True)
+        if table.note:
+            yield _Line([table.note])
+        rows = [[raw_cell(v, c) for v, c in zip(row, table.columns, strict=True)] for row in table.rows]
+        own = [next((value.unit.value for value in row if isinstance(value, Cell)), "") for row in table.rows]
+        units, names = [c.unit.value for c in table.columns], [c.name for c in table.columns]
+        if any(units):
+            yield _Line(units)
+        yield _Line(names + (["unit"] if any(own) else []), is_bold=True, data_rows=len(rows))
+        for cells, unit in zip(rows, own, strict=True):
+            yield _Line([raw for raw, _ in cells] + ([unit] if any(own) else []), [_FORMATS.get(of) for _, of in cells])
+        if not rows:
+            yield _Line(["none"])
     yield _Line([])
-
-
-def _table_lines(table: ReportTable) -> Iterator[_Line]:
-    yield _Line([])
-    yield _Line([table.title], is_bold=True)
-    if table.note:
-        yield _Line([table.note])
-    rows = [[raw_cell(v, c) for v, c in zip(row, table.columns, strict=True)] for row in table.rows]
-    own = [next((value.unit.value for value in row if isinstance(value, Cell)), "") for row in table.rows]
-    units, names = [c.unit.value for c in table.columns], [c.name for c in table.columns]
-    if any(units):
-        yield _Line(units)
-    yield _Line(names + (["unit"] if any(own) else []), is_bold=True, data_rows=len(rows))
-    for cells, unit in zip(rows, own, strict=True):
-        yield _Line([raw for raw, _ in cells] + ([unit] if any(own) else []), [_FORMATS.get(of) for _, of in cells])
-    if not rows:
-        yield _Line(["none"])
 
 
 def _add_sheet(book: Any, name: str, lines: Sequence[_Line]) -> None:

@@ -151,7 +151,10 @@ def _picture_lines(chart: Chart) -> Picture:
         high=chart.y_end / y_scale if chart.y_end else 100.0 if chart.shape is ChartShape.CURVE else None,
     )
     if is_tail:
-        x, x_scale = _tail_axis(xs), 1.0
+        # Each further nine takes the same room: a linear axis hides the tail.
+        end, x_scale = 1 / (1 - max(xs, default=0.0)), 1.0
+        nines = tuple((at, name) for at, name in _TAILS if at <= end * 1.001)
+        x = PlotAxis("percentile", "", is_log=True, ticks=nines, low=1, high=max(end, 2), is_percentiles=True)
     else:
         has_log_x = (chart.shape is ChartShape.CURVE and min(xs, default=0) > 0) or (
             chart.shape in (ChartShape.LOAD, ChartShape.POINTS) and _is_wide(xs, _WIDE_LOADS)
@@ -174,13 +177,6 @@ def _picture_lines(chart: Chart) -> Picture:
         )
     marks = tuple((at / x_scale, label) for at, label in chart.marks)
     return Picture(chart.title, x, y, lines, marks=marks, has_points=not is_steps)
-
-
-def _tail_axis(shares: Sequence[float]) -> PlotAxis:
-    """Return the axis of percentiles on which each further nine takes the same room: a linear one hides the tail."""
-    end = 1 / (1 - max(shares, default=0.0))
-    ticks = tuple((at, name) for at, name in _TAILS if at <= end * 1.001)
-    return PlotAxis("percentile", "", is_log=True, ticks=ticks, low=1, high=max(end, 2), is_percentiles=True)
 
 
 def _doubling_ticks(loads: Sequence[float], *, is_log: bool) -> tuple[tuple[float, str], ...]:
@@ -346,7 +342,6 @@ def html_page(documents: list[Document], made_by: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return `text` so that it is shown as it stands."""
     return escaped(printable(text))
 
 
@@ -363,9 +358,12 @@ def _document(document: Document, anchor: str, charts: _Charts) -> str:
     name = f'<p class="name">{_plain(document.name)}</p> ' if document.about else ""
     title = f"{name}<h1>{_plain(document.about or document.name)}</h1>\n"
     title += f'<p class="headline">{_plain(document.headline)}</p>\n'
+    shown = [(at, of.title) for at, of in chapters if of.title and not of.is_folded]
+    links = "".join(f'<li><a href="#{at}">{_plain(title)}</a></li>' for at, title in shown)
+    nav = f"<nav><ul>{links}</ul></nav>\n" if len(shown) > 1 else ""
     rest = (
         f"{on_what}{_highlights(document)}{_doubts(document)}{f'<div class=charts>{drawn}</div>' if drawn else ''}"
-        f"{_links([(at, of.title) for at, of in chapters if of.title and not of.is_folded])}{body}\n"
+        f"{nav}{body}\n"
     )
     if anchor != "d0":
         rest = f'<details class="folded"><summary>{title}</summary>\n{rest}</details>'
@@ -374,7 +372,6 @@ def _document(document: Document, anchor: str, charts: _Charts) -> str:
 
 
 def _doubts(document: Document) -> str:
-    """Return the warnings, and the notes, folded."""
     warned = "".join(f"<li>{_plain(warning)}</li>" for warning in document.warnings)
     warning = f'<ul class="warning" role="alert">{warned}</ul>\n' if warned else ""
     notes = "".join(f"<li>{_plain(note)}</li>" for note in document.notes)
@@ -383,13 +380,6 @@ def _doubts(document: Document) -> str:
     many = f"{len(document.notes)} note{'s' * (len(document.notes) > 1)}"
     summary = f"<summary>{many} on how this was made and measured</summary>"
     return f'{warning}<details>{summary}<ul class="notes">{notes}</ul></details>\n'
-
-
-def _links(targets: list[tuple[str, str]]) -> str:
-    if len(targets) < 2:  # noqa: PLR2004 - one leads nowhere
-        return ""
-    links = "".join(f'<li><a href="#{anchor}">{_plain(title)}</a></li>' for anchor, title in targets)
-    return f"<nav><ul>{links}</ul></nav>\n"
 
 
 def _highlights(document: Document) -> str:
@@ -427,7 +417,6 @@ def _section(table: ReportTable, charts: _Charts) -> str:
 
 
 def _exact(raw: Any, unit: Unit) -> str:
-    """Return the attribute that says a figure exactly."""
     return f' title="{raw} {unit}"' if unit and isinstance(raw, int | float) else ""
 
 
@@ -670,7 +659,9 @@ def _lines(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:
 
 def _boxes(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:
     from bokeh.models import ColumnDataSource
+    from bokeh.models.annotations import Label
 
+    centred: dict[str, Any] = {"text_align": "center", "text_baseline": "middle", "text_font_size": "11px"}
     found = []
     for boxes in picture.boxes:
         sides = {name: getattr(boxes, name) for name in ("left", "right", "bottom", "top")}
@@ -684,34 +675,22 @@ def _boxes(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:
         shown = [(picture.x, "@left{%.5g} … @right{%.5g}")] + ([] if picture.y.ticks else [(picture.y, y)])
         axes, told = (shown, []) if boxes.texts is None else ([], [("", "@text")])
         _hover(plot, part, axes, ("@left", "@right", "@bottom", "@top"), told)
-        _write_in(plot, boxes)
+        # Labels take their colour from the page.
+        corners = zip(boxes.left, boxes.right, boxes.bottom, boxes.top, boxes.texts or [], strict=False)
+        for left, right, bottom, top, text in corners:
+            plot.add_layout(Label(x=(left + right) / 2, y=(bottom + top) / 2, text=text, **centred))
         found.append((boxes.label, [part]))
     return found
 
 
-def _write_in(plot: Any, boxes: PlotBoxes) -> None:
-    """Write into each box what stands there, as labels, which take their colour from the page."""
-    from bokeh.models.annotations import Label
-
-    centred: dict[str, Any] = {"text_align": "center", "text_baseline": "middle", "text_font_size": "11px"}
-    corners = zip(boxes.left, boxes.right, boxes.bottom, boxes.top, boxes.texts or [], strict=False)
-    for left, right, bottom, top, text in corners:
-        plot.add_layout(Label(x=(left + right) / 2, y=(bottom + top) / 2, text=text, **centred))
-
-
 def _hover(
-    plot: Any,
-    part: Any,
-    shown: list[tuple[PlotAxis, str]],
-    numbers: tuple[str, ...],
-    more: list[tuple[str, str]] | None = None,
+    plot: Any, part: Any, axes: list[tuple[PlotAxis, str]], numbers: tuple[str, ...], texts: list[tuple[str, str]]
 ) -> None:
     from bokeh.models import HoverTool
 
-    told = [*(more or []), *((axis.title, f"{value} {axis.unit}".rstrip()) for axis, value in shown)]
+    told = [("", "$name"), *texts, *((axis.title, f"{value} {axis.unit}".rstrip()) for axis, value in axes)]
     kinds: Any = dict.fromkeys(numbers, "printf")
-    tool = HoverTool(renderers=[part], tooltips=[("", "$name"), *told], formatters=kinds, visible=False)
-    plot.add_tools(tool)
+    plot.add_tools(HoverTool(renderers=[part], tooltips=told, formatters=kinds, visible=False))
 
 
 def _mark(plot: Any, picture: Picture) -> None:

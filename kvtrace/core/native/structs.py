@@ -72,16 +72,12 @@ class CHeader:
         for match in _STRUCT.finditer(text):
             name, body = match[2] or match[3], match[1] or match[4]
             self.tables[name] = {of: kind for kind, of in _TABLE.findall(body)}
-            body = _TABLE.sub(r"\1 *\2; int64_t \2_count", body)
-            self.fields[name] = [field for kind, rest in _FIELDS.findall(body) for field in self._declared(kind, rest)]
-
-    def _declared(self, kind: str, names: str) -> list[_Field]:
-        found = [_DECLARED.match(name.strip()) for name in names.split(",")]
-        return [
-            _Field(m[2], kind, bool(m[1]), tuple(self.constants.get(n) or int(n) for n in re.findall(r"\w+", m[3])))
-            for m in found
-            if m is not None
-        ]
+            fields = self.fields[name] = []
+            for kind, names in _FIELDS.findall(_TABLE.sub(r"\1 *\2; int64_t \2_count", body)):
+                for declared in names.split(","):
+                    if m := _DECLARED.match(declared.strip()):
+                        lengths = tuple(self.constants.get(n) or int(n) for n in re.findall(r"\w+", m[3]))
+                        fields.append(_Field(m[2], kind, bool(m[1]), lengths))
 
     @functools.cache  # noqa: B019 - headers are few, and stay
     def struct(self, name: str) -> Any:

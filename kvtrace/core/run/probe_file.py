@@ -192,16 +192,14 @@ def find_probe(folder: Path) -> ProbeFile | None:
 
 def probe_answer(found: ProbeFile) -> str:
     """Return in one line what the device was asked for; "" where nothing was seen."""
-    seconds = (found.duration_ns or 0) / NS_PER_S
-    told = [_told(name, of, seconds) for name, of in found.block.directions.items() if of.completed and seconds]
+    seconds, told = (found.duration_ns or 0) / NS_PER_S, []
+    for direction, of in found.block.directions.items():
+        count, moved, p99_ns = of.completed, of.completed_bytes, of.d2c.p99_ns
+        if count and seconds:
+            per_s = count / seconds
+            rate = f"{per_s:,.4g} requests/s" if per_s < _FOUR_DIGITS else f"{per_s:,.0f} requests/s"
+            if moved:
+                rate += f" of {format_io_size(round(moved / count))} on average, {format_rate(moved / seconds)}"
+            known = f"p99 {format_duration(p99_ns)} in driver and device"
+            told.append(f"{direction}: {rate}, {'p99 not known (fewer than 100)' if p99_ns is None else known}")
     return "; ".join(told) + f" (block requests in {format_duration(found.duration_ns)})" if told else ""
-
-
-def _told(direction: str, of: DirectionFigures, seconds: float) -> str:
-    count, moved, p99_ns = of.completed or 0, of.completed_bytes, of.d2c.p99_ns
-    rate = (
-        f"{count / seconds:,.4g} requests/s" if count / seconds < _FOUR_DIGITS else f"{count / seconds:,.0f} requests/s"
-    )
-    size = f" of {format_io_size(round(moved / count))} on average, {format_rate(moved / seconds)}" if moved else ""
-    tail = "p99 not known (fewer than 100)" if p99_ns is None else f"p99 {format_duration(p99_ns)} in driver and device"
-    return f"{direction}: {rate}{size}, {tail}"

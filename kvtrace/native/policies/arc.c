@@ -29,19 +29,17 @@ static void recall(World *w, int64_t t, int64_t slot) {
 }
 
 // It is one of those used more often.
-EXPORT int64_t arc_on_hit(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
+EXPORT void arc_on_hit(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     leave(w, t, slot);
     enter(w, t, slot, T2);
-    return 0;
 }
 
 // Used once; more often as a ghost.
-EXPORT int64_t arc_on_insert(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
+EXPORT void arc_on_insert(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     recall(w, t, slot);
     Note *note = note_of(w, t, slot);
     note->count = 0;
     enter(w, t, slot, note->place == NONE ? T1 : T2);
-    return 0;
 }
 
 // ARC's victim; its count says that it is not to become a ghost (case IV A, T1 alone fills the tier).
@@ -67,16 +65,14 @@ EXPORT int64_t arc_choose(World *w, int64_t t, int64_t incoming, UNUSED int64_t 
 }
 
 // What is evicted becomes a ghost, unless arc_choose said otherwise.
-EXPORT int64_t arc_on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted) {
+EXPORT void arc_on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted) {
     const Note *note = note_of(w, t, slot);
     int32_t place = note->place;
     leave(w, t, slot);
     if (is_evicted && !note->count) enter(w, t, slot, place == T1 ? B1 : B2);
-    return 0;
 }
 
-EXPORT int64_t arc_forget(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
+EXPORT void arc_forget(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     int32_t place = note_of(w, t, slot)->place;
     if (place == B1 || place == B2) leave(w, t, slot);
-    return 0;
 }

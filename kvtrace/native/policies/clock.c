@@ -1,9 +1,8 @@
 // CLOCK: as FIFO, but a slot that was used is spared once for it, and becomes the newest.
 #include "../sim.h"
 
-EXPORT int64_t clock_on_hit(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
+EXPORT void clock_on_hit(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     note_of(w, t, slot)->count = 1;
-    return 0;
 }
 
 // The oldest slot that was not used since it last became the newest, or the first.

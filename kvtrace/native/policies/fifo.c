@@ -2,21 +2,17 @@
 #include "../sim.h"
 
 // A use does not count.
-EXPORT int64_t fifo_on_hit(UNUSED World *w, UNUSED int64_t t, UNUSED int64_t slot, UNUSED int64_t with) {
-    return 0;
-}
+EXPORT void fifo_on_hit(UNUSED World *w, UNUSED int64_t t, UNUSED int64_t slot, UNUSED int64_t with) {}
 
-EXPORT int64_t fifo_on_insert(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
+EXPORT void fifo_on_insert(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     note_of(w, t, slot)->count = 0;     // it was not used
     enter(w, t, slot, 0);
-    return 0;
 }
 
 EXPORT int64_t fifo_choose(World *w, int64_t t, UNUSED int64_t slot, UNUSED int64_t with) {
     return queue_of(w, t, 0)->tail;
 }
 
-EXPORT int64_t fifo_on_remove(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
+EXPORT void fifo_on_remove(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     leave(w, t, slot);
-    return 0;
 }

@@ -34,7 +34,7 @@ static void leave_group(World *w, int64_t t, int64_t slot) {
 }
 
 // It is used for the first time.
-EXPORT int64_t lfu_on_insert(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
+EXPORT void lfu_on_insert(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     note_of(w, t, slot)->count = 1;
     int64_t last = queue_of(w, t, 0)->tail, group;
     if (last != NONE && note_of(w, t, last)->count == 1) {
@@ -45,10 +45,9 @@ EXPORT int64_t lfu_on_insert(World *w, int64_t t, int64_t slot, UNUSED int64_t w
         link_above(w, t, slot, NONE);
     }
     join_group(w, t, slot, group);
-    return 0;
 }
 
-EXPORT int64_t lfu_on_hit(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {    // it is used once more
+EXPORT void lfu_on_hit(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {    // it is used once more
     Note *note = note_of(w, t, slot);
     int64_t place = note_of(w, t, note->place)->top, above = link_of(w, t, place)->newer;
     note->count++;
@@ -60,13 +59,11 @@ EXPORT int64_t lfu_on_hit(World *w, int64_t t, int64_t slot, UNUSED int64_t with
         link_above(w, t, slot, place);
     }
     join_group(w, t, slot, is_group ? note_of(w, t, above)->place : new_group(w, t));
-    return 0;
 }
 
 // From its group and the list.
-EXPORT int64_t lfu_on_remove(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
+EXPORT void lfu_on_remove(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     leave_group(w, t, slot);
     unlink_from(w, t, slot, 0);
     note_of(w, t, slot)->place = NONE;
-    return 0;
 }

@@ -22,13 +22,12 @@ static void remember(World *w, int64_t t, int64_t slot) {
     enter(w, t, slot, GHOST);
 }
 
-EXPORT int64_t s3fifo_on_hit(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
+EXPORT void s3fifo_on_hit(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     note_of(w, t, slot)->count++;
-    return 0;
 }
 
 // Into the small queue; into the main one if it was a ghost, or before anything ever had to leave.
-EXPORT int64_t s3fifo_on_insert(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
+EXPORT void s3fifo_on_insert(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     recall(w, t, slot);
     Note *note = note_of(w, t, slot);
     const Tier *tier = &w->tiers[t];
@@ -36,7 +35,6 @@ EXPORT int64_t s3fifo_on_insert(World *w, int64_t t, int64_t slot, UNUSED int64_
     bool is_small_full = queue_of(w, t, SMALL)->bytes >= tier->limit / 10;
     bool is_main = note->place == WAS_GHOST || (is_small_full && !tier->has_evicted);
     enter(w, t, slot, is_main ? MAIN : SMALL);
-    return 0;
 }
 
 // What makes room for `incoming`; those used in the small queue move to the main one.
@@ -63,14 +61,12 @@ EXPORT int64_t s3fifo_choose(World *w, int64_t t, int64_t incoming, UNUSED int64
     return slot;
 }
 
-EXPORT int64_t s3fifo_on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted) {
+EXPORT void s3fifo_on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted) {
     int32_t place = note_of(w, t, slot)->place;
     leave(w, t, slot);
     if (place == SMALL && is_evicted) remember(w, t, slot);
-    return 0;
 }
 
-EXPORT int64_t s3fifo_forget(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
+EXPORT void s3fifo_forget(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     if (note_of(w, t, slot)->place == GHOST) leave(w, t, slot);
-    return 0;
 }

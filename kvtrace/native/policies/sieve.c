@@ -1,9 +1,9 @@
 // SIEVE: a hand goes from old to new, over and over, past those used since it last came by.
 #include "../sim.h"
 
-Operation clock_on_hit;
+Change clock_on_hit;
 
-EXPORT int64_t sieve_on_hit(World *w, int64_t t, int64_t slot, int64_t with) { return clock_on_hit(w, t, slot, with); }
+EXPORT void sieve_on_hit(World *w, int64_t t, int64_t slot, int64_t with) { clock_on_hit(w, t, slot, with); }
 
 // Where the hand stops: at the first that was not used since it last came by.
 EXPORT int64_t sieve_choose(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
@@ -18,8 +18,7 @@ EXPORT int64_t sieve_choose(World *w, int64_t t, int64_t slot, UNUSED int64_t wi
 }
 
 // The hand moves on if it is there.
-EXPORT int64_t sieve_on_remove(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
+EXPORT void sieve_on_remove(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     if (w->tiers[t].hand == slot) w->tiers[t].hand = link_of(w, t, slot)->newer;
     leave(w, t, slot);
-    return 0;
 }

@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import EnumType, StrEnum
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -285,7 +286,6 @@ def _of_queue(preset: Preset) -> Iterator[str]:
 
 
 def _of_staging(preset: Preset) -> Iterator[str]:
-    """Yield what does not hold of tiers that stage, or that make room only at times."""
     staging = [t for t in preset.tiers if t.staging]
     if len(staging) > 1:
         yield f"one tier can stage, not {len(staging)}"
@@ -307,7 +307,6 @@ def _of_staging(preset: Preset) -> Iterator[str]:
 
 
 def _of_offers(preset: Preset) -> Iterator[str]:
-    """Yield what does not hold of what is stored together."""
     is_through = preset.placement is Placement.WRITE_THROUGH
     staging, whole = any(t.staging for t in preset.tiers), [t for t in preset.tiers if t.whole_offers]
     if preset.entry is not Entry.CHUNK and (preset.offer_tokens or preset.offers_hits):
@@ -479,16 +478,14 @@ def knobs_of(name: str) -> list[Knob]:
 
 
 def _knobs(prefix: str, holder: Any, kind: type[msgspec.Struct]) -> Iterator[Knob]:
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    meanings, name = {}, None
-    for node in body.body if isinstance(body, ast.ClassDef) else ():
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            name = node.target.id
-        elif name and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            meanings[name] = " ".join(str(node.value.value).split())
-            name = None
-        else:
-            name = None
+    source = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    [body] = (node.body for node in source.body if isinstance(node, ast.ClassDef))
+    # A text behind a field says what it means.
+    meanings = {
+        ast.unparse(of.target): " ".join(ast.literal_eval(text.value).split())
+        for of, text in pairwise(body)
+        if isinstance(of, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
     for field in msgspec.structs.fields(kind):
         value = getattr(holder, field.name)
         if field.name in _HIDDEN or isinstance(value, msgspec.Struct) or field.name == "tiers":

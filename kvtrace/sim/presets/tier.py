@@ -338,7 +338,6 @@ def complaints_of_tier(tier: TierSetting) -> Iterator[str]:
 
 
 def _of_waiting(tier: TierSetting, name: str) -> Iterator[str]:
-    """Yield what does not hold of the knobs of what waits to be stored, and of buckets."""
     objects, share, policy = tier.bucket_objects, tier.bucket_gc, tier.policy
     if tier.heartbeat is not None and not tier.store_queue:
         yield f"{name}: heartbeat needs a store_queue"

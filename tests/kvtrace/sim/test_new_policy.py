@@ -16,18 +16,18 @@ ROOT = Path(__file__).resolve().parents[3]
 MRU = """// MRU: the one used last leaves first.
 #include "../sim.h"
 
-Operation fifo_on_insert, fifo_on_remove;
+Change fifo_on_insert, fifo_on_remove;
 
-EXPORT int64_t mru_on_insert(World *w, int64_t t, int64_t slot, int64_t now) { return fifo_on_insert(w, t, slot, now); }
+EXPORT void mru_on_insert(World *w, int64_t t, int64_t slot, int64_t now) { fifo_on_insert(w, t, slot, now); }
 
-EXPORT int64_t mru_on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted) {
-    return fifo_on_remove(w, t, slot, is_evicted);
+EXPORT void mru_on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted) {
+    fifo_on_remove(w, t, slot, is_evicted);
 }
 
-EXPORT int64_t mru_on_hit(World *w, int64_t t, int64_t slot, int64_t with) {
+EXPORT void mru_on_hit(World *w, int64_t t, int64_t slot, int64_t with) {
+    (void)with;
     leave(w, t, slot);
     enter(w, t, slot, 0);
-    return with;
 }
 
 EXPORT int64_t mru_choose(World *w, int64_t t, int64_t incoming, int64_t with) {
