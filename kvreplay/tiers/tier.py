@@ -406,7 +406,9 @@ def spread(trace: Path, drives: int) -> tuple[Any, str]:
     """
     if objects_path(trace).is_file():
         return drive_by_key(trace, drives), BY_KEY
-    return drive_by_id(_ids(trace), drives), BY_ID
+    batches = open_table(trace, TRACE).batches(["object_id"])
+    ids = 1 + max((pc.max(batch.column("object_id")).as_py() for batch in batches if len(batch)), default=-1)
+    return drive_by_id(ids, drives), BY_ID
 
 
 def drive_by_key(trace: Path, drives: int) -> Any:
@@ -425,22 +427,12 @@ def drive_by_id(ids: int, drives: int) -> Any:
     mixing keeps ids at any fixed distance from falling on one drive.
     """
     runs: Any = np.arange(-(-ids // drives), dtype=np.uint64)
-    first = (_mixed(runs) % np.uint64(drives)).astype(np.int64)
-    return ((first[:, None] + np.arange(drives)) % drives).astype(np.uint8).reshape(-1)[:ids]
-
-
-def _mixed(numbers: Any) -> Any:
-    """Return SplitMix64's output for each number (uint64) as its state before. Source: Steele, Lea, Flood 2014."""
-    mixed = numbers + np.uint64(0x9E3779B97F4A7C15)
+    # SplitMix64's output for each run as its state before. Source: Steele, Lea, Flood 2014.
+    mixed = runs + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ mixed >> np.uint64(31)
-
-
-def _ids(trace: Path) -> int:
-    """Return one more than the highest object id in `trace`."""
-    batches = open_table(trace, TRACE).batches(["object_id"])
-    return 1 + max((pc.max(batch.column("object_id")).as_py() for batch in batches if len(batch)), default=-1)
+    first = ((mixed ^ mixed >> np.uint64(31)) % np.uint64(drives)).astype(np.int64)
+    return ((first[:, None] + np.arange(drives)) % drives).astype(np.uint8).reshape(-1)[:ids]
 
 
 class SeveralDrives(Tier):
