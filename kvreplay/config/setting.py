@@ -170,23 +170,19 @@ def repeats_of(reader: Reader, window: TraceWindow, pacer: Pacer, tiers: Sequenc
         return int(runtime_ns * pacer.speed) // Repeated(reader, window.rows, 1).period_ns + 1
     facts = window.facts
     # By the models of tiers that take time, each direction one after the other.
-    served_ns = max((_served_ns(facts, tier, at) for at, tier in enumerate(tiers)), default=0.0)
+    served_ns = max(
+        (
+            max(float(kind["bytes"]) * (NS_PER_S / rate), float(kind["rows"]) * service.least_ns)
+            for of_tier, tier in zip(facts.kinds, tiers, strict=True)
+            if tier is not None and (service := tier.service) is not None
+            for op, rate in ((READ, service.read_bytes_per_s), (WRITE, service.write_bytes_per_s))
+            for kind in [of_tier[op]]
+        ),
+        default=0.0,
+    )
     is_stored = np.array([isinstance(tier, ObjectTier) or bool(tier and tier.drives) for tier in tiers])
     moved = int(facts.kinds["bytes"][is_stored][:, [READ, WRITE]].sum())
     once_s = max(moved / MOST_BYTES_PER_S, facts.rows / MOST_OPERATIONS_PER_S, served_ns / NS_PER_S)
     available = available_bytes()
     room = 1 << 24 if available is None else available // MEMORY_PART // ROW_BYTES
     return max(1, min(int(runtime_ns / NS_PER_S / once_s) + 1, room // window.rows))
-
-
-def _served_ns(facts: Facts, tier: Tier | None, at: int) -> float:
-    """Return the least time that the model of `tier` takes for its operations; 0 without one."""
-    service = None if tier is None else tier.service
-    if service is None:
-        return 0.0
-    longest = 0.0
-    for op, rate in ((READ, service.read_bytes_per_s), (WRITE, service.write_bytes_per_s)):
-        kind = facts.kinds[at, op]
-        share_ns = service.latency_ns // service.concurrency if service.concurrency else 0
-        longest = max(longest, float(kind["bytes"]) * (NS_PER_S / rate), float(kind["rows"]) * share_ns)
-    return longest

@@ -21,7 +21,7 @@ from engine_drivers.recorder import Settings
 from kvreplay.drivers.engines import ENGINES, EngineKind
 from kvreplay.drivers.record import STRACE, EngineRecord, read_events, read_strace
 from kvreplay.tiers import claims
-from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import printable
 
 DRIVER = Path(engine_drivers.__file__).with_name("start.py")
@@ -31,12 +31,6 @@ POLL_S = 0.1
 _ENDS_S = 10
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ERROR = re.compile(r"[\w.]*(?:Error|Exception|Exit|Interrupt)\b")
-
-
-def check_strace(kind: EngineKind) -> None:
-    """Raise ConfigError if the engine is recorded by strace, and that is not there."""
-    if ENGINES[kind].is_straced and shutil.which(STRACE[0]) is None:
-        raise ConfigError(f"{kind}: its files are written out of Python's sight, so strace records them: install it")
 
 
 @contextmanager

@@ -17,9 +17,9 @@ import msgspec
 
 from engine_drivers.recorder import Settings
 from kvreplay.config.config import Config
-from kvreplay.drivers.drive import check_strace, engine_directory, serve
+from kvreplay.drivers.drive import engine_directory, serve
 from kvreplay.drivers.engines import EngineOptions, Prompts, RealEngine, check_interpreter, read_prompts
-from kvreplay.drivers.record import TIER, EngineRecord, Recording, recording
+from kvreplay.drivers.record import STRACE, TIER, EngineRecord, Recording, recording
 from kvreplay.probes.session import probing
 from kvreplay.result import tables
 from kvreplay.result.counts import RunPart
@@ -74,7 +74,9 @@ def run_engine(
     tables.check_output(output, is_forced=is_forced)
     prompts = read_prompts(wanted.trace, wanted.requests)
     check_interpreter(wanted.kind, wanted.interpreter)
-    check_strace(wanted.kind)
+    if wanted.engine.is_straced and shutil.which(STRACE[0]) is None:
+        why = "its files are written out of Python's sight, so strace records them: install it"
+        raise ConfigError(f"{wanted.kind}: {why}")
     tables.make_directory(output, RUN_FILE)
     with ExitStack() as stack:
         interrupted = stack.enter_context(noted_signals())

@@ -22,9 +22,9 @@ from kvreplay.native.rows import DELETE
 from kvreplay.result.figures import judge
 from kvtrace import __version__
 from kvtrace.core import np
-from kvtrace.core.document.chapters import Named, metrics_of, parameters_of, run_sheets
+from kvtrace.core.document.chapters import Named, metrics_of, parameters_of
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of
-from kvtrace.core.document.export import PlainSheet, write_workbook
+from kvtrace.core.document.export import PlainSheet
 from kvtrace.core.files import read_json, write_text
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import Criterion
@@ -229,25 +229,20 @@ def aggregate(number: int, asked_trials: int, clients: Sequence[Client]) -> Aggr
     )
 
 
-def worst_criteria(clients: Sequence[Client], *, has_memory: bool) -> list[Criterion]:
-    """Return each criterion of the trial that met it worst; without a CPU tier its criterion is absent."""
-    found: dict[str, list[Criterion]] = {}
-    for client in clients:
-        for trial in client.trials:
-            for criterion in trial.criteria:
-                if has_memory or criterion.name != "cpu_p95_ns":
-                    found.setdefault(criterion.name, []).append(criterion)
-    signs = {name: 1 if name.endswith("_p95_ns") else -1 for name in found}
-    return [
-        max(of_name, key=lambda c: (_SEVERITY.index(c.verdict), signs[c.name] * (c.measured or 0)))
-        for of_name in found.values()
-    ]
-
-
 def result_of(result: dict[str, Any], clients: Sequence[Client], number: int, *, has_memory: bool) -> MlperfResult:
     """Make the result of `clients`; `result` holds the fields that do not follow from theirs."""
     found = aggregate(number, result["asked_trials"], clients)
-    criteria = worst_criteria(clients, has_memory=has_memory)
+    by_name: dict[str, list[Criterion]] = {}
+    for criterion in (c for client in clients for trial in client.trials for c in trial.criteria):
+        # Without a CPU tier its criterion is absent.
+        if has_memory or criterion.name != "cpu_p95_ns":
+            by_name.setdefault(criterion.name, []).append(criterion)
+    # Each of the trial that met it worst.
+    signs = {name: 1 if name.endswith("_p95_ns") else -1 for name in by_name}
+    criteria = [
+        max(each, key=lambda c: (_SEVERITY.index(c.verdict), signs[c.name] * (c.measured or 0)))
+        for each in by_name.values()
+    ]
     mark = mark_of(result["rules"])
     limits = Counter(trial.limit or "not identified" for client in clients for trial in client.trials)
     limit = ", ".join(name if len(limits) == 1 else f"{name} ({count})" for name, count in limits.most_common())
@@ -337,22 +332,19 @@ def served_of(run: Path, requests: Path, trace: Metadata) -> Served:
     # A repeat of the trace counts its requests on.
     at = order[ids[is_whole] % max(1, len(order))]
     tokens, turns = (asked.column(name).to_numpy() for name in ("output_tokens", "turn"))
-    storage = [tier.name for tier in trace.tiers].index(STORAGE)
+    storage, storage_io_ns = [tier.name for tier in trace.tiers].index(STORAGE), 0
+    names = ("tier", "op", "request_id", "submitted_ns", "completed_ns")
+    for batch in open_table(run / OPS_FILE, OPS).batches(names):
+        tier, op, request, submitted, completed = (numbers(batch.column(name)) for name in names)
+        counts = (tier == storage) & (op != DELETE) & (completed >= 0) & np.isin(request, ids[is_whole])
+        storage_io_ns += int((completed - submitted)[counts].sum())
     return Served(
         requests=int(is_whole.sum()),
         tokens=int(tokens[at].sum()),
-        storage_io_ns=sum(_io_ns(batch, ids[is_whole], storage) for batch in open_table(run / OPS_FILE, OPS).batches()),
+        storage_io_ns=storage_io_ns,
         lookups=int(turns[at].sum()),
         hits=int(hits[is_whole].sum()),
     )
-
-
-def _io_ns(batch: Any, whole: Any, storage: int) -> int:
-    """Return the time of the reads and writes in `batch` of the requests `whole` on the tier `storage`, added up."""
-    names = ("tier", "op", "request_id", "submitted_ns", "completed_ns")
-    tier, op, request, submitted, completed = (numbers(batch.column(name)) for name in names)
-    counts = (tier == storage) & (op != DELETE) & (completed >= 0) & np.isin(request, whole)
-    return int((completed - submitted)[counts].sum())
 
 
 _TOP = {
@@ -503,15 +495,3 @@ def write_csv(result: MlperfResult, path: Path) -> None:
     lines = csv.writer(out, lineterminator="\n")
     lines.writerows([sheet.header, *sheet.rows])
     write_text(path, out.getvalue())
-
-
-def write_book(result: MlperfResult, runs: Sequence[tuple[str, RunFile, Served]], path: Path) -> None:
-    """Write the benchmark's sheets, of `runs` where they are at hand, and ours behind them, to `path`.
-
-    Raises:
-        ProbeUnavailable: the library that writes workbooks is missing.
-
-    """
-    known = [served.named(run.summary.wall_ns) for _, run, served in runs]
-    rest = run_sheets([(name, run) for name, run, _ in runs], known)[1:] if runs else []
-    write_workbook([result_document(result, result.option)], path, [summary_sheet(result), *rest])

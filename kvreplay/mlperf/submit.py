@@ -23,10 +23,11 @@ from kvreplay.mlperf.result import (
     MlperfResult,
     Served,
     read_result,
+    result_document,
     result_of,
     served_of,
+    summary_sheet,
     trial_of,
-    write_book,
     write_csv,
 )
 from kvreplay.mlperf.rules import STORAGE, Attempt, Kept, Rule, judged, resolve
@@ -34,6 +35,8 @@ from kvreplay.result import tables
 from kvreplay.run.run import FinishedRun, Replay, Replaying, replay
 from kvreplay.run.trials import Trials
 from kvtrace.core.app import log
+from kvtrace.core.document.chapters import run_sheets
+from kvtrace.core.document.export import write_workbook
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable, TraceError
 from kvtrace.core.files import write_json
 from kvtrace.core.run.run_file import MLPERF_FILE, TRIALS_FOLDER, RunFile, run_program
@@ -134,11 +137,16 @@ def _result(
 
 
 def write_result(result: MlperfResult, runs: Sequence[tuple[str, RunFile, Served]], output: Path) -> None:
-    """Write `result` to `output` in its three forms; a workbook if openpyxl is there, else a line that says how."""
+    """Write `result` to `output` in its three forms; a workbook if openpyxl is there, else a line that says how.
+
+    The workbook has the benchmark's sheets, of `runs` where they are at hand, and ours behind them.
+    """
     write_csv(result, output / CSV_FILE)
     written = [MLPERF_FILE, CSV_FILE]
+    known = [served.named(run.summary.wall_ns) for _, run, served in runs]
+    rest = run_sheets([(name, run) for name, run, _ in runs], known)[1:] if runs else []
     try:
-        write_book(result, runs, output / BOOK_FILE)
+        write_workbook([result_document(result, result.option)], output / BOOK_FILE, [summary_sheet(result), *rest])
         written.append(BOOK_FILE)
     except ProbeUnavailable as error:
         log(f"no {BOOK_FILE}: {error}")
