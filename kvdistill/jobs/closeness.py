@@ -329,15 +329,14 @@ def ks_distance(a: NDArray[Any], b: NDArray[Any], tolerance: float = 0) -> float
     if not len(a) or not len(b):
         return None
     a, b = np.sort(a), np.sort(b)
-    return max(_above(a, b, tolerance), _above(b, a, tolerance))
-
-
-def _above(a: NDArray[Any], b: NDArray[Any], tolerance: float) -> float:
-    """Return how far the distribution of `a`, moved up by `tolerance`, is above that of `b`, at most."""
-    points = np.unique(np.concatenate([a + tolerance, b]))
-    below_a = np.searchsorted(a, points - tolerance, "right") / len(a)
-    below_b = np.searchsorted(b, points, "right") / len(b)
-    return float((below_a - below_b).max())
+    found = []
+    for low, high in ((a, b), (b, a)):
+        # How far the distribution of the one, moved up by the tolerance, is above that of the other, at most.
+        points = np.unique(np.concatenate([low + tolerance, high]))
+        below_low = np.searchsorted(low, points - tolerance, "right") / len(low)
+        below_high = np.searchsorted(high, points, "right") / len(high)
+        found.append(float((below_low - below_high).max()))
+    return max(found)
 
 
 def size_tv(stream: Stream, source: Stream) -> float:

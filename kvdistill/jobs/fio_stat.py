@@ -286,7 +286,12 @@ def _rate(stream: IoStream) -> tuple[Rate, list[str], list[str]]:
         # As the job has them: I/Os that now and then arrive in parts are of one size there.
         sizes = [size for size, _ in split_sizes(direction).entries]
         ops_per_s = bytes_per_s / sizes[0] if len(sizes) == 1 else ops_per_s
-        rate = even_pace(ops_per_s, bytes_per_s, has_one_size=len(sizes) == 1)
+        whole, is_one = round(ops_per_s), len(sizes) == 1
+        # rate_iops with bssplit is wrong before fio 3.42; with several sizes, gaps follow the size before.
+        if is_one and whole and _rate_error(whole, ops_per_s) <= _EVEN_TOLERANCE:
+            rate = Rate(1, (f"rate_iops={whole}",), whole, is_poisson=False)
+        else:
+            rate = by_bytes(ops_per_s, bytes_per_s)
         return rate, [], list(rate.options)
     rate = pace(ops_per_s, bytes_per_s)
     comment = []
@@ -511,15 +516,6 @@ def pace(ops_per_s: float, bytes_per_s: float) -> Rate:
             best = rate
     fast = best is not None and ops_per_s > _US_PER_S / 100
     return best if best is not None and fast else by_bytes(ops_per_s, bytes_per_s)
-
-
-def even_pace(ops_per_s: float, bytes_per_s: float, *, has_one_size: bool) -> Rate:
-    """Return how fio keeps `ops_per_s` at equal gaps; with several sizes, gaps follow the size before."""
-    whole = round(ops_per_s)
-    # rate_iops with bssplit is wrong before fio 3.42.
-    if has_one_size and whole and _rate_error(whole, ops_per_s) <= _EVEN_TOLERANCE:
-        return Rate(1, (f"rate_iops={whole}",), whole, is_poisson=False)
-    return by_bytes(ops_per_s, bytes_per_s)
 
 
 def by_bytes(ops_per_s: float, bytes_per_s: float) -> Rate:
