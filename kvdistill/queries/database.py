@@ -323,27 +323,17 @@ def _absent(name: str, file: Path) -> str:
 
 
 def _add(found: dict[str, dict[Path, str]], table: Table, path: Path, origin: str, scratch: Path) -> None:
-    is_parquet = path.name.endswith(".parquet")
-    file = _unpatterned(path, scratch) if is_parquet else _as_parquet(path, table, scratch)
+    """Add the file at `path`, as Parquet and by a name that DuckDB does not read as a pattern."""
+    file, made = path, scratch / f"{len(list(scratch.iterdir()))}.parquet"
+    if not path.name.endswith(".parquet"):
+        file, reader = made, tables.open_table(path, table)
+        with pq.ParquetWriter(file, arrow_schema(table, reader.extras), compression="zstd") as out:
+            for batch in reader.batches():
+                out.write_batch(batch, row_group_size=tables.BATCH_ROWS)
+    elif _PATTERN & set(str(path)):
+        file = made
+        file.symlink_to(path.resolve())
     found.setdefault(table.name, {}).setdefault(file, origin)
-
-
-def _unpatterned(path: Path, scratch: Path) -> Path:
-    """Return a name of the file at `path` that DuckDB does not read as a pattern."""
-    if not _PATTERN & set(str(path)):
-        return path
-    link = scratch / f"link.{len(list(scratch.iterdir()))}.parquet"
-    link.symlink_to(path.resolve())
-    return link
-
-
-def _as_parquet(path: Path, table: Table, scratch: Path) -> Path:
-    target = scratch / f"csv.{len(list(scratch.iterdir()))}.parquet"
-    reader = tables.open_table(path, table)
-    with pq.ParquetWriter(target, arrow_schema(table, reader.extras), compression="zstd") as out:
-        for batch in reader.batches():
-            out.write_batch(batch, row_group_size=tables.BATCH_ROWS)
-    return target
 
 
 def _found(whole: object, view: str) -> dict[str, Any]:

@@ -23,13 +23,14 @@ from kvdistill.report.tables import (
     Key,
     Report,
     Subject,
-    distribution_tables,
+    by,
     heat_tables,
     hit_ratio,
     of_objects,
     of_rows,
     origin,
     pictures_of,
+    quantiles,
     rate_tables,
     reuse_tables,
     size_tables,
@@ -448,7 +449,13 @@ def _times_table(title: str, rows: list[dict[str, Any]]) -> ReportTable:
 
 
 def _distributions_of(report: RunReport, measure: str) -> list[ReportTable]:
-    return distribution_tables([row for row in report.distributions if row["measure"] == measure])
+    """Return a time by share of operations, a table and a curve a tier."""
+    name, tables = "Response time" if measure == "response" else measure.capitalize(), []
+    note = f"{name} that the given share of operations did not exceed, by nearest rank; - with too few of them."
+    for tier, rows in by([row for row in report.distributions if row["measure"] == measure], "tier"):
+        title = f"{name} distribution: {tier}"
+        tables.append(quantiles(title, f"{name} on {tier}", rows, "op", "{}_ns", name.lower(), note))
+    return tables
 
 
 def _throughput(run: RunFile | None) -> list[ReportTable]:

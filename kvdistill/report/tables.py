@@ -330,17 +330,6 @@ def wear_table(rows: list[dict[str, Any]], note: str) -> ReportTable:
     return table_of("Wear", Sheet.SUMMARY, spec, shown, " ".join(said))
 
 
-def distribution_tables(points: list[dict[str, Any]]) -> list[ReportTable]:
-    """Return latency, response time and lateness by share of operations, a table and a curve a tier."""
-    tables = []
-    for (measure, tier), rows in by(points, "measure", "tier"):
-        name = "Response time" if measure == "response" else measure.capitalize()
-        note = f"{name} that the given share of operations did not exceed, by nearest rank; - with too few of them."
-        title = f"{name} distribution: {tier}"
-        tables.append(quantiles(title, f"{name} on {tier}", rows, "op", "{}_ns", name.lower(), note))
-    return tables
-
-
 def quantiles(
     title: str, chart_title: str, rows: list[dict[str, Any]], by_name: str, column: str, y_title: str, note: str
 ) -> ReportTable:
@@ -403,15 +392,7 @@ _AIR = 1.05
 """Above the highest step."""
 
 
-def charts_compared(sides: Sequence[ReportedTrials], drive: str) -> list[Chapter]:
-    """Return the chapters that show `sides` in charts beside each other."""
-    return [
-        Chapter("Distributions compared", _distributions_compared(sides, drive)),
-        Chapter("Over time compared", _rates_compared(sides, drive)),
-    ]
-
-
-def _distributions_compared(sides: Sequence[ReportedTrials], drive: str) -> list[ReportTable]:
+def distributions_compared(sides: Sequence[ReportedTrials], drive: str) -> list[ReportTable]:
     """Return the times of each trial of all runs in one picture a tier and operation, if more than one has them.
 
     Those of the `drive` come first.
@@ -438,7 +419,7 @@ def _distributions_compared(sides: Sequence[ReportedTrials], drive: str) -> list
     ]
 
 
-def _rates_compared(sides: Sequence[ReportedTrials], drive: str) -> list[ReportTable]:
+def rates_compared(sides: Sequence[ReportedTrials], drive: str) -> list[ReportTable]:
     """Return the bandwidth of the `drive` over time, of each side's first trial, on axes that end alike."""
     firsts = [(n, s, s.reports[0]) for n, s in enumerate(sides)]
     seen = [

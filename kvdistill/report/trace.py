@@ -35,7 +35,6 @@ from kvtrace.core.document.chapters import event_lines, event_tables, fleet_head
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
-    Chart,
     Document,
     Highlight,
     ReportTable,
@@ -216,31 +215,25 @@ def _event_course(events: dict[str, Any]) -> list[ReportTable]:
         per_s: computed_per_s = tokens computed/s
         bytes_per_s: read_bytes_per_s = read from {store["name"]}, written_bytes_per_s = written to it
     """
-    charts = _event_charts(events, rows)
-    title = "over time, with the events"
-    return [
-        table_of(title, Sheet.HISTOGRAMS, spec, rows, "Simulated.", charts=charts),
-        *(storage_table(events, t) for t in range(len(events["tiers"]) - 2, -1, -1)),
-    ]
-
-
-def _event_charts(events: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[Chart, ...]:
-    """Return hits, the load of the slowest tier and tokens computed over time, with the events marked."""
     marks: list[tuple[float, str]] = []
     for of in (of for of in events["around"] if of["is_reached"]):
         name = of["event"].partition(":")[2]
         marks.append((float(of["at_ns"]), name))
         if of["at_ns"] < of["over_ns"] <= events["end_ns"]:
             marks.append((float(of["over_ns"]), f"{name} is over"))
-
     chart = partial(steps_chart, rows=rows, step_ns=events["step_ns"], marks=tuple(marks))
     shares = {"all": "hit_ratio", "own tiers": "local_hit_ratio", "shared tiers": "shared_hit_ratio"}
-    load, tokens = f"Load of {events['tiers'][-1]['name']} over time", {"tokens": "computed_per_s"}
-    return (
+    load_title, tokens = f"Load of {store['name']} over time", {"tokens": "computed_per_s"}
+    charts = (
         chart("Hits over time", Unit.SHARE, lines=shares, y_title="hit ratio", y_end=1.0),
-        chart(load, Unit.BYTES_PER_S, lines=BANDWIDTHS),
+        chart(load_title, Unit.BYTES_PER_S, lines=BANDWIDTHS),
         chart("Tokens computed a second over time", Unit.PER_S, lines=tokens, y_title="tokens computed"),
     )
+    title = "over time, with the events"
+    return [
+        table_of(title, Sheet.HISTOGRAMS, spec, rows, "Simulated.", charts=charts),
+        *(storage_table(events, t) for t in range(len(events["tiers"]) - 2, -1, -1)),
+    ]
 
 
 def _highlights(report: TraceReport) -> list[Highlight]:
