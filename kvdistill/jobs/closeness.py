@@ -39,6 +39,7 @@ _NOT_KEEPING_UP_US = 100_000
 """Lateness of the median I/O beyond which the target is said not to keep up."""
 _SIGMAS = 2
 """Standard deviations that what is drawn may be off by chance."""
+_NEAREST_RANK_P99 = 100
 _NO_TIME = "a closed loop waits for operations, which take no time on fio's null engine"
 _OF_BLOCKS = ("hot10_share", "reuse_p50_blocks")
 _MOST_SIZES = 1024
@@ -217,7 +218,24 @@ def job_figures(
 ) -> StreamFigures:
     """Return the figures of what fio did and its distances from `source`."""
     resolution_us = max(stream.resolution_us, source.resolution_us)
-    same = _has_same_ios(stream, source) if is_replay else None
+    known: dict[str, Any] = {}
+    if is_replay:
+        # The same I/Os, whatever their order: several jobs overtake each other.
+        both = [np.lexsort((s.length, s.is_read, s.offset)) for s in (stream, source)]
+        known["has_same_ios"] = len(stream.us) == len(source.us) and all(
+            np.array_equal(getattr(stream, name)[both[0]], getattr(source, name)[both[1]])
+            for name in ("is_read", "offset", "length")
+        )
+    if known.get("has_same_ios"):
+        # How late I/Os and the last arrival were.
+        asked, came = source.arrivals_us, stream.arrivals_us
+        span = int(asked[-1] - asked[0])
+        late = stream.us - asked[stream.arrival]
+        late -= late.min()
+        known["end_slip"] = (int(came[-1] - came[0]) - span) / span if span else None
+        known["late_p50_us"] = int(np.percentile(late, 50, method="inverted_cdf"))
+        if len(late) >= _NEAREST_RANK_P99:
+            known["late_p99_us"] = int(np.percentile(late, 99, method="inverted_cdf"))
     return figures_of(
         name,
         stream,
@@ -227,8 +245,7 @@ def job_figures(
         gap_ks=_gap_ks(stream, source, resolution_us),
         gap_resolution_us=resolution_us,
         mean_depth=mean_depth,
-        has_same_ios=same,
-        **(_lateness(stream, source) if is_replay and same else {}),
+        **known,
     )
 
 
@@ -351,30 +368,6 @@ def size_tv(stream: Stream, source: Stream) -> float:
         unlike = np.abs(counts[0] / len(mine) - counts[1] / len(theirs)).sum() / 2 if len(mine) else 1.0
         total += float(unlike) * len(theirs) / len(source.length)
     return total
-
-
-def _has_same_ios(stream: Stream, source: Stream) -> bool:
-    """Return whether the I/Os are the same, whatever their order: several jobs overtake each other."""
-    if len(stream.us) != len(source.us):
-        return False
-    both = [np.lexsort((s.length, s.is_read, s.offset)) for s in (stream, source)]
-    return all(
-        np.array_equal(getattr(stream, name)[both[0]], getattr(source, name)[both[1]])
-        for name in ("is_read", "offset", "length")
-    )
-
-
-def _lateness(stream: Stream, source: Stream) -> dict[str, Any]:
-    """Return how late I/Os and the last arrival were; the streams must hold the same I/Os and arrivals."""
-    asked, came = source.arrivals_us, stream.arrivals_us
-    span = int(asked[-1] - asked[0])
-    late = stream.us - asked[stream.arrival]
-    late -= late.min()
-    return {
-        "end_slip": (int(came[-1] - came[0]) - span) / span if span else None,
-        "late_p50_us": int(np.percentile(late, 50, method="inverted_cdf")),
-        "late_p99_us": int(np.percentile(late, 99, method="inverted_cdf")) if len(late) >= 100 else None,  # noqa: PLR2004 - nearest rank needs them
-    }
 
 
 @dataclass(frozen=True)

@@ -487,20 +487,13 @@ def write_ios(path: Path, parts: Iterable[dict[str, Any]], whose: str) -> None:
         for part in parts:
             rows += (count := len(part["op"]))
             moving += int(((part["io_bytes"] > 0) & (part["op"] != DELETE)).sum())
-            columns = {
-                # A time that is not known comes as NaN.
-                field.name: pa.array(part[field.name], field.type, from_pandas=True)
-                if field.name in part
-                else _absent(field, count)
-                for field in schema
-            }
+            # A time that is not known comes as NaN.
+            absent = dict.fromkeys(schema.names, np.full(count, -1)) | {"completed_ns": np.full(count, np.nan)}
+            whole = absent | part
+            columns = {field.name: pa.array(whole[field.name], field.type, from_pandas=True) for field in schema}
             out.write_table(pa.table(columns, schema=schema), row_group_size=ROW_GROUP_ROWS)
     if not moving:
         raise TraceError(f"{whose} has no reads or writes{', only deletes' if rows else ''}: there is no job to write")
-
-
-def _absent(field: Any, rows: int) -> Any:
-    return pa.nulls(rows, field.type) if field.name == "completed_ns" else np.full(rows, -1)
 
 
 GRANULE_BYTES = 4096
