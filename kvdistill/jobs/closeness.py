@@ -459,15 +459,6 @@ def _unlike(logs: Sequence[Path]) -> Stream:
     return Stream(time_ms * US_PER_MS, direction == 0, offset, length, np.arange(len(order)), US_PER_MS)
 
 
-def drawn_stream(logs: Sequence[Path], span_us: int | None) -> Stream:
-    """Return the I/Os of all jobs' written iologs, merged by time."""
-    parts = [logged_ios(log) for log in logs]
-    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    order = np.argsort(whole["us"], kind="stable")
-    us, is_read, offset, length = (whole[name][order] for name in ("us", "is_read", "offset", "length"))
-    return Stream(us, is_read, offset, length, np.arange(len(order)), span_us=span_us)
-
-
 _WAITED_US, _MIN_WAITS, _USUAL = 300, 50, 90
 WHOLE_BYTES = 1 << 31
 """No request is longer."""
@@ -585,7 +576,12 @@ def compare_drawn(run: CheckedRun, seen: Seen) -> ClosenessPair:
     if seen.device is None:
         span_ns = min(profile.span_ns, run.options.check_ns)
         span_us = round(span_ns / NS_PER_US) or max(int(job["job_runtime"]) * US_PER_MS for job in jobs)
-        stream = drawn_stream([run.place / f"{job['jobname']}.drawn" for job in jobs], span_us)
+        # The I/Os of all jobs' written iologs, by time.
+        parts = [logged_ios(run.place / f"{job['jobname']}.drawn") for job in jobs]
+        whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        order = np.argsort(whole["us"], kind="stable")
+        us, is_read, offset, length = (whole[name][order] for name in ("us", "is_read", "offset", "length"))
+        stream = Stream(us, is_read, offset, length, np.arange(len(order)), span_us=span_us)
         depth = _mean_depth(jobs, stream)
         figures = job_figures(run.mode, stream, source, is_replay=False, mean_depth=depth)
     return compare(run, seen, source, figures, chance)

@@ -517,7 +517,6 @@ class Objects:
     """Longest extent ever touched, in whole granules; 0 if never read or written."""
     prior: NDArray[np.int64]
     """Objects read before they are written, in order of their first read."""
-    deletes: int
 
 
 def survey(rows: Rows) -> Objects:
@@ -525,19 +524,17 @@ def survey(rows: Rows) -> Objects:
     ends = np.zeros(1 << 16, dtype=np.int64)
     known = np.zeros(1 << 16, dtype=np.int8)
     prior: list[NDArray[np.int64]] = []
-    deletes = 0
     for part in rows():
-        objects, ops = part["object_id"], part["op"]
+        objects = part["object_id"]
         columns, found = _row_columns(part), np.empty(len(objects), dtype=np.int64)
         if objects.max() >= len(ends):
             more = max(int(objects.max()) + 1 - len(ends), len(ends))
             ends, known = np.pad(ends, (0, more)), np.pad(known, (0, more))
         count = _survey(len(objects), *columns, ends, known, found)
         prior.append(found[:count].copy())
-        deletes += int((ops == DELETE).sum())
     reserved = -(-ends // GRANULE_BYTES) * GRANULE_BYTES
     _require_fits(reserved.sum(dtype=np.float64) <= MOST)
-    return Objects(reserved, np.concatenate(prior) if prior else np.empty(0, np.int64), deletes)
+    return Objects(reserved, np.concatenate(prior) if prior else np.empty(0, np.int64))
 
 
 def _require_fits(fits: bool) -> None:

@@ -124,15 +124,6 @@ def measured_views(db: duckdb.DuckDBPyConnection, warmup: str | None) -> None:
     db.execute(_TIMES)
 
 
-def trace_views(db: duckdb.DuckDBPyConnection) -> None:
-    """Create over the view `trace` the views `ops` and `measured`, in which every operation takes no time."""
-    db.execute(
-        "CREATE VIEW ops AS SELECT tier, op, object_id, length_bytes AS bytes, ts_ns AS submitted_ns, "
-        "ts_ns AS completed_ns, 'ok' AS outcome, '' AS engine FROM trace"
-    )
-    db.execute("CREATE VIEW measured AS FROM ops")
-
-
 def figures(db: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     """Return counts, bytes and rates by tier and operation, over the view `measured`."""
     found = query(db, "run_figures")
@@ -197,14 +188,6 @@ class View:
     files: list[Path]
 
 
-def register(connection: duckdb.DuckDBPyConnection, paths: Sequence[Path | str], scratch: Path) -> list[View]:
-    """Make the views of `paths` in `connection`; return them. Raises what `views_of` raises."""
-    views = views_of(paths, scratch)
-    for view in views:
-        connection.execute(view.statement)
-    return views
-
-
 @contextmanager
 def opened(paths: Sequence[Path | str]) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a connection that has the views of `paths`, as of `register`."""
@@ -213,8 +196,8 @@ def opened(paths: Sequence[Path | str]) -> Iterator[duckdb.DuckDBPyConnection]:
         yield db
 
 
-def views_of(paths: Sequence[Path | str], scratch: Path) -> list[View]:
-    """Return the views of the tables in `paths`: files, patterns, or folders with all below them.
+def register(connection: duckdb.DuckDBPyConnection, paths: Sequence[Path | str], scratch: Path) -> list[View]:
+    """Make the views of the tables in `paths` in `connection`: files, patterns, or folders with all below them.
 
     Several files of one table are one view. A trace brings its objects table with it, a table of a run the run's
     facts. CSV is first written to Parquet in `scratch`, as are facts.
@@ -266,7 +249,10 @@ def views_of(paths: Sequence[Path | str], scratch: Path) -> list[View]:
             target = scratch / f"{name}.facts.parquet"
             pq.write_table(pa.Table.from_pylist(rows, schema), target)
             found[name] = {target: ""}
-    return [_view(name, files, tiers) for name, files in sorted(found.items())]
+    views = [_view(name, files, tiers) for name, files in sorted(found.items())]
+    for view in views:
+        connection.execute(view.statement)
+    return views
 
 
 def files_in(path: Path) -> list[Path]:
