@@ -85,7 +85,10 @@ def serve(
         found.seen = None
     found.interrupted_by = stopped_by
     if process.returncode and not stopped_by:
-        found.failure = _reason(log, process.returncode)
+        # The last line of the engine's output that says what went wrong.
+        lines = [_COLOURS.sub("", line).strip() for line in log.read_text(errors="replace").splitlines()]
+        said = [line for line in lines if _ERROR.match(line)] or [line for line in lines if line]
+        found.failure = printable(said[-1]) if said else f"ended with {process.returncode}"
     return found
 
 
@@ -118,10 +121,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=_ENDS_S)
-
-
-def _reason(log: Path, code: int) -> str:
-    """Return the last line of the engine's output that says what went wrong."""
-    lines = [_COLOURS.sub("", line).strip() for line in log.read_text(errors="replace").splitlines()]
-    said = [line for line in lines if _ERROR.match(line)] or [line for line in lines if line]
-    return printable(said[-1]) if said else f"ended with {code}"

@@ -98,7 +98,11 @@ def run_engine(
             service = serve(wanted.kind, wanted.interpreter, settings, output / LOG_FILE, interrupted, tick)
         if not service.operations and service.failure is not None:
             raise DeviceError(f"{wanted.engine.title}: {service.failure}; its output is in {output / LOG_FILE}")
-        write_back_ns = _write_back(directory)
+        # What the page cache holds of it is written back.
+        write_back_ns, start = None, time.monotonic_ns()
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(["sync", "-f", str(directory)], check=True, timeout=_WRITES_BACK_S)  # noqa: S603, S607 - coreutils
+            write_back_ns = time.monotonic_ns() - start
         moved = {TIER: moved_between(before, device_counters(directory))}
         metadata = _trace_metadata(wanted, settings, service, argv)
         made = recording(output, service, metadata, wanted.engine.object_kind, config, argv)
@@ -160,15 +164,6 @@ def _size(option: str, asked: int | None, default: int | None, engine: RealEngin
     if asked is not None and default is None:
         raise ConfigError(f"{option}: {engine.title} takes none here ({engine.note}); leave it out")
     return asked if asked is not None else default or 0
-
-
-def _write_back(directory: Path) -> int | None:
-    """Have the filesystem write back what the page cache holds of it; return how long that took."""
-    start = time.monotonic_ns()
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        subprocess.run(["sync", "-f", str(directory)], check=True, timeout=_WRITES_BACK_S)  # noqa: S603, S607 - coreutils
-        return time.monotonic_ns() - start
-    return None
 
 
 def _trace_metadata(wanted: EngineOptions, settings: Settings, service: EngineRecord, argv: list[str]) -> Metadata:

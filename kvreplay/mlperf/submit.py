@@ -71,7 +71,28 @@ def submit(
 
     each = replace(asked, config=config, trace=output / TRACE, output=output / TRIALS_FOLDER, is_forced=True)
     _, error = Trials(each, attempt.trials, replaying=replaying).perform(done)
-    result = _result(attempt, rules, argv, runs, expected)
+    client = Client(
+        rank=attempt.rank,
+        seed=attempt.seed,
+        target=attempt.place.target,
+        capacity_bytes=attempt.capacity_bytes,
+        trials=[trial_of(run, name, served) for name, run, served in runs],
+    )
+    option = attempt.option
+    fields: dict[str, Any] = {
+        "argv": argv,
+        "option": option.name,
+        "workload": option.said,
+        "seed_base": attempt.seed_base,
+        "asked_trials": attempt.trials,
+        "runtime_ns": attempt.runtime_ns,
+        "queue_depth": attempt.config.depth,
+        "rules": rules,
+        "space": [attempt.space],
+        "trace": TRACE,
+        "expected": expected and expected.beside(client.trials),
+    }
+    result = result_of(fields, [client], option.number, has_memory=option.cpu_gib > 0)
     write_result(result, runs, output)
     return result, error
 
@@ -103,37 +124,6 @@ def make_trace(attempt: Attempt, output: Path) -> None:
             *("-o", str(output / TRACE), "--requests-out", str(output / REQUESTS), "--force"),
         ],
     )
-
-
-def _result(
-    attempt: Attempt,
-    rules: list[Rule],
-    argv: list[str],
-    runs: Sequence[tuple[str, RunFile, Served]],
-    expected: Expected | None,
-) -> MlperfResult:
-    client = Client(
-        rank=attempt.rank,
-        seed=attempt.seed,
-        target=attempt.place.target,
-        capacity_bytes=attempt.capacity_bytes,
-        trials=[trial_of(run, name, served) for name, run, served in runs],
-    )
-    option = attempt.option
-    fields: dict[str, Any] = {
-        "argv": argv,
-        "option": option.name,
-        "workload": option.said,
-        "seed_base": attempt.seed_base,
-        "asked_trials": attempt.trials,
-        "runtime_ns": attempt.runtime_ns,
-        "queue_depth": attempt.config.depth,
-        "rules": rules,
-        "space": [attempt.space],
-        "trace": TRACE,
-        "expected": expected and expected.beside(client.trials),
-    }
-    return result_of(fields, [client], option.number, has_memory=option.cpu_gib > 0)
 
 
 def write_result(result: MlperfResult, runs: Sequence[tuple[str, RunFile, Served]], output: Path) -> None:

@@ -139,7 +139,9 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
         warmup=_warmup(order, parts),
         definitions=first.summary.definitions | DEFINITIONS,
     )
-    path, window = Path(order.trace), _window(order, parts, runs)
+    path = Path(order.trace)
+    rows, once = sum(run.window.rows for run in runs), total([run.window.rows_once for run in runs])
+    is_whole = all(part.report.is_whole for part in parts) and len(runs) == order.count
     metadata = open_table(path, TRACE).meta if path.is_file() else first.trace.metadata
     requests = merged_requests(parts, found, order.config.criteria)
     status, reason = _status(parts, because)
@@ -165,7 +167,17 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
         tiers={n: facts | {"target": order.config.tiers.get(n)} for n, facts in first.tiers.items()},
         pacing=first.pacing,
         engine=first.engine,
-        window=window,
+        window=WindowNote(
+            rows=rows,
+            is_whole_trace=is_whole,
+            span_ns=max((run.window.span_ns or 0 for run in runs), default=0),
+            planned_rows=sum(run.window.planned_rows or 0 for run in runs),
+            limit=order.config.limit,
+            runtime_ns=first.window.runtime_ns,
+            rows_once=once,
+            repeats=rows / once if once else None,
+            peak_bytes=sum_by_name([run.window.peak_bytes or {} for run in runs]),
+        ),
         populated=Populated(
             sum(each.objects for each in populated),
             sum(each.bytes for each in populated),
@@ -179,9 +191,7 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
         requests=requests,
         mlperf=None
         if requests is None
-        else mlperf_figures(
-            metadata, moved, summary, order.config.criteria, requests, is_whole_trace=bool(window.is_whole_trace)
-        ),
+        else mlperf_figures(metadata, moved, summary, order.config.criteria, requests, is_whole_trace=is_whole),
         checkpoints=merged_checkpoints(parts, found, tiers, summary.wall_ns),
         ranks=RanksNote(
             count=order.count,
@@ -235,21 +245,6 @@ def merged_error(run: RunFile, output: Path) -> KvError | None:
     if "rank" not in reason:
         return Interrupted(kept)
     return RankLost(kept) if "an error of rank" not in reason else DeviceError(kept)
-
-
-def _window(order: Ordered, parts: Sequence[PartRun], runs: Sequence[RunFile]) -> WindowNote:
-    rows, once = sum(run.window.rows for run in runs), total([run.window.rows_once for run in runs])
-    return WindowNote(
-        rows=rows,
-        is_whole_trace=all(part.report.is_whole for part in parts) and len(runs) == order.count,
-        span_ns=max((run.window.span_ns or 0 for run in runs), default=0),
-        planned_rows=sum(run.window.planned_rows or 0 for run in runs),
-        limit=order.config.limit,
-        runtime_ns=runs[0].window.runtime_ns,
-        rows_once=once,
-        repeats=rows / once if once else None,
-        peak_bytes=sum_by_name([run.window.peak_bytes or {} for run in runs]),
-    )
 
 
 def _verification(runs: Sequence[RunFile]) -> Verification | None:

@@ -116,7 +116,6 @@ def write_part(trace: Path, asked: PartitionOptions, rank: int, path: Path) -> P
 
 
 def _by(reader: Reader, asked: PartitionBy | None) -> tuple[PartitionBy, str]:
-    """Return what the trace is partitioned by, and why."""
     nodes, has_requests = set(), False
     names = ("node", "request_id") if "node" in reader.extras else ("request_id",)
     for batch in reader.batches(names):
