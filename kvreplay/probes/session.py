@@ -57,7 +57,6 @@ from kvtrace.core.run.probe_file import (
     Calls,
     DepthCount,
     DirectionFigures,
-    Histogram,
     ProbeFile,
     Second,
     Sized,
@@ -471,6 +470,7 @@ _TIMES = """
 """
 
 
+# Long: a table each.
 def probe_document(found: ProbeFile) -> Document:
     """Make the document of a measurement: its answer, the application's calls, then the block requests beneath."""
     calls, directions = found.application, found.block.directions
@@ -485,16 +485,24 @@ def probe_document(found: ProbeFile) -> Document:
     for name, d in directions.items():
         layers = (("Q2D", d.q2d), ("of it requeued", d.requeued), ("D2C", d.d2c))
         timed += [(f"{name} {what}", times) for what, times in layers if times and times.count]
-    tables = [
-        *([table_of("Application calls", Sheet.DEVICE, spec, called, keys=2)] if called else []),
-        *([_requests(directions)] if directions else []),
-        *(
-            [table_of("Times", Sheet.DEVICE, _TIMES, [asdict(times) | {"time": name} for name, times in timed])]
-            if timed
-            else []
-        ),
-        *(_histogram(name, times) for name, times in timed),
-    ]
+    tables = [table_of("Application calls", Sheet.DEVICE, spec, called, keys=2)] if called else []
+    if directions:
+        spec = """
+            text: direction
+            count: issued = requests, completed
+            bytes: completed_bytes = bytes
+            count: bios, splits, merges, requeues, errors
+        """
+        merges = {name: total([d.bios_merged, d.requests_merged]) for name, d in directions.items()}
+        rows = [asdict(d) | {"direction": name, "merges": merges[name]} for name, d in directions.items()]
+        tables.append(table_of("Block requests", Sheet.DEVICE, spec, rows))
+    if timed:
+        rows = [asdict(times) | {"time": name} for name, times in timed]
+        tables.append(table_of("Times", Sheet.DEVICE, _TIMES, rows))
+    columns = columns_of("ns: from_ns = from, below_ns = below; count: count")
+    for name, times in timed:
+        slots: list[list[Any]] = [[bucket.from_, bucket.below, bucket.count] for bucket in times.log2_ns]
+        tables.append(ReportTable(name, Sheet.HISTOGRAMS, columns, slots, bars="count"))
     chapters = [Chapter("", tables)]
     for name, d in directions.items():
         if d.block_sizes:
@@ -509,24 +517,6 @@ def probe_document(found: ProbeFile) -> Document:
     return Document(
         name="", headline=probe_answer(found) if directions else _NO_REQUEST, chapters=chapters, notes=notes
     )
-
-
-def _requests(directions: dict[str, DirectionFigures]) -> ReportTable:
-    spec = """
-        text: direction
-        count: issued = requests, completed
-        bytes: completed_bytes = bytes
-        count: bios, splits, merges, requeues, errors
-    """
-    merges = {name: total([d.bios_merged, d.requests_merged]) for name, d in directions.items()}
-    rows = [asdict(d) | {"direction": name, "merges": merges[name]} for name, d in directions.items()]
-    return table_of("Block requests", Sheet.DEVICE, spec, rows)
-
-
-def _histogram(name: str, times: Histogram) -> ReportTable:
-    columns = columns_of("ns: from_ns = from, below_ns = below; count: count")
-    rows = [[bucket.from_, bucket.below, bucket.count] for bucket in times.log2_ns]
-    return ReportTable(name, Sheet.HISTOGRAMS, columns, rows, bars="count")
 
 
 def _sizes(name: str, d: DirectionFigures) -> ReportTable:

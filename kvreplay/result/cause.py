@@ -9,7 +9,7 @@ what would.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,20 +92,16 @@ def end_of(found: CountedOperations, at: Sequence[int]) -> tuple[int | None, flo
     # The last is the first row that completed then.
     last = min((i for i in at if kinds["last_ns"][i] == completed), key=lambda i: int(kinds["last_row"][i]))
     first_due, last_due = int(kinds["first_due_ns"][list(at)].min()), int(kinds["last_due_ns"][list(at)].max())
-    late = max(0, completed - last_due - _usual_ns(found, last))
-    span = last_due - first_due
-    offered = count * NS_PER_S / span if span else None
-    return late, offered, count * NS_PER_S / (span + late) if span + late else None
-
-
-def _usual_ns(found: CountedOperations, last: int) -> int:
-    """Return what the last operation of kind `last` takes unhindered: of its tier and kind, one of the quickest 5 %."""
-    service, moved = int(found.kinds["last_service_ns"][last]), int(found.kinds["last_bytes"][last])
+    # What the last takes unhindered: of its tier and kind, one of the quickest 5 %.
+    service, moved = int(kinds["last_service_ns"][last]), int(kinds["last_bytes"][last])
     like = [i for i in found.at(int(found.places.tier_of[last // KINDS])) if i % KINDS == last % KINDS]
     usual, per_mib = found.times.quick(QUICK_PERCENT, *found.slots(SERVICE, like)), found.slots(PER_MIB, like)
     if found.times.count(*per_mib):
         usual = max(usual, found.times.quick(QUICK_PERCENT, *per_mib) * moved / MIB)
-    return int(min(service, usual))
+    late = max(0, completed - last_due - int(min(service, usual)))
+    span = last_due - first_due
+    offered = count * NS_PER_S / span if span else None
+    return late, offered, count * NS_PER_S / (span + late) if span + late else None
 
 
 def shares_of(
@@ -258,13 +254,14 @@ def _open(found: Evidence, *, copies: bool) -> Cause:
         is_chain = shares.get(DEPENDENCIES, 0.0) >= DOMINANT * total and (found.copy_busy_share or 0.0) < DOMINANT
         return _by(top, found, waited[top]) if is_chain else _and(_copies(found), rest)
     if top == DEPENDENCIES and not _is_drive(found):
-        # Service times that could not be shorter delayed nothing that could be helped.
-        root = _root({name: s for name, s in shares.items() if name != DRIVE or found.unhindered_share is not None})
-    else:
-        root = None
-    if root is not None:
-        behind = f"; {waited[top]} waiting for earlier operations, themselves delayed by this"
-        return _and(_by(root, found, waited[root]), behind)
+        # What delayed the operations waited for: most of what was no such wait, if that is notable. Service times that
+        # could not be shorter delayed nothing that could be helped.
+        known = {name: s for name, s in shares.items() if name != DRIVE or found.unhindered_share is not None}
+        others = {name: share for name, share in known.items() if name != top}
+        root = max(others, key=lambda name: others[name], default=top)
+        if others and others[root] >= max(DOMINANT * sum(others.values()), NOTABLE * sum(known.values())):
+            behind = f"; {waited[top]} waiting for earlier operations, themselves delayed by this"
+            return _and(_by(root, found, waited[root]), behind)
     return _and(_by(top, found, waited[top]), rest)
 
 
@@ -283,18 +280,6 @@ def _by(top: str, found: Evidence, waited: str) -> Cause:
 
 def _and(cause: Cause, more: str) -> Cause:
     return cause[0], f"{cause[1]}{more}"
-
-
-def _root(shares: Mapping[str, float]) -> str | None:
-    """Return what delayed the operations that others waited for, or None.
-
-    It is most of what was no such wait.
-    """
-    rest = {name: share for name, share in shares.items() if name != DEPENDENCIES}
-    root = max(rest, key=lambda name: rest[name], default=None)
-    if root is None or rest[root] < max(DOMINANT * sum(rest.values()), NOTABLE * sum(shares.values())):
-        return None
-    return root
 
 
 def _of_processor(found: Evidence) -> str:

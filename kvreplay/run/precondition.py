@@ -231,8 +231,13 @@ def lay_out_all(
     """
     done = LaidOut()
     for stream, (drive, objects, lengths) in enumerate(_populated_drives(setting)):
-        region = drive.unwritten
-        extents = _place(drive, objects, lengths)
+        region, starts = drive.unwritten, drive.space.reserve_all(objects, lengths)
+        for at in np.flatnonzero(starts < 0)[:1]:
+            why = drive.why_no_room(int(objects[at]))
+            raise DeviceError(f"{drive.target}: no space to populate object {objects[at]}: {why}")
+        order = np.argsort(starts, kind="stable")
+        padded = -(-lengths[order] // drive.alignment) * drive.alignment
+        extents = Extents(starts[order], starts[order] + padded, objects[order])
         parts = _merged(extents, region)
         total = sum(length for _, length in parts)
         if not total:
@@ -272,19 +277,6 @@ def _populated_drives(setting: Setting) -> Iterator[tuple[ExtentTier, Any, Any]]
             if isinstance(drive, ExtentTier):
                 there = tier.drive_of[objects] == at if isinstance(tier, SeveralDrives) else slice(None)
                 yield drive, objects[there], lengths[there]
-
-
-def _place(drive: ExtentTier, objects: Any, lengths: Any) -> Extents:
-    """Give `objects` their extents; return what of these is theirs now, by their starts."""
-    starts = drive.space.reserve_all(objects, lengths)
-    for at in np.flatnonzero(starts < 0)[:1]:
-        raise DeviceError(
-            f"{drive.target}: no space to populate object {objects[at]}: {drive.why_no_room(int(objects[at]))}"
-        )
-    order = np.argsort(starts, kind="stable")
-    starts = starts[order]
-    padded = -(-lengths[order] // drive.alignment) * drive.alignment
-    return Extents(starts, starts + padded, objects[order])
 
 
 def _merged(extents: Extents, region: Region) -> list[tuple[int, int]]:
