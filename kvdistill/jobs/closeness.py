@@ -414,17 +414,6 @@ def asked_stream(parts: Iterable[dict[str, Any]], *, by_instant: bool) -> Stream
     return Stream(whole["us"], whole["is_read"], whole["offset"], whole["length"], np.cumsum(begins) - 1)
 
 
-def profile_stream(profile: Profile) -> Stream:
-    """Return I/Os of the profile's sizes, for a source that knows neither times nor places."""
-    both = [(d, is_read) for d, is_read in ((profile.read, True), (profile.write, False)) if d.ops]
-    length = np.concatenate(
-        [np.repeat([s.io_bytes for s in d.sizes], [s.ops for s in d.sizes]) for d, _is_read in both]
-    )
-    is_read = np.concatenate([np.full(d.ops, is_read) for d, is_read in both])
-    zero = np.zeros(len(length), dtype=np.int64)
-    return Stream(zero, is_read, zero, length, zero, span_us=profile.span_ns // NS_PER_US)
-
-
 def replayed_stream(logs: Sequence[Path], source: Stream, *, is_submission: bool) -> Stream:
     """Return the I/Os of a replay of `source` from fio's latency logs, one a job, in order of issue.
 
@@ -567,8 +556,12 @@ def compare_drawn(run: CheckedRun, seen: Seen) -> ClosenessPair:
     """Return how close the statistical job came: at the device, or by the iologs that its jobs wrote."""
     profile, ios, jobs = run.distilled.profile, run.distilled.ios, seen.result["jobs"]
     if ios is None:
-        # A profile alone knows sizes and rates, but no order.
-        source = profile_stream(profile)
+        # A profile alone knows sizes and rates, but neither times, places nor an order.
+        both = [(d, is_read) for d, is_read in ((profile.read, True), (profile.write, False)) if d.ops]
+        repeated = [np.repeat([s.io_bytes for s in d.sizes], [s.ops for s in d.sizes]) for d, _is_read in both]
+        reads, length = np.concatenate([np.full(d.ops, is_read) for d, is_read in both]), np.concatenate(repeated)
+        zero = np.zeros(len(length), dtype=np.int64)
+        source = Stream(zero, reads, zero, length, zero, span_us=profile.span_ns // NS_PER_US)
     else:
         source = asked_stream(split_ios(ios, STAT_MAX_IO_BYTES), by_instant=False)
     draws = sum(int(job[direction]["total_ios"]) for job in jobs for direction in ("read", "write"))

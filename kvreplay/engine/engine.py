@@ -481,7 +481,7 @@ def choose(
         is_ring, because = False, "no tier has files, devices or memory, which io_uring's loop is for"
     elif is_ring and refused is not None:
         is_ring, because = False, f"no io_uring: {refused}"
-    rings = (share(tiers, submitters) or Share("one ring for all")) if is_ring else None
+    rings = share(tiers, submitters) if is_ring else None
     engine = Engine(
         depth,
         io_bytes,

@@ -504,10 +504,21 @@ def probe_document(found: ProbeFile) -> Document:
         slots: list[list[Any]] = [[bucket.from_, bucket.below, bucket.count] for bucket in times.log2_ns]
         tables.append(ReportTable(name, Sheet.HISTOGRAMS, columns, slots, bars="count"))
     chapters = [Chapter("", tables)]
-    for name, d in directions.items():
-        if d.block_sizes:
-            where = _places(name, d, found.block.zone_bytes)
-            chapters.append(Chapter("", [_sizes(name, d), where], list(_in_flight_and_rates(name, d))))
+    for name, d in ((name, d) for name, d in directions.items() if d.block_sizes):
+        common = sorted(d.block_sizes, key=lambda s: -s.count)[:MOST_SIZES]
+        others = len(d.block_sizes) - len(common)
+        title = f"{name} block size{f' (the most frequent; {others} more in probe.json)' if others else ''}"
+        columns = columns_of("text: size; count: count = requests")
+        counts: list[list[Any]] = [[format_io_size(s.bytes), s.count] for s in sorted(common, key=lambda s: s.bytes)]
+        sizes = ReportTable(title, Sheet.HISTOGRAMS, columns, counts)
+        hottest = sorted(d.heat, key=lambda z: -(z.bytes or 0))[:MOST_ZONES]
+        others = len(d.heat) - len(hottest)
+        title = f"{name} by place, in stretches of {format_bytes(found.block.zone_bytes)}"
+        title += f" (the hottest; {others} more in probe.json)" if others else ""
+        spec = "text: device = disk; bytes: from_bytes = from; count: requests; bytes: bytes"
+        rows = [asdict(place) for place in sorted(hottest, key=lambda z: (z.device, z.from_bytes))]
+        places = table_of(title, Sheet.HISTOGRAMS, spec, rows, keys=2)
+        chapters.append(Chapter("", [sizes, places], list(_in_flight_and_rates(name, d))))
     chapters.append(Chapter("", [], list(_lost(found.block))))
     notes = [_UNSEEN] if calls is None else []
     if calls is not None and calls.unseen:
@@ -517,30 +528,6 @@ def probe_document(found: ProbeFile) -> Document:
     return Document(
         name="", headline=probe_answer(found) if directions else _NO_REQUEST, chapters=chapters, notes=notes
     )
-
-
-def _sizes(name: str, d: DirectionFigures) -> ReportTable:
-    common = sorted(d.block_sizes, key=lambda s: -s.count)[:MOST_SIZES]
-    others = len(d.block_sizes) - len(common)
-    more = f" (the most frequent; {others} more in probe.json)" if others else ""
-    columns = columns_of("text: size; count: count = requests")
-    rows = [[format_io_size(size.bytes), size.count] for size in sorted(common, key=lambda s: s.bytes)]
-    return ReportTable(f"{name} block size{more}", Sheet.HISTOGRAMS, columns, rows)
-
-
-def _places(name: str, d: DirectionFigures, zone_bytes: int | None) -> ReportTable:
-    hottest = sorted(d.heat, key=lambda z: -(z.bytes or 0))[:MOST_ZONES]
-    others = len(d.heat) - len(hottest)
-    more = f" (the hottest; {others} more in probe.json)" if others else ""
-    spec = """
-        text: device = disk
-        bytes: from_bytes = from
-        count: requests
-        bytes: bytes
-    """
-    rows = [asdict(place) for place in sorted(hottest, key=lambda z: (z.device, z.from_bytes))]
-    title = f"{name} by place, in stretches of {format_bytes(zone_bytes)}{more}"
-    return table_of(title, Sheet.HISTOGRAMS, spec, rows, keys=2)
 
 
 def _in_flight_and_rates(name: str, d: DirectionFigures) -> Iterator[str]:
