@@ -287,25 +287,18 @@ def _view(name: str, files: dict[Path, str], tiers: dict[str, list[dict[str, Any
     named[""] = f" REPLACE (tier::{enum} AS tier)"
     if name != "tiers" and (name not in TABLES or all(column.name != "tier" for column in TABLES[name].columns)):
         named = dict.fromkeys(named, "")
-    parts = [
-        f"SELECT *{named[origin]}{row}{_absent(name, file)}{f', {literal(origin)} AS origin' if origin else ''} "
-        f"FROM read_parquet({literal(file)})"
-        for file, origin in files.items()
-    ]
+    extras, parts = TABLES[name].extras if name in TABLES else (), []
+    for file, origin in files.items():
+        # Extra columns that it lacks have their defaults.
+        present = set(pq.read_schema(file).names) if extras else set()
+        absent = "".join(
+            f", CAST({'NULL' if c.default is None else c.default} AS {c.type}) AS {c.name}"
+            for c in extras
+            if c.name not in present
+        )
+        of = f", {literal(origin)} AS origin" if origin else ""
+        parts.append(f"SELECT *{named[origin]}{row}{absent}{of} FROM read_parquet({literal(file)})")
     return View(name, f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}", list(files))
-
-
-def _absent(name: str, file: Path) -> str:
-    """Return the extra columns of the table `name` that `file` lacks, with their defaults, as SQL."""
-    extras = TABLES[name].extras if name in TABLES else ()
-    if not extras:
-        return ""
-    present = set(pq.read_schema(file).names)
-    return "".join(
-        f", CAST({'NULL' if c.default is None else c.default} AS {c.type}) AS {c.name}"
-        for c in extras
-        if c.name not in present
-    )
 
 
 def _add(found: dict[str, dict[Path, str]], table: Table, path: Path, origin: str, scratch: Path) -> None:

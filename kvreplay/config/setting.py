@@ -17,7 +17,7 @@ from kvreplay.config.tiers import make_tiers
 from kvreplay.native.rows import READ, WINDOW_ROWS, WRITE
 from kvreplay.plan.buffers import PAGE_BYTES, buffer_bytes
 from kvreplay.plan.pacing import Pacer, Repeated
-from kvreplay.plan.window import Asked, Facts, TraceWindow, compile_window, joined, read_asked
+from kvreplay.plan.window import Asked, TraceWindow, compile_window, joined, read_asked
 from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.tier import FileLayout, SeveralDrives, Tier
@@ -106,7 +106,9 @@ def settle(
     if not window.planned_rows:
         raise ConfigError(_nothing_on(reader.meta, window, config))
     window.say()
-    unplaced = _placed(window.facts, tiers, config)
+    # Tiers are told of which writes have streams; some take none.
+    placed = [] if config.is_ignoring_streams else [tiers[index] for index in window.facts.placed]
+    unplaced = tuple(t.name for t in placed if t is not None and not t.place() and not t.is_simulated)
     if config.layout == FileLayout.VLLM:
         longest = -(-int(window.facts.kinds["end_bytes"].max()) // PAGE_BYTES) * PAGE_BYTES
         config = replace(config, io_bytes=max(config.io_bytes, longest))
@@ -131,16 +133,6 @@ def _check_node(reader: Reader, node: int | None) -> None:
         if node in nodes:
             return
     raise ConfigError(f"--node {node}: {reader.path} has nodes {min(nodes, default=0)} to {max(nodes, default=0)}")
-
-
-def _placed(facts: Facts, tiers: list[Tier | None], config: Config) -> tuple[str, ...]:
-    """Let the tiers know of which writes have streams; return those that take none."""
-    unplaced = []
-    for index in () if config.is_ignoring_streams else facts.placed:
-        tier = tiers[index]
-        if tier is not None and not tier.place() and not tier.is_simulated:
-            unplaced.append(tier.name)
-    return tuple(unplaced)
 
 
 def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:

@@ -246,36 +246,30 @@ def result_of(result: dict[str, Any], clients: Sequence[Client], number: int, *,
     mark = mark_of(result["rules"])
     limits = Counter(trial.limit or "not identified" for client in clients for trial in client.trials)
     limit = ", ".join(name if len(limits) == 1 else f"{name} ({count})" for name, count in limits.most_common())
-    answer = _answer(result["option"], found, f"bottleneck: {limit}", mark)
-    status = "partial" if found.partial_failure else "complete"
-    return MlperfResult(
-        **result,
-        answer=answer,
-        mark=mark,
-        status=status,
-        aggregated=found,
-        criteria=criteria,
-        not_claimed=NOT_CLAIMED,
-        clients=list(clients),
-    )
-
-
-def _answer(option: str, found: Aggregated, *said: str | None) -> str:
     read, write = found.aggregated_read_bandwidth_gbps, found.aggregated_write_bandwidth_gbps
-    total = "a bandwidth that is not known"
+    moved = "a bandwidth that is not known"
     if read is not None and write is not None:
         rates = [format_rate(rate * GIB) for rate in (read + write, read, write)]
-        total = f"{rates[0]} of storage ({rates[1]} read, {rates[2]} written)"
+        moved = f"{rates[0]} of storage ({rates[1]} read, {rates[2]} written)"
     times = [("read", found.aggregated_total_read_p95_ms), ("write", found.aggregated_total_write_p95_ms)]
     p95 = ", ".join(
         f"{op} P95 {'not known (a trial with fewer than 20)' if ms is None else format_duration(ms * NS_PER_MS)}"
         for op, ms in times
     )
     over = f"over {counted(found.trial_count, 'trial')}"
-    if found.rank_count > 1:
-        over += f" of {found.rank_count} ranks"
+    over += f" of {found.rank_count} ranks" if found.rank_count > 1 else ""
     partial = f"; partial: {', '.join(found.missing_files)} not complete" if found.partial_failure else ""
-    return "; ".join([f"{option}: {total}, {p95} {over}{partial}", *filter(None, said)])
+    said = [f"{result['option']}: {moved}, {p95} {over}{partial}", f"bottleneck: {limit}", *([mark] if mark else [])]
+    return MlperfResult(
+        **result,
+        answer="; ".join(said),
+        mark=mark,
+        status="partial" if found.partial_failure else "complete",
+        aggregated=found,
+        criteria=criteria,
+        not_claimed=NOT_CLAIMED,
+        clients=list(clients),
+    )
 
 
 def read_result(folder: Path) -> MlperfResult:
@@ -428,6 +422,15 @@ def result_document(result: MlperfResult, name: str = "") -> Document:
         for client in result.clients
         for trial in client.trials
     ]
+    units = {"_gbps": "GiB/s", "_tokens_per_sec": "tok/s", "_p95_ms": "ms"}
+    figures = [
+        [name, value, unit]
+        for name, value in asdict(result.aggregated).items()
+        for end, unit in units.items()
+        if name.endswith(end)
+    ]
+    columns = columns_of("text: metric; number: value; text: unit")
+    note = "Sums over ranks, then means over trials; of P95s the greatest."
     return Document(
         name=name,
         headline=result.answer,
@@ -441,7 +444,7 @@ def result_document(result: MlperfResult, name: str = "") -> Document:
                 "",
                 [
                     ReportTable("Trials", Sheet.PERFORMANCE, columns_of(spec), rows),
-                    _aggregated(result),
+                    ReportTable("Aggregated by the benchmark's names", Sheet.PERFORMANCE, columns, figures, note=note),
                     rules_table(result.rules),
                 ],
             )
@@ -451,20 +454,6 @@ def result_document(result: MlperfResult, name: str = "") -> Document:
 
 def _scaled(value: float | None, unit: float) -> float | None:
     return None if value is None else value * unit
-
-
-def _aggregated(result: MlperfResult) -> ReportTable:
-    found = result.aggregated
-    units = {"_gbps": "GiB/s", "_tokens_per_sec": "tok/s", "_p95_ms": "ms"}
-    rows = [
-        [name, value, unit]
-        for name, value in asdict(found).items()
-        for end, unit in units.items()
-        if name.endswith(end)
-    ]
-    columns = columns_of("text: metric; number: value; text: unit")
-    note = "Sums over ranks, then means over trials; of P95s the greatest."
-    return ReportTable("Aggregated by the benchmark's names", Sheet.PERFORMANCE, columns, rows, note=note)
 
 
 def summary_sheet(result: MlperfResult) -> PlainSheet:
