@@ -205,7 +205,6 @@ class _Log:
         out.write(f"fio version {version} iolog\n{stamp}{self._target} add\n{stamp}{self._target} open\n".encode())
 
     def write(self, part: dict[str, Any]) -> None:
-        """Append lines."""
         us = part["us"]
         if not len(us):
             return
@@ -230,7 +229,6 @@ class _Log:
         self._out.write(lines.buffers()[2][: pc.sum(pc.binary_length(lines)).as_py()])
 
     def close(self) -> None:
-        """End the log."""
         stamp = "" if self._is_absolute else f"{self._last} "
         self._out.write(f"{stamp}{self._target} close\n".encode())
 
@@ -246,7 +244,6 @@ class _Counts:
         self._burst_us = -1
 
     def add(self, part: dict[str, Any]) -> None:
-        """Count the lines of `part`."""
         for name, chosen in (("read", part["is_read"]), ("write", ~part["is_read"])):
             self.total[f"{name}_ios"] += int(chosen.sum())
             self.total[f"{name}_bytes"] += int(part["length"][chosen].sum())

@@ -259,49 +259,40 @@ def layers(run_directory: Path) -> Layers | None:
     probe, ops = find_probe(run_directory), run_directory / OPS_FILE
     if probe is None or not ops.is_file():
         return None
-    blocks = run_directory / BLOCKS_FILE
+    blocks, application = run_directory / BLOCKS_FILE, probe.application
     files = [ops, blocks] if blocks.is_file() else [ops]
     with opened(files) as db:
         objects = query(db, "run_layers_objects")
         inside = [_latency_parts(db, row) for row in objects] if blocks.is_file() else []
-    moved = [_moved_by_layer(row, probe) for row in objects]
-    times = [time for row in objects for time in _layer_times(row, probe)]
+    moved, shown = [], []
+    for row in objects:
+        op, operations, object_bytes = row["op"], row["operations"], row["object_bytes"]
+        device = probe.block.directions.get(op)
+        device_bytes, requests = (0, 0) if device is None else (device.issued_bytes, device.issued)
+        calls = None if application is None else [c for c in application.calls if c.kind == op]
+        moved.append(
+            {
+                "op": op,
+                "operations": operations,
+                "object_bytes": object_bytes,
+                "io_bytes": row["io_bytes"],
+                "call_bytes": None if calls is None else sum(call.bytes or 0 for call in calls),
+                "device_bytes": device_bytes,
+                "amplification": None if device_bytes is None or not object_bytes else device_bytes / object_bytes,
+                "requests": requests,
+                "requests_per_operation": None if requests is None else requests / operations,
+            }
+        )
+        layer = "object response" if row["is_response"] else "object"
+        shown.append({"op": op, "layer": layer, "count": operations} | {name: row[name] for name in _OPERATION_TIMES})
+        beneath = {"application": None if application is None else application.times.get(op)}
+        beneath |= {layer: getattr(device, layer, None) for layer in LAYERS}
+        for layer, times in beneath.items():
+            if times is not None and times.count:
+                parts = {name: getattr(times, name) for name in _OPERATION_TIMES}
+                shown.append({"op": op, "layer": layer, "count": times.count} | parts)
     said = findings(moved, inside, probe, find_run(run_directory))
-    return Layers(findings=said, moved=moved, times=times, inside=inside)
-
-
-def _moved_by_layer(row: dict[str, Any], probe: ProbeFile) -> dict[str, Any]:
-    """Return what operations like `row` moved, at each layer."""
-    op, object_bytes = row["op"], row["object_bytes"]
-    device = probe.block.directions.get(op)
-    calls = None if probe.application is None else [c for c in probe.application.calls if c.kind == op]
-    device_bytes, requests = (0, 0) if device is None else (device.issued_bytes, device.issued)
-    return {
-        "op": op,
-        "operations": row["operations"],
-        "object_bytes": object_bytes,
-        "io_bytes": row["io_bytes"],
-        "call_bytes": None if calls is None else sum(call.bytes or 0 for call in calls),
-        "device_bytes": device_bytes,
-        "amplification": None if device_bytes is None or not object_bytes else device_bytes / object_bytes,
-        "requests": requests,
-        "requests_per_operation": None if requests is None else requests / row["operations"],
-    }
-
-
-def _layer_times(row: dict[str, Any], probe: ProbeFile) -> list[dict[str, Any]]:
-    """Return the times of operations like `row`, and of each layer beneath."""
-    op = row["op"]
-    layer = "object response" if row["is_response"] else "object"
-    found = [{"op": op, "layer": layer, "count": row["operations"]} | {name: row[name] for name in _OPERATION_TIMES}]
-    device = probe.block.directions.get(op)
-    beneath = {"application": None if probe.application is None else probe.application.times.get(op)}
-    beneath |= {layer: getattr(device, layer, None) for layer in LAYERS}
-    for layer, times in beneath.items():
-        if times is not None and times.count:
-            parts = {name: getattr(times, name) for name in _OPERATION_TIMES}
-            found.append({"op": op, "layer": layer, "count": times.count} | parts)
-    return found
+    return Layers(findings=said, moved=moved, times=shown, inside=inside)
 
 
 def _latency_parts(db: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> dict[str, Any]:

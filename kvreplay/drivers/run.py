@@ -34,7 +34,7 @@ from kvtrace import __version__
 from kvtrace.core.app import noted_signals
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import ConfigError, DeviceError, KvError
-from kvtrace.core.metadata import Metadata, TierFacts, describe
+from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.run.run_file import (
     RUN_FILE,
     EngineNote,
@@ -104,7 +104,24 @@ def run_engine(
             subprocess.run(["sync", "-f", str(directory)], check=True, timeout=_WRITES_BACK_S)  # noqa: S603, S607 - coreutils
             write_back_ns = time.monotonic_ns() - start
         moved = {TIER: moved_between(before, device_counters(directory))}
-        metadata = _trace_metadata(wanted, settings, service, argv)
+        metadata = describe(
+            TRACE,
+            "kvreplay",
+            argv,
+            {
+                "engine": str(wanted.kind),
+                "engine_version": service.facts.get("version"),
+                **{name: getattr(wanted, name) for name in ("requests", "layers", "kv_heads", "head_dim")},
+                "cpu_bytes": settings.cpu_bytes or None,
+                "disk_bytes": settings.disk_bytes or None,
+                "is_direct": wanted.is_direct,
+                "tiers": {TIER: str(wanted.directory)},
+            },
+            model={"name": None, "bytes_per_token": float(settings.token_bytes)},
+            source={"kind": f"engine {wanted.kind}", "file": wanted.trace.name},
+            notes=[f"what {wanted.engine.title} did: {wanted.engine.note}"],
+            tiers=[TierFacts(TIER, settings.disk_bytes or None)],
+        )
         made = recording(output, service, metadata, wanted.engine.object_kind, config, argv)
         probed = end_probes(made.started_ns)
         begun = _begun(wanted, made, service, started, health)
@@ -164,27 +181,6 @@ def _size(option: str, asked: int | None, default: int | None, engine: RealEngin
     if asked is not None and default is None:
         raise ConfigError(f"{option}: {engine.title} takes none here ({engine.note}); leave it out")
     return asked if asked is not None else default or 0
-
-
-def _trace_metadata(wanted: EngineOptions, settings: Settings, service: EngineRecord, argv: list[str]) -> Metadata:
-    return describe(
-        TRACE,
-        "kvreplay",
-        argv,
-        {
-            "engine": str(wanted.kind),
-            "engine_version": service.facts.get("version"),
-            **{name: getattr(wanted, name) for name in ("requests", "layers", "kv_heads", "head_dim")},
-            "cpu_bytes": settings.cpu_bytes or None,
-            "disk_bytes": settings.disk_bytes or None,
-            "is_direct": wanted.is_direct,
-            "tiers": {TIER: str(wanted.directory)},
-        },
-        model={"name": None, "bytes_per_token": float(settings.token_bytes)},
-        source={"kind": f"engine {wanted.kind}", "file": wanted.trace.name},
-        notes=[f"what {wanted.engine.title} did: {wanted.engine.note}"],
-        tiers=[TierFacts(TIER, settings.disk_bytes or None)],
-    )
 
 
 def _begun(wanted: EngineOptions, made: Recording, service: EngineRecord, started: datetime, health: Any) -> RunBegun:
