@@ -570,7 +570,8 @@ def compare_drawn(run: CheckedRun, seen: Seen) -> ClosenessPair:
         span_ns = min(profile.span_ns, run.options.check_ns)
         span_us = round(span_ns / NS_PER_US) or max(int(job["job_runtime"]) * US_PER_MS for job in jobs)
         # The I/Os of all jobs' written iologs, by time.
-        parts = [logged_ios(run.place / f"{job['jobname']}.drawn") for job in jobs]
+        logs = [run.place / f"{job['jobname']}.drawn" for job in jobs]
+        parts = [logged_ios(log) for log in logs]
         whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         order = np.argsort(whole["us"], kind="stable")
         us, is_read, offset, length = (whole[name][order] for name in ("us", "is_read", "offset", "length"))

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from kvdistill.report.run import RunReport
-from kvdistill.report.tables import Key, Report, ReportedTrials, distributions_compared, rates_compared, unit_of
+from kvdistill.report.tables import Key, Report, ReportedTrials, charts_compared, unit_of
 from kvdistill.report.trace import TraceReport
 from kvtrace.core.document.document import (
     Cell,
@@ -40,7 +40,6 @@ from kvtrace.core.statistics import (
     ratio,
     spread,
 )
-from kvtrace.core.units import counted
 
 
 class ComparedSide(msgspec.Struct, frozen=True, kw_only=True):
@@ -425,8 +424,7 @@ def comparison_of(sides: Sequence[ReportedTrials]) -> tuple[Comparison, Document
         tables.append(settings_table("Settings that differ", differing, numbers))
     drive = drive_of(compared.lines)
     chapters = [
-        Chapter("Distributions compared", distributions_compared(sides, drive)),
-        Chapter("Over time compared", rates_compared(sides, drive)),
+        *charts_compared(sides, drive),
         Chapter("Trials that disagree", _disagreeing(compared)),
         Chapter("Sides", tables),
         Chapter("Figures", figure_tables(compared, numbers)),
@@ -460,8 +458,8 @@ def settings_table(title: str, settings: Settings, numbers: list[str]) -> Report
 def _one_sided(settings: Settings, numbers: list[str]) -> Chapter:
     """Return what only some sides have: a page shows it when asked for, a terminal says how many they are."""
     title, rest = "Settings that only some sides have", [settings_table("", settings, numbers)]
-    many = f"{counted(len(settings), 'setting')} that only some sides have are in a page, and in --json"
-    return Chapter(title, rest, is_folded=True, in_short=many)
+    many = f"{len(settings)} setting{'' if len(settings) == 1 else 's'} that only some sides have"
+    return Chapter(title, rest, is_folded=True, in_short=f"{many} are in a page, and in --json")
 
 
 def _highlights(compared: Comparison) -> list[Highlight]:

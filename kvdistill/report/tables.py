@@ -392,7 +392,15 @@ _AIR = 1.05
 """Above the highest step."""
 
 
-def distributions_compared(sides: Sequence[ReportedTrials], drive: str) -> list[ReportTable]:
+def charts_compared(sides: Sequence[ReportedTrials], drive: str) -> list[Chapter]:
+    """Return the chapters that show `sides` in charts beside each other."""
+    return [
+        Chapter("Distributions compared", _distributions_compared(sides, drive)),
+        Chapter("Over time compared", _rates_compared(sides, drive)),
+    ]
+
+
+def _distributions_compared(sides: Sequence[ReportedTrials], drive: str) -> list[ReportTable]:
     """Return the times of each trial of all runs in one picture a tier and operation, if more than one has them.
 
     Those of the `drive` come first.
@@ -419,7 +427,7 @@ def distributions_compared(sides: Sequence[ReportedTrials], drive: str) -> list[
     ]
 
 
-def rates_compared(sides: Sequence[ReportedTrials], drive: str) -> list[ReportTable]:
+def _rates_compared(sides: Sequence[ReportedTrials], drive: str) -> list[ReportTable]:
     """Return the bandwidth of the `drive` over time, of each side's first trial, on axes that end alike."""
     firsts = [(n, s, s.reports[0]) for n, s in enumerate(sides)]
     seen = [
