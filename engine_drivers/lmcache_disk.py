@@ -17,8 +17,7 @@ POLL_S = 0.0005
 
 def drive(recorder: Notebook) -> None:
     """Serve the requests one after another, each until its files are written."""
-    # Chunks must have the same names in every run.
-    os.environ.setdefault("PYTHONHASHSEED", "0")
+    os.environ.setdefault("PYTHONHASHSEED", "0")  # chunks must have the same names in every run
     os.environ.setdefault("LMCACHE_LOG_LEVEL", "WARNING")
     import torch
 

@@ -187,7 +187,17 @@ def block_figures(db: duckdb.DuckDBPyConnection) -> dict[str, Any]:
         "block_sizes": _by_direction(sizes.to_arrow_table().to_pylist()),
         "in_flight_at_dispatch": _by_direction(query(db, "import_depths")),
     }
-    times = _times_by_layer(db)
+    # Of each layer and direction.
+    nothing = {"count": 0, "mean_ns": None, **{f"{name}_ns": None for name in QUANTILES}, "longest_below_ns": None}
+    times: dict[tuple[str, str], dict[str, Any]] = defaultdict(lambda: nothing | {"log2_ns": [], "fine_ns": []})
+    for layer, rows in distributions(db, list(QUANTILES.values()))[1].items():
+        for row in rows:
+            # A bound, as the probe gives: the longest is below it.
+            told = row | {"longest_below_ns": row["max_ns"] + 1}
+            times[layer, row["op"]] |= {name: told[name] for name in nothing}
+    for row in query(db, "import_powers"):
+        bucket = {name: row[name] for name in ("from", "below", "count")}
+        times[row["measure"], row["op"]]["log2_ns"].append(bucket)
     directions = {
         row["op"]: {
             **dict.fromkeys(_UNKNOWN_OF_REQUESTS),
@@ -214,21 +224,6 @@ def _by_direction(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]
     for row in rows:
         kept[row["op"]].append({name: value for name, value in row.items() if name != "op"})
     return kept
-
-
-def _times_by_layer(db: duckdb.DuckDBPyConnection) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the times of each layer and direction."""
-    nothing = {"count": 0, "mean_ns": None, **{f"{name}_ns": None for name in QUANTILES}, "longest_below_ns": None}
-    found: dict[tuple[str, str], dict[str, Any]] = defaultdict(lambda: nothing | {"log2_ns": [], "fine_ns": []})
-    for layer, rows in distributions(db, list(QUANTILES.values()))[1].items():
-        for row in rows:
-            # A bound, as the probe gives: the longest is below it.
-            times = row | {"longest_below_ns": row["max_ns"] + 1}
-            found[layer, row["op"]] |= {name: times[name] for name in nothing}
-    for row in query(db, "import_powers"):
-        bucket = {name: row[name] for name in ("from", "below", "count")}
-        found[row["measure"], row["op"]]["log2_ns"].append(bucket)
-    return found
 
 
 _MAP = re.compile(r"@(\w+):\s*")
@@ -314,26 +309,18 @@ def _maps(path: Path, account: Account) -> dict[str, list[dict[str, Any]]]:
                     raise TraceError(f"@{head[1]} is there twice; import sessions one by one", path=path, row=number)
                 current = maps[head[1]] = []
             elif text.startswith(("[", "(")) and current is not None:
-                bucket = _bucket(text)
-                if bucket is None or any(value is not None and value > _MOST_IN_BUCKET for value in bucket.values()):
+                bucket = _BUCKET.fullmatch(text)
+                low, below = (None, None) if bucket is None else map(_number, bucket.groups()[:2])
+                if bucket is not None and bucket[2] is None and low is not None:
+                    below = low + 1
+                count = 0 if bucket is None else int(bucket[3])
+                if bucket is None or max(low or 0, below or 0, count) > _MOST_IN_BUCKET:
                     raise TraceError(f"{text[:60]!r} is no bucket of a histogram", path=path, row=number)
-                current.append(bucket)
+                current.append({"from": low, "below": below, "count": count})
                 account.rows_read += 1
             elif text and not _SCALAR.fullmatch(text):
                 current = None
     return {name: buckets for name, buckets in maps.items() if buckets}
-
-
-def _bucket(text: str) -> dict[str, Any] | None:
-    """Return a line's bounds (null where it has none) and count; null if it is no bucket."""
-    found = _BUCKET.fullmatch(text)
-    if found is None:
-        return None
-    low, high, count = found.groups()
-    start = _number(low)
-    if high is None and start is not None:
-        return {"from": start, "below": start + 1, "count": int(count)}
-    return {"from": start, "below": _number(high), "count": int(count)}
 
 
 def _number(bound: str | None) -> int | None:

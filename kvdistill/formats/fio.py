@@ -244,7 +244,20 @@ def read_logs(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPy
     tier = options.tier or TIER
     kinds = {path: found["kind"] if (found := _NAME.fullmatch(path.name)) else None for path in files}
     windows = {path: Window(kind) for path, kind in kinds.items() if kind in tuple(Window)}
-    chosen = _chosen(kinds, account)
+    # Submission latencies say nothing more.
+    chosen = [path for path, kind in kinds.items() if kind == "lat"]
+    if not chosen:
+        chosen = [path for path, kind in kinds.items() if kind == "clat"]
+        if chosen:
+            account.notes.append("latencies are completion latencies: submission is not in them")
+    others = [path.name for path, kind in kinds.items() if path not in chosen and kind not in tuple(Window)]
+    if not chosen and len(others) == len(kinds):
+        raise ConfigError(
+            f"{others[0]}: no log of latencies, bandwidth or IOPS is among the files; name those that fio wrote, "
+            "such as *_lat.1.log, *_bw.1.log or *_iops.1.log"
+        )
+    if others:
+        account.notes.append(f"not read, since they tell no more of an I/O: {', '.join(others)}")
     means = [path for path in chosen if holds_means(path)]
     windows |= dict.fromkeys(means, Window.MEANS)
     chosen = [path for path in chosen if path not in means]
@@ -300,24 +313,6 @@ def _operations(db: duckdb.DuckDBPyConnection, files: Sequence[Path], account: A
         account.notes.append("no offsets (log_offset=1 was not set): what was measured is here, but no trace of it")
     account.notes.append("the size of an object is the furthest byte used; requests and due times are not in the log")
     return rows
-
-
-def _chosen(kinds: dict[Path, str | None], account: Account) -> list[Path]:
-    """Return the logs of total latencies, else of completion latencies; submission latencies say nothing more."""
-    chosen = [path for path, kind in kinds.items() if kind == "lat"]
-    if not chosen:
-        chosen = [path for path, kind in kinds.items() if kind == "clat"]
-        if chosen:
-            account.notes.append("latencies are completion latencies: submission is not in them")
-    others = [path.name for path, kind in kinds.items() if path not in chosen and kind not in tuple(Window)]
-    if not chosen and len(others) == len(kinds):
-        raise ConfigError(
-            f"{others[0]}: no log of latencies, bandwidth or IOPS is among the files; name those that fio wrote, "
-            "such as *_lat.1.log, *_bw.1.log or *_iops.1.log"
-        )
-    if others:
-        account.notes.append(f"not read, since they tell no more of an I/O: {', '.join(others)}")
-    return chosen
 
 
 def _layout(db: duckdb.DuckDBPyConnection) -> tuple[str | None, str | None]:

@@ -40,6 +40,7 @@ TRACE_FILE, OBJECTS_FILE = "trace.parquet", "trace.objects.parquet"
 _FILES = (RUN_FILE, PROBE_FILE, TRACE_FILE, OBJECTS_FILE, OPS_FILE, SERIES_FILE, BLOCKS_FILE)
 
 
+# Long: its steps in their order.
 def import_files(
     files: Sequence[Path], options: ImportOptions, outdir: Path, argv: list[str], *, is_forced: bool = False
 ) -> Account:
@@ -82,8 +83,24 @@ def import_files(
         write_json(outdir / PROBE_FILE, head | found.probe)
         written.append(PROBE_FILE)
     elif OPS_FILE in written or found.summary is not None:
-        trace = msgspec.to_builtins(_metadata(found, TRACE, config, argv))
-        write_json(outdir / RUN_FILE, head | _manifest(outdir, found, options.format, trace, files[0].name))
+        rows_kept, metadata = found.account.rows_kept, msgspec.to_builtins(_metadata(found, TRACE, config, argv))
+        # Behind its head; null where an import does not know a field.
+        manifest = {
+            "status": "complete",
+            "reason": None,
+            "host": {},
+            "trace": {"file": files[0].name, "metadata": metadata | {"rows": rows_kept}},
+            "tiers": {name: {"target": None, "engine": "other"} for name in found.tiers},
+            "pacing": {"loop": None, "speed": None},
+            "engine": {"name": "other", "queue_depth": None, "io_bytes": None},
+            "window": {"rows": rows_kept, "is_whole_trace": None, "span_ns": None, "limit": None},
+            "device_io": {},
+            "mlperf": None,
+            "verification": None,
+            **found.facts,
+            "summary": found.summary or _summary_of_ops(outdir / OPS_FILE, options.format),
+        }
+        write_json(outdir / RUN_FILE, head | manifest)
         written.append(RUN_FILE)
     found.account.files = written
     return found.account
@@ -119,26 +136,6 @@ def _metadata(found: Imported, table: Any, config: dict[str, Any], argv: list[st
         source["first_unix_ns"] = found.first_unix_ns
     tiers = [TierFacts(name) for name in found.tiers] if table in (TRACE, OBJECTS, OPS) else []
     return describe(table, "kvdistill", argv, config, tiers=tiers, source=source, notes=found.account.lines())
-
-
-def _manifest(outdir: Path, found: Imported, format_: str, trace: dict[str, Any], file: str) -> dict[str, Any]:
-    """Return what run.json has behind its head; null where an import does not know a field."""
-    rows = found.account.rows_kept
-    return {
-        "status": "complete",
-        "reason": None,
-        "host": {},
-        "trace": {"file": file, "metadata": trace | {"rows": rows}},
-        "tiers": {name: {"target": None, "engine": "other"} for name in found.tiers},
-        "pacing": {"loop": None, "speed": None},
-        "engine": {"name": "other", "queue_depth": None, "io_bytes": None},
-        "window": {"rows": rows, "is_whole_trace": None, "span_ns": None, "limit": None},
-        "device_io": {},
-        "mlperf": None,
-        "verification": None,
-        **found.facts,
-        "summary": found.summary or _summary_of_ops(outdir / OPS_FILE, format_),
-    }
 
 
 def _summary_of_ops(ops: Path, source: str) -> Summary:
@@ -252,7 +249,9 @@ def load(
     for table in ("raw", "reject_errors", "reject_scans"):
         db.execute(f"DROP TABLE IF EXISTS {table}")
     settings = f"header=false, auto_detect=false, all_varchar=true, null_padding=true, store_rejects=true, {shown}"
-    query = f"SELECT row_number() OVER () - 1 AS line, * FROM read_csv({_unpatterned(path)}, {settings})"
+    # Not to be taken for a pattern.
+    name = literal("".join(f"[{c}]" if c in "*?[" else c for c in str(path)))
+    query = f"SELECT row_number() OVER () - 1 AS line, * FROM read_csv({name}, {settings})"
     try:
         db.execute(f"CREATE TABLE raw AS {query}")
     except duckdb.OutOfMemoryException:
@@ -275,11 +274,6 @@ def leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account, reaso
         account.leave_out(reason, count, f"{path.name}, row {line}")
         if count:
             db.execute(f"DELETE FROM raw WHERE {condition}")
-
-
-def _unpatterned(path: Path) -> str:
-    """Return `path` as an SQL string that DuckDB does not take for a pattern."""
-    return literal("".join(f"[{c}]" if c in "*?[" else c for c in str(path)))
 
 
 def finish(

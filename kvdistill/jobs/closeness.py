@@ -39,6 +39,7 @@ _NOT_KEEPING_UP_US = 100_000
 """Lateness of the median I/O beyond which the target is said not to keep up."""
 _SIGMAS = 2
 """Standard deviations that what is drawn may be off by chance."""
+_NEAREST_RANK_P99 = 100
 _NO_TIME = "a closed loop waits for operations, which take no time on fio's null engine"
 _OF_BLOCKS = ("hot10_share", "reuse_p50_blocks")
 SIZES = "I/Os of other sizes"
@@ -218,7 +219,24 @@ def job_figures(
 ) -> StreamFigures:
     """Return the figures of what fio did and its distances from `source`."""
     resolution_us = max(stream.resolution_us, source.resolution_us)
-    same = _has_same_ios(stream, source) if is_replay else None
+    known: dict[str, Any] = {}
+    if is_replay:
+        # The same I/Os, whatever their order: several jobs overtake each other.
+        both = [np.lexsort((s.length, s.is_read, s.offset)) for s in (stream, source)]
+        known["has_same_ios"] = len(stream.us) == len(source.us) and all(
+            np.array_equal(getattr(stream, name)[both[0]], getattr(source, name)[both[1]])
+            for name in ("is_read", "offset", "length")
+        )
+    if known.get("has_same_ios"):
+        # How late I/Os and the last arrival were.
+        asked, came = source.arrivals_us, stream.arrivals_us
+        span = int(asked[-1] - asked[0])
+        late = stream.us - asked[stream.arrival]
+        late -= late.min()
+        known["end_slip"] = (int(came[-1] - came[0]) - span) / span if span else None
+        known["late_p50_us"] = int(np.percentile(late, 50, method="inverted_cdf"))
+        if len(late) >= _NEAREST_RANK_P99:
+            known["late_p99_us"] = int(np.percentile(late, 99, method="inverted_cdf"))
     return figures_of(
         name,
         stream,
@@ -228,8 +246,7 @@ def job_figures(
         gap_ks=_gap_ks(stream, source, resolution_us),
         gap_resolution_us=resolution_us,
         mean_depth=mean_depth,
-        has_same_ios=same,
-        **(_lateness(stream, source) if is_replay and same else {}),
+        **known,
     )
 
 
@@ -330,15 +347,14 @@ def ks_distance(a: NDArray[Any], b: NDArray[Any], tolerance: float = 0) -> float
     if not len(a) or not len(b):
         return None
     a, b = np.sort(a), np.sort(b)
-    return max(_above(a, b, tolerance), _above(b, a, tolerance))
-
-
-def _above(a: NDArray[Any], b: NDArray[Any], tolerance: float) -> float:
-    """Return how far the distribution of `a`, moved up by `tolerance`, is above that of `b`, at most."""
-    points = np.unique(np.concatenate([a + tolerance, b]))
-    below_a = np.searchsorted(a, points - tolerance, "right") / len(a)
-    below_b = np.searchsorted(b, points, "right") / len(b)
-    return float((below_a - below_b).max())
+    found = []
+    for low, high in ((a, b), (b, a)):
+        # How far the distribution of the one, moved up by the tolerance, is above that of the other, at most.
+        points = np.unique(np.concatenate([low + tolerance, high]))
+        below_low = np.searchsorted(low, points - tolerance, "right") / len(low)
+        below_high = np.searchsorted(high, points, "right") / len(high)
+        found.append(float((below_low - below_high).max()))
+    return max(found)
 
 
 def size_tv(stream: Stream, source: Stream) -> float:
@@ -353,30 +369,6 @@ def size_tv(stream: Stream, source: Stream) -> float:
         unlike = np.abs(counts[0] / len(mine) - counts[1] / len(theirs)).sum() / 2 if len(mine) else 1.0
         total += float(unlike) * len(theirs) / len(source.length)
     return total
-
-
-def _has_same_ios(stream: Stream, source: Stream) -> bool:
-    """Return whether the I/Os are the same, whatever their order: several jobs overtake each other."""
-    if len(stream.us) != len(source.us):
-        return False
-    both = [np.lexsort((s.length, s.is_read, s.offset)) for s in (stream, source)]
-    return all(
-        np.array_equal(getattr(stream, name)[both[0]], getattr(source, name)[both[1]])
-        for name in ("is_read", "offset", "length")
-    )
-
-
-def _lateness(stream: Stream, source: Stream) -> dict[str, Any]:
-    """Return how late I/Os and the last arrival were; the streams must hold the same I/Os and arrivals."""
-    asked, came = source.arrivals_us, stream.arrivals_us
-    span = int(asked[-1] - asked[0])
-    late = stream.us - asked[stream.arrival]
-    late -= late.min()
-    return {
-        "end_slip": (int(came[-1] - came[0]) - span) / span if span else None,
-        "late_p50_us": int(np.percentile(late, 50, method="inverted_cdf")),
-        "late_p99_us": int(np.percentile(late, 99, method="inverted_cdf")) if len(late) >= 100 else None,  # noqa: PLR2004 - nearest rank needs them
-    }
 
 
 @dataclass(frozen=True)
@@ -423,17 +415,6 @@ def asked_stream(parts: Iterable[dict[str, Any]], *, by_instant: bool) -> Stream
     return Stream(whole["us"], whole["is_read"], whole["offset"], whole["length"], np.cumsum(begins) - 1)
 
 
-def profile_stream(profile: Profile) -> Stream:
-    """Return I/Os of the profile's sizes, for a source that knows neither times nor places."""
-    both = [(d, is_read) for d, is_read in ((profile.read, True), (profile.write, False)) if d.ops]
-    length = np.concatenate(
-        [np.repeat([s.io_bytes for s in d.sizes], [s.ops for s in d.sizes]) for d, _is_read in both]
-    )
-    is_read = np.concatenate([np.full(d.ops, is_read) for d, is_read in both])
-    zero = np.zeros(len(length), dtype=np.int64)
-    return Stream(zero, is_read, zero, length, zero, span_us=profile.span_ns // NS_PER_US)
-
-
 def replayed_stream(logs: Sequence[Path], source: Stream, *, is_submission: bool) -> Stream:
     """Return the I/Os of a replay of `source` from fio's latency logs, one a job, in order of issue.
 
@@ -466,15 +447,6 @@ def _unlike(logs: Sequence[Path]) -> Stream:
     order = np.argsort(columns[0], kind="stable")
     time_ms, _latency, direction, length, offset = (column[order] for column in columns)
     return Stream(time_ms * US_PER_MS, direction == 0, offset, length, np.arange(len(order)), US_PER_MS)
-
-
-def drawn_stream(logs: Sequence[Path], span_us: int | None) -> Stream:
-    """Return the I/Os of all jobs' written iologs, merged by time."""
-    parts = [logged_ios(log) for log in logs]
-    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    order = np.argsort(whole["us"], kind="stable")
-    us, is_read, offset, length = (whole[name][order] for name in ("us", "is_read", "offset", "length"))
-    return Stream(us, is_read, offset, length, np.arange(len(order)), span_us=span_us)
 
 
 _WAITED_US, _MIN_WAITS, _USUAL = 300, 50, 90
@@ -585,8 +557,12 @@ def compare_drawn(run: CheckedRun, seen: Seen) -> ClosenessPair:
     """Return how close the statistical job came: at the device, or by the iologs that its jobs wrote."""
     profile, ios, jobs = run.distilled.profile, run.distilled.ios, seen.result["jobs"]
     if ios is None:
-        # A profile alone knows sizes and rates, but no order.
-        source = profile_stream(profile)
+        # A profile alone knows sizes and rates, but neither times, places nor an order.
+        both = [(d, is_read) for d, is_read in ((profile.read, True), (profile.write, False)) if d.ops]
+        repeated = [np.repeat([s.io_bytes for s in d.sizes], [s.ops for s in d.sizes]) for d, _is_read in both]
+        reads, length = np.concatenate([np.full(d.ops, is_read) for d, is_read in both]), np.concatenate(repeated)
+        zero = np.zeros(len(length), dtype=np.int64)
+        source = Stream(zero, reads, zero, length, zero, span_us=profile.span_ns // NS_PER_US)
     else:
         source = asked_stream(split_ios(ios, STAT_MAX_IO_BYTES), by_instant=False)
     draws = sum(int(job[direction]["total_ios"]) for job in jobs for direction in ("read", "write"))
@@ -594,7 +570,13 @@ def compare_drawn(run: CheckedRun, seen: Seen) -> ClosenessPair:
     if seen.device is None:
         span_ns = min(profile.span_ns, run.options.check_ns)
         span_us = round(span_ns / NS_PER_US) or max(int(job["job_runtime"]) * US_PER_MS for job in jobs)
-        stream = drawn_stream([run.place / f"{job['jobname']}.drawn" for job in jobs], span_us)
+        # The I/Os of all jobs' written iologs, by time.
+        logs = [run.place / f"{job['jobname']}.drawn" for job in jobs]
+        parts = [logged_ios(log) for log in logs]
+        whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        order = np.argsort(whole["us"], kind="stable")
+        us, is_read, offset, length = (whole[name][order] for name in ("us", "is_read", "offset", "length"))
+        stream = Stream(us, is_read, offset, length, np.arange(len(order)), span_us=span_us)
         depth = _mean_depth(jobs, stream)
         figures = job_figures(run.mode, stream, source, is_replay=False, mean_depth=depth)
     return compare(run, seen, source, figures, chance)

@@ -43,6 +43,7 @@ from kvtrace.core.files import aside
 from kvtrace.core.native.library import I8, function
 from kvtrace.core.statistics import Slot, slot_of
 from kvtrace.core.units import (
+    NS_PER_MS,
     NS_PER_S,
     NS_PER_US,
     US_PER_MS,
@@ -204,7 +205,6 @@ class _Log:
         out.write(f"fio version {version} iolog\n{stamp}{self._target} add\n{stamp}{self._target} open\n".encode())
 
     def write(self, part: dict[str, Any]) -> None:
-        """Append lines."""
         us = part["us"]
         if not len(us):
             return
@@ -229,7 +229,6 @@ class _Log:
         self._out.write(lines.buffers()[2][: pc.sum(pc.binary_length(lines)).as_py()])
 
     def close(self) -> None:
-        """End the log."""
         stamp = "" if self._is_absolute else f"{self._last} "
         self._out.write(f"{stamp}{self._target} close\n".encode())
 
@@ -245,7 +244,6 @@ class _Counts:
         self._burst_us = -1
 
     def add(self, part: dict[str, Any]) -> None:
-        """Count the lines of `part`."""
         for name, chosen in (("read", part["is_read"]), ("write", ~part["is_read"])):
             self.total[f"{name}_ios"] += int(chosen.sum())
             self.total[f"{name}_bytes"] += int(part["length"][chosen].sum())
@@ -256,9 +254,6 @@ class _Counts:
         self._burst_us, self._burst = int(times[-1]), int(lines[-1])
         self.max_burst_ios = max(self.max_burst_ios, int(lines.max()))
         self.total["last_us"] = self._burst_us
-
-
-_MS = 1_000_000
 
 
 def expected_replay(profile: Profile, log: LogSummary, *, is_drawn: bool) -> list[ExpectedFigure]:
@@ -302,9 +297,24 @@ def log_job(profile: Profile, log: LogSummary, mode: FioMode, span_bytes: int, o
             "which operation follows which: each is drawn apart from the others",
             "phases: the rate is the same all along",
         ]
-    took = format_duration(log.last_us * 1000 + log.start_ms * _MS)
-    started = format_duration(log.start_ms * _MS)
-    started = f", of which {started} before the first I/O, to read the logs: fio's mean rates count them"
+    took = format_duration(log.last_us * NS_PER_US + log.start_ms * NS_PER_MS)
+    started = f", of which {format_duration(log.start_ms * NS_PER_MS)} before the first I/O"
+    started = f"{started}, to read the logs: fio's mean rates count them"
+    reads = f"{format_count(log.read_ios)} reads of {format_count(log.read_bytes)} bytes"
+    writes = f"{format_count(log.write_ios)} writes of {format_count(log.write_bytes)} bytes"
+    ios = [f"{reads} and {writes}, as fio counts them", "all from one log, asynchronously"]
+    if len(log.files) > 1:
+        ios[1] = (
+            f"lines are partitioned round-robin over {len(log.files)} jobs with one I/O in flight each: no more are in "
+            "flight, and latencies are true"
+        )
+    if any(log.issue_us):
+        base, per_mib = log.issue_us
+        each = f" and {per_mib:.0f} µs a MiB" if per_mib else ""
+        ios.append(
+            f"each delay in the log is {base:.0f} µs{each} shorter than the source's: what this fio took to issue an "
+            "I/O when --check measured it here, which would add up"
+        )
     largest, count = log.largest_io_bytes, len(log.files)
     buffers = [(log.depth, largest)] if count == 1 else [(1, largest)] * count
     held = sum(depth * size for depth, size in buffers) + 128 * (log.read_ios + log.write_ios)
@@ -326,33 +336,13 @@ def log_job(profile: Profile, log: LogSummary, mode: FioMode, span_bytes: int, o
         buffers,
         run=[f"it takes {took}{started if log.start_ms else ''}"],
         memory=[f"{format_bytes(held)} of memory for buffers and logs"],
-        does=[*_what_it_does(log), does],
+        does=[*ios, does],
         lost=losses,
         bugs=_bugs(options.version, log),
         shared=["direct=1", *engine, f"bs={largest}"],
         more=["group_reporting=1"],
         jobs=[(file.removesuffix(".iolog"), [f"read_iolog={file}"]) for file in log.files],
     )
-
-
-def _what_it_does(log: LogSummary) -> list[str]:
-    """Return the lines of a head on the I/Os of `log`, its jobs, and the delays that issuing shortens."""
-    reads = f"{format_count(log.read_ios)} reads of {format_count(log.read_bytes)} bytes"
-    writes = f"{format_count(log.write_ios)} writes of {format_count(log.write_bytes)} bytes"
-    lines = [f"{reads} and {writes}, as fio counts them", "all from one log, asynchronously"]
-    if len(log.files) > 1:
-        lines[1] = (
-            f"lines are partitioned round-robin over {len(log.files)} jobs with one I/O in flight each: no more are in "
-            "flight, and latencies are true"
-        )
-    if any(log.issue_us):
-        base, per_mib = log.issue_us
-        each = f" and {per_mib:.0f} µs a MiB" if per_mib else ""
-        lines.append(
-            f"each delay in the log is {base:.0f} µs{each} shorter than the source's: what this fio took to issue an "
-            "I/O when --check measured it here, which would add up"
-        )
-    return lines
 
 
 def _bugs(version: FioVersion | None, log: LogSummary) -> list[str]:

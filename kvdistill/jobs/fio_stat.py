@@ -84,7 +84,13 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
     runtime_ns = min(profile.span_ns, options.runtime_cap_ns)
     jobs: list[tuple[str, list[str]]] = []
     for stream in _streams(profile):
-        jobs += _sections(stream, _times(stream, profile, runtime_ns), profile, space)
+        split, paced = _pace_lines(stream, _times(stream, profile, runtime_ns), profile)
+        lines = [*place_lines(stream, space), *sizes_line(stream), *paced]
+        if stream.write.ops and profile.flush_ops:
+            # After so many writes, of whichever stream.
+            lines.append(f"fdatasync={max(1, round(profile.write.ops / profile.flush_ops))}")
+        names = [stream.name] if split == 1 else [f"{stream.name}-{i}" for i in range(1, split + 1)]
+        jobs += [(name, lines) for name in names]
     jobs += _trim_jobs(profile, options, runtime_ns)
     depths = [next((int(line[8:]) for line in lines if line.startswith("iodepth=")), 1) for _name, lines in jobs]
     lost = ["the order of operations, and how soon a place is used again beyond what its law says (--mode reuse)"]
@@ -164,16 +170,6 @@ def _times(stream: IoStream, profile: Profile, runtime_ns: int) -> _Times:
         return _Times(begin, None, runtime_ns / profile.span_ns)
     # A start that is the source's first milliseconds is its start.
     return _Times(0, end) if begin <= end // 100 else _Times(begin, end - begin)
-
-
-def _sections(stream: IoStream, times: _Times, profile: Profile, space: int) -> list[tuple[str, list[str]]]:
-    jobs, paced = _pace_lines(stream, times, profile)
-    lines = [*place_lines(stream, space), *sizes_line(stream), *paced]
-    if stream.write.ops and profile.flush_ops:
-        # After so many writes, of whichever stream.
-        lines.append(f"fdatasync={max(1, round(profile.write.ops / profile.flush_ops))}")
-    names = [stream.name] if jobs == 1 else [f"{stream.name}-{i}" for i in range(1, jobs + 1)]
-    return [(job, lines) for job in names]
 
 
 def _pace_lines(stream: IoStream, times: _Times, profile: Profile) -> tuple[int, list[str]]:
@@ -286,7 +282,12 @@ def _rate(stream: IoStream) -> tuple[Rate, list[str], list[str]]:
         # As the job has them: I/Os that now and then arrive in parts are of one size there.
         sizes = [size for size, _ in split_sizes(direction).entries]
         ops_per_s = bytes_per_s / sizes[0] if len(sizes) == 1 else ops_per_s
-        rate = even_pace(ops_per_s, bytes_per_s, has_one_size=len(sizes) == 1)
+        whole, is_one = round(ops_per_s), len(sizes) == 1
+        # rate_iops with bssplit is wrong before fio 3.42; with several sizes, gaps follow the size before.
+        if is_one and whole and _rate_error(whole, ops_per_s) <= _EVEN_TOLERANCE:
+            rate = Rate(1, (f"rate_iops={whole}",), whole, is_poisson=False)
+        else:
+            rate = by_bytes(ops_per_s, bytes_per_s)
         return rate, [], list(rate.options)
     rate = pace(ops_per_s, bytes_per_s)
     comment = []
@@ -365,10 +366,13 @@ _LEAST_BS = 512
 
 def place_lines(stream: IoStream, space: int) -> list[str]:
     """Return the options for what `stream` does and where, on a target of `space` bytes."""
-    lines = [f"rw={_rw(stream)}"]
+    places = stream.places
+    what = "rw" if stream.read.ops and stream.write.ops else "read" if stream.read.ops else "write"
+    run = f":{places.run_ops}" if places is not None and places.run_ops else ""
+    is_sequential = places is not None and places.sequential_share == 1
+    lines = [f"rw={what}" if is_sequential else f"rw=rand{what}{run}"]
     if stream.read.ops and stream.write.ops:
         lines.append(f"rwmixread={percentages([stream.read.ops, stream.write.ops])[0]}")
-    places = stream.places
     if places is None:
         return [*lines, "# no random_distribution: the source does not say where operations lie", "norandommap=1"]
     if 0 < places.sequential_share < 1 and places.run_ops is None:
@@ -427,15 +431,6 @@ def has_map(stream: IoStream) -> bool:
     if places is None or places.law is not Law.ONCE or _least_size(stream) != places.align_bytes:
         return False
     return all(s.io_bytes % places.align_bytes == 0 for s in (*stream.read.sizes, *stream.write.sizes))
-
-
-def _rw(stream: IoStream) -> str:
-    what = "rw" if stream.read.ops and stream.write.ops else "read" if stream.read.ops else "write"
-    places = stream.places
-    if places is not None and places.sequential_share == 1:
-        return what
-    run = f":{places.run_ops}" if places is not None and places.run_ops else ""
-    return f"rand{what}{run}"
 
 
 def _region(places: Places, stream: IoStream, space: int) -> list[str]:
@@ -511,15 +506,6 @@ def pace(ops_per_s: float, bytes_per_s: float) -> Rate:
             best = rate
     fast = best is not None and ops_per_s > _US_PER_S / 100
     return best if best is not None and fast else by_bytes(ops_per_s, bytes_per_s)
-
-
-def even_pace(ops_per_s: float, bytes_per_s: float, *, has_one_size: bool) -> Rate:
-    """Return how fio keeps `ops_per_s` at equal gaps; with several sizes, gaps follow the size before."""
-    whole = round(ops_per_s)
-    # rate_iops with bssplit is wrong before fio 3.42.
-    if has_one_size and whole and _rate_error(whole, ops_per_s) <= _EVEN_TOLERANCE:
-        return Rate(1, (f"rate_iops={whole}",), whole, is_poisson=False)
-    return by_bytes(ops_per_s, bytes_per_s)
 
 
 def by_bytes(ops_per_s: float, bytes_per_s: float) -> Rate:

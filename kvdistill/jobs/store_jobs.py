@@ -177,7 +177,11 @@ def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
     # Without a number of its own, warp runs 20 at once.
     live = profile.placed.peak_live_bytes / mean_bytes([*did.gets, *did.puts])
     objects = max(round(live), (concurrent or 20) + 1)
-    rate = None if did.rate is None else _six_digits(did.rate)
+    rate = None
+    if did.rate is not None:
+        # To six digits, never in scientific notation, which YAML readers differ on.
+        digits = max(0, 5 - math.floor(math.log10(did.rate)))
+        rate = f"{did.rate:.{digits}f}".rstrip("0").rstrip(".") if digits else f"{did.rate:.0f}"
     lost += [
         *_classes_lost("PUTs", profile.write, classes),
         *_classes_lost("GETs, which read whole objects at random", profile.read, classes),
@@ -268,12 +272,6 @@ def _deck(profile: Profile) -> tuple[tuple[int, int, int], list[str]]:
     return (get, put, delete), lost
 
 
-def _six_digits(value: float) -> str:
-    """Return `value` to six digits, never in scientific notation, which YAML readers differ on."""
-    digits = max(0, 5 - math.floor(math.log10(value)))
-    return f"{value:.{digits}f}".rstrip("0").rstrip(".") if digits else f"{value:.0f}"
-
-
 SAI3_JOB = "workload.yaml"
 _SAI3_CLASSES = 64
 """Sizes in each direction: each is an entry, and a folder of prepared objects."""
@@ -319,7 +317,20 @@ def sai3_workload(profile: Profile, options: Sai3Options) -> StoreJob:
     if did.rate is not None and round(did.rate) != did.rate:
         lost.append(f"the rate's fraction: {did.rate:.6g} operations a second, where whole ones are said")
     rate = None if did.rate is None else max(1, round(did.rate))
-    folders, needs = _prepared(profile, gets)
+    folders, needs = [], []
+    if gets:
+        # About as many as lived at once, by how often they are read.
+        count = max(len(gets), round(profile.placed.peak_live_bytes / mean_bytes(profile.read.object_sizes)))
+        many = [max(1, n) for n in percentages([s.ops for s in gets], count)]
+        folders = [(f"get-{s.io_bytes}/", n, s.io_bytes) for s, n in zip(gets, many, strict=True)]
+        total = format_bytes(sum(n * size for _, n, size in folders))
+        # With deletes it makes a pool of its own for them from every entry.
+        twice = ", twice: sai3-bench prepares objects to delete apart from those to read" if profile.delete_ops else ""
+        needs = [f"room for {format_count(sum(many))} prepared objects ({total}){twice}; and for what it writes"]
+    if profile.delete_ops:
+        # The size of what is deleted moves no bytes; the smallest there is keeps the preparation short.
+        smallest = min(s.io_bytes for s in (*profile.read.object_sizes, *profile.write.object_sizes))
+        folders.append(("delete/", profile.delete_ops, smallest))
     # Weights are 32 bits in sum.
     scale = max(1, -(-sum(did.counts) // _MAX_WEIGHT))
     gets, puts = ([SizeCount(s.io_bytes, max(1, s.ops // scale)) for s in sizes] for sizes in (gets, puts))
@@ -359,27 +370,6 @@ def sai3_workload(profile: Profile, options: Sai3Options) -> StoreJob:
     return StoreJob(
         _text("sai3-bench: random workload of a KV-cache trace", profile, run, needs, lost, lines), asks, lost
     )
-
-
-def _prepared(profile: Profile, gets: Sequence[SizeCount]) -> tuple[list[tuple[str, int, int]], list[str]]:
-    """Return folders of objects to prepare, how many of which size, and what that needs.
-
-    About as many as lived at once, by how often they are read.
-    """
-    folders, needs = [], []
-    if gets:
-        count = max(len(gets), round(profile.placed.peak_live_bytes / mean_bytes(profile.read.object_sizes)))
-        many = [max(1, n) for n in percentages([s.ops for s in gets], count)]
-        folders = [(f"get-{s.io_bytes}/", n, s.io_bytes) for s, n in zip(gets, many, strict=True)]
-        total = format_bytes(sum(n * size for _, n, size in folders))
-        # With deletes it makes a pool of its own for them from every entry.
-        twice = ", twice: sai3-bench prepares objects to delete apart from those to read" if profile.delete_ops else ""
-        needs = [f"room for {format_count(sum(many))} prepared objects ({total}){twice}; and for what it writes"]
-    if profile.delete_ops:
-        # The size of what is deleted moves no bytes; the smallest there is keeps the preparation short.
-        smallest = min(s.io_bytes for s in (*profile.read.object_sizes, *profile.write.object_sizes))
-        folders.append(("delete/", profile.delete_ops, smallest))
-    return folders, needs
 
 
 class StoreSide(msgspec.Struct, frozen=True, kw_only=True):

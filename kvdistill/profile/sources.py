@@ -47,7 +47,7 @@ from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import Metadata, computing_notes
 from kvtrace.core.native.library import I1, I8, function
 from kvtrace.core.run.probe_file import DirectionFigures, ProbeFile
-from kvtrace.core.run.run_file import RunFile, find_run, refuse_cut_off, runs_below
+from kvtrace.core.run.run_file import find_run, refuse_cut_off, runs_below
 from kvtrace.core.schema import BLOCKS, MOST, OPS, TRACE
 from kvtrace.core.statistics import Slot, bounds
 from kvtrace.core.tables import DENSE_SLACK
@@ -170,11 +170,8 @@ def view_ios(db: Any, ios: Path) -> None:
 
 def profile_of(ios: Path, scratch: Path, **known: Any) -> Profile:
     """Return the profile of the operations at `ios`, which must hold a read or write; what is `known` is not there."""
-
-    def describe(op: int, from_ns: int, to_ns: int, process: int | None, has_zones: bool) -> DirectionProfile:
-        return _direction_profile(db, op, from_ns, to_ns, process, has_zones=has_zones)
-
     with connect(scratch) as db:
+        describe = partial(_direction_profile, db)
         view_ios(db, ios)
         totals = query(db, "profile_totals")[0]
         stages = query(db, "profile_concurrency")[0]
@@ -185,8 +182,8 @@ def profile_of(ios: Path, scratch: Path, **known: Any) -> Profile:
         return Profile(
             start_ns=start,
             span_ns=span,
-            read=_direction_profile(db, READ, has_zones=False),
-            write=_direction_profile(db, WRITE, has_zones=False),
+            read=describe(READ, has_zones=False),
+            write=describe(WRITE, has_zones=False),
             delete_ops=totals["delete_ops"],
             delete_bytes=totals["delete_bytes"],
             empty_ops=totals["empty_ops"],
@@ -206,7 +203,6 @@ def _direction_profile(
     from_ns: int = _FOREVER[1],
     to_ns: int = _FOREVER[0],
     process: int | None = None,
-    *,
     has_zones: bool = True,
 ) -> DirectionProfile:
     which = {"op": op, "from_ns": from_ns, "to_ns": to_ns, "process": process}
@@ -307,7 +303,12 @@ def _of_ops(ops: Path, tier: str | None, scratch: Path) -> _Source:
         write_query(db, "measured_ops", ordered, tier=index)
     notes = [_NO_OFFSETS, *([_WARM_UP] if run is not None and run.summary.warmup is not None else [])]
     notes += [] if run is None else computing_notes(run.trace.metadata.notes)
-    return _Source(SourceKind.OPS, meta, name, partial(ordered_rows, ordered), notes, _data_profile(run))
+    data = None
+    if run is not None and run.data is not None:
+        shape = run.data.shape
+        dedup, compress = (1.0, 1.0) if shape is None else (shape.dedup_ratio, shape.compress_ratio)
+        data = DataProfile(dedup_ratio=dedup, compress_ratio=compress)
+    return _Source(SourceKind.OPS, meta, name, partial(ordered_rows, ordered), notes, data)
 
 
 def _of_blocks(blocks: Path, device: str | None, scratch: Path) -> _Source:
@@ -377,15 +378,6 @@ def _chosen(tier: str | None, names: list[str], keys: list[Any], path: Path) -> 
         what = f"no tier or device {tier!r} did I/O here" if tier else "say which with --tier"
         raise ConfigError(f"{path}: {what}; there is {', '.join(names)}")
     return tier, keys[names.index(tier)]
-
-
-def _data_profile(run: RunFile | None) -> DataProfile | None:
-    """Return the ratios of the run's data; null if run.json does not say."""
-    if run is None or run.data is None:
-        return None
-    shape = run.data.shape
-    dedup, compress = (1.0, 1.0) if shape is None else (shape.dedup_ratio, shape.compress_ratio)
-    return DataProfile(dedup_ratio=dedup, compress_ratio=compress)
 
 
 _PROBE_NOTES = (
@@ -495,20 +487,13 @@ def write_ios(path: Path, parts: Iterable[dict[str, Any]], whose: str) -> None:
         for part in parts:
             rows += (count := len(part["op"]))
             moving += int(((part["io_bytes"] > 0) & (part["op"] != DELETE)).sum())
-            columns = {
-                # A time that is not known comes as NaN.
-                field.name: pa.array(part[field.name], field.type, from_pandas=True)
-                if field.name in part
-                else _absent(field, count)
-                for field in schema
-            }
+            # A time that is not known comes as NaN.
+            absent = dict.fromkeys(schema.names, np.full(count, -1)) | {"completed_ns": np.full(count, np.nan)}
+            whole = absent | part
+            columns = {field.name: pa.array(whole[field.name], field.type, from_pandas=True) for field in schema}
             out.write_table(pa.table(columns, schema=schema), row_group_size=ROW_GROUP_ROWS)
     if not moving:
         raise TraceError(f"{whose} has no reads or writes{', only deletes' if rows else ''}: there is no job to write")
-
-
-def _absent(field: Any, rows: int) -> Any:
-    return pa.nulls(rows, field.type) if field.name == "completed_ns" else np.full(rows, -1)
 
 
 GRANULE_BYTES = 4096
@@ -532,7 +517,6 @@ class Objects:
     """Longest extent ever touched, in whole granules; 0 if never read or written."""
     prior: NDArray[np.int64]
     """Objects read before they are written, in order of their first read."""
-    deletes: int
 
 
 def survey(rows: Rows) -> Objects:
@@ -540,19 +524,17 @@ def survey(rows: Rows) -> Objects:
     ends = np.zeros(1 << 16, dtype=np.int64)
     known = np.zeros(1 << 16, dtype=np.int8)
     prior: list[NDArray[np.int64]] = []
-    deletes = 0
     for part in rows():
-        objects, ops = part["object_id"], part["op"]
+        objects = part["object_id"]
         columns, found = _row_columns(part), np.empty(len(objects), dtype=np.int64)
         if objects.max() >= len(ends):
             more = max(int(objects.max()) + 1 - len(ends), len(ends))
             ends, known = np.pad(ends, (0, more)), np.pad(known, (0, more))
         count = _survey(len(objects), *columns, ends, known, found)
         prior.append(found[:count].copy())
-        deletes += int((ops == DELETE).sum())
     reserved = -(-ends // GRANULE_BYTES) * GRANULE_BYTES
     _require_fits(reserved.sum(dtype=np.float64) <= MOST)
-    return Objects(reserved, np.concatenate(prior) if prior else np.empty(0, np.int64), deletes)
+    return Objects(reserved, np.concatenate(prior) if prior else np.empty(0, np.int64))
 
 
 def _require_fits(fits: bool) -> None:

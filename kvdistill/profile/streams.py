@@ -129,20 +129,20 @@ def _phase_streams(db: Any, part: _Part, start_ns: int, describe: Describe) -> l
 def _split(ops: dict[str, Any], done: Any) -> list[tuple[str, Any, Loop]]:
     """Return what is a stream of its own, with its pace: both directions if they share one, else each."""
     both, is_read = fit_loop(ops["ts_ns"], done), ops["op"] == READ
+    everything = np.ones(len(is_read), dtype=bool)
     if is_read.all() or not is_read.any():
-        return [("read" if is_read.all() else "write", np.ones(len(is_read), dtype=bool), both)]
+        return [("read" if is_read.all() else "write", everything, both)]
     if both.pace is Pacing.CLOSED:
-        return [("mixed", np.ones(len(is_read), dtype=bool), both)]
+        return [("mixed", everything, both)]
     each = [
         (name, which, fit_loop(ops["ts_ns"][which], None if done is None else done[which]))
         for name, which in (("read", is_read), ("write", ~is_read))
     ]
-    if both.pace is Pacing.BURSTS and _is_coupled(ops["ts_ns"], is_read):
-        return [("mixed", np.ones(len(is_read), dtype=bool), msgspec.structs.replace(both, pace=Pacing.POISSON))]
     by_chance = all(loop.pace in (Pacing.POISSON, Pacing.BURSTS) for _name, _which, loop in each)
-    if by_chance and _has_same_hot_places(ops["address"], ops["io_bytes"], is_read):
-        # In two sections fio's laws would have hot places of their own.
-        return [("mixed", np.ones(len(is_read), dtype=bool), msgspec.structs.replace(both, pace=Pacing.POISSON))]
+    is_one = both.pace is Pacing.BURSTS and _is_coupled(ops["ts_ns"], is_read)
+    # In two sections fio's laws would have hot places of their own.
+    if is_one or (by_chance and _has_same_hot_places(ops["address"], ops["io_bytes"], is_read)):
+        return [("mixed", everything, msgspec.structs.replace(both, pace=Pacing.POISSON))]
     return each
 
 
@@ -430,17 +430,25 @@ _SEED = 42
 
 def fit_places(address: NDArray[np.int64], length: NDArray[np.int64]) -> Places:
     """Return the law of operations at `address`, in order of arrival."""
-    follows = _follows(address, length)
-    share = float(follows.mean())
-    runs = None
+    # Which operations begin where one of the last ended.
+    end, follows = address + length, np.zeros(len(address), dtype=bool)
+    for back in range(1, min(_LOOK_BACK, len(address) - 1) + 1):
+        follows[back:] |= address[back:] == end[:-back]
+    share, run_ops = float(follows.mean()), None
     if share >= _SEQUENTIAL:
         share = 1.0
     elif share <= _RANDOM:
         share = 0.0
     else:
-        runs = _run_ops(follows)
+        runs = np.diff(np.flatnonzero(~follows))
+        # If all but the last are about as long; one tells nothing.
+        if len(runs) > 1 and runs.std() <= _EQUAL_RUNS_CV * runs.mean():
+            run_ops = max(1, round(float(np.median(runs))))
     chosen = ~follows if 0 < share < 1 else np.ones(len(address), dtype=bool)
-    align = _align(address[chosen])
+    # The largest power of two that all but a few addresses are multiples of.
+    align = _MOST_ALIGN_BYTES
+    while align > _SECTOR_BYTES and (address[chosen] % align == 0).mean() < _ALIGNED:
+        align //= 2
     begin = int(address.min()) // align * align
     span = int((address + length).max()) - begin
     law, theta, places = Law.UNIFORM, None, 0
@@ -450,37 +458,13 @@ def fit_places(address: NDArray[np.int64], length: NDArray[np.int64]) -> Places:
         span = places * align
     return Places(
         sequential_share=share,
-        run_ops=runs,
+        run_ops=run_ops,
         law=law,
         theta=theta,
         align_bytes=align,
         begin_bytes=begin,
         span_bytes=span,
     )
-
-
-def _follows(address: NDArray[np.int64], length: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which operations begin where one of the last ended."""
-    end, follows = address + length, np.zeros(len(address), dtype=bool)
-    for back in range(1, min(_LOOK_BACK, len(address) - 1) + 1):
-        follows[back:] |= address[back:] == end[:-back]
-    return follows
-
-
-def _run_ops(follows: NDArray[np.bool_]) -> int | None:
-    """Return the operations in a run if all but the last are about as long."""
-    runs = np.diff(np.flatnonzero(~follows))
-    if len(runs) < 2 or runs.std() > _EQUAL_RUNS_CV * runs.mean():  # noqa: PLR2004 - one tells nothing
-        return None
-    return max(1, round(float(np.median(runs))))
-
-
-def _align(address: NDArray[np.int64]) -> int:
-    """Return the largest power of two that all but a few addresses are multiples of."""
-    align = _MOST_ALIGN_BYTES
-    while align > _SECTOR_BYTES and (address % align == 0).mean() < _ALIGNED:
-        align //= 2
-    return align
 
 
 def _law(address: NDArray[np.int64], length: NDArray[np.int64], align: int, span: int) -> tuple[Law, float | None, int]:
@@ -495,7 +479,6 @@ def _law(address: NDArray[np.int64], length: NDArray[np.int64], align: int, span
         align *= coarse
         uses = np.unique(address // align, return_counts=True)[1]
     places = max(span // align, len(uses))
-    # Each place is covered by a Poisson number of uniform draws, whatever their lengths.
     # How often each place is covered by an operation.
     steps = np.zeros(places + 1, dtype=np.int64)
     np.add.at(steps, np.minimum(address // align, places), 1)
@@ -521,22 +504,18 @@ def _law(address: NDArray[np.int64], length: NDArray[np.int64], align: int, span
 
 def _best(uses: Any, n: int, places: int, law: Law, values: Any) -> tuple[float, Law, float]:
     """Return how far `law` is from `uses` at the best of `values`, and that, refined."""
-    found = [_distance(uses, n, places, law, float(value)) for value in values]
+    found = [_differs(uses, likely(law, float(value), places), n) for value in values]
     at = int(np.argmin(found))
     step = float(np.diff(values[max(0, at - 1) : at + 2]).max()) / 2
     distance, value = found[at], float(values[at])
     while distance < _HOPELESS and step > 0.005:  # noqa: PLR2004 - finer than what so few draws tell
         for near in (value - step, value + step):
             if near > 0 and abs(near - 1) > 1e-3 and (law is not Law.PARETO or near < 0.5):  # noqa: PLR2004 - of zipf and pareto
-                other = _distance(uses, n, places, law, near)
+                other = _differs(uses, likely(law, near, places), n)
                 if other < distance:
                     distance, value = other, near
         step /= 2
     return distance, law, round(value, 3)
-
-
-def _distance(uses: Any, n: int, places: int, law: Law, value: float) -> float:
-    return _differs(uses, likely(law, value, places), n)
 
 
 def _differs(uses: Any, p: Any, n: int) -> float:

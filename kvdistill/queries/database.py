@@ -124,15 +124,6 @@ def measured_views(db: duckdb.DuckDBPyConnection, warmup: str | None) -> None:
     db.execute(_TIMES)
 
 
-def trace_views(db: duckdb.DuckDBPyConnection) -> None:
-    """Create over the view `trace` the views `ops` and `measured`, in which every operation takes no time."""
-    db.execute(
-        "CREATE VIEW ops AS SELECT tier, op, object_id, length_bytes AS bytes, ts_ns AS submitted_ns, "
-        "ts_ns AS completed_ns, 'ok' AS outcome, '' AS engine FROM trace"
-    )
-    db.execute("CREATE VIEW measured AS FROM ops")
-
-
 def figures(db: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     """Return counts, bytes and rates by tier and operation, over the view `measured`."""
     found = query(db, "run_figures")
@@ -197,14 +188,6 @@ class View:
     files: list[Path]
 
 
-def register(connection: duckdb.DuckDBPyConnection, paths: Sequence[Path | str], scratch: Path) -> list[View]:
-    """Make the views of `paths` in `connection`; return them. Raises what `views_of` raises."""
-    views = views_of(paths, scratch)
-    for view in views:
-        connection.execute(view.statement)
-    return views
-
-
 @contextmanager
 def opened(paths: Sequence[Path | str]) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a connection that has the views of `paths`, as of `register`."""
@@ -213,8 +196,8 @@ def opened(paths: Sequence[Path | str]) -> Iterator[duckdb.DuckDBPyConnection]:
         yield db
 
 
-def views_of(paths: Sequence[Path | str], scratch: Path) -> list[View]:
-    """Return the views of the tables in `paths`: files, patterns, or folders with all below them.
+def register(connection: duckdb.DuckDBPyConnection, paths: Sequence[Path | str], scratch: Path) -> list[View]:
+    """Make the views of the tables in `paths` in `connection`: files, patterns, or folders with all below them.
 
     Several files of one table are one view. A trace brings its objects table with it, a table of a run the run's
     facts. CSV is first written to Parquet in `scratch`, as are facts.
@@ -266,7 +249,10 @@ def views_of(paths: Sequence[Path | str], scratch: Path) -> list[View]:
             target = scratch / f"{name}.facts.parquet"
             pq.write_table(pa.Table.from_pylist(rows, schema), target)
             found[name] = {target: ""}
-    return [_view(name, files, tiers) for name, files in sorted(found.items())]
+    views = [_view(name, files, tiers) for name, files in sorted(found.items())]
+    for view in views:
+        connection.execute(view.statement)
+    return views
 
 
 def files_in(path: Path) -> list[Path]:
@@ -301,49 +287,32 @@ def _view(name: str, files: dict[Path, str], tiers: dict[str, list[dict[str, Any
     named[""] = f" REPLACE (tier::{enum} AS tier)"
     if name != "tiers" and (name not in TABLES or all(column.name != "tier" for column in TABLES[name].columns)):
         named = dict.fromkeys(named, "")
-    parts = [
-        f"SELECT *{named[origin]}{row}{_absent(name, file)}{f', {literal(origin)} AS origin' if origin else ''} "
-        f"FROM read_parquet({literal(file)})"
-        for file, origin in files.items()
-    ]
+    extras, parts = TABLES[name].extras if name in TABLES else (), []
+    for file, origin in files.items():
+        # Extra columns that it lacks have their defaults.
+        present = set(pq.read_schema(file).names) if extras else set()
+        absent = "".join(
+            f", CAST({'NULL' if c.default is None else c.default} AS {c.type}) AS {c.name}"
+            for c in extras
+            if c.name not in present
+        )
+        of = f", {literal(origin)} AS origin" if origin else ""
+        parts.append(f"SELECT *{named[origin]}{row}{absent}{of} FROM read_parquet({literal(file)})")
     return View(name, f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}", list(files))
 
 
-def _absent(name: str, file: Path) -> str:
-    """Return the extra columns of the table `name` that `file` lacks, with their defaults, as SQL."""
-    extras = TABLES[name].extras if name in TABLES else ()
-    if not extras:
-        return ""
-    present = set(pq.read_schema(file).names)
-    return "".join(
-        f", CAST({'NULL' if c.default is None else c.default} AS {c.type}) AS {c.name}"
-        for c in extras
-        if c.name not in present
-    )
-
-
 def _add(found: dict[str, dict[Path, str]], table: Table, path: Path, origin: str, scratch: Path) -> None:
-    is_parquet = path.name.endswith(".parquet")
-    file = _unpatterned(path, scratch) if is_parquet else _as_parquet(path, table, scratch)
+    """Add the file at `path`, as Parquet and by a name that DuckDB does not read as a pattern."""
+    file, made = path, scratch / f"{len(list(scratch.iterdir()))}.parquet"
+    if not path.name.endswith(".parquet"):
+        file, reader = made, tables.open_table(path, table)
+        with pq.ParquetWriter(file, arrow_schema(table, reader.extras), compression="zstd") as out:
+            for batch in reader.batches():
+                out.write_batch(batch, row_group_size=tables.BATCH_ROWS)
+    elif _PATTERN & set(str(path)):
+        file = made
+        file.symlink_to(path.resolve())
     found.setdefault(table.name, {}).setdefault(file, origin)
-
-
-def _unpatterned(path: Path, scratch: Path) -> Path:
-    """Return a name of the file at `path` that DuckDB does not read as a pattern."""
-    if not _PATTERN & set(str(path)):
-        return path
-    link = scratch / f"link.{len(list(scratch.iterdir()))}.parquet"
-    link.symlink_to(path.resolve())
-    return link
-
-
-def _as_parquet(path: Path, table: Table, scratch: Path) -> Path:
-    target = scratch / f"csv.{len(list(scratch.iterdir()))}.parquet"
-    reader = tables.open_table(path, table)
-    with pq.ParquetWriter(target, arrow_schema(table, reader.extras), compression="zstd") as out:
-        for batch in reader.batches():
-            out.write_batch(batch, row_group_size=tables.BATCH_ROWS)
-    return target
 
 
 def _found(whole: object, view: str) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import msgspec
@@ -156,12 +155,16 @@ class NamedQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 def named_queries() -> list[NamedQuery]:
     """Return the library, by name."""
-    files = [
-        file
-        for file in resources.files("kvdistill.queries").joinpath("sql", "library").iterdir()
-        if file.name.endswith(".sql")
-    ]
-    return [_read(file) for file in sorted(files, key=lambda file: file.name)]
+    found = []
+    folder = resources.files("kvdistill.queries").joinpath("sql", "library")
+    for file in sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name):
+        text = file.read_text(encoding="utf-8")
+        comment = [line.removeprefix("-- ") for line in text.splitlines() if line.startswith("-- ")]
+        needs = next(line.removeprefix(_NEEDS).rstrip(".") for line in comment if line.startswith(_NEEDS))
+        answers = " ".join(line for line in comment if not line.startswith(_NEEDS))
+        name = file.name.removesuffix(".sql")
+        found.append(NamedQuery(name=name, needs=needs.split(", "), sql=text, answers=answers))
+    return found
 
 
 def named_query(name: str) -> NamedQuery:
@@ -171,15 +174,3 @@ def named_query(name: str) -> NamedQuery:
         meant = nearest(name, found) or ";"
         raise ConfigError(f"--query {name}: no such query{meant} `kvdistill sql --list` names them all")
     return found[name]
-
-
-def _read(file: Traversable) -> NamedQuery:
-    text = file.read_text(encoding="utf-8")
-    comment = [line.removeprefix("-- ") for line in text.splitlines() if line.startswith("-- ")]
-    needs = next(line.removeprefix(_NEEDS).rstrip(".") for line in comment if line.startswith(_NEEDS))
-    return NamedQuery(
-        name=file.name.removesuffix(".sql"),
-        needs=needs.split(", "),
-        sql=text,
-        answers=" ".join(line for line in comment if not line.startswith(_NEEDS)),
-    )

@@ -457,11 +457,9 @@ def settings_table(title: str, settings: Settings, numbers: list[str]) -> Report
 
 def _one_sided(settings: Settings, numbers: list[str]) -> Chapter:
     """Return what only some sides have: a page shows it when asked for, a terminal says how many they are."""
+    title, rest = "Settings that only some sides have", [settings_table("", settings, numbers)]
     many = f"{len(settings)} setting{'' if len(settings) == 1 else 's'} that only some sides have"
-    title = "Settings that only some sides have"
-    return Chapter(
-        title, [settings_table("", settings, numbers)], is_folded=True, in_short=f"{many} are in a page, and in --json"
-    )
+    return Chapter(title, rest, is_folded=True, in_short=f"{many} are in a page, and in --json")
 
 
 def _highlights(compared: Comparison) -> list[Highlight]:

@@ -126,13 +126,7 @@ def profile_chapter(profile: Profile) -> Chapter:
         for name, d in (("reads", profile.read), ("writes", profile.write))
     ]
     rows.append(["deletes", profile.delete_ops, profile.delete_bytes, None, None])
-    title = f"Tier {profile.tier} of {profile.origin.file}, {format_duration(profile.span_ns)}"
-    made = parameters("What jobs are made of", Sheet.PARAMETERS, _facts(profile))
-    return Chapter(title, [ReportTable("", Sheet.SUMMARY, columns, rows), made])
-
-
-def _facts(profile: Profile) -> dict[str, Any]:
-    """Return the profile's single figures by name; those that its source does not say are left out."""
+    # What the source does not say is left out.
     facts: dict[str, Any] = {"operations a second": Cell(profile.per_second(profile.ops), Unit.PER_S)}
     if profile.arrivals is not None:
         for name, value in profile.arrivals.dispersion.by_window.items():
@@ -148,7 +142,9 @@ def _facts(profile: Profile) -> dict[str, Any]:
     if profile.locality is not None:
         facts["I/O share of hottest 10 % of blocks"] = Cell(profile.locality.hot10_share, Unit.SHARE)
         facts["median reuse, in 128 KiB blocks"] = Cell(profile.locality.reuse_p50_blocks, Unit.NUMBER)
-    return facts
+    title = f"Tier {profile.tier} of {profile.origin.file}, {format_duration(profile.span_ns)}"
+    made = parameters("What jobs are made of", Sheet.PARAMETERS, facts)
+    return Chapter(title, [ReportTable("", Sheet.SUMMARY, columns, rows), made])
 
 
 def closeness_chapter(found: Closeness) -> Chapter:
@@ -177,11 +173,17 @@ def closeness_chapter(found: Closeness) -> Chapter:
         for name in StreamFigures.__struct_fields__
         if name != "name"
     ]
-    return Chapter(
-        "Closeness of the jobs",
-        [ReportTable("Closeness", Sheet.PERFORMANCE, columns, rows if sides else []), _verdicts(found)],
-        notes,
-    )
+    closeness = ReportTable("Closeness", Sheet.PERFORMANCE, columns, rows if sides else [])
+    columns = columns_of("text: job, target = figure, wanted = target, reached = measured, verdict")
+    judged: list[list[Any]] = []
+    for pair in found.comparisons:
+        for verdict in pair.verdicts:
+            marked = "not measured" if verdict.value is None else f"undetermined: {verdict.why}"
+            marked = marked if verdict.passes is None else _MARKS[verdict.passes]
+            judged.append([pair.fio.name, verdict.name, verdict.target, _measured(verdict), marked])
+    note = "Shares are differences from the source: negative is less than it."
+    targets = ReportTable("Targets of closeness", Sheet.PERFORMANCE, columns, judged, (), note, 2)
+    return Chapter("Closeness of the jobs", [closeness, targets], notes)
 
 
 def _unit(name: str) -> Unit:
@@ -225,15 +227,3 @@ def _settled(pair: ClosenessPair, undetermined: list[Verdict]) -> str:
 def _measured(verdict: Verdict) -> Cell:
     unit = Unit.SHARE if "%" in verdict.target else Unit.NUMBER
     return Cell(verdict.value, Unit.TEXT if isinstance(verdict.value, bool) else unit)
-
-
-def _verdicts(found: Closeness) -> ReportTable:
-    columns = columns_of("text: job, target = figure, wanted = target, reached = measured, verdict")
-    rows: list[list[Any]] = []
-    for pair in found.comparisons:
-        for verdict in pair.verdicts:
-            marked = "not measured" if verdict.value is None else f"undetermined: {verdict.why}"
-            marked = marked if verdict.passes is None else _MARKS[verdict.passes]
-            rows.append([pair.fio.name, verdict.name, verdict.target, _measured(verdict), marked])
-    note = "Shares are differences from the source: negative is less than it."
-    return ReportTable("Targets of closeness", Sheet.PERFORMANCE, columns, rows, (), note, 2)

@@ -185,13 +185,15 @@ def read_comparison(paths: Sequence[Path]) -> tuple[Comparison, Document]:
 
 
 def _read(paths: Sequence[Path], buckets: int, endurance: Endurance | None) -> list[ReportedTrials]:
-    return [_side(name, path, buckets, endurance) for name, path in zip(names_of(paths), paths, strict=True)]
-
-
-def _side(name: str, path: Path, buckets: int, endurance: Endurance | None) -> ReportedTrials:
-    trials = trials_of(path)
-    names = [name if trial == path else f"{name}/{trial.name}" for trial in trials]
-    return ReportedTrials(name, [report(trial, buckets, endurance) for trial in trials], names)
+    sides = [(name, path, trials_of(path)) for name, path in zip(names_of(paths), paths, strict=True)]
+    return [
+        ReportedTrials(
+            name,
+            [report(trial, buckets, endurance) for trial in trials],
+            [name if trial == path else f"{name}/{trial.name}" for trial in trials],
+        )
+        for name, path, trials in sides
+    ]
 
 
 def documents_of(reports: Sequence[Report], names: Sequence[str]) -> list[Document]:

@@ -23,7 +23,6 @@ from kvtrace.core.document.document import (
     Chart,
     ChartShape,
     Document,
-    ReportTable,
     Sheet,
     Unit,
     columns_of,
@@ -162,98 +161,64 @@ _LAYER_NAMES = {
 }
 
 
+# Long: a table each.
 def probe_chapter(report: ProbeReport) -> Chapter:
     """Return the chapter of a run or of a measurement of its own."""
-    told = [*_sizes(report), *_in_flight(report), *_calls_tables(report), *_heat_tables(report)]
-    rows = [dict(row, layer=_LAYER_NAMES[row["layer"]]) for row in report.layers]
-    spec = f"text: layer, op; count: count; ns: {TIME_COLUMNS}, longest_below_ns = longest below"
-    note = "Percentiles by nearest rank, within 0.8 %; - with too few."
-    return Chapter(
-        "Block layer",
-        [
-            *_counts(report),
-            table_of("Time in each layer", Sheet.DEVICE, spec, rows, note, keys=2),
-            *_distributions(report),
-            *told,
-        ],
-    )
-
-
-def _counts(report: ProbeReport) -> list[ReportTable]:
-    done = """
+    spec = """
         text: op
         count: issued, completed, errors
         bytes: issued_bytes = bytes issued, completed_bytes = bytes completed
         count: requeues
     """
-    given = """
+    note = "A request is what the block layer hands to a disk. Requeues: issues that a busy driver gave back."
+    tables = [table_of("Block requests", Sheet.DEVICE, spec, report.directions, note)]
+    spec = """
         text: op
         count: bios = I/Os given, bios_merged = I/Os merged, splits, requests_merged = requests merged,
             lost_events = events lost, lost_requests = requests lost, ends_not_seen = ends not seen
     """
-    done_note = "A request is what the block layer hands to a disk. Requeues: issues that a busy driver gave back."
-    given_note = (
+    note = (
         "I/Os are what the filesystem or program gave. Splits: I/Os longer than the disk takes. Lost: not followed to "
         "their end."
     )
-    return [
-        table_of("Block requests", Sheet.DEVICE, done, report.directions, done_note),
-        table_of("Merges, splits and losses", Sheet.DEVICE, given, report.directions, given_note),
-    ]
-
-
-def _distributions(report: ProbeReport) -> list[ReportTable]:
-    tables = []
+    tables.append(table_of("Merges, splits and losses", Sheet.DEVICE, spec, report.directions, note))
+    rows = [dict(row, layer=_LAYER_NAMES[row["layer"]]) for row in report.layers]
+    spec = f"text: layer, op; count: count; ns: {TIME_COLUMNS}, longest_below_ns = longest below"
+    note = "Percentiles by nearest rank, within 0.8 %; - with too few."
+    tables.append(table_of("Time in each layer", Sheet.DEVICE, spec, rows, note, keys=2))
     spec = "text: op; ns: low_ns = from; count: count"
+    note = "Each row holds the times from its first up to, but not including, twice that."
     for layer, rows in by([row for row in report.latency_bins if row["count"]], "layer"):
         title = f"Time {_LAYER_NAMES[layer]}" if layer != "application" else f"Time of {_LAYER_NAMES[layer]}"
         chart = Chart(title, ChartShape.BARS, Unit.NS, Unit.COUNT, lines_by(rows, "low_ns", "count"))
-        note = "Each row holds the times from its first up to, but not including, twice that."
         tables.append(histogram(title, chart, spec, rows, note))
-    return tables
-
-
-def _sizes(report: ProbeReport) -> list[ReportTable]:
-    if not report.sizes:
-        return []
-    spec = "text: op; io_bytes: bytes = size; count: count = requests"
-    bins = Counter[tuple[str, int]]()
-    for row in report.sizes:
-        bins[row["op"], 1 << max(row["bytes"].bit_length() - 1, 0)] += row["count"]
-    drawn = lines_by([{"op": op, "low": low, "count": count} for (op, low), count in bins.items()], "low", "count")
-    chart = Chart("Sizes of block requests", ChartShape.BARS, Unit.IO_BYTES, Unit.COUNT, drawn)
-    note = "The chart adds sizes up from each power of two to the next; the table has each size exactly."
-    return [histogram(chart.title, chart, spec, report.sizes, note)]
-
-
-def _in_flight(report: ProbeReport) -> list[ReportTable]:
-    if not report.in_flight:
-        return []
-    spec = "text: op; count: in_flight = in flight, count = requests"
-    series = lines_by(report.in_flight, "in_flight", "count")
-    chart = Chart("In flight at dispatch", ChartShape.LOLLIPOPS, Unit.COUNT, Unit.COUNT, series)
-    note = "How many requests the disk had in flight when one was issued, itself included."
-    return [histogram(chart.title, chart, spec, report.in_flight, note)]
-
-
-def _calls_tables(report: ProbeReport) -> list[ReportTable]:
-    if not report.calls:
-        return []
-    spec = """
-        text: kind, call
-        count: count = calls, errors
-        bytes: bytes
-        count: direct = O_DIRECT, without_io = without I/O
-        bytes: without_io_bytes = bytes without I/O
-    """
-    note = "Without I/O: calls that queued none themselves; their data was in the page cache, or went there."
-    names = [column.name for column in columns_of(spec)]
-    rows = [dict.fromkeys(names) | row for row in report.calls]
-    return [table_of("System calls", Sheet.DEVICE, spec, rows, note, keys=2)]
-
-
-def _heat_tables(report: ProbeReport) -> list[ReportTable]:
-    tables = []
+    if report.sizes:
+        spec = "text: op; io_bytes: bytes = size; count: count = requests"
+        bins = Counter[tuple[str, int]]()
+        for row in report.sizes:
+            bins[row["op"], 1 << max(row["bytes"].bit_length() - 1, 0)] += row["count"]
+        series = lines_by([{"op": op, "low": low, "count": n} for (op, low), n in bins.items()], "low", "count")
+        chart = Chart("Sizes of block requests", ChartShape.BARS, Unit.IO_BYTES, Unit.COUNT, series)
+        note = "The chart adds sizes up from each power of two to the next; the table has each size exactly."
+        tables.append(histogram(chart.title, chart, spec, report.sizes, note))
+    if report.in_flight:
+        spec = "text: op; count: in_flight = in flight, count = requests"
+        series = lines_by(report.in_flight, "in_flight", "count")
+        chart = Chart("In flight at dispatch", ChartShape.LOLLIPOPS, Unit.COUNT, Unit.COUNT, series)
+        note = "How many requests the disk had in flight when one was issued, itself included."
+        tables.append(histogram(chart.title, chart, spec, report.in_flight, note))
+    if report.calls:
+        spec = """
+            text: kind, call
+            count: count = calls, errors
+            bytes: bytes
+            count: direct = O_DIRECT, without_io = without I/O
+            bytes: without_io_bytes = bytes without I/O
+        """
+        note = "Without I/O: calls that queued none themselves; their data was in the page cache, or went there."
+        names = [column.name for column in columns_of(spec)]
+        rows = [dict.fromkeys(names) | row for row in report.calls]
+        tables.append(table_of("System calls", Sheet.DEVICE, spec, rows, note, keys=2))
     spec = "ns: start_ns = from; bytes: low_bytes = disk from; count: requests; bytes: bytes"
     end = float(max((row["start_ns"] for row in report.heat), default=0) + (report.bucket_ns or 0))
     span = f"{format_duration(report.bucket_ns)} and {format_bytes(report.zone_bytes)} of the disk"
@@ -261,7 +226,7 @@ def _heat_tables(report: ProbeReport) -> list[ReportTable]:
     for (device, op), rows in by(report.heat, "device", "op"):
         chart = Chart(f"Where {op}s go on {device}", ChartShape.GRID, Unit.NS, Unit.BYTES, [], *steps, end)
         tables.append(heat_table(f"Disk over time: {device} {op}", chart, op, rows, spec, "requests", span))
-    return tables
+    return Chapter("Block layer", tables)
 
 
 _OPERATION_TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns")
@@ -294,49 +259,40 @@ def layers(run_directory: Path) -> Layers | None:
     probe, ops = find_probe(run_directory), run_directory / OPS_FILE
     if probe is None or not ops.is_file():
         return None
-    blocks = run_directory / BLOCKS_FILE
+    blocks, application = run_directory / BLOCKS_FILE, probe.application
     files = [ops, blocks] if blocks.is_file() else [ops]
     with opened(files) as db:
         objects = query(db, "run_layers_objects")
         inside = [_latency_parts(db, row) for row in objects] if blocks.is_file() else []
-    moved = [_moved_by_layer(row, probe) for row in objects]
-    times = [time for row in objects for time in _layer_times(row, probe)]
+    moved, shown = [], []
+    for row in objects:
+        op, operations, object_bytes = row["op"], row["operations"], row["object_bytes"]
+        device = probe.block.directions.get(op)
+        device_bytes, requests = (0, 0) if device is None else (device.issued_bytes, device.issued)
+        calls = None if application is None else [c for c in application.calls if c.kind == op]
+        moved.append(
+            {
+                "op": op,
+                "operations": operations,
+                "object_bytes": object_bytes,
+                "io_bytes": row["io_bytes"],
+                "call_bytes": None if calls is None else sum(call.bytes or 0 for call in calls),
+                "device_bytes": device_bytes,
+                "amplification": None if device_bytes is None or not object_bytes else device_bytes / object_bytes,
+                "requests": requests,
+                "requests_per_operation": None if requests is None else requests / operations,
+            }
+        )
+        layer = "object response" if row["is_response"] else "object"
+        shown.append({"op": op, "layer": layer, "count": operations} | {name: row[name] for name in _OPERATION_TIMES})
+        beneath = {"application": None if application is None else application.times.get(op)}
+        beneath |= {layer: getattr(device, layer, None) for layer in LAYERS}
+        for layer, times in beneath.items():
+            if times is not None and times.count:
+                parts = {name: getattr(times, name) for name in _OPERATION_TIMES}
+                shown.append({"op": op, "layer": layer, "count": times.count} | parts)
     said = findings(moved, inside, probe, find_run(run_directory))
-    return Layers(findings=said, moved=moved, times=times, inside=inside)
-
-
-def _moved_by_layer(row: dict[str, Any], probe: ProbeFile) -> dict[str, Any]:
-    """Return what operations like `row` moved, at each layer."""
-    op, object_bytes = row["op"], row["object_bytes"]
-    device = probe.block.directions.get(op)
-    calls = None if probe.application is None else [c for c in probe.application.calls if c.kind == op]
-    device_bytes, requests = (0, 0) if device is None else (device.issued_bytes, device.issued)
-    return {
-        "op": op,
-        "operations": row["operations"],
-        "object_bytes": object_bytes,
-        "io_bytes": row["io_bytes"],
-        "call_bytes": None if calls is None else sum(call.bytes or 0 for call in calls),
-        "device_bytes": device_bytes,
-        "amplification": None if device_bytes is None or not object_bytes else device_bytes / object_bytes,
-        "requests": requests,
-        "requests_per_operation": None if requests is None else requests / row["operations"],
-    }
-
-
-def _layer_times(row: dict[str, Any], probe: ProbeFile) -> list[dict[str, Any]]:
-    """Return the times of operations like `row`, and of each layer beneath."""
-    op = row["op"]
-    layer = "object response" if row["is_response"] else "object"
-    found = [{"op": op, "layer": layer, "count": row["operations"]} | {name: row[name] for name in _OPERATION_TIMES}]
-    device = probe.block.directions.get(op)
-    beneath = {"application": None if probe.application is None else probe.application.times.get(op)}
-    beneath |= {layer: getattr(device, layer, None) for layer in LAYERS}
-    for layer, times in beneath.items():
-        if times is not None and times.count:
-            parts = {name: getattr(times, name) for name in _OPERATION_TIMES}
-            found.append({"op": op, "layer": layer, "count": times.count} | parts)
-    return found
+    return Layers(findings=said, moved=moved, times=shown, inside=inside)
 
 
 def _latency_parts(db: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> dict[str, Any]:

@@ -23,13 +23,14 @@ from kvdistill.report.tables import (
     Key,
     Report,
     Subject,
-    distribution_tables,
+    by,
     heat_tables,
     hit_ratio,
     of_objects,
     of_rows,
     origin,
     pictures_of,
+    quantiles,
     rate_tables,
     reuse_tables,
     size_tables,
@@ -101,6 +102,7 @@ class RunReport(Report, frozen=True, kw_only=True):
     closeness: Closeness | None = None
     """How close jobs distilled from this come, if `kvdistill fio --check` ran here; null otherwise."""
 
+    # Long: a chapter each.
     def document(self) -> Document:
         """Return the document: what was found, on what, six figures, warnings; details last and folded."""
         run = self.run
@@ -127,13 +129,31 @@ class RunReport(Report, frozen=True, kw_only=True):
         lateness = _distributions_of(self, "lateness")
         waits = [_times_table("Lateness", self.lateness), *lateness] if self.lateness else []
         ranks = None if run is None or not isinstance(run.ranks, RanksNote) else run.ranks
+        spec = """
+            text: tier, op, engine
+            count: rows, operations = completed, errors, corrupt, skipped
+            bytes: bytes, io_bytes = with padding
+            ns: span_ns = in
+            per_s: operations_per_s = ops/s
+            bytes_per_s: bandwidth_bytes_per_s = bandwidth
+        """
+        note = "Rates: completed operations over the time from their first submission to their last completion."
+        done = table_of("Operations", Sheet.PERFORMANCE, spec, self.figures, note, keys=2)
+        moved = [] if run is None else [{"tier": name} | asdict(of) for name, of in run.device_io.items()]
+        spec = "text: tier; bytes: read_bytes = read, written_bytes = written"
+        note = "What the device beneath did meanwhile, for all programs."
+        device = table_of("Device", Sheet.DEVICE, spec, moved, note)
+        columns = [ReportColumn(name, name.removeprefix("is_").replace("_", " ")) for name in _TARGET.split()]
+        drives = [] if run is None else [{"name": name, **facts} for name, facts in run.drives()]
+        rows = [[facts.get(column.name) for column in columns] for facts in drives]
+        targets = [ReportTable("On what it ran", Sheet.PARAMETERS, columns, rows)] if rows else []
         chapters = [
             *([] if ranks is None else [Chapter("Ranks", ranks_tables(ranks))]),
             *([] if saved is None else [Chapter("Checkpoints", checkpoint_tables(saved))]),
-            Chapter("Tiers", [_operations_table(self), *_hits(run), *rates]),
+            Chapter("Tiers", [done, *_hits(run), *rates]),
             Chapter("Latency", [*times, *(table for table in maps if table not in deletes)]),
             Chapter("Requests, QoS and criteria", [*request_tables(run), *_throughput(run)]),
-            Chapter("Wear", [wear_table(self.writes_per_day, _WEAR), _device(run)]),
+            Chapter("Wear", [wear_table(self.writes_per_day, _WEAR), device]),
             *([] if self.layers is None else [layer_chapter(self.layers)]),
             *([] if self.closeness is None else [closeness_chapter(self.closeness)]),
             *([] if self.probe is None else [probe_chapter(self.probe)]),
@@ -141,7 +161,7 @@ class RunReport(Report, frozen=True, kw_only=True):
             Chapter("Deletes over time", deletes),
             Chapter("Sizes", size_tables(self.sizes, self.size_bins)),
             Chapter("Reuse", reuse_tables(self.reuse)),
-            Chapter("What was run, and on what", [*_targets(run), parameters("Run", Sheet.PARAMETERS, facts)]),
+            Chapter("What was run, and on what", [*targets, parameters("Run", Sheet.PARAMETERS, facts)]),
         ]
         tier, measure = _tested(self), "Response time" if is_open else "Latency"
         return Document(
@@ -400,14 +420,6 @@ def _facts(report: RunReport) -> dict[str, Any]:
     }
 
 
-def _targets(run: RunFile | None) -> list[ReportTable]:
-    if run is None or not run.tiers:
-        return []
-    columns = [ReportColumn(name, name.removeprefix("is_").replace("_", " ")) for name in _TARGET.split()]
-    rows = [[{"name": name, **facts}.get(column.name) for column in columns] for name, facts in run.drives()]
-    return [ReportTable("On what it ran", Sheet.PARAMETERS, columns, rows)]
-
-
 def _hits(run: RunFile | None) -> list[ReportTable]:
     metadata = None if run is None else run.trace.metadata
     tiers = ((metadata.stats or {}) if metadata else {}).get("tiers")
@@ -424,19 +436,6 @@ def _hits(run: RunFile | None) -> list[ReportTable]:
     return [table_of("Hits by tier", Sheet.SUMMARY, spec, rows, note)]
 
 
-def _operations_table(report: RunReport) -> ReportTable:
-    spec = """
-        text: tier, op, engine
-        count: rows, operations = completed, errors, corrupt, skipped
-        bytes: bytes, io_bytes = with padding
-        ns: span_ns = in
-        per_s: operations_per_s = ops/s
-        bytes_per_s: bandwidth_bytes_per_s = bandwidth
-    """
-    note = "Rates: completed operations over the time from their first submission to their last completion."
-    return table_of("Operations", Sheet.PERFORMANCE, spec, report.figures, note, keys=2)
-
-
 def _times_table(title: str, rows: list[dict[str, Any]]) -> ReportTable:
     spec = f"text: tier, op; count: count = operations; ns: {TIME_COLUMNS}, max_ns = max"
     note = {
@@ -448,7 +447,13 @@ def _times_table(title: str, rows: list[dict[str, Any]]) -> ReportTable:
 
 
 def _distributions_of(report: RunReport, measure: str) -> list[ReportTable]:
-    return distribution_tables([row for row in report.distributions if row["measure"] == measure])
+    """Return a time by share of operations, a table and a curve a tier."""
+    name, tables = "Response time" if measure == "response" else measure.capitalize(), []
+    note = f"{name} that the given share of operations did not exceed, by nearest rank; - with too few of them."
+    for tier, rows in by([row for row in report.distributions if row["measure"] == measure], "tier"):
+        title = f"{name} distribution: {tier}"
+        tables.append(quantiles(title, f"{name} on {tier}", rows, "op", "{}_ns", name.lower(), note))
+    return tables
 
 
 def _throughput(run: RunFile | None) -> list[ReportTable]:
@@ -462,12 +467,6 @@ def _throughput(run: RunFile | None) -> list[ReportTable]:
         "over the wall time of the replay, in which no token is generated."
     )
     return [replace(table, note=note)]
-
-
-def _device(run: RunFile | None) -> ReportTable:
-    spec = "text: tier; bytes: read_bytes = read, written_bytes = written"
-    rows = [] if run is None else [{"tier": name} | asdict(moved) for name, moved in run.device_io.items()]
-    return table_of("Device", Sheet.DEVICE, spec, rows, "What the device beneath did meanwhile, for all programs.")
 
 
 SERVING_FIGURES = (
@@ -496,26 +495,32 @@ def request_tables(run: RunFile | None) -> list[ReportTable]:
         note = f"As {found.benchmark} measured them, at the engine's front."
         times = table_of("Times of requests", Sheet.QOS, spec, rows, note)
         return [parameters("Requests", Sheet.QOS, figures), times]
-    return [*_requests(requests), *_classes(requests, mlperf), _criteria(mlperf)]
+    tables = []
+    if requests is not None:
+        spec = f"text: measure; count: count = requests; ns: {TIME_COLUMNS}, max_ns = max"
+        token, modelled = requests.first_token, "time to the first token, modelled"
+        rows = _measured({"storage time": requests.storage, "response time": requests.response, modelled: token})
+        said = requests.first_token_definition if token is not None else requests.first_token_reason or "not known"
+        note = (
+            "Storage time: in which at least one of a request's operations was in flight. Response time, of an open "
+            "loop: in which at least one was due and not completed."
+        )
+        tables = [table_of("Requests", Sheet.QOS, spec, rows, f"{note} Time to the first token: {said}.")]
+    tables += _classes(requests, mlperf)
+    if mlperf is None or not mlperf.criteria:
+        none = {"criteria": "not measured: this run judged none"}
+        return [*tables, parameters("Criteria of MLPerf", Sheet.QOS, none)]
+    rows = [
+        asdict(c) | {value: Cell(getattr(c, value), unit_of(c.name, Unit.SHARE)) for value in ("measured", "threshold")}
+        for c in mlperf.criteria
+    ]
+    note = "Of the benchmark program, no rule of a submission. Latencies must be below their thresholds, others above."
+    spec = "text: name = criterion, verdict, measured, threshold, definition"
+    return [*tables, table_of("Criteria of MLPerf", Sheet.QOS, spec, rows, note)]
 
 
 def _measured(times: dict[str, Distribution | ServingTimes | None]) -> list[dict[str, Any]]:
-    """Return a row for each of `times` that was measured, by what it is called."""
     return [{"measure": said} | asdict(found) for said, found in times.items() if found is not None]
-
-
-def _requests(found: RequestFigures | None) -> list[ReportTable]:
-    if found is None:
-        return []
-    spec = f"text: measure; count: count = requests; ns: {TIME_COLUMNS}, max_ns = max"
-    modelled = "time to the first token, modelled"
-    rows = _measured({"storage time": found.storage, "response time": found.response, modelled: found.first_token})
-    said = found.first_token_definition if found.first_token is not None else found.first_token_reason or "not known"
-    note = (
-        "Storage time: in which at least one of a request's operations was in flight. Response time, of an open loop: "
-        "in which at least one was due and not completed."
-    )
-    return [table_of("Requests", Sheet.QOS, spec, rows, f"{note} Time to the first token: {said}.")]
 
 
 def _classes(found: RequestFigures | None, mlperf: Mlperf | None) -> list[ReportTable]:
@@ -543,15 +548,3 @@ def _classes(found: RequestFigures | None, mlperf: Mlperf | None) -> list[Report
             rows.append([of_class.qos, name.replace("_", "."), reached, target, verdict])
     measured = "Measured: the response time in an open loop, else the storage time."
     return [judged, ReportTable("Targets of the classes", Sheet.QOS, columns, rows, (), measured, 2)]
-
-
-def _criteria(mlperf: Mlperf | None) -> ReportTable:
-    if mlperf is None or not mlperf.criteria:
-        return parameters("Criteria of MLPerf", Sheet.QOS, {"criteria": "not measured: this run judged none"})
-    rows = [
-        asdict(c) | {value: Cell(getattr(c, value), unit_of(c.name, Unit.SHARE)) for value in ("measured", "threshold")}
-        for c in mlperf.criteria
-    ]
-    note = "Of the benchmark program, no rule of a submission. Latencies must be below their thresholds, others above."
-    spec = "text: name = criterion, verdict, measured, threshold, definition"
-    return table_of("Criteria of MLPerf", Sheet.QOS, spec, rows, note)

@@ -330,17 +330,6 @@ def wear_table(rows: list[dict[str, Any]], note: str) -> ReportTable:
     return table_of("Wear", Sheet.SUMMARY, spec, shown, " ".join(said))
 
 
-def distribution_tables(points: list[dict[str, Any]]) -> list[ReportTable]:
-    """Return latency, response time and lateness by share of operations, a table and a curve a tier."""
-    tables = []
-    for (measure, tier), rows in by(points, "measure", "tier"):
-        name = "Response time" if measure == "response" else measure.capitalize()
-        note = f"{name} that the given share of operations did not exceed, by nearest rank; - with too few of them."
-        title = f"{name} distribution: {tier}"
-        tables.append(quantiles(title, f"{name} on {tier}", rows, "op", "{}_ns", name.lower(), note))
-    return tables
-
-
 def quantiles(
     title: str, chart_title: str, rows: list[dict[str, Any]], by_name: str, column: str, y_title: str, note: str
 ) -> ReportTable:

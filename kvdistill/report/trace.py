@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import UNSET
 
 from kvdistill.profile.locality import live_bytes, tier_reuse
-from kvdistill.queries.database import at, opened, query, trace_views
+from kvdistill.queries.database import at, opened, query
 from kvdistill.report.tables import (
     BANDWIDTHS,
     Key,
@@ -35,7 +35,6 @@ from kvtrace.core.document.chapters import event_lines, event_tables, fleet_head
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
-    Chart,
     Document,
     Highlight,
     ReportTable,
@@ -152,7 +151,12 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
     # What nodes have apart is not one place.
     live = {tier.name: found for tier, found in known if tier.instance_nodes is UNSET}
     with opened([path]) as db:
-        trace_views(db)
+        # Every operation takes no time.
+        db.execute(
+            "CREATE VIEW ops AS SELECT tier, op, object_id, length_bytes AS bytes, ts_ns AS submitted_ns, "
+            "ts_ns AS completed_ns, 'ok' AS outcome, '' AS engine FROM trace"
+        )
+        db.execute("CREATE VIEW measured AS FROM ops")
         span = query(db, "trace_span")[0]
         first, last = span["first_ns"], span["last_ns"]
         span_ns = None if first is None else last - first
@@ -164,11 +168,18 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
         times = at(meta.stats, "first_token", "with_cache")
         writes = by([row for row in operations if row["op"] == "write"], "tier")
         written = {tier: sum(row["bytes"] for row in rows) for tier, rows in writes}
+        counted = {t.get("name"): t for t in (meta.stats or {}).get("tiers") or [] if isinstance(t, dict)}
+        tiers = []
+        for tier in meta.tiers:
+            peak, end = live.get(tier.name) or (None, None)
+            sizes = {"capacity_bytes": tier.capacity_bytes, "peak_live_bytes": peak, "end_live_bytes": end}
+            hits = {name: counted.get(tier.name, {}).get(name) for name in ("hits", "hit_ratio")}
+            tiers.append({"name": tier.name} | sizes | hits)
         return TraceReport(
             subject=subject_of(path, meta),
             span_ns=span_ns,
             requests=span["requests"],
-            tiers=_tier_rows(meta, live),
+            tiers=tiers,
             hit_ratio=hit_ratio(meta),
             reuse=tier_reuse(db, list(live)),
             fleet=meta.fleet,
@@ -181,16 +192,6 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
             writes_per_day=writes_per_day(written, span_ns, meta, endurance),
             first_token=times if isinstance(times, dict) else None,
         )
-
-
-def _tier_rows(meta: Metadata, live: dict[str, tuple[int, int] | None]) -> list[dict[str, Any]]:
-    counted = {t.get("name"): t for t in (meta.stats or {}).get("tiers") or [] if isinstance(t, dict)}
-    rows = []
-    for tier in meta.tiers:
-        peak, end = live.get(tier.name) or (None, None)
-        row = {"name": tier.name, "capacity_bytes": tier.capacity_bytes, "peak_live_bytes": peak, "end_live_bytes": end}
-        rows.append(row | {name: counted.get(tier.name, {}).get(name) for name in ("hits", "hit_ratio")})
-    return rows
 
 
 _NOT_MEASURED = "not measured: a trace says what is to be done, and holds no times of a device"
@@ -216,31 +217,25 @@ def _event_course(events: dict[str, Any]) -> list[ReportTable]:
         per_s: computed_per_s = tokens computed/s
         bytes_per_s: read_bytes_per_s = read from {store["name"]}, written_bytes_per_s = written to it
     """
-    charts = _event_charts(events, rows)
-    title = "over time, with the events"
-    return [
-        table_of(title, Sheet.HISTOGRAMS, spec, rows, "Simulated.", charts=charts),
-        *(storage_table(events, t) for t in range(len(events["tiers"]) - 2, -1, -1)),
-    ]
-
-
-def _event_charts(events: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[Chart, ...]:
-    """Return hits, the load of the slowest tier and tokens computed over time, with the events marked."""
     marks: list[tuple[float, str]] = []
     for of in (of for of in events["around"] if of["is_reached"]):
         name = of["event"].partition(":")[2]
         marks.append((float(of["at_ns"]), name))
         if of["at_ns"] < of["over_ns"] <= events["end_ns"]:
             marks.append((float(of["over_ns"]), f"{name} is over"))
-
     chart = partial(steps_chart, rows=rows, step_ns=events["step_ns"], marks=tuple(marks))
     shares = {"all": "hit_ratio", "own tiers": "local_hit_ratio", "shared tiers": "shared_hit_ratio"}
-    load, tokens = f"Load of {events['tiers'][-1]['name']} over time", {"tokens": "computed_per_s"}
-    return (
+    load_title, tokens = f"Load of {store['name']} over time", {"tokens": "computed_per_s"}
+    charts = (
         chart("Hits over time", Unit.SHARE, lines=shares, y_title="hit ratio", y_end=1.0),
-        chart(load, Unit.BYTES_PER_S, lines=BANDWIDTHS),
+        chart(load_title, Unit.BYTES_PER_S, lines=BANDWIDTHS),
         chart("Tokens computed a second over time", Unit.PER_S, lines=tokens, y_title="tokens computed"),
     )
+    title = "over time, with the events"
+    return [
+        table_of(title, Sheet.HISTOGRAMS, spec, rows, "Simulated.", charts=charts),
+        *(storage_table(events, t) for t in range(len(events["tiers"]) - 2, -1, -1)),
+    ]
 
 
 def _highlights(report: TraceReport) -> list[Highlight]:

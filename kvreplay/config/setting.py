@@ -17,7 +17,7 @@ from kvreplay.config.tiers import make_tiers
 from kvreplay.native.rows import READ, WINDOW_ROWS, WRITE
 from kvreplay.plan.buffers import PAGE_BYTES, buffer_bytes
 from kvreplay.plan.pacing import Pacer, Repeated
-from kvreplay.plan.window import Asked, Facts, TraceWindow, compile_window, joined, read_asked
+from kvreplay.plan.window import Asked, TraceWindow, compile_window, joined, read_asked
 from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.tier import FileLayout, SeveralDrives, Tier
@@ -106,7 +106,9 @@ def settle(
     if not window.planned_rows:
         raise ConfigError(_nothing_on(reader.meta, window, config))
     window.say()
-    unplaced = _placed(window.facts, tiers, config)
+    # Tiers are told of which writes have streams; some take none.
+    placed = [] if config.is_ignoring_streams else [tiers[index] for index in window.facts.placed]
+    unplaced = tuple(t.name for t in placed if t is not None and not t.place() and not t.is_simulated)
     if config.layout == FileLayout.VLLM:
         longest = -(-int(window.facts.kinds["end_bytes"].max()) // PAGE_BYTES) * PAGE_BYTES
         config = replace(config, io_bytes=max(config.io_bytes, longest))
@@ -131,16 +133,6 @@ def _check_node(reader: Reader, node: int | None) -> None:
         if node in nodes:
             return
     raise ConfigError(f"--node {node}: {reader.path} has nodes {min(nodes, default=0)} to {max(nodes, default=0)}")
-
-
-def _placed(facts: Facts, tiers: list[Tier | None], config: Config) -> tuple[str, ...]:
-    """Let the tiers know of which writes have streams; return those that take none."""
-    unplaced = []
-    for index in () if config.is_ignoring_streams else facts.placed:
-        tier = tiers[index]
-        if tier is not None and not tier.place() and not tier.is_simulated:
-            unplaced.append(tier.name)
-    return tuple(unplaced)
 
 
 def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:
@@ -170,23 +162,19 @@ def repeats_of(reader: Reader, window: TraceWindow, pacer: Pacer, tiers: Sequenc
         return int(runtime_ns * pacer.speed) // Repeated(reader, window.rows, 1).period_ns + 1
     facts = window.facts
     # By the models of tiers that take time, each direction one after the other.
-    served_ns = max((_served_ns(facts, tier, at) for at, tier in enumerate(tiers)), default=0.0)
+    served_ns = max(
+        (
+            max(float(kind["bytes"]) * (NS_PER_S / rate), float(kind["rows"]) * service.least_ns)
+            for of_tier, tier in zip(facts.kinds, tiers, strict=True)
+            if tier is not None and (service := tier.service) is not None
+            for op, rate in ((READ, service.read_bytes_per_s), (WRITE, service.write_bytes_per_s))
+            for kind in [of_tier[op]]
+        ),
+        default=0.0,
+    )
     is_stored = np.array([isinstance(tier, ObjectTier) or bool(tier and tier.drives) for tier in tiers])
     moved = int(facts.kinds["bytes"][is_stored][:, [READ, WRITE]].sum())
     once_s = max(moved / MOST_BYTES_PER_S, facts.rows / MOST_OPERATIONS_PER_S, served_ns / NS_PER_S)
     available = available_bytes()
     room = 1 << 24 if available is None else available // MEMORY_PART // ROW_BYTES
     return max(1, min(int(runtime_ns / NS_PER_S / once_s) + 1, room // window.rows))
-
-
-def _served_ns(facts: Facts, tier: Tier | None, at: int) -> float:
-    """Return the least time that the model of `tier` takes for its operations; 0 without one."""
-    service = None if tier is None else tier.service
-    if service is None:
-        return 0.0
-    longest = 0.0
-    for op, rate in ((READ, service.read_bytes_per_s), (WRITE, service.write_bytes_per_s)):
-        kind = facts.kinds[at, op]
-        share_ns = service.latency_ns // service.concurrency if service.concurrency else 0
-        longest = max(longest, float(kind["bytes"]) * (NS_PER_S / rate), float(kind["rows"]) * share_ns)
-    return longest

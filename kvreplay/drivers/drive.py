@@ -21,7 +21,7 @@ from engine_drivers.recorder import Settings
 from kvreplay.drivers.engines import ENGINES, EngineKind
 from kvreplay.drivers.record import STRACE, EngineRecord, read_events, read_strace
 from kvreplay.tiers import claims
-from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import printable
 
 DRIVER = Path(engine_drivers.__file__).with_name("start.py")
@@ -31,12 +31,6 @@ POLL_S = 0.1
 _ENDS_S = 10
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ERROR = re.compile(r"[\w.]*(?:Error|Exception|Exit|Interrupt)\b")
-
-
-def check_strace(kind: EngineKind) -> None:
-    """Raise ConfigError if the engine is recorded by strace, and that is not there."""
-    if ENGINES[kind].is_straced and shutil.which(STRACE[0]) is None:
-        raise ConfigError(f"{kind}: its files are written out of Python's sight, so strace records them: install it")
 
 
 @contextmanager
@@ -91,7 +85,10 @@ def serve(
         found.seen = None
     found.interrupted_by = stopped_by
     if process.returncode and not stopped_by:
-        found.failure = _reason(log, process.returncode)
+        # The last line of the engine's output that says what went wrong.
+        lines = [_COLOURS.sub("", line).strip() for line in log.read_text(errors="replace").splitlines()]
+        said = [line for line in lines if _ERROR.match(line)] or [line for line in lines if line]
+        found.failure = printable(said[-1]) if said else f"ended with {process.returncode}"
     return found
 
 
@@ -124,10 +121,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=_ENDS_S)
-
-
-def _reason(log: Path, code: int) -> str:
-    """Return the last line of the engine's output that says what went wrong."""
-    lines = [_COLOURS.sub("", line).strip() for line in log.read_text(errors="replace").splitlines()]
-    said = [line for line in lines if _ERROR.match(line)] or [line for line in lines if line]
-    return printable(said[-1]) if said else f"ended with {code}"

@@ -21,7 +21,6 @@ from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import MOST_ROWS, compile_window
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
-from kvtrace.core import pa
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import Metadata
@@ -45,25 +44,6 @@ class Recording:
     started_ns: int
     """On the monotonic clock."""
     wall_ns: int
-
-
-def _trace_batches(operations: list[FileOperation], numbers: dict[str, int], first_ns: int) -> Iterator[pa.RecordBatch]:
-    stage: dict[int, tuple[bool, int]] = {}
-    for at in range(0, len(operations), _BATCH_ROWS):
-        part = operations[at : at + _BATCH_ROWS]
-        columns: dict[str, list[Any]] = {
-            "ts_ns": [done.start_ns - first_ns for done in part],
-            "op": [enum_code(TRACE, "op", done.op) for done in part],
-            "tier": [0] * len(part),
-            "phase": [enum_code(TRACE, "phase", _PHASES[done.op]) for done in part],
-            "object_id": [numbers[done.name] for done in part],
-            "offset_bytes": [done.offset for done in part],
-            "length_bytes": [done.length for done in part],
-            "request_id": [done.request for done in part],
-            "stage": [_stage(done, stage) for done in part],
-            "rank": [0] * len(part),
-        }
-        yield batch_of(TRACE, columns)
 
 
 def _stage(done: FileOperation, known: dict[int, tuple[bool, int]]) -> int | None:
@@ -91,9 +71,23 @@ def recording(
         [start for start, _end in recorded.requests[:1]] + [done.start_ns for done in operations[:1]], default=0
     )
     path = output / TRACE_FILE
+    stage: dict[int, tuple[bool, int]] = {}
     with create(path, TRACE, metadata) as out:
-        for batch in _trace_batches(operations, numbers, first_ns):
-            out.write(batch)
+        for at in range(0, len(operations), _BATCH_ROWS):
+            part = operations[at : at + _BATCH_ROWS]
+            columns: dict[str, list[Any]] = {
+                "ts_ns": [done.start_ns - first_ns for done in part],
+                "op": [enum_code(TRACE, "op", done.op) for done in part],
+                "tier": [0] * len(part),
+                "phase": [enum_code(TRACE, "phase", _PHASES[done.op]) for done in part],
+                "object_id": [numbers[done.name] for done in part],
+                "offset_bytes": [done.offset for done in part],
+                "length_bytes": [done.length for done in part],
+                "request_id": [done.request for done in part],
+                "stage": [_stage(done, stage) for done in part],
+                "rank": [0] * len(part),
+            }
+            out.write(batch_of(TRACE, columns))
     with create(objects_path(path), OBJECTS, msgspec.structs.replace(metadata, table=OBJECTS.name)) as out:
         keys, ids = ["%20".join(name.split()) for name in numbers], range(len(numbers))
         out.write(objects_batch(ids, keys, object_kind, [sizes[number] for number in ids]))

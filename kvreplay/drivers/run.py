@@ -17,9 +17,9 @@ import msgspec
 
 from engine_drivers.recorder import Settings
 from kvreplay.config.config import Config
-from kvreplay.drivers.drive import check_strace, engine_directory, serve
+from kvreplay.drivers.drive import engine_directory, serve
 from kvreplay.drivers.engines import EngineOptions, Prompts, RealEngine, check_interpreter, read_prompts
-from kvreplay.drivers.record import TIER, EngineRecord, Recording, recording
+from kvreplay.drivers.record import STRACE, TIER, EngineRecord, Recording, recording
 from kvreplay.probes.session import probing
 from kvreplay.result import tables
 from kvreplay.result.counts import RunPart
@@ -34,7 +34,7 @@ from kvtrace import __version__
 from kvtrace.core.app import noted_signals
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import ConfigError, DeviceError, KvError
-from kvtrace.core.metadata import Metadata, TierFacts, describe
+from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.run.run_file import (
     RUN_FILE,
     EngineNote,
@@ -74,7 +74,9 @@ def run_engine(
     tables.check_output(output, is_forced=is_forced)
     prompts = read_prompts(wanted.trace, wanted.requests)
     check_interpreter(wanted.kind, wanted.interpreter)
-    check_strace(wanted.kind)
+    if wanted.engine.is_straced and shutil.which(STRACE[0]) is None:
+        why = "its files are written out of Python's sight, so strace records them: install it"
+        raise ConfigError(f"{wanted.kind}: {why}")
     tables.make_directory(output, RUN_FILE)
     with ExitStack() as stack:
         interrupted = stack.enter_context(noted_signals())
@@ -96,9 +98,30 @@ def run_engine(
             service = serve(wanted.kind, wanted.interpreter, settings, output / LOG_FILE, interrupted, tick)
         if not service.operations and service.failure is not None:
             raise DeviceError(f"{wanted.engine.title}: {service.failure}; its output is in {output / LOG_FILE}")
-        write_back_ns = _write_back(directory)
+        # What the page cache holds of it is written back.
+        write_back_ns, start = None, time.monotonic_ns()
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(["sync", "-f", str(directory)], check=True, timeout=_WRITES_BACK_S)  # noqa: S603, S607 - coreutils
+            write_back_ns = time.monotonic_ns() - start
         moved = {TIER: moved_between(before, device_counters(directory))}
-        metadata = _trace_metadata(wanted, settings, service, argv)
+        metadata = describe(
+            TRACE,
+            "kvreplay",
+            argv,
+            {
+                "engine": str(wanted.kind),
+                "engine_version": service.facts.get("version"),
+                **{name: getattr(wanted, name) for name in ("requests", "layers", "kv_heads", "head_dim")},
+                "cpu_bytes": settings.cpu_bytes or None,
+                "disk_bytes": settings.disk_bytes or None,
+                "is_direct": wanted.is_direct,
+                "tiers": {TIER: str(wanted.directory)},
+            },
+            model={"name": None, "bytes_per_token": float(settings.token_bytes)},
+            source={"kind": f"engine {wanted.kind}", "file": wanted.trace.name},
+            notes=[f"what {wanted.engine.title} did: {wanted.engine.note}"],
+            tiers=[TierFacts(TIER, settings.disk_bytes or None)],
+        )
         made = recording(output, service, metadata, wanted.engine.object_kind, config, argv)
         probed = end_probes(made.started_ns)
         begun = _begun(wanted, made, service, started, health)
@@ -158,36 +181,6 @@ def _size(option: str, asked: int | None, default: int | None, engine: RealEngin
     if asked is not None and default is None:
         raise ConfigError(f"{option}: {engine.title} takes none here ({engine.note}); leave it out")
     return asked if asked is not None else default or 0
-
-
-def _write_back(directory: Path) -> int | None:
-    """Have the filesystem write back what the page cache holds of it; return how long that took."""
-    start = time.monotonic_ns()
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        subprocess.run(["sync", "-f", str(directory)], check=True, timeout=_WRITES_BACK_S)  # noqa: S603, S607 - coreutils
-        return time.monotonic_ns() - start
-    return None
-
-
-def _trace_metadata(wanted: EngineOptions, settings: Settings, service: EngineRecord, argv: list[str]) -> Metadata:
-    return describe(
-        TRACE,
-        "kvreplay",
-        argv,
-        {
-            "engine": str(wanted.kind),
-            "engine_version": service.facts.get("version"),
-            **{name: getattr(wanted, name) for name in ("requests", "layers", "kv_heads", "head_dim")},
-            "cpu_bytes": settings.cpu_bytes or None,
-            "disk_bytes": settings.disk_bytes or None,
-            "is_direct": wanted.is_direct,
-            "tiers": {TIER: str(wanted.directory)},
-        },
-        model={"name": None, "bytes_per_token": float(settings.token_bytes)},
-        source={"kind": f"engine {wanted.kind}", "file": wanted.trace.name},
-        notes=[f"what {wanted.engine.title} did: {wanted.engine.note}"],
-        tiers=[TierFacts(TIER, settings.disk_bytes or None)],
-    )
 
 
 def _begun(wanted: EngineOptions, made: Recording, service: EngineRecord, started: datetime, health: Any) -> RunBegun:

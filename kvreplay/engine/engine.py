@@ -350,6 +350,8 @@ class _Drive:
             wall_ns = ended_ns if self._engine.is_virtual else min(wall_ns, ended_ns)
             if self._engine.is_virtual and reason is None and job.runtime_ns and struct.completed < len(job.rows):
                 reason = RUNTIME
+        by_fault = {fault.value: n for fault, n in zip(_FAULTS, struct.faults, strict=True) if fault is not None and n}
+        corrupt = sum(by_fault.values())
         names = [name for name in ThreadUse.__dataclass_fields__ if name not in ("kind", "waited_ns")]
         return Driven(
             wall_ns=max(0, wall_ns),
@@ -368,21 +370,17 @@ class _Drive:
             **{name: int(getattr(struct, name)) for name in _COUNTED},
             writes_generated_in_flight=int(struct.long_writes),
             stalled=stalled,
-            verification=self._verification() if job.is_verified else None,
-        )
-
-    def _verification(self) -> Verification:
-        struct = self.struct
-        by_fault = {fault.value: n for fault, n in zip(_FAULTS, struct.faults, strict=True) if fault is not None and n}
-        corrupt = sum(by_fault.values())
-        return Verification(
-            block_bytes=BLOCK_BYTES,
-            checked_blocks=int(struct.checked_blocks),
-            unwritten_blocks=int(struct.unwritten_blocks),
-            corrupt_blocks=corrupt,
-            by_fault=dict(sorted(by_fault.items())),
-            located=[self._located(bad) for bad in self._bad[:corrupt]],
-            check_ns=sum(use.checking_ns for use in self._uses),
+            verification=None
+            if not job.is_verified
+            else Verification(
+                block_bytes=BLOCK_BYTES,
+                checked_blocks=int(struct.checked_blocks),
+                unwritten_blocks=int(struct.unwritten_blocks),
+                corrupt_blocks=corrupt,
+                by_fault=dict(sorted(by_fault.items())),
+                located=[self._located(bad) for bad in self._bad[:corrupt]],
+                check_ns=sum(use.checking_ns for use in self._uses),
+            ),
         )
 
     def _located(self, bad: Any) -> BadBlock:
@@ -481,7 +479,7 @@ def choose(
         is_ring, because = False, "no tier has files, devices or memory, which io_uring's loop is for"
     elif is_ring and refused is not None:
         is_ring, because = False, f"no io_uring: {refused}"
-    rings = (share(tiers, submitters) or Share("one ring for all")) if is_ring else None
+    rings = share(tiers, submitters) if is_ring else None
     engine = Engine(
         depth,
         io_bytes,

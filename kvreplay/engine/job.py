@@ -170,56 +170,47 @@ class TierTable:
         self.structs: Any = (TierStruct * max(1, len(tiers)))()
         self.workers = self.has_copies = False
         """Whether steps go to workers, and to copiers."""
-        for at, tier in enumerate(tiers):
-            of = of_tiers[at] if at < len(of_tiers) else OfTier()
-            native = Native(TierKind.NOTHING) if tier is None else tier.native()
-            self._lay(self.structs[at], native, 1 if tier is None else tier.alignment, of, rings, is_placed)
+        workers, copiers = rings, rings + 1
+        # Whose loops do reads, writes and deletes of each kind of tier; the first there are do what takes no time.
+        queues = {TierKind.MEMORY: copiers, TierKind.MODELLED: workers, TierKind.PYTHON: workers}
+        queues |= dict.fromkeys((TierKind.EXTENTS, TierKind.FILES), _RINGS_QUEUE if rings else workers)
+        for at, (tier, to) in enumerate(zip(tiers, self.structs, strict=False)):
+            share = of_tiers[at] if at < len(of_tiers) else OfTier()
+            of = Native(TierKind.NOTHING) if tier is None else tier.native()
+            to.kind, to.padding_bytes = of.kind, 1 if tier is None else tier.alignment
+            queue = queues.get(of.kind, 0)
+            to.queue[:] = [queue] * len(Op)
+            if of.kind is TierKind.EXTENTS and of.is_discarding:
+                to.queue[DELETE] = workers
+            self.workers |= workers in to.queue[:]
+            self.has_copies |= queue == copiers
+            drives: Any = (NativeDrive * len(of.drives))(*of.drives)
+            for number, drive in enumerate(drives):
+                one = number if len(share.first) > 1 else 0
+                drive.first_loop, drive.loops, drive.loop_step = share.first[one], share.counts[one], share.step
+            to.drives, to.drive = len(drives), self._at(drives) if len(drives) else None
+            to.drive_of = None if of.drive_of is None else self._at(of.drive_of)
+            advice = of.opened_advice, of.closing_advice
+            to.opened_advice, to.closing_advice = (_NONE if each is None else each for each in advice)
+            to.read_flags, to.write_flags = of.read_flags, of.write_flags
+            to.is_synced, to.is_discarding = of.is_synced, of.is_discarding
+            to.write_streams = of.write_streams if is_placed else 0
+            if of.layout is not None:
+                name, digits = name_template(of.layout)
+                text = ctypes.create_string_buffer(name)
+                of_name: Any = (Digit * len(digits))(*[Digit(*digit) for digit in digits])
+                to.name, to.name_bytes, to.spread = self._at(text), len(name) + 1, SPREAD
+                to.digit, to.digits = self._at(of_name), len(digits)
+            to.sink, to.sink_bytes = of.sink
+            if of.service is not None:
+                to.read_bytes_per_s, to.write_bytes_per_s = of.service.read_bytes_per_s, of.service.write_bytes_per_s
+                to.latency_ns, to.occupied_ns = of.service.latency_ns, of.service.least_ns
+                to.matrix = of.matrix
 
     def _at(self, values: Any) -> int:
         """Return the address of a ctypes or NumPy array, which is kept."""
         self._kept.append(values)
         return ctypes.addressof(values) if isinstance(values, ctypes.Array) else int(values.ctypes.data)
-
-    def _lay(self, to: Any, of: Native, padding: int, share: OfTier, rings: int, is_placed: bool) -> None:
-        to.kind, to.padding_bytes = of.kind, padding
-        self._assign_queues(to, of, rings)
-        drives: Any = (NativeDrive * len(of.drives))(*of.drives)
-        for at, drive in enumerate(drives):
-            one = at if len(share.first) > 1 else 0
-            drive.first_loop, drive.loops, drive.loop_step = share.first[one], share.counts[one], share.step
-        to.drives, to.drive = len(drives), self._at(drives) if len(drives) else None
-        to.drive_of = None if of.drive_of is None else self._at(of.drive_of)
-        to.opened_advice, to.closing_advice = (_NONE if a is None else a for a in (of.opened_advice, of.closing_advice))
-        to.read_flags, to.write_flags = of.read_flags, of.write_flags
-        to.is_synced, to.is_discarding = of.is_synced, of.is_discarding
-        to.write_streams = of.write_streams if is_placed else 0
-        if of.layout is not None:
-            name, digits = name_template(of.layout)
-            text = ctypes.create_string_buffer(name)
-            of_name: Any = (Digit * len(digits))(*[Digit(*digit) for digit in digits])
-            to.name, to.name_bytes, to.spread = self._at(text), len(name) + 1, SPREAD
-            to.digit, to.digits = self._at(of_name), len(digits)
-        to.sink, to.sink_bytes = of.sink
-        if of.service is not None:
-            to.read_bytes_per_s, to.write_bytes_per_s = of.service.read_bytes_per_s, of.service.write_bytes_per_s
-            to.latency_ns, to.occupied_ns = of.service.latency_ns, of.service.least_ns
-            to.matrix = of.matrix
-
-    def _assign_queues(self, to: Any, of: Native, rings: int) -> None:
-        """Say whose loops do a tier's reads, writes and deletes."""
-        workers, copiers = rings, rings + 1
-        queue = 0 if rings else workers
-        if of.kind in (TierKind.EXTENTS, TierKind.FILES) and rings:
-            queue = _RINGS_QUEUE
-        elif of.kind is TierKind.MEMORY:
-            queue = copiers
-        elif of.kind in (TierKind.MODELLED, TierKind.PYTHON):
-            queue = workers
-        to.queue[:] = [queue] * len(Op)
-        if of.kind is TierKind.EXTENTS and of.is_discarding:
-            to.queue[DELETE] = workers
-        self.workers |= workers in to.queue[:]
-        self.has_copies |= queue == copiers
 
     @property
     def address(self) -> int:

@@ -311,7 +311,15 @@ def _provenance(root: Path, leaf: Path, metadata: dict[str, Any]) -> Found:
 
 def _run(run: _Run) -> Found:
     """Check one run by section 6."""
-    yield from _identity(run)
+    kept = (
+        ("2.1.10", "a run of {}, not kv_cache", run.metadata.get("benchmark_type"), WORKLOAD),
+        ("2.1.12", "the run was of {}: its folder was renamed", run.metadata.get("run_datetime"), run.path.name),
+        ("6.3.4.5", "ended with status {}", run.metadata.get("exit_status"), 0),
+        ("6.6.1", f"a run of {{}} lies in {run.division}", _at(run.metadata, "args", "mode"), run.division),
+    )
+    for rule, said, value, wanted in kept:
+        if value not in (None, wanted):
+            yield rule, run.path, said.format(value)
     yield from _places(run)
     options, sequence, features = workload_of(run.metadata)
     if run.division == CLOSED:
@@ -329,19 +337,6 @@ def _run(run: _Run) -> Found:
             yield from _served(folder, option, found, duration)
             if path is not None:
                 yield from _aggregated(path, _at(summary, "options", str(option.number)), option.number, found)
-
-
-def _identity(run: _Run) -> Found:
-    """Check that the metadata are of a run that ended well, and of the place where it lies."""
-    path, metadata = run.path, run.metadata
-    if metadata.get("benchmark_type") not in (None, WORKLOAD):
-        yield "2.1.10", path, f"a run of {metadata['benchmark_type']}, not {WORKLOAD}"
-    if metadata.get("run_datetime") not in (None, path.name):
-        yield "2.1.12", path, f"the run was of {metadata['run_datetime']}: its folder was renamed"
-    if metadata.get("exit_status") not in (None, 0):
-        yield "6.3.4.5", path, f"ended with status {metadata['exit_status']}"
-    if (mode := _at(metadata, "args", "mode")) not in (None, run.division):
-        yield "6.6.1", path, f"a run of {mode} lies in {run.division}"
 
 
 def _summary(leaf: Path) -> Generator[tuple[str, Path, str], None, tuple[Path | None, Any]]:

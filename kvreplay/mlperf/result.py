@@ -22,9 +22,9 @@ from kvreplay.native.rows import DELETE
 from kvreplay.result.figures import judge
 from kvtrace import __version__
 from kvtrace.core import np
-from kvtrace.core.document.chapters import Named, metrics_of, parameters_of, run_sheets
+from kvtrace.core.document.chapters import Named, metrics_of, parameters_of
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of
-from kvtrace.core.document.export import PlainSheet, write_workbook
+from kvtrace.core.document.export import PlainSheet
 from kvtrace.core.files import read_json, write_text
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import Criterion
@@ -229,58 +229,47 @@ def aggregate(number: int, asked_trials: int, clients: Sequence[Client]) -> Aggr
     )
 
 
-def worst_criteria(clients: Sequence[Client], *, has_memory: bool) -> list[Criterion]:
-    """Return each criterion of the trial that met it worst; without a CPU tier its criterion is absent."""
-    found: dict[str, list[Criterion]] = {}
-    for client in clients:
-        for trial in client.trials:
-            for criterion in trial.criteria:
-                if has_memory or criterion.name != "cpu_p95_ns":
-                    found.setdefault(criterion.name, []).append(criterion)
-    signs = {name: 1 if name.endswith("_p95_ns") else -1 for name in found}
-    return [
-        max(of_name, key=lambda c: (_SEVERITY.index(c.verdict), signs[c.name] * (c.measured or 0)))
-        for of_name in found.values()
-    ]
-
-
 def result_of(result: dict[str, Any], clients: Sequence[Client], number: int, *, has_memory: bool) -> MlperfResult:
     """Make the result of `clients`; `result` holds the fields that do not follow from theirs."""
     found = aggregate(number, result["asked_trials"], clients)
-    criteria = worst_criteria(clients, has_memory=has_memory)
+    by_name: dict[str, list[Criterion]] = {}
+    for criterion in (c for client in clients for trial in client.trials for c in trial.criteria):
+        # Without a CPU tier its criterion is absent.
+        if has_memory or criterion.name != "cpu_p95_ns":
+            by_name.setdefault(criterion.name, []).append(criterion)
+    # Each of the trial that met it worst.
+    signs = {name: 1 if name.endswith("_p95_ns") else -1 for name in by_name}
+    criteria = [
+        max(each, key=lambda c: (_SEVERITY.index(c.verdict), signs[c.name] * (c.measured or 0)))
+        for each in by_name.values()
+    ]
     mark = mark_of(result["rules"])
     limits = Counter(trial.limit or "not identified" for client in clients for trial in client.trials)
     limit = ", ".join(name if len(limits) == 1 else f"{name} ({count})" for name, count in limits.most_common())
-    answer = _answer(result["option"], found, f"bottleneck: {limit}", mark)
-    status = "partial" if found.partial_failure else "complete"
-    return MlperfResult(
-        **result,
-        answer=answer,
-        mark=mark,
-        status=status,
-        aggregated=found,
-        criteria=criteria,
-        not_claimed=NOT_CLAIMED,
-        clients=list(clients),
-    )
-
-
-def _answer(option: str, found: Aggregated, *said: str | None) -> str:
     read, write = found.aggregated_read_bandwidth_gbps, found.aggregated_write_bandwidth_gbps
-    total = "a bandwidth that is not known"
+    moved = "a bandwidth that is not known"
     if read is not None and write is not None:
         rates = [format_rate(rate * GIB) for rate in (read + write, read, write)]
-        total = f"{rates[0]} of storage ({rates[1]} read, {rates[2]} written)"
+        moved = f"{rates[0]} of storage ({rates[1]} read, {rates[2]} written)"
     times = [("read", found.aggregated_total_read_p95_ms), ("write", found.aggregated_total_write_p95_ms)]
     p95 = ", ".join(
         f"{op} P95 {'not known (a trial with fewer than 20)' if ms is None else format_duration(ms * NS_PER_MS)}"
         for op, ms in times
     )
     over = f"over {counted(found.trial_count, 'trial')}"
-    if found.rank_count > 1:
-        over += f" of {found.rank_count} ranks"
+    over += f" of {found.rank_count} ranks" if found.rank_count > 1 else ""
     partial = f"; partial: {', '.join(found.missing_files)} not complete" if found.partial_failure else ""
-    return "; ".join([f"{option}: {total}, {p95} {over}{partial}", *filter(None, said)])
+    said = [f"{result['option']}: {moved}, {p95} {over}{partial}", f"bottleneck: {limit}", *([mark] if mark else [])]
+    return MlperfResult(
+        **result,
+        answer="; ".join(said),
+        mark=mark,
+        status="partial" if found.partial_failure else "complete",
+        aggregated=found,
+        criteria=criteria,
+        not_claimed=NOT_CLAIMED,
+        clients=list(clients),
+    )
 
 
 def read_result(folder: Path) -> MlperfResult:
@@ -337,22 +326,19 @@ def served_of(run: Path, requests: Path, trace: Metadata) -> Served:
     # A repeat of the trace counts its requests on.
     at = order[ids[is_whole] % max(1, len(order))]
     tokens, turns = (asked.column(name).to_numpy() for name in ("output_tokens", "turn"))
-    storage = [tier.name for tier in trace.tiers].index(STORAGE)
+    storage, storage_io_ns = [tier.name for tier in trace.tiers].index(STORAGE), 0
+    names = ("tier", "op", "request_id", "submitted_ns", "completed_ns")
+    for batch in open_table(run / OPS_FILE, OPS).batches(names):
+        tier, op, request, submitted, completed = (numbers(batch.column(name)) for name in names)
+        counts = (tier == storage) & (op != DELETE) & (completed >= 0) & np.isin(request, ids[is_whole])
+        storage_io_ns += int((completed - submitted)[counts].sum())
     return Served(
         requests=int(is_whole.sum()),
         tokens=int(tokens[at].sum()),
-        storage_io_ns=sum(_io_ns(batch, ids[is_whole], storage) for batch in open_table(run / OPS_FILE, OPS).batches()),
+        storage_io_ns=storage_io_ns,
         lookups=int(turns[at].sum()),
         hits=int(hits[is_whole].sum()),
     )
-
-
-def _io_ns(batch: Any, whole: Any, storage: int) -> int:
-    """Return the time of the reads and writes in `batch` of the requests `whole` on the tier `storage`, added up."""
-    names = ("tier", "op", "request_id", "submitted_ns", "completed_ns")
-    tier, op, request, submitted, completed = (numbers(batch.column(name)) for name in names)
-    counts = (tier == storage) & (op != DELETE) & (completed >= 0) & np.isin(request, whole)
-    return int((completed - submitted)[counts].sum())
 
 
 _TOP = {
@@ -436,6 +422,15 @@ def result_document(result: MlperfResult, name: str = "") -> Document:
         for client in result.clients
         for trial in client.trials
     ]
+    units = {"_gbps": "GiB/s", "_tokens_per_sec": "tok/s", "_p95_ms": "ms"}
+    figures = [
+        [name, value, unit]
+        for name, value in asdict(result.aggregated).items()
+        for end, unit in units.items()
+        if name.endswith(end)
+    ]
+    columns = columns_of("text: metric; number: value; text: unit")
+    note = "Sums over ranks, then means over trials; of P95s the greatest."
     return Document(
         name=name,
         headline=result.answer,
@@ -449,7 +444,7 @@ def result_document(result: MlperfResult, name: str = "") -> Document:
                 "",
                 [
                     ReportTable("Trials", Sheet.PERFORMANCE, columns_of(spec), rows),
-                    _aggregated(result),
+                    ReportTable("Aggregated by the benchmark's names", Sheet.PERFORMANCE, columns, figures, note=note),
                     rules_table(result.rules),
                 ],
             )
@@ -459,20 +454,6 @@ def result_document(result: MlperfResult, name: str = "") -> Document:
 
 def _scaled(value: float | None, unit: float) -> float | None:
     return None if value is None else value * unit
-
-
-def _aggregated(result: MlperfResult) -> ReportTable:
-    found = result.aggregated
-    units = {"_gbps": "GiB/s", "_tokens_per_sec": "tok/s", "_p95_ms": "ms"}
-    rows = [
-        [name, value, unit]
-        for name, value in asdict(found).items()
-        for end, unit in units.items()
-        if name.endswith(end)
-    ]
-    columns = columns_of("text: metric; number: value; text: unit")
-    note = "Sums over ranks, then means over trials; of P95s the greatest."
-    return ReportTable("Aggregated by the benchmark's names", Sheet.PERFORMANCE, columns, rows, note=note)
 
 
 def summary_sheet(result: MlperfResult) -> PlainSheet:
@@ -503,15 +484,3 @@ def write_csv(result: MlperfResult, path: Path) -> None:
     lines = csv.writer(out, lineterminator="\n")
     lines.writerows([sheet.header, *sheet.rows])
     write_text(path, out.getvalue())
-
-
-def write_book(result: MlperfResult, runs: Sequence[tuple[str, RunFile, Served]], path: Path) -> None:
-    """Write the benchmark's sheets, of `runs` where they are at hand, and ours behind them, to `path`.
-
-    Raises:
-        ProbeUnavailable: the library that writes workbooks is missing.
-
-    """
-    known = [served.named(run.summary.wall_ns) for _, run, served in runs]
-    rest = run_sheets([(name, run) for name, run, _ in runs], known)[1:] if runs else []
-    write_workbook([result_document(result, result.option)], path, [summary_sheet(result), *rest])

@@ -131,6 +131,8 @@ def rules_of(attempt: Attempt) -> list[Rule]:
     is_all, is_default = attempt.options == len(OPTIONS), attempt.asked_bytes is None
     one = f"one option here; {PAUSE_S} s between one and the next"
     is_apart = place.filesystems is None or place.results_filesystem not in place.filesystems
+    trials = counted(attempt.trials, "trial")
+    off = f"{trials} of {TRIALS}" if attempt.trials < TRIALS else f"{trials}, not {TRIALS}"
     size, some = format_bytes(attempt.capacity_bytes), f"{attempt.options} of {len(OPTIONS)} here; v3 runs them all"
     return [
         judged(
@@ -141,7 +143,7 @@ def rules_of(attempt: Attempt) -> list[Rule]:
         ),
         _locked("runtime", "6.3.1.1", attempt.runtime_ns, RUNTIME_S * NS_PER_S, format_duration),
         _locked("seed", "6.3.2.1", attempt.seed_base, SEED, str, f", plus rank {attempt.rank}"),
-        _trials(attempt.trials),
+        _locked("trials", "6.3.2.1", attempt.trials, TRIALS, str, short=off),
         _locked("pause between options", "6.3.2.1", attempt.pause_ns, PAUSE_S * NS_PER_S, format_duration)
         if attempt.options > 1
         else judged("pause between options", "6.3.2.1", one, is_kept=None),
@@ -184,18 +186,13 @@ def judged(
     return Rule(rule=rule, reference=reference, kept=kept, detail=detail, short=short, is_chosen=is_chosen)
 
 
-def _locked(rule: str, reference: str, value: int, locked: int, show: Callable[[int], str], more: str = "") -> Rule:
-    shown = show(value), show(locked)
-    short = f"{shown[0]} of {shown[1]}" if rule == "runtime" else f"{rule} {shown[0]}, not {shown[1]}"
-    detail = shown[0] if value == locked else f"{shown[0]}, not {shown[1]}"
+def _locked(
+    rule: str, reference: str, value: int, locked: int, show: Callable[[int], str], more: str = "", short: str = ""
+) -> Rule:
+    own, other = show(value), show(locked)
+    short = short or (f"{own} of {other}" if rule == "runtime" else f"{rule} {own}, not {other}")
+    detail = own if value == locked else f"{own}, not {other}"
     return judged(rule, reference, f"{detail}{more}", short, is_kept=value == locked)
-
-
-def _trials(trials: int) -> Rule:
-    count = counted(trials, "trial")
-    short = f"{count} of {TRIALS}" if trials < TRIALS else f"{count}, not {TRIALS}"
-    detail = f"{trials}" if trials == TRIALS else f"{trials}, not {TRIALS}"
-    return judged("trials", "6.3.2.1", detail, short, is_kept=trials == TRIALS)
 
 
 def mark_of(rules: Sequence[Rule]) -> str | None:

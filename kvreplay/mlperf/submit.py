@@ -23,10 +23,11 @@ from kvreplay.mlperf.result import (
     MlperfResult,
     Served,
     read_result,
+    result_document,
     result_of,
     served_of,
+    summary_sheet,
     trial_of,
-    write_book,
     write_csv,
 )
 from kvreplay.mlperf.rules import STORAGE, Attempt, Kept, Rule, judged, resolve
@@ -34,6 +35,8 @@ from kvreplay.result import tables
 from kvreplay.run.run import FinishedRun, Replay, Replaying, replay
 from kvreplay.run.trials import Trials
 from kvtrace.core.app import log
+from kvtrace.core.document.chapters import run_sheets
+from kvtrace.core.document.export import write_workbook
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable, TraceError
 from kvtrace.core.files import write_json
 from kvtrace.core.run.run_file import MLPERF_FILE, TRIALS_FOLDER, RunFile, run_program
@@ -68,7 +71,28 @@ def submit(
 
     each = replace(asked, config=config, trace=output / TRACE, output=output / TRIALS_FOLDER, is_forced=True)
     _, error = Trials(each, attempt.trials, replaying=replaying).perform(done)
-    result = _result(attempt, rules, argv, runs, expected)
+    client = Client(
+        rank=attempt.rank,
+        seed=attempt.seed,
+        target=attempt.place.target,
+        capacity_bytes=attempt.capacity_bytes,
+        trials=[trial_of(run, name, served) for name, run, served in runs],
+    )
+    option = attempt.option
+    fields: dict[str, Any] = {
+        "argv": argv,
+        "option": option.name,
+        "workload": option.said,
+        "seed_base": attempt.seed_base,
+        "asked_trials": attempt.trials,
+        "runtime_ns": attempt.runtime_ns,
+        "queue_depth": attempt.config.depth,
+        "rules": rules,
+        "space": [attempt.space],
+        "trace": TRACE,
+        "expected": expected and expected.beside(client.trials),
+    }
+    result = result_of(fields, [client], option.number, has_memory=option.cpu_gib > 0)
     write_result(result, runs, output)
     return result, error
 
@@ -102,43 +126,17 @@ def make_trace(attempt: Attempt, output: Path) -> None:
     )
 
 
-def _result(
-    attempt: Attempt,
-    rules: list[Rule],
-    argv: list[str],
-    runs: Sequence[tuple[str, RunFile, Served]],
-    expected: Expected | None,
-) -> MlperfResult:
-    client = Client(
-        rank=attempt.rank,
-        seed=attempt.seed,
-        target=attempt.place.target,
-        capacity_bytes=attempt.capacity_bytes,
-        trials=[trial_of(run, name, served) for name, run, served in runs],
-    )
-    option = attempt.option
-    fields: dict[str, Any] = {
-        "argv": argv,
-        "option": option.name,
-        "workload": option.said,
-        "seed_base": attempt.seed_base,
-        "asked_trials": attempt.trials,
-        "runtime_ns": attempt.runtime_ns,
-        "queue_depth": attempt.config.depth,
-        "rules": rules,
-        "space": [attempt.space],
-        "trace": TRACE,
-        "expected": expected and expected.beside(client.trials),
-    }
-    return result_of(fields, [client], option.number, has_memory=option.cpu_gib > 0)
-
-
 def write_result(result: MlperfResult, runs: Sequence[tuple[str, RunFile, Served]], output: Path) -> None:
-    """Write `result` to `output` in its three forms; a workbook if openpyxl is there, else a line that says how."""
+    """Write `result` to `output` in its three forms; a workbook if openpyxl is there, else a line that says how.
+
+    The workbook has the benchmark's sheets, of `runs` where they are at hand, and ours behind them.
+    """
     write_csv(result, output / CSV_FILE)
     written = [MLPERF_FILE, CSV_FILE]
+    known = [served.named(run.summary.wall_ns) for _, run, served in runs]
+    rest = run_sheets([(name, run) for name, run, _ in runs], known)[1:] if runs else []
     try:
-        write_book(result, runs, output / BOOK_FILE)
+        write_workbook([result_document(result, result.option)], output / BOOK_FILE, [summary_sheet(result), *rest])
         written.append(BOOK_FILE)
     except ProbeUnavailable as error:
         log(f"no {BOOK_FILE}: {error}")

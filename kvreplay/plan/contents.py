@@ -155,7 +155,6 @@ class DataSource:
 
 
 def _make(by: Any, buffer: memoryview, object_id: int, version: int, offset: int) -> None:
-    """Fill `buffer` as the struct `by` says."""
     if len(buffer):
         to = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
         numbers = map(ctypes.c_int64, (len(buffer), offset, object_id, version))

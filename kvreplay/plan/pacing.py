@@ -114,7 +114,6 @@ class Repeated:
 
 
 def _first(reader: Reader, columns: Sequence[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield the first `rows` rows."""
     for batch in reader.batches(columns):
         if batch.num_rows >= rows:
             yield batch.slice(0, rows)

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,7 +57,6 @@ from kvtrace.core.run.probe_file import (
     Calls,
     DepthCount,
     DirectionFigures,
-    Histogram,
     ProbeFile,
     Second,
     Sized,
@@ -113,12 +112,10 @@ class Session:
             self._drain_seconds(is_end=False)
         self._take_events()
 
-    def _take_events(self) -> None:
-        if self._writer is not None:
-            self._write(self._ring.take())
-
-    def _write(self, events: bytes) -> None:
-        if self._writer is not None and events:
+    def _take_events(self, unfinished: bytes = b"") -> None:
+        if self._writer is None:
+            return
+        if events := self._ring.take() + unfinished:
             batch = blocks_batch(events, self.start_ns, self._bits)
             self._writer.write(batch)
             if self.journal is not None:
@@ -141,9 +138,8 @@ class Session:
         for program in PROGRAMS:
             self._programs.detach(program)
         self._programs.shared()["origin_ns"] = 0
-        self._take_events()
         # What has not completed by now is a row without a completion.
-        self._write(b"".join(unfinished(state) for _, state in self._programs.entries("requests")))
+        self._take_events(b"".join(unfinished(state) for _, state in self._programs.entries("requests")))
         self._drain_seconds(is_end=True)
         counted, unseen = self._programs.shared()[0], unseen_calls(tracefs() / "events")
         block = block_figures(self._programs, counted, self._seconds, self._shift)
@@ -310,7 +306,11 @@ def measure(
         "backend": str(check_available(wanted.backend)),
     }
     meta = describe(BLOCKS, "kvreplay", argv, configuration)
-    with _directory(output):
+    output.mkdir(exist_ok=True)
+    # An old result must not stand beside new events.
+    for name in (PROBE_FILE, BLOCKS_FILE):
+        (output / name).unlink(missing_ok=True)
+    try:
         with ExitStack() as stack:
             writer = stack.enter_context(create(output / BLOCKS_FILE, BLOCKS, meta)) if has_events else None
             session = stack.enter_context(closing(Session(wanted, writer)))
@@ -342,21 +342,10 @@ def measure(
             host=host_facts(),
         )
         write_json(output / PROBE_FILE, content)
-    return content
-
-
-@contextmanager
-def _directory(path: Path) -> Iterator[None]:
-    """Make `path` ready for a result; if none comes, leave no empty directory."""
-    path.mkdir(exist_ok=True)
-    # An old result must not stand beside new events.
-    (path / PROBE_FILE).unlink(missing_ok=True)
-    (path / BLOCKS_FILE).unlink(missing_ok=True)
-    try:
-        yield
     finally:
-        if not any(path.iterdir()):
-            path.rmdir()
+        if not any(output.iterdir()):
+            output.rmdir()
+    return content
 
 
 DEFINITIONS = {
@@ -450,16 +439,8 @@ def application(counted: np.ndarray, unseen: Sequence[str]) -> Application:
     found = {
         name: histogram(counted["app_times"][i].tolist(), int(counted["app_sums"][i])) for i, name in enumerate(KINDS)
     }
-    return Application(
-        times={name: times for name, times in found.items() if times.count},
-        calls=list(_calls(counted["counts"]["app"].sum(axis=0))),
-        unseen=list(unseen),
-        not_followed=int(counted["app_not_followed"]),
-    )
-
-
-def _calls(counts: np.ndarray) -> Iterator[Calls]:
-    for kind, of_kind in zip(KINDS, counts.tolist(), strict=True):
+    calls = []
+    for kind, of_kind in zip(KINDS, counted["counts"]["app"].sum(axis=0).tolist(), strict=True):
         for call, amounts in zip(CALLS, of_kind, strict=True):
             of: dict[str, int | None] = dict(zip(CALL_COUNTS, amounts, strict=True))
             if not any(amounts):
@@ -468,7 +449,13 @@ def _calls(counts: np.ndarray) -> Iterator[Calls]:
                 of |= {"without_io": None, "without_io_bytes": None}
             if kind in _MOVES_NOTHING:
                 of["bytes"] = None
-            yield msgspec.convert({"kind": kind, "call": call, **of}, Calls)
+            calls.append(msgspec.convert({"kind": kind, "call": call, **of}, Calls))
+    return Application(
+        times={name: times for name, times in found.items() if times.count},
+        calls=calls,
+        unseen=list(unseen),
+        not_followed=int(counted["app_not_followed"]),
+    )
 
 
 MOST_SIZES = 12
@@ -483,6 +470,7 @@ _TIMES = """
 """
 
 
+# Long: a table each.
 def probe_document(found: ProbeFile) -> Document:
     """Make the document of a measurement: its answer, the application's calls, then the block requests beneath."""
     calls, directions = found.application, found.block.directions
@@ -497,80 +485,49 @@ def probe_document(found: ProbeFile) -> Document:
     for name, d in directions.items():
         layers = (("Q2D", d.q2d), ("of it requeued", d.requeued), ("D2C", d.d2c))
         timed += [(f"{name} {what}", times) for what, times in layers if times and times.count]
-    tables = [
-        *([table_of("Application calls", Sheet.DEVICE, spec, called, keys=2)] if called else []),
-        *([_requests(directions)] if directions else []),
-        *(
-            [table_of("Times", Sheet.DEVICE, _TIMES, [asdict(times) | {"time": name} for name, times in timed])]
-            if timed
-            else []
-        ),
-        *(_histogram(name, times) for name, times in timed),
-    ]
-    chapters = [Chapter("", tables)]
-    for name, d in directions.items():
-        if d.block_sizes:
-            where = _places(name, d, found.block.zone_bytes)
-            chapters.append(Chapter("", [_sizes(name, d), where], list(_in_flight_and_rates(name, d))))
-    chapters.append(Chapter("", [], list(_lost(found.block))))
-    return Document(
-        name="",
-        headline=probe_answer(found) if directions else _NO_REQUEST,
-        chapters=chapters,
-        notes=list(_unseen(calls)),
-    )
-
-
-def _unseen(calls: Application | None) -> Iterator[str]:
-    if calls is None:
-        yield _UNSEEN
-        return
-    if calls.unseen:
-        yield f"NOT SEEN: calls by {' and '.join(calls.unseen)}; this kernel has no tracepoints for them"
-    if calls.not_followed:
-        yield f"NOT FOLLOWED: {calls.not_followed:,} asynchronous I/Os beyond 128 of one io_submit"
-
-
-def _requests(directions: dict[str, DirectionFigures]) -> ReportTable:
-    spec = """
-        text: direction
-        count: issued = requests, completed
-        bytes: completed_bytes = bytes
-        count: bios, splits, merges, requeues, errors
-    """
-    merges = {name: total([d.bios_merged, d.requests_merged]) for name, d in directions.items()}
-    rows = [asdict(d) | {"direction": name, "merges": merges[name]} for name, d in directions.items()]
-    return table_of("Block requests", Sheet.DEVICE, spec, rows)
-
-
-def _histogram(name: str, times: Histogram) -> ReportTable:
+    tables = [table_of("Application calls", Sheet.DEVICE, spec, called, keys=2)] if called else []
+    if directions:
+        spec = """
+            text: direction
+            count: issued = requests, completed
+            bytes: completed_bytes = bytes
+            count: bios, splits, merges, requeues, errors
+        """
+        merges = {name: total([d.bios_merged, d.requests_merged]) for name, d in directions.items()}
+        rows = [asdict(d) | {"direction": name, "merges": merges[name]} for name, d in directions.items()]
+        tables.append(table_of("Block requests", Sheet.DEVICE, spec, rows))
+    if timed:
+        rows = [asdict(times) | {"time": name} for name, times in timed]
+        tables.append(table_of("Times", Sheet.DEVICE, _TIMES, rows))
     columns = columns_of("ns: from_ns = from, below_ns = below; count: count")
-    rows = [[bucket.from_, bucket.below, bucket.count] for bucket in times.log2_ns]
-    return ReportTable(name, Sheet.HISTOGRAMS, columns, rows, bars="count")
-
-
-def _sizes(name: str, d: DirectionFigures) -> ReportTable:
-    common = sorted(d.block_sizes, key=lambda s: -s.count)[:MOST_SIZES]
-    others = len(d.block_sizes) - len(common)
-    more = f" (the most frequent; {others} more in probe.json)" if others else ""
-    columns = columns_of("text: size; count: count = requests")
-    rows = [[format_io_size(size.bytes), size.count] for size in sorted(common, key=lambda s: s.bytes)]
-    return ReportTable(f"{name} block size{more}", Sheet.HISTOGRAMS, columns, rows)
-
-
-def _places(name: str, d: DirectionFigures, zone_bytes: int | None) -> ReportTable:
-    hottest = sorted(d.heat, key=lambda z: -(z.bytes or 0))[:MOST_ZONES]
-    others = len(d.heat) - len(hottest)
-    more = f" (the hottest; {others} more in probe.json)" if others else ""
-    spec = """
-        text: device = disk
-        bytes: from_bytes = from
-        count: requests
-        bytes: bytes
-    """
-    rows = [asdict(place) for place in sorted(hottest, key=lambda z: (z.device, z.from_bytes))]
-    title = f"{name} by place, in stretches of {format_bytes(zone_bytes)}{more}"
-    return table_of(title, Sheet.HISTOGRAMS, spec, rows, keys=2)
+    for name, times in timed:
+        slots: list[list[Any]] = [[bucket.from_, bucket.below, bucket.count] for bucket in times.log2_ns]
+        tables.append(ReportTable(name, Sheet.HISTOGRAMS, columns, slots, bars="count"))
+    chapters = [Chapter("", tables)]
+    for name, d in ((name, d) for name, d in directions.items() if d.block_sizes):
+        common = sorted(d.block_sizes, key=lambda s: -s.count)[:MOST_SIZES]
+        others = len(d.block_sizes) - len(common)
+        title = f"{name} block size{f' (the most frequent; {others} more in probe.json)' if others else ''}"
+        columns = columns_of("text: size; count: count = requests")
+        counts: list[list[Any]] = [[format_io_size(s.bytes), s.count] for s in sorted(common, key=lambda s: s.bytes)]
+        sizes = ReportTable(title, Sheet.HISTOGRAMS, columns, counts)
+        hottest = sorted(d.heat, key=lambda z: -(z.bytes or 0))[:MOST_ZONES]
+        others = len(d.heat) - len(hottest)
+        title = f"{name} by place, in stretches of {format_bytes(found.block.zone_bytes)}"
+        title += f" (the hottest; {others} more in probe.json)" if others else ""
+        spec = "text: device = disk; bytes: from_bytes = from; count: requests; bytes: bytes"
+        rows = [asdict(place) for place in sorted(hottest, key=lambda z: (z.device, z.from_bytes))]
+        places = table_of(title, Sheet.HISTOGRAMS, spec, rows, keys=2)
+        chapters.append(Chapter("", [sizes, places], list(_in_flight_and_rates(name, d))))
+    chapters.append(Chapter("", [], list(_lost(found.block))))
+    notes = [_UNSEEN] if calls is None else []
+    if calls is not None and calls.unseen:
+        notes += [f"NOT SEEN: calls by {' and '.join(calls.unseen)}; this kernel has no tracepoints for them"]
+    if calls is not None and calls.not_followed:
+        notes += [f"NOT FOLLOWED: {calls.not_followed:,} asynchronous I/Os beyond 128 of one io_submit"]
+    return Document(
+        name="", headline=probe_answer(found) if directions else _NO_REQUEST, chapters=chapters, notes=notes
+    )
 
 
 def _in_flight_and_rates(name: str, d: DirectionFigures) -> Iterator[str]:
@@ -588,18 +545,15 @@ def _in_flight_and_rates(name: str, d: DirectionFigures) -> Iterator[str]:
 
 def _lost(figures: BlockFigures) -> Iterator[str]:
     """Yield which requests are missing in which figures."""
-    events, requests, unseen, zones = (
-        sum(getattr(d, name) for d in figures.directions.values())
-        for name in ("lost_events", "lost_requests", "ends_not_seen", "lost_zones")
-    )
-    if unseen:
-        yield f"NOT SEEN: the completions of {unseen:,} requests; they are not in D2C"
-    if events:
-        yield f"LOST: {events:,} requests are not in blocks.parquet, but in all figures; try --histograms-only"
-    if zones:
-        yield f"LOST: {zones:,} requests are not in the map of places"
-    if requests:
-        yield f"LOST: {requests:,} requests are in no figure; narrow the filter"
+    said = {
+        "ends_not_seen": "NOT SEEN: the completions of {:,} requests; they are not in D2C",
+        "lost_events": "LOST: {:,} requests are not in blocks.parquet, but in all figures; try --histograms-only",
+        "lost_zones": "LOST: {:,} requests are not in the map of places",
+        "lost_requests": "LOST: {:,} requests are in no figure; narrow the filter",
+    }
+    for name, text in said.items():
+        if count := sum(getattr(d, name) for d in figures.directions.values()):
+            yield text.format(count)
     if figures.in_flight_at_end:
         yield f"{figures.in_flight_at_end:,} requests had no completion seen by the end and are not in D2C"
 
@@ -685,8 +639,7 @@ def probing(
         staging = tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.resolve().parent)
         directory, left_out = Path(stack.enter_context(staging)) / "probe", None
         try:
-            command = _command(tiers, directory, has_events=has_events, is_of_all=is_of_all)
-            process = stack.enter_context(_attached(command))
+            process = stack.enter_context(_attached(_command(tiers, directory, has_events, is_of_all)))
         except ProbeUnavailable as error:
             left_out = _left_out(str(error))
         yield lambda started_ns: left_out or _end(process, directory, started_ns)
@@ -694,7 +647,6 @@ def probing(
 
 @contextmanager
 def _attached(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """Yield the process that probes, attached; at last it is ended. ProbeUnavailable if it cannot."""
     try:
         process = subprocess.Popen(  # noqa: S603 - our own program
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -703,7 +655,7 @@ def _attached(command: list[str]) -> Iterator[subprocess.Popen[str]]:
         raise ProbeUnavailable(f"{command[0]} does not start: {error.strerror}") from None
     with process:
         try:
-            said = _stderr(process).readline().strip()
+            said = cast("IO[str]", process.stderr).readline().strip()
             if said != ATTACHED:
                 raise ProbeUnavailable(said)
             yield process
@@ -711,30 +663,24 @@ def _attached(command: list[str]) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def _stderr(process: subprocess.Popen[str]) -> IO[str]:
-    return cast("IO[str]", process.stderr)
-
-
-def _command(tiers: Sequence[Tier | None], directory: Path, *, has_events: bool, is_of_all: bool) -> list[str]:
-    command = argv_of("kvreplay", "probe", "-o", str(directory))
-    if not is_of_all:
-        command += ["--pid", str(os.getpid())]
-    for device in _devices(tiers):
-        command += ["--dev", str(device)]
-    return command if has_events else [*command, "--histograms-only"]
-
-
-def _devices(tiers: Sequence[Tier | None]) -> list[Path]:
-    """Return the disks beneath all tiers on storage; none, for all, if those of one are not known."""
-    found: dict[str, Path] = {}
-    for drive in drives_of(tiers):
-        number = device_number(Path(drive.target))
-        try:
-            disks = beneath(os.major(number), os.minor(number))
-        except DeviceError:
-            return []
-        found |= {disk.name: Path("/dev") / disk.name for disk in disks}
-    return list(found.values()) if all(path.is_block_device() for path in found.values()) else []
+def _command(tiers: Sequence[Tier | None], directory: Path, has_events: bool, is_of_all: bool) -> list[str]:
+    # The disks beneath all tiers on storage; none, for all, if those of one are not known.
+    disks: dict[str, Path] = {}
+    numbers = [device_number(Path(drive.target)) for drive in drives_of(tiers)]
+    with suppress(DeviceError):
+        below = [disk.name for number in numbers for disk in beneath(os.major(number), os.minor(number))]
+        disks = {name: Path("/dev") / name for name in below}
+    return [
+        *argv_of("kvreplay", "probe", "-o", str(directory)),
+        *([] if is_of_all else ["--pid", str(os.getpid())]),
+        *(
+            arg
+            for disk in disks.values()
+            if all(d.is_block_device() for d in disks.values())
+            for arg in ("--dev", str(disk))
+        ),
+        *([] if has_events else ["--histograms-only"]),
+    ]
 
 
 def _end(process: subprocess.Popen[str], directory: Path, started_ns: int | None) -> Probed:
@@ -744,7 +690,7 @@ def _end(process: subprocess.Popen[str], directory: Path, started_ns: int | None
     except subprocess.TimeoutExpired:
         return _left_out(f"the probes did not end within {_END_S} s")
     if process.returncode:
-        return _left_out(_stderr(process).read().strip())
+        return _left_out(cast("IO[str]", process.stderr).read().strip())
     return Probed(None, find_probe(directory), directory, started_ns)
 
 

@@ -391,30 +391,20 @@ class Relay:
             self._sync()
         else:
             is_for_all = all(flag for k, flag in zip(kinds, heads.tolist()[2::3], strict=True) if k != _GONE)
-            self._pass_on(data, kinds, sizes, is_for_all=is_for_all)
+            is_taking = is_for_all or self.rank == 0
+            starts = [sum(sizes[:at]) for at in range(self.count)]
+            found = bytearray(sum(sizes)) if is_taking else bytearray()
+            said = [data, len(data), self._mpi.BYTE]
+            into = [found, sizes, starts, self._mpi.BYTE] if is_taking else None
+            if self._finish(self._comm.Iallgatherv(said, into) if is_for_all else self._comm.Igatherv(said, into, 0)):
+                items = [
+                    None if kind == _GONE else bytes(found[start : start + size])
+                    for kind, start, size in zip(kinds, starts, sizes, strict=True)
+                ]
+                self._tell(Reply(items if is_taking else []))
         return False
 
-    def _pass_on(self, data: bytes, kinds: list[int], sizes: list[int], *, is_for_all: bool) -> None:
-        starts = [sum(sizes[:at]) for at in range(self.count)]
-        is_taking = is_for_all or self.rank == 0
-        found = bytearray(sum(sizes)) if is_taking else bytearray()
-        mine = [data, len(data), self._mpi.BYTE]
-        into = [found, sizes, starts, self._mpi.BYTE]
-        call = (
-            self._comm.Iallgatherv(mine, into)
-            if is_for_all
-            else self._comm.Igatherv(mine, into if is_taking else None, 0)
-        )
-        if not self._finish(call):
-            return
-        items = [
-            None if kind == _GONE else bytes(found[start : start + size])
-            for kind, start, size in zip(kinds, starts, sizes, strict=True)
-        ]
-        self._tell(Reply(items if is_taking else []))
-
     def _sync(self) -> None:
-        """Compare the clocks, rank after rank."""
         offset, error = 0, 0
         for other in range(1, self.count):
             try:
@@ -496,7 +486,6 @@ class Relay:
             self._give_up(reason)
 
     def _take(self) -> None:
-        """Take one message of the replay."""
         try:
             said = self._line.recv()
         except (EOFError, OSError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,15 +22,15 @@ from kvreplay.ranks.parts import (
     Ordered,
     PartRun,
     RankOperations,
+    RankReport,
     added,
+    least,
     merged_checkpoints,
     merged_figures,
     merged_pace,
     merged_requests,
     most,
     operations_of,
-    read_part,
-    side_by_side,
 )
 from kvreplay.result.counts import ERROR
 from kvreplay.result.figures import mlperf_figures, slowest
@@ -51,6 +52,7 @@ from kvtrace.core.run.figures import (
     WarmupFacts,
 )
 from kvtrace.core.run.run_file import (
+    OPS_FILE,
     RANK_FOLDER,
     RUN_FILE,
     CombinedNote,
@@ -65,6 +67,7 @@ from kvtrace.core.run.run_file import (
     TraceNote,
     Verification,
     WindowNote,
+    find_run,
     sealed,
 )
 from kvtrace.core.schema import TRACE
@@ -90,8 +93,20 @@ def merge_ranks(output: Path, *, because: str | None = None, wait_s: float = 0.0
     until = time.monotonic() + wait_s
     while time.monotonic() < until and not all((folder / RANK_FILE).is_file() for folder in folders):
         time.sleep(_LOOK_S)
-    left = (_part(rank, host, folder) for rank, (host, folder) in enumerate(zip(order.hosts, folders, strict=True)))
-    parts = side_by_side(list(left))
+    parts = []
+    for rank, (host, folder) in enumerate(zip(order.hosts, folders, strict=True)):
+        trouble = None
+        if is_unrecovered(folder):
+            try:
+                recover(folder)
+            except KvError as error:
+                trouble = str(error)
+        has_ended = (folder / RANK_FILE).is_file()
+        report = read_json(folder / RANK_FILE, RankReport) if has_ended else RankReport(rank=rank, host=host)
+        left = find_run(folder) if (folder / OPS_FILE).is_file() else None
+        parts.append(PartRun(rank, host, folder, left, report, has_ended, trouble))
+    first = least([part.report.start_ns for part in parts]) or 0
+    parts = [replace(part, late_ns=max(0, (part.report.start_ns or first) - first)) for part in parts]
     if not any(part.run for part in parts):
         why = "; ".join(filter(None, [because, *(part.trouble for part in parts)]))
         raise RankLost(f"{output}: no rank left anything that could be put together: {why}")
@@ -99,16 +114,6 @@ def merge_ranks(output: Path, *, because: str | None = None, wait_s: float = 0.0
         run = _run(order, parts, found, because)
     write_json(output / RUN_FILE, sealed(run))
     return run
-
-
-def _part(rank: int, host: str, folder: Path) -> PartRun:
-    trouble = None
-    if is_unrecovered(folder):
-        try:
-            recover(folder)
-        except KvError as error:
-            trouble = str(error)
-    return read_part(rank, host, folder, trouble)
 
 
 # Long: a field a line.
@@ -137,7 +142,9 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
         warmup=_warmup(order, parts),
         definitions=first.summary.definitions | DEFINITIONS,
     )
-    path, window = Path(order.trace), _window(order, parts, runs)
+    path = Path(order.trace)
+    rows, once = sum(run.window.rows for run in runs), total([run.window.rows_once for run in runs])
+    is_whole = all(part.report.is_whole for part in parts) and len(runs) == order.count
     metadata = open_table(path, TRACE).meta if path.is_file() else first.trace.metadata
     requests = merged_requests(parts, found, order.config.criteria)
     status, reason = _status(parts, because)
@@ -163,7 +170,17 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
         tiers={n: facts | {"target": order.config.tiers.get(n)} for n, facts in first.tiers.items()},
         pacing=first.pacing,
         engine=first.engine,
-        window=window,
+        window=WindowNote(
+            rows=rows,
+            is_whole_trace=is_whole,
+            span_ns=max((run.window.span_ns or 0 for run in runs), default=0),
+            planned_rows=sum(run.window.planned_rows or 0 for run in runs),
+            limit=order.config.limit,
+            runtime_ns=first.window.runtime_ns,
+            rows_once=once,
+            repeats=rows / once if once else None,
+            peak_bytes=sum_by_name([run.window.peak_bytes or {} for run in runs]),
+        ),
         populated=Populated(
             sum(each.objects for each in populated),
             sum(each.bytes for each in populated),
@@ -177,9 +194,7 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
         requests=requests,
         mlperf=None
         if requests is None
-        else mlperf_figures(
-            metadata, moved, summary, order.config.criteria, requests, is_whole_trace=bool(window.is_whole_trace)
-        ),
+        else mlperf_figures(metadata, moved, summary, order.config.criteria, requests, is_whole_trace=is_whole),
         checkpoints=merged_checkpoints(parts, found, tiers, summary.wall_ns),
         ranks=RanksNote(
             count=order.count,
@@ -196,7 +211,6 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
 
 
 def _warmup(order: Ordered, parts: Sequence[PartRun]) -> WarmupFacts | None:
-    """Return what the figures of all ranks leave out."""
     if order.config.warmup is None:
         return None
     found = [(part, part.run.summary.warmup) for part in parts if part.run is not None]
@@ -210,7 +224,6 @@ def _warmup(order: Ordered, parts: Sequence[PartRun]) -> WarmupFacts | None:
 
 
 def _status(parts: Sequence[PartRun], because: str | None) -> tuple[str, str | None]:
-    """Return the status of the whole, and why it is not complete."""
     cut = [part for part in parts if part.status in ("partial", "lost")]
     if not cut:
         failed = [part for part in parts if part.status == "failed operations"]
@@ -235,21 +248,6 @@ def merged_error(run: RunFile, output: Path) -> KvError | None:
     if "rank" not in reason:
         return Interrupted(kept)
     return RankLost(kept) if "an error of rank" not in reason else DeviceError(kept)
-
-
-def _window(order: Ordered, parts: Sequence[PartRun], runs: Sequence[RunFile]) -> WindowNote:
-    rows, once = sum(run.window.rows for run in runs), total([run.window.rows_once for run in runs])
-    return WindowNote(
-        rows=rows,
-        is_whole_trace=all(part.report.is_whole for part in parts) and len(runs) == order.count,
-        span_ns=max((run.window.span_ns or 0 for run in runs), default=0),
-        planned_rows=sum(run.window.planned_rows or 0 for run in runs),
-        limit=order.config.limit,
-        runtime_ns=runs[0].window.runtime_ns,
-        rows_once=once,
-        repeats=rows / once if once else None,
-        peak_bytes=sum_by_name([run.window.peak_bytes or {} for run in runs]),
-    )
 
 
 def _verification(runs: Sequence[RunFile]) -> Verification | None:
@@ -516,7 +514,10 @@ def _rate(tier: str, figures: Sequence[Figures], runs: Sequence[RunFile]) -> Tie
     known = [r for r in reports if r.tier == tier]
     of_tier = [f for f in figures if f.tier == tier]
     is_open = any(r.end_late_ns is not None for r in known)
-    span = _span(of_tier, runs, tier)
+    # Reads and writes overlap, so the longest of them at least.
+    spans = [f.span_ns for f in of_tier if f.span_ns]
+    walls = [run.summary.wall_ns or 0 for run in runs if any(f.tier == tier for f in run.summary.figures)]
+    span = max([*spans, *walls], default=0)
     moved = sum(f.bytes or 0 for f in of_tier if f.op != "delete")
     operations = sum(f.operations or 0 for f in of_tier)
     reached = [r.reached_bytes_per_s for r in known], [r.reached_operations_per_s for r in known]
@@ -528,13 +529,6 @@ def _rate(tier: str, figures: Sequence[Figures], runs: Sequence[RunFile]) -> Tie
         reached_operations_per_s=total(reached[1]) if is_open else (operations * NS_PER_S / span if span else None),
         end_late_ns=max((r.end_late_ns or 0 for r in known), default=0) if is_open else None,
     )
-
-
-def _span(of_tier: Sequence[Figures], runs: Sequence[RunFile], tier: str) -> int | None:
-    """Return how long a tier was at work on all ranks: reads and writes overlap, so the longest of them at least."""
-    spans = [f.span_ns for f in of_tier if f.span_ns]
-    walls = [run.summary.wall_ns or 0 for run in runs if any(f.tier == tier for f in run.summary.figures)]
-    return max([*spans, *walls], default=0) or None
 
 
 def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str | None, pace: Pace | None) -> Evidence:

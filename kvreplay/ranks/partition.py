@@ -52,13 +52,6 @@ _COLUMNS = ("ts_ns", "op", "tier", "object_id", "offset_bytes", "length_bytes", 
 _MOST_IDS = 1 << 31
 
 
-_BECAUSE = {
-    PartitionBy.NODE: "the trace has several nodes",
-    PartitionBy.USER: "the trace has requests, and one node",
-    PartitionBy.OBJECT: "the trace has neither nodes nor requests",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Part:
     """The part of a trace that one rank replays."""
@@ -119,19 +112,11 @@ def write_part(trace: Path, asked: PartitionOptions, rank: int, path: Path) -> P
             os.link(theirs, ours)
         except OSError:
             shutil.copyfile(theirs, ours)
-    return Part(
-        path,
-        note,
-        planned,
-        None if asked.warmup_rows is None else warmup_rows,
-        not first.is_cut,
-    )
+    return Part(path, note, planned, None if asked.warmup_rows is None else warmup_rows, not first.is_cut)
 
 
 def _by(reader: Reader, asked: PartitionBy | None) -> tuple[PartitionBy, str]:
-    """Return what the trace is partitioned by, and why."""
-    nodes = set()
-    has_requests = False
+    nodes, has_requests = set(), False
     names = ("node", "request_id") if "node" in reader.extras else ("request_id",)
     for batch in reader.batches(names):
         if "node" in names:
@@ -139,9 +124,12 @@ def _by(reader: Reader, asked: PartitionBy | None) -> tuple[PartitionBy, str]:
         has_requests = has_requests or batch.column("request_id").null_count < batch.num_rows
         if has_requests and (len(nodes) > 1 or "node" not in names):
             break
-    found = PartitionBy.NODE if len(nodes) > 1 else PartitionBy.USER if has_requests else PartitionBy.OBJECT
+    if asked is None and len(nodes) > 1:
+        return PartitionBy.NODE, "the trace has several nodes"
+    if asked is None and has_requests:
+        return PartitionBy.USER, "the trace has requests, and one node"
     if asked is None:
-        return found, _BECAUSE[found]
+        return PartitionBy.OBJECT, "the trace has neither nodes nor requests"
     if asked is PartitionBy.NODE and len(nodes) <= 1:
         raise ConfigError(f"--deal node: {reader.path} has one node; deal it by user or object")
     if asked is PartitionBy.USER and not has_requests:
@@ -250,12 +238,9 @@ class _Pass:
             dealt=len(self._dealt) if self._by is not PartitionBy.OBJECT else int((self.own["first"] != 0).sum()),
             rows=self.rows_of.tolist(),
             bytes=self.bytes_of.tolist(),
-            nodes=(
-                [
-                    sorted(node for (_, node), to in self._dealt.items() if to == rank)
-                    for rank in range(self._asked.ranks)
-                ]
-            )
+            nodes=[
+                sorted(node for (_, node), to in self._dealt.items() if to == rank) for rank in range(self._asked.ranks)
+            ]
             if self._by is PartitionBy.NODE
             else None,
             shared_objects=int((self.own["is_shared"] != 0).sum()),
@@ -373,18 +358,14 @@ def target_of(name: str, target: str, rank: int, hosts: Sequence[str]) -> str:
         elif path.is_file() or path.suffix == FILE_SUFFIX:
             found.append(path.with_name(f"{path.stem}.{RANK_FOLDER.format(rank)}{path.suffix}"))
         else:
-            found.append(_folder(path, rank))
+            check_target(path, is_shared=True)
+            folder = path / RANK_FOLDER.format(rank)
+            try:
+                folder.mkdir(exist_ok=True)
+            except OSError as error:
+                raise DeviceError(f"{folder}: {error.strerror}") from None
+            found.append(folder)
     return ",".join(map(str, found))
-
-
-def _folder(path: Path, rank: int) -> Path:
-    check_target(path, is_shared=True)
-    folder = path / RANK_FOLDER.format(rank)
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise DeviceError(f"{folder}: {error.strerror}") from None
-    return folder
 
 
 def leave(targets: Sequence[str]) -> None:

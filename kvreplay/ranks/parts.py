@@ -11,7 +11,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,8 @@ from kvreplay.result.counts import LATENESS, RESPONSE, RequestTimes, Times
 from kvreplay.result.figures import rated
 from kvtrace.core import duckdb
 from kvtrace.core.errors import TraceError
-from kvtrace.core.files import read_json
 from kvtrace.core.run.figures import Checkpoint, CheckpointFigures, Distribution, Figures, Pace, RequestFigures
-from kvtrace.core.run.run_file import OPS_FILE, SERVED_FILE, DealNote, RunFile, find_run
+from kvtrace.core.run.run_file import OPS_FILE, SERVED_FILE, DealNote, RunFile
 from kvtrace.core.schema import OPS, Op, Qos
 from kvtrace.core.statistics import mean, total
 from kvtrace.core.tables import open_table
@@ -140,20 +139,6 @@ class PartRun:
         """Its operations, of which figures leave out the warm-up."""
         warmup = None if self.run is None else parse_warmup(self.run.config.get("warmup"))
         return MeasuredOps(self.folder / OPS_FILE, warmup, self.late_ns)
-
-
-def read_part(rank: int, host: str, folder: Path, trouble: str | None) -> PartRun:
-    """Return what the rank left in `folder`."""
-    has_ended = (folder / RANK_FILE).is_file()
-    report = read_json(folder / RANK_FILE, RankReport) if has_ended else RankReport(rank=rank, host=host)
-    run = find_run(folder) if (folder / OPS_FILE).is_file() else None
-    return PartRun(rank, host, folder, run, report, has_ended, trouble)
-
-
-def side_by_side(parts: Sequence[PartRun]) -> list[PartRun]:
-    """Return `parts` with how much later than the first each of them began."""
-    first = least([part.report.start_ns for part in parts]) or 0
-    return [replace(part, late_ns=max(0, (part.report.start_ns or first) - first)) for part in parts]
 
 
 MEMORY_LIMIT = "1GB"
@@ -317,7 +302,16 @@ def merged_checkpoints(
             each.setdefault((found.kind, *of), []).append(msgspec.structs.replace(found, **late))
     if not each:
         return None
-    whole = [_together(found) for found in each.values()]
+    whole = [
+        checkpoint(
+            kind=of[0].kind,
+            request_id=of[0].request_id,
+            **{name: least([getattr(c, name) for c in of]) for name in ("ts_ns", "scheduled_ns", "submitted_ns")},
+            completed_ns=None if any(c.completed_ns is None for c in of) else most([c.completed_ns for c in of]),
+            **added(of, "bytes", "operations", "unfinished"),
+        )
+        for of in each.values()
+    ]
     whole.sort(key=lambda c: (least([c.scheduled_ns, c.submitted_ns]) or 0, c.ts_ns or 0))
     spans = spans_of(whole, max(part.late_ns + (run.summary.wall_ns or 0) for part, run in known))
     timed = {figures.tier for part, _ in known for figures in part.figures if figures.latency.count}
@@ -326,18 +320,6 @@ def merged_checkpoints(
     measured = [part.measured for part, _ in known]
     beside = times_beside(measured, spans, names, limit, is_open=operations.is_open_loop)
     return figures_of(whole, spans, wall_ns, beside)
-
-
-def _together(parts: Sequence[Checkpoint]) -> Checkpoint:
-    """Return one checkpoint of its parts on several ranks."""
-    ended = [part.completed_ns for part in parts]
-    return checkpoint(
-        kind=parts[0].kind,
-        request_id=parts[0].request_id,
-        **{name: least([getattr(part, name) for part in parts]) for name in ("ts_ns", "scheduled_ns", "submitted_ns")},
-        completed_ns=None if None in ended else most(ended),
-        **added(parts, "bytes", "operations", "unfinished"),
-    )
 
 
 def added(each: Sequence[Any], *names: str) -> dict[str, Any]:

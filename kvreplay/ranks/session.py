@@ -142,7 +142,6 @@ class RankSession:
         bring(self.ranks, output)
 
     def _part(self, order: Ordered) -> Part:
-        """Partition the trace: write our part."""
         trace, config = Path(order.trace), order.config
         meta = open_table(trace, TRACE).meta
         warmup = parse_warmup(config.warmup)
@@ -183,7 +182,6 @@ class RankSession:
                 partition.leave(list(targets.values()))
 
     def _report(self, part: Part | None, meeting: Meeting, error: KvError | None) -> RankReport:
-        """Return what we say of ourselves at the end."""
         before = after = meeting.before
         with suppress(RankLost):
             after = self.ranks.clock()

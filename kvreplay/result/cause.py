@@ -9,7 +9,7 @@ what would.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,20 +92,16 @@ def end_of(found: CountedOperations, at: Sequence[int]) -> tuple[int | None, flo
     # The last is the first row that completed then.
     last = min((i for i in at if kinds["last_ns"][i] == completed), key=lambda i: int(kinds["last_row"][i]))
     first_due, last_due = int(kinds["first_due_ns"][list(at)].min()), int(kinds["last_due_ns"][list(at)].max())
-    late = max(0, completed - last_due - _usual_ns(found, last))
-    span = last_due - first_due
-    offered = count * NS_PER_S / span if span else None
-    return late, offered, count * NS_PER_S / (span + late) if span + late else None
-
-
-def _usual_ns(found: CountedOperations, last: int) -> int:
-    """Return what the last operation of kind `last` takes unhindered: of its tier and kind, one of the quickest 5 %."""
-    service, moved = int(found.kinds["last_service_ns"][last]), int(found.kinds["last_bytes"][last])
+    # What the last takes unhindered: of its tier and kind, one of the quickest 5 %.
+    service, moved = int(kinds["last_service_ns"][last]), int(kinds["last_bytes"][last])
     like = [i for i in found.at(int(found.places.tier_of[last // KINDS])) if i % KINDS == last % KINDS]
     usual, per_mib = found.times.quick(QUICK_PERCENT, *found.slots(SERVICE, like)), found.slots(PER_MIB, like)
     if found.times.count(*per_mib):
         usual = max(usual, found.times.quick(QUICK_PERCENT, *per_mib) * moved / MIB)
-    return int(min(service, usual))
+    late = max(0, completed - last_due - int(min(service, usual)))
+    span = last_due - first_due
+    offered = count * NS_PER_S / span if span else None
+    return late, offered, count * NS_PER_S / (span + late) if span + late else None
 
 
 def shares_of(
@@ -232,7 +228,10 @@ def judge(evidence: Evidence, *, is_open: bool, has_reached: bool | None, copies
         return None, None
     if is_open:
         return _open(evidence, copies=copies)
-    return _closed(evidence, copies=copies) if does_io else _timeless(evidence)
+    if does_io:
+        return _closed(evidence, copies=copies)
+    # Where nothing takes time, all that there is, is ours.
+    return _unread(evidence) or (LimitCause.REPLAYER, f"nothing takes time on the tier{_busy(evidence)}")
 
 
 def _open(found: Evidence, *, copies: bool) -> Cause:
@@ -255,13 +254,14 @@ def _open(found: Evidence, *, copies: bool) -> Cause:
         is_chain = shares.get(DEPENDENCIES, 0.0) >= DOMINANT * total and (found.copy_busy_share or 0.0) < DOMINANT
         return _by(top, found, waited[top]) if is_chain else _and(_copies(found), rest)
     if top == DEPENDENCIES and not _is_drive(found):
-        # Service times that could not be shorter delayed nothing that could be helped.
-        root = _root({name: s for name, s in shares.items() if name != DRIVE or found.unhindered_share is not None})
-    else:
-        root = None
-    if root is not None:
-        behind = f"; {waited[top]} waiting for earlier operations, themselves delayed by this"
-        return _and(_by(root, found, waited[root]), behind)
+        # What delayed the operations waited for: most of what was no such wait, if that is notable. Service times that
+        # could not be shorter delayed nothing that could be helped.
+        known = {name: s for name, s in shares.items() if name != DRIVE or found.unhindered_share is not None}
+        others = {name: share for name, share in known.items() if name != top}
+        root = max(others, key=lambda name: others[name], default=top)
+        if others and others[root] >= max(DOMINANT * sum(others.values()), NOTABLE * sum(known.values())):
+            behind = f"; {waited[top]} waiting for earlier operations, themselves delayed by this"
+            return _and(_by(root, found, waited[root]), behind)
     return _and(_by(top, found, waited[top]), rest)
 
 
@@ -270,6 +270,8 @@ def _by(top: str, found: Evidence, waited: str) -> Cause:
     if top in (BLOCK_QUEUE, BUFFERS, DEPENDENCIES, QUEUE, DRIVE) and _is_throttled(found):
         moved = "" if found.throttle_share is None else f", of which {found.throttle_share * 100:.0f} % came through"
         return LimitCause.THROTTLE, f"{found.throttle}{moved}; {_in_flight(found)}{_of_device(found)}"
+    if top in (BUFFERS, DEPENDENCIES) and _is_drive(found):
+        return LimitCause.DRIVE, _drive_reason(found)
     if top not in _DOING:
         return _BY_TOP[top](found, waited)
     cause, what, more = _DOING[top]
@@ -280,30 +282,9 @@ def _and(cause: Cause, more: str) -> Cause:
     return cause[0], f"{cause[1]}{more}"
 
 
-def _root(shares: Mapping[str, float]) -> str | None:
-    """Return what delayed the operations that others waited for, or None.
-
-    It is most of what was no such wait.
-    """
-    rest = {name: share for name, share in shares.items() if name != DEPENDENCIES}
-    root = max(rest, key=lambda name: rest[name], default=None)
-    if root is None or rest[root] < max(DOMINANT * sum(rest.values()), NOTABLE * sum(shares.values())):
-        return None
-    return root
-
-
 def _of_processor(found: Evidence) -> str:
     share = found.processor_share
     return "" if share is None else f": our threads were ready to run and did not for {percent(share)} of the time"
-
-
-def _of_copying(share: float | None, said: str) -> str:
-    return "" if share is None else f", {said.format(percent(share))}"
-
-
-def _late_block_queue(found: Evidence, waited: str) -> Cause:
-    before = f"{waited} submission that slept in the kernel: " if waited else ""
-    return LimitCause.DRIVE, f"{before}{_queue_full(found)}{_of_device(found)}"
 
 
 def _queue_full(found: Evidence) -> str:
@@ -312,8 +293,8 @@ def _queue_full(found: Evidence) -> str:
 
 def _late_submission(found: Evidence, waited: str) -> Cause:
     """Judge a run whose submitting thread was late, or without that busy while its queue had room."""
-    if _is_unread(found):
-        return _unread(found)
+    if unread := _unread(found):
+        return unread
     said = f"{waited} late submission" if waited else _in_flight(found)
     if _is_cached(found):
         copies = percent(found.kernel_share or 0.0)
@@ -323,8 +304,6 @@ def _late_submission(found: Evidence, waited: str) -> Cause:
 
 def _late_buffers(found: Evidence, waited: str) -> Cause:
     """Judge a run that waited for memory of its buffers: 128 MiB of them were in flight, and it grew."""
-    if _is_drive(found):
-        return LimitCause.DRIVE, _drive_reason(found)
     busy = min(1.0, found.device_busy_share or 0.0)
     if busy >= BUSY:
         # A device that has work all the time does no more of it with more in flight.
@@ -333,13 +312,6 @@ def _late_buffers(found: Evidence, waited: str) -> Cause:
         LimitCause.REPLAYER,
         f"{waited} waiting for buffers whose memory was still being touched; {_in_flight(found)}",
     )
-
-
-def _late_dependencies(found: Evidence, waited: str) -> Cause:
-    if _is_drive(found):
-        return LimitCause.DRIVE, _drive_reason(found)
-    chain = f"{waited} waiting for earlier operations of the same request or object"
-    return LimitCause.DEPENDENCIES, f"{chain}: more in flight would not help, sooner answers would"
 
 
 def _closed(found: Evidence, *, copies: bool) -> Cause:
@@ -351,13 +323,26 @@ def _closed(found: Evidence, *, copies: bool) -> Cause:
         return _by(DEPENDENCIES, found, chain) if is_chain else _copies(found)
     if found.in_flight_mean is None:
         return None, "what was in flight is not known"
-    full, own = found.in_flight_mean / found.queue_depth, _of_submitter(found)
-    is_scarce = (found.processor_share or 0.0) >= SCARCE and (found.device_busy_share or 0.0) < BUSY
+    full, unread = found.in_flight_mean / found.queue_depth, _unread(found)
+    # What the threads that submit did, if that is a cause of its own.
+    shares = {
+        DATA: found.starved_share or 0.0,
+        PROCESSOR: found.processor_share or 0.0,
+        BLOCK_QUEUE: found.queue_full_share or 0.0,
+    }
+    doing = max(shares, key=lambda name: shares[name])
+    made = f"the submitting thread generated data for {percent(shares[DATA])} of the time"
+    submitter: dict[str, Cause] = {
+        DATA: (LimitCause.DATA, f"{_in_flight(found)}, {made}"),
+        PROCESSOR: (LimitCause.PROCESSOR, f"{_in_flight(found)}{_of_processor(found)}"),
+        BLOCK_QUEUE: _by(BLOCK_QUEUE, found, ""),
+    }
+    is_scarce = shares[PROCESSOR] >= SCARCE and (found.device_busy_share or 0.0) < BUSY
     cases: list[tuple[bool, Callable[[], Cause | None]]] = [
-        (is_scarce, lambda: (LimitCause.PROCESSOR, f"{_in_flight(found)}{_of_processor(found)}")),
+        (is_scarce, lambda: submitter[PROCESSOR]),
         (full >= FULL or (held >= DOMINANT and busy < BUSY), lambda: _by(QUEUE, found, "")),
-        (_is_unread(found), lambda: _unread(found)),
-        (own is not None, lambda: own),
+        (unread is not None, lambda: unread),
+        (shares[doing] >= DOMINANT, lambda: submitter[doing]),
         (blocked >= DOMINANT, lambda: _by(DEPENDENCIES, found, chain)),
         (busy >= BUSY or (busy >= DOMINANT and busy > held), lambda: _late_submission(found, "")),
         (full >= 1 - DOMINANT, lambda: _by(QUEUE, found, "")),
@@ -366,46 +351,20 @@ def _closed(found: Evidence, *, copies: bool) -> Cause:
     return next((say() for holds, say in cases if holds), None) or (None, f"{_in_flight(found)}{_busy(found)}")
 
 
-def _of_submitter(found: Evidence) -> Cause | None:
-    """Judge a run by what the threads that submit did for most of the time; None if that is no cause of its own."""
-    shares = {
-        DATA: found.starved_share or 0.0,
-        PROCESSOR: found.processor_share or 0.0,
-        BLOCK_QUEUE: found.queue_full_share or 0.0,
-    }
-    top = max(shares, key=lambda name: shares[name])
-    if shares[top] < DOMINANT:
+def _unread(found: Evidence) -> Cause | None:
+    share = found.unread_share or 0.0
+    if share < DOMINANT:
         return None
-    if top == BLOCK_QUEUE:
-        return _by(BLOCK_QUEUE, found, "")
-    if top == PROCESSOR:
-        return LimitCause.PROCESSOR, f"{_in_flight(found)}{_of_processor(found)}"
-    made = percent(found.starved_share or 0.0)
-    return LimitCause.DATA, f"{_in_flight(found)}, the submitting thread generated data for {made} of the time"
-
-
-def _is_unread(found: Evidence) -> bool:
-    return (found.unread_share or 0.0) >= DOMINANT
-
-
-def _unread(found: Evidence) -> Cause:
-    share = percent(found.unread_share or 0.0)
-    return LimitCause.REPLAYER, f"{share} of the queue stood idle because the next rows of the trace were not there yet"
-
-
-def _timeless(found: Evidence) -> Cause:
-    """Judge a closed loop on a tier where nothing takes time: all that there is, is ours."""
-    if _is_unread(found):
-        return _unread(found)
-    return LimitCause.REPLAYER, f"nothing takes time on the tier{_busy(found)}"
+    said = f"{percent(share)} of the queue stood idle because the next rows of the trace were not there yet"
+    return LimitCause.REPLAYER, said
 
 
 def _copies(found: Evidence) -> Cause:
     """Judge a tier in memory by what the threads that copy did."""
     if found.copy_busy_share is None:
         return None, "how busy the threads that copy were is not known"
-    if _is_unread(found):
-        return _unread(found)
+    if unread := _unread(found):
+        return unread
     shares = {
         MEMORY: found.touch_share or 0.0,
         DATA: found.starved_share or 0.0,
@@ -470,7 +429,6 @@ def _is_cached(found: Evidence) -> bool:
 
 
 def _is_in_memory(found: Evidence) -> bool:
-    """Return whether the tier's data lies where no device need move it."""
     return found.storage in ("memory", "page cache")
 
 
@@ -542,25 +500,38 @@ def _of_device(found: Evidence) -> str:
     return f", device busy {percent(min(1.0, found.device_busy_share))} of the time"
 
 
+_NO_HELP = "more in flight would not help, sooner answers would"
 _DOING: dict[str, tuple[LimitCause, str, Callable[[Evidence], str]]] = {
     DATA: (LimitCause.DATA, "generating the data of writes", lambda _found: ""),
     MEMORY: (
         LimitCause.MEMORY,
         "taking pages for the tier's memory",
-        lambda found: _of_copying(found.touch_share, "{} of the time of the threads that copy"),
+        lambda found: (
+            "" if found.touch_share is None else f", {percent(found.touch_share)} of the time of the threads that copy"
+        ),
     ),
     PROCESSOR: (LimitCause.PROCESSOR, "waiting for a processor", _of_processor),
     COPYING: (
         LimitCause.COPY_THREADS,
         "copying of others",
-        lambda found: _of_copying(found.copy_busy_share, "the threads that copy busy {} of the time"),
+        lambda found: (
+            ""
+            if found.copy_busy_share is None
+            else f", the threads that copy busy {percent(found.copy_busy_share)} of the time"
+        ),
     ),
 }
 """What threads do that operations wait for: the cause that it is, in words, and what more is seen of it."""
 _BY_TOP: dict[str, Callable[[Evidence, str], Cause]] = {
-    BLOCK_QUEUE: _late_block_queue,
+    BLOCK_QUEUE: lambda found, waited: (
+        LimitCause.DRIVE,
+        f"{waited and f'{waited} submission that slept in the kernel: '}{_queue_full(found)}{_of_device(found)}",
+    ),
     SUBMISSION: _late_submission,
-    DEPENDENCIES: _late_dependencies,
+    DEPENDENCIES: lambda _found, waited: (
+        LimitCause.DEPENDENCIES,
+        f"{waited} waiting for earlier operations of the same request or object: {_NO_HELP}",
+    ),
     QUEUE: _full,
     BUFFERS: _late_buffers,
     DRIVE: _served,

@@ -104,10 +104,27 @@ class Checkpoints:
 
 def figures_of(each: list[Checkpoint], spans: Any, wall_ns: int | None, beside: list[Beside]) -> CheckpointFigures:
     """Return the figures of checkpoints, which were under way in `spans`, in a run so long."""
-    stalls = [found.stall_ns for found in each if found.stall_ns is not None]
+    stalls, kinds = [found.stall_ns for found in each if found.stall_ns is not None], []
+    for kind in ("save", "restore"):
+        of_kind = [found for found in each if found.kind == kind]
+        whole = [found for found in of_kind if found.duration_ns is not None]
+        durations = np.array([found.duration_ns for found in whole], np.int64)
+        total, moved = int(durations.sum()), sum(found.bytes for found in whole)
+        if of_kind:
+            kinds.append(
+                CheckpointKind(
+                    kind=kind,
+                    count=len(whole),
+                    unfinished=len(of_kind) - len(whole),
+                    bytes=moved,
+                    duration=distribution(durations),
+                    bandwidth_bytes_per_s=moved * NS_PER_S / total if total else None,
+                    stall_ns=sum(found.stall_ns or 0 for found in whole) if whole else None,
+                )
+            )
     return CheckpointFigures(
         each=each,
-        kinds=[_kind(kind, of) for kind in ("save", "restore") if (of := [c for c in each if c.kind == kind])],
+        kinds=kinds,
         busy_ns=int((spans[1] - spans[0]).sum()),
         stall_share=sum(stalls) / wall_ns if wall_ns and stalls else None,
         beside=beside,
@@ -124,21 +141,6 @@ def checkpoint(**known: Any) -> Checkpoint:
     )
     rate = known["bytes"] * NS_PER_S / duration if duration else None
     return Checkpoint(**known, duration_ns=duration, stall_ns=stall, bandwidth_bytes_per_s=rate)
-
-
-def _kind(kind: str, each: list[Checkpoint]) -> CheckpointKind:
-    whole = [found for found in each if found.duration_ns is not None]
-    durations = np.array([found.duration_ns for found in whole], np.int64)
-    total, moved = int(durations.sum()), sum(found.bytes for found in whole)
-    return CheckpointKind(
-        kind=kind,
-        count=len(whole),
-        unfinished=len(each) - len(whole),
-        bytes=moved,
-        duration=distribution(durations),
-        bandwidth_bytes_per_s=moved * NS_PER_S / total if total else None,
-        stall_ns=sum(found.stall_ns or 0 for found in whole) if whole else None,
-    )
 
 
 def spans_of(each: list[Checkpoint], last: int) -> Any:

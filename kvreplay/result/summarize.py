@@ -325,7 +325,18 @@ def so_far(setting: Setting, engine: Engine, data: DataSource) -> dict[str, Any]
     """Return what of it may have become more when the run is over."""
     return {
         "tiers": {t.name: {"target": t.target, "engine": t.engine, **t.facts()} for t in setting.tiers if t},
-        "engine": _engine(setting, engine),
+        "engine": EngineNote(
+            name=engine.name,
+            because=engine.because,
+            **engine.facts(),
+            queue_depth=setting.config.depth,
+            queue_depth_because=setting.depth_because,
+            io_bytes=setting.config.io_bytes,
+            buffer_bytes=engine.arena.nbytes,
+            buffer_used_bytes=engine.arena.used_bytes,
+            buffer_small_page_bytes=small_page_bytes(engine.arena),
+            plan_bytes=setting.window.loader.held_bytes,
+        ),
         "window": window_note(setting),
         "data": data.facts(),
     }
@@ -392,21 +403,6 @@ def table_metadata(table: Table, setting: Setting, run: RunFile) -> Metadata:
         notes=run.notes,
         stats={"status": run.status, "reason": run.reason},
         is_simulated=all(t is None or t.is_simulated for t in setting.tiers),
-    )
-
-
-def _engine(setting: Setting, engine: Engine) -> EngineNote:
-    return EngineNote(
-        name=engine.name,
-        because=engine.because,
-        **engine.facts(),
-        queue_depth=setting.config.depth,
-        queue_depth_because=setting.depth_because,
-        io_bytes=setting.config.io_bytes,
-        buffer_bytes=engine.arena.nbytes,
-        buffer_used_bytes=engine.arena.used_bytes,
-        buffer_small_page_bytes=small_page_bytes(engine.arena),
-        plan_bytes=setting.window.loader.held_bytes,
     )
 
 
@@ -614,7 +610,20 @@ class ServedRequests:
     def _given(self, found: Any, *, is_last: bool = False) -> Iterator[pa.RecordBatch]:
         if not len(found):
             return
-        first_token = self._first_token_ns(found)
+        asked = self._setting.asked
+        qos, first_token = np.full(len(found), NO_QOS, np.int8), np.full(len(found), NOT_DONE)
+        if asked is not None and len(asked.request_id):
+            at = asked.places(found["id"])
+            qos = np.where(at < 0, NO_QOS, asked.qos[at]).astype(np.int8)
+            if self._is_modelled:
+                start = (
+                    self._setting.pacer.due_ns(asked.arrival_ns[at]) if self._is_open_loop else found["loads_from_ns"]
+                )
+                storage = np.where(found["loads"] > 0, found["loads_until_ns"] - start, 0)
+                meta = self._setting.reader.meta
+                compute = compute_ns(meta, asked.input_tokens[at], found["loads"], found["load_bytes"])
+                is_known = (at >= 0) & (found["loads_done"] == found["loads"])
+                first_token = np.where(is_known, storage + compute, NOT_DONE)
         if is_last and not self._setting.window.is_whole:
             # The window may end within this request's loads.
             first_token[found["id"] == self._last_load] = NOT_DONE
@@ -632,28 +641,11 @@ class ServedRequests:
             "unfinished": found["planned"] - found["operations"],
             "not_replayed": found["in_window"] - found["planned"],
         }
-        asked = self._setting.asked
-        codes = np.full(len(found), NO_QOS, np.int8)
-        if asked is not None and len(asked.request_id):
-            at = asked.places(found["id"])
-            codes = np.where(at < 0, NO_QOS, asked.qos[at]).astype(np.int8)
         counts = found["is_left_out"] == 0
         storage = np.where(found["planned"] == found["operations"], values["storage_ns"], NOT_DONE)[counts]
         response = found["response_ns"][counts] if self._is_open_loop else None
-        self._figures.add(storage, response, first_token[counts], codes[counts])
-        yield batch_of(SERVED, values | {"qos": codes})
-
-    def _first_token_ns(self, found: Any) -> Any:
-        """Return int64 a request: the time to its first token; -1 where it is not modelled or a load is missing."""
-        asked = self._setting.asked
-        if asked is None or not self._is_modelled or not len(asked.request_id):
-            return np.full(len(found), NOT_DONE)
-        at = asked.places(found["id"])
-        start = self._setting.pacer.due_ns(asked.arrival_ns[at]) if self._is_open_loop else found["loads_from_ns"]
-        storage = np.where(found["loads"] > 0, found["loads_until_ns"] - start, 0)
-        compute = compute_ns(self._setting.reader.meta, asked.input_tokens[at], found["loads"], found["load_bytes"])
-        is_known = (at >= 0) & (found["loads_done"] == found["loads"])
-        return np.where(is_known, storage + compute, NOT_DONE)
+        self._figures.add(storage, response, first_token[counts], qos[counts])
+        yield batch_of(SERVED, values | {"qos": qos})
 
     def figures(self) -> RequestFigures:
         """Return the figures of the requests that were given out."""

@@ -18,13 +18,7 @@ from kvreplay.engine.job import Driven
 from kvreplay.native.rows import READ, WRITE
 from kvreplay.result.cause import Spent, end_of, is_late, judge, shares_of
 from kvreplay.result.counts import CountedOperations
-from kvreplay.tiers.host import (
-    FILESYSTEMS_IN_MEMORY,
-    in_memory,
-    layers,
-    queue_number,
-    throttles,
-)
+from kvreplay.tiers.host import FILESYSTEMS_IN_MEMORY, in_memory, layers, queue_number, throttles
 from kvreplay.tiers.modelled import DriveFile, DriveModel
 from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.tier import Tier
@@ -60,21 +54,19 @@ def verdict(
     because: str,
 ) -> RunVerdict:
     """Return the verdict of a run; `judged` is its pace, `because` what set the depth; else as of `summary`."""
-    tiers = found.tiers
-    rates = [
-        _rate(found, index, tier)
-        for index, tier in enumerate(tiers)
-        if tier is not None and found.total("good", found.at(index))
-    ]
+    tiers = [(i, t) for i, t in enumerate(found.tiers) if t is not None and found.total("good", found.at(i))]
+    rates = [_rate(found, index, tier) for index, tier in tiers]
     # The tier whose operations took and waited for the most time; no simulation first. Waits for earlier operations,
     # which may be another tier's, are in an open loop no part of it.
-    each = [
-        (not tier.is_simulated, sum(found.total(name, found.at(index)) for name in ("service_ns", "waited_ns")), -index)
-        for index, tier in enumerate(tiers)
-        if tier is not None and found.total("good", found.at(index))
-    ]
-    index = -max(each)[2] if each else None
-    tier = None if index is None else tiers[index]
+    index, tier = max(
+        tiers,
+        key=lambda at: (
+            not at[1].is_simulated,
+            sum(found.total(name, found.at(at[0])) for name in ("service_ns", "waited_ns")),
+            -at[0],
+        ),
+        default=(None, None),
+    )
     evidence = _evidence(found, index, driven, judged, queue_depth, moved)
     does_io, is_copied = tier is not None and tier.has_times, tier is not None and tier.is_copied
     name = None if tier is None else tier.name
@@ -159,13 +151,18 @@ def _evidence(
 ) -> Evidence:
     known: dict[str, Any] = {}
     tier = None if index is None else found.tiers[index]
+    at = [] if index is None else found.at(index)
     if judged is not None and index is not None:
-        shares, unhindered = shares_of(found, driven, found.at(index))
+        shares, unhindered = shares_of(found, driven, at)
         known = {"response_shares": shares, "unhindered_share": unhindered, "held_share": judged.held_share}
         known["is_end_late"] = is_late(judged.end_late_ns, judged.offered_per_s, judged.delivered_per_s)
         known["on_time_share"] = judged.on_time_fraction
     if index is not None and tier is not None and tier.has_times:
-        known |= _levels(found, index)
+        moves = found.order.levels(index)
+        # A place of the queue is an operation if nearly all were of one I/O.
+        if len(moves) and found.total("single_bytes", at) >= SINGLE * found.total("moved_bytes", at):
+            gain, slowdown = levels_of(moves["submitted_ns"], moves["completed_ns"], moves["length_op"])
+            known |= {"doubling_gain": gain, "slowdown": slowdown}
         known |= _of_devices(found, index, tier, moved)
         if driven is not None:
             known["throttle"], known["throttle_share"] = _throttle(found, index, tier)
@@ -243,15 +240,6 @@ def storage_of(tier: Tier | None) -> str:
     return "memory" if beneath in FILESYSTEMS_IN_MEMORY else "device in memory"
 
 
-def _levels(found: CountedOperations, index: int) -> dict[str, Any]:
-    """Return what doubling gained, if a place of the queue is an operation: nearly all were of one I/O."""
-    moves, at = found.order.levels(index), found.at(index)
-    if not len(moves) or found.total("single_bytes", at) < SINGLE * found.total("moved_bytes", at):
-        return {}
-    gain, slowdown = levels_of(moves["submitted_ns"], moves["completed_ns"], moves["length_op"])
-    return {"doubling_gain": gain, "slowdown": slowdown}
-
-
 def _of_devices(found: CountedOperations, index: int, tier: Tier, moved: dict[str, DeviceIo]) -> dict[str, Any]:
     """Return how busy the devices beneath a tier were while its operations were in flight, the busiest of several."""
     drives = {name: moved.get(name) for name in (tier.name, *(d.name for d in tier.drives))}
@@ -322,15 +310,6 @@ def reached_of(rate: TierRate) -> str:
     return "-" if rate.reached_operations_per_s is None else f"{rate.reached_operations_per_s:,.0f} op/s"
 
 
-def _rate_of(reached: float, asked: float) -> str:
-    """Return a bandwidth and the one that was asked for, in the unit of the latter: 1.90 of 3.00 GB/s."""
-    number, unit = format_rate(asked).split(" ")
-    scale = {"B/s": 1, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9}[unit]
-    if 0 < reached < asked / 100:
-        return f"{format_rate(reached)} of {format_rate(asked)}"
-    return f"{reached / scale:.{len(number.partition('.')[2])}f} of {number} {unit}"
-
-
 def _of_asked(rate: TierRate, *, is_behind: bool) -> str:
     """Return what a tier delivered of what was asked of it, with the share."""
     asked, reached = rate.asked_bytes_per_s, rate.reached_bytes_per_s
@@ -342,7 +321,15 @@ def _of_asked(rate: TierRate, *, is_behind: bool) -> str:
     share = reached / asked
     if share >= ALL and not is_behind:
         return f"all of the {format_rate(asked) if is_bytes else f'{asked:,.0f} op/s'} asked"
-    both = _rate_of(reached, asked) if is_bytes else f"{reached:,.0f} of {asked:,.0f} op/s"
+    if not is_bytes:
+        both = f"{reached:,.0f} of {asked:,.0f} op/s"
+    elif 0 < reached < asked / 100:
+        both = f"{format_rate(reached)} of {format_rate(asked)}"
+    else:
+        # In the unit of what was asked for: 1.90 of 3.00 GB/s.
+        number, unit = format_rate(asked).split(" ")
+        scale = {"B/s": 1, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9}[unit]
+        both = f"{reached / scale:.{len(number.partition('.')[2])}f} of {number} {unit}"
     return f"{both} asked ({percent(min(1.0, share))})"
 
 
@@ -371,7 +358,13 @@ def levels_of(submitted: Any, completed: Any, kind: Any) -> tuple[float | None, 
         return None, None
     ends = np.sort(completed)
     at_start = np.arange(1, len(service) + 1) - np.searchsorted(ends, submitted, side="right")
-    meanwhile = _mean_level(submitted, ends, completed) / service
+    # Of each operation, what was in flight while it was, added up over its time.
+    times = np.concatenate([submitted, ends])
+    order = np.argsort(times, kind="stable")
+    times = times[order]
+    level = np.cumsum(np.where(order < len(submitted), 1, -1))
+    passed = np.concatenate([[0], np.cumsum(level[:-1] * np.diff(times))]).astype(np.float64)
+    meanwhile = (np.interp(completed, times, passed) - np.interp(submitted, times, passed)) / service
     usual = float(np.percentile(at_start, _USUAL_PERCENT))
     if usual < LEAST_LEVEL:
         return None, None
@@ -380,16 +373,6 @@ def levels_of(submitted: Any, completed: Any, kind: Any) -> tuple[float | None, 
     known = [gain for gain in gains if gain is not None]
     is_agreed = len(known) == len(gains) and abs(known[0] - known[1]) <= DISAGREE
     return (sum(known) / len(known) if is_agreed else None), slowdown
-
-
-def _mean_level(submitted: Any, ends: Any, completed: Any) -> Any:
-    """Return for each operation what was in flight while it was, added up over its time."""
-    times = np.concatenate([submitted, ends])
-    order = np.argsort(times, kind="stable")
-    times = times[order]
-    level = np.cumsum(np.where(order < len(submitted), 1, -1))
-    passed = np.concatenate([[0], np.cumsum(level[:-1] * np.diff(times))]).astype(np.float64)
-    return np.interp(completed, times, passed) - np.interp(submitted, times, passed)
 
 
 def _gain(level: Any, usual: float, service: Any, kind: Any) -> float | None:

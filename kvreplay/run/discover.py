@@ -123,7 +123,11 @@ def discover(root: Path = Path("/")) -> Discovery:
     pairs = [line.split() for line in (sys_text(root / "proc/meminfo") or "").splitlines()]
     memory = {p[0].rstrip(":"): int(p[1]) * 1024 for p in pairs if len(p) > 1 and p[1].isdigit()}
     gpus, gpu_reason = _gpus()
-    refused = refusal()
+    installed, probes = packages_distributions(), "available"
+    try:
+        check_available()
+    except ProbeUnavailable as error:
+        probes = str(error)
     found = Discovery(
         host=host_facts(),
         governor=sys_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
@@ -138,28 +142,15 @@ def discover(root: Path = Path("/")) -> Discovery:
         filesystems=_filesystems(root),
         limits={"memlock_bytes": _limit(resource.RLIMIT_MEMLOCK), "open_files": _limit(resource.RLIMIT_NOFILE)},
         is_root=os.geteuid() == 0,
-        io_uring=refused or "available",
+        io_uring=refusal() or "available",
         programs={name: shutil.which(name) for name in ("fio", "smartctl", "nvme")},
-        gpu_libraries={name: _version(name) for name in ("cupy", "kvikio")},
-        probes=_probes(),
+        # Whatever CUDA they are built for.
+        gpu_libraries={n: version(installed[n][0]) if n in installed else None for n in ("cupy", "kvikio")},
+        probes=probes,
         warnings=[],
         recommended={},
     )
     return msgspec.structs.replace(found, warnings=warnings(found), recommended=recommended(found))
-
-
-def _version(package: str) -> str | None:
-    """Return the version of an installed package, whatever CUDA it is built for; null if there is none."""
-    names = packages_distributions().get(package, [])
-    return version(names[0]) if names else None
-
-
-def _probes() -> str:
-    try:
-        check_available()
-    except ProbeUnavailable as error:
-        return str(error)
-    return "available"
 
 
 def _drives(blocks: Path) -> list[FoundDrive]:
@@ -190,10 +181,8 @@ def _filesystems(root: Path) -> list[Filesystem]:
     found: dict[str, Filesystem] = {}
     for line in (sys_text(root / "proc/self/mounts") or "").splitlines():
         device, point, kind, options, *_ = line.split()
-        if not device.startswith("/dev/") or kind in _NO_DISK_FS or device.startswith("/dev/loop"):
-            continue
-        if device in found:
-            # Bind mounts show the same device again.
+        # Bind mounts show the same device again.
+        if not device.startswith("/dev/") or kind in _NO_DISK_FS or device.startswith("/dev/loop") or device in found:
             continue
         try:
             free = shutil.disk_usage(point).free
@@ -387,10 +376,8 @@ def cell_of(
             return DriveCell(io_bytes=size, depth=depth, read_share=share, reason=why)
     if not len(rows):
         return DriveCell(io_bytes=size, depth=depth, read_share=share, reason="nothing completed")
-    took_ns, span_ns = (
-        rows["completed_ns"] - rows["submitted_ns"],
-        int(rows["completed_ns"].max() - rows["submitted_ns"].min()),
-    )
+    took_ns = rows["completed_ns"] - rows["submitted_ns"]
+    span_ns = int(rows["completed_ns"].max() - rows["submitted_ns"].min())
     times = [
         DriveTimes(**msgspec.structs.asdict(distribution(took_ns[is_op])))
         if (is_op := rows["op"] == op).any()
@@ -430,12 +417,9 @@ def drive_table(drive: DriveFile) -> ReportTable:
 
 def error_line(found: DriveError) -> str:
     """Return how far a drive file's own predictions are off."""
-    tail = (
-        ""
-        if found.p99_median is None
-        else f", p99 {percent(found.p99_median)}, at most {percent(found.p99_greatest or 0)}"
-    )
+    tail = f", p99 {percent(found.p99_median or 0)}, at most {percent(found.p99_greatest or 0)}"
     return (
         f"{DRIVE_FILE} predicts {found.cells} cells that were held out of its fit: bandwidth off by "
-        f"{percent(found.bandwidth_median)} (median), at most {percent(found.bandwidth_greatest)}{tail}"
+        f"{percent(found.bandwidth_median)} (median), at most {percent(found.bandwidth_greatest)}"
+        f"{'' if found.p99_median is None else tail}"
     )

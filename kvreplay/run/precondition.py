@@ -69,7 +69,9 @@ def precondition(
             state.go(range(0, region.length, io_bytes), io_bytes)
             rates = state.until_steady() if wanted is Precondition.STEADY else None
             if rates is None:
-                state.go(state.permuted(), state.small)
+                # Every place once, in random order.
+                order: Any = state.rng.permutation(np.arange(state.blocks, dtype=np.int32))
+                state.go((int(at) * state.small for at in order), state.small)
     except OSError as error:
         raise DeviceError(f"--precondition: {drive.target}: {error.strerror or error}") from None
     reason = interrupted()
@@ -100,9 +102,9 @@ class _Conditioning:
     """One drive being written full."""
 
     def __init__(self, region: Region, writer: BulkWriter, small: int, progress: Callable[[float], None]) -> None:
-        self.small, self.done = small, 0
+        self.small, self.done, self.blocks = small, 0, -(-region.length // small)
+        self.rng = np.random.Generator(np.random.SFC64(0))
         self._region, self._writer, self._progress, self._turn = region, writer, progress, 0
-        self._rng = np.random.Generator(np.random.SFC64(0))
 
     def go(self, places: Iterable[int], step: int, until_ns: int | None = None) -> int:
         """Write at `places`, until the deadline if one is given; return the bytes written."""
@@ -118,24 +120,18 @@ class _Conditioning:
         self._turn += 1
         return self.done - before
 
-    def permuted(self) -> Iterator[int]:
-        """Yield every place once, in random order."""
-        order: Any = self._rng.permutation(np.arange(-(-self._region.length // self.small), dtype=np.int32))
-        return (int(at) * self.small for at in order)
-
-    def _anywhere(self, count: int) -> Iterator[int]:
-        """Yield `count` places, each as likely as any other."""
-        blocks = -(-self._region.length // self.small)
-        for start in range(0, count, _BATCH):
-            yield from (self._rng.integers(0, blocks, min(_BATCH, count - start)) * self.small).tolist()
-
     def until_steady(self) -> list[float]:
         """Write at random places in rounds until the rule is met, at most MAX_ROUNDS; return the bandwidth of each."""
         rates: list[float] = []
         while len(rates) < MAX_ROUNDS and not is_steady(rates):
             started = monotonic_ns()
-            count = -(-self._region.length // self.small)
-            written = self.go(self._anywhere(count), self.small, started + ROUND_NS)
+            # Each place is as likely as any other; they are drawn as they are needed.
+            places = (
+                at
+                for first in range(0, self.blocks, _BATCH)
+                for at in (self.rng.integers(0, self.blocks, min(_BATCH, self.blocks - first)) * self.small).tolist()
+            )
+            written = self.go(places, self.small, started + ROUND_NS)
             if not written:
                 break
             rates.append(written * NS_PER_S / (monotonic_ns() - started))
@@ -235,8 +231,13 @@ def lay_out_all(
     """
     done = LaidOut()
     for stream, (drive, objects, lengths) in enumerate(_populated_drives(setting)):
-        region = drive.unwritten
-        extents = _place(drive, objects, lengths)
+        region, starts = drive.unwritten, drive.space.reserve_all(objects, lengths)
+        for at in np.flatnonzero(starts < 0)[:1]:
+            why = drive.why_no_room(int(objects[at]))
+            raise DeviceError(f"{drive.target}: no space to populate object {objects[at]}: {why}")
+        order = np.argsort(starts, kind="stable")
+        padded = -(-lengths[order] // drive.alignment) * drive.alignment
+        extents = Extents(starts[order], starts[order] + padded, objects[order])
         parts = _merged(extents, region)
         total = sum(length for _, length in parts)
         if not total:
@@ -276,19 +277,6 @@ def _populated_drives(setting: Setting) -> Iterator[tuple[ExtentTier, Any, Any]]
             if isinstance(drive, ExtentTier):
                 there = tier.drive_of[objects] == at if isinstance(tier, SeveralDrives) else slice(None)
                 yield drive, objects[there], lengths[there]
-
-
-def _place(drive: ExtentTier, objects: Any, lengths: Any) -> Extents:
-    """Give `objects` their extents; return what of these is theirs now, by their starts."""
-    starts = drive.space.reserve_all(objects, lengths)
-    for at in np.flatnonzero(starts < 0)[:1]:
-        raise DeviceError(
-            f"{drive.target}: no space to populate object {objects[at]}: {drive.why_no_room(int(objects[at]))}"
-        )
-    order = np.argsort(starts, kind="stable")
-    starts = starts[order]
-    padded = -(-lengths[order] // drive.alignment) * drive.alignment
-    return Extents(starts, starts + padded, objects[order])
 
 
 def _merged(extents: Extents, region: Region) -> list[tuple[int, int]]:

@@ -345,7 +345,6 @@ class _Run:
 
 
 def _unread(driven: Driven, depth: int) -> list[str]:
-    """Return that the trace was read too slowly for the run, if it was."""
     share = driven.unread_ns / max(1, driven.wall_ns * depth)
     if share < NOTED_UNREAD_SHARE:
         return []
@@ -443,14 +442,14 @@ def precondition_all(setting: Setting, fill: Fill, interrupted: StopAsked, show:
     if config.precondition is None:
         return []
     peaks = setting.window.residency.drive_peak_bytes
-    pairs = [
+    drives = [
         (drive, peak)
         for tier, of_tier in zip(setting.tiers, peaks, strict=True)
         if tier is not None and tier.drives
         for drive, peak in zip(tier.drives, of_tier, strict=True)
         if peak
     ]
-    for stream, (drive, peak) in enumerate(pairs):
+    for stream, (drive, peak) in enumerate(drives):
         with show(f"preconditioning {drive.name}", 2 * peak) as progress:
             found, region = precondition(
                 drive,

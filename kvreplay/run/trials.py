@@ -23,7 +23,6 @@ from kvtrace import __version__
 from kvtrace.core import statistics
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_json
-from kvtrace.core.run.figures import TierRate
 from kvtrace.core.run.run_file import TRIALS_FILE, RunFile
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import MAX_SPREAD
@@ -108,10 +107,10 @@ def trials_verdict(runs: Sequence[RunFile], warnings: list[str]) -> str:
     """Return the one sentence of all trials: that of the median one, with the spread and how many share its cause."""
     judged = [run.summary.judgement for run in runs]
     rates = [next((r for r in v.tiers if r.tier == v.tier), None) if v is not None else None for v in judged]
-    rated = [(reached, at) for at, rate in enumerate(rates) if (reached := _reached(rate)) is not None]
+    reached = [None if r is None else r.reached_bytes_per_s or r.reached_operations_per_s for r in rates]
+    rated = sorted((rate, at) for at, rate in enumerate(reached) if rate is not None)
     if not rated or len(rated) < len(runs):
         return f"{len(runs)} trials: {runs[-1].summary.verdict}"
-    rated.sort()
     at = rated[(len(rated) - 1) // 2][1]
     shown = runs[at].summary.verdict
     if len(runs) == 1:
@@ -121,10 +120,6 @@ def trials_verdict(runs: Sequence[RunFile], warnings: list[str]) -> str:
     same = f"{causes.count(causes[at])} of {len(runs)} say {causes[at] or 'the same'}"
     spread = " to ".join(reached_of(rate) for end in (0, -1) if (rate := rates[rated[end][1]]) is not None)
     return f"{len(runs)} trials {agreed}, from {spread}, {same}; the median: {shown}"
-
-
-def _reached(rate: TierRate | None) -> float | None:
-    return None if rate is None else rate.reached_bytes_per_s or rate.reached_operations_per_s
 
 
 class Trials:

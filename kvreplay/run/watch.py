@@ -154,8 +154,15 @@ class Watch:
         rows = self.setting.window.planned_rows
         share = min(1.0, elapsed / runtime_ns if runtime_ns else self.completed / max(1, rows))
         left = runtime_ns - elapsed if runtime_ns else int(elapsed / share - elapsed) if share else None
-        responses = [times for *_, times, _late in looks[1:] if times is not None]
-        lates = [late for *_, late in looks[1:] if late is not None]
+        (first_ns, first, *_), (last_ns, last, *_) = looks[0], looks[-1]
+        passed, rates = last_ns - first_ns, []
+        for tier, op in self._kinds:
+            operations, moved = (last[tier, op][i] - first[tier, op][i] for i in (0, 1))
+            # Where nothing takes time, no bytes move: a run's figures have no bandwidth either.
+            bytes_per_s = moved * NS_PER_S / passed if passed and tier not in self._timeless else None
+            operations_per_s = operations * NS_PER_S / passed if passed else None
+            said = f"{tier} (SIMULATED)" if tier in self._simulated else tier
+            rates.append(LiveRate(said, op, bytes_per_s, operations_per_s))
         return Look(
             elapsed_ns=elapsed,
             completed=int(self.completed),
@@ -163,22 +170,10 @@ class Watch:
             left_ns=None if left is None or left > _MOST_LEFT_NS else max(0, left),
             in_flight=None if self.in_flight is None else self.in_flight(),
             queue_depth=self.setting.config.depth,
-            rates=self._rates(looks[0], looks[-1]),
-            response_p99_ns=_p99(responses),
-            late_p99_ns=_p99(lates),
+            rates=rates,
+            response_p99_ns=_p99([times for *_, times, _late in looks[1:] if times is not None]),
+            late_p99_ns=_p99([late for *_, late in looks[1:] if late is not None]),
         )
-
-    def _rates(self, first: Any, last: Any) -> list[LiveRate]:
-        passed = last[0] - first[0]
-        found = []
-        for key in self._kinds:
-            operations, moved = (last[1][key][i] - first[1][key][i] for i in (0, 1))
-            simulated = " (SIMULATED)" if key[0] in self._simulated else ""
-            # Where nothing takes time, no bytes move: a run's figures have no bandwidth either.
-            bytes_per_s = moved * NS_PER_S / passed if passed and key[0] not in self._timeless else None
-            operations_per_s = operations * NS_PER_S / passed if passed else None
-            found.append(LiveRate(key[0] + simulated, key[1], bytes_per_s, operations_per_s))
-        return found
 
     def _counts(self) -> dict[tuple[str, str], tuple[int, int]]:
         counts: Any = self._totals[["operations", "bytes"]].tolist()
@@ -205,32 +200,28 @@ def live(watch: Watch) -> Iterator[None]:
     if QUIET.get():  # which a thread of its own would not know of
         yield
         return
-    is_over = threading.Event()
-    body = _draw if sys.stderr.isatty() else _say
-    thread = threading.Thread(target=body, args=(watch, is_over), name="kvreplay-live", daemon=True)
+    is_over, is_open = threading.Event(), watch.setting.pacer.speed is not None
+
+    def say() -> None:
+        while not is_over.wait(LINE_S):
+            log(line_of(watch.look(), is_open=is_open))
+
+    def draw() -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as shown:
+            shown.update(table_of(watch.look(), is_open=is_open), refresh=True)
+            while not is_over.wait(DRAWN_S):
+                shown.update(table_of(watch.look(), is_open=is_open), refresh=True)
+
+    thread = threading.Thread(target=draw if sys.stderr.isatty() else say, name="kvreplay-live", daemon=True)
     thread.start()
     try:
         yield
     finally:
         is_over.set()
         thread.join()
-
-
-def _say(watch: Watch, is_over: threading.Event) -> None:
-    while not is_over.wait(LINE_S):
-        log(line_of(watch.look(), is_open=watch.setting.pacer.speed is not None))
-
-
-def _draw(watch: Watch, is_over: threading.Event) -> None:
-    from rich.console import Console
-    from rich.live import Live
-
-    is_open = watch.setting.pacer.speed is not None
-    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as shown:
-        while True:
-            shown.update(table_of(watch.look(), is_open=is_open), refresh=True)
-            if is_over.wait(DRAWN_S):
-                return
 
 
 def line_of(look: Look, *, is_open: bool) -> str:

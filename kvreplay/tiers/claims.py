@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 
 from kvreplay.tiers.directio import refused
-from kvreplay.tiers.host import SECTOR_BYTES, block_device, devices_beneath, disk_of, mounts, queue_number, sys_text
+from kvreplay.tiers.host import SECTOR_BYTES, block_device, devices_beneath, disk_of, mounts, sys_text
 from kvreplay.tiers.tier import DIRECTORY_NAME, FILE_NAME
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.run.run_file import Smart
@@ -301,7 +301,7 @@ def examine(path: Path, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) 
     ours = {number} | {text for part in parts if (text := sys_text(at / part / "dev"))}
     disk = at if (at / "queue").is_dir() else at.parent
     swaps = [Path(line.split()[0]) for line in (sys_text(proc / "swaps") or "").splitlines()[1:]]
-    held = (h for part in (at, *(at / p for p in parts)) for h in _entries(part / "holders"))
+    held = (holder.name for part in (at, *(at / p for p in parts)) for holder in (part / "holders").glob("*"))
     # The kernel names no loop device among the holders of what it lies on.
     loops = {each.parts[-3]: Path(sys_text(each) or "") for each in sysfs.glob("block/loop*/loop/backing_file")}
     above = (h for h, file in loops.items() if file.is_block_device() and _number(file.stat().st_rdev) in ours)
@@ -318,17 +318,8 @@ def examine(path: Path, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) 
     )
 
 
-def logical_block_bytes(path: Path) -> int:
-    """Return the unit in which the block device at `path` is addressed; 512 where the kernel does not tell."""
-    return queue_number(path, "logical_block_size") or SECTOR_BYTES
-
-
 def _number(device: int) -> str:
     return f"{os.major(device)}:{os.minor(device)}"
-
-
-def _entries(directory: Path) -> list[str]:
-    return [entry.name for entry in directory.iterdir()] if directory.is_dir() else []
 
 
 def _lasting_writers(numbers: set[str], proc: Path) -> tuple[str, ...]:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from kvreplay.tiers import claims, directio
-from kvreplay.tiers.claims import Header, claim_device, decode_header, encode_header, firmware, logical_block_bytes
-from kvreplay.tiers.host import filesystem_facts
+from kvreplay.tiers.claims import Header, claim_device, decode_header, encode_header, firmware
+from kvreplay.tiers.host import SECTOR_BYTES, filesystem_facts, queue_number
 from kvreplay.tiers.tier import Drive, Holding, Native, NativeDrive, Region, StorageOptions, TierKind
 from kvtrace.core import np
 from kvtrace.core.errors import DeviceError
@@ -115,7 +115,8 @@ class ExtentTier(Drive):
         super().__init__(name, path, options)
         self.is_device = path.is_block_device()
         self.is_discarding, self._is_placed = options.is_discarding and self.is_device, False
-        self.alignment = max(directio.ALIGNMENT, logical_block_bytes(path) if self.is_device else 0)
+        block_bytes = queue_number(path, "logical_block_size") or SECTOR_BYTES if self.is_device else 0
+        self.alignment = max(directio.ALIGNMENT, block_bytes)
         self.written_first_bytes = 0
         """Laid out before the replay, because it was not written yet; without what was populated."""
         self._holding = Holding([0])

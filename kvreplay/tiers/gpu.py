@@ -376,10 +376,9 @@ class Kvikio:
         except (AttributeError, RuntimeError):
             has_driver, allows = False, None
         is_direct = has_driver and not self._kvikio.defaults.is_compat_mode_preferred()
-        fallback = (
-            "; cuFile may still bounce on a filesystem that it cannot reach (allow_compat_mode)" if allows else ""
-        )
-        note = f"GPUDirect Storage{fallback}" if is_direct else "compat mode: data went through host memory"
+        fallback = "; cuFile may still bounce on a filesystem that it cannot reach (allow_compat_mode)"
+        direct = f"GPUDirect Storage{fallback if allows else ''}"
+        note = direct if is_direct else "compat mode: data went through host memory"
         return Way(is_direct=is_direct, allows_compat=allows, library=f"kvikio {self._kvikio.__version__}", note=note)
 
 

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -160,9 +161,8 @@ def _layers(target: Path, most: int) -> Iterator[tuple[bool | None, str]]:
     if mount is not None and mount.kind in FILESYSTEMS_IN_MEMORY:
         yield True, mount.kind
         return
-    upper = (
-        next((o.partition("=")[2] for o in mount.options.split(",") if o.startswith("upperdir=")), "") if mount else ""
-    )
+    options = mount.options.split(",") if mount else []
+    upper = next((option.partition("=")[2] for option in options if option.startswith("upperdir=")), "")
     if upper:
         yield from _over("overlay", _layers(Path(upper), most - 1))
         return
@@ -249,20 +249,17 @@ def numa_node(target: Path) -> int | None:
 
 def node_of(at: Path) -> int | None:
     """Return the same for the block device that /sys describes at `at`."""
-    nodes = set(_nodes(at))
-    return nodes.pop() if len(nodes) == 1 else None
-
-
-def _nodes(at: Path) -> Iterator[int | None]:
+    nodes: set[int | None] = set()
     for each in devices_beneath(at):
         if each is None:
-            yield None
+            nodes.add(None)
         elif not slaves(each) and _backing_file(each) is None:
             # A disk of several NVMe controllers lies beside links to them, which lie below their PCI devices.
             controllers = [link.resolve() for link in disk_of(each).parent.glob("nvme*") if link.is_symlink()]
             for device in controllers or [disk_of(each)]:
                 found = next((text for up in (device, *device.parents) if (text := sys_text(up / "numa_node"))), "-1")
-                yield int(found) if found.isdecimal() else None
+                nodes.add(int(found) if found.isdecimal() else None)
+    return nodes.pop() if len(nodes) == 1 else None
 
 
 def node_cpus(node: int, nodes: Path = Path("/sys/devices/system/node")) -> set[int] | None:
@@ -322,7 +319,21 @@ def throttles(target: Path, proc: Path = Path("/proc")) -> list[Throttle]:
     numbers = {
         number for at in devices_beneath(found_at) if at is not None and (number := sys_text(disk_of(at) / "dev"))
     }
-    found = [limit for group in _groups(proc) for limit in (*_io_max(group, numbers), *_blkio(group, numbers))]
+    found: list[Throttle] = []
+    for group in _groups(proc):
+        for line in (sys_text(group / "io.max") or "").splitlines():
+            number, *limits = line.split()
+            for name, _, value in (limit.partition("=") for limit in limits):
+                if number in numbers and value.isdecimal():
+                    is_write, is_bytes = name.startswith("w"), name.endswith("bps")
+                    found.append(Throttle(is_write, is_bytes, int(value), f"io.max {name}={value} of {group}"))
+        for of, unit in product(("read", "write"), ("bps", "iops")):
+            name = f"blkio.throttle.{of}_{unit}_device"
+            for line in (sys_text(group / name) or "").splitlines():
+                number, _, value = line.partition(" ")
+                if number in numbers and value.isdecimal():
+                    where = f"{name} {line} of {group}"
+                    found.append(Throttle(of == "write", unit == "bps", int(value), where))
     return list(dict.fromkeys(found))
 
 
@@ -341,25 +352,6 @@ def _groups(proc: Path) -> Iterator[Path]:
                 # Of a namespace of its own, the path may lie outside of what is mounted.
                 own = own if own.is_dir() else top
                 yield from (at for at in (own, *own.parents) if at == top or top in at.parents)
-
-
-def _io_max(group: Path, numbers: set[str]) -> Iterator[Throttle]:
-    for line in (sys_text(group / "io.max") or "").splitlines():
-        number, *limits = line.split()
-        for name, _, value in (limit.partition("=") for limit in limits):
-            if number in numbers and value.isdecimal():
-                is_write, is_bytes = name.startswith("w"), name.endswith("bps")
-                yield Throttle(is_write, is_bytes, int(value), f"io.max {name}={value} of {group}")
-
-
-def _blkio(group: Path, numbers: set[str]) -> Iterator[Throttle]:
-    for of in ("read", "write"):
-        for unit in ("bps", "iops"):
-            name = f"blkio.throttle.{of}_{unit}_device"
-            for line in (sys_text(group / name) or "").splitlines():
-                number, _, value = line.partition(" ")
-                if number in numbers and value.isdecimal():
-                    yield Throttle(of == "write", unit == "bps", int(value), f"{name} {line} of {group}")
 
 
 def queue_number(target: Path, name: str) -> int | None:

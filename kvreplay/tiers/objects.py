@@ -366,28 +366,13 @@ def find_credentials() -> None:
     """
     if "AWS_ACCESS_KEY_ID" in os.environ and "AWS_SECRET_ACCESS_KEY" in os.environ:
         return
-    profile = os.environ.get("AWS_PROFILE", "default")
-    found = _of_files(profile)
-    if not {"aws_access_key_id", "aws_secret_access_key"} <= found.keys():
-        raise DeviceError(
-            "no credentials for S3: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write them to "
-            f"~/.aws/credentials (profile {profile})"
-        )
-    for key in _KEYS:
-        if key in found:
-            os.environ[key.upper()] = found[key]
-    if "region" in found:
-        os.environ.setdefault("AWS_REGION", found["region"])
-
-
-def _of_files(profile: str) -> dict[str, str]:
-    """Return what the standard files say of `profile`; the credentials file wins."""
-    home = Path.home() / ".aws"
+    profile, home = os.environ.get("AWS_PROFILE", "default"), Path.home() / ".aws"
     section = profile if profile == "default" else f"profile {profile}"
     files = [
         (os.environ.get("AWS_CONFIG_FILE", home / "config"), section),
         (os.environ.get("AWS_SHARED_CREDENTIALS_FILE", home / "credentials"), profile),
     ]
+    # The credentials file wins.
     found: dict[str, str] = {}
     for path, name in files:
         parser = ConfigParser(interpolation=None)
@@ -398,7 +383,16 @@ def _of_files(profile: str) -> dict[str, str]:
             raise DeviceError(f"{path} cannot be read as a file of AWS credentials; mend it") from None
         if parser.has_section(name):
             found |= dict(parser.items(name))
-    return found
+    if not {"aws_access_key_id", "aws_secret_access_key"} <= found.keys():
+        raise DeviceError(
+            "no credentials for S3: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write them to "
+            f"~/.aws/credentials (profile {profile})"
+        )
+    for key in _KEYS:
+        if key in found:
+            os.environ[key.upper()] = found[key]
+    if "region" in found:
+        os.environ.setdefault("AWS_REGION", found["region"])
 
 
 def without_secrets(text: str) -> str:

@@ -31,8 +31,7 @@ from kvtrace.core.units import format_bytes, format_duration, format_rate
 if TYPE_CHECKING:
     from kvreplay.tiers.directio import DirectIo
 
-_BITS, _DIGIT_BITS, _DIGITS = 64, 4, 16
-_MASK = (1 << _BITS) - 1
+_MASK = (1 << 64) - 1
 # SplitMix64's multiplier: odd, so that no two ids meet, and neighbours part in their first digits.
 SPREAD = 0xBF58476D1CE4E5B9
 _SUBDIRECTORIES = 256
@@ -60,30 +59,14 @@ MEANINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Digits:
-    """Some of the 16 hexadecimal digits of an object's id, or of its hash."""
-
-    of_hash: bool
-    first: int = 0
-    count: int = _DIGITS
-
-    @property
-    def shift(self) -> int:
-        """How many bits follow the last one."""
-        return _BITS - _DIGIT_BITS * (self.first + self.count)
-
-
-_ID, _HASH = Digits(of_hash=False), Digits(of_hash=True)
-_NAMES: dict[FileLayout, tuple[str | Digits, ...]] = {
-    FileLayout.HASHED: (Digits(True, 0, 2), "/", _ID, ".kv"),
-    FileLayout.FLAT: (_ID, ".kv"),
-    FileLayout.VLLM: (
-        *(f"{_VLLM_ROOT}/", Digits(True, 0, 3), "/", Digits(True, 3, 2), "_g0/"),
-        *(_HASH, "0" * 32, _ID, ".bin"),
-    ),
-    FileLayout.LMCACHE: ("kvreplay@1@0@", _HASH, "@bfloat16.pt"),
+_DIGITS = 16
+_NAMES: dict[FileLayout, Callable[[str, str], str]] = {
+    FileLayout.HASHED: lambda obj, digest: f"{digest[:2]}/{obj}.kv",
+    FileLayout.FLAT: lambda obj, _digest: f"{obj}.kv",
+    FileLayout.VLLM: lambda obj, digest: f"{_VLLM_ROOT}/{digest[:3]}/{digest[3:5]}_g0/{digest}{'0' * 32}{obj}.bin",
+    FileLayout.LMCACHE: lambda _obj, digest: f"kvreplay@1@0@{digest}@bfloat16.pt",
 }
+"""The path below the root, of the 16 hexadecimal digits of an object's id and of those of its hash."""
 
 
 def mixed(object_id: int) -> int:
@@ -94,15 +77,8 @@ def mixed(object_id: int) -> int:
 
 def path_function(layout: FileLayout, root: str) -> Callable[[int], str]:
     """Return the function that gives an object's path below `root`."""
-    parts = _NAMES[layout]
-    name = "".join(part if isinstance(part, str) else f"{{:0{part.count}x}}" for part in parts)
-    digits = [(p.of_hash, p.shift, (1 << _DIGIT_BITS * p.count) - 1) for p in parts if isinstance(p, Digits)]
-
-    def path(object_id: int) -> str:
-        numbers = object_id, mixed(object_id)
-        return f"{root}/{name.format(*[numbers[of_hash] >> shift & mask for of_hash, shift, mask in digits])}"
-
-    return path
+    name = _NAMES[layout]
+    return lambda object_id: f"{root}/{name(f'{object_id:016x}', f'{mixed(object_id):016x}')}"
 
 
 def name_template(layout: FileLayout) -> tuple[bytes, list[tuple[int, int, bool]]]:
@@ -110,15 +86,13 @@ def name_template(layout: FileLayout) -> tuple[bytes, list[tuple[int, int, bool]
 
     The form for compiled code.
     """
-    text, digits = "", []
-    for part in _NAMES[layout]:
-        if isinstance(part, str):
-            text += part
-            continue
-        for at in range(part.count):
-            digits.append((len(text), part.shift + _DIGIT_BITS * (part.count - 1 - at), part.of_hash))
-            text += "0"
-    return text.encode(), digits
+    # A character that no path has for each digit: first those of the id.
+    marks = "".join(chr(at) for at in range(2 * _DIGITS))
+    path, digits = _NAMES[layout](marks[:_DIGITS], marks[_DIGITS:]), []
+    for at, mark in enumerate(path):
+        if mark in marks:
+            digits.append((at, 4 * (_DIGITS - 1 - ord(mark) % _DIGITS), ord(mark) >= _DIGITS))
+    return "".join("0" if mark in marks else mark for mark in path).encode(), digits
 
 
 def make_directories(layout: FileLayout, root: str) -> None:
@@ -406,7 +380,9 @@ def spread(trace: Path, drives: int) -> tuple[Any, str]:
     """
     if objects_path(trace).is_file():
         return drive_by_key(trace, drives), BY_KEY
-    return drive_by_id(_ids(trace), drives), BY_ID
+    batches = open_table(trace, TRACE).batches(["object_id"])
+    ids = 1 + max((pc.max(batch.column("object_id")).as_py() for batch in batches if len(batch)), default=-1)
+    return drive_by_id(ids, drives), BY_ID
 
 
 def drive_by_key(trace: Path, drives: int) -> Any:
@@ -425,22 +401,12 @@ def drive_by_id(ids: int, drives: int) -> Any:
     mixing keeps ids at any fixed distance from falling on one drive.
     """
     runs: Any = np.arange(-(-ids // drives), dtype=np.uint64)
-    first = (_mixed(runs) % np.uint64(drives)).astype(np.int64)
-    return ((first[:, None] + np.arange(drives)) % drives).astype(np.uint8).reshape(-1)[:ids]
-
-
-def _mixed(numbers: Any) -> Any:
-    """Return SplitMix64's output for each number (uint64) as its state before. Source: Steele, Lea, Flood 2014."""
-    mixed = numbers + np.uint64(0x9E3779B97F4A7C15)
+    # SplitMix64's output for each run as its state before. Source: Steele, Lea, Flood 2014.
+    mixed = runs + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ mixed >> np.uint64(31)
-
-
-def _ids(trace: Path) -> int:
-    """Return one more than the highest object id in `trace`."""
-    batches = open_table(trace, TRACE).batches(["object_id"])
-    return 1 + max((pc.max(batch.column("object_id")).as_py() for batch in batches if len(batch)), default=-1)
+    first = ((mixed ^ mixed >> np.uint64(31)) % np.uint64(drives)).astype(np.int64)
+    return ((first[:, None] + np.arange(drives)) % drives).astype(np.uint8).reshape(-1)[:ids]
 
 
 class SeveralDrives(Tier):

@@ -644,12 +644,13 @@ void populate(World *w) {
     if (c->populating < w->fleet.count) c->populated = w->knobs.prompts;
 }
 
-// Write `chain[first:n]`, as many at a time as a step computes; what is refused is offered with the next ones.
+// Write `chain[first:n]`; of a request with documents as many at a time as a step computes, until it ends. What is refused
+// is offered with the next ones.
 static void offer(World *w, int64_t actor, int64_t first, int64_t n, int64_t first_phase, int64_t rest_phase) {
     Actor *me = &w->actors[actor];
     Control *c = &w->control;
     int64_t each = n - first, at = first, end = first;
-    if (w->knobs.offer_tokens > 0 && me->retrieved_objects)
+    if (w->knobs.offer_tokens > 0 && me->retrieved_objects && me->step != STEP_END)
         each = max_of(1, w->knobs.offer_tokens / w->knobs.chunk_tokens);
     if (n == first) me->offer = 0;
     while (end < n) {

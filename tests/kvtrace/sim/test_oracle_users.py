@@ -100,6 +100,14 @@ def test_one_promotion_of_a_request_demotes_what_another_would_move(workload):
     check_users(preset, users=2, seed=0)
 
 
+def test_what_was_refused_of_a_prompt_with_documents_is_offered_at_once_as_the_request_ends():
+    # Room for eight or nine chunks: the prompt's do not fit together, but would in the steps of its computing.
+    for capacity in (2048, 2304):
+        preset = preset_of(capacity, chunk_tokens=256, workload=WORKLOADS[2], offer_tokens=2048)
+        tier = msgspec.structs.replace(preset.tiers[0], whole_offers=True)
+        check_users(msgspec.structs.replace(preset, tiers=(tier,)), users=2, seed=0)
+
+
 SOURCES = {
     "users": lambda: Load(users=3, seed=5, until_ns=4 * 10**9),
     "open loop": lambda: Load(requests=arrivals.make_open_loop(ArrivalProcess(10.0), 3 * 10**9, 8192, 5), seed=5),
