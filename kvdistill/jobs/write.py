@@ -452,7 +452,7 @@ def _check_drawn(run: CheckedRun, notes: list[str]) -> ClosenessPair:
     # To log each I/O takes fio time, which a closed loop then lacks: only where nobody else looks.
     kept = with_options(job.read_text(), "write_iolog", [])
     logged.write_text(on_null(kept) if run.options.has_null_check else kept)
-    moved_bytes = run.distilled.profile.read.io_bytes
+    moved_bytes = run.distilled.profile.read.io_bytes + run.distilled.profile.write.io_bytes
     timeout_s = 60 + run.options.check_ns / NS_PER_S + moved_bytes / _SLOWEST_BYTES_PER_S
     return compare_drawn(run, _seen(run, job, logged, timeout_s, notes))
 
@@ -566,7 +566,7 @@ def _attached(process: subprocess.Popen[bytes], said: Path) -> str | None:
         if ATTACHED in lines:
             return None
         if process.poll() is not None:
-            return lines[-1].removeprefix("error: ") if lines else "kvreplay probe ended"
+            return lines[-1].removeprefix("kvreplay: error: ") if lines else "kvreplay probe ended"
         time.sleep(0.05)
     return f"the probes were not attached within {_ATTACH_S} s"
 

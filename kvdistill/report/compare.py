@@ -458,8 +458,9 @@ def settings_table(title: str, settings: Settings, numbers: list[str]) -> Report
 def _one_sided(settings: Settings, numbers: list[str]) -> Chapter:
     """Return what only some sides have: a page shows it when asked for, a terminal says how many they are."""
     title, rest = "Settings that only some sides have", [settings_table("", settings, numbers)]
-    many = f"{len(settings)} setting{'' if len(settings) == 1 else 's'} that only some sides have"
-    return Chapter(title, rest, is_folded=True, in_short=f"{many} are in a page, and in --json")
+    many = "1 setting that only some sides have is" if len(settings) == 1 else ""
+    many = many or f"{len(settings)} settings that only some sides have are"
+    return Chapter(title, rest, is_folded=True, in_short=f"{many} in a page, and in --json")
 
 
 def _highlights(compared: Comparison) -> list[Highlight]:

@@ -117,8 +117,8 @@ class Config:
     io_bytes: Annotated[
         int,
         typer.Option(
-            help="Longer objects are split into I/Os of this size. Buffers take three times the queue depth, but at "
-            "least 66, of it; those for writes 256 KiB or more each.  [default: 1MiB]"
+            help="Longer objects are split into I/Os of this size, of which buffers take the queue depth.  "
+            "[default: 1MiB]"
         ),
         parse_bytes,
     ] = 1 << 20

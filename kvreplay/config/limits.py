@@ -50,8 +50,7 @@ def check(config: Config) -> pacing.Pacer:
     if config.pool is not None and pooled > config.pool:
         raise ConfigError(
             f"--pool {format_bytes(config.pool)}: {config.queue_depth or 1} I/Os of {format_io_size(config.io_bytes)} "
-            f"in flight, and the data of the next, need {format_bytes(pooled)}; raise it, or lower --io-bytes or "
-            "--queue-depth"
+            f"in flight need {format_bytes(pooled)}; raise it, or lower --io-bytes or --queue-depth"
         )
     if available is not None and need > available // 2:
         raise ConfigError(

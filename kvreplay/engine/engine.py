@@ -303,7 +303,7 @@ class _Drive:
             os.sched_setaffinity(0, cpus)
         code = self._lib.ring_run(self._handle, ring)
         if code:
-            raise DeviceError(_why(code) if code < 0 else f"io_uring_enter: {os.strerror(code)}")
+            raise DeviceError(_why(code) if code < 0 else f"io_uring: {os.strerror(code)}")
 
     def _work(self, queue: int, at: int) -> None:
         lib, handle, task = self._lib, self._handle, TaskStruct()

@@ -83,8 +83,8 @@ def _one(name: str) -> LockedOption:
         return option
     known = [o.name for o in OPTIONS]
     near = get_close_matches(plain, [*known, *SHORT], n=1, cutoff=0.3)
-    meant = f"; did you mean {near[0]}?" if near else ""
-    raise ConfigError(f"no locked option {name!r}{meant} There are {', '.join(known)}, and {ALL} for all of them")
+    meant = f"; did you mean {near[0]}? There" if near else "; there"
+    raise ConfigError(f"no locked option {name!r}{meant} are {', '.join(known)}, and {ALL} for all of them")
 
 
 class Kept(StrEnum):

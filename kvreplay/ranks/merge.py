@@ -128,14 +128,14 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
     judgement = merged_verdict(parts, figures, pace, device_io, late)
     each = [run.summary for run in runs]
     counts = added(each, "operations", "errors", "not_reached", "absent_deletes", "in_flight_mean")
-    once = [run.window.rows_once or 0 for run in runs]
-    replayed = sum(rows * (of.trace_times or 0) for rows, of in zip(once, each, strict=True))
+    rows, once = sum(run.window.rows for run in runs), total([run.window.rows_once for run in runs])
+    replayed = sum((run.window.rows_once or 0) * (run.summary.trace_times or 0) for run in runs)
     summary = Summary(
         verdict=sentence(judgement, parts, counts["errors"]),
         judgement=judgement,
         wall_ns=most([of.wall_ns for of in each]),
         **counts,
-        trace_times=replayed / sum(once) if sum(once) else None,
+        trace_times=replayed / once if once else None,
         figures=figures,
         pace=pace,
         skipped_rows=sum_by_name([of.skipped_rows for of in each]),
@@ -143,7 +143,6 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
         definitions=first.summary.definitions | DEFINITIONS,
     )
     path = Path(order.trace)
-    rows, once = sum(run.window.rows for run in runs), total([run.window.rows_once for run in runs])
     is_whole = all(part.report.is_whole for part in parts) and len(runs) == order.count
     metadata = open_table(path, TRACE).meta if path.is_file() else first.trace.metadata
     requests = merged_requests(parts, found, order.config.criteria)
@@ -384,9 +383,11 @@ def run_notes(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None, s
     cpus = [(part.report.cpus, part.run.host.get("cpus") or 0) for part in parts if part.run is not None]
     bound = [(own, of_host) for own, of_host in cpus if own is not None and own < of_host]
     if bound:
+        own, of_host = min(bound)
+        few = f"{own} of {of_host} CPUs only" if len(set(bound)) == 1 else f"as few as {own} of {of_host} CPUs"
         found.append(
-            f"{len(bound)} ranks may run on {bound[0][0]} of {bound[0][1]} CPUs only: the launcher bound them, which "
-            "slows a replay of several threads; mpirun --bind-to none does not"
+            f"{counted(len(bound), 'rank')} may run on {few}: the launcher bound them, which slows a replay of several "
+            "threads; mpirun --bind-to none does not"
         )
     found += crowded_hosts(parts)
     said: dict[str, list[int]] = {}
@@ -409,8 +410,11 @@ def crowded_hosts(parts: Sequence[PartRun]) -> list[str]:
         return []
     cpus: dict[str, list[int]] = {}
     for part in parts:
-        if part.report.cpus is not None and not part.report.is_idle:
-            cpus.setdefault(part.host, []).append(part.report.cpus)
+        own = part.report.cpus
+        # Those bound to some of the host's have them to themselves, as far as is known.
+        is_bound = own is not None and part.run is not None and own < (part.run.host.get("cpus") or 0)
+        if own is not None and not part.report.is_idle and not is_bound:
+            cpus.setdefault(part.host, []).append(own)
     return [
         f"{len(each)} ranks share {max(each)} CPUs of {host}: one that finds none free at the common instant begins "
         f"when the scheduler gives it one; the ranks began {format_duration(skew_ns)} apart"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -180,7 +181,8 @@ def _drives(blocks: Path) -> list[FoundDrive]:
 def _filesystems(root: Path) -> list[Filesystem]:
     found: dict[str, Filesystem] = {}
     for line in (sys_text(root / "proc/self/mounts") or "").splitlines():
-        device, point, kind, options, *_ = line.split()
+        device, escaped, kind, options, *_ = line.split()
+        point = re.sub(r"\\([0-7]{3})", lambda of: chr(int(of[1], 8)), escaped)
         # Bind mounts show the same device again.
         if not device.startswith("/dev/") or kind in _NO_DISK_FS or device.startswith("/dev/loop") or device in found:
             continue

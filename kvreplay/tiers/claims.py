@@ -458,7 +458,7 @@ def signatures(path: Path) -> tuple[str, ...]:
 
 
 def _wipefs_names(command: list[str]) -> list[str]:
-    found, _ = _ask(command)
+    found, _ = _answer(command)
     listed = (found or {}).get("signatures")
     return [str(each.get("type")) for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
 
@@ -496,23 +496,22 @@ def smart(target: Path) -> Smart:
         program = shutil.which(name)
         if program is None:
             continue
-        values, reason = _ask([program, *arguments])
+        answer, reason = _answer([program, *arguments])
+        if answer is None:
+            continue
+        keys = ("nvme_smart_health_information_log", "ata_smart_attributes")
+        values = answer if name == "nvme" else next((answer[key] for key in keys if key in answer), None)
         if values is not None:
             return Smart(values=values, source=name, reason=None)
+        messages = [str(m.get("string")) for m in answer.get("smartctl", {}).get("messages", [])]
+        reason = f"smartctl: {'; '.join(messages) or 'the drive has no SMART data'}"
     return Smart(values=None, source=None, reason=reason)
 
 
-def _ask(command: list[str]) -> tuple[dict[str, Any] | None, str]:
-    name = command[0].rsplit("/", maxsplit=1)[-1]
+def _answer(command: list[str]) -> tuple[dict[str, Any] | None, str]:
+    """Return the JSON object that `command` prints, or null and why there is none."""
     try:
         done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False)  # noqa: S603 - fixed names
-        answer = msgspec.json.decode(done.stdout, type=dict[str, Any])
+        return msgspec.json.decode(done.stdout, type=dict[str, Any]), ""
     except (OSError, subprocess.TimeoutExpired, msgspec.DecodeError) as error:
-        return None, f"{name} gave nothing: {str(error)[:100]}"
-    if name == "nvme":
-        return answer, ""
-    for key in ("nvme_smart_health_information_log", "ata_smart_attributes"):
-        if key in answer:
-            return answer[key], ""
-    messages = [str(m.get("string")) for m in answer.get("smartctl", {}).get("messages", [])]
-    return None, f"smartctl: {'; '.join(messages) or 'the drive has no SMART data'}"
+        return None, f"{command[0].rsplit('/', maxsplit=1)[-1]} gave nothing: {str(error)[:100]}"

@@ -271,8 +271,8 @@ def size(
     """Find the cheapest DRAM and NVMe that reach a hit ratio or a time to first token; without prices, small ones.
 
     Without prices the answer has as little DRAM as will do beside the grid's NVMe, and then as little NVMe. Each point
-    is a simulation as of gen; where all would take long, it is estimated from samples of the objects, with its error, and
-    the answer is simulated in full. FILE is served in order, and computing is not modelled, unless --gpu or
+    is a simulation as of gen; where all would take long, it is estimated from samples of the objects, with its error,
+    and the answer is simulated in full. FILE is served in order, and computing is not modelled, unless --gpu or
     --target-ttft is given.
 
     \b

@@ -187,7 +187,7 @@ class _Run:
         """Return the best point that reaches the target, simulated in full: the last capacity not given is searched.
 
         With prices the other capacity is searched, too, unless it is given: in steps of 2, then finer around the best.
-        Without, how little of it does beside the grid's best, before it is seen how little of the last does beside that.
+        Without, how little of it does beside the grid's best, before it is seen how little of the last does beside it.
         """
         free = [role for role in axes if role not in self.question.axes]
         reached = (of for of in sorted(points, key=_preference) if self.question.target.is_met(of))
@@ -203,29 +203,34 @@ class _Run:
             best = start = self._least(best, outer, self._look_at)
         if outer is not None and self.question.price is not None:
             given = [of for of in axes[outer] if of is not None]
-            # Where a simulation takes no time worth naming single objects decide, and steps are finer. Elsewhere a
-            # tier that does not hold half a prompt is no use.
-            chains, least, finer = self.stack.load.chains, 0.0, 1
-            if chains is not None and len(chains.slots) <= EXACT_REFERENCES / 1000:
-                least, finer = self.stack.chunk_bytes, _FINER
-            elif chains is not None:
-                least = len(chains.slots) / (len(chains.offsets) - 1) * self.stack.chunk_bytes / 2
-            halved = [_rounded(max(*given, self._most) / 2 ** (n / finer)) for n in reversed(range(_HALVINGS * finer))]
-            steps = [0, *(of for of in halved if of >= least)] if outer in free else given
-            # The least of the other axis first: what costs more by itself than the best so far is not tried at all.
-            best = self._best_of(best, outer, steps[:1], inner)
-            while (better := self._best_of(best, outer, steps, inner)) is not best:
-                best = better
-            if outer in free and (all_of_it := self._affordable(best, {inner: 0}, outer)) is not None:
-                best = self._best_of(best, outer, [all_of_it], inner)
-            for part in (2, 4, 8, 16) if outer in free else ():
-                at = best.capacities[outer] or 0
-                best = self._best_of(best, outer, [_rounded(at * 2 ** (sign / part)) for sign in (-1, 1)], inner)
+            best = self._at_prices(best, outer, inner, given, is_free=outer in free)
         # Without any of the one, it is the other that is still too coarse.
         last = inner if best.capacities[inner] or outer not in free else outer
         if best is start or last != inner:
             best = self._least(best, last, self._look_at, guess=self._guess)
         return self._settled(best, last) or self._choose(points)
+
+    def _at_prices(self, best: Point, outer: str, inner: str, given: Sequence[int], *, is_free: bool) -> Point:
+        """Return the cheapest of `best` and of what `outer` is tried at: what is `given`, or more if it `is_free`."""
+        # Where a simulation takes no time worth naming single objects decide, and steps are finer. Elsewhere a
+        # tier that does not hold half a prompt is no use.
+        chains, least, finer = self.stack.load.chains, 0.0, 1
+        if chains is not None and len(chains.slots) <= EXACT_REFERENCES / 1000:
+            least, finer = self.stack.chunk_bytes, _FINER
+        elif chains is not None:
+            least = len(chains.slots) / (len(chains.offsets) - 1) * self.stack.chunk_bytes / 2
+        halved = [_rounded(max(*given, self._most) / 2 ** (n / finer)) for n in reversed(range(_HALVINGS * finer))]
+        steps = [0, *(of for of in halved if of >= least)] if is_free else given
+        # The least of the other axis first: what costs more by itself than the best so far is not tried at all.
+        best = self._best_of(best, outer, steps[:1], inner)
+        while (better := self._best_of(best, outer, steps, inner)) is not best:
+            best = better
+        if is_free and (all_of_it := self._affordable(best, {inner: 0}, outer)) is not None:
+            best = self._best_of(best, outer, [all_of_it], inner)
+        for part in (2, 4, 8, 16) if is_free else ():
+            at = best.capacities[outer] or 0
+            best = self._best_of(best, outer, [_rounded(at * 2 ** (sign / part)) for sign in (-1, 1)], inner)
+        return best
 
     def _without(self, axes: Iterable[str]) -> Point | None:
         """Return the point without any DRAM and NVMe, simulated in full, if the other tiers reach the target."""

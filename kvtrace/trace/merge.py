@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import UNSET
 
 from kvtrace.core import pa, pc
 from kvtrace.core.errors import ConfigError, refuse
@@ -137,12 +138,18 @@ def _match_tiers(sources: list[_Source]) -> list[TierFacts]:
             raise ConfigError(f"the traces have their tiers in orders that contradict each other: {orders}")
         names.append(found)
     bounds: dict[str, list[int | None]] = {name: [] for name in names}
+    nodes: dict[str, set[Any]] = {name: set() for name in names}
     for source in sources:
         source.tiers = np.array([names.index(t.name) for t in source.trace.meta.tiers], np.int8)
         for tier in source.trace.meta.tiers:
             bounds[tier.name].append(tier.capacity_bytes)
+            # What is no fleet's is of the first node.
+            nodes[tier.name] |= set() if source.trace.meta.fleet is None else {tier.instance_nodes}
+    if unlike := next((name for name, of in nodes.items() if len(of) > 1), None):
+        raise ConfigError(f"tier {unlike}: one fleet has it for so many nodes, another for others; merge like fleets")
     # Each keeps to its own part; together they hold no more than all of them.
-    return [TierFacts(n, None if None in of else sum(b for b in of if b is not None)) for n, of in bounds.items()]
+    most = {name: None if None in of else sum(b for b in of if b is not None) for name, of in bounds.items()}
+    return [TierFacts(name, most[name], next(iter(nodes[name]), UNSET)) for name in names]
 
 
 def _number(sources: list[_Source]) -> None:

@@ -59,6 +59,7 @@ def test_options_are_found_by_name_number_and_preset():
         (["v3-70"], "no locked option 'v3-70'; did you mean v3-70b?"),
         (["v3-8b-througput"], "did you mean v3-8b-throughput?"),
         (["lmcache"], "no locked option 'lmcache'"),
+        (["zzz"], "no locked option 'zzz'; there are v3-8b-stress, v3-8b-throughput, v3-70b, and v3 for all of them"),
         (["v3", "v3-8b"], "v3-8b: v3-8b-stress is named twice"),
         ([], "name an option: v3-8b-stress, v3-8b-throughput, v3-70b, or v3 for all of them"),
     ],

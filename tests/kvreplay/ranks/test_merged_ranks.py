@@ -197,9 +197,12 @@ def test_repeats_of_all_ranks_stay_in_step(tmp_path):
 
 
 def test_ranks_that_outnumber_processors_are_told_of_if_they_began_apart() -> None:
-    def crowded(lates_ns: list[int], cpus: int) -> list[str]:
+    def crowded(lates_ns: list[int], cpus: int, of_host: int | None = None) -> list[str]:
+        run = (
+            None if of_host is None else SimpleNamespace(host={"cpus": of_host}, pacing=SimpleNamespace(loop="closed"))
+        )
         told = [SimpleNamespace(is_idle=False, begun_late_ns=late, clock_error_ns=0, cpus=cpus) for late in lates_ns]
-        parts: list[Any] = [SimpleNamespace(report=one, run=None, host="a", first_submission_ns=None) for one in told]
+        parts: list[Any] = [SimpleNamespace(report=one, run=run, host="a", first_submission_ns=None) for one in told]
         return merge.crowded_hosts(parts)
 
     assert crowded([0, 40_000, 10_000], 2) == []
@@ -207,6 +210,8 @@ def test_ranks_that_outnumber_processors_are_told_of_if_they_began_apart() -> No
     (said,) = crowded([0, 2_500_000, 10_000], 2)
     assert said.startswith("3 ranks share 2 CPUs of a: ")
     assert said.endswith("began 2.50 ms apart")
+    # Bound to a processor each, of four.
+    assert crowded([0, 2_500_000, 10_000], 1, of_host=4) == []
 
 
 def test_ranks_that_came_to_no_operation_say_that_and_not_that_nothing_takes_time() -> None:

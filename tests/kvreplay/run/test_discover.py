@@ -122,7 +122,7 @@ def test_drives_are_read_from_sys(tmp_path: Path) -> None:
         "sys/block/sr0/size": "8",
         "sys/block/sda/size": "0",
         "proc/meminfo": "MemTotal: 1024 kB\nSwapTotal: 8 kB\nSwapFree: 6 kB\n",
-        "proc/self/mounts": "/dev/x /a ext4 rw,discard 0 0\n/dev/x /b ext4 rw 0 0\ntmpfs /t tmpfs rw 0 0\n",
+        "proc/self/mounts": "/dev/x /a\\040b ext4 rw,discard 0 0\n/dev/x /b ext4 rw 0 0\ntmpfs /t tmpfs rw 0 0\n",
         "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
     }.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +141,7 @@ def test_drives_are_read_from_sys(tmp_path: Path) -> None:
         )
     ]
     assert (found.memory_bytes, found.swap_used_bytes, found.huge_pages) == (1 << 20, 2048, "madvise")
-    assert [(f.mount_point, f.options) for f in found.filesystems] == [("/a", ["rw", "discard"])]
+    assert [(f.mount_point, f.options) for f in found.filesystems] == [("/a b", ["rw", "discard"])]
 
 
 def test_gpus_are_what_nvidia_smi_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,6 +147,16 @@ def test_signatures_are_recognized_without_util_linux(
     assert signatures(tmp_path / "d") == expected
 
 
+def test_wipefs_names_all_signatures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "wipefs"
+    answer = '{"signatures": [{"type": "ext4"}, {"type": "gpt"}, {"type": "gpt"}]}'
+    tool.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "d").write_bytes(b"nothing that we know")
+    assert signatures(tmp_path / "d") == ("ext4", "gpt")
+
+
 @pytest.mark.root
 def test_the_systems_own_disk_is_refused() -> None:
     number = Path("/").stat().st_dev

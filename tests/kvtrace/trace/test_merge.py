@@ -140,6 +140,24 @@ def test_users_beside_a_checkpoint_are_a_valid_trace_with_their_requests(monkeyp
     assert min(row["request_id"] for row in saves) > last
 
 
+def test_what_each_node_of_a_fleet_has_stays_its_own(monkeypatch, tmp_path, capsys):
+    kv, save = made(monkeypatch, tmp_path)
+    fleet, mixed = str(tmp_path / "fleet.parquet"), str(tmp_path / "mixed.parquet")
+    few = ["--users", "8", "--duration", "10s", "--model", "tiny-1b", "--preset", "lmcache-disk", "--nodes", "4"]
+    assert run(monkeypatch, "gen", *few, "--set", "tiers.cpu.capacity=32MiB", "-o", fleet) == 0
+    assert run(monkeypatch, "merge", fleet, save, "-o", mixed) == 0
+    found = {tier.name: tier for tier in open_table(mixed, TRACE).meta.tiers}
+    assert (found["cpu"].capacity_bytes, found["cpu"].instance_nodes) == (32 * 2**20, 1)
+    assert run(monkeypatch, "validate", mixed) == 0
+    # One node's alone, beside that: it is the first node's.
+    assert run(monkeypatch, "merge", fleet, kv, "-o", mixed, "--force") == 0
+    assert run(monkeypatch, "validate", mixed) == 0
+    shared = str(tmp_path / "shared.parquet")
+    assert run(monkeypatch, "gen", *few, "--set", "tiers.nvme.scope=fleet", "-o", shared) == 0
+    assert run(monkeypatch, "merge", fleet, shared, "-o", mixed, "--force") == 2
+    assert "tier nvme: one fleet has it for so many nodes" in " ".join(capsys.readouterr().err.split())
+
+
 def test_both_forms_of_a_table_merge_alike(monkeypatch, tmp_path, capsys):
     kv, save = made(monkeypatch, tmp_path)
     assert run(monkeypatch, "convert", kv, str(tmp_path / "csv" / "kv.csv.zst")) == 4
