@@ -487,7 +487,7 @@ class Simulation:
         return found
 
     def run(self, sink: Callable[[Flush], None], progress: Callable[[float], None] = lambda _ns: None) -> None:
-        """Simulate to the end; `sink` takes the rows, flush by flush, `progress` the virtual time, ns."""
+        """Simulate to the end, once; `sink` takes the rows, flush by flush, `progress` the virtual time, ns."""
         set_policies(self.world, [tier.policy for tier in self.preset.tiers])
         failed: list[BaseException] = []
 
