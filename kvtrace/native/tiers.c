@@ -757,16 +757,16 @@ bool takes_offer(World *w, int64_t t, int64_t first, int64_t n, int64_t previous
 // --- room -----------------------------------------------------------------------------------------------------------
 
 // Delete from tier `t` what its policy says, down to its low mark, if `slot` does not fit. False if it takes no such
-// object, or is full and makes room only at times.
+// object, or is full and makes room only at times. (What makes just enough at once goes down to the mark at these times.)
 bool make_room(World *w, int64_t t, int64_t slot, int64_t now) {
     const Tier *tier = &w->tiers[t];
     int64_t size = w->slots[slot].size;
     if (size > tier->largest) return false;
     if (tier->is_whole) return frees(w, t, size, UNBOUNDED, 0, now);
     if (has_room(w, t, size)) return true;
-    if (tier->evict_every_ns > 0) return false;
-    int64_t incoming = incoming_of(w, t, slot);
-    while (tier->live_bytes > 0 && tier->live_bytes + size > tier->low) evict(w, t, victim(w, t, incoming), now);
+    if (tier->evict_every_ns > 0 && !tier->fits_at_once) return false;
+    int64_t incoming = incoming_of(w, t, slot), most = tier->fits_at_once ? tier->limit : tier->low;
+    while (tier->live_bytes > 0 && tier->live_bytes + size > most) evict(w, t, victim(w, t, incoming), now);
     return true;
 }
 

@@ -91,7 +91,7 @@ typedef struct {
     // going down (NONE: it is not). Whether what is loaded from it and staged in it counts as used backwards, or what is
     // loaded both ways, and whether what a request loads from it and below must be in it at once.
     int64_t evict_every_ns, poll_ns, trigger, evict_ppm, goal, loads_backwards, loads_twice, stores_backwards;
-    int64_t loads_whole;
+    int64_t loads_whole, fits_at_once;  // the latter: beside the times at which it makes room, just enough whenever it is full
     int64_t ttl_ns;                 // TTL: how long an object lives
     double target;                  // ARC: bytes that it means T1 to have
     int64_t has_evicted;            // S3-FIFO: whether it ever did

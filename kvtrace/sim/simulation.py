@@ -234,6 +234,7 @@ def _set_tiers(world: World, preset: Preset) -> None:
         of["is_at_end"] = recency is Recency.AT_END
         of["loads_backwards"], of["stores_backwards"] = tier.loads_backwards, tier.stores_backwards
         of["loads_whole"], of["loads_twice"] = tier.loads_whole, tier.loads_twice
+        of["fits_at_once"] = tier.fits_at_once
         if tier.low_watermark is not None and tier.capacity_bytes is not None:
             of["low"] = int(tier.capacity_bytes * tier.low_watermark)
         if tier.evict_every and tier.capacity_bytes is not None:

@@ -45,6 +45,7 @@ SHORTER = {
         "lmcache-layerwise": ["--model", "tiny-1b", "--duration", "20s"],
         "mooncake-store": ["--duration", "20s"],
         "sglang-hicache": ["--duration", "20s"],
+        "sglang-fast-file": ["--duration", "20s"],
         "vllm-disk": ["--duration", "10s"],
         "vllm-fs": ["--duration", "10s"],
         "vllm-obj": ["--duration", "10s"],

@@ -363,9 +363,9 @@ class Oracle:
         if tier.is_whole:
             return self.evict_together(tier, size, set())
         if not tier.fits(size):
-            if ns_of(tier.setting.evict_every):
+            if ns_of(tier.setting.evict_every) and not tier.setting.fits_at_once:
                 return False
-            while not tier.holds(size, tier.low):
+            while not tier.holds(size, tier.limit if tier.setting.fits_at_once else tier.low):
                 self.evict(tier, tier.policy.victim(key, size))
         return True
 

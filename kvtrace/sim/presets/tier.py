@@ -178,6 +178,9 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     evict_share: Share | None = None
     """With evict_every: what it evicts each time, as a share of the bytes it then holds, at least one object: at a
     high watermark of 0.8, a share of 0.2 leaves 0.64 of the capacity."""
+    fits_at_once: bool = False
+    """With evict_every: between these times it makes just enough room for what finds it full, in place of taking
+    nothing more."""
     staging: bool = False
     """All that a request stores, and all that it reads from the tiers below, takes a buffer of this tier before any of
     it is in: room is made among what was there, and the request's own objects do not displace one another. What finds
@@ -323,11 +326,10 @@ def complaints_of_tier(tier: TierSetting) -> Iterator[str]:
         yield f"{name}: policy=ttl and a ttl, such as 10m, need each other"
     if tier.admission is Admission.TINYLFU and tier.policy not in IN_ORDER:
         yield f"{name}: admission=tinylfu needs policy={', '.join(IN_ORDER[:-1])} or {IN_ORDER[-1]}"
+    yield from _of_times(tier, name)
     yield from _of_waiting(tier, name)
     if not any(tier.rates_bytes_per_s) and (tier.latency or tier.concurrency):
         yield f"{name}: latency and concurrency need a bandwidth beside them"
-    if tier.evict_share is not None and not tier.evict_every:
-        yield f"{name}: evict_share needs evict_every, such as 1s"
     for field, others in (("evict_every", ()), ("stores_backwards", ()), ("staging", (Policy.LFU, Policy.FIFO))):
         if getattr(tier, field) and tier.policy not in (policies := (Policy.LRU, *others)):
             yield f"{name}: {field} needs policy={' or '.join(policies)}, not {tier.policy}"
@@ -335,6 +337,15 @@ def complaints_of_tier(tier: TierSetting) -> Iterator[str]:
         yield f"{name}: staging needs admission=always: what comes to the tiers below goes through it"
     if tier.stores_backwards and not tier.staging:
         yield f"{name}: stores_backwards needs staging=true"
+
+
+def _of_times(tier: TierSetting, name: str) -> Iterator[str]:
+    """Yield what does not hold of the knobs of a tier that makes room at times."""
+    for field in ("evict_share", "fits_at_once"):
+        if getattr(tier, field) and not tier.evict_every:
+            yield f"{name}: {field} needs evict_every, such as 1s"
+    if tier.fits_at_once and tier.staging:
+        yield f"{name}: fits_at_once goes with no staging: a buffer is taken or not"
 
 
 def _of_waiting(tier: TierSetting, name: str) -> Iterator[str]:

@@ -212,7 +212,7 @@ def staged_presets(draw):
         max_object_fraction=draw(st.sampled_from([1.0, 1.0, 0.1])), evict_every=every,
         evict_share=draw(st.none() | st.sampled_from([0.2, 0.5, 1.0])) if every else None,
         loads_backwards=draw(backwards), stores_backwards=stages and policy is Policy.LRU and draw(backwards),
-        policy=policy if stages else Policy.LRU,
+        policy=policy if stages else Policy.LRU, fits_at_once=bool(every and not stages and draw(st.booleans())),
     )  # fmt: skip
     below = TierSetting(
         "below", draw(st.none() | st.integers(20, 96)), loads_backwards=draw(backwards),

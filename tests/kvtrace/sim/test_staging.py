@@ -116,6 +116,15 @@ def test_below_its_mark_nothing_goes_and_without_a_share_it_goes_down_to_its_low
     assert [row for row in rows if row[1] == "delete"] == [(20, "delete", 0), (20, "delete", 1), (20, "delete", 2)]
 
 
+def test_between_the_times_it_makes_just_enough_room_if_so_said():
+    pool = TierSetting("pool", 20, high_watermark=0.8, low_watermark=0.4, evict_every="10ns", fits_at_once=True)
+    requests = requests_of([(1, 20, 0, [0, 1, 2, 3, 4]), (5, 4, 0, [5]), (35, 4, 0, [6])])
+    rows = [(row[0], row[1], row[4]) for row in rows_of(tiers(pool), requests) if row[2] == 0]
+    # 5 finds it full: one chunk goes. At 10 it goes down to two.
+    assert [row for row in rows if row[1] == "delete"] == [(5, "delete", 0), *((10, "delete", n) for n in (1, 2, 3))]
+    assert [row for row in rows if row[1] == "write"][-2:] == [(5, "write", 5), (35, "write", 6)]
+
+
 @pytest.mark.parametrize(("recency", "deleted"), [(Recency.HEAD_FIRST, [2, 1]), (Recency.TAIL_FIRST_AT_END, [3, 2])])
 def test_at_its_end_a_session_counts_all_its_chunks_as_used(recency, deleted):
     """What was stored came behind what was loaded; a session's end puts the whole prompt in order again."""
