@@ -68,7 +68,7 @@ def simulated(
     config.write_text(json.dumps(model | {"num_hidden_layers": layers}))
     options = ["--source", "mooncake", "--limit", count, "--preset", preset, "--gpu", "instant"]
     options += [part for setting in settings for part in ("--set", setting)]
-    assert kvtrace(monkeypatch, "gen", TRACES / trace, *options, "--model", config, "-o", out) == 0
+    assert kvtrace(monkeypatch, "gen", TRACES / trace, *options, "--model", config, "-o", out, "--force") == 0
     table = read_table(out, TRACE)
     rows = list(zip(*(table[name].to_pylist() for name in ("op", "tier", "request_id", "object_id")), strict=True))
     request = max(of for _, _, of, _ in rows if of is not None)
