@@ -48,6 +48,7 @@ from kvtrace.core.document.document import (
 from kvtrace.core.document.page import check_page, check_plot
 from kvtrace.core.document.terminal import answer, show_tables
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.metadata import STALLS
 from kvtrace.core.statistics import parse_endurance
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration, parse_bytes, parse_duration_ns
 from kvtrace.model.catalogue import find_model
@@ -373,7 +374,11 @@ def first_line(found: Sizing, target: Target, stack: Stack) -> str:
                 share = percent(tier.hit_ratio or 0.0)
                 line += f", beside {_name_capacity(tier.capacity_bytes, tier.name.upper())} ({share} of look-ups)"
         line += f": {_reached(best, target)}"
-        return line if best.price is None else f"{line}; price {show(best.price, Unit.NUMBER)}"
+        line += "" if best.price is None else f"; price {show(best.price, Unit.NUMBER)}"
+        if not (stalled := best.stalled_requests):
+            return line
+        enough = f"{format_bytes(found.ceiling.largest_load_bytes)} of {found.labels['dram']}"
+        return f"{STALLS} in {stalled:,} of {best.requests:,} requests, none with {enough}; {line}"
     unlimited = f"unlimited {' and '.join(found.labels[role] for role in found.ceiling.capacities)}"
     if not target.is_met(found.ceiling):
         if target.hit_ratio is not None and found.ceiling.hit_ratio < target.hit_ratio:

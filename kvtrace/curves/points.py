@@ -69,6 +69,11 @@ class Point(Timed):
     """Modelled times, with and without the cache; null if nothing takes time."""
     live_bytes: int | None
     """At the end, in that tier which holds most of those whose capacity is asked for; null of samples."""
+    requests: int
+    stalled_requests: int | None
+    """In which the engine waits for ever: what they load does not fit where it has to be at once; null of samples."""
+    largest_load_bytes: int
+    """The most that a request loads through such a tier: with as much of it none stalls. Of samples: unbounded."""
     price: float | None = None
     optimal_hit_ratio: float | None = None
     """What no policy with as many bytes can exceed (Belady); null where it was not worked out."""
@@ -153,7 +158,8 @@ class Stack:
         meter = Meter(simulation)
         simulation.run(meter)
         found = simulated(simulation, meter, self.span_ns(simulation), Worn(self.drive, None, self.endurance))
-        shared = ("lookups", "saved_tokens", "input_tokens", "span_ns", "tiers", "first_token")
+        shared = ["lookups", "saved_tokens", "input_tokens", "span_ns", "tiers", "first_token", "requests"]
+        shared += ["stalled_requests", "largest_load_bytes"]
         return Point(
             capacities,
             sampling_rate=1.0,
@@ -198,6 +204,7 @@ class Stack:
             hit_ratio=ratio,
             hit_ratio_error=max(abs(off), float(ratios.std(ddof=1) * T95 / np.sqrt(len(found)))),
             live_bytes=None,
+            stalled_requests=None,
             optimal_hit_ratio=float(np.clip(optimal, ratio, full.hit_ratio)) if self._is_in_order else None,
             saved_tokens=round(ratio * full.lookups) * self.preset.chunk_tokens,
             tiers=[
@@ -310,6 +317,10 @@ class Simulated(Timed):
     optimal_hit_ratio: float | None = None
     """What no policy exceeds with as many bytes in all tiers (Belady); null where it is not known, as of a fleet."""
 
+    stalled_requests: int = 0
+    """As of a Point, as is the next."""
+    largest_load_bytes: int = 0
+
     @property
     def recomputed_tokens(self) -> int:
         """Prompt tokens that no tier had."""
@@ -352,6 +363,8 @@ def simulated(simulation: Simulation, meter: Meter, span_ns: int | None, drive: 
             for t, (of, tier, rates) in enumerate(zip(stats["tiers"], preset.tiers, meter.rates(span_ns), strict=True))
         ],
         live_bytes=[of["live_bytes"] for of in stats["tiers"]],
+        stalled_requests=stats.get("stalled_requests", 0),
+        largest_load_bytes=int(simulation.world.total["largest_load"]),
         imbalance=stats["fleet"]["imbalance"]["requests"] if "fleet" in stats else None,
         duplicate_bytes=stats["fleet"]["duplicate_bytes"] if "fleet" in stats else None,
         drive_written_bytes=written,

@@ -199,8 +199,8 @@ class _Run:
         start, inner = best, free[-1]
         self._guess = self._between(points, best)
         outer = next((role for role in axes if role != inner), None)
-        if outer in free and self.question.price is None:
-            best = start = self._least(best, outer, self._look_at)
+        if outer is not None and outer in free and self.question.price is None:
+            best = start = self._little(best, outer)
         if outer is not None and self.question.price is not None:
             given = [of for of in axes[outer] if of is not None]
             best = self._at_prices(best, outer, inner, given, is_free=outer in free)
@@ -231,6 +231,19 @@ class _Run:
             at = best.capacities[outer] or 0
             best = self._best_of(best, outer, [_rounded(at * 2 ** (sign / part)) for sign in (-1, 1)], inner)
         return best
+
+    def _little(self, best: Point, outer: str) -> Point:
+        """Return `best` with as little of `outer` as reaches the target, and as the engine does not stall for."""
+        largest, below = self._ceiling.result().largest_load_bytes, None
+        if largest and (best.stalled_requests or best.sampling_rate < 1):
+            # With as much as this none stalls, which samples do not tell.
+            [enough] = self._look_at([best.capacities | {outer: _rounded(largest * 1.01)}])
+            if self.question.target.is_met(enough):
+                best = enough
+            below = enough if best is not enough else None
+        if best.sampling_rate < 1 and below is None and largest:
+            return best
+        return self._least(best, outer, self._look_at, below=below)
 
     def _without(self, axes: Iterable[str]) -> Point | None:
         """Return the point without any DRAM and NVMe, simulated in full, if the other tiers reach the target."""
@@ -367,7 +380,8 @@ class _Run:
             if not sizes:
                 break
             for size, point in zip(sizes, tell([best.capacities | {inner: size} for size in sizes]), strict=True):
-                if self.question.target.is_met(point):
+                # With prices the cheapest that hits is the answer, and headed by what stalls.
+                if self.question.target.is_met(point) and not (point.stalled_requests and self.question.price is None):
                     best = point
                     break
                 low, below = size, point

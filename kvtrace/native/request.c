@@ -468,6 +468,7 @@ static bool is_stalled(World *w, int64_t end) {
         int64_t needed = 0, below = 0;
         for (int64_t i = 0; w->tiers[t].loads_whole && i < end; i++)
             if (w->where[i] >= t) needed += size_of(w, w->chain[i]), below += w->where[i] > t;
+        w->total.largest_load = max_of(w->total.largest_load, needed);
         if (below && needed > w->tiers[t].limit) return true;
     }
     return false;

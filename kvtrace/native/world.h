@@ -198,6 +198,7 @@ typedef struct {
     int64_t requests, input_tokens, output_tokens, lookups, lookup_bytes, decode_misses, unplaced, prompt_lookups;
     int64_t prompt_hits, document_lookups, document_hits, decoded_tokens, decoding_ns, prefills, waiting_ns, offers;
     int64_t refused_offers, refused_objects, stalled;
+    int64_t largest_load;   // of what has to be at once in a tier through which all of it goes, bytes
 } Total;
 
 // Who acts when: at a time, or at a count of the batch's clock.

@@ -161,10 +161,11 @@ def test_between_two_capacities_of_ours_the_answer_is_found_closer(requests):
     first = min((p["capacities"]["dram"], p["capacities"]["nvme"]) for p in grid if p["hit_ratio"] >= 0.25)
     dram, nvme = chosen["capacities"]["dram"], chosen["capacities"]["nvme"]
     assert chosen["hit_ratio"] >= 0.25
-    assert dram < first[0]
+    assert chosen["stalled_requests"] == 0
     assert nvme < first[1]
     for less_dram, less_nvme in ((int(dram / 1.03), first[1]), (dram, int(nvme / 1.03))):
-        assert sized(*asked, "--dram", f"{less_dram}B", "--nvme", f"{less_nvme}B")["chosen"] is None
+        less = sized(*asked, "--dram", f"{less_dram}B", "--nvme", f"{less_nvme}B")["chosen"]
+        assert less is None or less["stalled_requests"] > 0
     # Where it is given, it is not searched.
     assert sized(*asked, "--dram", f"{first[0]}B")["chosen"]["capacities"]["dram"] == first[0]
 
@@ -349,7 +350,8 @@ def test_an_object_store_is_named_and_costs_what_gen_says(tmp_path):
     capacities = ["--dram", "64MiB", "--nvme", "1GiB"]
     shown = size(*few, "--preset", "vllm-obj", *tiers, *capacities, "--target-hit", "0.1%").stdout
     # What makes hits is named, asked for or not.
-    assert re.match(r"67\.1 MB of DRAM and 1\.07 GB of S3, beside 67\.1 MB of GPU \([\d.]+ % of look-ups\): ", shown)
+    answer = r"ENGINE WOULD STALL in 22 of 89 requests, none with 2\.80 GB of DRAM; 67\.1 MB of DRAM and"
+    assert re.match(answer + r" 1\.07 GB of S3, beside 67\.1 MB of GPU \([\d.]+ % of look-ups\): ", shown)
     assert "NVMe" not in shown
     made = ["gen", *few, "--preset", "vllm-obj", *tiers, "--set", "tiers.s3.capacity=1GiB"]
     (cost,) = json.loads(run_cli("kvtrace", *made, "-o", tmp_path / "t.parquet", "--json").stdout)["costs"]
