@@ -182,7 +182,8 @@ def simulate(task: Task) -> Simulated:
     tier = len(scenario.preset.tiers) - 1 if len(scenario.preset.tiers) > 1 else None
     worn = Worn(tier, asked.drive.drive_size, asked.drive.endurance)
     found = simulated(simulation, meter, scenario.span_ns(simulation), worn)
-    return found if scenario.preset.fleet.nodes > 1 else replace(found, optimal_hit_ratio=bounds.optimum({}))
+    has_bound = scenario.preset.fleet.nodes == 1 and not asked.event  # what begins again looks up again
+    return replace(found, optimal_hit_ratio=bounds.optimum({})) if has_bound else found
 
 
 _PREPARING = Lock()

@@ -306,6 +306,11 @@ class Simulated(Timed):
     """Modelled times, with and without the cache; null if nothing takes time."""
     live_bytes: list[int]
     """At the end, by tier."""
+    stalled_requests: int
+    """As of a Point, as is the next."""
+    largest_load_bytes: int
+    load_ns: int
+    """How long requests came for: a month's costs are of this, so that what falls behind is not the cheaper for it."""
     imbalance: float | None = None
     """Requests of the busiest node over their mean; null of one node."""
     duplicate_bytes: int | None = None
@@ -316,10 +321,6 @@ class Simulated(Timed):
     """How long after the first event hits are as before; null without one, or if they never are."""
     optimal_hit_ratio: float | None = None
     """What no policy exceeds with as many bytes in all tiers (Belady); null where it is not known, as of a fleet."""
-
-    stalled_requests: int = 0
-    """As of a Point, as is the next."""
-    largest_load_bytes: int = 0
 
     @property
     def recomputed_tokens(self) -> int:
@@ -337,11 +338,15 @@ class Worn:
     endurance: Endurance | None = None
 
 
-def simulated(simulation: Simulation, meter: Meter, span_ns: int | None, drive: Worn) -> Simulated:
-    """Return what `simulation`, which is over, came to; requests arrived over `span_ns`."""
-    preset, stats, span_ns = simulation.preset, simulation.stats(), meter.span_ns(span_ns)
+def simulated(simulation: Simulation, meter: Meter, asked_ns: int | None, drive: Worn) -> Simulated:
+    """Return what `simulation`, which is over, came to; requests arrived over `asked_ns`."""
+    preset, stats, span_ns = simulation.preset, simulation.stats(), meter.span_ns(asked_ns)
     hits, lookups = sum(of["hits"] for of in stats["tiers"]), stats["lookups"]
     saved = sum(of["hit_bytes"] for of in stats["tiers"]) // simulation.sizes.bytes_per_token
+    saved = hits * preset.chunk_tokens if preset.entry is Entry.CHUNK else saved
+    if "incidents" in stats:
+        # What begins again on another node looks up again, and may compute again what it had computed.
+        saved = stats["input_tokens"] - int(simulation.world.total["missed_tokens"])
     written: tuple[int, ...] = ()
     if drive.tier is not None:
         places, is_one = all_tiers(simulation.world)
@@ -351,8 +356,9 @@ def simulated(simulation: Simulation, meter: Meter, span_ns: int | None, drive: 
     return Simulated(
         **{name: stats[name] for name in ("requests", "lookups", "input_tokens", "output_tokens", "first_token")},
         hit_ratio=hits / lookups if lookups else None,
-        saved_tokens=hits * preset.chunk_tokens if preset.entry is Entry.CHUNK else saved,
+        saved_tokens=saved,
         span_ns=span_ns,
+        load_ns=asked_ns or span_ns,
         tiers=[
             tier_demand(
                 *(of, tier.capacity_bytes, rates, drive.endurance),
@@ -444,8 +450,8 @@ class Meter:
         self._simulation.give_back(flush)
 
     def span_ns(self, asked_ns: int | None) -> int:
-        """Return how long the load took: `asked_ns`, or until the last event, if that was later."""
-        return max(asked_ns or 0, self._simulation.now_ns)
+        """Return how long the load took: `asked_ns`, or until the last I/O, if that was later."""
+        return max(asked_ns or 0, self._simulation.last_io_ns)
 
     def rates(self, span_ns: int) -> list[Rates]:
         """Return the rates of each tier over `span_ns`."""

@@ -398,7 +398,8 @@ int64_t load(World *w, int64_t actor) {
     }
     int64_t n = collect(w, actor);
     if (w->fleet.count > 1) route(w, actor, n);
-    me->without_cache_ns = max_of(0, w->fleet.nodes[me->node].prefill_busy_ns - w->control.now);
+    // From when it came on, as with the cache: it may have begun before, on a node that was lost.
+    me->without_cache_ns = max_of(w->control.now, w->fleet.nodes[me->node].prefill_busy_ns) - me->asked_ns;
     // Decoding reads its last object, if it has any of its own.
     me->entry = me->length > 0 || (k->mode == DECODE_ONLY && n > 0) ? w->chain[n - 1] : NONE;
     if (me->restarts == 0) total->requests++, total->input_tokens += me->input, total->output_tokens += me->output;
@@ -419,6 +420,7 @@ int64_t load(World *w, int64_t actor) {
     // What a prefix match leaves, or a turn adds, is what is computed and stored.
     me->new = n - (k->is_prefix ? end : known), me->missed_tokens = max_of(0, me->input - hit_tokens);
     if (k->mode == DECODE_ONLY) me->new = 0, me->missed_tokens = 0;
+    total->missed_tokens += me->missed_tokens;
     if (w->fleet.count > 1 || w->found_count) account(w, actor, end, looked_up);
     me->with_cache_ns = done - me->asked_ns + prefill_ns(w, me->input - me->missed_tokens, me->input);
     me->without_cache_ns += prefill_ns(w, 0, me->input);

@@ -539,6 +539,7 @@ void emit_layer(World *w, int64_t now, int64_t op, int64_t t, int64_t phase, int
         w->by_second[at + 1] += ranks;
     }
     const int64_t first = w->control.rows, end = first + ranks;
+    w->total.last_io_ns = now;
     if (w->knobs.is_counted_alone) {
         w->control.rows = end;
         return;

@@ -199,6 +199,8 @@ typedef struct {
     int64_t prompt_hits, document_lookups, document_hits, decoded_tokens, decoding_ns, prefills, waiting_ns, offers;
     int64_t refused_offers, refused_objects, stalled;
     int64_t largest_load;   // of what has to be at once in a tier through which all of it goes, bytes
+    int64_t missed_tokens;  // of prompts, each time that one begins: what is computed
+    int64_t last_io_ns;     // when the last row was made
 } Total;
 
 // Who acts when: at a time, or at a count of the batch's clock.

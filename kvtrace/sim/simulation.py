@@ -233,7 +233,8 @@ def _set_tiers(world: World, preset: Preset) -> None:
         of["is_tail_first_at_end"] = recency is not Recency.HEAD_FIRST
         of["is_at_end"] = recency is Recency.AT_END
         of["loads_backwards"], of["stores_backwards"] = tier.loads_backwards, tier.stores_backwards
-        of["loads_whole"], of["loads_twice"] = tier.loads_whole, tier.loads_twice
+        of["loads_whole"] = tier.loads_whole
+        of["loads_twice"] = tier.loads_twice and tier.policy is Policy.LFU
         of["fits_at_once"] = tier.fits_at_once
         if tier.low_watermark is not None and tier.capacity_bytes is not None:
             of["low"] = int(tier.capacity_bytes * tier.low_watermark)
@@ -459,8 +460,11 @@ class Simulation:
         )
         self.world = make_world(preset, model, load, self.library, self.sizes, rows)
         self._incidents_seen = IncidentCounters(load.incidents, preset.fleet, [tier.name for tier in preset.tiers])
-        self.last_io_ns = 0
-        """The virtual time of the last row that was made."""
+
+    @property
+    def last_io_ns(self) -> int:
+        """The virtual time of the last row that was made; 0 before."""
+        return int(self.world.total["last_io_ns"])
 
     @property
     def now_ns(self) -> int:
@@ -533,8 +537,6 @@ class Simulation:
                     setattr(now.rows, name, column)
             else:
                 make_rows(now.rows, capacity)
-        if rows:
-            self.last_io_ns = int(columns["ts_ns"][-1])
         parts = self.sizes.parts
         sizes = np.repeat(now.made_size[:made] // parts, parts)
         is_other = np.repeat(now.made_kind[:made], parts) if now.knobs.bucketed else None

@@ -27,8 +27,9 @@ from kvtrace.core.document.document import (
     columns_of,
     show,
 )
+from kvtrace.core.metadata import STALLS
 from kvtrace.core.statistics import mean
-from kvtrace.core.units import format_bytes, format_count
+from kvtrace.core.units import counted, format_bytes, format_count
 from kvtrace.curves.points import Timed
 from kvtrace.curves.size import Target
 from kvtrace.study.run import Failed, StudyRow
@@ -426,12 +427,18 @@ def _named(of: Candidate, keys: Sequence[str]) -> str:
     return ", ".join(f"{key}={as_text(of.knobs[key])}" for key in keys if key in of.knobs) or "the only configuration"
 
 
+def stalls_of(of: Candidate) -> str:
+    """Return in how many requests the engine would wait for ever, of all seeds; "" for none."""
+    stalled = sum(row.figures.stalled_requests for row in of.rows if row.figures)
+    return f", {STALLS} in {counted(stalled, 'request')}" if stalled else ""
+
+
 def _ratio(of: Candidate) -> str:
     each = [row.figures.hit_ratio for row in of.rows if row.figures and row.figures.hit_ratio is not None]
     line = f"{100 * of.hit_ratio:.1f} %"
     if len(each) > 1:
         line += f" ({100 * min(each):.1f} to {100 * max(each):.1f} over {len(each)} seeds)"
-    return line
+    return line + stalls_of(of)
 
 
 def _cost_of(found: Findings, of: Candidate) -> str:

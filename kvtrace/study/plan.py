@@ -24,7 +24,7 @@ from kvtrace.curves.points import Simulated, is_store, roles_of
 from kvtrace.sim.fleet import MEMORY
 from kvtrace.sim.presets.preset import Preset, load_preset
 from kvtrace.sim.presets.tier import MONTH_S, PRICES, TierSetting
-from kvtrace.study.document import Candidate, Findings, front
+from kvtrace.study.document import Candidate, Findings, front, stalls_of
 from kvtrace.study.run import Failed, Result, StudyRow
 from kvtrace.study.study import FILE, Configuration, Study, Value
 
@@ -198,7 +198,8 @@ class Plan:
         storage = offer.size_cost
         if offer.size_bytes is None:
             rates, stored = found.tiers[-1].rates, found.live_bytes[-1]
-            requests = [0.0 if rate is None else rate.mean for rate in (rates.reads_per_s, rates.writes_per_s)]
+            faster = found.span_ns / max(1, found.load_ns)
+            requests = [0.0 if rate is None else rate.mean * faster for rate in (rates.reads_per_s, rates.writes_per_s)]
             priced = TierSetting("", **{price: getattr(medium, price) for price in PRICES})
             cost = priced.monthly_cost(requests[0], requests[1], MONTH_S, stored)
             storage = cost["requests_cost_per_month"] + cost["storage_cost_per_month"]
@@ -217,7 +218,7 @@ class Plan:
         if size == "-":
             return []
         size_bytes, endurance = parse_bytes(size), parse_endurance(medium.endurance)
-        a_day = [written * NS_PER_S * SECONDS_PER_DAY / max(1, found.span_ns) for written in found.drive_written_bytes]
+        a_day = [written * NS_PER_S * SECONDS_PER_DAY / max(1, found.load_ns) for written in found.drive_written_bytes]
         return [
             (of / size_bytes, None if endurance is None else endurance.life_years(size_bytes, of))
             for of in sorted(a_day)
@@ -246,7 +247,7 @@ class Plan:
         """Return what was found, and what `losses` cost, by name."""
         best = found.cheapest
         if best is None:
-            return Document("", self.first_line(found), [Chapter("", [self._table("the most hits", [found.best])])])
+            return Document("", self.first_line(found), [Chapter("", [self._table("the nearest", [_nearest(found)])])])
         (row,) = best.rows
         rivals = list(rivals_of(found).values())
         routed = [of for of in found.candidates if of is not best and _but_router(of) == _but_router(best)]
@@ -262,7 +263,7 @@ class Plan:
             tables.append(self._table("cheaper, and within 2 points of the target", nearly))
         if lost and (usual := row.figures) is not None:
             spec = """
-                text: name = in the middle of the load; share: hit_ratio = hits
+                text: name = in the middle of the load
                 count: more_tokens = more prompt tokens computed
                 ns: p99 = first token p99, hits_back_ns = hits as before after
             """
@@ -271,7 +272,7 @@ class Plan:
             )
             rows = [
                 {
-                    "name": name, "hit_ratio": of.hit_ratio, "hits_back_ns": of.hits_back_ns,
+                    "name": name, "hits_back_ns": of.hits_back_ns,
                     "more_tokens": of.recomputed_tokens - usual.recomputed_tokens if of is not usual else None,
                     "p99": of.first_token_ns("p99_ns"),
                 }
@@ -289,7 +290,9 @@ class Plan:
         best, target = found.cheapest, found.target
         wanted = "" if target is None else f"{'target ' * (target.hit_ratio is not None)}{target.in_words()}"
         if best is None:
-            return f"nothing in the price list reaches the {wanted}: at most {self._said(found, found.best)}"
+            return (
+                f"nothing in the price list reaches the {wanted}: the nearest is {self._said(found, _nearest(found))}"
+            )
         return f"{self._said(found, best)} ({wanted})"
 
     def _said(self, found: Findings, of: Candidate) -> str:
@@ -297,6 +300,7 @@ class Plan:
         nodes = f"{self.nodes} nodes, router {of.knobs[ROUTER]}" if self.nodes > 1 else "1 node"
         p99_ns = of.first_token_p99_ns
         times = "" if p99_ns is None else f", p99 {format_duration(p99_ns)} to the first token"
+        times += stalls_of(of)
         return (
             f"{nodes}: {of.knobs[DRAM]} of DRAM a node and {store}{size}, {show(of.cost, Unit.NUMBER)} "
             f"{found.study.cost_name}: {100 * of.hit_ratio:.1f} % of look-ups hit{times}"
@@ -343,6 +347,14 @@ class Plan:
         )
         media = {"DRAM": self.prices.dram} | {str(store): medium for store, medium in self.prices.media.items()}
         return lines + [f"prices of {name}: {medium.source}" for name, medium in media.items()]
+
+
+def _nearest(found: Findings) -> Candidate:
+    """Return what comes nearest to the target: by the time to the first token if that is one, else by hits."""
+    if found.target is None or found.target.first_token is None:
+        return found.best
+    quantile, _ = found.target.first_token
+    return min(found.candidates, key=lambda of: of.first_token_ns(quantile) or float("inf"))
 
 
 def kind_of(knobs: Mapping[str, Value]) -> tuple[Value, ...]:

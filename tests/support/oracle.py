@@ -571,7 +571,7 @@ class Oracle:
     def load(self, found: list[tuple[int, Tier]], retrieved: list[tuple[int, Tier]], n: int) -> int:
         """Read documents, then the chain, one group of layers after the other; return the stages."""
         for key, tier in reversed(retrieved + found):
-            if tier.setting.loads_backwards or tier.setting.loads_twice:
+            if tier.setting.loads_backwards or (tier.setting.loads_twice and type(tier.policy) is Lfu):
                 tier.hit(key, self.sizes[key])
                 self.use(key)
         for key, tier in retrieved + found:

@@ -189,8 +189,8 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     loads_backwards: bool = False
     """What a request loads from here counts as used last object first, which leaves its first the most recent."""
     loads_twice: bool = False
-    """What a request loads from here counts as used twice: last object first, and then first object first. With policy
-    lru that is as once."""
+    """With policy lfu, what a request loads from here counts as used twice: last object first, and then first object
+    first."""
     stores_backwards: bool = False
     """What a request stores here counts as used last object first; needs staging and policy lru."""
     loads_whole: bool = False

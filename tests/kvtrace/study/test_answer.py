@@ -20,7 +20,7 @@ def result(hit_ratio, capacity_bytes, p99_ns=None):
     tier = TierDemand("nvme", capacity_bytes, 10, hit_ratio, 1, 2, 3, 0, rates, 0.5, None)
     times = {f"{name}_ns": p99_ns for name in ("p50", "p95", "p99", "p99_9", "p99_99")}
     first_token = None if p99_ns is None else {"requests": 9, "with_cache": times, "without_cache": times}
-    return Simulated(9, 100, hit_ratio, 40, 100, 7, 10**9, [tier], first_token, [5])
+    return Simulated(9, 100, hit_ratio, 40, 100, 7, 10**9, [tier], first_token, [5], 0, 0, 10**9)
 
 
 def study(rows, price=None):

@@ -13,6 +13,7 @@ from conftest import run_cli
 
 from kvtrace.core.schema import STUDY, TRACE
 from kvtrace.core.tables import read_table
+from kvtrace.core.units import format_duration
 
 MONTH_S = 365 * 86400 / 12
 DRAM, NVME, FILE = ("16MiB", "64MiB", "4GiB"), ("64MiB", "256MiB", "1GiB"), ("128MiB", "2GiB")
@@ -69,12 +70,12 @@ def plan(requests, out, *options, **kwargs):
     )  # fmt: skip
 
 
-def naive_cost(trace, last, store, dram, size):
+def naive_cost(trace, last, store, dram, size, span_s=None):
     """Return what a fleet of two costs a month, from the rows of its trace."""
     dram_month = 2 * 4000 * bytes_of(dram) / 2**30 / 48
     rows = read_table(trace, TRACE).to_pylist()
     # To the last arrival, or the last row.
-    span_s = max(149 * 4, rows[-1]["ts_ns"] / 1e9)
+    span_s = span_s or max(149 * 4, rows[-1]["ts_ns"] / 1e9)
     here = [row for row in rows if row["tier"] == last]
     if store == "a bucket":
         ops = Counter(row["op"] for row in here)
@@ -159,7 +160,28 @@ def test_a_restart_and_a_lost_node_are_those_of_gen(requests, tmp_path):
 def test_what_nothing_reaches(requests, tmp_path):
     done = plan(requests, tmp_path / "out", "--target-hit", "99%", "--quiet")
     assert done.stderr == ""
-    assert done.stdout.startswith("nothing in the price list reaches the target 99 %: at most 2 nodes, router ")
+    assert done.stdout.startswith("nothing in the price list reaches the target 99 %: the nearest is 2 nodes, ")
+
+
+def test_of_times_to_the_first_token_the_nearest_is_the_shortest(requests, tmp_path):
+    done = plan(requests, tmp_path / "out", "--target-ttft", "p99=1us", "--gpu", "a100", "--quiet", "--json")
+    assert json.loads(done.stdout)["answer"].startswith("nothing in the price list reaches the p99 1.00 µs")
+    times = [row["first_token_p99_ns"] for row in read_table(tmp_path / "out" / "results.parquet", STUDY).to_pylist()]
+    shown = plan(requests, tmp_path / "out", "--target-ttft", "p99=1us", "--gpu", "a100", "--quiet").stdout
+    (nearest,) = [line for line in shown.splitlines() if line.startswith(("a shared", "a drive", "a bucket"))]
+    assert len(set(times)) > 1
+    assert format_duration(min(times)) in nearest
+
+
+def test_falling_behind_makes_storage_no_cheaper(requests, tmp_path):
+    """Costs are of the 596 ms in which requests come, not of how long the fleet takes for them."""
+    plan(requests, tmp_path / "out", "--target-hit", "5%", "--time-scale", "0.001", "--gpu", "a100")
+    rows = read_table(tmp_path / "out" / "results.parquet", STUDY).to_pylist()
+    row = next(row for row in rows if row["knob.store"] == "a bucket")
+    made = json.loads(run_cli(*shlex.split(row["command"]), "-o", tmp_path / "t.parquet", "--json").stdout)
+    stated = ("a bucket", row["knob.DRAM a node"], "-", 0.596)
+    assert row["span_ns"] > 2 * 596 * 10**6
+    assert row["price"] == pytest.approx(naive_cost(tmp_path / "t.parquet", len(made["stats"]["tiers"]) - 1, *stated))
 
 
 def test_a_stack_whose_slowest_tier_is_a_bucket_or_memory(requests, tmp_path):
