@@ -45,7 +45,7 @@ from kvtrace.core.document.document import (
 )
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
-from kvtrace.core.statistics import Endurance
+from kvtrace.core.statistics import MEMORY, Endurance
 from kvtrace.core.units import format_count
 
 
@@ -189,7 +189,7 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
             size_bins=query(db, "run_size_bins", has_deletes=True),
             bucket_ns=bucket_ns if span_ns else None,
             over_time=over_time,
-            writes_per_day=writes_per_day(written, span_ns, meta, endurance),
+            writes_per_day=writes_per_day(written, span_ns, meta, endurance, MEMORY),
             first_token=times if isinstance(times, dict) else None,
         )
 

@@ -149,6 +149,7 @@ def gen(
 
     scenario = prepare(file, fleet.over(stack), users, run, source, turns, events=event or ())
     fleet.check(scenario.preset)
+    drive.check(scenario.preset.tiers[-1].name)
     simulation, config = scenario.simulation(), scenario.config
     with progress("simulating", scenario.span_ns(simulation)) as tick:
         meta = trace_output.write(output, simulation, config, ["kvtrace", *sys.argv[1:]], requests_out, tick)

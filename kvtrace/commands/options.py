@@ -23,7 +23,7 @@ from kvtrace.core.document.page import html_page
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
 from kvtrace.core.schema import RequestKind
-from kvtrace.core.statistics import QUANTILES, Endurance, endurance, parse_drive_size, parse_endurance
+from kvtrace.core.statistics import MEMORY, QUANTILES, Endurance, endurance, parse_drive_size, parse_endurance
 from kvtrace.core.units import parse_bytes, parse_duration_ns, parse_rate_per_s
 from kvtrace.model.catalogue import find_model, logged_model
 from kvtrace.requests.registry import SOURCES, detect, read
@@ -412,6 +412,11 @@ class DriveArguments:
         ),
         parse_endurance,
     ] = None
+
+    def check(self, last: str) -> None:
+        """Raise ConfigError if anything was said of the drive, and the slowest tier, `last`, is memory."""
+        for name in given(self) if last in MEMORY else ():
+            raise ConfigError(f"{flag_of(name)}: the slowest tier, {last}, is memory, which does not wear")
 
     def wear(self, stats: dict[str, Any], span_ns: int | None, capacity_bytes: int | None) -> list[dict[str, Any]]:
         """Return what statistics.endurance does, with the drive's years if it is known what it may be written.

@@ -15,7 +15,9 @@ from kvdistill.report.output import documents_of, read_reports, report, trials_o
 from kvtrace.core.document.export import csv_lines, markdown
 from kvtrace.core.document.page import html_page
 from kvtrace.core.errors import ProbeUnavailable
+from kvtrace.core.metadata import TierFacts
 from kvtrace.core.run.figures import WarmupFacts
+from kvtrace.core.statistics import Endurance
 
 
 class Page(HTMLParser):
@@ -272,6 +274,19 @@ def test_writes_per_day_need_time_and_capacity(tmp_path):
     assert nvme["capacity_writes_per_day"] == nvme["written_bytes_per_day"] / (1 << 30)
     instant = report(write_trace(tmp_path / "i.parquet", [io(5, "write", 0, 9)])).writes_per_day
     assert (instant[0]["written_bytes"], instant[0]["written_bytes_per_day"]) == (9, None)
+
+
+def test_memory_has_no_drive_to_wear(tmp_path):
+    large = [TierFacts(name, 10**12) for name in ("gpu", "cpu", "nvme")]
+    path = write_trace(tmp_path / "t.parquet", HAND, tiers=large)
+    for rated in (None, Endurance(total_bytes=10**16)):
+        cpu, nvme = report(path, endurance=rated).writes_per_day
+        assert (cpu["capacity_writes_per_day"], cpu["endurance_bytes"], cpu["years_of_life"]) == (None, None, None)
+        assert nvme["capacity_writes_per_day"] > 0 < nvme["years_of_life"]
+    shown = run_cli("kvdistill", "report", path, "--markdown").stdout
+    assert "is no whole drive" not in shown
+    (cpu,) = [line for line in shown.splitlines() if line.startswith("| cpu | 6.00 kB")]
+    assert cpu.endswith("| 4.94 GB/day | 1.00 TB | - | - | - |")
 
 
 def test_markdown_takes_names_literally(tmp_path):
