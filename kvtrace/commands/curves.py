@@ -144,7 +144,8 @@ def mrc(
 
     LRU is exact, in one pass; another policy is simulated at each capacity, with samples of a large file, and the
     estimated error beside each figure. Beside it stands what no policy can exceed at that capacity: Belady's optimum,
-    which knows all that will be asked for. What is passed on is what the tier below reads, if it holds everything.
+    which knows all that will be asked for. The capacity for a share of all possible hits is exact for LRU; for another
+    policy it is the least of those tried that reaches it: less may do. What is passed on is what the tier below reads, if it holds everything.
 
     \b
     kvtrace mrc conversation.jsonl --source mooncake --model llama3.1-8b
@@ -180,12 +181,13 @@ def _document(found: HitCurve, policy: str) -> Document:
     """)
     shown = [asdict(point) | {"hit_ratio": _hit_ratio(point, found.sampling_rate)} for point in found.points]
     rows = [[point[column.name] for column in columns] for point in shown]
-    enough = [
-        f"{100 * e['share_of_hits']:.0f} % of all possible hits: "
-        + ("more than all objects" if e["capacity_bytes"] is None else format_bytes(e["capacity_bytes"]))
-        for e in found.enough
-    ]
-    if found.enough[-1]["capacity_bytes"] == 0:
+    enough = []
+    for e in found.enough:
+        some = "more than all objects" if e["capacity_bytes"] is None else format_bytes(e["capacity_bytes"])
+        if e["is_at_most"] and e["capacity_bytes"] is not None:
+            some = f"at most {some}, the least of these capacities that reaches it"
+        enough.append(f"{100 * e['share_of_hits']:.0f} % of all possible hits: {some}")
+    if not any(point.hits or point.passed_bytes for point in found.points):
         enough = ["nothing hits, whatever the capacity: no request asks for what another has left"]
     table = ReportTable(title, Sheet.SUMMARY, columns, rows, bars="hits")
     return Document("", "", [Chapter("", [table], enough)])
