@@ -145,7 +145,8 @@ def mrc(
     LRU is exact, in one pass; another policy is simulated at each capacity, with samples of a large file, and the
     estimated error beside each figure. Beside it stands what no policy can exceed at that capacity: Belady's optimum,
     which knows all that will be asked for. The capacity for a share of all possible hits is exact for LRU; for another
-    policy it is the least of those tried that reaches it: less may do. What is passed on is what the tier below reads, if it holds everything.
+    policy it is the least of those tried that reaches it: less may do. What is passed on is what the tier below reads,
+    if it holds everything.
 
     \b
     kvtrace mrc conversation.jsonl --source mooncake --model llama3.1-8b

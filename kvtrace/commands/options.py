@@ -335,6 +335,13 @@ class StackArguments:
 
 
 @dataclass(frozen=True, slots=True)
+class StoringArguments(StackArguments):
+    """The same where the stack must store something below memory."""
+
+    preset: Annotated[str, typer.Option(help="The caching stack to imitate: a name, or a .toml file.")] = "lmcache-disk"
+
+
+@dataclass(frozen=True, slots=True)
 class RunArguments:
     """Where the simulation ends, its seed, and its ranks."""
 
