@@ -355,7 +355,7 @@ def _prices(texts: list[str], roles: list[str]) -> dict[str, float] | None:
     for text in texts:
         role, equals, price = (part.strip() for part in text.partition("="))
         if role not in roles and equals:
-            raise ConfigError(f"--price {text}: the preset has no tier {role}; say the price of {' and '.join(roles)}")
+            raise ConfigError(f"--price {text}: prices here are of {' and '.join(roles)}, not of {role}")
         found[role] = price_of_byte(price, f"--price {text}", "dram=4/GiB or nvme=0.1/GiB")
     if found and (missing := next((role for role in roles if role not in found), None)):
         raise ConfigError(f"--price: say that of {missing} too, such as --price {missing}=0.1/GiB")

@@ -379,9 +379,9 @@ class FleetArguments:
     ] = None
 
     def check(self, preset: Preset) -> None:
-        """Raise ConfigError if a router was said, and `preset` has one node to choose from."""
-        if self.router is not None and preset.fleet.nodes == 1:
-            raise ConfigError(f"--router {self.router}: there is one node; say how many, such as --nodes 8")
+        """Raise ConfigError if anything was said of several nodes, and `preset` has one."""
+        for name, value in given(self, "nodes").items() if preset.fleet.nodes == 1 else ():
+            raise ConfigError(f"{flag_of(name)} {value}: there is one node; say how many, such as --nodes 8")
 
     def over(self, stack: StackArguments) -> StackArguments:
         """Return `stack` with what was given as settings before its own."""
