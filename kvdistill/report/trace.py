@@ -46,7 +46,7 @@ from kvtrace.core.document.document import (
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import MEMORY, Endurance
-from kvtrace.core.units import format_count
+from kvtrace.core.units import counted
 
 
 class TraceReport(Report, frozen=True, kw_only=True):
@@ -86,8 +86,8 @@ class TraceReport(Report, frozen=True, kw_only=True):
         is_instant = self.span_ns == 0
         notes = [*subject.notes, *(["all rows share one instant, so no rate is known"] if is_instant else [])]
         made = "simulated" if self.subject.is_simulated else "of real I/O"
-        rows = format_count(self.subject.rows)
-        headline = f"Trace, {made}: {rows} operations for {format_count(self.requests)} requests"
+        served = counted(self.requests, "request")
+        headline = f"Trace, {made}: {counted(self.subject.rows or 0, 'operation')} for {served}"
         spec = "text: tier, op, phase; count: ops = operations; bytes: bytes; count: objects"
         events = []
         if self.events:
@@ -167,15 +167,15 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
         operations = query(db, "trace_operations")
         times = at(meta.stats, "first_token", "with_cache")
         writes = by([row for row in operations if row["op"] == "write"], "tier")
-        counted = {t.get("name"): t for t in (meta.stats or {}).get("tiers") or [] if isinstance(t, dict)}
+        simulated = {t.get("name"): t for t in (meta.stats or {}).get("tiers") or [] if isinstance(t, dict)}
         # What was there before the start is not of the rate.
-        before = {name: of.get("populated_bytes") or 0 for name, of in counted.items()}
+        before = {name: of.get("populated_bytes") or 0 for name, of in simulated.items()}
         written = {tier: max(0, sum(row["bytes"] for row in rows) - before.get(tier, 0)) for tier, rows in writes}
         tiers = []
         for tier in meta.tiers:
             peak, end = live.get(tier.name) or (None, None)
             sizes = {"capacity_bytes": tier.capacity_bytes, "peak_live_bytes": peak, "end_live_bytes": end}
-            hits = {name: counted.get(tier.name, {}).get(name) for name in ("hits", "hit_ratio")}
+            hits = {name: simulated.get(tier.name, {}).get(name) for name in ("hits", "hit_ratio")}
             tiers.append({"name": tier.name} | sizes | hits)
         return TraceReport(
             subject=subject_of(path, meta),

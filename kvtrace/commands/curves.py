@@ -49,7 +49,15 @@ from kvtrace.core.document.page import check_page, check_plot
 from kvtrace.core.document.terminal import answer, show_tables
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import parse_endurance
-from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration, parse_bytes, parse_duration_ns
+from kvtrace.core.units import (
+    NS_PER_S,
+    counted,
+    format_bytes,
+    format_count,
+    format_duration,
+    parse_bytes,
+    parse_duration_ns,
+)
 from kvtrace.model.catalogue import find_model
 from kvtrace.model.serving import INSTANT, in_words
 
@@ -101,8 +109,8 @@ def sim(
         counts = {"requests": len(requests), "references": references, "results": results}
         emit_json({"policy": policy, "ttl_ns": ttl_ns or None, **counts, "full_blocks": full_blocks})
         return
-    counted = "full blocks" if full_blocks else "partial last blocks included"
-    title = f"{policy}: {format_count(references)} references of {format_count(len(requests))} requests, {counted}"
+    blocks = "full blocks" if full_blocks else "partial last blocks included"
+    title = f"{policy}: {counted(references, 'reference')} of {counted(len(requests), 'request')}, {blocks}"
     columns = columns_of(
         "count: capacity_blocks = capacity in blocks, hits; share: hit_ratio = hit ratio, optimal_hit_ratio = optimal"
     )
@@ -171,7 +179,7 @@ def _document(found: HitCurve, policy: str) -> Document:
     is_exact = found.sampling_rate == 1
     sampled = "" if is_exact else f", estimated from samples of {percent(found.sampling_rate)} of the objects"
     title = (
-        f"{policy}: {format_count(found.references)} references of {format_count(found.requests)} requests, "
+        f"{policy}: {counted(found.references, 'reference')} of {counted(found.requests, 'request')}, "
         f"objects of {found.object_tokens} tokens, {format_bytes(found.object_bytes)}, full ones only{sampled}"
     )
     columns = columns_of("""

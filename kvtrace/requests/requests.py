@@ -602,7 +602,9 @@ def reshape(requests: Requests, wanted: Reshaping, rng: np.random.Generator) -> 
         requests = superpose(requests, wanted.scale, wanted.scale_common, wanted.scale_shift_ns, rng)
     if wanted.max_requests is not None and wanted.max_requests < len(requests):
         kept = np.arange(wanted.max_requests)
-        requests = _noted(take(requests, kept), f"cut after {wanted.max_requests} requests")
+        requests = _noted(
+            take(requests, kept), f"cut after {wanted.max_requests} request{'s' * (wanted.max_requests > 1)}"
+        )
     changes = wanted.as_config()
     return replace(requests, origin={**requests.origin, "shape": changes}) if changes else requests
 

@@ -23,7 +23,7 @@ from kvtrace.core.native.library import I1, I4, I8, StructAt, function
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.tables import DENSE_SLACK, Reader, objects_path, open_table
-from kvtrace.core.units import INT64_MAX, NS_PER_S, format_bytes, format_count, format_duration
+from kvtrace.core.units import INT64_MAX, NS_PER_S, counted, format_bytes, format_count, format_duration
 from kvtrace.native.records import WORLD
 from kvtrace.sim.chains import Numbers, grown
 from kvtrace.sim.presets.tier import MONTH_S, TierSetting
@@ -38,7 +38,7 @@ def take(reader: Reader, progress: Callable[[float], None]) -> dict[str, Any]:
     ops, phases = TRACE.column("op").values, TRACE.column("phase").values
     shape = (max(1, len(meta.tiers)), len(ops), len(phases))
     counts, sizes = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-    first_ns, last_ns, counted = None, None, (meta.stats or {}).get("tiers") or []
+    first_ns, last_ns, simulated = None, None, (meta.stats or {}).get("tiers") or []
     for batch in reader.batches():
         ledger.apply(batch)
         if batch.num_rows:
@@ -71,7 +71,7 @@ def take(reader: Reader, progress: Callable[[float], None]) -> dict[str, Any]:
                 "peak_live_bytes": int(ledger.peak_bytes[t]),
                 "live_bytes_at_end": int(ledger.live_bytes[t]),
                 "is_upper_bound": not counts[:, ops.index("delete")].any(),
-                "hit_ratio": counted[t].get("hit_ratio") if t < len(counted) else None,
+                "hit_ratio": simulated[t].get("hit_ratio") if t < len(simulated) else None,
             }
             for t, tier in enumerate(meta.tiers)
         ],
@@ -94,8 +94,9 @@ def _count(batch: Any, counts: Any, sizes: Any) -> None:
 def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
     """Return the inventory `found` of the trace `name` as a document."""
     headline = (
-        f"{format_count(found['rows'])} rows over {format_duration(found['span_ns'])}, "
-        f"{format_count(found['objects'])} objects, {format_count(found['requests'])} requests\n"
+        f"{counted(found['rows'], 'row')} over {format_duration(found['span_ns'])}, "
+        f"{counted(found['objects'], 'object')}, "
+        f"{'- requests' if found['requests'] is None else counted(found['requests'], 'request')}\n"
         f"made by {meta.program} {meta.version}, preset {meta.preset or '-'}, model {meta.model_name or '-'}, "
         f"seed {'-' if meta.seed is None else meta.seed}, source {(meta.source or {}).get('kind', '-')}\n"
         f"{'simulated in virtual time' if meta.is_simulated else 'not simulated by kvtrace'}"
@@ -154,8 +155,7 @@ def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bo
         is_retrieved = batch.column("phase").indices.to_numpy() == _RETRIEVE
         documents.update(batch.column("object_id").to_numpy()[is_retrieved].tolist())
         progress(float(ledger.rows))
-    counted = (meta.stats or {}).get("tiers") or []
-    for t, tier in enumerate(counted):
+    for t, tier in enumerate((meta.stats or {}).get("tiers") or []):
         live = int(ledger.live_bytes[t])
         if tier.get("live_bytes") not in (None, live):
             raise TraceError(
