@@ -26,7 +26,7 @@ from kvtrace.core.document.document import (
     table_of,
 )
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance
+from kvtrace.core.statistics import MEMORY, SECONDS_PER_DAY, Endurance
 from kvtrace.core.units import DAYS_PER_YEAR, NS_PER_S, format_bytes, format_duration
 
 _NS_PER_DAY = SECONDS_PER_DAY * NS_PER_S
@@ -123,14 +123,18 @@ def hit_ratio(meta: Metadata) -> float | None:
 
 
 def writes_per_day(
-    written: dict[str, int], span_ns: int | None, meta: Metadata, endurance: Endurance | None
+    written: dict[str, int],
+    span_ns: int | None,
+    meta: Metadata,
+    endurance: Endurance | None,
+    in_memory: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Return for each tier that was written the bytes a day at this rate; null without a time span.
 
     `capacity_writes_per_day` is in the capacity that the trace gave the tier: drive writes per day of such a drive.
     `years_of_life` are those of a drive of that `endurance`; without that, of one of the tier's capacity that endures
     `_USUAL`, if a drive may be so small. Of a tier that each node of a fleet has its own of, it is all these drives
-    together.
+    together. What `in_memory` names has no drive: neither is known of it.
     """
     tiers = {tier.name: tier for tier in meta.tiers}
     rows = []
@@ -139,7 +143,8 @@ def writes_per_day(
         daily = count * _NS_PER_DAY / span_ns if span_ns else None
         capacity, drives = (None, 1) if tier not in tiers else (tiers[tier].capacity_bytes, meta.instances(tiers[tier]))
         is_drive = capacity is not None and capacity >= LEAST_DRIVE_BYTES
-        life = (_USUAL if endurance is None and is_drive else endurance or Endurance()).rated_bytes(capacity)
+        rated = _USUAL if endurance is None and is_drive else endurance or Endurance()
+        life = None if tier in in_memory else rated.rated_bytes(capacity)
         life, capacity = life and life * drives, capacity and capacity * drives
         rows.append(
             {
@@ -148,7 +153,9 @@ def writes_per_day(
                 "span_ns": span_ns,
                 "written_bytes_per_day": daily,
                 "capacity_bytes": capacity,
-                "capacity_writes_per_day": daily / capacity if daily is not None and capacity else None,
+                "capacity_writes_per_day": daily / capacity
+                if daily is not None and capacity and tier not in in_memory
+                else None,
                 "endurance_bytes": life,
                 "years_of_life": life / daily / DAYS_PER_YEAR if life and daily else None,
             }
@@ -316,12 +323,12 @@ def wear_table(rows: list[dict[str, Any]], note: str) -> ReportTable:
             f"{format_duration(max(spans))} cannot tell what a day brings: loads rise and fall, and a tier that still "
             "fills up evicts less, and so writes otherwise, than a full one."
         )
-    if any(row["endurance_bytes"] is None for row in rows):
+    if any(row["endurance_bytes"] is None and row["tier"] not in MEMORY for row in rows):
         said.append(
             f"A tier of less than {format_bytes(LEAST_DRIVE_BYTES)} is no whole drive, so its drive's writes a "
             "day and life are not known: --endurance says what the drive may be written."
         )
-    else:
+    elif any(row["endurance_bytes"] for row in rows):
         said.append("Endurance: --endurance, else one write of the capacity a day for 5 years.")
     small = {row["tier"] for row in rows if (row["capacity_bytes"] or 0) < LEAST_DRIVE_BYTES}
     shown = [

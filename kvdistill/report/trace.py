@@ -45,8 +45,8 @@ from kvtrace.core.document.document import (
 )
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
-from kvtrace.core.statistics import Endurance
-from kvtrace.core.units import format_count
+from kvtrace.core.statistics import MEMORY, Endurance
+from kvtrace.core.units import counted
 
 
 class TraceReport(Report, frozen=True, kw_only=True):
@@ -86,8 +86,8 @@ class TraceReport(Report, frozen=True, kw_only=True):
         is_instant = self.span_ns == 0
         notes = [*subject.notes, *(["all rows share one instant, so no rate is known"] if is_instant else [])]
         made = "simulated" if self.subject.is_simulated else "of real I/O"
-        rows = format_count(self.subject.rows)
-        headline = f"Trace, {made}: {rows} operations for {format_count(self.requests)} requests"
+        served = counted(self.requests, "request")
+        headline = f"Trace, {made}: {counted(self.subject.rows or 0, 'operation')} for {served}"
         spec = "text: tier, op, phase; count: ops = operations; bytes: bytes; count: objects"
         events = []
         if self.events:
@@ -167,13 +167,15 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
         operations = query(db, "trace_operations")
         times = at(meta.stats, "first_token", "with_cache")
         writes = by([row for row in operations if row["op"] == "write"], "tier")
-        written = {tier: sum(row["bytes"] for row in rows) for tier, rows in writes}
-        counted = {t.get("name"): t for t in (meta.stats or {}).get("tiers") or [] if isinstance(t, dict)}
+        simulated = {t.get("name"): t for t in (meta.stats or {}).get("tiers") or [] if isinstance(t, dict)}
+        # What was there before the start is not of the rate.
+        before = {name: of.get("populated_bytes") or 0 for name, of in simulated.items()}
+        written = {tier: max(0, sum(row["bytes"] for row in rows) - before.get(tier, 0)) for tier, rows in writes}
         tiers = []
         for tier in meta.tiers:
             peak, end = live.get(tier.name) or (None, None)
             sizes = {"capacity_bytes": tier.capacity_bytes, "peak_live_bytes": peak, "end_live_bytes": end}
-            hits = {name: counted.get(tier.name, {}).get(name) for name in ("hits", "hit_ratio")}
+            hits = {name: simulated.get(tier.name, {}).get(name) for name in ("hits", "hit_ratio")}
             tiers.append({"name": tier.name} | sizes | hits)
         return TraceReport(
             subject=subject_of(path, meta),
@@ -189,9 +191,22 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
             size_bins=query(db, "run_size_bins", has_deletes=True),
             bucket_ns=bucket_ns if span_ns else None,
             over_time=over_time,
-            writes_per_day=writes_per_day(written, span_ns, meta, endurance),
+            writes_per_day=writes_per_day(written, _simulated_ns(meta, span_ns, last), meta, endurance, MEMORY),
             first_token=times if isinstance(times, dict) else None,
         )
+
+
+def _simulated_ns(meta: Metadata, span_ns: int | None, last_ns: int | None) -> int | None:
+    """Return over how long a trace's rows are: of a simulation from its start, and to its end if that is known.
+
+    Requests of a file, or a limited number of them, may end before the duration that was asked for.
+    """
+    if not meta.is_simulated or last_ns is None:
+        return span_ns
+    duration_ns = meta.config.get("duration_ns")
+    if meta.config.get("max_requests") or "file" in (meta.source or {}) or not isinstance(duration_ns, int):
+        return last_ns
+    return max(last_ns, duration_ns)
 
 
 _NOT_MEASURED = "not measured: a trace says what is to be done, and holds no times of a device"
@@ -248,11 +263,9 @@ def _highlights(report: TraceReport) -> list[Highlight]:
         found.append(Highlight(f"hit ratio of {name}", last, Unit.SHARE, "of all lookups, simulated"))
     for row in report.writes_per_day[-1:]:
         name = row["tier"]
-        read = sum(o["bytes"] for o in report.operations if (o["tier"], o["op"]) == (name, "read"))
-        found += [
-            Highlight(f"read from {name}", read, Unit.BYTES),
-            Highlight(f"written to {name}", row["written_bytes"], Unit.BYTES),
-        ]
+        for op, said in (("read", "read from"), ("write", "written to")):
+            moved = sum(o["bytes"] for o in report.operations if (o["tier"], o["op"]) == (name, op))
+            found.append(Highlight(f"{said} {name}", moved, Unit.BYTES))
         if row["years_of_life"] is not None:
             found.append(Highlight(f"drive life, {name}", row["years_of_life"], Unit.YEARS, "at this rate, see Wear"))
     return found

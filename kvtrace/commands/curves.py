@@ -50,7 +50,15 @@ from kvtrace.core.document.terminal import answer, show_tables
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import STALLS
 from kvtrace.core.statistics import parse_endurance
-from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration, parse_bytes, parse_duration_ns
+from kvtrace.core.units import (
+    NS_PER_S,
+    counted,
+    format_bytes,
+    format_count,
+    format_duration,
+    parse_bytes,
+    parse_duration_ns,
+)
 from kvtrace.model.catalogue import find_model
 from kvtrace.model.serving import INSTANT, in_words
 
@@ -102,8 +110,8 @@ def sim(
         counts = {"requests": len(requests), "references": references, "results": results}
         emit_json({"policy": policy, "ttl_ns": ttl_ns or None, **counts, "full_blocks": full_blocks})
         return
-    counted = "full blocks" if full_blocks else "partial last blocks included"
-    title = f"{policy}: {format_count(references)} references of {format_count(len(requests))} requests, {counted}"
+    blocks = "full blocks" if full_blocks else "partial last blocks included"
+    title = f"{policy}: {counted(references, 'reference')} of {counted(len(requests), 'request')}, {blocks}"
     columns = columns_of(
         "count: capacity_blocks = capacity in blocks, hits; share: hit_ratio = hit ratio, optimal_hit_ratio = optimal"
     )
@@ -145,7 +153,9 @@ def mrc(
 
     LRU is exact, in one pass; another policy is simulated at each capacity, with samples of a large file, and the
     estimated error beside each figure. Beside it stands what no policy can exceed at that capacity: Belady's optimum,
-    which knows all that will be asked for. What is passed on is what the tier below reads, if it holds everything.
+    which knows all that will be asked for. The capacity for a share of all possible hits is exact for LRU; for another
+    policy it is the least of those tried that reaches it: less may do. What is passed on is what the tier below reads,
+    if it holds everything.
 
     \b
     kvtrace mrc conversation.jsonl --source mooncake --model llama3.1-8b
@@ -170,7 +180,7 @@ def _document(found: HitCurve, policy: str) -> Document:
     is_exact = found.sampling_rate == 1
     sampled = "" if is_exact else f", estimated from samples of {percent(found.sampling_rate)} of the objects"
     title = (
-        f"{policy}: {format_count(found.references)} references of {format_count(found.requests)} requests, "
+        f"{policy}: {counted(found.references, 'reference')} of {counted(found.requests, 'request')}, "
         f"objects of {found.object_tokens} tokens, {format_bytes(found.object_bytes)}, full ones only{sampled}"
     )
     columns = columns_of("""
@@ -181,12 +191,13 @@ def _document(found: HitCurve, policy: str) -> Document:
     """)
     shown = [asdict(point) | {"hit_ratio": _hit_ratio(point, found.sampling_rate)} for point in found.points]
     rows = [[point[column.name] for column in columns] for point in shown]
-    enough = [
-        f"{100 * e['share_of_hits']:.0f} % of all possible hits: "
-        + ("more than all objects" if e["capacity_bytes"] is None else format_bytes(e["capacity_bytes"]))
-        for e in found.enough
-    ]
-    if found.enough[-1]["capacity_bytes"] == 0:
+    enough = []
+    for e in found.enough:
+        some = "more than all objects" if e["capacity_bytes"] is None else format_bytes(e["capacity_bytes"])
+        if e["is_at_most"] and e["capacity_bytes"] is not None:
+            some = f"at most {some}, the least of these capacities that reaches it"
+        enough.append(f"{100 * e['share_of_hits']:.0f} % of all possible hits: {some}")
+    if not any(point.hits or point.passed_bytes for point in found.points):
         enough = ["nothing hits, whatever the capacity: no request asks for what another has left"]
     table = ReportTable(title, Sheet.SUMMARY, columns, rows, bars="hits")
     return Document("", "", [Chapter("", [table], enough)])
@@ -353,7 +364,7 @@ def _prices(texts: list[str], roles: list[str]) -> dict[str, float] | None:
     for text in texts:
         role, equals, price = (part.strip() for part in text.partition("="))
         if role not in roles and equals:
-            raise ConfigError(f"--price {text}: the preset has no tier {role}; say the price of {' and '.join(roles)}")
+            raise ConfigError(f"--price {text}: prices here are of {' and '.join(roles)}, not of {role}")
         found[role] = price_of_byte(price, f"--price {text}", "dram=4/GiB or nvme=0.1/GiB")
     if found and (missing := next((role for role in roles if role not in found), None)):
         raise ConfigError(f"--price: say that of {missing} too, such as --price {missing}=0.1/GiB")

@@ -149,6 +149,7 @@ def gen(
 
     scenario = prepare(file, fleet.over(stack), users, run, source, turns, events=event or ())
     fleet.check(scenario.preset)
+    drive.check(scenario.preset.tiers[-1].name)
     simulation, config = scenario.simulation(), scenario.config
     with progress("simulating", scenario.span_ns(simulation)) as tick:
         meta = trace_output.write(output, simulation, config, ["kvtrace", *sys.argv[1:]], requests_out, tick)
@@ -214,7 +215,7 @@ def generated(summary: dict[str, Any]) -> Document:
     worn += [cost_line(cost, " at the trace's end", basis) for cost in summary.get("costs", [])] + _beside(stats)
     headline = (
         f"{format_count(summary['rows'])} rows, preset {summary['preset']}, model {summary['model']}, "
-        f"seed {summary['seed']}, {format_count(stats['requests'])} requests"
+        f"seed {summary['seed']}, {format_count(stats['requests'])} request{'s' * (stats['requests'] != 1)}"
     )
     if stalled := stats.get("stalled_requests"):
         headline = f"{STALLS} in {stalled:,} of {stats['requests']:,} requests; {headline}"

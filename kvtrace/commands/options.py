@@ -23,7 +23,7 @@ from kvtrace.core.document.page import html_page
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
 from kvtrace.core.schema import RequestKind
-from kvtrace.core.statistics import QUANTILES, Endurance, endurance, parse_drive_size, parse_endurance
+from kvtrace.core.statistics import MEMORY, QUANTILES, Endurance, endurance, parse_drive_size, parse_endurance
 from kvtrace.core.units import parse_bytes, parse_duration_ns, parse_rate_per_s
 from kvtrace.model.catalogue import find_model, logged_model
 from kvtrace.requests.registry import SOURCES, detect, read
@@ -335,6 +335,13 @@ class StackArguments:
 
 
 @dataclass(frozen=True, slots=True)
+class StoringArguments(StackArguments):
+    """The same where the stack must store something below memory."""
+
+    preset: Annotated[str, typer.Option(help="The caching stack to imitate: a name, or a .toml file.")] = "lmcache-disk"
+
+
+@dataclass(frozen=True, slots=True)
 class RunArguments:
     """Where the simulation ends, its seed, and its ranks."""
 
@@ -372,9 +379,9 @@ class FleetArguments:
     ] = None
 
     def check(self, preset: Preset) -> None:
-        """Raise ConfigError if a router was said, and `preset` has one node to choose from."""
-        if self.router is not None and preset.fleet.nodes == 1:
-            raise ConfigError(f"--router {self.router}: there is one node; say how many, such as --nodes 8")
+        """Raise ConfigError if anything was said of several nodes, and `preset` has one."""
+        for name, value in given(self, "nodes").items() if preset.fleet.nodes == 1 else ():
+            raise ConfigError(f"{flag_of(name)} {value}: there is one node; say how many, such as --nodes 8")
 
     def over(self, stack: StackArguments) -> StackArguments:
         """Return `stack` with what was given as settings before its own."""
@@ -412,6 +419,11 @@ class DriveArguments:
         ),
         parse_endurance,
     ] = None
+
+    def check(self, last: str) -> None:
+        """Raise ConfigError if anything was said of the drive, and the slowest tier, `last`, is memory."""
+        for name in given(self) if last in MEMORY else ():
+            raise ConfigError(f"{flag_of(name)}: the slowest tier, {last}, is memory, which does not wear")
 
     def wear(self, stats: dict[str, Any], span_ns: int | None, capacity_bytes: int | None) -> list[dict[str, Any]]:
         """Return what statistics.endurance does, with the drive's years if it is known what it may be written.

@@ -26,6 +26,7 @@ from kvtrace.commands.options import (
     RunArguments,
     SourceArguments,
     StackArguments,
+    StoringArguments,
     TargetHit,
     TargetTtft,
     TurnsOption,
@@ -297,7 +298,7 @@ def as_json_of(found: Findings, output: Path) -> dict[str, Any]:
     }
 
 
-PRESET, ROUTERS = "lmcache-disk", ("round-robin", "prefix")
+ROUTERS = "round-robin", "prefix"
 _OWN = {"preset", "router", "settings"}
 
 
@@ -318,7 +319,7 @@ def plan(
     workers: Workers = None,
     scheduler: Scheduler = None,
     as_json: AsJson = False,
-    stack: StackArguments,
+    stack: StoringArguments,
     fleet: FleetArguments,
     users: UserArguments,
     run: RunArguments,
@@ -349,12 +350,11 @@ def plan(
         text: price_of_byte(text, where) for text in {of.price for of in (listed.dram, *listed.media.values())} if text
     }
     given = _given(context)
-    name = stack.preset if "preset" in given else PRESET
-    presets = stacks_of(name)
+    presets = stacks_of(stack.preset)
     if file is not None and source.source is None:
         source = replace(source, source=detect(file))
         log(f"note: {file} is read as --source {source.source}")
-    scenario = prepare(file, fleet.over(replace(stack, preset=name)), users, run, source, turns)
+    scenario = prepare(file, fleet.over(stack), users, run, source, turns)
     if scenario.load.requests is not None:
         scenario.load.requests.check_shared()
     nodes = scenario.preset.fleet.nodes
@@ -362,7 +362,7 @@ def plan(
     wanted = Plan(file, _for_gen(context, given, stack, source), presets, nodes, routers, listed, of_byte)
     offers = wanted.offers()
     if not offers:
-        raise ConfigError(f"{where}: nothing that {name} could use; list nvme or file, or object for {SOME}")
+        raise ConfigError(f"{where}: nothing that {stack.preset} could use; list nvme or file, or object for {SOME}")
     with noted_interrupt(output, len(offers)) as results:
         simulate = partial(simulate_all, output=output, results=results, workers=workers, scheduler=scheduler)
         found = _found(wanted, offers, target, simulate, results)

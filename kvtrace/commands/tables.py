@@ -22,7 +22,7 @@ from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.metadata import describe
 from kvtrace.core.schema import EVENTS, OBJECTS, TRACE
 from kvtrace.core.tables import create, objects_path, open_table
-from kvtrace.core.units import NS_PER_S, format_count, parse_bytes, parse_duration_ns, printable
+from kvtrace.core.units import NS_PER_S, counted, format_count, parse_bytes, parse_duration_ns, printable
 
 if TYPE_CHECKING:
     from kvtrace.sim.presets.preset import Knob
@@ -269,7 +269,7 @@ def validate(file: TraceFile, as_json: AsJson = False) -> None:
         emit_json({"file": str(file), "is_valid": True, **counts})
     else:
         note = "" if has_table else "; no objects table beside it"
-        holds = f"{format_count(ledger.rows)} rows, {format_count(ledger.objects)} objects"
+        holds = f"{counted(ledger.rows, 'row')}, {counted(ledger.objects, 'object')}"
         typer.echo(f"{printable(str(file))}: valid, {holds}{note}")
 
 

@@ -213,6 +213,9 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 SECONDS_PER_DAY = 86_400
+DRAM: Final = ("cpu", "dram", "host")
+MEMORY: Final = ("gpu", "hbm", *DRAM)
+"""Tiers of these names are no drives: they do not wear."""
 
 
 def parse_drive_size(text: str) -> int:
@@ -228,12 +231,11 @@ def endurance(stats: dict[str, Any], span_ns: int | None, size_bytes: int | None
 
     Of a tier that each node of a fleet, or each rack, has its own of, it is the mean of these.
     What was written before the start is not of that rate. Empty if the span is zero or unknown, or if there is only
-    one tier: then no storage is simulated.
+    one tier, or memory alone: then no storage is simulated.
     """
     tiers = stats.get("tiers") or []
-    if not span_ns or len(tiers) < 2:  # noqa: PLR2004 - a memory tier and a storage tier
+    if not span_ns or len(tiers) < 2 or (last := tiers[-1])["name"] in MEMORY:  # noqa: PLR2004 - memory and storage
         return []
-    last = tiers[-1]
     instances = last.get("instances", 1)
     per_day = (last["written_bytes"] - last["populated_bytes"]) * SECONDS_PER_DAY * NS_PER_S // span_ns // instances
     return [

@@ -47,8 +47,8 @@ class CurvePoint:
 class HitCurve:
     """A curve of points, and the capacity at which given shares of all possible hits are reached.
 
-    LRU is known at every capacity, so that these are exact; of another policy they are the first points that do,
-    null if none does.
+    LRU is known at every capacity, so that these are exact; of another policy they are the first points that do, so
+    that less may do as well (`is_at_most`); null if none does.
     """
 
     policy: str
@@ -136,6 +136,7 @@ def _enough(curve: LruCurve, points: list[CurvePoint], share: float, size: int, 
         "share_of_hits": share,
         "capacity_objects": capacity,
         "capacity_bytes": None if capacity is None else capacity * size,
+        "is_at_most": policy != Policy.LRU,
     }
 
 

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance, nearest_rank
+from kvtrace.core.statistics import DRAM, MEMORY, SECONDS_PER_DAY, Endurance, nearest_rank
 from kvtrace.core.units import NS_PER_S
 from kvtrace.curves.stack import HASH_VALUES, T95, optimal_uses, sample_of
 from kvtrace.model.shape import ModelShape
 from kvtrace.native.records import UNBOUNDED
 from kvtrace.sim.chains import Chains, chunk_chains
-from kvtrace.sim.fleet import DRAM, MEMORY, all_tiers
+from kvtrace.sim.fleet import all_tiers
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Preset
 from kvtrace.sim.presets.tier import TierSetting

@@ -16,7 +16,7 @@ import msgspec
 from kvtrace.core.config import load_toml, to_struct
 from kvtrace.core.document.document import Chapter, Document, ReportColumn, ReportTable, Sheet, Unit, columns_of
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import format_count, format_io_size
+from kvtrace.core.units import counted, format_count, format_io_size
 from kvtrace.model.huggingface import read_model
 from kvtrace.model.shape import (
     Full,
@@ -244,7 +244,7 @@ def document(d: dict[str, Any]) -> Document:
     page = "" if d["page_bytes"] == 1 else f", padded to pages of {format_io_size(d['page_bytes'])}"
     rest = d["tokens"] - d["chunks"] * d["chunk_tokens"]
     left = f"; {format_count(rest)} tokens fill no chunk and are not stored" if rest else ""
-    prefix = f"A prefix of {format_count(d['tokens'])} tokens: {format_count(d['chunks'])} chunks{left}"
+    prefix = f"A prefix of {counted(d['tokens'], 'token')}: {counted(d['chunks'], 'chunk')}{left}"
     needs = ", ".join(f"{p['kind']} {format_count(p['needed_chunks'])}" for p in d["pieces"])
     is_windowed = d["read_bytes"] != d["stored_dense_bytes"]
     # All ranks together.
@@ -254,7 +254,7 @@ def document(d: dict[str, Any]) -> Document:
     rows = [[name.replace("_", ", "), size, size] for name, size in sizes.items()]
     taken = ReportTable("", Sheet.SUMMARY, [*columns_of("text: what = all ranks"), *_SIZES], rows)
     chapters += [
-        Chapter(f"A chunk of {format_count(d['chunk_tokens'])} tokens{page}", [_objects(d)]),
+        Chapter(f"A chunk of {counted(d['chunk_tokens'], 'token')}{page}", [_objects(d)]),
         Chapter(prefix, [taken], [f"chunks that a read needs: {needs}"] if is_windowed else []),
     ]
     headline = f"KV cache in {d['kv_dtype']}, context up to {format_count(d['max_context_tokens'])} tokens"

@@ -39,7 +39,8 @@ EXPORT int64_t ledger_enter(Books *b, int64_t rows, const int64_t *ts_ns, const 
             if (ts_ns[i] < b->last_ns) return b->before = b->last_ns, TIME_BACKWARDS;
             if ((code = check(op[i], held, offset_bytes[i], length_bytes[i], b))) return code;
             if ((code = check_stage(request[i], stage[i], b))) return code;
-        }
+        } else if (request[i] != NONE) b->stages[request[i]] = 0;
+        *extent = max_of(0, *extent);
         b->last_ns = ts_ns[i];
         if (op[i] == OP_READ) continue;
         int64_t reach = offset_bytes[i] + length_bytes[i], after = op[i] == OP_DELETE ? 0 : max_of(reach, held);

@@ -358,8 +358,8 @@ typedef struct {
     TABLE(TierBooks, tiers);
     TABLE(int64_t, sizes);          // live bytes of an object in a tier, or in an instance of it
     TABLE(int64_t, instances);      // live bytes of each instance of a tier; of one node alone, of each tier
-    TABLE(int64_t, extents);        // the bytes that each object had in any tier, at its largest
-    TABLE(int32_t, stages);         // that each request has reached
+    TABLE(int64_t, extents);        // the bytes that each object had in any tier, at its largest; NONE: no row names it
+    TABLE(int32_t, stages);         // that each request has reached; 0 of all that are named where rows are only counted
 } Books;
 
 // Names, int64, and their numbers, which stand in a hash table of twice so many places; memory of C's own.

@@ -16,7 +16,7 @@ from kvtrace.core.errors import TraceError, refuse
 from kvtrace.core.metadata import describe
 from kvtrace.core.schema import REQUESTS, RequestKind, enum_code, numbers
 from kvtrace.core.tables import SUFFIXES, create, open_table
-from kvtrace.core.units import format_count, format_duration
+from kvtrace.core.units import counted, format_count, format_duration
 from kvtrace.requests.requests import (
     MAX_BLOCK_ID,
     MAX_NS,
@@ -201,5 +201,7 @@ def lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
         for name, value in figures["oddities"].items()
     ]
     if figures["nulls"]:
-        found.append(("null", ", ".join(f"{name} in {count:,} rows" for name, count in figures["nulls"].items())))
+        found.append(
+            ("null", ", ".join(f"{name} in {counted(count, 'row')}" for name, count in figures["nulls"].items()))
+        )
     return found

@@ -556,6 +556,10 @@ class Reshaping:
             raise ConfigError(f"scale common(={self.scale_common:g}) must be from 0 to 1")
         if self.scale == 1 and (self.scale_common or self.scale_shift_ns != SCALE_SHIFT_NS):
             raise ConfigError("scale common and scale shift are of the copies that --scale makes: give it, such as 64")
+        if self.over_limit is not OverLimit.DROP and self.max_input_tokens is None:
+            raise ConfigError(f"--over-limit {self.over_limit} needs the limit: give --max-input-tokens, such as 8192")
+        if self.cycle_ids is not CycleIds.DISTINCT and self.cycles == 1:
+            raise ConfigError(f"--cycle-ids {self.cycle_ids} is of later cycles: give --cycles, such as 2")
 
     def as_config(self) -> dict[str, Any]:
         """Return the fields that are not at their defaults."""
@@ -598,7 +602,9 @@ def reshape(requests: Requests, wanted: Reshaping, rng: np.random.Generator) -> 
         requests = superpose(requests, wanted.scale, wanted.scale_common, wanted.scale_shift_ns, rng)
     if wanted.max_requests is not None and wanted.max_requests < len(requests):
         kept = np.arange(wanted.max_requests)
-        requests = _noted(take(requests, kept), f"cut after {wanted.max_requests} requests")
+        requests = _noted(
+            take(requests, kept), f"cut after {wanted.max_requests} request{'s' * (wanted.max_requests > 1)}"
+        )
     changes = wanted.as_config()
     return replace(requests, origin={**requests.origin, "shape": changes}) if changes else requests
 

@@ -19,6 +19,7 @@ from kvtrace.core.config import nearest
 from kvtrace.core.document.chapters import hit_ratios
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import TRACE, Op, Phase, enum_code
+from kvtrace.core.statistics import MEMORY
 from kvtrace.core.units import format_duration, parse_duration_ns
 from kvtrace.native.records import (
     BACK,
@@ -37,10 +38,6 @@ from kvtrace.native.records import (
 )
 from kvtrace.sim.chains import grown
 from kvtrace.sim.presets.tier import FleetSetting, Scope, TierSetting, bytes_of
-
-DRAM: Final = ("cpu", "dram", "host")
-MEMORY: Final = ("gpu", "hbm", *DRAM)
-"""Tiers of these names are no drives."""
 
 
 class Kind(StrEnum):

@@ -18,10 +18,9 @@ import msgspec
 from kvtrace.core.config import load_toml, to_struct
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, Unit, show, table_of
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.statistics import SECONDS_PER_DAY, parse_endurance
+from kvtrace.core.statistics import MEMORY, SECONDS_PER_DAY, parse_endurance
 from kvtrace.core.units import NS_PER_S, format_duration, parse_bytes
 from kvtrace.curves.points import Simulated, is_store, roles_of
-from kvtrace.sim.fleet import MEMORY
 from kvtrace.sim.presets.preset import Preset, load_preset
 from kvtrace.sim.presets.tier import MONTH_S, PRICES, TierSetting
 from kvtrace.study.document import Candidate, Findings, front, stalls_of

@@ -20,7 +20,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, objects_batch
 from kvtrace.core.tables import create, objects_path
-from kvtrace.core.units import format_bytes, format_count, format_duration, parse_duration_ns
+from kvtrace.core.units import counted, format_bytes, format_count, format_duration, parse_duration_ns
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.presets.preset import DESCRIPTION, MOST_EVENTS, TRAINING, Training, WrittenBy
 
@@ -187,9 +187,9 @@ def document(summary: dict[str, Any]) -> Document:
     """Return what `kvtrace gen --preset checkpoint` made as a document."""
     found, training = summary["stats"]["checkpoint"], summary["training"]
     headline = (
-        f"{format_count(found['saves'])} saves of {format_bytes(found['checkpoint_bytes'])} and "
-        f"{format_count(found['restores'])} restores: {format_count(summary['rows'])} rows, model {summary['model']}, "
-        f"{format_count(training['ranks'])} ranks ({training['placement']}), seed {summary['seed']}"
+        f"{counted(found['saves'], 'save')} of {format_bytes(found['checkpoint_bytes'])} and "
+        f"{counted(found['restores'], 'restore')}: {counted(summary['rows'], 'row')}, model {summary['model']}, "
+        f"{counted(training['ranks'], 'rank')} ({training['placement']}), seed {summary['seed']}"
     )
     rows = [{"part": part} | of for part, of in summary["parts"].items()]
     spec = "text: part; count: objects = objects a checkpoint; bytes: bytes = a checkpoint, largest_bytes = largest"
@@ -197,7 +197,7 @@ def document(summary: dict[str, Any]) -> Document:
     notes = [", ".join(said)]
     if found["failures"]:
         notes.append(
-            f"{format_count(found['failures'])} failures, {format_duration(found['lost_ns'])} of training lost to them"
+            f"{counted(found['failures'], 'failure')}, {format_duration(found['lost_ns'])} of training lost to them"
         )
     return Document(summary["file"], headline, [Chapter("", [table_of("parts", Sheet.SUMMARY, spec, rows)], notes)])
 

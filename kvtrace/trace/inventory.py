@@ -23,7 +23,7 @@ from kvtrace.core.native.library import I1, I4, I8, StructAt, function
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.tables import DENSE_SLACK, Reader, objects_path, open_table
-from kvtrace.core.units import INT64_MAX, NS_PER_S, format_bytes, format_count, format_duration
+from kvtrace.core.units import INT64_MAX, NS_PER_S, counted, format_bytes, format_count, format_duration
 from kvtrace.native.records import WORLD
 from kvtrace.sim.chains import Numbers, grown
 from kvtrace.sim.presets.tier import MONTH_S, TierSetting
@@ -38,7 +38,7 @@ def take(reader: Reader, progress: Callable[[float], None]) -> dict[str, Any]:
     ops, phases = TRACE.column("op").values, TRACE.column("phase").values
     shape = (max(1, len(meta.tiers)), len(ops), len(phases))
     counts, sizes = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-    first_ns, last_ns, counted = None, None, (meta.stats or {}).get("tiers") or []
+    first_ns, last_ns, simulated = None, None, (meta.stats or {}).get("tiers") or []
     for batch in reader.batches():
         ledger.apply(batch)
         if batch.num_rows:
@@ -71,7 +71,7 @@ def take(reader: Reader, progress: Callable[[float], None]) -> dict[str, Any]:
                 "peak_live_bytes": int(ledger.peak_bytes[t]),
                 "live_bytes_at_end": int(ledger.live_bytes[t]),
                 "is_upper_bound": not counts[:, ops.index("delete")].any(),
-                "hit_ratio": counted[t].get("hit_ratio") if t < len(counted) else None,
+                "hit_ratio": simulated[t].get("hit_ratio") if t < len(simulated) else None,
             }
             for t, tier in enumerate(meta.tiers)
         ],
@@ -94,8 +94,9 @@ def _count(batch: Any, counts: Any, sizes: Any) -> None:
 def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
     """Return the inventory `found` of the trace `name` as a document."""
     headline = (
-        f"{format_count(found['rows'])} rows over {format_duration(found['span_ns'])}, "
-        f"{format_count(found['objects'])} objects, {format_count(found['requests'])} requests\n"
+        f"{counted(found['rows'], 'row')} over {format_duration(found['span_ns'])}, "
+        f"{counted(found['objects'], 'object')}, "
+        f"{'- requests' if found['requests'] is None else counted(found['requests'], 'request')}\n"
         f"made by {meta.program} {meta.version}, preset {meta.preset or '-'}, model {meta.model_name or '-'}, "
         f"seed {'-' if meta.seed is None else meta.seed}, source {(meta.source or {}).get('kind', '-')}\n"
         f"{'simulated in virtual time' if meta.is_simulated else 'not simulated by kvtrace'}"
@@ -154,8 +155,7 @@ def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bo
         is_retrieved = batch.column("phase").indices.to_numpy() == _RETRIEVE
         documents.update(batch.column("object_id").to_numpy()[is_retrieved].tolist())
         progress(float(ledger.rows))
-    counted = (meta.stats or {}).get("tiers") or []
-    for t, tier in enumerate(counted):
+    for t, tier in enumerate((meta.stats or {}).get("tiers") or []):
         live = int(ledger.live_bytes[t])
         if tier.get("live_bytes") not in (None, live):
             raise TraceError(
@@ -165,14 +165,14 @@ def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bo
             )
     beside = objects_path(reader.path)
     if beside.exists():
-        check_objects(open_table(beside, OBJECTS), ledger.extents[: ledger.objects], documents)
+        check_objects(open_table(beside, OBJECTS), ledger.extents, documents)
     return ledger, beside.exists()
 
 
 def check_objects(reader: Reader, extents: NDArray[np.int64], documents: set[int]) -> None:
     """Raise TraceError at the first row of the objects table that contradicts the trace.
 
-    `extents[o]` are the bytes that object o has in the trace, 0 if it is never written; `documents` are retrieved.
+    `extents[o]` are the bytes that object o has in the trace, above 0 if it is ever written; `documents` are retrieved.
     What the trace never wrote may be listed all the same: no tier took it.
     """
     wanted, kind_names = np.array(sorted(documents), dtype=np.int64), np.array(OBJECTS.column("kind").values)
@@ -258,7 +258,7 @@ class Ledger:
     ) -> None:
         """Start with nothing live in `tiers`; of a trace of so many rows, at `path` for errors."""
         self.tiers, self.path, self._total_rows = tiers, path, total_rows
-        self.rows = self.objects = self.requests = 0
+        self.rows = 0
         self._books = Structure(WORLD, "Books", is_strict=is_strict, instances=np.zeros(len(tiers), np.int64))
         self._books.tiers = np.zeros(len(tiers), WORLD.dtype("TierBooks"))
         self._books.tiers["capacity_bytes"] = [
@@ -272,8 +272,18 @@ class Ledger:
 
     @property
     def extents(self) -> Any:
-        """int64: the bytes that each object had in any tier, at its largest."""
+        """int64: the bytes that each object had in any tier, at its largest; -1 if no row names it."""
         return self._books.extents
+
+    @property
+    def objects(self) -> int:
+        """How many objects the rows name; ids may leave some out."""
+        return int(np.count_nonzero(self._books.extents >= 0))
+
+    @property
+    def requests(self) -> int:
+        """How many requests the rows name."""
+        return int(np.count_nonzero(self._books.stages >= 0))
 
     @property
     def live_bytes(self) -> Any:
@@ -289,8 +299,6 @@ class Ledger:
         """Enter the rows of `batch`; TraceError at the first that cannot be."""
         columns = {name: np.ascontiguousarray(numbers(batch.column(name), kind)) for name, kind in _COLUMNS.items()}
         books = self._books
-        self.objects = max(self.objects, int(columns["object_id"].max(initial=-1)) + 1)
-        self.requests = max(self.requests, int(columns["request_id"].max(initial=-1)) + 1)
         instance = tier = columns["tier"].astype(np.int64)
         cell = columns["object_id"] * len(self.tiers) + tier
         if self._shared is not None:
@@ -300,8 +308,9 @@ class Ledger:
             cell = self._cells.of((instance << _OBJECT_BITS) + columns["object_id"]).astype(np.int64)
             books.instances = grown(books.instances, self._instances.count, 0)
         books.sizes = grown(books.sizes, int(cell.max(initial=-1)) + 1, 0)
-        books.extents = grown(books.extents, self.objects, 0)
-        books.stages = grown(books.stages, min(self.requests, self._total_rows + DENSE_SLACK), -1)
+        objects, requests = (int(columns[name].max(initial=-1)) + 1 for name in ("object_id", "request_id"))
+        books.extents = grown(books.extents, objects, -1)
+        books.stages = grown(books.stages, min(requests, self._total_rows + DENSE_SLACK), -1)
         if code := _enter(books, batch.num_rows, *columns.values(), cell, instance):
             raise self._fault(code, columns)
         self.rows += batch.num_rows

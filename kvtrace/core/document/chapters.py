@@ -35,7 +35,7 @@ from kvtrace.core.run.figures import Beside, CheckpointFigures, Distribution, Fi
 from kvtrace.core.run.run_file import RanksNote, RunFile
 from kvtrace.core.run.sweep_file import Axis, Card, LoadSweep
 from kvtrace.core.statistics import total
-from kvtrace.core.units import NS_PER_S, format_count, format_duration, format_rate, percent
+from kvtrace.core.units import NS_PER_S, counted, format_count, format_duration, format_rate, percent
 
 _GIB, _NS_PER_MS = 1 << 30, 1e6
 POINTS = {"P50": "p50_ns", "P95": "p95_ns", "P99": "p99_ns", "P99.9": "p99_9_ns", "P99.99": "p99_99_ns"}
@@ -537,7 +537,7 @@ def event_lines(events: dict[str, Any]) -> list[str]:
         elif "before" in hits:
             parts.append("not back as before by the end of the trace")
         if restarted := sum(window["restarted"] for window in of["windows"] if window["window"] != "before"):
-            parts.append(f"{format_count(restarted)} requests began again")
+            parts.append(f"{counted(restarted, 'request')} began again")
         lines.append(f"{of['event']}: hits {', '.join(parts)}")
     return lines
 

@@ -10,12 +10,15 @@ from html.parser import HTMLParser
 import pytest
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, MS, change_run, io, write_hand, write_run
+from simulated import kvtrace
 
 from kvdistill.report.output import documents_of, read_reports, report, trials_of, write_report
 from kvtrace.core.document.export import csv_lines, markdown
 from kvtrace.core.document.page import html_page
 from kvtrace.core.errors import ProbeUnavailable
+from kvtrace.core.metadata import TierFacts
 from kvtrace.core.run.figures import WarmupFacts
+from kvtrace.core.statistics import Endurance
 
 
 class Page(HTMLParser):
@@ -272,6 +275,46 @@ def test_writes_per_day_need_time_and_capacity(tmp_path):
     assert nvme["capacity_writes_per_day"] == nvme["written_bytes_per_day"] / (1 << 30)
     instant = report(write_trace(tmp_path / "i.parquet", [io(5, "write", 0, 9)])).writes_per_day
     assert (instant[0]["written_bytes"], instant[0]["written_bytes_per_day"]) == (9, None)
+
+
+def test_a_day_is_reckoned_over_what_was_simulated(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "t.parquet"
+    of_training = ("--preset", "checkpoint", "--duration", "20min", "--every", "10min")
+    assert kvtrace(monkeypatch, "gen", *of_training, "-o", path) == 0
+    found = report(path)
+    assert (found.span_ns, found.writes_per_day[0]["span_ns"]) == (600 * 1000 * MS, 1200 * 1000 * MS)
+    assert found.writes_per_day[0]["written_bytes_per_day"] == 72 * found.writes_per_day[0]["written_bytes"]
+    # As gen says of the same trace, which begins and ends without I/O, or has what was there before it began.
+    little = (
+        "--model",
+        "tiny-1b",
+        "--users",
+        "2",
+        "--set",
+        "tiers.gpu.capacity=64MiB",
+        "--set",
+        "tiers.cpu.capacity=64MiB",
+    )
+    for preset in (("lmcache-disk",), ("mlperf", "--set", "workload.mode=decode-only")):
+        capsys.readouterr()
+        asked = ("--preset", *preset, *little, "--duration", "40s")
+        assert kvtrace(monkeypatch, "gen", *asked, "-o", path, "--force", "--json") == 0
+        [worn] = json.loads(capsys.readouterr().out)["endurance"]
+        row = next(row for row in report(path).writes_per_day if row["tier"] == worn["name"])
+        assert row["written_bytes_per_day"] == pytest.approx(worn["written_bytes_per_day"], abs=1)
+
+
+def test_memory_has_no_drive_to_wear(tmp_path):
+    large = [TierFacts(name, 10**12) for name in ("gpu", "cpu", "nvme")]
+    path = write_trace(tmp_path / "t.parquet", HAND, tiers=large)
+    for rated in (None, Endurance(total_bytes=10**16)):
+        cpu, nvme = report(path, endurance=rated).writes_per_day
+        assert (cpu["capacity_writes_per_day"], cpu["endurance_bytes"], cpu["years_of_life"]) == (None, None, None)
+        assert nvme["capacity_writes_per_day"] > 0 < nvme["years_of_life"]
+    shown = run_cli("kvdistill", "report", path, "--markdown").stdout
+    assert "is no whole drive" not in shown
+    (cpu,) = [line for line in shown.splitlines() if line.startswith("| cpu | 6.00 kB")]
+    assert cpu.endswith("| 4.94 GB/day | 1.00 TB | - | - | - |")
 
 
 def test_markdown_takes_names_literally(tmp_path):

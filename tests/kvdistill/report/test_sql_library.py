@@ -50,9 +50,9 @@ def trace(tmp_path):
 
 
 def test_what_a_trace_answers(trace):
-    minutes = ask("hit_ratio_by_minute", trace)
-    assert [(m["minute"], m["hit_ratio"]) for m in minutes] == [(0, 0.0), (1, 2 / 3)]
-    assert minutes[1]["byte_hit_ratio"] == 2 / 5
+    minutes = ask("loaded_share_by_minute", trace)
+    assert [(m["minute"], m["stored_objects"], m["loaded_share"]) for m in minutes] == [(0, 2, 0.0), (1, 1, 2 / 3)]
+    assert minutes[1]["loaded_byte_share"] == 2 / 5
     where = {(r["tier"], r["phase"]): (r["operations"], r["bytes"], r["share_of_tier"])
              for r in ask("bytes_by_tier_and_phase", trace)}  # fmt: skip
     assert where["nvme", "store"] == (2, 4 * MIB, 4 / 7)
@@ -212,8 +212,11 @@ def test_every_query_says_what_it_answers_and_is_asked_here():
 
 def test_the_command(trace):
     listed = run_cli("kvdistill", "sql", "--list").stdout
-    assert "hit_ratio_by_minute (trace)\n  Which share of the KV that prompts asked for" in listed
-    out = run_cli("kvdistill", "sql", trace, "--query", "hit_ratio_by_minute", "--csv").stdout
+    assert (
+        "loaded_share_by_minute (trace)\n  Which share was loaded of the KV that was loaded or newly stored" in listed
+    )
+    assert "It is no hit ratio" in listed
+    out = run_cli("kvdistill", "sql", trace, "--query", "loaded_share_by_minute", "--csv").stdout
     assert out.splitlines()[2].endswith(",1,2,1,0.6666666666666666,0.4")
     done = run_cli("kvdistill", "sql", trace, "-q", "slowest_operations", check=False)
     assert (done.returncode, "reads the view ops, but the files hold only objects, tiers, trace" in done.stderr) == (

@@ -61,6 +61,10 @@ BAD = {
     "latency": ([*GEN, "--set", "tiers.nvme.latency=99999h"], 2, "tiers.nvme.latency"),
     "drive size": ([*GEN, "--drive-size", "x"], 2, "'x' is not a size"),
     "no drive size": ([*GEN, "--drive-size", "0"], 2, "--drive-size 0: must be > 0"),
+    "drive of memory": (
+        [*GEN, "--preset", "vllm-offload-cpu", "--drive-size", "1TB"], 2,
+        "--drive-size: the slowest tier, cpu, is memory, which does not wear",
+    ),
     "setting": ([*GEN, "--set", "speed"], 2, "write it as KEY=VALUE"),
     "duration": (["gen", "--duration", "5 lightyears"], 2, "unknown unit 'lightyears'"),
     "negative duration": (["gen", "--duration", "-5s"], 2, "'-5s' is not a duration"),

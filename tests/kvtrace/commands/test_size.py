@@ -275,7 +275,7 @@ REFUSED = {
     "percentile": (["--target-ttft", "p98=2s"], "percentiles are p50, p95, p99, p99.9, p99.99"),
     "no time": (["--target-ttft", "p99"], "write for example p99=2s"),
     "no computing": (["--target-ttft", "p99=2s", "--gpu", "instant"], "nothing takes time with --gpu instant"),
-    "price of what": (["--target-hit", "1%", "--price", "tape=1/GiB"], "no tier tape; say the price of dram and nvme"),
+    "price of what": (["--target-hit", "1%", "--price", "tape=1/GiB"], "prices here are of dram and nvme, not of tape"),
     "price of all": (["--target-hit", "1%", "--price", "dram=1/GiB"], "--price: say that of nvme too"),
     "price per what": (["--target-hit", "1%", "--price", "dram=4"], "write for example dram=4/GiB"),
     "price unit": (["--target-hit", "1%", "--price", "dram=4/XiB"], "unknown unit 'XiB'"),

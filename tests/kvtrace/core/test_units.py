@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import (
     INT64_MAX,
+    counted,
     format_bytes,
     format_count,
     format_duration,
@@ -103,6 +104,10 @@ def test_format_duration(ns, text):
 )
 def test_format_rate(rate, text):
     assert format_rate(rate) == text
+
+
+def test_one_is_singular():
+    assert [counted(n, "request") for n in (0, 1, 12031)] == ["0 requests", "1 request", "12,031 requests"]
 
 
 def test_format_count():

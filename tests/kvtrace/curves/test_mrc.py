@@ -62,7 +62,8 @@ def test_the_command_on_a_small_file(tmp_path):
     assert [p["hits"] for p in found["points"]] == [0, 2, 3]
     assert found["points"][-1]["written_bytes"] == 3 * size
     assert found["points"][0]["passed_bytes"] == 3 * size
-    assert found["enough"][-1] == {"share_of_hits": 1.0, "capacity_objects": 3, "capacity_bytes": 3 * size}
+    all_hits = {"share_of_hits": 1.0, "capacity_objects": 3, "capacity_bytes": 3 * size}
+    assert found["enough"][-1] == all_hits | {"is_at_most": False}
     assert plot.read_text().lstrip().startswith("<?xml")
 
 
@@ -70,9 +71,10 @@ def test_what_nothing_hits_has_no_shares_of_hits(tmp_path):
     lines = [{"timestamp": n, "input_length": 1024, "output_length": 1, "hash_ids": [2 * n, 2 * n + 1]} for n in (0, 1)]
     path = tmp_path / "r.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    said = run_cli("kvtrace", "mrc", path, "--source", "mooncake", "--model", "tiny-1b").stdout
-    assert "nothing hits, whatever the capacity: no request asks for what another has left" in said
-    assert "of all possible hits" not in said
+    for policy in ("lru", "arc"):
+        said = run_cli("kvtrace", "mrc", path, "--source", "mooncake", "--model", "tiny-1b", "--policy", policy).stdout
+        assert "nothing hits, whatever the capacity: no request asks for what another has left" in said
+        assert "of all possible hits" not in said
 
 
 def test_a_partial_last_block_is_no_object(tmp_path, monkeypatch, capsys):
@@ -158,6 +160,16 @@ def small(tmp_path):
 def command(monkeypatch, capsys, *arguments):
     assert kvtrace(monkeypatch, *arguments, "--source", "mooncake", "--json") == 0
     return json.loads(capsys.readouterr().out)
+
+
+def test_what_is_enough_is_exact_for_lru_and_at_most_for_others(small, monkeypatch, capsys):
+    for policy, is_at_most in (("lru", False), ("s3fifo", True)):
+        found = command(monkeypatch, capsys, "mrc", small, "--policy", policy, "--points", 3)
+        assert {of["is_at_most"] for of in found["enough"]} == {is_at_most}
+        assert kvtrace(monkeypatch, "mrc", small, "--policy", policy, "--points", 3) == 0
+        said = [line for line in capsys.readouterr().out.splitlines() if "of all possible hits: " in line]
+        assert len(said) == len(found["enough"])
+        assert all((": at most " in line and "the least of these capacities" in line) == is_at_most for line in said)
 
 
 @pytest.mark.parametrize("policy", [p for p in Policy if p is not Policy.TTL])

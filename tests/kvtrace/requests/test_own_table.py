@@ -254,6 +254,8 @@ def test_import_reports_in_words_and_in_json(tmp_path, monkeypatch, capsys):
     (["--time-scale", "0"], "time scale(=0) must be"),
     (["--cycles", "0"], "cycles(=0) must be > 0"),
     (["--cycle-ids", "other"], "--cycle-ids other: use same or distinct"),
+    (["--cycle-ids", "same"], "--cycle-ids same is of later cycles: give --cycles, such as 2"),
+    (["--over-limit", "clip"], "--over-limit clip needs the limit: give --max-input-tokens, such as 8192"),
     (["--over-limit", "cut"], "--over-limit cut: use clip or drop"),
     (["--jitter", "3 ticks"], "unknown unit 'ticks'"),
     (["--max-input-tokens", "5"], "every prompt is longer"),

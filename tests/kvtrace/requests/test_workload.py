@@ -182,6 +182,12 @@ def test_what_was_populated_is_not_worn_out_every_day():
     assert endurance(simulation.stats(), 60 * S, None)[0]["written_bytes_per_day"] == 0
 
 
+def test_memory_alone_does_not_wear():
+    tiers = [{"name": name, "written_bytes": 10**12, "populated_bytes": 0} for name in ("gpu", "cpu", "nvme")]
+    assert endurance({"tiers": tiers}, 60 * S, 10**12)[0]["drive_writes_per_day"] == 1440
+    assert endurance({"tiers": tiers[:2]}, 60 * S, 10**12) == []
+
+
 PICK = function("pick", I8, int, USER, int, int, returns=int)
 PICK_DISTINCT = function("pick_distinct", I8, int, int, int, int, USER, int, int, returns=int)
 

@@ -232,5 +232,6 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     assert "1.07 GB a node" in capsys.readouterr().out
     assert kvtrace(monkeypatch, "gen", *small, "--nodes", 3, "--router", "sesion", "-o", trace, "--force") == 2
     assert "--router sesion" in capsys.readouterr().err
-    assert kvtrace(monkeypatch, "gen", *small, "--router", "session", "-o", trace, "--force") == 2
-    assert "--router session: there is one node; say how many" in capsys.readouterr().err
+    for flag, value in (("--router", "session"), ("--rack-nodes", 4), ("--prefill-nodes", 1)):
+        assert kvtrace(monkeypatch, "gen", *small, flag, value, "-o", trace, "--force") == 2
+        assert f"{flag} {value}: there is one node; say how many" in capsys.readouterr().err

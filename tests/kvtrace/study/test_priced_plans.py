@@ -199,6 +199,7 @@ def test_a_stack_whose_slowest_tier_is_a_bucket_or_memory(requests, tmp_path):
         check=False,
     )
     assert (refused.returncode, "vllm-offload-cpu: it stores nothing below cpu" in refused.stderr) == (2, True)
+    assert "[default: lmcache-disk]" in " ".join(run_cli("kvtrace", "plan", "--help").stdout.split())
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,22 @@ def test_a_valid_trace(tmp_path, monkeypatch, capsys, suffix):
     assert '"is_valid": true' in capsys.readouterr().out
 
 
+def test_objects_and_requests_are_those_that_rows_name(tmp_path, monkeypatch, capsys):
+    path = write_trace(tmp_path / "t.parquet", [w(0, 0), w(5, 9, request=3), d(6, 9)])
+    assert kvtrace(monkeypatch, "validate", path) == 0
+    assert capsys.readouterr().out == f"{path}: valid, 3 rows, 2 objects\n"
+    assert kvtrace(monkeypatch, "info", path) == 0
+    assert "3 rows over 6 ns, 2 objects, 2 requests" in capsys.readouterr().out
+
+
+def test_one_is_singular(tmp_path, monkeypatch, capsys):
+    path = write_trace(tmp_path / "t.parquet", [w(0, 0)])
+    assert kvtrace(monkeypatch, "validate", path) == 0
+    assert capsys.readouterr().out == f"{path}: valid, 1 row, 1 object\n"
+    assert kvtrace(monkeypatch, "info", path) == 0
+    assert "\n1 row over 0 s, 1 object, 1 request\n" in capsys.readouterr().out
+
+
 def test_every_fault_has_a_test():
     assert set(BROKEN) == set(ledger.FAULTS)
 
