@@ -494,6 +494,20 @@ def test_latency_histograms_of_windows(tmp_path, coarseness):
     assert run_cli("kvdistill", "report", tmp_path / "out").returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("logs", "expected"),
+    [(("bw", "iops"), (150, 2_048_000)), (("bw",), (10, 2_048_000)), (("iops",), (150, 40_960))],
+)
+def test_a_histogram_counts_nothing_that_logs_of_rates_count(tmp_path, logs, expected):
+    lines = {"bw": ("500, 800, 0, 0, 0", "1500, 1600, 0, 0, 0"), "iops": ("1500, 100, 0, 0, 0",)}
+    files = [write_lines(tmp_path / f"j_{name}.1.log", *lines[name]) for name in logs]
+    histogram = write_lines(tmp_path / "j_clat_hist.1.log", hist_line(1000, 0, 4096, {100: 10}))
+    run_import("fio-log", [histogram, *files], tmp_path / "out")
+    read = figures(tmp_path / "out")["fio", "read"]
+    assert (read["operations"], read["bytes"]) == expected
+    assert (read["latency"]["count"], read["latency"]["p50_ns"]) == (10, 100)
+
+
 def test_logs_of_windows_with_dates_count_from_their_first_line(tmp_path):
     log = write_lines(tmp_path / "j_bw.1.log", "1700000000500, 1000, 0, 0, 0", "1700000001500, 1000, 0, 0, 0")
     result = run_import("fio-log", [log], tmp_path / "out")
