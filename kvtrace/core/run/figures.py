@@ -83,7 +83,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     offered_per_s: float | None = None
     """Operations / from the first due time to the last; null if all were due at once."""
     delivered_per_s: float | None = None
-    """Operations / from the first due time to the last completion, less what the last took."""
+    """Operations / from the first due time to the last completion, less what the last took unless all were due
+    at once."""
     end_late_ns: int | None = None
     """The last completion - the last due time, less what such an operation takes."""
     cause: str | None = None
