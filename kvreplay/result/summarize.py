@@ -23,7 +23,7 @@ from kvreplay.config.setting import Setting
 from kvreplay.engine.engine import Engine
 from kvreplay.engine.job import Driven
 from kvreplay.engine.share import AUTO
-from kvreplay.native.rows import NOT_DONE, READ
+from kvreplay.native.rows import NOT_DONE, READ, WRITE
 from kvreplay.plan.buffers import small_page_bytes
 from kvreplay.plan.contents import DataSource
 from kvreplay.plan.window import IS_LOAD, NO_QOS, Asked
@@ -189,6 +189,12 @@ class RunResults:
         """The last completion; null if there was none."""
         last_ns = int(self._operations.run["last_completed_ns"][0])
         return None if last_ns == NOT_DONE else last_ns
+
+    def took_ns(self, tiers: list[str]) -> int | None:
+        """Return the time from the first submission to the last completion of reads and writes on `tiers`."""
+        found = self._operations
+        of = [i for i, tier in enumerate(found.tiers) if tier is not None and tier.name in tiers]
+        return found.took([at for i in of for op in (READ, WRITE) for at in found.at(i, op)])[0]
 
     # Long: a field a line.
     def summary(
@@ -374,6 +380,7 @@ def finished(found: RunResults, begun: RunBegun, measured: Measured) -> RunFile:
             setting.config.criteria,
             requests,
             is_whole_trace=setting.is_whole_trace,
+            took_ns=found.took_ns,
         ),
         metrology=found.metrology(measured.device_io, measured.summary.pace),
         summary=measured.summary,
