@@ -99,7 +99,7 @@ def _window(finished: FinishedRun) -> str:
     part = "the whole trace" if window.is_whole_trace else f"the trace's start, --limit {window.limit}"
     part = part if window.window is None else f"the trace's window {window.window}"
     if window.node is not None:
-        of = f" within the trace's start, --limit {window.limit}" if window.limit else ""
+        of = f" within {part}" if window.limit or window.window else ""
         part = f"the rows of node {window.node} alone{of}"
     is_part = (window.limit, window.node, window.window) != (None, None, None)
     missed, times = finished.summary.not_reached or 0, finished.summary.trace_times

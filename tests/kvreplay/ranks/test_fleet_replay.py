@@ -147,6 +147,15 @@ def test_bounds_and_repeats_are_of_the_nodes_rows(tmp_path):
     assert found.window.repeats > 1
 
 
+def test_the_window_of_a_node_is_chosen_by_its_own_rows(tmp_path):
+    # Node 0 is busy from 1 to 40 µs, node 1 thereafter.
+    rows = [(1, "write", 2, 0), *((0, "write", 2, at) for at in range(1, 40)), *((1, "write", 2, 0) for _ in range(6))]
+    path = fleet(tmp_path / "t.parquet", rows, SHARED)
+    how = ("--tier", "nvme=ram", "--node", "1", "--window", "busiest:10us")
+    shown = run_cli("kvreplay", "run", path, *how, "-o", tmp_path / "run").stdout
+    assert "replayed the rows of node 1 alone within the trace's window busiest:10us: 6 rows" in shown
+
+
 def test_a_node_that_is_not_there_is_refused(tmp_path):
     path = fleet(tmp_path / "t.parquet", on_shared_store(), SHARED)
     with pytest.raises(ConfigError, match="has nodes 0 to 3"):
