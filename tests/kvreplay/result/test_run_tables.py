@@ -147,6 +147,13 @@ def test_each_second_has_its_operations(tmp_path: Path) -> None:
     ]
 
 
+def test_what_was_cut_off_in_flight_is_not_reached(tmp_path: Path) -> None:
+    made, rows = setting(tmp_path)
+    rows["outcome"][3:], rows["completed_ns"][3:], rows["submitted_ns"][4] = 3, -1, -1
+    found = take(made, rows, tmp_path / "run").summary(None)
+    assert (found.operations, found.errors, found.not_reached) == (3, 0, 2)
+
+
 def test_latency_per_mib_scales_each_operation(tmp_path: Path) -> None:
     made, rows = setting(tmp_path)
     found = take(made, rows, tmp_path / "run").summary(None)
