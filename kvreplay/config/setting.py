@@ -50,6 +50,8 @@ class Setting:
     """Tiers that nodes have apart, and how many of them share ours."""
     rows_once: int = 0
     """Of the window: the rows that --duration repeats; 0 where it does not."""
+    planned_once: int = 0
+    """Of those, the ones that are replayed each time."""
 
     @property
     def seed(self) -> int:
@@ -96,11 +98,13 @@ def settle(
         raise ConfigError("--window with --requests: a window's times are its own; leave one out")
     window = compile_window(reader, trace, alignments, limit, shared)
     reader, once, config = window.reader, window.rows, replace(config, window=window.part)
+    planned_once = window.planned_rows
     if config.runtime_ns is not None and window.planned_rows:
         repeats = repeats or repeats_of(reader, window, pacer, tiers, config.runtime_ns)
         span_ns = None if pacer.speed is None else int(config.runtime_ns * pacer.speed)
         if repeats > 1 or span_ns is not None:
             reader = Repeated(reader, once, repeats, window.residency.last_deletes)
+            planned_once -= int(reader.left_out.sum())
             limit = Limit(span_ns=span_ns, begin_ns=window.begin_ns or 0, node=config.node)
             window = replace(compile_window(reader, trace, alignments, limit, shared), is_whole=False)
     if not window.planned_rows:
@@ -115,11 +119,11 @@ def settle(
     asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
     config, because = with_depth(config, tiers, window.residency.peak_bytes, is_pooled=window.facts.is_bulk)
     check_memory(min(window.planned_rows, WINDOW_ROWS), buffer_bytes(config.depth, config.io_bytes))
-    rows_once = once if config.runtime else 0
+    repeated = (once, planned_once) if config.runtime else (0, 0)
     names = [tier.name for tier in reader.meta.tiers]
     shared_by = joined(reader, alignments, once) if config.node is None else {}
     several = tuple((names[t], count) for t, count in shared_by.items())
-    return Setting(config, pacer, reader, window, tiers, trace, argv, asked, because, unplaced, several, rows_once)
+    return Setting(config, pacer, reader, window, tiers, trace, argv, asked, because, unplaced, several, *repeated)
 
 
 def _check_node(reader: Reader, node: int | None) -> None:

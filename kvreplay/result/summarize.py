@@ -6,6 +6,7 @@ nothing: a request's time to the first token is what storage took, and what its 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -98,11 +99,13 @@ class RunResults:
         self._operations = CountedOperations(setting.tiers, is_open_loop=is_open_loop, io_bytes=setting.config.io_bytes)
         self._served, self._checkpoints = ServedRequests(setting), Checkpoints(is_open_loop=is_open_loop)
         self._warmup, self._ops_columns = setting.warmup, tables.FROM_TRACE + tables.shared_extras(OPS, setting)
-        # When a save without a request began, the trace says alone.
-        bulk_columns = ("ts_ns",) if setting.window.facts.is_bulk else ()
-        columns = tuple(dict.fromkeys(self._ops_columns + COLUMNS + bulk_columns))
-        self._trace = TraceRows(setting.reader, columns)
+        # When a save without a request began, the trace says alone, and how far a run that is cut came.
         self._is_cut = bool(setting.rows_once) and not is_open_loop
+        timed = ("ts_ns",) if setting.window.facts.is_bulk or self._is_cut else ()
+        columns = tuple(dict.fromkeys(self._ops_columns + COLUMNS + timed))
+        self._trace = TraceRows(setting.reader, columns)
+        self._reached_ns, self._passed = 0, Counter[int]()
+        """Of the trace: the time of the last row that was taken, and how many rows on each tier."""
         self._unreached: list[RunPart] = []
         """Rows that were not submitted: of a closed loop with --duration only those count that others follow."""
         self._files, self._writers = ExitStack(), dict[Table, Writer]()
@@ -147,7 +150,14 @@ class RunResults:
                 self._count(part.within(0, int(np.searchsorted(part.rows["trace_row"], self.setting.rows_once))))
         if self._is_cut and self.rows < window.planned_rows:
             # What was planned beyond was a provision, and nothing that was missed, however the run ended.
-            came_to = replace(window, facts=replace(window.facts, rows=self.rows), rows=self._trace.row)
+            came_to = replace(
+                window,
+                facts=replace(window.facts, rows=self.rows),
+                rows=self._trace.row,
+                is_whole=False,
+                span_ns=self._reached_ns,
+                skipped_rows={tier: n for tier, n in self._passed.items() if self.setting.tiers[tier] is None},
+            )
             self.setting = replace(self.setting, window=came_to)
         self._take_trace(self.setting.window.rows, RunPart.nothing(), np.zeros(0, bool), np.zeros(0, np.int64))
         for batch in self._served.end():
@@ -176,8 +186,18 @@ class RunResults:
             of_trace, extras = batch.select(self._ops_columns), tables.ops_extras(self.setting)
             self._writers[OPS].write(ops_batch(self.setting, extras, of_trace, first_row, some, asked[first:last]))
             self._checkpoints.take(batch, some, first_row)
+            if self._is_cut and batch.num_rows:
+                self._reached_ns = int(numbers(batch.column("ts_ns"))[-1])
+                self._passed.update(self._own_tiers(batch))
             for served in self._served.take(first_row, batch, part, counts):
                 self._writers[SERVED].write(served)
+
+    def _own_tiers(self, batch: pa.RecordBatch) -> list[int]:
+        """Return the tiers of the rows of `batch`, without those of nodes that are left out."""
+        tier, node = numbers(batch.column("tier"), "i1"), self.setting.config.node
+        own = tier if node is None else tier[numbers(batch.column("node"), "i4") == node]
+        found: list[int] = own.tolist()
+        return found
 
     @property
     def rows(self) -> int:
@@ -224,11 +244,10 @@ class RunResults:
         judgement, missed = verdict(found, driven, judged, moved or {}, depth, because), int(run["rows"]) - sent
         times = None
         if setting.rows_once:
-            # How often --duration repeated the window, or what it cut it to. Rows of the last repeat go while some of
-            # earlier ones still wait, of an open loop that fell behind most.
-            rows = int(run["last_sent_row"]) + 1 if missed and not found.is_open_loop else setting.window.rows
-            times = rows / setting.rows_once * (sent / int(run["rows"]) if missed else 1)
-            said = f"; {repeated('the trace', times)} in {format_duration(wall_ns)}"
+            # How often --duration repeated the window, or what it cut it to: rows of the last repeat go while some of
+            # earlier ones still wait.
+            times = sent / setting.planned_once
+            said = f"; {repeated(replayed_part(window_note(setting)), times)} in {format_duration(wall_ns)}"
             judgement = msgspec.structs.replace(judgement, sentence=judgement.sentence + said)
         return Summary(
             verdict=f"{failed:,} of {sent:,} operations FAILED; {judgement.sentence}" if failed else judgement.sentence,
@@ -282,6 +301,16 @@ class RunResults:
 
 _WHOLE_BYTES = 256 << 10
 """An I/O up to this has no more small pages than any device of our time takes segments of memory."""
+
+
+def replayed_part(window: WindowNote) -> str:
+    """Return what a run replays, in words."""
+    part = "the trace" if window.limit is None else f"the trace's start, --limit {window.limit}"
+    part = part if window.window is None else f"the trace's window {window.window}"
+    if window.node is None:
+        return part
+    of = "" if window.limit is window.window is None else f" within {part}"
+    return f"the rows of node {window.node} alone{of}"
 
 
 def repeated(part: str, times: float) -> str:
@@ -490,7 +519,8 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: Requ
 def skipped_notes(summary: Summary) -> list[str]:
     """Return what a run left out of the trace."""
     rows = ", ".join(f"{name} ({count:,} rows)" for name, count in summary.skipped_rows.items())
-    of = ", of all that was to be replayed" if summary.not_reached else ""
+    is_cut = summary.trace_times is not None and summary.pace is None
+    of = ", of all that was to be replayed" if summary.not_reached and not is_cut else ""
     found = [f"skipped, because no --tier names them: {rows}{of}"] if rows else []
     if summary.absent_deletes:
         found.append(f"skipped {summary.absent_deletes:,} deletes of objects that were never there")

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from kvreplay.config.config import Criteria
 from kvreplay.plan.contents import describe
 from kvreplay.result.figures import WARNING
-from kvreplay.result.summarize import repeated
+from kvreplay.result.summarize import repeated, replayed_part
 from kvreplay.run.discover import Discovery
 from kvreplay.run.run import FinishedRun
 from kvreplay.run.trials import JUDGED, TrialSet
@@ -96,23 +96,24 @@ def _window(finished: FinishedRun) -> str:
     window = finished.run.window
     if finished.run.engine.name == "other":
         return f"recorded {window.rows:,} operations of {window.limit}, over {format_duration(window.span_ns)}"
-    part = "the whole trace" if window.is_whole_trace else f"the trace's start, --limit {window.limit}"
-    part = part if window.window is None else f"the trace's window {window.window}"
-    if window.node is not None:
-        of = f" within {part}" if window.limit or window.window else ""
-        part = f"the rows of node {window.node} alone{of}"
-    is_part = (window.limit, window.node, window.window) != (None, None, None)
+    part = "the whole trace" if window.is_whole_trace else replayed_part(window)
     missed, times = finished.summary.not_reached or 0, finished.summary.trace_times
     if window.repeats is not None:
         if finished.run.status == "partial" or times is None:
-            again = f"{part if is_part else 'the trace'} again and again"
+            again = f"{replayed_part(window)} again and again"
             return f"was to replay {again} for {format_duration(window.runtime_ns)} (--duration)"
         took = f"{format_duration(finished.summary.wall_ns)} (--duration {format_duration(window.runtime_ns)})"
-        part = f"{repeated(part if is_part else 'the trace', times)} in {took}"
+        part = f"{repeated(replayed_part(window), times)} in {took}"
     done = "was to replay" if finished.run.status == "partial" else "replayed"
     rows = window.rows if window.node is None else window.planned_rows or 0
-    of = f"{missed:,} not reached of " if missed and window.repeats is not None else ""
-    return f"{done} {part}: {of}{rows:,} rows, {format_duration(window.span_ns)} of trace time"
+    span_ns, left = window.span_ns, ""
+    if missed and window.repeats is not None:
+        span_ns, left = (
+            round((span_ns or 0) * (1 - missed / (window.planned_rows or rows))),
+            f", {missed:,} not reached",
+        )
+        rows -= missed
+    return f"{done} {part}: {rows:,} rows, {format_duration(span_ns)} of trace time{left}"
 
 
 def _before(run: RunFile) -> Iterator[str]:

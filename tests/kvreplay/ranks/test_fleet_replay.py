@@ -143,7 +143,11 @@ def test_bounds_and_repeats_are_of_the_nodes_rows(tmp_path):
     config = Config(tiers={"nvme": "sim:bandwidth=1MB"}, node=1, runtime="200ms")
     found = replay(Replay(config, path, tmp_path / "again", ["kvreplay"])).run
     assert found.window.rows_once == 40
-    assert {op["node"] for op in ops_of(tmp_path / "again") if op["outcome"] == "ok"} == {1}
+    ops = ops_of(tmp_path / "again")
+    assert {op["node"] for op in ops if op["outcome"] == "ok"} == {1}
+    # Of ten rows of its own, not of the forty of all nodes.
+    assert found.summary.trace_times == sum(op["outcome"] == "ok" for op in ops) / 10
+    assert "; the rows of node 1 alone " in found.summary.verdict
     assert found.window.repeats > 1
 
 
