@@ -17,7 +17,7 @@ from kvreplay.config.tiers import make_tiers
 from kvreplay.native.rows import READ, WINDOW_ROWS, WRITE
 from kvreplay.plan.buffers import PAGE_BYTES, buffer_bytes
 from kvreplay.plan.pacing import Pacer, Repeated
-from kvreplay.plan.window import Asked, TraceWindow, compile_window, joined, read_asked
+from kvreplay.plan.window import Asked, TraceWindow, compile_window, joined, read_asked, to_part
 from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.tier import FileLayout, SeveralDrives, Tier
@@ -46,8 +46,8 @@ class Setting:
     """Why no more may be in flight."""
     unplaced: tuple[str, ...] = ()
     """Tiers whose writes have streams in the trace, and that take none."""
-    joined: tuple[tuple[str, int], ...] = ()
-    """Tiers that nodes have apart, and how many of them share ours."""
+    joined: tuple[tuple[str, int, int], ...] = ()
+    """Tiers that nodes have apart, how many of them share ours, and how many there are in the trace."""
     rows_once: int = 0
     """Of the window: the rows that --duration repeats; 0 where it does not."""
     planned_once: int = 0
@@ -122,7 +122,7 @@ def settle(
     repeated = (once, planned_once) if config.runtime else (0, 0)
     names = [tier.name for tier in reader.meta.tiers]
     shared_by = joined(reader, alignments, once) if config.node is None else {}
-    several = tuple((names[t], count) for t, count in shared_by.items())
+    several = tuple((names[t], count, to_part(reader.meta, t, count)) for t, count in shared_by.items())
     return Setting(config, pacer, reader, window, tiers, trace, argv, asked, because, unplaced, several, *repeated)
 
 

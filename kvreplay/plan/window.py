@@ -614,7 +614,8 @@ def _lost(source: TraceSource, lost: tuple[int, int, int], rows: int) -> TraceEr
     elif several := joined(source.reader, [index], rows).get(index):
         why = (
             f"{source.reader.meta.tiers[index].name} is each node's own, and one place cannot stand for those of "
-            f"{several}: give each node a rank, mpirun -n {several} kvreplay run --mpi --deal node"
+            f"{several}: give each node a rank, mpirun -n {to_part(source.reader.meta, index, several)} kvreplay run "
+            "--mpi --deal node"
         )
     message = f"reads object {object_id} after it was deleted from its tier, bytes that nothing wrote since; {why}"
     return TraceError(message, path=source.path, row=row)
@@ -638,6 +639,14 @@ def joined(reader: Reader, tiers: Collection[int], rows: int) -> dict[int, int]:
         if rows <= 0:
             break
     return {t: len(instances) for t, instances in found.items() if len(instances) > 1}
+
+
+def to_part(meta: Metadata, tier: int, here: int) -> int:
+    """Return how many ranks keep the instances of a tier apart; `here`, in a rank's part of a trace, are so many."""
+    part = (meta.source or {}).get("part")
+    nodes = part.get("nodes") if isinstance(part, dict) else None
+    apart = meta.tiers[tier].instance_nodes
+    return here if nodes is None or apart is UNSET else len({node // apart for node in nodes})
 
 
 def populated_rows(residency: Residency, wanted: Any = slice(None)) -> RowRing:

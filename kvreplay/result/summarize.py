@@ -463,7 +463,7 @@ def window_note(setting: Setting) -> WindowNote:
 
 
 def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: RequestFigures) -> Iterator[str]:
-    summary, facts = measured.summary, begun.tiers
+    summary, facts, window = measured.summary, begun.tiers, window_note(setting)
     tiers = [tier for tier in setting.tiers if tier is not None]
     yield from (f"tier {t.name} is SIMULATED: {facts[t.name]['note']}" for t in tiers if t.is_simulated)
     yield from (f"tier {t.name} by --gds: {facts[t.name]['gds']['note']}" for t in tiers if t.engine == "gds")
@@ -483,8 +483,9 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: Requ
             f"latency of {long:,} writes includes data generation: they were longer than one I/O; a larger --io-bytes "
             "avoids it"
         )
-    runtime_ns = setting.config.runtime_ns
-    if runtime_ns and setting.pacer.speed is None and (summary.wall_ns or 0) < runtime_ns and measured.error is None:
+    runtime_ns, is_through = setting.config.runtime_ns, window.repeats == window.planned_repeats
+    is_short = is_through and not summary.not_reached and (summary.wall_ns or 0) < (runtime_ns or 0)
+    if runtime_ns and setting.pacer.speed is None and is_short and measured.error is None:
         yield (
             f"ended before its --duration of {format_duration(runtime_ns)}: the repeats that memory was taken for were "
             "done; a longer trace, or larger objects, lasts"
@@ -495,8 +496,8 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: Requ
         yield f"no figure counts the {left}{rest}"
     yield from (
         f"tier {name} is each node's own: the {count} nodes' copies of an object are one here, where the first delete "
-        f"ends it; mpirun -n {count} kvreplay run --mpi --deal node keeps them apart, --node replays one"
-        for name, count in setting.joined
+        f"ends it; mpirun -n {ranks} kvreplay run --mpi --deal node keeps them apart, --node replays one"
+        for name, count, ranks in setting.joined
     )
     yield from (
         f"tier {name}: the trace's streams of writes were NOT passed on: it takes none" for name in setting.unplaced

@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from conftest import run_cli, write_trace
+from msgspec import structs
 from waiting import wait_for
 
 from kvreplay.config.config import Config
 from kvreplay.config.setting import settle
-from kvreplay.result.summarize import repeated
+from kvreplay.result.summarize import RunResults, repeated
 from kvreplay.run.run import RUNTIME, Replay, replay, until
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE
@@ -219,6 +220,20 @@ def test_a_run_that_is_cut_has_the_figures_of_what_it_came_to(tmp_path: Path) ->
     assert summary.skipped_rows == {"cpu": run.window.rows // 2}
     assert run.window.rows < 45
     assert " % of the trace's window from:0s+1s in " in summary.verdict
+
+
+def test_repeats_are_done_only_where_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = write_trace(tmp_path / "t.parquet", ROWS)
+    summary = RunResults.summary
+    # As a rank that began late and was ended with the others.
+    monkeypatch.setattr(
+        RunResults, "summary", lambda *found, **more: structs.replace(summary(*found, **more), wall_ns=MS)
+    )
+    for repeats, is_said in ((1, True), (1 << 16, False)):
+        monkeypatch.setattr("kvreplay.config.setting.repeats_of", lambda *_, repeats=repeats: repeats)
+        config = Config(tiers={"nvme": "sim:bandwidth=100GB,latency=5ms"}, runtime="200ms", queue_depth=2)
+        notes = replay(Replay(config, trace, tmp_path / f"run{repeats}", [])).run.notes
+        assert any(note.startswith("ended before its --duration") for note in notes) is is_said
 
 
 def test_a_part_of_a_trace_is_said_in_percent():
