@@ -134,6 +134,7 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
         verdict=sentence(judgement, parts, counts["errors"]),
         judgement=judgement,
         wall_ns=most([of.wall_ns for of in each]),
+        measured_from_ns=least([of.measured_from_ns for of in each]),
         **counts,
         trace_times=replayed / once if once else None,
         figures=figures,

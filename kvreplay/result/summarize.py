@@ -227,13 +227,13 @@ class RunResults:
         setting, found, run = self.setting, self._operations, self._operations.run[0]
         names = [t.name for t in setting.reader.meta.tiers]
         wall_ns, left_out = driven.wall_ns if driven else wall_ns, None
+        from_ns = int(run["from_ns"]) if run["counted_sent"] else None
         if setting.config.warmup is not None:
-            has_counted = bool(run["counted_sent"])
             left_out = WarmupFacts(
                 asked=setting.config.warmup,
                 operations=int(run["left_out"]),
-                first_measured_row=int(run["first_row"]) if has_counted else None,
-                measured_from_ns=int(run["from_ns"]) if has_counted else None,
+                first_measured_row=None if from_ns is None else int(run["first_row"]),
+                measured_from_ns=from_ns,
             )
         # The warm-up's time is no time of the figures.
         span_ns = None if wall_ns is None else wall_ns - ((left_out.measured_from_ns if left_out else 0) or 0)
@@ -253,6 +253,7 @@ class RunResults:
             verdict=f"{failed:,} of {sent:,} operations FAILED; {judgement.sentence}" if failed else judgement.sentence,
             judgement=judgement,
             wall_ns=wall_ns,
+            measured_from_ns=from_ns,
             operations=found.total("good"),
             errors=failed,
             not_reached=missed,

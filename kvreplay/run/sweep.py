@@ -239,8 +239,7 @@ def _at(config: Config, axis: Axis, value: float) -> Config:
 def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | None = None) -> SweepPoint:
     """Return the point of the sweep that a finished run makes."""
     moved = [f for f in that_count(summary.figures) if f.op != "delete"]
-    started = (summary.warmup.measured_from_ns if summary.warmup else 0) or 0
-    span = (summary.wall_ns or 0) - started if moved else 0
+    span = summary.measured_ns if moved else 0
     pace, names = summary.pace, product(("read", "write"), ("p50_ns", "p99_ns", "p99_9_ns"))
     times: dict[str, Any] = {f"{op}_{name}": slowest(summary.figures, op, name) for op, name in names}
     read_p99_ns = times["read_p99_ns"]
@@ -651,7 +650,7 @@ def _trial(run: RunFile) -> CardTrial:
 def _rate(run: RunFile, op: str) -> float | None:
     """Return the bytes a second that `run` moved by `op`."""
     moved = [f.bytes or 0 for f in run.summary.figures if f.op == op and not f.is_simulated]
-    return sum(moved) * NS_PER_S / run.summary.wall_ns if moved and run.summary.wall_ns else None
+    return sum(moved) * NS_PER_S / run.summary.measured_ns if moved and run.summary.measured_ns > 0 else None
 
 
 def card_of(asked: Replay, scores: list[Score], run: RunFile | None, error: KvError | None) -> Card:

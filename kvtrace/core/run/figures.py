@@ -131,7 +131,7 @@ class WarmupFacts(msgspec.Struct, frozen=True, kw_only=True):
     first_measured_row: int | None
     """Of the trace; null if the warm-up was all, and of several ranks, whose rows are numbered by part."""
     measured_from_ns: int | None
-    """Since the run's start: the first submission that counts; null if none does."""
+    """As of the summary."""
 
 
 class Metrology(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,6 +156,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The same in fields; null in runs of earlier versions and in imports, and if nothing was submitted."""
     wall_ns: int | None = None
     """Null if the run ended before its first operation."""
+    measured_from_ns: int | None = None
+    """Since the run's start: the first submission that counts; null if none does, and in runs of earlier versions."""
     operations: int | None = None
     """Completed well, those of the warm-up not counted; null where an import counts none."""
     errors: int | None = None
@@ -177,6 +179,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     generation: Generation | None = None
     definitions: dict[str, str] = {}
     """What the names of figures mean."""
+
+    @property
+    def measured_ns(self) -> int:
+        """The time of what counts: from the first submission to the end."""
+        return (self.wall_ns or 0) - (self.measured_from_ns or 0)
 
     @property
     def fell_behind(self) -> bool:
