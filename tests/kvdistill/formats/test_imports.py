@@ -403,7 +403,15 @@ def test_rates_become_a_series(tmp_path):
     assert read["operations_per_s"] == 100
     assert figures(tmp_path / "out")["fio", "write"]["operations"] is None
     assert (result.rows_kept, result.files) == (4, ["series.parquet", "run.json"])
-    assert "imported from fio-log" in run_cli("kvdistill", "report", tmp_path / "out").stdout
+    shown = run_cli("kvdistill", "report", tmp_path / "out").stdout
+    assert ("imported from fio-log" in shown, "no operation completed" in shown) == (True, False)
+
+
+def test_a_series_without_a_tier_is_queried_and_its_operations_are_unknown(tmp_path):
+    run_import("fio-log", [write_lines(tmp_path / "j_bw.1.log", "500, 800, 0, 0, 0")], tmp_path / "out")
+    query = "SELECT second, tier, op, bytes FROM series"
+    assert "409600" in run_cli("kvdistill", "sql", tmp_path / "out", query).stdout
+    assert "no operation completed" not in run_cli("kvdistill", "report", tmp_path / "out").stdout
 
 
 def test_rates_of_single_operations_count_where_they_end(tmp_path):
