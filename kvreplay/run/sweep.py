@@ -153,7 +153,8 @@ def sweep(
         error = outcome.error
         if error is not None:
             break
-        of_value.append(point(value, name, outcome.summary, read_p99_target_ns))
+        found_here = point(value, name, outcome.summary, read_p99_target_ns)
+        of_value.append(msgspec.structs.replace(found_here, window=outcome.run.window.window))
         if done is not None:
             done(of_value[-1])
         points = [decided(found) for found in trials.values()]
@@ -187,7 +188,7 @@ def _found(axis: Axis, points: list[SweepPoint], read_p99_target_ns: int | None,
     if axis is Axis.QUEUE_DEPTH:
         answer, limit = reached(points, best, is_saturated=is_over), limit_of_closed(points, is_saturated=is_over)
     else:
-        answer, limit = sustained(axis, points, read_p99_target_ns), limit_of_open(points)
+        answer, limit = sustained(axis, points, read_p99_target_ns) + windows_said(axis, points), limit_of_open(points)
     return LoadSweep(
         axis=axis,
         points=points,
@@ -522,6 +523,13 @@ def _said(axis: Axis, point: SweepPoint) -> str:
     if axis is Axis.USERS:
         return f"{point.value:g} user{'' if point.value == 1 else 's'}"
     return f"{point.value:g} x the trace's speed"
+
+
+def windows_said(axis: Axis, points: Sequence[SweepPoint]) -> str:
+    """Return that some of rising `points` are no windows of their trace: loads with too little to evict, from cold."""
+    whole = [p for p in points if p.window is None]
+    part = next((p.window for p in points if p.window is not None), None)
+    return f"; windows differ: the whole trace up to {_said(axis, whole[-1])}, {part} above" if whole and part else ""
 
 
 def _few(point: SweepPoint) -> str:

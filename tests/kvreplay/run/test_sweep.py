@@ -24,6 +24,7 @@ from kvreplay.run.sweep import (
     sustained,
     sweep,
     to_repeat,
+    windows_said,
     with_users,
 )
 from kvtrace.core.errors import ConfigError
@@ -148,6 +149,20 @@ def test_what_a_point_says_is_the_runs(tmp_path: Path) -> None:
         assert start_ns >= 10**8 / point.value
         assert point.throughput_bytes_per_s == pytest.approx(40 * 8192 * 1e9 / (summary["wall_ns"] - start_ns))
         assert point.kept_pace == summary["pace"]["kept_pace"]
+
+
+def test_loads_whose_windows_differ_say_so() -> None:
+    cold, steady = points([1.0, 2.0, 3.0, 4.0]), "steady:60s"
+    found = [*cold[:2], *(msgspec.structs.replace(point, window=steady) for point in cold[2:])]
+    assert windows_said(Axis.USERS, found) == "; windows differ: the whole trace up to 2 users, steady:60s above"
+    assert (windows_said(Axis.USERS, cold), windows_said(Axis.USERS, found[2:])) == ("", "")
+
+
+def test_a_point_has_the_window_that_was_replayed(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", [row(i) for i in range(40)])
+    config = Config(tiers={"cpu": "ram"}, is_buffered=True, window="from:0s+1h")
+    found, _ = sweep(Replay(config, trace, tmp_path / "s", []), Axis.QUEUE_DEPTH, [1, 2])
+    assert {point.window for point in found.points} == {"from:0s+1h"}
 
 
 def test_values_that_do_not_rise_are_refused(tmp_path: Path) -> None:
