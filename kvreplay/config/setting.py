@@ -26,7 +26,7 @@ from kvtrace.core.limit import ALL, Limit, parse_limit
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import Reader, open_table
-from kvtrace.core.units import NS_PER_S
+from kvtrace.core.units import NS_PER_S, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,8 @@ def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:
     if window.residency.absent_deletes:
         found = f"but {window.residency.absent_deletes:,} deletes of objects that were never there"
         return f"nothing to replay: the trace{within} has no rows on {named}, {found}"
-    have = ", ".join(f"{meta.tiers[i].name} ({count:,} rows)" for i, count in sorted(window.skipped_rows.items()))
+    skipped = sorted(window.skipped_rows.items())
+    have = ", ".join(f"{meta.tiers[i].name} ({counted(count, 'row')})" for i, count in skipped)
     return f"nothing to replay: the trace{within} has no rows on {named}; name one that has some: {have}"
 
 

@@ -81,7 +81,7 @@ from kvtrace.core.run.run_file import (
 )
 from kvtrace.core.schema import OPS, SERIES, SERVED, Op, Table, batch_of, numbers
 from kvtrace.core.tables import Writer, create
-from kvtrace.core.units import format_bytes, format_duration
+from kvtrace.core.units import counted, format_bytes, format_duration
 
 
 class RunResults:
@@ -520,7 +520,7 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: Requ
 
 def skipped_notes(summary: Summary) -> list[str]:
     """Return what a run left out of the trace."""
-    rows = ", ".join(f"{name} ({count:,} rows)" for name, count in summary.skipped_rows.items())
+    rows = ", ".join(f"{name} ({counted(count, 'row')})" for name, count in summary.skipped_rows.items())
     is_cut = summary.trace_times is not None and summary.pace is None
     of = ", of all that was to be replayed" if summary.not_reached and not is_cut else ""
     found = [f"skipped, because no --tier names them: {rows}{of}"] if rows else []

@@ -29,7 +29,7 @@ from kvtrace.core.document.document import (
 )
 from kvtrace.core.run.figures import Distribution, Figures, Mlperf, RequestFigures, Summary
 from kvtrace.core.run.run_file import RanksNote, RunFile, Verification
-from kvtrace.core.units import format_bytes, format_count, format_duration, percent
+from kvtrace.core.units import counted, format_bytes, format_count, format_duration, percent
 
 SHOWN_BAD_BLOCKS = 1000
 _BYTES = {"read": "read", "write": "written"}
@@ -95,7 +95,7 @@ def _checked(found: Verification | None) -> str:
 def _window(finished: FinishedRun) -> str:
     window = finished.run.window
     if finished.run.engine.name == "other":
-        return f"recorded {window.rows:,} operations of {window.limit}, over {format_duration(window.span_ns)}"
+        return f"recorded {counted(window.rows, 'operation')} of {window.limit}, over {format_duration(window.span_ns)}"
     part = "the whole trace" if window.is_whole_trace else replayed_part(window)
     missed, times = finished.summary.not_reached or 0, finished.summary.trace_times
     if window.repeats is not None:
@@ -113,7 +113,7 @@ def _window(finished: FinishedRun) -> str:
             f", {missed:,} not reached",
         )
         rows -= missed
-    return f"{done} {part}: {rows:,} rows, {format_duration(span_ns)} of trace time{left}"
+    return f"{done} {part}: {counted(rows, 'row')}, {format_duration(span_ns)} of trace time{left}"
 
 
 def _before(run: RunFile) -> Iterator[str]:
@@ -129,7 +129,7 @@ def _before(run: RunFile) -> Iterator[str]:
             yield f"laid out {name} first, not measured: {format_bytes(laid_out)} written"
     if run.populated is not None and run.populated.objects:
         written = format_bytes(run.populated.bytes)
-        yield f"populated first, not measured: {run.populated.objects:,} objects, {written}"
+        yield f"populated first, not measured: {counted(run.populated.objects, 'object')}, {written}"
     if run.prepared is not None:
         yield f"setup: {format_duration(run.prepared.total_ns)}"
 

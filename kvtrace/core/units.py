@@ -132,8 +132,8 @@ def format_count(count: int | None) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """Return so many of `what`: 1 trial, 3 trials."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    """Return so many of `what`: 1 trial, 3,000 trials."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def percent(share: float) -> str:

@@ -611,7 +611,7 @@ def test_blkparse(tmp_path):
     # The message and the summary are no rows.
     assert (result.rows_read, result.rows_kept) == (17, 5)
     assert result.left_out == {"no event in blkparse's default form": 1}
-    assert {"1 I/Os were merged into requests", "1 requests have no completion in the text"} <= set(result.notes)
+    assert {"1 I/O merged into requests", "1 request without a completion in the text"} <= set(result.notes)
 
 
 @pytest.mark.parametrize("line", [
