@@ -25,7 +25,7 @@ from kvtrace.core.metadata import Count
 from kvtrace.core.run.figures import Serving, ServingTimes, Summary
 from kvtrace.core.schema import MOST
 from kvtrace.core.statistics import nearest_rank
-from kvtrace.core.units import NS_PER_MS, NS_PER_S
+from kvtrace.core.units import NS_PER_MS, NS_PER_S, counted
 
 _PARTS = {"p50_ns": 5000, "p90_ns": 9000, "p95_ns": 9500, "p99_ns": 9900, "p99_9_ns": 9990}
 _RATES = {"requests_per_s": "requests", "input_tokens_per_s": "input_tokens", "output_tokens_per_s": "output_tokens"}
@@ -98,7 +98,7 @@ def imported(
             told[rate] = told[of] / seconds
     serving = Serving(benchmark=benchmark, **told, **times)
     count, failed = serving.requests or 0, serving.failed_requests or 0
-    said = [f"{count:,} requests"] if serving.requests is not None else []
+    said = [counted(count, "request")] if serving.requests is not None else []
     verdict = f"{benchmark}: {', '.join(said + [f'{failed:,} FAILED'] * bool(failed)) or 'number of requests unknown'}"
     return Imported(
         Account(rows_read=count + failed, rows_kept=count, notes=list(notes)),

@@ -29,6 +29,7 @@ from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.run.run_file import BLOCKS_FILE
 from kvtrace.core.schema import BLOCKS, MOST
 from kvtrace.core.statistics import QUANTILES, nearest_rank
+from kvtrace.core.units import counted
 
 _NOTES_OF_BLOCKS = [
     "an object is what begins at one address of the device; objects that overlap there lie apart in a replay",
@@ -112,14 +113,14 @@ def read_blkparse(files: Sequence[Path], _options: ImportOptions, db: duckdb.Duc
         "count(*) FILTER (issue_ns IS NULL) FROM blocks",
     )
     notes = ["rows are requests, made of several events each; devices are major,minor numbers"]
-    for count, what in (
-        (merged, "I/Os were merged into requests"),
-        (again, "times a request was given back and issued again"),
-        (endless, "requests have no completion in the text"),
-        (unseen, "requests have no issue in the text"),
+    for count, what, why in (
+        (merged, "I/O", "merged into requests"),
+        (again, "time", "a request was given back and issued again"),
+        (endless, "request", "without a completion in the text"),
+        (unseen, "request", "without an issue in the text"),
     ):
         if count:
-            notes.append(f"{count:,} {what}")
+            notes.append(f"{counted(count, what)} {why}")
     account.notes += notes
     ordered = "SELECT * FROM blocks ORDER BY coalesce(insert_ns, issue_ns, complete_ns), device, sector"
     rows = Rows(BLOCKS_FILE, BLOCKS, lambda: batches(db, ordered, BLOCKS))

@@ -411,7 +411,8 @@ def window_series(
     counts: dict[int, Any] = {}
     for path, kind in files.items():
         if kind is Window.HISTOGRAMS:
-            _enter_histograms(db, path, account, counts)
+            # Logs of rates count the same I/Os.
+            _enter_histograms(db, path, account, counts, {Window.RATES, Window.BANDWIDTH} - set(files.values()))
         else:
             _enter(db, path, kind, account)
     if not one(db, "SELECT count(*) FROM rates")[0]:
@@ -458,8 +459,10 @@ _START = f"if(ms > {_YEAR_MS}, ms, 0)"
 """SQL for when the first window began: fio's start, or unknown where the log has the date (log_unix_epoch)."""
 
 
-def _enter_histograms(db: duckdb.DuckDBPyConnection, path: Path, account: Account, counts: dict[int, Any]) -> None:
-    """Append the I/Os and bytes of each line of `path` to `rates`, and its bins to `counts`, by operation."""
+def _enter_histograms(
+    db: duckdb.DuckDBPyConnection, path: Path, account: Account, counts: dict[int, Any], missing: set[Window]
+) -> None:
+    """Append the amounts that are `missing` in other logs of each line of `path` to `rates`, its bins to `counts`."""
     bins = first_line(path).count(",") - 2
     coarseness = next((c for c in range(_MOST_COARSENESS + 1) if bins == _BINS >> c), None)
     if coarseness is None:
@@ -476,7 +479,8 @@ def _enter_histograms(db: duckdb.DuckDBPyConnection, path: Path, account: Accoun
         f"{path.name} holds histograms of completion latencies, no I/Os: a percentile is the longest time of its bin, "
         f"1/{64 >> coarseness} of a power of two wide; what came after its last line is absent"
     )
-    for kind, amount in ((Window.RATES, "list_sum(bins)"), (Window.BANDWIDTH, "list_sum(bins) * bytes::DOUBLE")):
+    for kind in sorted(missing):
+        amount = "list_sum(bins)" + (" * bytes::DOUBLE" if kind is Window.BANDWIDTH else "")
         _insert_rates(db, kind, amount, "ms::BIGINT AS ms, direction::TINYINT AS direction, bytes, bins")
     for op in (0, 1):
         # As text: a column a bin would be 1,856 columns of a query.

@@ -482,18 +482,20 @@ def write_ios(path: Path, parts: Iterable[dict[str, Any]], whose: str) -> None:
     """
     names = "ts_ns op address io_bytes length_bytes request_id stage completed_ns process"
     schema = pa.schema(dict.fromkeys(names.split(), pa.int64()) | {"op": pa.int8(), "stage": pa.int32()})
-    rows = moving = 0
+    rows = moving = deletes = 0
     with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as out:
         for part in parts:
             rows += (count := len(part["op"]))
-            moving += int(((part["io_bytes"] > 0) & (part["op"] != DELETE)).sum())
+            deletes += int((is_delete := part["op"] == DELETE).sum())
+            moving += int(((part["io_bytes"] > 0) & ~is_delete).sum())
             # A time that is not known comes as NaN.
             absent = dict.fromkeys(schema.names, np.full(count, -1)) | {"completed_ns": np.full(count, np.nan)}
             whole = absent | part
             columns = {field.name: pa.array(whole[field.name], field.type, from_pandas=True) for field in schema}
             out.write_table(pa.table(columns, schema=schema), row_group_size=ROW_GROUP_ROWS)
     if not moving:
-        raise TraceError(f"{whose} has no reads or writes{', only deletes' if rows else ''}: there is no job to write")
+        but = "" if not rows else ", only deletes" if deletes == rows else " that moved data"
+        raise TraceError(f"{whose} has no reads or writes{but}: there is no job to write")
 
 
 GRANULE_BYTES = 4096

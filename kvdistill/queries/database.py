@@ -279,7 +279,8 @@ def _view(name: str, files: dict[Path, str], tiers: dict[str, list[dict[str, Any
     # Rows of one instant are in order, too.
     row = ", file_row_number AS row" if name == TRACE.name else ""
     ranked = sorted((row["place"], row["tier"]) for rows in tiers.values() for row in rows)
-    enum = f"ENUM({', '.join(literal(tier) for tier in dict.fromkeys(tier for _place, tier in ranked))})"
+    names = ", ".join(literal(tier) for tier in dict.fromkeys(tier for _place, tier in ranked))
+    enum = f"ENUM({names})" if names else "VARCHAR"
     named = {
         origin: f" REPLACE ([{', '.join(literal(row['tier']) for row in rows)}][tier + 1]::{enum} AS tier)"
         for origin, rows in tiers.items()

@@ -189,7 +189,7 @@ class RunReport(Report, frozen=True, kw_only=True):
         if corrupt := sum(row["corrupt"] for row in self.figures):
             found.append(f"{corrupt:,} reads were CORRUPT")
         is_served = run is not None and isinstance(run.serving, Serving)
-        if not any(row["operations"] for row in self.figures) and not is_served:
+        if all(row["operations"] == 0 for row in self.figures) and not is_served:
             found.append("no operation completed")
         if all(row["engine"] in ("sim", "none") for row in self.figures) and self.figures:
             found.append("nothing moved: all tiers were simulated or skipped")

@@ -17,7 +17,7 @@ from kvreplay.config.tiers import make_tiers
 from kvreplay.native.rows import READ, WINDOW_ROWS, WRITE
 from kvreplay.plan.buffers import PAGE_BYTES, buffer_bytes
 from kvreplay.plan.pacing import Pacer, Repeated
-from kvreplay.plan.window import Asked, TraceWindow, compile_window, joined, read_asked
+from kvreplay.plan.window import Asked, TraceWindow, compile_window, joined, read_asked, to_part
 from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.tier import FileLayout, SeveralDrives, Tier
@@ -26,7 +26,7 @@ from kvtrace.core.limit import ALL, Limit, parse_limit
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import Reader, open_table
-from kvtrace.core.units import NS_PER_S
+from kvtrace.core.units import NS_PER_S, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,12 @@ class Setting:
     """Why no more may be in flight."""
     unplaced: tuple[str, ...] = ()
     """Tiers whose writes have streams in the trace, and that take none."""
-    joined: tuple[tuple[str, int], ...] = ()
-    """Tiers that nodes have apart, and how many of them share ours."""
+    joined: tuple[tuple[str, int, int], ...] = ()
+    """Tiers that nodes have apart, how many of them share ours, and how many there are in the trace."""
     rows_once: int = 0
     """Of the window: the rows that --duration repeats; 0 where it does not."""
+    planned_once: int = 0
+    """Of those, the ones that are replayed each time."""
 
     @property
     def seed(self) -> int:
@@ -96,11 +98,13 @@ def settle(
         raise ConfigError("--window with --requests: a window's times are its own; leave one out")
     window = compile_window(reader, trace, alignments, limit, shared)
     reader, once, config = window.reader, window.rows, replace(config, window=window.part)
+    planned_once = window.planned_rows
     if config.runtime_ns is not None and window.planned_rows:
         repeats = repeats or repeats_of(reader, window, pacer, tiers, config.runtime_ns)
         span_ns = None if pacer.speed is None else int(config.runtime_ns * pacer.speed)
         if repeats > 1 or span_ns is not None:
             reader = Repeated(reader, once, repeats, window.residency.last_deletes)
+            planned_once -= int(reader.left_out.sum())
             limit = Limit(span_ns=span_ns, begin_ns=window.begin_ns or 0, node=config.node)
             window = replace(compile_window(reader, trace, alignments, limit, shared), is_whole=False)
     if not window.planned_rows:
@@ -115,11 +119,11 @@ def settle(
     asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
     config, because = with_depth(config, tiers, window.residency.peak_bytes, is_pooled=window.facts.is_bulk)
     check_memory(min(window.planned_rows, WINDOW_ROWS), buffer_bytes(config.depth, config.io_bytes))
-    rows_once = once if config.runtime else 0
+    repeated = (once, planned_once) if config.runtime else (0, 0)
     names = [tier.name for tier in reader.meta.tiers]
     shared_by = joined(reader, alignments, once) if config.node is None else {}
-    several = tuple((names[t], count) for t, count in shared_by.items())
-    return Setting(config, pacer, reader, window, tiers, trace, argv, asked, because, unplaced, several, rows_once)
+    several = tuple((names[t], count, to_part(reader.meta, t, count)) for t, count in shared_by.items())
+    return Setting(config, pacer, reader, window, tiers, trace, argv, asked, because, unplaced, several, *repeated)
 
 
 def _check_node(reader: Reader, node: int | None) -> None:
@@ -146,7 +150,8 @@ def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:
     if window.residency.absent_deletes:
         found = f"but {window.residency.absent_deletes:,} deletes of objects that were never there"
         return f"nothing to replay: the trace{within} has no rows on {named}, {found}"
-    have = ", ".join(f"{meta.tiers[i].name} ({count:,} rows)" for i, count in sorted(window.skipped_rows.items()))
+    skipped = sorted(window.skipped_rows.items())
+    have = ", ".join(f"{meta.tiers[i].name} ({counted(count, 'row')})" for i, count in skipped)
     return f"nothing to replay: the trace{within} has no rows on {named}; name one that has some: {have}"
 
 

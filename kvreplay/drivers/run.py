@@ -45,7 +45,7 @@ from kvtrace.core.run.run_file import (
     WindowNote,
 )
 from kvtrace.core.schema import TRACE
-from kvtrace.core.units import format_bytes, format_duration
+from kvtrace.core.units import counted, format_bytes, format_duration
 
 LOG_FILE = "engine.log"
 _WRITES_BACK_S = 600
@@ -136,7 +136,7 @@ def run_engine(
             smart={TIER: smart(wanted.directory)},
             probed=probed,
         )
-        said = f"{begun.host['engine']} served {len(service.requests):,} requests, one at a time"
+        said = f"{begun.host['engine']} served {counted(len(service.requests), 'request')}, one at a time"
         finished = write_down(found, begun, measured, output, said=said)
         if measured.error is None:
             # What the engine itself said stays only if it failed.
@@ -214,7 +214,7 @@ def _begun(wanted: EngineOptions, made: Recording, service: EngineRecord, starte
             is_whole_trace=service.failure is None and service.interrupted_by is None,
             span_ns=window.span_ns,
             planned_rows=window.rows,
-            limit=f"{len(service.requests):,} requests",
+            limit=counted(len(service.requests), "request"),
             peak_bytes={TIER: window.residency.peak_bytes[0]},
         ),
         smart={TIER: SmartReadings(before=health, after=None)},
@@ -225,12 +225,11 @@ def _error(wanted: EngineOptions, service: EngineRecord, output: Path) -> KvErro
     kept = f"what was recorded is kept in {output} (partial)"
     served = len(service.requests)
     if service.interrupted_by is not None:
-        return Interrupted(f"interrupted by {service.interrupted_by} after {served:,} requests; {kept}")
+        return Interrupted(f"interrupted by {service.interrupted_by} after {counted(served, 'request')}; {kept}")
     if service.failure is not None:
         log = output / LOG_FILE
-        return DeviceError(
-            f"{wanted.engine.title} failed after {served:,} requests: {service.failure}; its output is in {log}; {kept}"
-        )
+        after = f"{wanted.engine.title} failed after {counted(served, 'request')}"
+        return DeviceError(f"{after}: {service.failure}; its output is in {log}; {kept}")
     return None
 
 

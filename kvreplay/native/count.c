@@ -218,8 +218,7 @@ EXPORT int64_t count_rows(Counting *c, const Row *row, int64_t begin, int64_t en
         run->last_completed_ns = max_of(run->last_completed_ns, r->completed_ns);
         run->last_ns = max_of(run->last_ns, max_of(start_ns, r->completed_ns));
         if (is_sent) {
-            run->sent++;
-            run->last_sent_row = r->trace_row;
+            run->sent += r->outcome != SKIPPED;  // not of those that the end cut off in flight
             if (c->moves[r->tier] && r->outcome != SKIPPED) count_second(c, r, at);
         }
         if (!counts[i]) {

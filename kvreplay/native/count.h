@@ -34,7 +34,7 @@ typedef struct {            // what is counted of the operations of one kind
 } Kind;
 
 typedef struct {            // what is counted of a run as a whole
-    int64_t rows, sent, last_sent_row, failed;
+    int64_t rows, sent, failed;
     int64_t counted_sent, late, late_by_itself; // of those that figures count: submitted, late, and not by waiting
     int64_t left_out, first_row, from_ns;       // left out of figures and completed well; the first row that is not
     int64_t last_completed_ns, last_ns;         // the last completion, and the last time of all

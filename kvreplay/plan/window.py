@@ -337,8 +337,8 @@ class Later:
     that they never touch is not.
     """
 
-    def __init__(self, reader: Reader, text: str, tiers: Collection[int]) -> None:
-        """Read from the begin of the part that `text` names, of the rows on `tiers`; its length is `span_ns`.
+    def __init__(self, reader: Reader, text: str, tiers: Collection[int], node: int | None = None) -> None:
+        """Read from the begin of the part that `text` names, of the rows of `node` on `tiers`; its length is `span_ns`.
 
         It is `from:300s+60s`, `busiest:60s` or `steady:60s`: from when the slowest of the tiers evicts on.
 
@@ -347,7 +347,7 @@ class Later:
 
         """
         self.path, self.table, self.extras, self.meta = reader.path, reader.table, reader.extras, reader.meta
-        self._reader, self.text = reader, text
+        self._reader, self.text, self._node = reader, text, node
         kind, _, rest = text.partition(":")
         begin, _, lasts = rest.rpartition("+")
         if kind not in ("from", "busiest", "steady") or not lasts or bool(begin) != (kind == "from"):
@@ -379,7 +379,10 @@ class Later:
         )
 
     def _rows(self, *columns: str) -> Iterator[dict[str, Any]]:
-        return (Batch.of(batch, columns).columns for batch in self._reader.batches(columns))
+        names = columns if self._node is None else (*columns, "node")
+        for batch in self._reader.batches(names):
+            rows = Batch.of(batch, names).columns
+            yield rows if self._node is None else {n: rows[n][rows["node"] == self._node] for n in columns}
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield its rows, their times counted from its begin."""
@@ -393,17 +396,17 @@ class Later:
                 yield part if columns is None else part.select(list(columns))
 
 
-def part_of(text: str | None, reader: Reader, tiers: Collection[int]) -> Later | None:
-    """Return the part of a trace that `text`, of --window, asks for; None for all of it.
+def part_of(text: str | None, reader: Reader, tiers: Collection[int], node: int | None) -> Later | None:
+    """Return the part of a trace that `text`, of --window, asks for, by the rows of `node`; None for all of it.
 
     STEADIEST asks for the steady window of a trace that has one. ConfigError as of `Later`.
     """
     if text in (None, ALL):
         return None
     if text != STEADIEST:
-        return Later(reader, text, tiers)
+        return Later(reader, text, tiers, node)
     try:
-        return Later(reader, STEADIEST.partition(",")[0], tiers)
+        return Later(reader, STEADIEST.partition(",")[0], tiers, node)
     except ColdTraceError as why:
         log(f"note: the whole trace is replayed, from empty tiers on ({why})")
         return None
@@ -576,7 +579,7 @@ def compile_window(
 
     """
     _return_freed()
-    part = part_of(limit.part, reader, alignments)
+    part = part_of(limit.part, reader, alignments, limit.node)
     is_part = part is not None or limit.begin_ns > 0
     limit = replace(limit, part=None if part is None else part.text)
     if part is not None:
@@ -611,7 +614,8 @@ def _lost(source: TraceSource, lost: tuple[int, int, int], rows: int) -> TraceEr
     elif several := joined(source.reader, [index], rows).get(index):
         why = (
             f"{source.reader.meta.tiers[index].name} is each node's own, and one place cannot stand for those of "
-            f"{several}: give each node a rank, mpirun -n {several} kvreplay run --mpi --deal node"
+            f"{several}: give each node a rank, mpirun -n {to_part(source.reader.meta, index, several)} kvreplay run "
+            "--mpi --deal node"
         )
     message = f"reads object {object_id} after it was deleted from its tier, bytes that nothing wrote since; {why}"
     return TraceError(message, path=source.path, row=row)
@@ -635,6 +639,14 @@ def joined(reader: Reader, tiers: Collection[int], rows: int) -> dict[int, int]:
         if rows <= 0:
             break
     return {t: len(instances) for t, instances in found.items() if len(instances) > 1}
+
+
+def to_part(meta: Metadata, tier: int, here: int) -> int:
+    """Return how many ranks keep the instances of a tier apart; `here`, in a rank's part of a trace, are so many."""
+    part = (meta.source or {}).get("part")
+    nodes = part.get("nodes") if isinstance(part, dict) else None
+    apart = meta.tiers[tier].instance_nodes
+    return here if nodes is None or apart is UNSET else len({node // apart for node in nodes})
 
 
 def populated_rows(residency: Residency, wanted: Any = slice(None)) -> RowRing:

@@ -134,6 +134,7 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
         verdict=sentence(judgement, parts, counts["errors"]),
         judgement=judgement,
         wall_ns=most([of.wall_ns for of in each]),
+        measured_from_ns=least([of.measured_from_ns for of in each]),
         **counts,
         trace_times=replayed / once if once else None,
         figures=figures,
@@ -148,6 +149,11 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
     requests = merged_requests(parts, found, order.config.criteria)
     status, reason = _status(parts, because)
     config = msgspec.to_builtins(order.config)
+
+    def took_ns(names: list[str]) -> int | None:
+        of = ", ".join(str(tiers.index(name)) for name in names)
+        return found.took(f"op IN ('read', 'write') AND tier IN ({of})")[0]
+
     simulated = {each.tier for each in figures if each.is_simulated}
     moved = {name: str(facts.get("target")) for name, facts in first.tiers.items() if name not in simulated}
     populated = [run.populated for run in runs if run.populated is not None]
@@ -193,7 +199,9 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
         requests=requests,
         mlperf=None
         if requests is None
-        else mlperf_figures(metadata, moved, summary, order.config.criteria, requests, is_whole_trace=is_whole),
+        else mlperf_figures(
+            metadata, moved, summary, order.config.criteria, requests, is_whole_trace=is_whole, took_ns=took_ns
+        ),
         checkpoints=merged_checkpoints(parts, found, tiers, summary.wall_ns),
         ranks=RanksNote(
             count=order.count,

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,7 @@ def _write(reader: Reader, path: Path, mine: Any, note: DealNote, rank: int, who
         "rank": rank,
         "ranks": len(note.rows),
         "dealt_by": note.by,
+        "nodes": None if note.nodes is None else sorted(chain.from_iterable(note.nodes)),
         "rows": whole.rows,
         # Repeats of all parts begin together, and their requests are the same ones on all.
         "period_ns": whole.last_ns + max(1, whole.last_ns // max(1, whole.rows - 1)),

@@ -101,7 +101,9 @@ def end_of(found: CountedOperations, at: Sequence[int]) -> tuple[int | None, flo
     late = max(0, completed - last_due - int(min(service, usual)))
     span = last_due - first_due
     offered = count * NS_PER_S / span if span else None
-    return late, offered, count * NS_PER_S / (span + late) if span + late else None
+    # Of a load that was due at once, what the last took is most of the time.
+    took = span + late if span else completed - first_due
+    return late, offered, count * NS_PER_S / took if took else None
 
 
 def shares_of(

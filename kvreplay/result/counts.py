@@ -328,7 +328,7 @@ class CountedOperations:
         self.kinds, self.run = np.zeros(count, KIND), np.zeros(1, RUN)
         self.kinds["first_ns"] = self.kinds["first_due_ns"] = self.run["first_row"] = self.run["from_ns"] = MOST
         self.kinds["last_ns"] = self.kinds["last_due_ns"] = NOT_DONE
-        self.run["last_sent_row"] = self.run["last_completed_ns"] = NOT_DONE
+        self.run["last_completed_ns"] = NOT_DONE
         self._each = OPEN_TIMES if is_open_loop else CLOSED_TIMES
         used = sum(len(drives) for drives, tier in zip(self.places.drives, tiers, strict=True) if tier is not None)
         limit = EXACT_VALUES // max(1, used * KINDS * self._each + 1)

@@ -218,10 +218,12 @@ def mlperf_figures(
     requests: RequestFigures,
     *,
     is_whole_trace: bool,
+    took_ns: Callable[[list[str]], int | None],
 ) -> Mlperf:
     """Return the benchmark's figures of what `summary` says of a trace with metadata `meta`.
 
-    `targets` are those of the tiers where bytes moved, by name.
+    `targets` are those of the tiers where bytes moved, by name; `took_ns` gives the time from the first submission to
+    the last completion of reads and writes on tiers.
     """
     kinds = {
         name: {"ram": "cpu", "gpu": "other"}.get(target.partition(":")[0], "storage")
@@ -239,7 +241,7 @@ def mlperf_figures(
         throughput=_throughput(
             meta, summary, [f for f in moved if kinds[f.tier] == "storage"], is_whole_trace=is_whole_trace
         ),
-        criteria=_criteria(criteria, moved, kinds, stats),
+        criteria=_criteria(criteria, moved, kinds, stats, took_ns),
         qos_compliance={c.qos: c.share_within_p95_target for c in requests.classes} or None,
         qos_reason=None if requests.classes else QOS_REASON,
         qos_definition=QOS_DEFINITION,
@@ -281,17 +283,24 @@ def slowest(figures: Sequence[Figures], op: str, quantile: str = "p99_ns") -> in
     return None if None in found else max((time for time in found if time is not None), default=None)
 
 
-def _criteria(wanted: Criteria, moved: list[Figures], kinds: dict[str, str], stats: dict[str, Any]) -> list[Criterion]:
+def _criteria(
+    wanted: Criteria,
+    moved: list[Figures],
+    kinds: dict[str, str],
+    stats: dict[str, Any],
+    took_ns: Callable[[list[str]], int | None],
+) -> list[Criterion]:
     def worst(kind: str, op: str | None) -> float | None:
         found = [f.judged.p95_ns for f in moved if kinds[f.tier] == kind and op in (None, f.op)]
         return None if not found or None in found else max(p for p in found if p is not None)
 
     storage = [f for f in moved if kinds[f.tier] == "storage" and f.bandwidth_bytes_per_s is not None]
-    bandwidth = sum(f.bandwidth_bytes_per_s or 0 for f in storage) if storage else None
+    # Reads and writes need not go on at the same time.
+    bandwidth = _per_second(sum(f.bytes or 0 for f in storage), took_ns([f.tier for f in storage]) if storage else None)
     lookups = stats.get("lookups")
     hit_rate = sum(t["hits"] for t in stats["tiers"]) / lookups if lookups and "tiers" in stats else None
     simulated = "hits / lookups, of the simulation that made the trace"
-    both = "reads and writes on storage tiers, added up"
+    both = "bytes read and written on storage tiers / from the first submission to the last completion of them all"
     return [
         _below("storage_read_p95_ns", wanted.storage_read_p95, worst("storage", "read")),
         _below("storage_write_p95_ns", wanted.storage_write_p95, worst("storage", "write")),

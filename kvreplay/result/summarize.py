@@ -6,6 +6,7 @@ nothing: a request's time to the first token is what storage took, and what its 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from kvreplay.config.setting import Setting
 from kvreplay.engine.engine import Engine
 from kvreplay.engine.job import Driven
 from kvreplay.engine.share import AUTO
-from kvreplay.native.rows import NOT_DONE, READ
+from kvreplay.native.rows import NOT_DONE, READ, WRITE
 from kvreplay.plan.buffers import small_page_bytes
 from kvreplay.plan.contents import DataSource
 from kvreplay.plan.window import IS_LOAD, NO_QOS, Asked
@@ -80,7 +81,7 @@ from kvtrace.core.run.run_file import (
 )
 from kvtrace.core.schema import OPS, SERIES, SERVED, Op, Table, batch_of, numbers
 from kvtrace.core.tables import Writer, create
-from kvtrace.core.units import format_bytes, format_duration
+from kvtrace.core.units import counted, format_bytes, format_duration
 
 
 class RunResults:
@@ -98,11 +99,13 @@ class RunResults:
         self._operations = CountedOperations(setting.tiers, is_open_loop=is_open_loop, io_bytes=setting.config.io_bytes)
         self._served, self._checkpoints = ServedRequests(setting), Checkpoints(is_open_loop=is_open_loop)
         self._warmup, self._ops_columns = setting.warmup, tables.FROM_TRACE + tables.shared_extras(OPS, setting)
-        # When a save without a request began, the trace says alone.
-        bulk_columns = ("ts_ns",) if setting.window.facts.is_bulk else ()
-        columns = tuple(dict.fromkeys(self._ops_columns + COLUMNS + bulk_columns))
-        self._trace = TraceRows(setting.reader, columns)
+        # When a save without a request began, the trace says alone, and how far a run that is cut came.
         self._is_cut = bool(setting.rows_once) and not is_open_loop
+        timed = ("ts_ns",) if setting.window.facts.is_bulk or self._is_cut else ()
+        columns = tuple(dict.fromkeys(self._ops_columns + COLUMNS + timed))
+        self._trace = TraceRows(setting.reader, columns)
+        self._reached_ns, self._passed = 0, Counter[int]()
+        """Of the trace: the time of the last row that was taken, and how many rows on each tier."""
         self._unreached: list[RunPart] = []
         """Rows that were not submitted: of a closed loop with --duration only those count that others follow."""
         self._files, self._writers = ExitStack(), dict[Table, Writer]()
@@ -147,7 +150,14 @@ class RunResults:
                 self._count(part.within(0, int(np.searchsorted(part.rows["trace_row"], self.setting.rows_once))))
         if self._is_cut and self.rows < window.planned_rows:
             # What was planned beyond was a provision, and nothing that was missed, however the run ended.
-            came_to = replace(window, facts=replace(window.facts, rows=self.rows), rows=self._trace.row)
+            came_to = replace(
+                window,
+                facts=replace(window.facts, rows=self.rows),
+                rows=self._trace.row,
+                is_whole=False,
+                span_ns=self._reached_ns,
+                skipped_rows={tier: n for tier, n in self._passed.items() if self.setting.tiers[tier] is None},
+            )
             self.setting = replace(self.setting, window=came_to)
         self._take_trace(self.setting.window.rows, RunPart.nothing(), np.zeros(0, bool), np.zeros(0, np.int64))
         for batch in self._served.end():
@@ -176,8 +186,18 @@ class RunResults:
             of_trace, extras = batch.select(self._ops_columns), tables.ops_extras(self.setting)
             self._writers[OPS].write(ops_batch(self.setting, extras, of_trace, first_row, some, asked[first:last]))
             self._checkpoints.take(batch, some, first_row)
+            if self._is_cut and batch.num_rows:
+                self._reached_ns = int(numbers(batch.column("ts_ns"))[-1])
+                self._passed.update(self._own_tiers(batch))
             for served in self._served.take(first_row, batch, part, counts):
                 self._writers[SERVED].write(served)
+
+    def _own_tiers(self, batch: pa.RecordBatch) -> list[int]:
+        """Return the tiers of the rows of `batch`, without those of nodes that are left out."""
+        tier, node = numbers(batch.column("tier"), "i1"), self.setting.config.node
+        own = tier if node is None else tier[numbers(batch.column("node"), "i4") == node]
+        found: list[int] = own.tolist()
+        return found
 
     @property
     def rows(self) -> int:
@@ -190,6 +210,12 @@ class RunResults:
         last_ns = int(self._operations.run["last_completed_ns"][0])
         return None if last_ns == NOT_DONE else last_ns
 
+    def took_ns(self, tiers: list[str]) -> int | None:
+        """Return the time from the first submission to the last completion of reads and writes on `tiers`."""
+        found = self._operations
+        of = [i for i, tier in enumerate(found.tiers) if tier is not None and tier.name in tiers]
+        return found.took([at for i in of for op in (READ, WRITE) for at in found.at(i, op)])[0]
+
     # Long: a field a line.
     def summary(
         self, driven: Driven | None, wall_ns: int | None = None, moved: dict[str, DeviceIo] | None = None
@@ -201,13 +227,13 @@ class RunResults:
         setting, found, run = self.setting, self._operations, self._operations.run[0]
         names = [t.name for t in setting.reader.meta.tiers]
         wall_ns, left_out = driven.wall_ns if driven else wall_ns, None
+        from_ns = int(run["from_ns"]) if run["counted_sent"] else None
         if setting.config.warmup is not None:
-            has_counted = bool(run["counted_sent"])
             left_out = WarmupFacts(
                 asked=setting.config.warmup,
                 operations=int(run["left_out"]),
-                first_measured_row=int(run["first_row"]) if has_counted else None,
-                measured_from_ns=int(run["from_ns"]) if has_counted else None,
+                first_measured_row=None if from_ns is None else int(run["first_row"]),
+                measured_from_ns=from_ns,
             )
         # The warm-up's time is no time of the figures.
         span_ns = None if wall_ns is None else wall_ns - ((left_out.measured_from_ns if left_out else 0) or 0)
@@ -218,16 +244,16 @@ class RunResults:
         judgement, missed = verdict(found, driven, judged, moved or {}, depth, because), int(run["rows"]) - sent
         times = None
         if setting.rows_once:
-            # How often --duration repeated the window, or what it cut it to. Rows of the last repeat go while some of
-            # earlier ones still wait, of an open loop that fell behind most.
-            rows = int(run["last_sent_row"]) + 1 if missed and not found.is_open_loop else setting.window.rows
-            times = rows / setting.rows_once * (sent / int(run["rows"]) if missed else 1)
-            said = f"; {repeated('the trace', times)} in {format_duration(wall_ns)}"
+            # How often --duration repeated the window, or what it cut it to: rows of the last repeat go while some of
+            # earlier ones still wait.
+            times = sent / setting.planned_once
+            said = f"; {repeated(replayed_part(window_note(setting)), times)} in {format_duration(wall_ns)}"
             judgement = msgspec.structs.replace(judgement, sentence=judgement.sentence + said)
         return Summary(
             verdict=f"{failed:,} of {sent:,} operations FAILED; {judgement.sentence}" if failed else judgement.sentence,
             judgement=judgement,
             wall_ns=wall_ns,
+            measured_from_ns=from_ns,
             operations=found.total("good"),
             errors=failed,
             not_reached=missed,
@@ -276,6 +302,16 @@ class RunResults:
 
 _WHOLE_BYTES = 256 << 10
 """An I/O up to this has no more small pages than any device of our time takes segments of memory."""
+
+
+def replayed_part(window: WindowNote) -> str:
+    """Return what a run replays, in words."""
+    part = "the trace" if window.limit is None else f"the trace's start, --limit {window.limit}"
+    part = part if window.window is None else f"the trace's window {window.window}"
+    if window.node is None:
+        return part
+    of = "" if window.limit is window.window is None else f" within {part}"
+    return f"the rows of node {window.node} alone{of}"
 
 
 def repeated(part: str, times: float) -> str:
@@ -374,6 +410,7 @@ def finished(found: RunResults, begun: RunBegun, measured: Measured) -> RunFile:
             setting.config.criteria,
             requests,
             is_whole_trace=setting.is_whole_trace,
+            took_ns=found.took_ns,
         ),
         metrology=found.metrology(measured.device_io, measured.summary.pace),
         summary=measured.summary,
@@ -427,7 +464,7 @@ def window_note(setting: Setting) -> WindowNote:
 
 
 def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: RequestFigures) -> Iterator[str]:
-    summary, facts = measured.summary, begun.tiers
+    summary, facts, window = measured.summary, begun.tiers, window_note(setting)
     tiers = [tier for tier in setting.tiers if tier is not None]
     yield from (f"tier {t.name} is SIMULATED: {facts[t.name]['note']}" for t in tiers if t.is_simulated)
     yield from (f"tier {t.name} by --gds: {facts[t.name]['gds']['note']}" for t in tiers if t.engine == "gds")
@@ -447,8 +484,9 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: Requ
             f"latency of {long:,} writes includes data generation: they were longer than one I/O; a larger --io-bytes "
             "avoids it"
         )
-    runtime_ns = setting.config.runtime_ns
-    if runtime_ns and setting.pacer.speed is None and (summary.wall_ns or 0) < runtime_ns and measured.error is None:
+    runtime_ns, is_through = setting.config.runtime_ns, window.repeats == window.planned_repeats
+    is_short = is_through and not summary.not_reached and (summary.wall_ns or 0) < (runtime_ns or 0)
+    if runtime_ns and setting.pacer.speed is None and is_short and measured.error is None:
         yield (
             f"ended before its --duration of {format_duration(runtime_ns)}: the repeats that memory was taken for were "
             "done; a longer trace, or larger objects, lasts"
@@ -459,8 +497,8 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: Requ
         yield f"no figure counts the {left}{rest}"
     yield from (
         f"tier {name} is each node's own: the {count} nodes' copies of an object are one here, where the first delete "
-        f"ends it; mpirun -n {count} kvreplay run --mpi --deal node keeps them apart, --node replays one"
-        for name, count in setting.joined
+        f"ends it; mpirun -n {ranks} kvreplay run --mpi --deal node keeps them apart, --node replays one"
+        for name, count, ranks in setting.joined
     )
     yield from (
         f"tier {name}: the trace's streams of writes were NOT passed on: it takes none" for name in setting.unplaced
@@ -482,8 +520,9 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: Requ
 
 def skipped_notes(summary: Summary) -> list[str]:
     """Return what a run left out of the trace."""
-    rows = ", ".join(f"{name} ({count:,} rows)" for name, count in summary.skipped_rows.items())
-    of = ", of all that was to be replayed" if summary.not_reached else ""
+    rows = ", ".join(f"{name} ({counted(count, 'row')})" for name, count in summary.skipped_rows.items())
+    is_cut = summary.trace_times is not None and summary.pace is None
+    of = ", of all that was to be replayed" if summary.not_reached and not is_cut else ""
     found = [f"skipped, because no --tier names them: {rows}{of}"] if rows else []
     if summary.absent_deletes:
         found.append(f"skipped {summary.absent_deletes:,} deletes of objects that were never there")

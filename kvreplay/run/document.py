@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from kvreplay.config.config import Criteria
 from kvreplay.plan.contents import describe
 from kvreplay.result.figures import WARNING
-from kvreplay.result.summarize import repeated
+from kvreplay.result.summarize import repeated, replayed_part
 from kvreplay.run.discover import Discovery
 from kvreplay.run.run import FinishedRun
 from kvreplay.run.trials import JUDGED, TrialSet
@@ -29,7 +29,7 @@ from kvtrace.core.document.document import (
 )
 from kvtrace.core.run.figures import Distribution, Figures, Mlperf, RequestFigures, Summary
 from kvtrace.core.run.run_file import RanksNote, RunFile, Verification
-from kvtrace.core.units import format_bytes, format_count, format_duration, percent
+from kvtrace.core.units import counted, format_bytes, format_count, format_duration, percent
 
 SHOWN_BAD_BLOCKS = 1000
 _BYTES = {"read": "read", "write": "written"}
@@ -95,24 +95,25 @@ def _checked(found: Verification | None) -> str:
 def _window(finished: FinishedRun) -> str:
     window = finished.run.window
     if finished.run.engine.name == "other":
-        return f"recorded {window.rows:,} operations of {window.limit}, over {format_duration(window.span_ns)}"
-    part = "the whole trace" if window.is_whole_trace else f"the trace's start, --limit {window.limit}"
-    part = part if window.window is None else f"the trace's window {window.window}"
-    if window.node is not None:
-        of = f" within the trace's start, --limit {window.limit}" if window.limit else ""
-        part = f"the rows of node {window.node} alone{of}"
-    is_part = (window.limit, window.node, window.window) != (None, None, None)
+        return f"recorded {counted(window.rows, 'operation')} of {window.limit}, over {format_duration(window.span_ns)}"
+    part = "the whole trace" if window.is_whole_trace else replayed_part(window)
     missed, times = finished.summary.not_reached or 0, finished.summary.trace_times
     if window.repeats is not None:
         if finished.run.status == "partial" or times is None:
-            again = f"{part if is_part else 'the trace'} again and again"
+            again = f"{replayed_part(window)} again and again"
             return f"was to replay {again} for {format_duration(window.runtime_ns)} (--duration)"
         took = f"{format_duration(finished.summary.wall_ns)} (--duration {format_duration(window.runtime_ns)})"
-        part = f"{repeated(part if is_part else 'the trace', times)} in {took}"
+        part = f"{repeated(replayed_part(window), times)} in {took}"
     done = "was to replay" if finished.run.status == "partial" else "replayed"
     rows = window.rows if window.node is None else window.planned_rows or 0
-    of = f"{missed:,} not reached of " if missed and window.repeats is not None else ""
-    return f"{done} {part}: {of}{rows:,} rows, {format_duration(window.span_ns)} of trace time"
+    span_ns, left = window.span_ns, ""
+    if missed and window.repeats is not None:
+        span_ns, left = (
+            round((span_ns or 0) * (1 - missed / (window.planned_rows or rows))),
+            f", {missed:,} not reached",
+        )
+        rows -= missed
+    return f"{done} {part}: {counted(rows, 'row')}, {format_duration(span_ns)} of trace time{left}"
 
 
 def _before(run: RunFile) -> Iterator[str]:
@@ -128,7 +129,7 @@ def _before(run: RunFile) -> Iterator[str]:
             yield f"laid out {name} first, not measured: {format_bytes(laid_out)} written"
     if run.populated is not None and run.populated.objects:
         written = format_bytes(run.populated.bytes)
-        yield f"populated first, not measured: {run.populated.objects:,} objects, {written}"
+        yield f"populated first, not measured: {counted(run.populated.objects, 'object')}, {written}"
     if run.prepared is not None:
         yield f"setup: {format_duration(run.prepared.total_ns)}"
 

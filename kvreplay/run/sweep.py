@@ -153,7 +153,8 @@ def sweep(
         error = outcome.error
         if error is not None:
             break
-        of_value.append(point(value, name, outcome.summary, read_p99_target_ns))
+        found_here = point(value, name, outcome.summary, read_p99_target_ns)
+        of_value.append(msgspec.structs.replace(found_here, window=outcome.run.window.window))
         if done is not None:
             done(of_value[-1])
         points = [decided(found) for found in trials.values()]
@@ -187,7 +188,7 @@ def _found(axis: Axis, points: list[SweepPoint], read_p99_target_ns: int | None,
     if axis is Axis.QUEUE_DEPTH:
         answer, limit = reached(points, best, is_saturated=is_over), limit_of_closed(points, is_saturated=is_over)
     else:
-        answer, limit = sustained(axis, points, read_p99_target_ns), limit_of_open(points)
+        answer, limit = sustained(axis, points, read_p99_target_ns) + windows_said(axis, points), limit_of_open(points)
     return LoadSweep(
         axis=axis,
         points=points,
@@ -239,8 +240,7 @@ def _at(config: Config, axis: Axis, value: float) -> Config:
 def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | None = None) -> SweepPoint:
     """Return the point of the sweep that a finished run makes."""
     moved = [f for f in that_count(summary.figures) if f.op != "delete"]
-    started = (summary.warmup.measured_from_ns if summary.warmup else 0) or 0
-    span = (summary.wall_ns or 0) - started if moved else 0
+    span = summary.measured_ns if moved else 0
     pace, names = summary.pace, product(("read", "write"), ("p50_ns", "p99_ns", "p99_9_ns"))
     times: dict[str, Any] = {f"{op}_{name}": slowest(summary.figures, op, name) for op, name in names}
     read_p99_ns = times["read_p99_ns"]
@@ -525,6 +525,13 @@ def _said(axis: Axis, point: SweepPoint) -> str:
     return f"{point.value:g} x the trace's speed"
 
 
+def windows_said(axis: Axis, points: Sequence[SweepPoint]) -> str:
+    """Return that some of rising `points` are no windows of their trace: loads with too little to evict, from cold."""
+    whole = [p for p in points if p.window is None]
+    part = next((p.window for p in points if p.window is not None), None)
+    return f"; windows differ: the whole trace up to {_said(axis, whole[-1])}, {part} above" if whole and part else ""
+
+
 def _few(point: SweepPoint) -> str:
     if point.operations is None or point.operations >= FEW_OPERATIONS:
         return ""
@@ -651,7 +658,7 @@ def _trial(run: RunFile) -> CardTrial:
 def _rate(run: RunFile, op: str) -> float | None:
     """Return the bytes a second that `run` moved by `op`."""
     moved = [f.bytes or 0 for f in run.summary.figures if f.op == op and not f.is_simulated]
-    return sum(moved) * NS_PER_S / run.summary.wall_ns if moved and run.summary.wall_ns else None
+    return sum(moved) * NS_PER_S / run.summary.measured_ns if moved and run.summary.measured_ns > 0 else None
 
 
 def card_of(asked: Replay, scores: list[Score], run: RunFile | None, error: KvError | None) -> Card:

@@ -83,7 +83,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     offered_per_s: float | None = None
     """Operations / from the first due time to the last; null if all were due at once."""
     delivered_per_s: float | None = None
-    """Operations / from the first due time to the last completion, less what the last took."""
+    """Operations / from the first due time to the last completion, less what the last took unless all were due
+    at once."""
     end_late_ns: int | None = None
     """The last completion - the last due time, less what such an operation takes."""
     cause: str | None = None
@@ -130,7 +131,7 @@ class WarmupFacts(msgspec.Struct, frozen=True, kw_only=True):
     first_measured_row: int | None
     """Of the trace; null if the warm-up was all, and of several ranks, whose rows are numbered by part."""
     measured_from_ns: int | None
-    """Since the run's start: the first submission that counts; null if none does."""
+    """As of the summary."""
 
 
 class Metrology(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,6 +156,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The same in fields; null in runs of earlier versions and in imports, and if nothing was submitted."""
     wall_ns: int | None = None
     """Null if the run ended before its first operation."""
+    measured_from_ns: int | None = None
+    """Since the run's start: the first submission that counts; null if none does, and in runs of earlier versions."""
     operations: int | None = None
     """Completed well, those of the warm-up not counted; null where an import counts none."""
     errors: int | None = None
@@ -176,6 +179,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     generation: Generation | None = None
     definitions: dict[str, str] = {}
     """What the names of figures mean."""
+
+    @property
+    def measured_ns(self) -> int:
+        """The time of what counts: from the first submission to the end."""
+        return (self.wall_ns or 0) - (self.measured_from_ns or 0)
 
     @property
     def fell_behind(self) -> bool:

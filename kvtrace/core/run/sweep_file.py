@@ -35,8 +35,10 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     value: float
     run: str
     verdict: str
+    window: str | None = None
+    """The part of its trace that was replayed, as `--window` names it; null for all, and in earlier versions."""
     throughput_bytes_per_s: float | None
-    """Object bytes read and written on tiers where bytes move / measured time of the run."""
+    """Object bytes read and written on tiers where bytes move / time from the first submission to the end."""
     operations_per_s: float | None
     asked_bytes_per_s: float | None = None
     """What an open loop was due to read and write a second there; null in a closed loop."""

@@ -403,7 +403,15 @@ def test_rates_become_a_series(tmp_path):
     assert read["operations_per_s"] == 100
     assert figures(tmp_path / "out")["fio", "write"]["operations"] is None
     assert (result.rows_kept, result.files) == (4, ["series.parquet", "run.json"])
-    assert "imported from fio-log" in run_cli("kvdistill", "report", tmp_path / "out").stdout
+    shown = run_cli("kvdistill", "report", tmp_path / "out").stdout
+    assert ("imported from fio-log" in shown, "no operation completed" in shown) == (True, False)
+
+
+def test_a_series_without_a_tier_is_queried_and_its_operations_are_unknown(tmp_path):
+    run_import("fio-log", [write_lines(tmp_path / "j_bw.1.log", "500, 800, 0, 0, 0")], tmp_path / "out")
+    query = "SELECT second, tier, op, bytes FROM series"
+    assert "409600" in run_cli("kvdistill", "sql", tmp_path / "out", query).stdout
+    assert "no operation completed" not in run_cli("kvdistill", "report", tmp_path / "out").stdout
 
 
 def test_rates_of_single_operations_count_where_they_end(tmp_path):
@@ -492,6 +500,20 @@ def test_latency_histograms_of_windows(tmp_path, coarseness):
     assert (latency["count"], latency["p50_ns"], latency["p99_ns"], latency["mean_ns"]) == (100, end, end, None)
     assert any("histograms of completion latencies" in note for note in result.notes)
     assert run_cli("kvdistill", "report", tmp_path / "out").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("logs", "expected"),
+    [(("bw", "iops"), (150, 2_048_000)), (("bw",), (10, 2_048_000)), (("iops",), (150, 40_960))],
+)
+def test_a_histogram_counts_nothing_that_logs_of_rates_count(tmp_path, logs, expected):
+    lines = {"bw": ("500, 800, 0, 0, 0", "1500, 1600, 0, 0, 0"), "iops": ("1500, 100, 0, 0, 0",)}
+    files = [write_lines(tmp_path / f"j_{name}.1.log", *lines[name]) for name in logs]
+    histogram = write_lines(tmp_path / "j_clat_hist.1.log", hist_line(1000, 0, 4096, {100: 10}))
+    run_import("fio-log", [histogram, *files], tmp_path / "out")
+    read = figures(tmp_path / "out")["fio", "read"]
+    assert (read["operations"], read["bytes"]) == expected
+    assert (read["latency"]["count"], read["latency"]["p50_ns"]) == (10, 100)
 
 
 def test_logs_of_windows_with_dates_count_from_their_first_line(tmp_path):
@@ -589,7 +611,7 @@ def test_blkparse(tmp_path):
     # The message and the summary are no rows.
     assert (result.rows_read, result.rows_kept) == (17, 5)
     assert result.left_out == {"no event in blkparse's default form": 1}
-    assert {"1 I/Os were merged into requests", "1 requests have no completion in the text"} <= set(result.notes)
+    assert {"1 I/O merged into requests", "1 request without a completion in the text"} <= set(result.notes)
 
 
 @pytest.mark.parametrize("line", [

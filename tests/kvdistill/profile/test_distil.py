@@ -91,6 +91,9 @@ def test_a_tier_without_io_is_refused(tmp_path):
         distil_rows(tmp_path, [io(1, "delete", 0, 4096)])
     with pytest.raises(TraceError, match="no reads or writes"):
         distil_rows(tmp_path, [])
+    # As of a replay on a null tier.
+    with pytest.raises(TraceError, match="has no reads or writes that moved data: there is no job"):
+        distil_rows(tmp_path, [io(1, "read", 0, 0), io(2, "delete", 0, 0)])
     trace = write_trace(tmp_path / "t.parquet", HAND)
     with pytest.raises(TraceError, match="what --from, --to, --busiest and --limit leave of tier 'nvme' has no reads"):
         distil_source(trace, "nvme", Limit(begin_ns=10**12), tmp_path)

@@ -106,6 +106,18 @@ def test_drives_that_nodes_have_apart_are_not_one_drive(tmp_path):
     assert any("tier nvme is each node's own: the 2 nodes' copies of an object are one here" in n for n in run.notes)
 
 
+def test_ranks_of_several_nodes_say_how_many_ranks_keep_all_apart(tmp_path):
+    path = fleet(tmp_path / "t.parquet", [(node, "write", 2, node) for node in range(NODES)], OWN)
+    on_ranks(2, lambda s: s.replay(Replay(Config(tiers={"nvme": "ram"}), path, tmp_path / "run", ["kvreplay"])))
+    (note,) = [note for note in read_run(tmp_path / "run").notes if "each node's own" in note]
+    assert "the 2 nodes' copies of an object are one here" in note
+    assert "mpirun -n 4 kvreplay run --mpi --deal node keeps them apart" in note
+    rows = [(node, op, 2, 0) for node, op in ((0, "write"), (1, "write"), (2, "write"), (0, "delete"), (2, "read"))]
+    path = fleet(tmp_path / "u.parquet", rows, OWN)
+    with pytest.raises(TraceError, match=r"give each node a rank, mpirun -n 3 kvreplay run --mpi"):
+        on_ranks(2, lambda s: s.replay(Replay(Config(tiers={"nvme": "ram"}), path, tmp_path / "no", ["kvreplay"])))
+
+
 def test_one_nodes_rows_are_replayed_alone_at_their_own_times(tmp_path):
     rows = on_shared_store()
     path = fleet(tmp_path / "t.parquet", rows, SHARED)
@@ -143,8 +155,21 @@ def test_bounds_and_repeats_are_of_the_nodes_rows(tmp_path):
     config = Config(tiers={"nvme": "sim:bandwidth=1MB"}, node=1, runtime="200ms")
     found = replay(Replay(config, path, tmp_path / "again", ["kvreplay"])).run
     assert found.window.rows_once == 40
-    assert {op["node"] for op in ops_of(tmp_path / "again") if op["outcome"] == "ok"} == {1}
+    ops = ops_of(tmp_path / "again")
+    assert {op["node"] for op in ops if op["outcome"] == "ok"} == {1}
+    # Of ten rows of its own, not of the forty of all nodes.
+    assert found.summary.trace_times == sum(op["outcome"] == "ok" for op in ops) / 10
+    assert "; the rows of node 1 alone " in found.summary.verdict
     assert found.window.repeats > 1
+
+
+def test_the_window_of_a_node_is_chosen_by_its_own_rows(tmp_path):
+    # Node 0 is busy from 1 to 40 µs, node 1 thereafter.
+    rows = [(1, "write", 2, 0), *((0, "write", 2, at) for at in range(1, 40)), *((1, "write", 2, 0) for _ in range(6))]
+    path = fleet(tmp_path / "t.parquet", rows, SHARED)
+    how = ("--tier", "nvme=ram", "--node", "1", "--window", "busiest:10us")
+    shown = run_cli("kvreplay", "run", path, *how, "-o", tmp_path / "run").stdout
+    assert "replayed the rows of node 1 alone within the trace's window busiest:10us: 6 rows" in shown
 
 
 def test_a_node_that_is_not_there_is_refused(tmp_path):

@@ -207,6 +207,7 @@ def test_a_part_is_a_trace_with_the_objects_beside_it_and_no_counters_of_the_who
     assert meta.stats is None
     assert meta.source is not None
     assert meta.source["part"] == {
-        "file": "t.parquet", "rank": 1, "ranks": 2, "dealt_by": "user", "rows": 5, "period_ns": 50, "requests": 5,
+        "file": "t.parquet", "rank": 1, "ranks": 2, "dealt_by": "user", "nodes": None, "rows": 5, "period_ns": 50,
+        "requests": 5,
     }  # fmt: skip
     assert objects_path(part.path).is_file()

@@ -139,6 +139,13 @@ def test_an_end_that_takes_its_usual_time_has_not_slipped() -> None:
     assert (found.kept_pace, found.cause, found.end_late_ns, found.delivered_per_s) == (True, None, 0, 125)
 
 
+def test_what_was_due_at_once_is_delivered_in_all_of_its_time() -> None:
+    record = loop_of([0, 0, 0, 0, 0], [96, 97, 98, 99, 100], [0] * 5)
+    found = pace(counted(rows_of(5, due_ns=np.zeros(5, np.int64), **record), TIERS), driven(100 * MS))
+    assert found is not None
+    assert (found.offered_per_s, found.delivered_per_s) == (None, 50)
+
+
 def test_a_load_that_was_reached_is_held_back_by_nothing() -> None:
     record = loop_of([0, 10, 20, 30, 40], [5, 15, 25, 35, 45], [0] * 5)
     how: dict[str, Any] = {"queue_depth": 8, "because": "--queue-depth", "moved": {}}

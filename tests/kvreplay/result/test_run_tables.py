@@ -147,6 +147,13 @@ def test_each_second_has_its_operations(tmp_path: Path) -> None:
     ]
 
 
+def test_what_was_cut_off_in_flight_is_not_reached(tmp_path: Path) -> None:
+    made, rows = setting(tmp_path)
+    rows["outcome"][3:], rows["completed_ns"][3:], rows["submitted_ns"][4] = 3, -1, -1
+    found = take(made, rows, tmp_path / "run").summary(None)
+    assert (found.operations, found.errors, found.not_reached) == (3, 0, 2)
+
+
 def test_latency_per_mib_scales_each_operation(tmp_path: Path) -> None:
     made, rows = setting(tmp_path)
     found = take(made, rows, tmp_path / "run").summary(None)
@@ -160,7 +167,9 @@ def judged(made: Setting, rows: Any, output: Path, criteria: Criteria) -> Mlperf
     found = take(made, rows, output)
     targets = {t.name: t.target for t in made.tiers if t is not None and not t.is_simulated}
     whole, summary = made.is_whole_trace, found.summary(None)
-    return mlperf_figures(made.reader.meta, targets, summary, criteria, found.requests, is_whole_trace=whole)
+    return mlperf_figures(
+        made.reader.meta, targets, summary, criteria, found.requests, is_whole_trace=whole, took_ns=found.took_ns
+    )
 
 
 STATS = {"output_tokens": 500, "lookups": 10, "tiers": [{"hits": 2}, {"hits": 1}, {"hits": 1}]}
@@ -182,7 +191,7 @@ def test_the_benchmarks_figures_are_by_its_definitions(tmp_path: Path) -> None:
     assert verdicts["hit_rate"] == (0.4, "fail")
     assert verdicts["storage_read_p95_ns"] == (None, "not measured")
     # 5 MiB of reads from 0 to 1000 ms, 1 MiB of writes from 600 to 1200 ms.
-    assert verdicts["storage_bandwidth_bytes_per_s"] == (pytest.approx(5 * MIB / 1.0 + MIB / 0.6), "pass")
+    assert verdicts["storage_bandwidth_bytes_per_s"] == (pytest.approx(6 * MIB / 1.2), "pass")
 
 
 def test_tokens_are_null_when_only_a_part_was_measured(tmp_path: Path) -> None:

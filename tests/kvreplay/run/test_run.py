@@ -210,7 +210,7 @@ def test_a_run_on_files_and_memory_says_what_it_did_and_leaves_nothing(
     assert manifest["status"] == "complete"
     assert manifest["tiers"]["nvme"]["direct_io"]["is_confirmed"] is is_on_drive(drive)
     assert manifest["summary"]["skipped_rows"] == {"gpu": 1}
-    assert "gpu (1 rows)" in manifest["notes"][0]
+    assert "gpu (1 row)" in manifest["notes"][0]
     assert manifest["trace"]["metadata"]["seed"] == manifest["data"]["seed"] == 42
     assert open_table(tmp_path / "run" / "ops.parquet", OPS).meta.rows == len(rows)
 

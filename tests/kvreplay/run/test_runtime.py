@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -12,11 +13,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from conftest import run_cli, write_trace
+from msgspec import structs
 from waiting import wait_for
 
 from kvreplay.config.config import Config
 from kvreplay.config.setting import settle
-from kvreplay.result.summarize import repeated
+from kvreplay.result.summarize import RunResults, repeated
 from kvreplay.run.run import RUNTIME, Replay, replay, until
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE
@@ -127,7 +129,6 @@ def test_a_run_of_half_a_second_repeats_its_trace(tmp_path: Path) -> None:
     assert run.window.rows_once == 7
     assert run.window.repeats == run.window.rows / 7
     assert run.window.repeats > 2
-    assert f"; the trace {run.window.repeats:.3g} times in " in summary.verdict
     ops = pq.read_table(tmp_path / "run" / "ops.parquet").to_pydict()
     assert ops["row"] == list(range(run.window.rows))
     assert [ops["object_id"][at] for at in range(14)] == [r[4] for r in ROWS] * 2
@@ -136,6 +137,9 @@ def test_a_run_of_half_a_second_repeats_its_trace(tmp_path: Path) -> None:
     left_out = {at for at in range(run.window.rows) if at % 7 == 5}
     assert skipped >= left_out
     assert len(skipped - left_out) == (summary.not_reached or 0)
+    # Of seven rows six go each time.
+    assert f"; the trace {(len(ops['row']) - len(skipped)) / 6:.3g} times in " in summary.verdict
+    assert run.window.span_ns == (run.window.rows - 1) // 7 * int(PERIOD_MS * MS) + ROWS[(run.window.rows - 1) % 7][0]
     assert json.loads((tmp_path / "run" / "run.json").read_text())["config"]["runtime"] == "500ms"
     served = pq.read_table(tmp_path / "run" / "requests.parquet").to_pydict()
     assert served["request_id"][:2] == [7, 15]
@@ -168,8 +172,8 @@ def test_a_run_that_is_cut_off_says_how_often_it_repeated_its_trace(
     sent = [row for row, at in zip(ops["row"], ops["submitted_ns"], strict=True) if at is not None]
     summary, window = run["summary"], run["window"]
     assert (run["status"], window["runtime_ns"], len(sent) > 7) == ("partial", int(how[-1][:-1]) * 1000 * MS, True)
-    share = len(sent) / (len(sent) + (summary["not_reached"] or 0))
-    assert f"; the trace {window['rows'] / 7 * share:.3g} times in " in summary["verdict"]
+    done = sum(outcome != "skipped" for outcome in ops["outcome"])
+    assert f"; the trace {done / 6:.3g} times in " in summary["verdict"]
     assert f"note: was to replay the trace again and again for {how[-1][:-1]}" in shown
     # What a closed loop provided for is nothing that it missed; what an open loop did not come to was due.
     if "--speed" in how:
@@ -193,12 +197,43 @@ def test_the_command_says_how_often(tmp_path: Path) -> None:
         run = json.loads((tmp_path / "run" / "run.json").read_text())
         missed, planned = run["summary"]["not_reached"], run["window"]["planned_rows"]
         assert missed > least
-        times = f"the trace {46 / 7 * (1 - missed / planned):.3g} times in "
+        times = f"the trace {(planned - missed) / 6:.3g} times in "
         assert f"; {times}" in run["summary"]["verdict"]
         assert f"note: replayed {times}" in shown
-        assert f" (--duration 60.0 ms): {missed} not reached of 46 rows, " in shown
+        assert re.search(rf" \(--duration 60.0 ms\): {46 - missed} rows, .* of trace time, {missed} not reached", shown)
     bad = run_cli("kvreplay", "run", trace, *how[:2], "--duration", "soon", "-o", tmp_path / "x", check=False)
     assert bad.returncode == 2
+
+
+def test_a_run_that_is_cut_has_the_figures_of_what_it_came_to(tmp_path: Path) -> None:
+    # Every other row is on memory, which is not replayed; the others take 10 ms each, one at a time.
+    rows = [(*row(at * 2, "write", at, request=at)[:2], 2 - at % 2, *row(at, "write", at)[3:]) for at in range(1000)]
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    config = Config(
+        tiers={"nvme": "sim:bandwidth=100GB,latency=10ms"}, runtime="200ms", queue_depth=1, window="from:0s+1s"
+    )
+    finished = replay(Replay(config, trace, tmp_path / "run", []))
+    run, summary = finished.run, finished.summary
+    assert (summary.operations, summary.not_reached) in ((20, 0), (20, 1), (21, 0))
+    last = run.window.rows - 1
+    assert (run.window.span_ns, run.window.is_whole_trace) == (last * 2 * MS, False)
+    assert summary.skipped_rows == {"cpu": run.window.rows // 2}
+    assert run.window.rows < 45
+    assert " % of the trace's window from:0s+1s in " in summary.verdict
+
+
+def test_repeats_are_done_only_where_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = write_trace(tmp_path / "t.parquet", ROWS)
+    summary = RunResults.summary
+    # As a rank that began late and was ended with the others.
+    monkeypatch.setattr(
+        RunResults, "summary", lambda *found, **more: structs.replace(summary(*found, **more), wall_ns=MS)
+    )
+    for repeats, is_said in ((1, True), (1 << 16, False)):
+        monkeypatch.setattr("kvreplay.config.setting.repeats_of", lambda *_, repeats=repeats: repeats)
+        config = Config(tiers={"nvme": "sim:bandwidth=100GB,latency=5ms"}, runtime="200ms", queue_depth=2)
+        notes = replay(Replay(config, trace, tmp_path / f"run{repeats}", [])).run.notes
+        assert any(note.startswith("ended before its --duration") for note in notes) is is_said
 
 
 def test_a_part_of_a_trace_is_said_in_percent():

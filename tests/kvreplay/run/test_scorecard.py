@@ -42,7 +42,7 @@ def moved(folder):
     rows = read_table(folder / "ops.parquet", OPS).to_pylist()
     done = [row for row in rows if row["tier"] == NVME and row["completed_ns"] is not None]
     bytes_of = {op: sum(row["bytes"] for row in done if row["op"] == op) for op in ("read", "write")}
-    return bytes_of, run["summary"]["wall_ns"] / 1e9, run
+    return bytes_of, (run["summary"]["wall_ns"] - min(row["submitted_ns"] for row in done)) / 1e9, run
 
 
 def test_a_card_of_writes_alone_says_so_first():

@@ -24,6 +24,7 @@ from kvreplay.run.sweep import (
     sustained,
     sweep,
     to_repeat,
+    windows_said,
     with_users,
 )
 from kvtrace.core.errors import ConfigError
@@ -136,15 +137,32 @@ def test_a_sweep_keeps_its_runs_and_says_its_rule(tmp_path: Path) -> None:
 
 
 def test_what_a_point_says_is_the_runs(tmp_path: Path) -> None:
-    trace = write_trace(tmp_path / "t.parquet", [row(i) for i in range(40)])
+    # Nothing is due in the first 100 ms: what a run waits for before anything is asked of it is no time of it.
+    trace = write_trace(tmp_path / "t.parquet", [(10**8 + (of := row(i))[0], *of[1:]) for i in range(40)])
     found, error = sweep(
         Replay(Config(tiers={"cpu": "ram"}, is_buffered=True), trace, tmp_path / "s", []), Axis.SPEED, [0.5, 1e6]
     )
     assert error is None
     for point in found.points:
         summary = msgspec.json.decode((tmp_path / "s" / point.run / "run.json").read_bytes())["summary"]
-        assert point.throughput_bytes_per_s == pytest.approx(40 * 8192 * 1e9 / summary["wall_ns"])
+        start_ns = summary["measured_from_ns"]
+        assert start_ns >= 10**8 / point.value
+        assert point.throughput_bytes_per_s == pytest.approx(40 * 8192 * 1e9 / (summary["wall_ns"] - start_ns))
         assert point.kept_pace == summary["pace"]["kept_pace"]
+
+
+def test_loads_whose_windows_differ_say_so() -> None:
+    cold, steady = points([1.0, 2.0, 3.0, 4.0]), "steady:60s"
+    found = [*cold[:2], *(msgspec.structs.replace(point, window=steady) for point in cold[2:])]
+    assert windows_said(Axis.USERS, found) == "; windows differ: the whole trace up to 2 users, steady:60s above"
+    assert (windows_said(Axis.USERS, cold), windows_said(Axis.USERS, found[2:])) == ("", "")
+
+
+def test_a_point_has_the_window_that_was_replayed(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", [row(i) for i in range(40)])
+    config = Config(tiers={"cpu": "ram"}, is_buffered=True, window="from:0s+1h")
+    found, _ = sweep(Replay(config, trace, tmp_path / "s", []), Axis.QUEUE_DEPTH, [1, 2])
+    assert {point.window for point in found.points} == {"from:0s+1h"}
 
 
 def test_values_that_do_not_rise_are_refused(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_a_run_that_would_move_nothing_names_the_tiers_that_have_rows(tmp_path: 
     done = run_cli("kvreplay", "run", trace, "--tier", "cpu=ram", "-o", tmp_path / "run", check=False)
     assert done.returncode == 2
     assert done.stderr.strip().endswith(
-        "nothing to replay: the trace has no rows on cpu; name one that has some: gpu (1 rows), nvme (3 rows)"
+        "nothing to replay: the trace has no rows on cpu; name one that has some: gpu (1 row), nvme (3 rows)"
     )
     assert not (tmp_path / "run").exists()
     deletes = write_trace(tmp_path / "d.parquet", [row("delete", 1, 0), row("write", 2, 1)])
