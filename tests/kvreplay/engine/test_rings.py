@@ -241,7 +241,7 @@ def test_what_ends_a_rings_thread_ends_the_run_with_its_reason(
     before = threading.active_count()
     with (
         space_in(tmp_path / "space", 1 << 20) as tier,
-        pytest.raises(DeviceError, match="io_uring_enter: Cannot alloc"),
+        pytest.raises(DeviceError, match="io_uring: Cannot alloc"),
     ):
         drive(engine_of("uring", 4, rings=rings), rows_of([{"op": WRITE, "object_id": 1, "length_bytes": 1}]), [tier])
     assert threading.active_count() == before
