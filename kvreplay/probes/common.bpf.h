@@ -107,7 +107,7 @@ static __always_inline int highest_bit(u64 v)
     return bit + (v >> 1 ? 1 : 0);
 }
 
-/* 64 slots a power of two: exact below 128, at most 1/64 wide above. libbpf.py reads it back. */
+/* 64 slots a power of two: exact below 128, at most 1/64 wide above. histogram.py reads it back. */
 static __always_inline u32 slot_of(u64 v)
 {
     if (v < 1 << SUB_BITS)

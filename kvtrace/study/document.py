@@ -411,7 +411,7 @@ def first_line(found: Findings) -> str:
     """Return the answer in one sentence."""
     keys = [key for key in found.study.axes if key != SEED]
     best, cheapest, target = found.best, found.cheapest, found.target
-    line = f"best hit ratio {_ratio(best)} at {_named(best, keys)}{_cost_of(found, best)}"
+    line = f"best hit ratio {_ratio(best)} at {_named(best, keys)}{_cost_of(found, best)}{stalls_of(best)}"
     if target is None:
         return line
     if cheapest is None:
@@ -419,7 +419,7 @@ def first_line(found: Findings) -> str:
         why = "only configurations with an unlimited tier reach it" if is_met else "none reaches it"
         return f"{line}; for {target.in_words()}: {why}"
     kind = "cheapest" if found.study.has_prices else "smallest"
-    how = f"{_named(cheapest, keys)} ({_ratio(cheapest)}{_cost_of(found, cheapest)})"
+    how = f"{_named(cheapest, keys)} ({_ratio(cheapest)}{_cost_of(found, cheapest)}{stalls_of(cheapest)})"
     return f"{line}; {kind} for {target.in_words()}: {how}"
 
 
@@ -438,7 +438,7 @@ def _ratio(of: Candidate) -> str:
     line = f"{100 * of.hit_ratio:.1f} %"
     if len(each) > 1:
         line += f" ({100 * min(each):.1f} to {100 * max(each):.1f} over {len(each)} seeds)"
-    return line + stalls_of(of)
+    return line
 
 
 def _cost_of(found: Findings, of: Candidate) -> str:
