@@ -388,8 +388,10 @@ def first_line(found: Sizing, target: Target, stack: Stack) -> str:
         line += "" if best.price is None else f"; price {show(best.price, Unit.NUMBER)}"
         if not (stalled := best.stalled_requests):
             return line
-        enough = f"{format_bytes(found.ceiling.largest_load_bytes)} of {found.labels['dram']}"
-        return f"{STALLS} in {stalled:,} of {best.requests:,} requests, none with {enough}; {line}"
+        largest = format_bytes(found.ceiling.largest_load_bytes)
+        tiers = {found.labels[role]: stack.preset.tiers[t] for role, t in stack.roles.items()}
+        enough = "".join(f", none with {largest} of {label}" for label, tier in tiers.items() if tier.loads_whole)
+        return f"{STALLS} in {stalled:,} of {best.requests:,} requests{enough}; {line}"
     unlimited = f"unlimited {' and '.join(found.labels[role] for role in found.ceiling.capacities)}"
     if not target.is_met(found.ceiling):
         if target.hit_ratio is not None and found.ceiling.hit_ratio < target.hit_ratio:

@@ -75,6 +75,7 @@ class _TierStats(msgspec.Struct):
     hits: Count | None = None
     hit_ratio: float | None = None
     live_bytes: Count | None = None
+    populated_bytes: Count | None = None
 
 
 class _Stats(msgspec.Struct):

@@ -73,7 +73,7 @@ class Point(Timed):
     stalled_requests: int | None
     """In which the engine waits for ever: what they load does not fit where it has to be at once; null of samples."""
     largest_load_bytes: int
-    """The most that a request loads through such a tier: with as much of it none stalls. Of samples: unbounded."""
+    """The most that a request loads through such a tier: with as much of it none stalls. Of samples: the ceiling's."""
     price: float | None = None
     optimal_hit_ratio: float | None = None
     """What no policy with as many bytes can exceed (Belady); null where it was not worked out."""
@@ -342,11 +342,13 @@ def simulated(simulation: Simulation, meter: Meter, asked_ns: int | None, drive:
     """Return what `simulation`, which is over, came to; requests arrived over `asked_ns`."""
     preset, stats, span_ns = simulation.preset, simulation.stats(), meter.span_ns(asked_ns)
     hits, lookups = sum(of["hits"] for of in stats["tiers"]), stats["lookups"]
-    saved = sum(of["hit_bytes"] for of in stats["tiers"]) // simulation.sizes.bytes_per_token
-    saved = hits * preset.chunk_tokens if preset.entry is Entry.CHUNK else saved
     if "incidents" in stats:
         # What begins again on another node looks up again, and may compute again what it had computed.
         saved = stats["input_tokens"] - int(simulation.world.total["missed_tokens"])
+    elif preset.entry is Entry.CHUNK:
+        saved = hits * preset.chunk_tokens
+    else:
+        saved = sum(of["hit_bytes"] for of in stats["tiers"]) // simulation.sizes.bytes_per_token
     written: tuple[int, ...] = ()
     if drive.tier is not None:
         places, is_one = all_tiers(simulation.world)

@@ -234,16 +234,15 @@ class _Run:
 
     def _little(self, best: Point, outer: str) -> Point:
         """Return `best` with as little of `outer` as reaches the target, and as the engine does not stall for."""
-        largest, below = self._ceiling.result().largest_load_bytes, None
-        if largest and (best.stalled_requests or best.sampling_rate < 1):
-            # With as much as this none stalls, which samples do not tell.
-            [enough] = self._look_at([best.capacities | {outer: _rounded(largest * 1.01)}])
-            if self.question.target.is_met(enough):
-                best = enough
-            below = enough if best is not enough else None
-        if best.sampling_rate < 1 and below is None and largest:
-            return best
-        return self._least(best, outer, self._look_at, below=below)
+        stalls = self.stack.preset.tiers[self.stack.roles[outer]].loads_whole
+        if not stalls or not (best.stalled_requests or best.sampling_rate < 1):
+            return self._least(best, outer, self._look_at)
+        # With as much as this none stalls, which samples do not tell.
+        largest = self._ceiling.result().largest_load_bytes
+        [enough] = self._look_at([best.capacities | {outer: _rounded(largest * 1.01)}])
+        if not self.question.target.is_met(enough):
+            return self._least(best, outer, self._look_at, below=enough)
+        return enough if enough.sampling_rate < 1 else self._least(enough, outer, self._look_at)
 
     def _without(self, axes: Iterable[str]) -> Point | None:
         """Return the point without any DRAM and NVMe, simulated in full, if the other tiers reach the target."""

@@ -200,8 +200,6 @@ def lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
         (name.replace("_", " "), (", ".join(map(str, value)) if isinstance(value, list) else f"{value:,}"))
         for name, value in figures["oddities"].items()
     ]
-    if figures["nulls"]:
-        found.append(
-            ("null", ", ".join(f"{name} in {counted(count, 'row')}" for name, count in figures["nulls"].items()))
-        )
+    if nulls := [f"{name} in {counted(count, 'row')}" for name, count in figures["nulls"].items()]:
+        found.append(("null", ", ".join(nulls)))
     return found

@@ -601,10 +601,8 @@ def reshape(requests: Requests, wanted: Reshaping, rng: np.random.Generator) -> 
     if wanted.scale > 1:
         requests = superpose(requests, wanted.scale, wanted.scale_common, wanted.scale_shift_ns, rng)
     if wanted.max_requests is not None and wanted.max_requests < len(requests):
-        kept = np.arange(wanted.max_requests)
-        requests = _noted(
-            take(requests, kept), f"cut after {wanted.max_requests} request{'s' * (wanted.max_requests > 1)}"
-        )
+        cut = f"cut after {wanted.max_requests} request{'s' * (wanted.max_requests > 1)}"
+        requests = _noted(take(requests, np.arange(wanted.max_requests)), cut)
     changes = wanted.as_config()
     return replace(requests, origin={**requests.origin, "shape": changes}) if changes else requests
 

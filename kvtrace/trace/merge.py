@@ -146,7 +146,7 @@ def _match_tiers(sources: list[_Source]) -> list[TierFacts]:
             # What is no fleet's is of the first node.
             nodes[tier.name] |= set() if source.trace.meta.fleet is None else {tier.instance_nodes}
     if unlike := next((name for name, of in nodes.items() if len(of) > 1), None):
-        raise ConfigError(f"tier {unlike}: one fleet has it for so many nodes, another for others; merge like fleets")
+        raise ConfigError(f"tier {unlike}: one fleet has it for so many nodes, another for more; merge like fleets")
     # Each keeps to its own part; together they hold no more than all of them.
     most = {name: None if None in of else sum(b for b in of if b is not None) for name, of in bounds.items()}
     return [TierFacts(name, most[name], next(iter(nodes[name]), UNSET)) for name in names]

@@ -44,7 +44,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     corrupt: int = 0
     """Of the errors: reads with corrupt blocks; 0 unless verified."""
     bytes: int | None = None
-    """Object bytes; for deletes, the bytes freed."""
+    """Object bytes; for deletes, the bytes freed, null in imports."""
     io_bytes: int | None = None
     """Bytes asked of the tier, padding included."""
     span_ns: int | None = None
