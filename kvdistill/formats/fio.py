@@ -462,7 +462,7 @@ _START = f"if(ms > {_YEAR_MS}, ms, 0)"
 def _enter_histograms(
     db: duckdb.DuckDBPyConnection, path: Path, account: Account, counts: dict[int, Any], missing: set[Window]
 ) -> None:
-    """Append the amounts that are `missing` in other logs of each line of `path` to `rates`, its bins to `counts`."""
+    """Append the bins of each line of `path` to `counts`, and to `rates` the kinds of amounts `missing` elsewhere."""
     bins = first_line(path).count(",") - 2
     coarseness = next((c for c in range(_MOST_COARSENESS + 1) if bins == _BINS >> c), None)
     if coarseness is None:

@@ -349,14 +349,15 @@ def _beyond_replay(pairs: Sequence[ClosenessPair]) -> list[ClosenessPair]:
     The exact replay issues the source's own I/Os: by what its sizes are off at the device, drawn ones may be, too.
     """
     exact = [pair.fio for pair in pairs if pair.job == FioMode.REPLAY.job and pair.fio.side is Side.DEVICE]
-    own = min(exact[0].size_tv or 0, SIZE_TV_TARGET) if exact else 0.0
+    own = (exact[0].size_tv or 0.0) if exact else 0.0
+    most, why = SIZE_TV_TARGET + min(own, SIZE_TV_TARGET), f"the exact replay's are off by {100 * own:.2g} %, too"
 
-    def judged(found: Verdict) -> Verdict:
-        if found.name != SIZES or found.passes is not False or (found.value or 0) - own > SIZE_TV_TARGET:
-            return found
-        return msgspec.structs.replace(found, passes=None, why=f"the exact replay's are off by {100 * own:.2g} %, too")
+    def judged(pair: ClosenessPair, found: Verdict) -> Verdict:
+        is_failure = found.name == SIZES and found.passes is False and pair.job != FioMode.REPLAY.job
+        is_its = is_failure and (found.value or 0) <= most
+        return msgspec.structs.replace(found, passes=None, why=why) if is_its else found
 
-    return [msgspec.structs.replace(pair, verdicts=[judged(found) for found in pair.verdicts]) for pair in pairs]
+    return [msgspec.structs.replace(pair, verdicts=[judged(pair, of) for of in pair.verdicts]) for pair in pairs]
 
 
 def _closest_replay(run: CheckedRun, notes: list[str]) -> tuple[ClosenessPair, tuple[float, float]]:

@@ -181,10 +181,9 @@ among a probe's counts, if not under their names."""
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One view: its name, the SQL that makes it, and the files that this reads."""
+    """One view: its name, and the files that it reads."""
 
     name: str
-    statement: str
     files: list[Path]
 
 
@@ -249,10 +248,9 @@ def register(connection: duckdb.DuckDBPyConnection, paths: Sequence[Path | str],
             target = scratch / f"{name}.facts.parquet"
             pq.write_table(pa.Table.from_pylist(rows, schema), target)
             found[name] = {target: ""}
-    views = [_view(name, files, tiers) for name, files in sorted(found.items())]
-    for view in views:
-        connection.execute(view.statement)
-    return views
+    for name, files in sorted(found.items()):
+        connection.execute(_statement(name, files, tiers))
+    return [View(name, list(files)) for name, files in sorted(found.items())]
 
 
 def files_in(path: Path) -> list[Path]:
@@ -275,7 +273,7 @@ def files_in(path: Path) -> list[Path]:
     return files
 
 
-def _view(name: str, files: dict[Path, str], tiers: dict[str, list[dict[str, Any]]]) -> View:
+def _statement(name: str, files: dict[Path, str], tiers: dict[str, list[dict[str, Any]]]) -> str:
     # Rows of one instant are in order, too.
     row = ", file_row_number AS row" if name == TRACE.name else ""
     ranked = sorted((row["place"], row["tier"]) for rows in tiers.values() for row in rows)
@@ -299,7 +297,7 @@ def _view(name: str, files: dict[Path, str], tiers: dict[str, list[dict[str, Any
         )
         of = f", {literal(origin)} AS origin" if origin else ""
         parts.append(f"SELECT *{named[origin]}{row}{absent}{of} FROM read_parquet({literal(file)})")
-    return View(name, f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}", list(files))
+    return f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}"
 
 
 def _add(found: dict[str, dict[Path, str]], table: Table, path: Path, origin: str, scratch: Path) -> None:

@@ -458,9 +458,9 @@ def settings_table(title: str, settings: Settings, numbers: list[str]) -> Report
 def _one_sided(settings: Settings, numbers: list[str]) -> Chapter:
     """Return what only some sides have: a page shows it when asked for, a terminal says how many they are."""
     title, rest = "Settings that only some sides have", [settings_table("", settings, numbers)]
-    many = "1 setting that only some sides have is" if len(settings) == 1 else ""
-    many = many or f"{len(settings)} settings that only some sides have are"
-    return Chapter(title, rest, is_folded=True, in_short=f"{many} in a page, and in --json")
+    kinds, are = ("setting", "is") if len(settings) == 1 else ("settings", "are")
+    many = f"{len(settings)} {kinds} that only some sides have {are} in a page, and in --json"
+    return Chapter(title, rest, is_folded=True, in_short=many)
 
 
 def _highlights(compared: Comparison) -> list[Highlight]:

@@ -343,8 +343,7 @@ def findings(
 ) -> list[str]:
     """Return one sentence a finding, of the rows of `Layers`, the probes' result and the run's own summary."""
     is_buffered = run is not None and bool(run.config.get("is_buffered"))
-    known_rows = [row for row in moved if row["object_bytes"] and row["amplification"] is not None]
-    said = [_touched(row, is_buffered=is_buffered) for row in known_rows]
+    said = [_touched(row, is_buffered=is_buffered) for row in moved if row["amplification"] is not None]
     calls = (probe.application or Application()).calls
     known = [call for call in calls if call.kind == "read" and call.without_io is not None]
     total, without = sum(call.count or 0 for call in known), sum(call.without_io or 0 for call in known)

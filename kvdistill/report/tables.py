@@ -26,7 +26,7 @@ from kvtrace.core.document.document import (
     table_of,
 )
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.statistics import MEMORY, SECONDS_PER_DAY, Endurance
+from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance
 from kvtrace.core.units import DAYS_PER_YEAR, NS_PER_S, format_bytes, format_duration
 
 _NS_PER_DAY = SECONDS_PER_DAY * NS_PER_S
@@ -304,8 +304,8 @@ def reuse_tables(reuse: list[dict[str, Any]]) -> list[ReportTable]:
     return tables
 
 
-def wear_table(rows: list[dict[str, Any]], note: str) -> ReportTable:
-    """Return drive writes per day."""
+def wear_table(rows: list[dict[str, Any]], note: str, in_memory: Sequence[str] = ()) -> ReportTable:
+    """Return drive writes per day; what `in_memory` names has no drive."""
     spec = """
         text: tier
         bytes: written_bytes = written
@@ -323,7 +323,7 @@ def wear_table(rows: list[dict[str, Any]], note: str) -> ReportTable:
             f"{format_duration(max(spans))} cannot tell what a day brings: loads rise and fall, and a tier that still "
             "fills up evicts less, and so writes otherwise, than a full one."
         )
-    if any(row["endurance_bytes"] is None and row["tier"] not in MEMORY for row in rows):
+    if any(row["endurance_bytes"] is None and row["tier"] not in in_memory for row in rows):
         said.append(
             f"A tier of less than {format_bytes(LEAST_DRIVE_BYTES)} is no whole drive, so its drive's writes a "
             "day and life are not known: --endurance says what the drive may be written."

@@ -69,6 +69,7 @@ class TraceReport(Report, frozen=True, kw_only=True):
     """How long one stretch of `over_time` is; null if all rows share one instant."""
     over_time: list[dict[str, Any]]
     writes_per_day: list[dict[str, Any]]
+    """Without what was there before the start."""
     first_token: dict[str, int | None] | None = None
     """Modelled, by percentile; null if the trace models no computing."""
     fleet: dict[str, Any] | None = None
@@ -83,13 +84,16 @@ class TraceReport(Report, frozen=True, kw_only=True):
             "time span": Cell(self.span_ns, Unit.NS),
             "requests": Cell(self.requests, Unit.COUNT),
         }
-        is_instant = self.span_ns == 0
-        notes = [*subject.notes, *(["all rows share one instant, so no rate is known"] if is_instant else [])]
+        has_rates = self.span_ns != 0 or any(row["span_ns"] for row in self.writes_per_day)
+        notes = [*subject.notes, *([] if has_rates else ["all rows share one instant, so no rate is known"])]
         made = "simulated" if self.subject.is_simulated else "of real I/O"
         served = counted(self.requests, "request")
         headline = f"Trace, {made}: {counted(self.subject.rows or 0, 'operation')} for {served}"
         spec = "text: tier, op, phase; count: ops = operations; bytes: bytes; count: objects"
-        events = []
+        events, worn = [], "Writes to flash inside the drive are more."
+        whole = sum(row["bytes"] for row in self.operations if row["op"] == "write")
+        if whole > sum(row["written_bytes"] for row in self.writes_per_day):
+            worn += " What was there before the start is left out."
         if self.events:
             course, *others = _event_course(self.events)
             shown = [course, *event_tables(self.events), *others]
@@ -102,7 +106,7 @@ class TraceReport(Report, frozen=True, kw_only=True):
                 [_tiers(self), table_of("Operations", Sheet.PERFORMANCE, spec, self.operations, keys=3)],
             ),
             Chapter("Over time", rate_tables(self.over_time, self.bucket_ns, "By the trace's own clock.")),
-            Chapter("Wear", [wear_table(self.writes_per_day, "Writes to flash inside the drive are more.")]),
+            Chapter("Wear", [wear_table(self.writes_per_day, worn, MEMORY)]),
             Chapter("Sizes", size_tables(self.sizes, self.size_bins)),
             Chapter("Reuse", reuse_tables(self.reuse)),
             Chapter("What this is", [parameters("Origin", Sheet.PARAMETERS, facts)]),
@@ -168,7 +172,6 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
         times = at(meta.stats, "first_token", "with_cache")
         writes = by([row for row in operations if row["op"] == "write"], "tier")
         simulated = {t.get("name"): t for t in (meta.stats or {}).get("tiers") or [] if isinstance(t, dict)}
-        # What was there before the start is not of the rate.
         before = {name: of.get("populated_bytes") or 0 for name, of in simulated.items()}
         written = {tier: max(0, sum(row["bytes"] for row in rows) - before.get(tier, 0)) for tier, rows in writes}
         tiers = []
@@ -199,14 +202,13 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
 def _simulated_ns(meta: Metadata, span_ns: int | None, last_ns: int | None) -> int | None:
     """Return over how long a trace's rows are: of a simulation from its start, and to its end if that is known.
 
-    Requests of a file, or a limited number of them, may end before the duration that was asked for.
+    Requests of a file, or as many as were asked for, may end before the duration that was asked for.
     """
     if not meta.is_simulated or last_ns is None:
         return span_ns
-    duration_ns = meta.config.get("duration_ns")
-    if meta.config.get("max_requests") or "file" in (meta.source or {}) or not isinstance(duration_ns, int):
-        return last_ns
-    return max(last_ns, duration_ns)
+    duration_ns, most = meta.config.get("duration_ns"), meta.config.get("max_requests")
+    is_cut = "file" in (meta.source or {}) or (most is not None and at(meta.stats, "requests") == most)
+    return last_ns if is_cut or not isinstance(duration_ns, int) else max(last_ns, duration_ns)
 
 
 _NOT_MEASURED = "not measured: a trace says what is to be done, and holds no times of a device"
