@@ -65,7 +65,7 @@ def probe(
     missing. With --dev,
     calls count on files that lie on these disks; those that queued no I/O (page cache) are timed apart. What the
     kernel writes back later from the page cache belongs to its own threads: leave --comm and --pid out to see it.
-    Exits with the status of CMD.
+    Exits with the status of CMD, if CMD ended before --duration did.
 
     \b
     Example, a command, from its start to its end:
@@ -108,15 +108,17 @@ def probe(
             wanted, output, duration_ns, command_line(), has_events=not histograms_only, tell=begin,
             is_over=lambda: child is not None and child.poll() is not None,
         )  # fmt: skip
+        # One that still runs is ended by us.
+        status = child.poll() if child else None
     answer(measured, lambda: probe_document(measured), as_json=as_json)
     if not as_json:
         log(f"wrote {output}")
     if fio is not None:
         run_program("kvdistill", ["fio", str(output), "-o", str(fio), "--force"], is_shown=not as_json)
-    if command and child is not None and child.returncode:
-        log(f"note: {command[0]} ended with status {child.returncode}")
+    if command and status:
+        log(f"note: {command[0]} ended with status {status}")
         # As a shell has it, also of one that a signal ended.
-        raise typer.Exit(child.returncode if child.returncode > 0 else 128 - child.returncode)
+        raise typer.Exit(status if status > 0 else 128 - status)
 
 
 def discover(as_json: Annotated[bool, typer.Option("--json", help="Print what is found as JSON.")] = False) -> None:

@@ -117,7 +117,7 @@ class Config:
     io_bytes: Annotated[
         int,
         typer.Option(
-            help="Longer objects are split into I/Os of this size, of which buffers take the queue depth.  "
+            help="Longer objects are split into I/Os of this size; buffers hold as many of them as the queue depth.  "
             "[default: 1MiB]"
         ),
         parse_bytes,

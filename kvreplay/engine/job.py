@@ -171,7 +171,7 @@ class TierTable:
         self.workers = self.has_copies = False
         """Whether steps go to workers, and to copiers."""
         workers, copiers = rings, rings + 1
-        # Whose loops do reads, writes and deletes of each kind of tier; the first there are do what takes no time.
+        # Whose loops do reads, writes and deletes of each kind of tier; queue 0 does what takes no time.
         queues = {TierKind.MEMORY: copiers, TierKind.MODELLED: workers, TierKind.PYTHON: workers}
         queues |= dict.fromkeys((TierKind.EXTENTS, TierKind.FILES), _RINGS_QUEUE if rings else workers)
         for at, (tier, to) in enumerate(zip(tiers, self.structs, strict=False)):

@@ -312,7 +312,7 @@ def _provenance(root: Path, leaf: Path, metadata: dict[str, Any]) -> Found:
 def _run(run: _Run) -> Found:
     """Check one run by section 6."""
     kept = (
-        ("2.1.10", "a run of {}, not kv_cache", run.metadata.get("benchmark_type"), WORKLOAD),
+        ("2.1.10", f"a run of {{}}, not {WORKLOAD}", run.metadata.get("benchmark_type"), WORKLOAD),
         ("2.1.12", "the run was of {}: its folder was renamed", run.metadata.get("run_datetime"), run.path.name),
         ("6.3.4.5", "ended with status {}", run.metadata.get("exit_status"), 0),
         ("6.6.1", f"a run of {{}} lies in {run.division}", _at(run.metadata, "args", "mode"), run.division),

@@ -373,8 +373,9 @@ class Later:
             evicts = (rows["op"] == DELETE) & (rows["phase"] == _EVICT) & (rows["tier"] == tier)
             if evicts.any():
                 return int(rows["ts_ns"][evicts.argmax()])
+        where = "in this trace" if self._node is None else f"by node {self._node} of this trace"
         raise ColdTraceError(
-            f"--window {text}: nothing is evicted from {self.meta.tiers[tier].name} in this trace, so that it has no "
+            f"--window {text}: nothing is evicted from {self.meta.tiers[tier].name} {where}, so that it has no "
             "steady state; take a longer trace or a smaller tier, or --window busiest:60s"
         )
 
@@ -382,7 +383,8 @@ class Later:
         names = columns if self._node is None else (*columns, "node")
         for batch in self._reader.batches(names):
             rows = Batch.of(batch, names).columns
-            yield rows if self._node is None else {n: rows[n][rows["node"] == self._node] for n in columns}
+            own = slice(None) if self._node is None else rows["node"] == self._node
+            yield {name: rows[name][own] for name in columns}
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield its rows, their times counted from its begin."""
@@ -642,7 +644,7 @@ def joined(reader: Reader, tiers: Collection[int], rows: int) -> dict[int, int]:
 
 
 def to_part(meta: Metadata, tier: int, here: int) -> int:
-    """Return how many ranks keep the instances of a tier apart; `here`, in a rank's part of a trace, are so many."""
+    """Return how many ranks would keep the instances of a tier apart; a trace, or a rank's part of it, has `here`."""
     part = (meta.source or {}).get("part")
     nodes = part.get("nodes") if isinstance(part, dict) else None
     apart = meta.tiers[tier].instance_nodes

@@ -639,7 +639,9 @@ def probing(
         staging = tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.resolve().parent)
         directory, left_out = Path(stack.enter_context(staging)) / "probe", None
         try:
-            process = stack.enter_context(_attached(_command(tiers, directory, has_events, is_of_all)))
+            process = stack.enter_context(
+                _attached(_command(tiers, directory, has_events=has_events, is_of_all=is_of_all))
+            )
         except ProbeUnavailable as error:
             left_out = _left_out(str(error))
         yield lambda started_ns: left_out or _end(process, directory, started_ns)
@@ -663,22 +665,18 @@ def _attached(command: list[str]) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def _command(tiers: Sequence[Tier | None], directory: Path, has_events: bool, is_of_all: bool) -> list[str]:
+def _command(tiers: Sequence[Tier | None], directory: Path, *, has_events: bool, is_of_all: bool) -> list[str]:
     # The disks beneath all tiers on storage; none, for all, if those of one are not known.
-    disks: dict[str, Path] = {}
+    disks: list[Path] = []
     numbers = [device_number(Path(drive.target)) for drive in drives_of(tiers)]
     with suppress(DeviceError):
         below = [disk.name for number in numbers for disk in beneath(os.major(number), os.minor(number))]
-        disks = {name: Path("/dev") / name for name in below}
+        disks = [Path("/dev") / name for name in dict.fromkeys(below)]
+    known = disks if all(disk.is_block_device() for disk in disks) else []
     return [
         *argv_of("kvreplay", "probe", "-o", str(directory)),
         *([] if is_of_all else ["--pid", str(os.getpid())]),
-        *(
-            arg
-            for disk in disks.values()
-            if all(d.is_block_device() for d in disks.values())
-            for arg in ("--dev", str(disk))
-        ),
+        *(arg for disk in known for arg in ("--dev", str(disk))),
         *([] if has_events else ["--histograms-only"]),
     ]
 

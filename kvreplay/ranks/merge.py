@@ -130,17 +130,19 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
     counts = added(each, "operations", "errors", "not_reached", "absent_deletes", "in_flight_mean")
     rows, once = sum(run.window.rows for run in runs), total([run.window.rows_once for run in runs])
     replayed = sum((run.window.rows_once or 0) * (run.summary.trace_times or 0) for run in runs)
+    begun = [(part.late_ns, part.run.summary.measured_from_ns) for part in parts if part.run is not None]
+    from_ns = min((late_ns + at for late_ns, at in begun if at is not None), default=None)
     summary = Summary(
         verdict=sentence(judgement, parts, counts["errors"]),
         judgement=judgement,
         wall_ns=most([of.wall_ns for of in each]),
-        measured_from_ns=least([of.measured_from_ns for of in each]),
+        measured_from_ns=from_ns,
         **counts,
         trace_times=replayed / once if once else None,
         figures=figures,
         pace=pace,
         skipped_rows=sum_by_name([of.skipped_rows for of in each]),
-        warmup=_warmup(order, parts),
+        warmup=_warmup(order, runs, from_ns),
         definitions=first.summary.definitions | DEFINITIONS,
     )
     path = Path(order.trace)
@@ -217,17 +219,12 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
     )
 
 
-def _warmup(order: Ordered, parts: Sequence[PartRun]) -> WarmupFacts | None:
+def _warmup(order: Ordered, runs: Sequence[RunFile], from_ns: int | None) -> WarmupFacts | None:
     if order.config.warmup is None:
         return None
-    found = [(part, part.run.summary.warmup) for part in parts if part.run is not None]
-    begun = [part.late_ns + at for part, of in found if (at := 0 if of is None else of.measured_from_ns) is not None]
-    return WarmupFacts(
-        asked=order.config.warmup,
-        operations=sum(of.operations for _, of in found if of is not None),
-        first_measured_row=None,
-        measured_from_ns=min(begun, default=None),
-    )
+    operations = sum(run.summary.warmup.operations for run in runs if run.summary.warmup is not None)
+    asked = order.config.warmup
+    return WarmupFacts(asked=asked, operations=operations, first_measured_row=None, measured_from_ns=from_ns)
 
 
 def _status(parts: Sequence[PartRun], because: str | None) -> tuple[str, str | None]:
@@ -417,17 +414,17 @@ def crowded_hosts(parts: Sequence[PartRun]) -> list[str]:
     if skew_ns <= TOGETHER_NS:
         return []
     cpus: dict[str, list[int]] = {}
+    of_host: dict[str, int] = {}
     for part in parts:
-        own = part.report.cpus
-        # Those bound to some of the host's have them to themselves, as far as is known.
-        is_bound = own is not None and part.run is not None and own < (part.run.host.get("cpus") or 0)
-        if own is not None and not part.report.is_idle and not is_bound:
-            cpus.setdefault(part.host, []).append(own)
+        if part.report.cpus is not None and not part.report.is_idle:
+            cpus.setdefault(part.host, []).append(part.report.cpus)
+            of_host[part.host] = 0 if part.run is None else part.run.host.get("cpus") or 0
     return [
         f"{len(each)} ranks share {max(each)} CPUs of {host}: one that finds none free at the common instant begins "
         f"when the scheduler gives it one; the ranks began {format_duration(skew_ns)} apart"
         for host, each in cpus.items()
-        if len(each) > max(each)
+        # If a host has as many as they may use in all, each may be bound to its own.
+        if len(each) > max(each) and sum(each) > of_host[host]
     ]
 
 

@@ -300,7 +300,7 @@ def _criteria(
     lookups = stats.get("lookups")
     hit_rate = sum(t["hits"] for t in stats["tiers"]) / lookups if lookups and "tiers" in stats else None
     simulated = "hits / lookups, of the simulation that made the trace"
-    both = "bytes read and written on storage tiers / from the first submission to the last completion of them all"
+    both = "bytes read and written on storage tiers / the time from the first submission to the last completion there"
     return [
         _below("storage_read_p95_ns", wanted.storage_read_p95, worst("storage", "read")),
         _below("storage_write_p95_ns", wanted.storage_write_p95, worst("storage", "write")),

@@ -6,7 +6,6 @@ nothing: a request's time to the first token is what storage took, and what its 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -99,12 +98,12 @@ class RunResults:
         self._operations = CountedOperations(setting.tiers, is_open_loop=is_open_loop, io_bytes=setting.config.io_bytes)
         self._served, self._checkpoints = ServedRequests(setting), Checkpoints(is_open_loop=is_open_loop)
         self._warmup, self._ops_columns = setting.warmup, tables.FROM_TRACE + tables.shared_extras(OPS, setting)
-        # When a save without a request began, the trace says alone, and how far a run that is cut came.
+        # Only the trace says when a save without a request began, and how far a run that is cut came.
         self._is_cut = bool(setting.rows_once) and not is_open_loop
         timed = ("ts_ns",) if setting.window.facts.is_bulk or self._is_cut else ()
         columns = tuple(dict.fromkeys(self._ops_columns + COLUMNS + timed))
         self._trace = TraceRows(setting.reader, columns)
-        self._reached_ns, self._passed = 0, Counter[int]()
+        self._reached_ns, self._passed = 0, np.zeros(len(setting.tiers), np.int64)
         """Of the trace: the time of the last row that was taken, and how many rows on each tier."""
         self._unreached: list[RunPart] = []
         """Rows that were not submitted: of a closed loop with --duration only those count that others follow."""
@@ -156,7 +155,7 @@ class RunResults:
                 rows=self._trace.row,
                 is_whole=False,
                 span_ns=self._reached_ns,
-                skipped_rows={tier: n for tier, n in self._passed.items() if self.setting.tiers[tier] is None},
+                skipped_rows={t: int(n) for t, n in enumerate(self._passed) if n and self.setting.tiers[t] is None},
             )
             self.setting = replace(self.setting, window=came_to)
         self._take_trace(self.setting.window.rows, RunPart.nothing(), np.zeros(0, bool), np.zeros(0, np.int64))
@@ -188,16 +187,15 @@ class RunResults:
             self._checkpoints.take(batch, some, first_row)
             if self._is_cut and batch.num_rows:
                 self._reached_ns = int(numbers(batch.column("ts_ns"))[-1])
-                self._passed.update(self._own_tiers(batch))
+                self._pass(batch)
             for served in self._served.take(first_row, batch, part, counts):
                 self._writers[SERVED].write(served)
 
-    def _own_tiers(self, batch: pa.RecordBatch) -> list[int]:
-        """Return the tiers of the rows of `batch`, without those of nodes that are left out."""
+    def _pass(self, batch: pa.RecordBatch) -> None:
+        """Count the rows of `batch` by tier, without those of nodes that are left out."""
         tier, node = numbers(batch.column("tier"), "i1"), self.setting.config.node
         own = tier if node is None else tier[numbers(batch.column("node"), "i4") == node]
-        found: list[int] = own.tolist()
-        return found
+        self._passed += np.bincount(own, minlength=len(self._passed))
 
     @property
     def rows(self) -> int:
@@ -235,8 +233,8 @@ class RunResults:
                 first_measured_row=None if from_ns is None else int(run["first_row"]),
                 measured_from_ns=from_ns,
             )
-        # The warm-up's time is no time of the figures.
-        span_ns = None if wall_ns is None else wall_ns - ((left_out.measured_from_ns if left_out else 0) or 0)
+        # What went before the first operation that counts is no time of the figures.
+        span_ns = None if wall_ns is None else wall_ns - (from_ns or 0)
         threads_ns = 0 if driven is None else driven.wall_ns * max(1, len(driven.threads))
         judged = pace(found, driven)
         failed, sent = int(run["failed"]), int(run["sent"])
@@ -310,13 +308,14 @@ def replayed_part(window: WindowNote) -> str:
     part = part if window.window is None else f"the trace's window {window.window}"
     if window.node is None:
         return part
-    of = "" if window.limit is window.window is None else f" within {part}"
+    of = "" if window.limit is None and window.window is None else f" within {part}"
     return f"the rows of node {window.node} alone{of}"
 
 
 def repeated(part: str, times: float) -> str:
     """Return how often `part` was replayed: the trace 2.5 times, 14 % of the trace."""
-    return f"{part} {times:.3g} times" if times >= 1 else f"{times * 100:.3g} % of {part}"
+    # Without an exponent.
+    return f"{part} {float(f'{times:.3g}'):,g} times" if times >= 1 else f"{times * 100:.3g} % of {part}"
 
 
 @dataclass(frozen=True, slots=True)

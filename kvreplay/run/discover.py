@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 import shutil
 import subprocess
@@ -38,6 +37,7 @@ from kvreplay.tiers.host import (
     host_facts,
     sys_number,
     sys_text,
+    unescaped,
 )
 from kvreplay.tiers.modelled import DRIVE_FILE, DriveCell, DriveError, DriveFile, DriveTimes, held_out
 from kvreplay.tiers.ram import available_bytes
@@ -181,17 +181,16 @@ def _drives(blocks: Path) -> list[FoundDrive]:
 def _filesystems(root: Path) -> list[Filesystem]:
     found: dict[str, Filesystem] = {}
     for line in (sys_text(root / "proc/self/mounts") or "").splitlines():
-        device, escaped, kind, options, *_ = line.split()
-        point = re.sub(r"\\([0-7]{3})", lambda of: chr(int(of[1], 8)), escaped)
+        device, point, kind, options, *_ = line.split()
         # Bind mounts show the same device again.
         if not device.startswith("/dev/") or kind in _NO_DISK_FS or device.startswith("/dev/loop") or device in found:
             continue
         try:
-            free = shutil.disk_usage(point).free
+            free = shutil.disk_usage(unescaped(point)).free
         except OSError:
             free = None
         found[device] = Filesystem(
-            mount_point=point, device=device, kind=kind, options=options.split(","), free_bytes=free
+            mount_point=unescaped(point), device=device, kind=kind, options=options.split(","), free_bytes=free
         )
     return list(found.values())
 
@@ -419,9 +418,7 @@ def drive_table(drive: DriveFile) -> ReportTable:
 
 def error_line(found: DriveError) -> str:
     """Return how far a drive file's own predictions are off."""
-    tail = f", p99 {percent(found.p99_median or 0)}, at most {percent(found.p99_greatest or 0)}"
-    return (
-        f"{DRIVE_FILE} predicts {found.cells} cells that were held out of its fit: bandwidth off by "
-        f"{percent(found.bandwidth_median)} (median), at most {percent(found.bandwidth_greatest)}"
-        f"{'' if found.p99_median is None else tail}"
-    )
+    said = f"bandwidth off by {percent(found.bandwidth_median)} (median), at most {percent(found.bandwidth_greatest)}"
+    if found.p99_median is not None and found.p99_greatest is not None:
+        said += f", p99 {percent(found.p99_median)}, at most {percent(found.p99_greatest)}"
+    return f"{DRIVE_FILE} predicts {found.cells} cells that were held out of its fit: {said}"

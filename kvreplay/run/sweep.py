@@ -153,8 +153,7 @@ def sweep(
         error = outcome.error
         if error is not None:
             break
-        found_here = point(value, name, outcome.summary, read_p99_target_ns)
-        of_value.append(msgspec.structs.replace(found_here, window=outcome.run.window.window))
+        of_value.append(point(value, name, outcome.summary, read_p99_target_ns, outcome.run.window.window))
         if done is not None:
             done(of_value[-1])
         points = [decided(found) for found in trials.values()]
@@ -237,8 +236,10 @@ def _at(config: Config, axis: Axis, value: float) -> Config:
     return replace(config, speed=value if axis is Axis.SPEED else 1.0)
 
 
-def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | None = None) -> SweepPoint:
-    """Return the point of the sweep that a finished run makes."""
+def point(
+    value: float, run: str, summary: Summary, read_p99_target_ns: int | None = None, window: str | None = None
+) -> SweepPoint:
+    """Return the point of the sweep that a finished run makes, of a `window` of its trace."""
     moved = [f for f in that_count(summary.figures) if f.op != "delete"]
     span = summary.measured_ns if moved else 0
     pace, names = summary.pace, product(("read", "write"), ("p50_ns", "p99_ns", "p99_9_ns"))
@@ -249,6 +250,7 @@ def point(value: float, run: str, summary: Summary, read_p99_target_ns: int | No
         value=value,
         run=run,
         verdict=summary.verdict,
+        window=window,
         throughput_bytes_per_s=sum(f.bytes or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
         operations_per_s=sum(f.operations or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
         operations=summary.operations,
@@ -526,7 +528,7 @@ def _said(axis: Axis, point: SweepPoint) -> str:
 
 
 def windows_said(axis: Axis, points: Sequence[SweepPoint]) -> str:
-    """Return that some of rising `points` are no windows of their trace: loads with too little to evict, from cold."""
+    """Return which of the rising `points` replayed their whole trace, from empty tiers: their loads evict nothing."""
     whole = [p for p in points if p.window is None]
     part = next((p.window for p in points if p.window is not None), None)
     return f"; windows differ: the whole trace up to {_said(axis, whole[-1])}, {part} above" if whole and part else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +20,6 @@ _NS_PER_MS = 10**6
 FILESYSTEMS_IN_MEMORY = frozenset({"tmpfs", "devtmpfs", "ramfs", "hugetlbfs"})
 _MEMORY_DISKS = {"ram": "a RAM disk", "zram": "compressed memory", "nullb": "a null block device"}
 _MAX_LAYERS = 16
-_OCTAL = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
 
 
 LIBRARIES = ("dgen-py", "numpy", "pyarrow")
@@ -118,11 +118,14 @@ def mounts(proc: Path = Path("/proc")) -> list[Mount]:
             # Btrfs mounts under a number of its own.
             number = Path(source).stat().st_rdev
             device = f"{os.major(number)}:{os.minor(number)}"
-        for octal, character in _OCTAL.items():
-            point = point.replace(octal, character)
         together = dict.fromkeys([*options.split(","), *super_options.split(",")])
-        found.append(Mount(device, point, kind, ",".join(together)))
+        found.append(Mount(device, unescaped(point), kind, ",".join(together)))
     return found
+
+
+def unescaped(point: str) -> str:
+    """Return a mount point as it is, of one in a table of mounts, which writes blanks as \\040 (proc(5))."""
+    return re.sub(r"\\([0-7]{3})", lambda of: chr(int(of[1], 8)), point)
 
 
 def _mount_of(path: Path) -> Mount | None:

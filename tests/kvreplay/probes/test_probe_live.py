@@ -227,6 +227,8 @@ def test_a_command_is_measured_from_its_start_to_its_end(place, tmp_path):
         assert failed.returncode == status
         assert f"note: {command[0]} ended with status" in failed.stderr
         assert (tmp_path / command[0] / "probe.json").exists()
+    # One that goes on for longer than it is measured did not fail.
+    run_cli("kvreplay", "probe", "-o", tmp_path / "timed", "--duration", "1s", "--", "sleep", "60")
 
 
 def test_what_a_command_excludes(tmp_path):
