@@ -30,8 +30,6 @@ from kvtrace.sim.simulation import Flush, Load, Simulation, has_times, sizes_of,
 ROLES: Final = ("dram", "nvme")
 """The tiers whose capacity is asked for."""
 
-_SAMPLE_ROWS = 1 << 14
-
 Capacities = dict[str, int | None]
 """Bytes by role, None without a bound; a role that the preset has no tier for is absent."""
 
@@ -178,7 +176,7 @@ class Stack:
     def simulate_sample(self, capacities: Capacities, sample: Chains, share: float) -> Sampled:
         """Simulate one sample, a `share` of the objects."""
         load = replace(self.load, chains=sample)
-        simulation = Simulation(self.at(capacities, share), self.model, load, ranks=self.ranks, rows=_SAMPLE_ROWS)
+        simulation = Simulation(self.at(capacities, share), self.model, load, ranks=self.ranks)
         simulation.run(Meter(simulation))
         [optimal] = optimal_uses(sample, [self._room(self.at(capacities, share))])
         return simulation.stats() | {"optimal_hits": optimal.hits}

@@ -139,6 +139,7 @@ def optimal_uses(chains: Chains, capacities: Sequence[int | None]) -> list[Uses]
     return found
 
 
+_sample_chains = function("sample_chains", I8, int, I4, int, int, int, int, I4, I8, I4)
 HASH_VALUES = 2**24
 SAMPLES = 4
 # Of Student's t with SAMPLES - 1 degrees of freedom: 95 % of all values lie within.
@@ -219,11 +220,8 @@ def _scaled(
 
 def sample_of(chains: Chains, below: int, seed: int) -> Chains:
     """Return the references to the objects whose hash is one of the first `below` of HASH_VALUES."""
-    mixed = np.arange(len(chains.tokens), dtype=np.uint64) + np.uint64((seed * 0x9E3779B97F4A7C15 + 1) % 2**64)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    mixed ^= mixed >> np.uint64(31)
-    is_chosen = mixed % np.uint64(HASH_VALUES) < below
-    kept = np.flatnonzero(is_chosen[chains.slots])
-    number = np.cumsum(is_chosen, dtype=np.int32) - 1
-    return Chains(np.searchsorted(kept, chains.offsets), number[chains.slots[kept]], chains.tokens[is_chosen])
+    objects, offsets, kept = len(chains.tokens), np.empty_like(chains.offsets), np.empty_like(chains.slots)
+    number = np.empty(objects, np.int32)
+    where = chains.offsets, len(chains.offsets) - 1, chains.slots, objects
+    _sample_chains(*where, seed, below, HASH_VALUES, number, offsets, kept)
+    return Chains(offsets, kept[: offsets[-1]].copy(), chains.tokens[number != NONE])

@@ -110,3 +110,19 @@ EXPORT void use_optimally(const int64_t *offsets, int64_t requests, const int32_
     }
     uses[0] = hits, uses[1] = inserts;
 }
+
+// Keep of `chain` the references to those objects whose hash, another one for each `seed`, is one of the first `below` of
+// so many `values`: `kept` has them by new numbers, in the order of the old ones, those of request n from
+// kept_offsets[n] on. `number` says the new ones; NONE: not kept.
+EXPORT void sample_chains(const int64_t *offsets, int64_t requests, const int32_t *chain, int64_t objects, int64_t seed,
+    int64_t below, int64_t values, int32_t *number, int64_t *kept_offsets, int32_t *kept) {
+    int32_t count = 0;
+    for (int64_t i = 0; i < objects; i++) {
+        uint64_t hash = mixed((uint64_t)i + (uint64_t)seed * 0x9E3779B97F4A7C15u + 1);
+        number[i] = (int64_t)(hash % (uint64_t)values) < below ? count++ : NONE;
+    }
+    int64_t n = kept_offsets[0] = 0;
+    for (int64_t request = 0; request < requests; kept_offsets[++request] = n)
+        for (int64_t i = offsets[request]; i < offsets[request + 1]; i++)
+            if (number[chain[i]] != NONE) kept[n++] = number[chain[i]];
+}

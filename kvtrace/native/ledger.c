@@ -59,10 +59,14 @@ EXPORT int64_t ledger_enter(Books *b, int64_t rows, const int64_t *ts_ns, const 
 // === numbers of names ================================================================================================
 // Names into numbers from 0 by first appearance: a hash table of the numbers, beside their names.
 
-// Where the number of `name` stands, or the empty place where it would.
+enum { LINE = 16 };
+
+// Where the number of `name` stands, or the empty place where it would. Names that follow each other, as those of one
+// prompt's chunks, stand side by side: LINE of them share a line of the processor's cache, and go on to the next together.
 static int64_t place_of_name(const Names *known, int64_t name) {
-    int64_t mask = 2 * known->room - 1, at = (int64_t)((uint64_t)name * 0x9E3779B97F4A7C15 >> 20) & mask;
-    while (known->number[at] >= 0 && known->name[known->number[at]] != name) at = (at + 1) & mask;
+    uint64_t line = (uint64_t)name / LINE * 0x9E3779B97F4A7C15 >> 20;
+    int64_t mask = 2 * known->room - 1, at = (int64_t)(line * LINE + (uint64_t)name % LINE) & mask;
+    while (known->number[at] >= 0 && known->name[known->number[at]] != name) at = (at + LINE + 1) & mask;
     return at;
 }
 

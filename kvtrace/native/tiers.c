@@ -96,7 +96,8 @@ void on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted) {     // i
         int64_t next = queue_of(w, t, 0)->tail;     // what goes next lies anywhere: fetch it meanwhile
         if (next == NONE) return;
         __builtin_prefetch(&w->slots[next], 1);
-        __builtin_prefetch(link_of(w, t, next), 1);
+        int64_t newer = link_of(w, t, next)->newer;
+        if (newer != NONE) __builtin_prefetch(link_of(w, t, newer), 1);
     }
 }
 
@@ -329,6 +330,7 @@ void loosen(World *w, int64_t slot) {
     if (what->is_loose || (what->place <= 0 && !is_packable(w, slot))) return;
     what->is_loose = 1;
     w->loose[w->control.loose++] = (int32_t)slot;
+    if (what->place <= 0 && what->home != NONE) __builtin_prefetch(entry_at(w, what->home), 1);     // for `pack`
 }
 
 static void discard(World *w, int64_t slot) {   // give back the slot of a copy

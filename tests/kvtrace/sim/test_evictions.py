@@ -17,7 +17,7 @@ from simulated import ONE_BYTE, TWO_HEADS, brief, preset_of, requests_of, rows_o
 from test_oracle import SEMANTICS, fault, presets, request_lists
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.curves.stack import estimate, lru_curve, policy_hits
+from kvtrace.curves.stack import HASH_VALUES, estimate, lru_curve, policy_hits, sample_of
 from kvtrace.model.catalogue import find_model
 from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.chains import Chains
@@ -294,6 +294,27 @@ def test_a_sample_of_all_is_exact():
     found = sampled(ids, [20, 60], Policy.SIEVE, 1.0)
     assert [e.hits for e in found] == policy_hits(one_each(ids), [20, 60], Policy.SIEVE)
     assert {(e.sampling_rate, e.sampled_references, e.hits_error) for e in found} == {(1.0, len(ids), 0.0)}
+
+
+def test_a_sample_is_of_those_whose_hash_says_so():
+    """As plain Python has it: SplitMix64 of the object's number and the seed."""
+    requests, seed, below = [[0, 1, 2, 3, 1], [], [5, 4, 3], [0, 6]], 3, HASH_VALUES // 2
+    offsets = np.cumsum([0, *(len(of) for of in requests)])
+    chains = Chains(offsets, np.concatenate(requests).astype(np.int32), np.arange(10, 17))
+
+    def hashed(number):
+        n = (number + seed * 0x9E3779B97F4A7C15 + 1) % 2**64
+        n = (n ^ n >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        n = (n ^ n >> 27) * 0x94D049BB133111EB % 2**64
+        return (n ^ n >> 31) % HASH_VALUES
+
+    chosen = [number for number in range(7) if hashed(number) < below]
+    assert 0 < len(chosen) < 7
+    kept = [[chosen.index(number) for number in of if number in chosen] for of in requests]
+    found = sample_of(chains, below, seed)
+    assert found.slots.tolist() == np.concatenate(kept).tolist()
+    assert found.offsets.tolist() == np.cumsum([0, *(len(of) for of in kept)]).tolist()
+    assert found.tokens.tolist() == [10 + number for number in chosen]
 
 
 @pytest.mark.parametrize("policy", TIMELESS)
