@@ -11,13 +11,13 @@ and the median decides; the search goes on where it decides otherwise.
 
 from __future__ import annotations
 
+import math
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
-from math import log2, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -383,7 +383,7 @@ def next_value(axis: Axis, asked: Sequence[float], points: Sequence[SweepPoint])
         half = _stepped(axis, least / 2)
         return None if len(lost) > HALVINGS or half in tried or half <= 0 else half
     greatest = max(below)
-    middle = _stepped(axis, sqrt(greatest * least))
+    middle = _stepped(axis, math.sqrt(greatest * least))
     if axis is Axis.USERS:
         middle = max(middle, greatest + 1)
     return None if least / greatest <= PRECISION or middle >= least or middle in tried else middle
@@ -565,7 +565,7 @@ def _lost(point: SweepPoint, target_ns: int | None) -> str:
 
 MODEL, FASTER = "qwen2.5-7b", {"gpu": "512MiB", "cpu": "2GiB"}
 """What the stacks serve, and what they hold above the drive: little, so that the drive has the work."""
-LOAD = ("--duration", "20min", "--set", "workload.think_time=10s")
+LOAD = ("--duration", "10min", "--set", "workload.think_time=10s")
 """The steady window begins where the drive's tier first evicts, which takes few users long."""
 USER_BYTES_PER_S = 90e6
 """What one of these users asks of the drive, about (77 to 105 MB were seen): it says where a search begins."""
@@ -579,16 +579,21 @@ def gen_options(preset: str, size: str) -> str:
     return shlex.join(["--preset", preset, "--model", MODEL, *LOAD, *settings])
 
 
-def first_users(drive: DriveFile) -> float:
-    """Return the users that a search begins with: those that ask for half of what `drive` does, as a power of two."""
+def first_users(drive: DriveFile, known: float | None) -> list[float]:
+    """Return the users that a search begins with: a precision's step below and above what a stack is `known` to sustain.
+
+    Of the first stack, those that ask for half of what `drive` does, as a power of two.
+    """
+    if known is not None:
+        return [max(1.0, float(int(known / PRECISION))), float(math.ceil(known * PRECISION))]
     rate, _ = DriveModel(drive.cells).at(1 << 20, 16, 0.5)
-    return max(1.0, 2.0 ** round(log2(rate / 2 / USER_BYTES_PER_S)))
+    return [max(1.0, 2.0 ** round(math.log2(rate / 2 / USER_BYTES_PER_S)))]
 
 
 def measure_stack(
-    asked: Replay, preset: str, users: float, tell: Callable[[str], None], endurance: Endurance | None
+    asked: Replay, preset: str, users: list[float], tell: Callable[[str], None], endurance: Endurance | None
 ) -> tuple[Score, RunFile, KvError | None]:
-    """Sweep the users of one stack, from so many on, and `tell` each run; return score, run, and why it is partial.
+    """Sweep the users of one stack, from these on, and `tell` each run; return score, run, and why it is partial.
 
     Raises:
         KvError: nothing was measured.
@@ -598,7 +603,7 @@ def measure_stack(
     found, error = sweep(
         asked,
         Axis.USERS,
-        [users],
+        users,
         is_made=True,
         done=lambda point: tell(f"{preset} {point.run}: {progress_of(Axis.USERS, point, None)}"),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shlex
 from statistics import median
 
@@ -12,7 +13,7 @@ import pytest
 from conftest import run_cli
 from drive_files import cell, drive_of, write_drive
 
-from kvreplay.run.sweep import card_document
+from kvreplay.run.sweep import card_document, first_users
 from kvtrace.core.document.chapters import card_answer
 from kvtrace.core.run.sweep_file import Card, Score
 from kvtrace.core.schema import OPS, TRACE
@@ -28,7 +29,7 @@ def small(monkeypatch):
     monkeypatch.setattr(f"{cards}.MODEL", "tiny-1b")
     monkeypatch.setattr(f"{cards}.FASTER", {"gpu": "8MiB", "cpu": "32MiB"})
     monkeypatch.setattr(f"{cards}.LOAD", ("--duration", "60s", "--set", "workload.think_time=2s"))
-    monkeypatch.setattr(f"{cards}.first_users", lambda _drive: 8.0)
+    monkeypatch.setattr(f"{cards}.first_users", lambda _drive, _known: [8.0])
     monkeypatch.setattr("kvreplay.run.sweep.PRECISION", 4)
     monkeypatch.setattr("kvreplay.run.discover.ROOFLINE_NS", 10**9)
     monkeypatch.setattr("kvreplay.run.discover.SIZES", (4096, 1 << 20))
@@ -43,6 +44,13 @@ def moved(folder):
     done = [row for row in rows if row["tier"] == NVME and row["completed_ns"] is not None]
     bytes_of = {op: sum(row["bytes"] for row in done if row["op"] == op) for op in ("read", "write")}
     return bytes_of, (run["summary"]["wall_ns"] - min(row["submitted_ns"] for row in done)) / 1e9, run
+
+
+def test_a_search_begins_near_what_the_stack_before_sustains():
+    drive = drive_of([cell(size, 16, share) for size in (4096, 1 << 20) for share in (0.0, 1.0)])
+    [first] = first_users(drive, None)
+    assert first == 2.0 ** round(math.log2(first))
+    assert [first_users(drive, known) for known in (1.0, 8.0, 20.0)] == [[1.0, 2.0], [7.0, 9.0], [18.0, 22.0]]
 
 
 def test_a_card_of_writes_alone_says_so_first():
