@@ -7,7 +7,7 @@ the device saw.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -173,6 +173,11 @@ def chance_of(source: Stream, draws: int, part_bytes: int) -> Chance:
         size_tv=unlike,
         hot10_share=_SIGMAS / draws**0.5,
     )
+
+
+def from_its_start(stream: Stream) -> Stream:
+    """Return `stream` with places counted from its first: a file begins anywhere in a block of its device."""
+    return replace(stream, offset=stream.offset - stream.offset.min()) if len(stream.offset) else stream
 
 
 def figures_of(
@@ -523,7 +528,7 @@ def compare_logged(
     if seen.device is not None and seen.device.ios is not None:
         came = asked_stream(split_ios(seen.device.ios, WHOLE_BYTES), by_instant=False)
         issue_us = fitted_issue_us(asked.us, came.us, asked.length)
-    return compare(run, seen, source, figures, chance), issue_us
+    return compare(run, seen, source, figures, chance, stream), issue_us
 
 
 def fitted_issue_us(
@@ -607,15 +612,20 @@ def _in_parts(figures: StreamFigures, distilled: Distilled, part_bytes: int, **o
     return msgspec.structs.replace(figures, mean_depth=depth, **others)
 
 
-def compare(run: CheckedRun, seen: Seen, source: Stream, logged: StreamFigures | None, chance: Chance) -> ClosenessPair:
-    """Return fio's figures with those of the source: the `logged` ones, or those of the device where it was `seen`."""
+def compare(
+    run: CheckedRun, seen: Seen, source: Stream, logged: StreamFigures | None, chance: Chance, places: Stream | None = None
+) -> ClosenessPair:
+    """Return fio's figures with those of the source: the `logged` ones, or those of the device where it was `seen`.
+
+    Its `places` are by its own log, if that has them.
+    """
     profile, ios, figures, asked = run.distilled.profile, run.distilled.ios, logged, source
     is_replayed, part_bytes = _is_replayed(run, seen), _part_bytes(run, seen)
     if run.reference is not None and seen.device is not None and seen.device.ios is not None:
         profile, ios = run.reference.profile, run.reference.ios
         if ios is not None:
-            source = asked_stream(split_ios(ios, part_bytes), by_instant=False)
-        stream = asked_stream(split_ios(seen.device.ios, part_bytes), by_instant=False)
+            source = from_its_start(asked_stream(split_ios(ios, part_bytes), by_instant=False))
+        stream = from_its_start(asked_stream(split_ios(seen.device.ios, part_bytes), by_instant=False))
         # An operation of a trace comes in several requests: only fio's own log says which belong together.
         has_gaps = ios is not None and not is_replayed
         figures = device_figures(run.mode, logged, stream, seen.device.profile, source, has_gaps=has_gaps)
@@ -624,11 +634,13 @@ def compare(run: CheckedRun, seen: Seen, source: Stream, logged: StreamFigures |
     if is_replayed:
         assert run.reference is not None
         assert seen.device is not None
-        # Arrivals and places are the trace's own: kvreplay frees and takes space by when its deletes and writes end.
-        own = figures_of("asked", asked)
-        kept = {name: getattr(own, name) for name in ("arrivals", *_OF_BLOCKS)}
-        shown = _in_parts(shown, run.reference, part_bytes, **kept)
-        figures = _in_parts(figures, seen.device, part_bytes, mrc_error=mrc_error(stream, asked))
+        # Arrivals and places are the trace's own: kvreplay frees and takes space by when its deletes and writes end. So
+        # are fio's places those in its file, of which the device has parts anywhere.
+        places = places or stream
+        own, of_fio = (figures_of("", of) for of in (asked, places))
+        kept, fios = ({name: getattr(of, name) for name in _OF_BLOCKS} for of in (own, of_fio))
+        shown = _in_parts(shown, run.reference, part_bytes, arrivals=own.arrivals, **kept)
+        figures = _in_parts(figures, seen.device, part_bytes, mrc_error=mrc_error(places, asked), **fios)
     elif ios is None:
         shown = msgspec.structs.replace(shown, **dict.fromkeys(_OF_BLOCKS))
         figures = msgspec.structs.replace(figures, mrc_error=None)

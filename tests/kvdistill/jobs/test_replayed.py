@@ -84,6 +84,24 @@ def test_both_sides_are_block_requests_where_a_replay_was_seen(tmp_path):
     assert msgspec.to_builtins(unseen.verdicts)[-1]["name"] == "seen at the device"
 
 
+def test_a_file_that_begins_within_a_block_of_its_device_has_the_same_miss_ratios(tmp_path):
+    """64 KiB one after another: two of them share a block of 128 KiB, on the device each lies in two."""
+    small, shift = 64 << 10, 76 << 10
+    part = distil_rows(tmp_path, [io(10 * i, "write", i, small) for i in range(40)])
+    rows = [(10.0 * i, "WS", i * small + shift, small) for i in range(40)]
+    device, why = direct_requests(write_blocks(tmp_path / "blocks.parquet", rows), "vda", tmp_path / "device")
+    assert why is None
+    asked = asked_stream(split_ios(part.ios, MIB), by_instant=True)
+    assert asked.blocks.hit_ratios.tolist() == [0.5] * len(asked.blocks.hit_ratios)
+    request = JobOptions(modes=[FioMode.REPLAY])
+    written = write_job(FioMode.REPLAY, part, tmp_path, request)
+    run = CheckedRun(FioMode.REPLAY, part, "all", part.profile.span_ns, tmp_path, request, written, device)
+    logged = job_figures("replay", asked, asked, is_replay=True, mean_depth=None)
+    for places in (asked, None):
+        pair = compare(run, Seen({}, device, None), asked, logged, EXACT, places)
+        assert (pair.fio.mrc_error, pair.fio.hot10_share) == (0, pair.source.hot10_share)
+
+
 def test_what_the_block_layer_merged_counts_in_the_parts_that_were_submitted(tmp_path):
     """20 operations of 4 MiB in parts of 1 MiB: of the replay they came in two requests each, of fio in four."""
     part = distil_rows(tmp_path, [io(10 * i, "read", i, 4 * MIB) for i in range(20)])
