@@ -613,7 +613,12 @@ def _in_parts(figures: StreamFigures, distilled: Distilled, part_bytes: int, **o
 
 
 def compare(
-    run: CheckedRun, seen: Seen, source: Stream, logged: StreamFigures | None, chance: Chance, places: Stream | None = None
+    run: CheckedRun,
+    seen: Seen,
+    source: Stream,
+    logged: StreamFigures | None,
+    chance: Chance,
+    places: Stream | None = None,
 ) -> ClosenessPair:
     """Return fio's figures with those of the source: the `logged` ones, or those of the device where it was `seen`.
 

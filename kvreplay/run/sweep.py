@@ -580,7 +580,7 @@ def gen_options(preset: str, size: str) -> str:
 
 
 def first_users(drive: DriveFile, known: float | None) -> list[float]:
-    """Return the users that a search begins with: a precision's step below and above what a stack is `known` to sustain.
+    """Return the users that a search begins with: a step below and above what the stack before is `known` to sustain.
 
     Of the first stack, those that ask for half of what `drive` does, as a power of two.
     """
