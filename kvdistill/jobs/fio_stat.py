@@ -140,7 +140,7 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
 
 
 _SEEDED = [
-    "# fio's usual seed draws the first 2,000 gaps of a job that writes 4 % too short; with this one gaps and sizes are",
+    "# fio's usual seed draws a writing job's first 2,000 gaps 4 % too short; with this one gaps and sizes are",
     "# within 1.5 standard deviations of their means, in two sections from 750 draws on (seen with 3.33)",
     "randseed=102980217",
 ]
