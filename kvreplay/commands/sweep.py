@@ -220,6 +220,7 @@ def scorecard(
     asked = Replay(config, Path(), output, command_line(), force, progress)
     asked.check()
     scores, run, error = [], None, None
+    known: float | None = None
     with ExitStack() as stack:
         # All before the first run: a stack that gen refuses must not end what takes an hour.
         traces = {of: stack.enter_context(_trace(None, cards.gen_options(of, size))) for of in presets.split(",")}
@@ -229,8 +230,9 @@ def scorecard(
         for preset, trace in traces.items():
             try:
                 one = replace(asked, output=output / preset, trace=trace)
-                users = cards.first_users(drive, scores[-1].users if scores else None)
+                users = cards.first_users(drive, known)
                 score, run, error = cards.measure_stack(one, preset, users, log, rated)
+                known = score.users
                 scores.append(score)
             except KvError as failed:
                 error = failed
