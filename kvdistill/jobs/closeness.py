@@ -436,14 +436,8 @@ def replayed_stream(logs: Sequence[Path], source: Stream, *, is_submission: bool
             return _unlike(logs)
         us[mine] = time_ms * US_PER_MS - (0 if is_submission else latency_ns // NS_PER_US)
     order = np.argsort(us // US_PER_MS, kind="stable")
-    return Stream(
-        us[order],
-        source.is_read[order],
-        source.offset[order],
-        source.length[order],
-        source.arrival[order],
-        resolution_us=US_PER_MS,
-    )
+    others = {name: getattr(source, name)[order] for name in ("is_read", "offset", "length", "arrival")}
+    return Stream(us[order], **others, resolution_us=US_PER_MS)
 
 
 def _unlike(logs: Sequence[Path]) -> Stream:
@@ -613,17 +607,9 @@ def _in_parts(figures: StreamFigures, distilled: Distilled, part_bytes: int, **o
 
 
 def compare(
-    run: CheckedRun,
-    seen: Seen,
-    source: Stream,
-    logged: StreamFigures | None,
-    chance: Chance,
-    places: Stream | None = None,
+    run: CheckedRun, seen: Seen, source: Stream, logged: StreamFigures | None, chance: Chance, own: Stream | None = None
 ) -> ClosenessPair:
-    """Return fio's figures with those of the source: the `logged` ones, or those of the device where it was `seen`.
-
-    Its `places` are by its own log, if that has them.
-    """
+    """Return fio's figures with those of the source: the `logged` ones, or those of the device where it was `seen`."""
     profile, ios, figures, asked = run.distilled.profile, run.distilled.ios, logged, source
     is_replayed, part_bytes = _is_replayed(run, seen), _part_bytes(run, seen)
     if run.reference is not None and seen.device is not None and seen.device.ios is not None:
@@ -640,12 +626,11 @@ def compare(
         assert run.reference is not None
         assert seen.device is not None
         # Arrivals and places are the trace's own: kvreplay frees and takes space by when its deletes and writes end. So
-        # are fio's places those in its file, of which the device has parts anywhere.
-        places = places or stream
-        own, of_fio = (figures_of("", of) for of in (asked, places))
-        kept, fios = ({name: getattr(of, name) for name in _OF_BLOCKS} for of in (own, of_fio))
-        shown = _in_parts(shown, run.reference, part_bytes, arrivals=own.arrivals, **kept)
-        figures = _in_parts(figures, seen.device, part_bytes, mrc_error=mrc_error(places, asked), **fios)
+        # are fio's those in its file, by its `own` log if that has them: the device has parts of it anywhere.
+        of_trace, of_fio = (figures_of("", of) for of in (asked, own or stream))
+        kept, fios = ({name: getattr(of, name) for name in _OF_BLOCKS} for of in (of_trace, of_fio))
+        shown = _in_parts(shown, run.reference, part_bytes, arrivals=of_trace.arrivals, **kept)
+        figures = _in_parts(figures, seen.device, part_bytes, mrc_error=mrc_error(own or stream, asked), **fios)
     elif ios is None:
         shown = msgspec.structs.replace(shown, **dict.fromkeys(_OF_BLOCKS))
         figures = msgspec.structs.replace(figures, mrc_error=None)

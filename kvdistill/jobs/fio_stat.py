@@ -8,6 +8,7 @@ map is. So the sizes that such a source shows are not those that its program ask
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, exp, inf, isnan, nan, prod
@@ -415,9 +416,7 @@ def sizes_line(stream: IoStream) -> list[str]:
         return [f"bs={sides[0].sizes[0].io_bytes}"]
     if len(sides) == 2 and total_variation(sides[0].sizes, sides[1].sizes) <= _SAME_SIZES_TV:  # noqa: PLR2004 - directions
         a, b = sides
-        counts: dict[int, int] = {}
-        for size in (*a.sizes, *b.sizes):
-            counts[size.io_bytes] = counts.get(size.io_bytes, 0) + size.ops
+        counts = sum((Counter({size.io_bytes: size.ops for size in side.sizes}) for side in sides), Counter[int]())
         sizes = [SizeCount(size, ops) for size, ops in sorted(counts.items())]
         sides = [msgspec.structs.replace(a, sizes=sizes, ops=a.ops + b.ops, io_bytes=a.io_bytes + b.io_bytes)]
     splits = [split_sizes(side) for side in sides]

@@ -461,13 +461,9 @@ def _results(option: Path, trials: int, ranks: int, found: dict[str, list[Any]])
                 yield "6.3.3.3", files[0], f"is the result of {seen[digest]}, byte for byte"
             seen[digest] = rank
             found[folder.name].append(summary)
-        if extra := sorted(each.name for each in folder.glob("rank_*") if not _is_among(each.name, ranks)):
+        own = {f"rank_{rank}" for rank in range(ranks)}
+        if extra := sorted(each.name for each in folder.glob("rank_*") if each.name not in own):
             yield "6.3.3.1", folder, f"holds {', '.join(extra)}, but {ranks} ranks ran"
-
-
-def _is_among(name: str, ranks: int) -> bool:
-    number = name.rpartition("_")[2]
-    return number.isdecimal() and int(number) < ranks
 
 
 def _value(summary: Any, place: str) -> float:

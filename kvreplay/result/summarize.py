@@ -187,15 +187,12 @@ class RunResults:
             self._checkpoints.take(batch, some, first_row)
             if self._is_cut and batch.num_rows:
                 self._reached_ns = int(numbers(batch.column("ts_ns"))[-1])
-                self._pass(batch)
+                # By tier, without rows of nodes that are left out.
+                tier, node = numbers(batch.column("tier"), "i1"), self.setting.config.node
+                own = tier if node is None else tier[numbers(batch.column("node"), "i4") == node]
+                self._passed += np.bincount(own, minlength=len(self._passed))
             for served in self._served.take(first_row, batch, part, counts):
                 self._writers[SERVED].write(served)
-
-    def _pass(self, batch: pa.RecordBatch) -> None:
-        """Count the rows of `batch` by tier, without those of nodes that are left out."""
-        tier, node = numbers(batch.column("tier"), "i1"), self.setting.config.node
-        own = tier if node is None else tier[numbers(batch.column("node"), "i4") == node]
-        self._passed += np.bincount(own, minlength=len(self._passed))
 
     @property
     def rows(self) -> int:
