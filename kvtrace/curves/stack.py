@@ -220,8 +220,7 @@ def _scaled(
 
 def sample_of(chains: Chains, below: int, seed: int) -> Chains:
     """Return the references to the objects whose hash is one of the first `below` of HASH_VALUES."""
-    objects, offsets, kept = len(chains.tokens), np.empty_like(chains.offsets), np.empty_like(chains.slots)
-    number = np.empty(objects, np.int32)
-    where = chains.offsets, len(chains.offsets) - 1, chains.slots, objects
-    _sample_chains(*where, seed, below, HASH_VALUES, number, offsets, kept)
+    requests, objects = len(chains.offsets) - 1, len(chains.tokens)
+    offsets, kept, number = np.empty_like(chains.offsets), np.empty_like(chains.slots), np.empty(objects, np.int32)
+    _sample_chains(chains.offsets, requests, chains.slots, objects, seed, below, HASH_VALUES, number, offsets, kept)
     return Chains(offsets, kept[: offsets[-1]].copy(), chains.tokens[number != NONE])
