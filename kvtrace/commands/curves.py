@@ -9,26 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvtrace.commands.options import (
-    AsJson,
-    KvDtype,
-    MaxRequests,
-    RequestFile,
-    RunArguments,
-    Seed,
-    SourceArguments,
-    StackArguments,
-    TargetHit,
-    TargetTtft,
-    TurnsOption,
-    UserArguments,
-    parse_target,
-    percent,
-    prepare,
-    price_of_byte,
-    write_page,
-)
-from kvtrace.core import np
+from kvtrace.commands import options as common
+from kvtrace.core import np, units
 from kvtrace.core.app import emit_json, log, progress, takes_groups
 from kvtrace.core.document.document import (
     Cell,
@@ -50,15 +32,6 @@ from kvtrace.core.document.terminal import answer, show_tables
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import STALLS
 from kvtrace.core.statistics import parse_endurance
-from kvtrace.core.units import (
-    NS_PER_S,
-    counted,
-    format_bytes,
-    format_count,
-    format_duration,
-    parse_bytes,
-    parse_duration_ns,
-)
 from kvtrace.model.catalogue import find_model
 from kvtrace.model.serving import INSTANT, in_words
 
@@ -70,7 +43,7 @@ if TYPE_CHECKING:
 
 @takes_groups
 def sim(
-    file: RequestFile,
+    file: common.RequestFile,
     capacity_blocks: Annotated[str, typer.Option(help="Capacities in blocks, with commas; `unlimited` is one.")],
     policy: Annotated[
         str, typer.Option(help="Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, arc, ttl, or optimal.")
@@ -79,10 +52,10 @@ def sim(
     full_blocks: Annotated[
         bool, typer.Option("--full-blocks", help="Leave out the block that a prompt ends in, as gen and mrc do.")
     ] = False,
-    seed: Seed = 42,
-    as_json: AsJson = False,
+    seed: common.Seed = 42,
+    as_json: common.AsJson = False,
     *,
-    source: SourceArguments,
+    source: common.SourceArguments,
 ) -> None:
     """Count the hits of one cache over a request trace, for each capacity, block by block in file order.
 
@@ -111,7 +84,7 @@ def sim(
         emit_json({"policy": policy, "ttl_ns": ttl_ns or None, **counts, "full_blocks": full_blocks})
         return
     blocks = "full blocks" if full_blocks else "partial last blocks included"
-    title = f"{policy}: {counted(references, 'reference')} of {counted(len(requests), 'request')}, {blocks}"
+    title = f"{policy}: {units.counted(references, 'reference')} of {units.counted(len(requests), 'request')}, {blocks}"
     columns = columns_of(
         "count: capacity_blocks = capacity in blocks, hits; share: hit_ratio = hit ratio, optimal_hit_ratio = optimal"
     )
@@ -121,9 +94,9 @@ def sim(
 
 @takes_groups
 def mrc(
-    file: RequestFile,
+    file: common.RequestFile,
     model: Annotated[str, typer.Option(help="The model whose KV cache it is.")] = "llama3.1-8b",
-    kv_dtype: KvDtype = None,
+    kv_dtype: common.KvDtype = None,
     chunk_tokens: Annotated[
         int | None, typer.Option(min=1, max=2**31 - 1, help="Tokens an object.  [default: the source's blocks]")
     ] = None,
@@ -141,11 +114,11 @@ def mrc(
     plot_to: Annotated[
         Path | None, typer.Option("--plot", writable=True, help="Draw it: *.svg, *.png or *.pdf.")
     ] = None,
-    max_requests: MaxRequests = None,
-    seed: Seed = 42,
-    as_json: AsJson = False,
+    max_requests: common.MaxRequests = None,
+    seed: common.Seed = 42,
+    as_json: common.AsJson = False,
     *,
-    source: SourceArguments,
+    source: common.SourceArguments,
 ) -> None:
     """How much DRAM and NVMe do I need? Hits, and bytes read and written, against capacity, of one tier alone.
 
@@ -178,10 +151,10 @@ def mrc(
 def _document(found: HitCurve, policy: str) -> Document:
     """Return the curve as a document: a row a capacity, with bars for the hits, and how much is enough."""
     is_exact = found.sampling_rate == 1
-    sampled = "" if is_exact else f", estimated from samples of {percent(found.sampling_rate)} of the objects"
+    sampled = "" if is_exact else f", estimated from samples of {common.percent(found.sampling_rate)} of the objects"
     title = (
-        f"{policy}: {counted(found.references, 'reference')} of {counted(found.requests, 'request')}, "
-        f"objects of {found.object_tokens} tokens, {format_bytes(found.object_bytes)}, full ones only{sampled}"
+        f"{policy}: {units.counted(found.references, 'reference')} of {units.counted(found.requests, 'request')}, "
+        f"objects of {found.object_tokens} tokens, {units.format_bytes(found.object_bytes)}, full ones only{sampled}"
     )
     columns = columns_of("""
         bytes: capacity_bytes = capacity
@@ -193,7 +166,7 @@ def _document(found: HitCurve, policy: str) -> Document:
     rows = [[point[column.name] for column in columns] for point in shown]
     enough = []
     for e in found.enough:
-        some = "more than all objects" if e["capacity_bytes"] is None else format_bytes(e["capacity_bytes"])
+        some = "more than all objects" if e["capacity_bytes"] is None else units.format_bytes(e["capacity_bytes"])
         if e["is_at_most"] and e["capacity_bytes"] is not None:
             some = f"at most {some}, the least of these capacities that reaches it"
         enough.append(f"{100 * e['share_of_hits']:.0f} % of all possible hits: {some}")
@@ -207,7 +180,7 @@ def _hit_ratio(point: CurvePoint | Point, sampling_rate: float) -> Any:
     """Return the hit ratio, with its error where it is an estimate."""
     if sampling_rate == 1:
         return point.hit_ratio
-    return Cell(f"{percent(point.hit_ratio)} ± {100 * point.hit_ratio_error:.1f}", Unit.TEXT)
+    return Cell(f"{common.percent(point.hit_ratio)} ± {100 * point.hit_ratio_error:.1f}", Unit.TEXT)
 
 
 def _named(policy: str) -> str:
@@ -227,7 +200,7 @@ def _policy(name: str, ttl: str | None) -> tuple[str, int]:
     policy = _named(name)
     if (policy == Policy.TTL) != (ttl is not None):
         raise ConfigError("--policy ttl and --ttl, such as 10m, need each other")
-    ttl_ns = parse_duration_ns(ttl) if ttl is not None else 0
+    ttl_ns = units.parse_duration_ns(ttl) if ttl is not None else 0
     if ttl is not None and not 0 < ttl_ns <= MAX_TTL_NS:
         raise ConfigError(f"--ttl {ttl}: must be > 0, and at most {MAX_TTL_NS // 10**9} s")
     return policy, ttl_ns
@@ -252,8 +225,8 @@ MAX_POINTS = 1000
 @takes_groups
 def size(
     file: Annotated[Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")] = None,
-    target_hit: TargetHit = None,
-    target_ttft: TargetTtft = None,
+    target_hit: common.TargetHit = None,
+    target_ttft: common.TargetTtft = None,
     dram: Annotated[
         str | None, typer.Option(help="DRAM capacities, with commas, such as 0,256GiB,1TiB.  [default: 2, by the load]")
     ] = None,
@@ -272,13 +245,13 @@ def size(
         typer.Option(help="Share of the objects in each of 4 samples; 1: all.  [default: as many as take seconds]"),
     ] = None,
     page: Annotated[Path | None, typer.Option("--plot", writable=True, help="Also write a page with charts.")] = None,
-    as_json: AsJson = False,
+    as_json: common.AsJson = False,
     *,
-    stack: StackArguments,
-    users: UserArguments,
-    run: RunArguments,
-    source: SourceArguments,
-    turns: TurnsOption = None,
+    stack: common.StackArguments,
+    users: common.UserArguments,
+    run: common.RunArguments,
+    source: common.SourceArguments,
+    turns: common.TurnsOption = None,
 ) -> None:
     """Find the cheapest DRAM and NVMe that reach a hit ratio or a time to first token; without prices, small ones.
 
@@ -300,7 +273,7 @@ def size(
 
     if sample is not None and not 0 < sample <= 1:
         raise ConfigError(f"--sample {sample:g}: must be > 0, and at most 1, which is all")
-    target, worn = parse_target(target_hit, target_ttft), parse_endurance(endurance)
+    target, worn = common.parse_target(target_hit, target_ttft), parse_endurance(endurance)
     if target is None:
         raise ConfigError("give a target: --target-hit 80%, or --target-ttft p99=2s")
     said = {"dram": dram, "nvme": nvme}
@@ -308,7 +281,7 @@ def size(
     if page is not None:
         check_page(page, "--plot")
     is_ordered = file is not None and target.first_token is None
-    scenario = prepare(file, stack, users, run, source, turns, gpu="instant" if is_ordered else None)
+    scenario = common.prepare(file, stack, users, run, source, turns, gpu="instant" if is_ordered else None)
     if (nodes := scenario.preset.fleet.nodes) > 1:
         raise ConfigError(f"fleet.nodes={nodes}: kvtrace size is of one node; kvtrace plan is of a fleet")
     if file is not None and scenario.load.requests is not None:
@@ -337,7 +310,7 @@ def size(
     result |= {"target": asdict(target), **asdict(found)}
     shown = document(found, wanted, facts, target)
     if page is not None:
-        write_page(page, replace(shown, name=f"Size for {file.name if file else 'synthetic users'}"))
+        common.write_page(page, replace(shown, name=f"Size for {file.name if file else 'synthetic users'}"))
     answer(result, lambda: shown, as_json=as_json)
 
 
@@ -348,7 +321,7 @@ def _parse_capacities(text: str, flag: str) -> list[int | None]:
     for part in text.split(","):
         if (said := part.strip()) != "0" and said[-1:].isdigit():
             raise ConfigError(f"{flag} {said}: {said} what? {said}GiB, or unlimited")
-        capacity = None if part.strip() in ("unlimited", "inf") else parse_bytes(part)
+        capacity = None if part.strip() in ("unlimited", "inf") else units.parse_bytes(part)
         if capacity is not None and capacity > MAX_CAPACITY_BYTES:
             raise ConfigError(f"{flag} {part.strip()}: at most {MAX_CAPACITY_BYTES} bytes, or unlimited")
         if capacity not in found:
@@ -365,7 +338,7 @@ def _prices(texts: list[str], roles: list[str]) -> dict[str, float] | None:
         role, equals, price = (part.strip() for part in text.partition("="))
         if role not in roles and equals:
             raise ConfigError(f"--price {text}: prices here are of {' and '.join(roles)}, not of {role}")
-        found[role] = price_of_byte(price, f"--price {text}", "dram=4/GiB or nvme=0.1/GiB")
+        found[role] = common.price_of_byte(price, f"--price {text}", "dram=4/GiB or nvme=0.1/GiB")
     if found and (missing := next((role for role in roles if role not in found), None)):
         raise ConfigError(f"--price: say that of {missing} too, such as --price {missing}=0.1/GiB")
     return found or None
@@ -382,13 +355,13 @@ def first_line(found: Sizing, target: Target, stack: Stack) -> str:
         for t, tier in enumerate(best.tiers):
             # Other tiers of the preset make hits, too.
             if t not in stack.roles.values() and tier.hits:
-                share = percent(tier.hit_ratio or 0.0)
+                share = common.percent(tier.hit_ratio or 0.0)
                 line += f", beside {_name_capacity(tier.capacity_bytes, tier.name.upper())} ({share} of look-ups)"
         line += f": {_reached(best, target)}"
         line += "" if best.price is None else f"; price {show(best.price, Unit.NUMBER)}"
         if not (stalled := best.stalled_requests):
             return line
-        largest = format_bytes(found.ceiling.largest_load_bytes)
+        largest = units.format_bytes(found.ceiling.largest_load_bytes)
         tiers = {found.labels[role]: stack.preset.tiers[t] for role, t in stack.roles.items()}
         enough = "".join(f", none with {largest} of {label}" for label, tier in tiers.items() if tier.loads_whole)
         return f"{STALLS} in {stalled:,} of {best.requests:,} requests{enough}; {line}"
@@ -414,8 +387,8 @@ def _reached(point: Point, target: Target) -> str:
         quantile, limit_ns = target.first_token
         time = point.first_token_ns(quantile)
         name = quantile.removesuffix("_ns").replace("_", ".")
-        known = "unknown, too few requests" if time is None else format_duration(time)
-        said += f", modelled {name} time to first token {known} (target {format_duration(limit_ns)})"
+        known = "unknown, too few requests" if time is None else units.format_duration(time)
+        said += f", modelled {name} time to first token {known} (target {units.format_duration(limit_ns)})"
     return said
 
 
@@ -426,7 +399,7 @@ def _name_capacities(point: Point, labels: Mapping[str, str]) -> str:
 def _name_capacity(of: int | None, label: str) -> str:
     if not of:
         return f"{'unlimited' if of is None else 'no'} {label}"
-    return f"{format_bytes(of)} of {label}"
+    return f"{units.format_bytes(of)} of {label}"
 
 
 def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target) -> Document:
@@ -457,7 +430,7 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
         Chapter(f"What each tier must do with {place}", tables, lines),
         Chapter("Capacities", [_grid(found, stack)], _notes_of_grid(found, stack)),
     ]
-    span, lookups = format_duration(shown.span_ns), format_count(shown.lookups)
+    span, lookups = units.format_duration(shown.span_ns), units.format_count(shown.lookups)
     bounded = " and ".join(found.labels[role] for role in found.ceiling.capacities)
     computing = in_words(facts["serving"])
     if stack.load.requests is not None and facts["serving"]["gpu"] == INSTANT and not has_times(stack.preset):
@@ -465,13 +438,13 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
         computing = f"GPU compute time is not modelled: {order}"
     notes = [
         f"{facts['preset']}, {facts['model']}, {lookups} look-ups of objects over {span} of virtual time, simulated",
-        f"ceiling with unlimited {bounded}: {percent(found.ceiling.hit_ratio)} of look-ups hit",
+        f"ceiling with unlimited {bounded}: {common.percent(found.ceiling.hit_ratio)} of look-ups hit",
         computing,
     ]
     if found.chosen is not None:
         best = found.chosen.optimal_hit_ratio
         if best is not None:
-            notes.append(f"upper bound (Belady): no policy with as many bytes exceeds {percent(best)}")
+            notes.append(f"upper bound (Belady): no policy with as many bytes exceeds {common.percent(best)}")
         sizes = {stack.preset.tiers[stack.roles[role]].name: of for role, of in found.chosen.capacities.items()}
         settings = [f"--set tiers.{name}.capacity={of}" for name, of in sizes.items() if of is not None]
         notes.append(f"its trace: gen with the same options and {' '.join([f'--gpu {stack.preset.gpu}', *settings])}")
@@ -482,7 +455,9 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
         ),
         Highlight("hit ratio", shown.hit_ratio, Unit.SHARE, "of look-ups, in any tier"),
         Highlight("ceiling", found.ceiling.hit_ratio, Unit.SHARE, "with unlimited capacity"),
-        Highlight("prompt tokens saved", shown.saved_tokens, Unit.COUNT, f"of {format_count(shown.input_tokens)}"),
+        Highlight(
+            "prompt tokens saved", shown.saved_tokens, Unit.COUNT, f"of {units.format_count(shown.input_tokens)}"
+        ),
     ]
     return Document("", first_line(found, target, stack), chapters, notes, highlights)
 
@@ -576,7 +551,7 @@ def _tick_s(stack: Stack) -> int | None:
     requests = stack.load.requests
     if requests is None or len(requests) == 0:
         return None
-    seconds = np.unique(requests.arrival_ns // NS_PER_S)
+    seconds = np.unique(requests.arrival_ns // units.NS_PER_S)
     if len(seconds) < _FEWEST_TICKS or len(requests) < 2 * len(seconds):
         return None
     apart = int(np.median(np.diff(seconds)))
@@ -587,8 +562,8 @@ def _notes_of_grid(found: Sizing, stack: Stack) -> list[str]:
     lines = []
     if (rate := min(point.sampling_rate for point in found.points)) < 1:
         lines.append(
-            f"with ±: estimated from 4 samples of {percent(rate)} of the objects, 95 % confidence; the others, what "
-            "was chosen and the ceiling are simulated in full"
+            f"with ±: estimated from 4 samples of {common.percent(rate)} of the objects, 95 % confidence; the others, "
+            "what was chosen and the ceiling are simulated in full"
         )
     if any(point.optimal_hit_ratio is not None for point in found.points):
         lines.append("optimal: what no policy exceeds with as many bytes in all tiers together (Belady)")
