@@ -516,11 +516,7 @@ def fleet_tables(fleet: dict[str, Any]) -> list[ReportTable]:
     return [parameters("fleet", Sheet.SUMMARY, whole), table_of("nodes", Sheet.SUMMARY, spec, rows)]
 
 
-_WINDOWS: Final = {
-    "before": "in the minute before",
-    "during": "during it",
-    "minute 1 after": "in the minute after",
-}
+_WINDOWS: Final = {"before": "in the minute before", "during": "during it", "minute 1 after": "in the minute after"}
 
 
 def event_lines(events: dict[str, Any]) -> list[str]:
