@@ -216,8 +216,8 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     whole_offers: bool = False
     """What is offered together (offer_tokens) finds room all together, or nothing of it is stored, here or below. What
     is in flight makes no room: the offer before it, and what is still being read or written. It is offered again with
-    the next objects, and as the request ends. With placement write-through and policy lru; with another policy, room
-    is made object by object."""
+    the next objects, and as the request ends. With placement write-through and policy lru or sae; with another policy,
+    room is made object by object."""
     looks_past_miss: bool = False
     """Each object of a prompt that no faster tier has is looked up here, not only up to the first miss."""
     put_price_per_1000: Price = 0.0
@@ -239,6 +239,11 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def capacity_bytes(self) -> int | None:
         """The capacity in bytes; null without a bound."""
         return None if self.capacity == UNLIMITED else bytes_of(self.capacity)
+
+    @property
+    def takes_whole(self) -> bool:
+        """Whether it takes what is offered together, or none of it."""
+        return self.whole_offers and self.policy in (Policy.LRU, Policy.SAE)
 
     @property
     def rates_bytes_per_s(self) -> tuple[int, int]:
@@ -324,6 +329,8 @@ def complaints_of_tier(tier: TierSetting) -> Iterator[str]:
         yield f"{name}.low_watermark(={low}) must be between 0 and its high_watermark(={high})"
     if (tier.policy is Policy.TTL) != (tier.ttl is not None):
         yield f"{name}: policy=ttl and a ttl, such as 10m, need each other"
+    if tier.policy is Policy.SAE and not tier.whole_offers:
+        yield f"{name}: policy=sae needs whole_offers=true: it looks at all that is offered together"
     if tier.admission is Admission.TINYLFU and tier.policy not in IN_ORDER:
         yield f"{name}: admission=tinylfu needs policy={', '.join(IN_ORDER[:-1])} or {IN_ORDER[-1]}"
     yield from _of_times(tier, name)

@@ -6,6 +6,7 @@ import json
 
 import adversarial
 import pytest
+from conftest import TRACES
 from engine_runs import (
     CONVERSATION,
     DISK,
@@ -128,6 +129,26 @@ def test_vllm_moves_the_same_blocks_of_traffic_that_is_hard_on_a_cache(
         assert blocks_that_differ(real[n], ours[n], is_ordered=False, in_rounds=preset == "vllm-fs") == [], n
     totals = (("promote", "store"), ("load",), ("evict",))
     assert tuple(sum(len(did[kind]) for did in real.values() for kind in kinds) for kinds in totals) == done[version]
+
+
+@pytest.mark.first(name=1)
+@pytest.mark.parametrize(("name", "trace", "blocks", "done"), [
+    ("cpu1536-sessions", adversarial.sessions, 1536, (39_838, 49_076, 38_302)),
+    ("cpu2048-adversarial", adversarial.prompts, 2048, (2_182, 4_561, 134)),
+    ("cpu4096-300", None, 4096, (106_986, 9_984, 102_890)),
+])  # fmt: skip
+def test_session_aware_eviction_takes_and_gives_up_the_blocks_that_vllms_does(
+    monkeypatch, tmp_path, name, trace, blocks, done
+):
+    """Of pull request 50422, in the order in which it gives them up."""
+    path = TRACES / CONVERSATION if trace is None else tmp_path / "r.jsonl"
+    count = 300 if trace is None else adversarial.write(path, trace)
+    settings = ["tiers.gpu.capacity=0", f"tiers.cpu.capacity={blocks * 16 * TOKEN_BYTES}", "tiers.cpu.policy=sae"]
+    rows = simulated(monkeypatch, tmp_path, "vllm-offload-cpu", count, settings, trace=path)
+    ours, real = moved(rows, first_had(count, 16, path)), recorded(f"vllm/vllm029-sae-{name}-ops")
+    for n in range(count):
+        assert blocks_that_differ(real[n], ours[n], is_ordered=True) == [], n
+    assert tuple(sum(len(did[kind]) for did in real.values()) for kind in ("store", "load", "evict")) == done
 
 
 @pytest.mark.first(slots=1)
