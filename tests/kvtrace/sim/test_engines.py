@@ -48,6 +48,28 @@ def test_sglang_writes_reads_and_deletes_the_same_pages_in_the_same_order(monkey
     assert sum(len(did["delete"]) for did in theirs.values()) == 33_661
 
 
+THREE_FS = ["tiers.nvme.low_watermark=1", "tiers.nvme.request_reads=128", "tiers.nvme.request_writes=128"]
+NIXL = ["tiers.nvme.request_reads=64", "tiers.nvme.request_writes=64"]
+"""What docs/concepts/tiers-and-presets.md says of HiCache's backends of these names."""
+
+
+@pytest.mark.parametrize(("name", "sizes", "done"), [
+    ("3fs8192-200", [*bounded(64, 0, 0, 8192), *THREE_FS], (41_778, 1_592, 33_586)),
+    ("3fs768-adversarial", [*bounded(64, 0, 0, 768), *THREE_FS], (2_398, 4_663, 1_630)),
+    ("nixl-200", [*bounded(64, 0, 0, 0)[:2], *NIXL], (40_794, 2_576, 0)),
+])  # fmt: skip
+def test_sglangs_3fs_and_nixl_move_the_same_pages_in_the_same_order(monkeypatch, tmp_path, name, sizes, done):
+    path = tmp_path / "hard.jsonl" if "adversarial" in name else TRACES / CONVERSATION
+    count = adversarial.write(path) if "adversarial" in name else 200
+    theirs = recorded(f"sglang/sglang-0.5.23-{name}-ops")
+    rows = simulated(monkeypatch, tmp_path, "sglang-hicache", count, sizes, trace=path)
+    ours = moved(rows, first_had(count, 64, path))
+    for request in range(count):
+        for operation in OPERATIONS:
+            assert ours[request][operation, DISK] == theirs[request][operation], (operation, request)
+    assert tuple(sum(len(did[of]) for did in theirs.values()) for of in ("write", "read", "delete")) == done
+
+
 @pytest.mark.parametrize(("model", "files"), [("deepseek-v3", 1), ("llama3.1-70b", 8)])
 def test_sglang_has_a_file_a_page_and_rank_or_one_with_latent_attention(monkeypatch, tmp_path, model, files):
     row = {"timestamp": 0, "input_length": 640, "output_length": 1, "hash_ids": [0, 1]}
