@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 import pytest
-from simulated import brief, preset_of, requests_of, simulate
+from adversarial import sessions
+from simulated import brief, preset_of, requests_of, simulate, simulate_fleet
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import load_preset
-from kvtrace.sim.presets.tier import Recency
+from kvtrace.sim.presets.tier import FleetSetting, Recency
+from kvtrace.sim.routers import Router
 from kvtrace.sim.simulation import Load
 
 BLOCK = 4
@@ -79,6 +83,21 @@ def test_the_session_used_least_gives_way_from_its_end():
     assert [f"{op} {number}" for _, op, _, _, number, *_ in rows] == [
         "write 0", "write 1", "write 2", "write 3", "read 2", "read 3", "delete 1", "write 4",
     ]  # fmt: skip
+
+
+def test_each_node_of_a_fleet_knows_its_own_sessions():
+    # By turns, so that each of two nodes does what it does alone with its half of the requests.
+    preset = of_tiers(preset_of(0, 160), {}, {"whole_offers": True, "policy": Policy.SAE})
+    both = of_tiers(preset, {}, {}, fleet=FleetSetting(nodes=2, router=Router.ROUND_ROBIN))
+    draw = random.Random(3)  # noqa: S311 - a fixed draw
+    asked = [(n, 0, blocks) for n, blocks in enumerate(sessions(draw)) if n < 1200]
+    _, rows, nodes = simulate_fleet(both, Load(requests=prompts(*asked)))
+    for node in (0, 1):
+        alone = moved(preset, prompts(*asked[node::2]))[1]
+        mine = [row for row, of in zip(rows, nodes, strict=True) if of == node]
+        # Times, operations, tiers and stages; what is named by numbers has others.
+        assert [(*row[:4], row[7]) for row in mine] == [(*row[:4], row[7]) for row in alone]
+        assert sum(row[1] == "delete" for row in mine) > 100
 
 
 def test_what_does_not_fit_is_refused_whole_here_and_below_and_offered_again():
