@@ -174,7 +174,7 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     evict_every: Interval | None = None
     """It evicts only at this interval, such as `1s`, and only if it is then filled to its high watermark: by
     evict_share, or down to its low watermark. Between these times it fills up to its capacity, and then takes nothing
-    more. With policy lru."""
+    more. With policy lru or fifo."""
     evict_share: Share | None = None
     """With evict_every: what it evicts each time, as a share of the bytes it then holds, at least one object: at a
     high watermark of 0.8, a share of 0.2 leaves 0.64 of the capacity."""
@@ -337,7 +337,7 @@ def complaints_of_tier(tier: TierSetting) -> Iterator[str]:
     yield from _of_waiting(tier, name)
     if not any(tier.rates_bytes_per_s) and (tier.latency or tier.concurrency):
         yield f"{name}: latency and concurrency need a bandwidth beside them"
-    for field, others in (("evict_every", ()), ("stores_backwards", ()), ("staging", (Policy.LFU, Policy.FIFO))):
+    for field, *others in (("evict_every", Policy.FIFO), ("stores_backwards",), ("staging", Policy.LFU, Policy.FIFO)):
         if getattr(tier, field) and tier.policy not in (policies := (Policy.LRU, *others)):
             yield f"{name}: {field} needs policy={' or '.join(policies)}, not {tier.policy}"
     if tier.staging and tier.admission is not Admission.ALWAYS:
