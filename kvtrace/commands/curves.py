@@ -12,21 +12,7 @@ import typer
 from kvtrace.commands import options as common
 from kvtrace.core import np, units
 from kvtrace.core.app import emit_json, log, progress, takes_groups
-from kvtrace.core.document.document import (
-    Cell,
-    Chapter,
-    Chart,
-    ChartShape,
-    Document,
-    Highlight,
-    ReportTable,
-    Series,
-    Sheet,
-    Unit,
-    columns_of,
-    show,
-    table_of,
-)
+from kvtrace.core.document import document as doc
 from kvtrace.core.document.page import check_page, check_plot
 from kvtrace.core.document.terminal import answer, show_tables
 from kvtrace.core.errors import ConfigError
@@ -85,11 +71,11 @@ def sim(
         return
     blocks = "full blocks" if full_blocks else "partial last blocks included"
     title = f"{policy}: {units.counted(references, 'reference')} of {units.counted(len(requests), 'request')}, {blocks}"
-    columns = columns_of(
+    columns = doc.columns_of(
         "count: capacity_blocks = capacity in blocks, hits; share: hit_ratio = hit ratio, optimal_hit_ratio = optimal"
     )
     rows = [[_bounded(c), h, *(n / references if references else None for n in (h, b))] for c, h, b in points]
-    show_tables([ReportTable(title, Sheet.SUMMARY, columns, rows)])
+    show_tables([doc.ReportTable(title, doc.Sheet.SUMMARY, columns, rows)])
 
 
 @takes_groups
@@ -148,7 +134,7 @@ def mrc(
     answer(whole, lambda: _document(found, policy), as_json=as_json)
 
 
-def _document(found: HitCurve, policy: str) -> Document:
+def _document(found: HitCurve, policy: str) -> doc.Document:
     """Return the curve as a document: a row a capacity, with bars for the hits, and how much is enough."""
     is_exact = found.sampling_rate == 1
     sampled = "" if is_exact else f", estimated from samples of {common.percent(found.sampling_rate)} of the objects"
@@ -156,7 +142,7 @@ def _document(found: HitCurve, policy: str) -> Document:
         f"{policy}: {units.counted(found.references, 'reference')} of {units.counted(found.requests, 'request')}, "
         f"objects of {found.object_tokens} tokens, {units.format_bytes(found.object_bytes)}, full ones only{sampled}"
     )
-    columns = columns_of("""
+    columns = doc.columns_of("""
         bytes: capacity_bytes = capacity
         count: capacity_objects = objects, hits
         share: hit_ratio = hit ratio, optimal_hit_ratio = optimal
@@ -172,15 +158,15 @@ def _document(found: HitCurve, policy: str) -> Document:
         enough.append(f"{100 * e['share_of_hits']:.0f} % of all possible hits: {some}")
     if not any(point.hits or point.passed_bytes for point in found.points):
         enough = ["nothing hits, whatever the capacity: no request asks for what another has left"]
-    table = ReportTable(title, Sheet.SUMMARY, columns, rows, bars="hits")
-    return Document("", "", [Chapter("", [table], enough)])
+    table = doc.ReportTable(title, doc.Sheet.SUMMARY, columns, rows, bars="hits")
+    return doc.Document("", "", [doc.Chapter("", [table], enough)])
 
 
 def _hit_ratio(point: CurvePoint | Point, sampling_rate: float) -> Any:
     """Return the hit ratio, with its error where it is an estimate."""
     if sampling_rate == 1:
         return point.hit_ratio
-    return Cell(f"{common.percent(point.hit_ratio)} ± {100 * point.hit_ratio_error:.1f}", Unit.TEXT)
+    return doc.Cell(f"{common.percent(point.hit_ratio)} ± {100 * point.hit_ratio_error:.1f}", doc.Unit.TEXT)
 
 
 def _named(policy: str) -> str:
@@ -297,9 +283,7 @@ def size(
         found = size_of(wanted, question, lambda done, of: tick(done / of))
     for note in scenario.load.requests.notes if scenario.load.requests else ():
         log(f"note: {note}")
-    facts = {
-        name: scenario.config[name] for name in ("preset", "model", "tensor_parallel", "seed", "source", "serving")
-    }
+    facts = {of: scenario.config[of] for of in ("preset", "model", "tensor_parallel", "seed", "source", "serving")}
     is_sampled = any(point.sampling_rate < 1 for point in found.points)
     basis = {
         "hits": "simulated",
@@ -358,7 +342,7 @@ def first_line(found: Sizing, target: Target, stack: Stack) -> str:
                 share = common.percent(tier.hit_ratio or 0.0)
                 line += f", beside {_name_capacity(tier.capacity_bytes, tier.name.upper())} ({share} of look-ups)"
         line += f": {_reached(best, target)}"
-        line += "" if best.price is None else f"; price {show(best.price, Unit.NUMBER)}"
+        line += "" if best.price is None else f"; price {doc.show(best.price, doc.Unit.NUMBER)}"
         if not (stalled := best.stalled_requests):
             return line
         largest = units.format_bytes(found.ceiling.largest_load_bytes)
@@ -402,7 +386,7 @@ def _name_capacity(of: int | None, label: str) -> str:
     return f"{units.format_bytes(of)} of {label}"
 
 
-def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target) -> Document:
+def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target) -> doc.Document:
     """Return the answer as a document; `facts` say of which preset, model and load."""
     from kvtrace.commands.gen import first_token_table
     from kvtrace.sim.simulation import has_times
@@ -427,8 +411,8 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
             "and lowers the p99 of per-second rates"
         )
     chapters = [
-        Chapter(f"What each tier must do with {place}", tables, lines),
-        Chapter("Capacities", [_grid(found, stack)], _notes_of_grid(found, stack)),
+        doc.Chapter(f"What each tier must do with {place}", tables, lines),
+        doc.Chapter("Capacities", [_grid(found, stack)], _notes_of_grid(found, stack)),
     ]
     span, lookups = units.format_duration(shown.span_ns), units.format_count(shown.lookups)
     bounded = " and ".join(found.labels[role] for role in found.ceiling.capacities)
@@ -450,19 +434,19 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
         notes.append(f"its trace: gen with the same options and {' '.join([f'--gpu {stack.preset.gpu}', *settings])}")
     highlights = [
         *(
-            Highlight(found.labels[role], of, Unit.BYTES, "unlimited" if of is None else "")
+            doc.Highlight(found.labels[role], of, doc.Unit.BYTES, "unlimited" if of is None else "")
             for role, of in shown.capacities.items()
         ),
-        Highlight("hit ratio", shown.hit_ratio, Unit.SHARE, "of look-ups, in any tier"),
-        Highlight("ceiling", found.ceiling.hit_ratio, Unit.SHARE, "with unlimited capacity"),
-        Highlight(
-            "prompt tokens saved", shown.saved_tokens, Unit.COUNT, f"of {units.format_count(shown.input_tokens)}"
+        doc.Highlight("hit ratio", shown.hit_ratio, doc.Unit.SHARE, "of look-ups, in any tier"),
+        doc.Highlight("ceiling", found.ceiling.hit_ratio, doc.Unit.SHARE, "with unlimited capacity"),
+        doc.Highlight(
+            "prompt tokens saved", shown.saved_tokens, doc.Unit.COUNT, f"of {units.format_count(shown.input_tokens)}"
         ),
     ]
-    return Document("", first_line(found, target, stack), chapters, notes, highlights)
+    return doc.Document("", first_line(found, target, stack), chapters, notes, highlights)
 
 
-def _tier_tables(point: Point) -> list[ReportTable]:
+def _tier_tables(point: Point) -> list[doc.ReportTable]:
     p99 = "= p99 of per-second rate"
     bandwidth = f"""
         text: name = tier
@@ -480,16 +464,16 @@ def _tier_tables(point: Point) -> list[ReportTable]:
     """
     rows = [tier.figures() | {"capacity_bytes": _bounded(tier.capacity_bytes)} for tier in point.tiers]
     return [
-        table_of("bandwidth", Sheet.PERFORMANCE, bandwidth, rows),
-        table_of("operations, an object each, and wear", Sheet.PERFORMANCE, operations, rows),
+        doc.table_of("bandwidth", doc.Sheet.PERFORMANCE, bandwidth, rows),
+        doc.table_of("operations, an object each, and wear", doc.Sheet.PERFORMANCE, operations, rows),
     ]
 
 
 def _bounded(of: int | None) -> Any:
-    return Cell("unlimited", Unit.TEXT) if of is None else of
+    return doc.Cell("unlimited", doc.Unit.TEXT) if of is None else of
 
 
-def _grid(found: Sizing, stack: Stack) -> ReportTable:
+def _grid(found: Sizing, stack: Stack) -> doc.ReportTable:
     """Return a row a point; the one that was chosen, simulated in full, in the place of its estimate."""
     roles, has_price = list(found.ceiling.capacities), any(point.price is not None for point in found.points)
     has_optimum = any(point.optimal_hit_ratio is not None for point in found.points)
@@ -512,11 +496,11 @@ def _grid(found: Sizing, stack: Stack) -> ReportTable:
         if stack.drive is not None:
             row["drive_writes_per_day"] = point.tiers[stack.drive].drive_writes_per_day
         rows.append(row)
-    table = table_of("", Sheet.SUMMARY, "\n".join(spec), rows, charts=_charts(found), keys=len(roles))
+    table = doc.table_of("", doc.Sheet.SUMMARY, "\n".join(spec), rows, charts=_charts(found), keys=len(roles))
     return replace(table, is_answer=True)
 
 
-def _charts(found: Sizing) -> tuple[Chart, ...]:
+def _charts(found: Sizing) -> tuple[doc.Chart, ...]:
     """Return hits against the capacity that has most points, a line for each of the other's."""
     *others, along = found.ceiling.capacities
     lines: dict[str, list[tuple[float, float]]] = {}
@@ -525,11 +509,12 @@ def _charts(found: Sizing) -> tuple[Chart, ...]:
         if x:
             label = " and ".join(_name_capacity(point.capacities[role], found.labels[role]) for role in others)
             lines.setdefault(label or "hits", []).append((float(x), point.hit_ratio))
-    series = [Series(label, [x for x, _ in sorted(at)], [y for _, y in sorted(at)]) for label, at in lines.items()]
+    series = [doc.Series(label, [x for x, _ in sorted(at)], [y for _, y in sorted(at)]) for label, at in lines.items()]
     if not series:
         return ()
     title, named = f"Hits against {found.labels[along]}", f"{found.labels[along]} capacity"
-    return (Chart(title, ChartShape.CURVE, Unit.BYTES, Unit.SHARE, series, x_title=named, y_title="look-ups that hit"),)
+    what = doc.ChartShape.CURVE, doc.Unit.BYTES, doc.Unit.SHARE
+    return (doc.Chart(title, *what, series, x_title=named, y_title="look-ups that hit"),)
 
 
 def _costs(point: Point, stack: Stack) -> list[str]:

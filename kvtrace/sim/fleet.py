@@ -239,9 +239,7 @@ def _check_order(found: Sequence[tuple[Move, Incident]], fleet: FleetSetting) ->
         if wrong:
             raise ConfigError(f"--event {incident.text}: {wrong} at {format_duration(step.at_ns)}")
         if at + 1 == len(found) or found[at + 1][0].at_ns > step.at_ns:
-            _check_served(
-                incident, gone, fleet, is_last=all(later.kind != records.JOINED for later, _ in found[at + 1 :])
-            )
+            _check_served(incident, gone, fleet, is_last=all(of.kind != records.JOINED for of, _ in found[at + 1 :]))
 
 
 def _check_served(incident: Incident, gone: set[int], fleet: FleetSetting, *, is_last: bool) -> None:
